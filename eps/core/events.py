@@ -1,0 +1,193 @@
+"""What happens to a job master, and what it does about it: the events and commands of ``MasterState.step``.  L0."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from eps.core.messages import Order, Report
+from eps.core.reconfig import Change
+from eps.core.types import Address, MemberId, Role
+from eps.errors import EpsError
+
+
+class JobState(StrEnum):
+    """Where a job is."""
+
+    STARTING = "starting"
+    RUNNING = "running"
+    #: Trained and measured; the model is being exported.
+    EXPORTING = "exporting"
+    FINISHED = "finished"
+    FAILED = "failed"
+    KILLED = "killed"
+
+
+ENDED_STATES = (JobState.FINISHED, JobState.FAILED, JobState.KILLED)
+
+# ---- events
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerLaunched:
+    """A container was granted and its process started."""
+
+    container_id: str
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerExited:
+    """A container's process ended."""
+
+    container_id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class MemberRegistered:
+    """A process is up, listens at ``address`` and waits for its name.  Registering again is harmless."""
+
+    container_id: str
+    address: Address
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class MemberConnected:
+    """A named member opened its session (again): whatever it has not acknowledged is said again."""
+
+    name: MemberId
+
+
+@dataclass(frozen=True, slots=True)
+class ReportReceived:
+    """A member reported."""
+
+    report: Report
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeRequested:
+    """Somebody asked for a change; the same ``request_id`` again gets the same answer."""
+
+    request_id: str
+    change: Change
+    #: Only say what would happen.
+    dry_run: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CancelRequested:
+    """Somebody asked to abort a plan."""
+
+    request_id: str
+    plan_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class KillRequested:
+    """Somebody asked to end the job."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ExportDone:
+    """The model is on disk."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExportFailed:
+    """The model could not be written."""
+
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time has passed."""
+
+
+Event = (
+    ContainerLaunched
+    | ContainerExited
+    | MemberRegistered
+    | MemberConnected
+    | ReportReceived
+    | ChangeRequested
+    | CancelRequested
+    | KillRequested
+    | ExportDone
+    | ExportFailed
+    | Tick
+)
+
+# ---- commands
+
+
+@dataclass(frozen=True, slots=True)
+class RequestContainer:
+    """Ask the resource manager for a container."""
+
+    container_id: str
+    role: Role
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseContainer:
+    """Give a container back, by id; withdraws it if it was never granted."""
+
+    container_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """Tell a registered process its name."""
+
+    container_id: str
+    name: MemberId
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Send an order to a member."""
+
+    to: MemberId
+    order: Order
+
+
+@dataclass(frozen=True, slots=True)
+class Journal:
+    """Append a record; ``sync`` records are on disk before the next command is executed."""
+
+    record: Mapping[str, Any]
+    sync: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Answer a request: with a plan, a dry run's text, or a refusal."""
+
+    request_id: str
+    plan_id: int = 0
+    text: str = ""
+    error: EpsError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StartExport:
+    """Write the model from the owners of the partitions."""
+
+
+@dataclass(frozen=True, slots=True)
+class EndJob:
+    """Every member has been told to end; end the job."""
+
+    state: JobState
+    reason: str
+
+
+Command = RequestContainer | ReleaseContainer | Name | Send | Journal | Answer | StartExport | EndJob

@@ -1,0 +1,586 @@
+"""The job master as a pure state machine: ``step(event, now_s) -> commands``.
+
+Driver contract: 1 one owner calls ``step``, never re-entrantly; 2 commands are executed in list order, and a
+``Journal`` command with ``sync`` is on disk before the next one; 3 every container that is requested ends in exactly one
+``ContainerExited``; 4 ``Tick`` comes at least every second; 5 array bytes never enter an event.
+
+L0: no I/O, no clock, no threads.  The same class runs live, in tests and in the simulator.
+
+Source: EPS §3.1.3 (global decision making), §3.2, §3.3, §5.2 (the four calls); design sections 4 to 7.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from eps.core import events as e
+from eps.core import messages as m
+from eps.core.changes import Roster, resolve
+from eps.core.events import ENDED_STATES, Command, JobState
+from eps.core.membership import Membership
+from eps.core.plan_driver import PlanDriver, plan_transfer
+from eps.core.progress import ClockProgress
+from eps.core.reconfig import ENDED, Change, Phase, Plan
+from eps.core.settings import CoreSettings, Trigger
+from eps.core.tables import PartitionTable, SplitTable, spread_evenly
+from eps.core.types import Address, MemberId, Role, member_name
+from eps.errors import EpsError, JobFinishedError, PlanError, TransferError
+
+#: Orders that are not acknowledged are sent again after this long.
+RESEND_S = 1.0
+#: A removal aborts the addition before it once that has waited this long for containers (design section 4).
+GROWTH_PATIENCE_S = 1.0
+
+
+@dataclass
+class MemberRecord:
+    """A process of the job, from the request for its container to its end."""
+
+    name: MemberId
+    container_id: str
+    role: Role
+    address: Address | None = None
+    pid: int = 0
+    launched: bool = False
+
+
+class MasterState:
+    """Membership, clocks and plans of one job.
+
+    Parameters
+    ----------
+    settings : CoreSettings
+    num_workers, num_servers : int
+        The size that the job starts with.
+    triggers : iterable of Trigger
+        Changes that are asked at a clock.
+    stop_on_divergence : bool
+        A loss that is not finite fails the job.
+    """
+
+    def __init__(
+        self,
+        settings: CoreSettings,
+        num_workers: int,
+        num_servers: int,
+        triggers: Iterable[Trigger] = (),
+        *,
+        stop_on_divergence: bool = True,
+    ) -> None:
+        if not 1 <= num_workers <= settings.num_splits:
+            raise PlanError(f"{num_workers} workers for {settings.num_splits} splits: need 1 to {settings.num_splits}")
+        if not 1 <= num_servers <= settings.num_partitions:
+            raise PlanError(
+                f"{num_servers} servers for {settings.num_partitions} partitions: need 1 to {settings.num_partitions}"
+            )
+        self.settings = settings
+        self.state = JobState.STARTING
+        #: Why the job ended as it did.
+        self.reason = ""
+        self.progress = ClockProgress(settings)
+        self.membership: Membership | None = None
+        #: Every committed membership, oldest first.
+        self.memberships: list[Membership] = []
+        #: Every plan ever accepted, by number.
+        self.plans: dict[int, Plan] = {}
+        self.members: dict[MemberId, MemberRecord] = {}
+        self.horizon = settings.first_clock - 1
+        self.driver: PlanDriver | None = None
+        self._queue: list[Plan] = []
+        self._triggers = sorted(triggers, key=lambda t: t.clock)
+        self._by_container: dict[str, MemberRecord] = {}
+        self._answers: dict[str, e.Answer] = {}
+        self._acked_start: set[MemberId] = set()
+        self._stop_on_divergence = stop_on_divergence
+        self._next_number = {Role.WORKER: num_workers + 1, Role.SERVER: num_servers + 1}
+        self._next_container = 1
+        self._initial = [member_name(Role.WORKER, i + 1) for i in range(num_workers)]
+        self._initial += [member_name(Role.SERVER, i + 1) for i in range(num_servers)]
+        self._resend_at_s = 0.0
+        self._out: list[Command] = []
+        self._now_s = 0.0
+
+    # ---- entry
+
+    def start(self, now_s: float) -> list[Command]:
+        """Ask for the first containers."""
+        self._out, self._now_s = [], now_s
+        workers, servers = self._counted(Role.WORKER), self._counted(Role.SERVER)
+        self._journal({"kind": "started", "workers": workers, "servers": servers}, sync=True)
+        for name in self._initial:
+            self._request_container(name)
+        return self._out
+
+    def _counted(self, role: Role) -> int:
+        return sum(name.startswith(role.value) for name in self._initial)
+
+    def step(self, event: e.Event, now_s: float) -> list[Command]:
+        """Take one event in and return what to do, in order."""
+        self._out, self._now_s = [], now_s
+        if self.state in ENDED_STATES:
+            return self._after_the_end(event)
+        match event:
+            case e.ContainerLaunched():
+                self._on_launched(event)
+            case e.ContainerExited():
+                self._on_exited(event)
+            case e.MemberRegistered():
+                self._on_registered(event)
+            case e.MemberConnected(name):
+                self._say_again(name)
+            case e.ReportReceived(report):
+                self._on_report(report)
+            case e.ChangeRequested():
+                self._on_change(event)
+            case e.CancelRequested():
+                self._on_cancel(event)
+            case e.KillRequested(reason):
+                self._end(JobState.KILLED, reason)
+            case e.ExportDone():
+                self._end(JobState.FINISHED, "")
+            case e.ExportFailed(message):
+                self._end(JobState.FAILED, message)
+            case e.Tick():
+                self._on_tick()
+        self._advance()
+        return self._out
+
+    # ---- containers and members
+
+    def _request_container(self, name: MemberId) -> None:
+        role = Role(name.partition("-")[0])
+        container_id = f"container-{self._next_container:04d}"
+        self._next_container += 1
+        record = MemberRecord(name, container_id, role)
+        self.members[name] = record
+        self._by_container[container_id] = record
+        self._out.append(e.RequestContainer(container_id, role))
+
+    def _on_launched(self, event: e.ContainerLaunched) -> None:
+        record = self._by_container.get(event.container_id)
+        if record is None:
+            return
+        record.launched, record.pid = True, event.pid
+        if self.driver is not None and record.name in self.driver.plan.added:
+            self.driver.launched.add(record.name)
+            if self.driver.launched == set(self.driver.plan.added):
+                self.driver.plan.barriers_s.setdefault("B1", self._now_s)
+
+    def _on_registered(self, event: e.MemberRegistered) -> None:
+        record = self._by_container.get(event.container_id)
+        if record is None:
+            self._out.append(e.ReleaseContainer(event.container_id))
+            return
+        self._on_launched(e.ContainerLaunched(event.container_id, event.pid))
+        record.address, record.pid = event.address, event.pid
+        self._out.append(e.Name(event.container_id, record.name))
+        if self.driver is not None and record.name in self.driver.plan.added:
+            self.driver.newcomers[record.name] = event.address
+        elif self.state is JobState.STARTING and all(self.members[n].address for n in self._initial):
+            self._begin()
+
+    def _begin(self) -> None:
+        """Everybody is there: the first membership holds from the first clock."""
+        if self.membership is not None:
+            return
+        workers = tuple(n for n in self._initial if n.startswith(Role.WORKER.value))
+        servers = tuple(n for n in self._initial if n.startswith(Role.SERVER.value))
+        addresses = {n: a for n in self._initial if (a := self.members[n].address) is not None}
+        self.membership = Membership(
+            version=1,
+            from_clock=self.settings.first_clock,
+            workers=workers,
+            servers=servers,
+            partitions=PartitionTable(spread_evenly(self.settings.num_partitions, servers)),
+            splits=SplitTable.of(spread_evenly(self.settings.num_splits, workers)),
+            addresses=addresses,
+        )
+        self.memberships.append(self.membership)
+        self._journal({"kind": "membership", "version": 1, "from_clock": self.settings.first_clock}, sync=True)
+        for name in self.membership.members:
+            self._send(name, m.UpdateMembership(0, self.membership))
+
+    def _on_exited(self, event: e.ContainerExited) -> None:
+        record = self._by_container.pop(event.container_id, None)
+        if record is None:
+            return
+        self.members.pop(record.name, None)
+        driver = self.driver
+        if driver is not None and record.name in driver.plan.removed and driver.plan.phase is Phase.SWITCHED:
+            if record.name in driver.released:
+                driver.exited.add(record.name)
+                self._out.append(e.ReleaseContainer(event.container_id))
+                return
+        if driver is not None and record.name in driver.plan.added and driver.plan.undecided:
+            self._abort(driver.plan, f"{record.name} ended before it took part: {event.reason}")
+        elif (
+            record.name in self._initial
+            or (self.membership and record.name in self.membership.members)
+            or (driver is not None and record.name in driver.concerned)
+        ):
+            self._end(JobState.FAILED, f"{record.name} ended unexpectedly: {event.reason}")
+
+    # ---- reports
+
+    def _on_report(self, report: m.Report) -> None:
+        match report:
+            case m.MemberFailed(name, kind, message):
+                if self.driver is not None and name in self.driver.plan.added and self.driver.plan.undecided:
+                    self._abort(self.driver.plan, f"{name}: {kind}: {message}")
+                else:
+                    self._end(JobState.FAILED, f"{name}: {message}")
+                return
+            case m.ClockReported(_, clock, results):
+                self._on_clock(clock, results)
+                return
+            case m.MembershipAcked(name, 1):
+                self._acked_start.add(name)
+        if self.driver is not None:
+            try:
+                self.driver.hear(report)
+            except TransferError as error:
+                if self.driver.plan.undecided:
+                    self._abort(self.driver.plan, str(error))
+                else:
+                    self._end(JobState.FAILED, str(error))
+
+    def _on_clock(self, clock: int, results: tuple[m.SplitResult, ...]) -> None:
+        for record in self.progress.add(clock, results, self._now_s):
+            loss = record.loss_sum
+            if self._stop_on_divergence and (loss != loss or loss in (float("inf"), float("-inf"))):
+                self._end(
+                    JobState.FAILED,
+                    f"the loss at clock {record.clock} is {loss}: training diverged; try a smaller learning rate",
+                )
+                return
+
+    # ---- changes
+
+    def _roster(self) -> Roster:
+        """Return who will be there after every plan on its way."""
+        assert self.membership is not None
+        roster = Roster(
+            self.membership.workers,
+            self.membership.servers,
+            self._next_number[Role.WORKER],
+            self._next_number[Role.SERVER],
+        )
+        for plan in ([self.driver.plan] if self.driver and self.driver.plan.undecided else []) + self._queue:
+            try:
+                if plan.phase is Phase.QUEUED:
+                    roster = resolve(roster, plan.change, self.settings)[0]
+                else:
+                    role = plan.change.operation.role
+                    gone = set(plan.removed)
+                    present = tuple(n for n in roster.of_role(role) if n not in gone) + plan.added
+                    workers = present if role is Role.WORKER else roster.workers
+                    servers = present if role is Role.SERVER else roster.servers
+                    roster = Roster(workers, servers, roster.next_worker, roster.next_server)
+            except PlanError:
+                continue
+        return roster
+
+    def _on_change(self, event: e.ChangeRequested) -> None:
+        known = self._answers.get(event.request_id)
+        if known is not None:
+            self._out.append(known)
+            return
+        try:
+            answer = self._accept(event.request_id, event.change, event.dry_run)
+        except EpsError as error:
+            answer = e.Answer(event.request_id, error=error)
+        if not event.dry_run and answer.error is None:
+            self._answers[event.request_id] = answer
+        self._out.append(answer)
+
+    def _accept(self, request_id: str, change: Change, dry_run: bool) -> e.Answer:
+        if self.state is JobState.EXPORTING or self.progress.completed >= self.settings.iterations:
+            raise JobFinishedError(f"{change} refused: the job has finished its {self.settings.iterations} iterations")
+        if self.horizon >= self.settings.iterations - 1 and self.membership is not None:
+            raise JobFinishedError(
+                f"{change} refused: the last iteration ({self.settings.iterations - 1}) has been granted already"
+            )
+        if self.membership is None:
+            raise PlanError(f"{change} refused: the job is still starting")
+        _, added, removed = resolve(self._roster(), change, self.settings)
+        if dry_run:
+            return e.Answer(request_id, text=self._dry_run(change, added, removed))
+        plan = Plan(plan_id=len(self.plans) + 1, request_id=request_id, change=change)
+        plan.reached_s[Phase.QUEUED] = self._now_s
+        self.plans[plan.plan_id] = plan
+        self._queue.append(plan)
+        self._journal({"kind": "asked", "plan": plan.plan_id, "request": request_id, "change": str(change)})
+        return e.Answer(request_id, plan.plan_id)
+
+    def _dry_run(self, change: Change, added: tuple[MemberId, ...], removed: tuple[MemberId, ...]) -> str:
+        assert self.membership is not None
+        lines = [f"{change}: adds {', '.join(added) or 'nobody'}, removes {', '.join(removed) or 'nobody'}"]
+        if self.driver is not None or self._queue:
+            ahead = len(self._queue) + (self.driver is not None)
+            return f"{lines[0]}; {ahead} changes come first, so the moves are not known"
+        transfer = plan_transfer(self.membership, change.operation.role, added, removed)
+        for kind, moves in (("partition", transfer.partition_moves), ("split", transfer.split_moves)):
+            for move in moves:
+                how = "" if move.sends_bytes else " (inactive copy there: nothing is sent)"
+                lines.append(f"{kind} {move.item}: {move.source} -> {move.target}{how}")
+        return "\n".join(lines)
+
+    def _on_cancel(self, event: e.CancelRequested) -> None:
+        plan = self.plans.get(event.plan_id)
+        error: EpsError | None = None
+        if plan is None:
+            error = PlanError(f"there is no plan {event.plan_id}; the job has plans 1 to {len(self.plans)}")
+        elif plan.phase in ENDED:
+            error = PlanError(f"plan {plan.plan_id} has ended already: {plan.phase}")
+        elif not plan.undecided:
+            error = PlanError(f"plan {plan.plan_id} is committed at clock {plan.commit_clock} and rolls forward")
+        else:
+            self._abort(plan, "cancelled")
+        self._out.append(e.Answer(event.request_id, event.plan_id, error=error))
+
+    # ---- the plan in flight
+
+    def _advance(self) -> None:
+        """Do everything that has become possible."""
+        if self.state in ENDED_STATES:
+            return
+        if self.state is JobState.STARTING and self.membership is not None:
+            if self._acked_start >= set(self.membership.members):
+                self.state = JobState.RUNNING
+        if self.state is JobState.RUNNING:
+            self._fire_triggers()
+            while self.driver is not None and self._step_plan():
+                pass
+            while self.driver is None and self._queue:
+                self._propose(self._queue.pop(0))
+                while self.driver is not None and self._step_plan():
+                    pass
+            self._grant()
+            if self.progress.finished and self.driver is None and not self._queue:
+                self.state = JobState.EXPORTING
+                self._journal({"kind": "trained", "clock": self.settings.iterations}, sync=True)
+                self._out.append(e.StartExport())
+
+    def _fire_triggers(self) -> None:
+        while self._triggers and self.progress.completed >= self._triggers[0].clock:
+            trigger = self._triggers.pop(0)
+            request_id = f"at-{trigger.clock}-{len(self.plans) + 1}"
+            try:
+                self._accept(request_id, trigger.change, dry_run=False)
+            except EpsError as error:
+                plan = Plan(len(self.plans) + 1, request_id, trigger.change, reason=str(error))
+                plan.reached_s[Phase.QUEUED] = self._now_s
+                plan.enter(Phase.ABORTED, self._now_s)
+                self.plans[plan.plan_id] = plan
+                self._journal({"kind": "aborted", "plan": plan.plan_id, "reason": str(error)})
+
+    def _propose(self, plan: Plan) -> None:
+        assert self.membership is not None
+        roster = Roster(
+            self.membership.workers,
+            self.membership.servers,
+            self._next_number[Role.WORKER],
+            self._next_number[Role.SERVER],
+        )
+        try:
+            roster, added, removed = resolve(roster, plan.change, self.settings)
+            transfer = plan_transfer(self.membership, plan.change.operation.role, added, removed)
+        except PlanError as error:
+            self._abort(plan, str(error))
+            return
+        self._next_number = {Role.WORKER: roster.next_worker, Role.SERVER: roster.next_server}
+        plan.added, plan.removed, plan.transfer = added, removed, transfer
+        plan.enter(Phase.PROPOSED, self._now_s)
+        self._journal(
+            {
+                "kind": "proposed",
+                "plan": plan.plan_id,
+                "added": list(added),
+                "removed": list(removed),
+                "moves": [[v.item, v.source, v.target] for v in transfer.partition_moves + transfer.split_moves],
+            }
+        )
+        self.driver = PlanDriver(plan, self.membership, transfer)
+        for name in added:
+            self._request_container(name)
+
+    def _step_plan(self) -> bool:
+        """Move the plan in flight one phase on if nothing is missing; return whether it moved."""
+        driver = self.driver
+        assert driver is not None
+        plan = driver.plan
+        if driver.missing():
+            return False
+        match plan.phase:
+            case Phase.PROPOSED:
+                plan.enter(Phase.PREPARED, self._now_s)
+                self._journal({"kind": "prepared", "plan": plan.plan_id})
+            case Phase.PREPARED:
+                plan.enter(Phase.LISTS_UPDATED, self._now_s)
+            case Phase.LISTS_UPDATED:
+                plan.enter(Phase.COPIED, self._now_s)
+                self._journal({"kind": "copied", "plan": plan.plan_id, "bytes": plan.bytes_moved})
+            case Phase.COPIED:
+                self._commit(driver)
+            case Phase.COMMITTED:
+                plan.enter(Phase.SWITCHED, self._now_s)
+            case Phase.SWITCHED:
+                plan.enter(Phase.RELEASED, self._now_s)
+                self._journal({"kind": "released", "plan": plan.plan_id})
+                self.driver = None
+                return False
+        self._out.extend(e.Send(to, order) for to, order in driver.orders())
+        return True
+
+    def _commit(self, driver: PlanDriver) -> None:
+        """Commit just after the horizon: no worker can have started that clock, so nobody has to stop."""
+        plan = driver.plan
+        plan.commit_clock = self.horizon + 1
+        plan.membership = driver.next_membership(plan.commit_clock)
+        plan.enter(Phase.COMMITTED, self._now_s)
+        self._journal(
+            {
+                "kind": "committed",
+                "plan": plan.plan_id,
+                "version": plan.membership.version,
+                "clock": plan.commit_clock,
+                "workers": list(plan.membership.workers),
+                "servers": list(plan.membership.servers),
+                "owners": list(plan.membership.partitions.owners),
+                "active": list(plan.membership.splits.active),
+                "inactive": [list(holders) for holders in plan.membership.splits.inactive],
+            },
+            sync=True,
+        )
+        self.membership = plan.membership
+        self.memberships.append(plan.membership)
+
+    def _abort(self, plan: Plan, reason: str) -> None:
+        plan.reason = reason
+        self._journal({"kind": "aborted", "plan": plan.plan_id, "reason": reason}, sync=True)
+        if plan in self._queue:
+            self._queue.remove(plan)
+        plan.enter(Phase.ABORTED, self._now_s)
+        driver = self.driver
+        if driver is None or driver.plan is not plan:
+            return
+        self.driver = None
+        for name in driver.before.members:
+            self._send(name, m.AbortPlan(plan.plan_id))
+        for name in plan.added:
+            record = self.members.pop(name, None)
+            if record is not None:
+                self._by_container.pop(record.container_id, None)
+                if record.address is not None:
+                    self._send(name, m.Shutdown(f"plan {plan.plan_id} was aborted: {reason}"))
+                self._out.append(e.ReleaseContainer(record.container_id))
+
+    # ---- horizon, time, end
+
+    @property
+    def undecided(self) -> bool:
+        """True while a change waits, is on its way, or is still to be asked: the last clock is held back."""
+        in_flight = self.driver is not None and self.driver.plan.undecided
+        return in_flight or bool(self._queue) or bool(self._triggers)
+
+    def _grant(self) -> None:
+        assert self.membership is not None
+        wanted = self.progress.wanted_horizon(self.undecided)
+        step = max(1, self.progress.lookahead // 2)
+        at_cap = wanted >= self.settings.iterations or self.undecided
+        if wanted > self.horizon and (at_cap or wanted >= self.horizon + step or wanted < 2):
+            self.horizon = wanted
+            for name in self._horizon_audience():
+                self._send(name, self._horizon_order())
+
+    def _horizon_audience(self) -> tuple[MemberId, ...]:
+        """Return the workers, with those that leave and still owe the clocks before the commit."""
+        assert self.membership is not None
+        leaving = self.driver.plan.removed if self.driver is not None and not self.driver.plan.undecided else ()
+        return self.membership.workers + tuple(n for n in leaving if n.startswith(Role.WORKER.value))
+
+    def _horizon_order(self) -> m.GrantHorizon:
+        assert self.membership is not None
+        return m.GrantHorizon(self.horizon, self.progress.completed, self.membership.version)
+
+    def _on_tick(self) -> None:
+        driver = self.driver
+        if driver is not None and driver.plan.phase is Phase.PROPOSED and self._growth_stuck(driver):
+            shrink = next(p for p in self._queue if not p.change.operation.adds)
+            self._abort(driver.plan, f"still waiting for containers when {shrink.change} was asked")
+        if self._now_s < self._resend_at_s:
+            return
+        self._resend_at_s = self._now_s + RESEND_S
+        if self.driver is not None:
+            self._out.extend(e.Send(to, order) for to, order in self.driver.orders())
+        if self.membership is not None:
+            if self.state is JobState.STARTING:
+                for name in self.membership.members:
+                    if name not in self._acked_start:
+                        self._send(name, m.UpdateMembership(0, self.membership))
+            elif self.state is JobState.RUNNING:
+                for name in self._horizon_audience():
+                    self._send(name, self._horizon_order())
+
+    def _growth_stuck(self, driver: PlanDriver) -> bool:
+        """A growth waits for containers that a queued shrink may free."""
+        plan = driver.plan
+        waits = driver.launched != set(plan.added)
+        since_s = self._now_s - plan.reached_s[Phase.PROPOSED]
+        return waits and since_s >= GROWTH_PATIENCE_S and any(not p.change.operation.adds for p in self._queue)
+
+    def _say_again(self, name: MemberId) -> None:
+        """Tell a member that connected (again) everything that it has not acknowledged."""
+        if self.membership is None or name not in self.members:
+            return
+        if name in self.membership.members:
+            self._send(name, m.UpdateMembership(0, self.membership))
+            if self.state is JobState.RUNNING and name in self.membership.workers:
+                self._send(name, self._horizon_order())
+        if self.driver is not None:
+            self._out.extend(e.Send(to, order) for to, order in self.driver.orders() if to == name)
+
+    def _end(self, state: JobState, reason: str) -> None:
+        for plan in ([self.driver.plan] if self.driver else []) + list(self._queue):
+            if plan.undecided:
+                self._abort(plan, f"the job {state}" + (f": {reason}" if reason else ""))
+        self.state, self.reason = state, reason
+        self._journal({"kind": "ended", "state": str(state), "reason": reason}, sync=True)
+        for name, record in sorted(self.members.items()):
+            if record.address is not None:
+                self._send(name, m.Shutdown(f"the job {state}"))
+        self._out.append(e.EndJob(state, reason))
+
+    def _after_the_end(self, event: e.Event) -> list[Command]:
+        if isinstance(event, e.ChangeRequested | e.CancelRequested):
+            error = JobFinishedError(f"the job has {self.state}: it cannot be changed any more")
+            self._out.append(e.Answer(event.request_id, error=error))
+        elif isinstance(event, e.MemberRegistered):
+            self._out.append(e.ReleaseContainer(event.container_id))
+        return self._out
+
+    def _send(self, to: MemberId, order: m.Order) -> None:
+        self._out.append(e.Send(to, order))
+
+    def _journal(self, record: dict[str, object], *, sync: bool = False) -> None:
+        self._out.append(e.Journal({**record, "at_s": round(self._now_s, 6)}, sync))
+
+    def validate(self) -> None:
+        """Assert what must always be true (design section 3)."""
+        if self.membership is None:
+            return
+        self.membership.validate()
+        assert [v.version for v in self.memberships] == list(range(1, len(self.memberships) + 1))
+        clocks = [v.from_clock for v in self.memberships]
+        assert clocks == sorted(clocks) and len(set(clocks)) == len(clocks), clocks
+        assert self.memberships[-1] is self.membership
+        assert self.membership.from_clock <= max(self.horizon + 1, self.settings.first_clock)
+        assert self.horizon <= self.settings.iterations
+        if self.undecided and self.state is JobState.RUNNING:
+            assert self.horizon <= max(self.settings.first_clock, self.settings.iterations - 2), self.horizon
+        assert max(self.membership.balance()) <= 1, "loads are within one of each other"
+        live = [p for p in self.plans.values() if p.phase not in (*ENDED, Phase.QUEUED)]
+        assert len(live) <= 1, "one plan changes the job at a time"
+        if self.state not in ENDED_STATES:
+            assert set(self.membership.members) <= set(self.members), "a member has a container"

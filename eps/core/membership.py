@@ -1,0 +1,83 @@
+"""The numbered membership and the three lists derived from it.
+
+Every worker and server derives its server list, worker list and clock list from one numbered value, so
+lists can be compared by number and never drift.  L0.
+
+Source: EPS §2.2 and §3.1.1-3.1.2, Figs 1, 4, 7 and 9; design: one value instead of four separately updated lists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from eps.core.tables import PartitionTable, SplitTable
+from eps.core.types import Address, MemberId, Role, member_number
+
+
+@dataclass(frozen=True, slots=True)
+class ListEntry:
+    """One line of a server list or worker list: where a member is and what it holds."""
+
+    name: MemberId
+    address: Address
+    #: Partitions of a server; active splits of a worker.
+    holds: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Membership:
+    """Who belongs to the job, and who holds what, from a clock on."""
+
+    #: Grows by one with every committed plan; 1 is the start.
+    version: int
+    #: First clock that is computed under this membership.
+    from_clock: int
+    #: Ascending by number.
+    workers: tuple[MemberId, ...]
+    #: Ascending by number.
+    servers: tuple[MemberId, ...]
+    partitions: PartitionTable
+    splits: SplitTable
+    #: Invariant: keys are exactly workers and servers.
+    addresses: Mapping[MemberId, Address] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "addresses", MappingProxyType(dict(self.addresses)))
+
+    @property
+    def members(self) -> tuple[MemberId, ...]:
+        """Workers, then servers."""
+        return self.workers + self.servers
+
+    def of_role(self, role: Role) -> tuple[MemberId, ...]:
+        """Return the members of one role, ascending by number."""
+        return self.workers if role is Role.WORKER else self.servers
+
+    def server_list(self) -> tuple[ListEntry, ...]:
+        """Return the server list: every server with its partitions (EPS Figs 1b, 7)."""
+        return tuple(ListEntry(s, self.addresses[s], self.partitions.owned_by(s)) for s in self.servers)
+
+    def worker_list(self) -> tuple[ListEntry, ...]:
+        """Return the worker list: every worker with its active splits (EPS Figs 1c, 9)."""
+        return tuple(ListEntry(w, self.addresses[w], self.splits.active_on(w)) for w in self.workers)
+
+    def validate(self) -> None:
+        """Assert what must always be true of a membership (design section 3)."""
+        assert list(self.workers) == sorted(set(self.workers), key=member_number), self.workers
+        assert list(self.servers) == sorted(set(self.servers), key=member_number), self.servers
+        assert self.workers and self.servers, "a job has at least one worker and one server"
+        assert set(self.addresses) == set(self.members), "addresses are those of the members"
+        assert set(self.partitions.owners) <= set(self.servers), "every owner is a server of the job"
+        workers = set(self.workers)
+        assert set(self.splits.active) <= workers, "every active holder is a worker of the job"
+        for split, holders in enumerate(self.splits.inactive):
+            assert set(holders) <= workers, f"split {split} is inactive on a worker that is gone"
+            assert self.splits.active[split] not in holders, f"split {split} is active and inactive on one worker"
+
+    def balance(self) -> tuple[int, int]:
+        """Return (partition spread, split spread): largest minus smallest load; at most 1 after a plan."""
+        partitions = self.partitions.counts(self.servers).values()
+        splits = self.splits.counts(self.workers).values()
+        return max(partitions) - min(partitions), max(splits) - min(splits)

@@ -1,0 +1,213 @@
+"""Control messages between the job master and the members, as values.
+
+``eps.rpc.codec`` carries them over gRPC field by field (``proto/eps/pb/control.proto`` has a message of the same name
+and fields for each); tests and the simulator pass them as they are.  Every message is idempotent: applying one
+twice, or an old one late, changes nothing.  L0.
+
+Source: EPS §3.1.3 (the transmission signal and the dependency update signal of the master), §5.2.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from eps.core.membership import Membership
+from eps.core.types import Address, MemberId
+
+
+@dataclass(frozen=True, slots=True)
+class SplitResult:
+    """What one split contributed at one clock, measured at the parameters of that clock."""
+
+    split: int
+    #: Rows that took part.
+    samples: int
+    #: Sum of the loss over those rows, without penalties.
+    loss_sum: float
+    #: Additive evaluation sums of the split's test piece (``eps.ml.metrics``); empty when not evaluated.
+    evaluation: tuple[float, ...] = ()
+
+
+# ---- member -> master
+
+
+@dataclass(frozen=True, slots=True)
+class MembershipAcked:
+    """The member's lists are those of this version (EPS barrier 4 counts these)."""
+
+    name: MemberId
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class ListsUpdated:
+    """The member knows the addresses of the members that a plan adds (EPS barrier 3)."""
+
+    name: MemberId
+    plan_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClockReported:
+    """A worker computed and pushed these splits of a clock."""
+
+    name: MemberId
+    clock: int
+    results: tuple[SplitResult, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionSent:
+    """A donor has sent the snapshot of a partition; updates follow from now on."""
+
+    name: MemberId
+    plan_id: int
+    partition: int
+    size_bytes: int
+    checksum: str
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionCaughtUp:
+    """A follower holds the partition and applies its updates; the checksum is of the snapshot it received."""
+
+    name: MemberId
+    plan_id: int
+    partition: int
+    checksum: str
+
+
+@dataclass(frozen=True, slots=True)
+class SplitReceived:
+    """A worker has a split in its inactive dataset, checked."""
+
+    name: MemberId
+    plan_id: int
+    split: int
+    size_bytes: int
+    checksum: str
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionPromoted:
+    """A follower became the owner of a partition."""
+
+    name: MemberId
+    plan_id: int
+    partition: int
+
+
+@dataclass(frozen=True, slots=True)
+class PlanReleased:
+    """The member dropped what the plan took from it; a removed member is drained: nobody needs it any more."""
+
+    name: MemberId
+    plan_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class MemberFailed:
+    """A member met an error that it cannot mend; the job cannot go on with it."""
+
+    name: MemberId
+    kind: str
+    message: str
+
+
+Report = (
+    MembershipAcked
+    | ListsUpdated
+    | ClockReported
+    | PartitionSent
+    | PartitionCaughtUp
+    | SplitReceived
+    | PartitionPromoted
+    | PlanReleased
+    | MemberFailed
+)
+
+# ---- master -> member
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One item of a transfer order: which partition or split goes to whom."""
+
+    item: int
+    target: MemberId
+    address: Address
+
+
+@dataclass(frozen=True, slots=True)
+class Newcomer:
+    """A member that a plan adds, before it is part of a membership."""
+
+    name: MemberId
+    address: Address
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateLists:
+    """Put these members into the address lists, before anything is sent to them."""
+
+    plan_id: int
+    added: tuple[Newcomer, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateMembership:
+    """A committed membership.  ``plan_id`` is 0 at the start of the job."""
+
+    plan_id: int
+    membership: Membership
+
+
+@dataclass(frozen=True, slots=True)
+class GrantHorizon:
+    """No worker starts a clock beyond ``horizon``; results of clocks below ``completed`` are recorded."""
+
+    horizon: int
+    completed: int
+    #: Membership that the receiver must hold before it goes beyond that membership's first clock.
+    membership_version: int
+
+
+@dataclass(frozen=True, slots=True)
+class SendPartitions:
+    """Send these partitions: a snapshot, then every update, until the plan is released or aborted."""
+
+    plan_id: int
+    transfers: tuple[Target, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SendSplits:
+    """Send copies of these splits; they stay active here until a membership says otherwise."""
+
+    plan_id: int
+    transfers: tuple[Target, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AbortPlan:
+    """Forget everything that this plan brought."""
+
+    plan_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReleasePlan:
+    """Everybody has moved on: drop what this plan took away from you; everybody answers ``PlanReleased``."""
+
+    plan_id: int
+    removed: tuple[MemberId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Shutdown:
+    """End the process."""
+
+    reason: str
+
+
+Order = UpdateLists | UpdateMembership | GrantHorizon | SendPartitions | SendSplits | AbortPlan | ReleasePlan | Shutdown

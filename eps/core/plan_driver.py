@@ -1,0 +1,194 @@
+"""Drives one plan through its phases: what must be said to whom, and what is still missing.
+
+The outstanding orders of a phase are derived from what is missing, never remembered, so that sending them again (a lost
+message, a member that connects again) is the same call.  L0, pure.
+
+Source: EPS §3.2-3.3, Figs 5 and 10; design section 4.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from eps.core import messages as m
+from eps.core.membership import Membership
+from eps.core.planner import Move, TransferPlan, plan_partitions, plan_splits
+from eps.core.reconfig import Phase, Plan
+from eps.core.types import Address, MemberId, Role, member_number
+from eps.errors import TransferError
+
+#: (member, order) pairs.
+Orders = list[tuple[MemberId, m.Order]]
+
+
+def plan_transfer(
+    membership: Membership, role: Role, added: tuple[MemberId, ...], removed: tuple[MemberId, ...]
+) -> TransferPlan:
+    """Return what moves when ``added`` come and ``removed`` go."""
+    if role is Role.SERVER:
+        moves, partitions = plan_partitions(membership.partitions, membership.servers, added, removed)
+        return TransferPlan(moves, (), partitions, membership.splits)
+    moves, splits = plan_splits(membership.splits, membership.workers, added, removed)
+    return TransferPlan((), moves, membership.partitions, splits)
+
+
+@dataclass
+class PlanDriver:
+    """The plan that is changing the job now."""
+
+    plan: Plan
+    #: The membership that it starts from.
+    before: Membership
+    transfer: TransferPlan
+    #: Addresses of added members, as they register.
+    newcomers: dict[MemberId, Address] = field(default_factory=dict)
+    #: Added members whose container is up (barrier 1 of an addition).
+    launched: set[MemberId] = field(default_factory=set)
+    lists_updated: set[MemberId] = field(default_factory=set)
+    sent: dict[int, str] = field(default_factory=dict)
+    received: dict[int, str] = field(default_factory=dict)
+    promoted: set[int] = field(default_factory=set)
+    acked: set[MemberId] = field(default_factory=set)
+    released: set[MemberId] = field(default_factory=set)
+    exited: set[MemberId] = field(default_factory=set)
+
+    @property
+    def role(self) -> Role:
+        """The kind of member that comes or goes."""
+        return self.plan.change.operation.role
+
+    @property
+    def moves(self) -> tuple[Move, ...]:
+        """Partitions or splits that change hands."""
+        return self.transfer.partition_moves if self.role is Role.SERVER else self.transfer.split_moves
+
+    @property
+    def concerned(self) -> tuple[MemberId, ...]:
+        """Everybody who takes part: members before the change, and those that come."""
+        return self.before.members + self.plan.added
+
+    def address_of(self, name: MemberId) -> Address:
+        """Return where a member, old or new, listens."""
+        return self.newcomers[name] if name in self.newcomers else self.before.addresses[name]
+
+    def next_membership(self, from_clock: int) -> Membership:
+        """Return the membership that the commit announces."""
+        gone = set(self.plan.removed)
+        everyone = [n for n in self.before.members if n not in gone] + list(self.plan.added)
+        by_role = {
+            role: tuple(sorted((n for n in everyone if n.startswith(role.value)), key=member_number)) for role in Role
+        }
+        return Membership(
+            version=self.before.version + 1,
+            from_clock=from_clock,
+            workers=by_role[Role.WORKER],
+            servers=by_role[Role.SERVER],
+            partitions=self.transfer.partitions,
+            splits=self.transfer.splits,
+            addresses={name: self.address_of(name) for name in everyone},
+        )
+
+    # ---- what is missing
+
+    def missing(self) -> list[str]:
+        """Return what the current phase waits for, as sentences; empty when it is complete."""
+        phase = self.plan.phase
+        if phase is Phase.PROPOSED:
+            return [f"{name} to register" for name in self.plan.added if name not in self.newcomers]
+        if phase is Phase.PREPARED:
+            return [f"{name} to update its lists" for name in self.concerned if name not in self.lists_updated]
+        if phase is Phase.LISTS_UPDATED:
+            return [f"{self._item(move)} to be copied to {move.target}" for move in self._uncopied()]
+        if phase is Phase.COMMITTED:
+            waits = [f"{name} to acknowledge the membership" for name in self.concerned if name not in self.acked]
+            waits += [f"{self._item(v)} to be promoted on {v.target}" for v in self._unpromoted()]
+            return waits
+        if phase is Phase.SWITCHED:
+            waits = [f"{name} to release" for name in self.concerned if name not in self.released]
+            return waits + [f"{name} to end" for name in self.plan.removed if name not in self.exited]
+        return []
+
+    def _item(self, move: Move) -> str:
+        return f"{'partition' if self.role is Role.SERVER else 'split'} {move.item}"
+
+    def _uncopied(self) -> list[Move]:
+        needed = [v for v in self.moves if v.sends_bytes]
+        if self.role is Role.SERVER:
+            return [v for v in needed if v.item not in self.received or v.item not in self.sent]
+        return [v for v in needed if v.item not in self.received]
+
+    def _unpromoted(self) -> list[Move]:
+        return [v for v in self.moves if v.item not in self.promoted] if self.role is Role.SERVER else []
+
+    # ---- what to say
+
+    def orders(self) -> Orders:
+        """Return the orders whose effect is still missing in the current phase."""
+        phase, plan_id = self.plan.phase, self.plan.plan_id
+        if phase is Phase.PREPARED:
+            added = tuple(m.Newcomer(n, self.newcomers[n]) for n in self.plan.added)
+            return [(n, m.UpdateLists(plan_id, added)) for n in self.concerned if n not in self.lists_updated]
+        if phase is Phase.LISTS_UPDATED:
+            return self._transfer_orders()
+        if phase is Phase.COMMITTED and self.plan.membership is not None:
+            waiting = {n for n in self.concerned if n not in self.acked} | {v.target for v in self._unpromoted()}
+            order = m.UpdateMembership(plan_id, self.plan.membership)
+            return [(n, order) for n in self.concerned if n in waiting]
+        if phase is Phase.SWITCHED:
+            release = m.ReleasePlan(plan_id, self.plan.removed)
+            orders: Orders = [(n, release) for n in self.concerned if n not in self.released]
+            for name in self.plan.removed:
+                if name in self.released and name not in self.exited:
+                    orders.append((name, m.Shutdown("removed from the job")))
+            return orders
+        return []
+
+    def _transfer_orders(self) -> Orders:
+        by_source: dict[MemberId, list[m.Target]] = {}
+        for move in self._uncopied():
+            target = m.Target(move.item, move.target, self.address_of(move.target))
+            by_source.setdefault(move.source, []).append(target)
+        kind = m.SendPartitions if self.role is Role.SERVER else m.SendSplits
+        return [(source, kind(self.plan.plan_id, tuple(targets))) for source, targets in sorted(by_source.items())]
+
+    # ---- what was heard
+
+    def hear(self, report: m.Report) -> None:
+        """Take a report in.
+
+        Raises
+        ------
+        TransferError
+            A checksum at the receiver differs from the sender's.
+        """
+        plan_id = self.plan.plan_id
+        match report:
+            case m.MembershipAcked(name, version):
+                if self.plan.membership is not None and version >= self.plan.membership.version:
+                    self.acked.add(name)
+            case m.ListsUpdated(name, reported) if reported == plan_id:
+                self.lists_updated.add(name)
+            case m.PartitionSent(_, reported, item, size_bytes, checksum) if reported == plan_id:
+                if item not in self.sent:
+                    self.sent[item] = checksum
+                    self.plan.bytes_moved += size_bytes
+                    self._check(item)
+            case m.PartitionCaughtUp(_, reported, item, checksum) if reported == plan_id:
+                self.received.setdefault(item, checksum)
+                self._check(item)
+            case m.SplitReceived(_, reported, item, size_bytes, checksum) if reported == plan_id:
+                if item not in self.received:
+                    self.received[item] = checksum
+                    self.plan.bytes_moved += size_bytes
+            case m.PartitionPromoted(_, reported, item) if reported == plan_id:
+                self.promoted.add(item)
+            case m.PlanReleased(name, reported) if reported == plan_id:
+                self.released.add(name)
+            case _:
+                pass
+
+    def _check(self, item: int) -> None:
+        if item in self.sent and item in self.received and self.sent[item] != self.received[item]:
+            raise TransferError(
+                f"partition {item} left with checksum {self.sent[item]} and arrived with {self.received[item]}"
+            )

@@ -1,0 +1,213 @@
+"""Which partitions and splits move when members come and go.
+
+Pure: tables in, :class:`TransferPlan` out; the same plan is dry-run, journaled, executed and simulated.  L0.
+
+Source: EPS §3.2 (Figs 6 and 8), §3.3 (Figs 11 and 12).
+
+Deviation: the paper gives no rule for several members at once.  One rule gives all four figures and holds for any n:
+with ``total = q * m + r`` items over the m members after the change, r members have ``q + 1`` (the added first, then the
+existing with the most, ties to the lowest number) and the others q.  The scan for inactive copies (§3.3) is a maximum
+matching, so that no copy is sent that a better assignment would spare.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from eps.core.tables import PartitionTable, SplitTable
+from eps.core.types import MemberId, member_number
+from eps.errors import PlanError
+
+
+class TakeRule(StrEnum):
+    """Which of a donor's items leave first."""
+
+    LOWEST_FIRST = "lowest-first"
+    HIGHEST_FIRST = "highest-first"
+
+
+#: Fig. 6: S2 gives P3 and S3 gives P5, the first of each.
+PARTITION_TAKE_RULE = TakeRule.LOWEST_FIRST
+#: Fig. 8: W1, W2 and W3 give D3, D6 and D9, the last of each.
+SPLIT_TAKE_RULE = TakeRule.HIGHEST_FIRST
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """One partition or split that changes hands."""
+
+    #: Partition id or split id.
+    item: int
+    source: MemberId
+    target: MemberId
+    #: False where the target already has an inactive copy, so that nothing is sent (Fig. 11).
+    sends_bytes: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class TransferPlan:
+    """What moves, and the tables after it."""
+
+    partition_moves: tuple[Move, ...]
+    split_moves: tuple[Move, ...]
+    partitions: PartitionTable
+    splits: SplitTable
+
+
+def target_counts(
+    held: Mapping[MemberId, int], members: Sequence[MemberId], added: Sequence[MemberId]
+) -> dict[MemberId, int]:
+    """Return how many items each of ``members`` has after the change.
+
+    Parameters
+    ----------
+    held : mapping
+        Items per member before the change; members that leave are in it and not in ``members``.
+    members : sequence
+        Members after the change, including ``added``.
+    """
+    total = sum(held.values())
+    base, extra = divmod(total, len(members))
+    newcomers = set(added)
+    by_claim = sorted(members, key=lambda m: (m not in newcomers, -held.get(m, 0), member_number(m)))
+    return {member: base + (rank < extra) for rank, member in enumerate(by_claim)}
+
+
+def _taken(
+    holders: Sequence[MemberId], targets: Mapping[MemberId, int], rule: TakeRule
+) -> tuple[list[int], dict[MemberId, int]]:
+    """Return the items that leave their holder, in giving order, and the room left at each member."""
+    items_of: dict[MemberId, list[int]] = {}
+    for item, holder in enumerate(holders):
+        items_of.setdefault(holder, []).append(item)
+    leaving: list[int] = []
+    room = {member: max(0, count - len(items_of.get(member, ()))) for member, count in targets.items()}
+    for donor in sorted(items_of, key=member_number):
+        surplus = len(items_of[donor]) - targets.get(donor, 0)
+        if surplus > 0:
+            items = items_of[donor]
+            chosen = items[:surplus] if rule is TakeRule.LOWEST_FIRST else items[-surplus:]
+            leaving.extend(chosen)
+    return leaving, room
+
+
+def _deal(items: Sequence[int], room: Mapping[MemberId, int]) -> dict[int, MemberId]:
+    """Deal ``items`` round-robin, in number order, to the members that have room."""
+    left = {m: room[m] for m in sorted(room, key=member_number) if room[m] > 0}
+    dealt: dict[int, MemberId] = {}
+    queue = list(items)
+    while queue:
+        for member in list(left):
+            if not queue:
+                break
+            dealt[queue.pop(0)] = member
+            left[member] -= 1
+            if left[member] == 0:
+                del left[member]
+    return dealt
+
+
+def _match_copies(
+    items: Sequence[int], holders_of: Mapping[int, Sequence[MemberId]], room: Mapping[MemberId, int]
+) -> dict[int, MemberId]:
+    """Return a largest assignment of items to members that hold an inactive copy, within their room."""
+    assigned: dict[int, MemberId] = {}
+    at: dict[MemberId, list[int]] = {member: [] for member in room}
+
+    def place(item: int, seen: set[MemberId]) -> bool:
+        for member in holders_of[item]:
+            if member in seen or room.get(member, 0) == 0:
+                continue
+            seen.add(member)
+            if len(at[member]) < room[member]:
+                at[member].append(item)
+                assigned[item] = member
+                return True
+            for other in list(at[member]):
+                if place(other, seen):
+                    at[member].remove(other)
+                    at[member].append(item)
+                    assigned[item] = member
+                    return True
+        return False
+
+    for item in items:
+        place(item, set())
+    return assigned
+
+
+def plan_partitions(
+    table: PartitionTable, servers: Sequence[MemberId], added: Sequence[MemberId], removed: Sequence[MemberId]
+) -> tuple[tuple[Move, ...], PartitionTable]:
+    """Plan the partitions that move when servers come or go.
+
+    Parameters
+    ----------
+    table : PartitionTable
+        Before the change.
+    servers : sequence
+        Servers before the change; ``added`` are not in it, ``removed`` are.
+
+    Raises
+    ------
+    PlanError
+        No server would be left, or there would be more servers than partitions.
+
+    Source
+    ------
+    EPS §3.2 Fig. 6 (P3 and P5 to S4), §3.3 Fig. 12 (P5 to S1, P6 to S2).
+    """
+    after = _members_after(servers, added, removed, len(table), "server", "partitions")
+    targets = target_counts(table.counts(servers), after, added)
+    leaving, room = _taken(table.owners, targets, PARTITION_TAKE_RULE)
+    dealt = _deal(leaving, room)
+    moves = tuple(Move(p, table.owners[p], dealt[p]) for p in sorted(dealt))
+    return moves, table.with_owners(dealt)
+
+
+def plan_splits(
+    table: SplitTable, workers: Sequence[MemberId], added: Sequence[MemberId], removed: Sequence[MemberId]
+) -> tuple[tuple[Move, ...], SplitTable]:
+    """Plan the splits that move when workers come or go; inactive copies are used where balance allows.
+
+    Raises
+    ------
+    PlanError
+        No worker would be left, or there would be more workers than splits.
+
+    Source
+    ------
+    EPS §3.2 Fig. 8 (D3, D6 and D9 to W4), §3.3 Fig. 11 (nothing is sent back).
+    """
+    after = _members_after(workers, added, removed, len(table), "worker", "splits")
+    targets = target_counts(table.counts(workers), after, added)
+    leaving, room = _taken(table.active, targets, SPLIT_TAKE_RULE)
+    leaving.sort()
+    dealt = _match_copies(leaving, {s: table.inactive[s] for s in leaving}, room)
+    for member in dealt.values():
+        room[member] -= 1
+    dealt.update(_deal([s for s in leaving if s not in dealt], room))
+    moves = tuple(Move(s, table.active[s], dealt[s], dealt[s] not in table.inactive[s]) for s in sorted(dealt))
+    return moves, table.with_active(dealt, leaving=removed)
+
+
+def _members_after(
+    members: Sequence[MemberId],
+    added: Sequence[MemberId],
+    removed: Sequence[MemberId],
+    num_items: int,
+    role: str,
+    items: str,
+) -> list[MemberId]:
+    gone = set(removed)
+    after = sorted([m for m in members if m not in gone] + list(added), key=member_number)
+    if not after:
+        raise PlanError(f"removing {len(gone)} of {len(members)} {role}s would leave none; a job keeps at least one")
+    if len(after) > num_items:
+        raise PlanError(
+            f"{len(after)} {role}s would share {num_items} {items}; "
+            f"a job has at most one {role} for each of its {items}"
+        )
+    return after

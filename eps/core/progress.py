@@ -1,0 +1,142 @@
+"""Which clocks are complete, what was measured at them, and how far workers may run ahead.
+
+L0, pure.  Source: EPS §2.2 step 4 (clocks advance together), design section 6 (the horizon).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import pairwise
+from math import ceil
+
+from eps.core.messages import SplitResult
+from eps.core.settings import CoreSettings
+
+#: The horizon stays this far ahead of the fastest worker, so that granting never makes anybody wait.
+LOOKAHEAD_S = 0.05
+MIN_LOOKAHEAD_CLOCKS = 2
+MAX_LOOKAHEAD_CLOCKS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class ClockRecord:
+    """One complete clock.  Sums are taken in split order, so their bits do not depend on who computed what."""
+
+    clock: int
+    samples: int
+    loss_sum: float
+    #: Element-wise sums of the splits' evaluations; empty where the clock was not evaluated.
+    evaluation: tuple[float, ...]
+    #: When the last split was reported, seconds on the master's clock.
+    completed_s: float
+
+    @property
+    def loss(self) -> float:
+        """Mean loss over the samples of the clock, without penalties."""
+        return self.loss_sum / self.samples if self.samples else 0.0
+
+
+@dataclass
+class ClockProgress:
+    """Collects the splits' results and advances in clock order."""
+
+    settings: CoreSettings
+    #: The first clock that is not complete everywhere.
+    completed: int = 0
+    #: The highest clock of which any split was reported.
+    fastest: int = 0
+    #: Complete clocks from 0 on, in order; the last, at ``iterations``, measures the final parameters.
+    history: list[ClockRecord] = field(default_factory=list)
+    _open: dict[int, dict[int, SplitResult]] = field(default_factory=dict)
+    #: Smoothed seconds of an iteration; 0 before two are known.
+    iteration_s: float = 0.0
+    _last_s: float | None = None
+
+    def __post_init__(self) -> None:
+        self.completed = self.settings.first_clock
+        self.fastest = self.settings.first_clock - 1
+
+    def add(self, clock: int, results: tuple[SplitResult, ...], now_s: float) -> list[ClockRecord]:
+        """Take results in; return the clocks that this completed.  A result that is known already is ignored."""
+        if clock < self.completed or clock > self.settings.iterations:
+            return []
+        known = self._open.setdefault(clock, {})
+        for result in results:
+            known.setdefault(result.split, result)
+        self.fastest = max(self.fastest, clock)
+        done: list[ClockRecord] = []
+        while len(self._open.get(self.completed, ())) == self.settings.num_splits:
+            done.append(self._close(self.completed, now_s))
+            self.completed += 1
+        return done
+
+    def _close(self, clock: int, now_s: float) -> ClockRecord:
+        results = [result for _, result in sorted(self._open.pop(clock).items())]
+        evaluated = [r.evaluation for r in results if r.evaluation]
+        record = ClockRecord(
+            clock=clock,
+            samples=sum(r.samples for r in results),
+            loss_sum=sum(r.loss_sum for r in results),
+            evaluation=tuple(sum(column) for column in zip(*evaluated, strict=True)),
+            completed_s=now_s,
+        )
+        if clock >= 0:
+            self.history.append(record)
+        if self._last_s is not None:
+            lasted_s = now_s - self._last_s
+            self.iteration_s = lasted_s if self.iteration_s == 0.0 else 0.8 * self.iteration_s + 0.2 * lasted_s
+        self._last_s = now_s
+        return record
+
+    @property
+    def finished(self) -> bool:
+        """True when the final parameters have been measured."""
+        return self.completed > self.settings.iterations
+
+    @property
+    def lookahead(self) -> int:
+        """How many clocks beyond the fastest worker are granted."""
+        if self.iteration_s <= 0.0:
+            return MIN_LOOKAHEAD_CLOCKS
+        return max(MIN_LOOKAHEAD_CLOCKS, min(MAX_LOOKAHEAD_CLOCKS, ceil(LOOKAHEAD_S / self.iteration_s)))
+
+    def wanted_horizon(self, undecided: bool) -> int:
+        """Return the horizon to grant now.
+
+        Parameters
+        ----------
+        undecided : bool
+            A change waits or is on its way: the last training clock is held back, so that the job cannot
+            finish before the change is decided.
+        """
+        cap = self.settings.iterations - 2 if undecided else self.settings.iterations
+        ahead = max(self.fastest, self.completed) + self.lookahead
+        return max(self.settings.first_clock, min(cap, ahead))
+
+
+def pause_and_slowdown(completed_s: list[float], begin_s: float, end_s: float) -> tuple[float, float]:
+    """Return what a plan cost the iterations, in seconds.
+
+    Parameters
+    ----------
+    completed_s : list of float
+        Times at which consecutive iterations were complete.
+    begin_s, end_s : float
+        The plan's life, from proposed to released.
+
+    Returns
+    -------
+    pause_s : float
+        The longest interval between two completed iterations that overlaps the plan's life, less the median of the
+        twenty intervals before it; never below 0.
+    slowdown_s : float
+        The sum of all such excess, positive and negative, never below 0.
+    """
+    intervals = list(pairwise(completed_s))
+    during = [i for i, (start, stop) in enumerate(intervals) if stop > begin_s and start < end_s]
+    if not during:
+        return 0.0, 0.0
+    before = sorted(stop - start for start, stop in intervals[max(0, during[0] - 20) : during[0]])
+    usual_s = before[len(before) // 2] if before else 0.0
+    excess = [intervals[i][1] - intervals[i][0] - usual_s for i in during]
+    return max(0.0, max(excess)), max(0.0, sum(excess))

@@ -1,0 +1,332 @@
+"""Events and commands of :class:`eps.core.server_state.ServerState`.  L0.
+
+``request`` is an opaque key of the shell: the arrays that came with a message stay with the shell under it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+
+from eps.core import messages as m
+from eps.core.membership import Membership
+from eps.core.types import MemberId
+
+Request = Hashable
+
+# ---- events
+
+
+@dataclass(frozen=True, slots=True)
+class MembershipArrived:
+    """The master announced a membership."""
+
+    plan_id: int
+    membership: Membership
+
+
+@dataclass(frozen=True, slots=True)
+class PushArrived:
+    """Contributions of ``splits`` to ``clock`` of a partition, summed by the sender."""
+
+    request: Request
+    partition: int
+    clock: int
+    splits: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PullArrived:
+    """A read of a partition that has completed ``min_clock`` clocks (BSP: exactly that version)."""
+
+    request: Request
+    partition: int
+    min_clock: int
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardAnswered:
+    """A forwarded request was answered, or failed, and the answer was relayed."""
+
+    request: Request
+
+
+@dataclass(frozen=True, slots=True)
+class SendOrdered:
+    """The master ordered partitions to be sent."""
+
+    order: m.SendPartitions
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotArrived:
+    """A donor's snapshot of a partition."""
+
+    request: Request
+    plan_id: int
+    partition: int
+    sequence: int
+    completed: int
+    next_clock: tuple[int, ...]
+    applied: int
+    duplicates_refused: int
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateArrived:
+    """An update that the owner applied after the snapshot."""
+
+    request: Request
+    plan_id: int
+    partition: int
+    sequence: int
+    clock: int
+    splits: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PromoteArrived:
+    """The old owner stopped applying (SSP, ASP): everything before ``sequence`` is all there is."""
+
+    request: Request
+    plan_id: int
+    partition: int
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True)
+class PlanAborted:
+    """The master aborted a plan."""
+
+    plan_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class PlanReleaseOrdered:
+    """The master released a plan."""
+
+    plan_id: int
+    removed: tuple[MemberId, ...]
+
+
+ServerEvent = (
+    MembershipArrived
+    | PushArrived
+    | PullArrived
+    | ForwardAnswered
+    | SendOrdered
+    | SnapshotArrived
+    | UpdateArrived
+    | PromoteArrived
+    | PlanAborted
+    | PlanReleaseOrdered
+)
+
+# ---- commands
+
+
+@dataclass(frozen=True, slots=True)
+class CreatePartition:
+    """Fill a partition with the job's initial values."""
+
+    partition: int
+
+
+@dataclass(frozen=True, slots=True)
+class Accumulate:
+    """Add a push to the clock's sum; with the first of a clock the version before is no longer needed."""
+
+    request: Request
+    partition: int
+    clock: int
+    splits: tuple[int, ...]
+    first_of_clock: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StepPartition:
+    """The clock is complete: one optimizer step."""
+
+    partition: int
+    clock: int
+
+
+@dataclass(frozen=True, slots=True)
+class ApplyPush:
+    """SSP and ASP: one optimizer step with this push alone."""
+
+    request: Request
+    partition: int
+    clock: int
+    splits: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AckPush:
+    """Answer a push.  ``have`` were applied before; ``accepted`` is False where the sum mixes old and new splits."""
+
+    request: Request
+    partition: int
+    have: tuple[int, ...]
+    accepted: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerPull:
+    """Answer a pull with the parameters of ``clock``."""
+
+    request: Request
+    partition: int
+    clock: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fail:
+    """Answer that the request breaks the protocol."""
+
+    request: Request
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class RefuseStale:
+    """Answer that the request was routed by an old membership."""
+
+    request: Request
+    why: str
+    current_version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Forward:
+    """Send the request to the owner and relay its answer; then say ``ForwardAnswered``."""
+
+    request: Request
+    partition: int
+    to: MemberId
+
+
+@dataclass(frozen=True, slots=True)
+class SendSnapshot:
+    """Copy the partition now and send the copy; report ``PartitionSent``."""
+
+    plan_id: int
+    partition: int
+    to: MemberId
+    sequence: int
+    completed: int
+    next_clock: tuple[int, ...]
+    applied: int
+    duplicates_refused: int
+
+
+@dataclass(frozen=True, slots=True)
+class RepeatSnapshotReport:
+    """The order came again: report (again) what was sent, and send it again if it may be lost."""
+
+    plan_id: int
+    partition: int
+    to: MemberId
+
+
+@dataclass(frozen=True, slots=True)
+class SendUpdate:
+    """Send the update that was just applied to a follower."""
+
+    plan_id: int
+    partition: int
+    to: MemberId
+    sequence: int
+    clock: int
+    splits: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SendPromote:
+    """Tell a follower that it owns the partition from here on."""
+
+    plan_id: int
+    partition: int
+    to: MemberId
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True)
+class StopSending:
+    """The follower needs nothing more."""
+
+    plan_id: int
+    partition: int
+    to: MemberId
+
+
+@dataclass(frozen=True, slots=True)
+class InstallSnapshot:
+    """Make the received snapshot the partition's arrays."""
+
+    request: Request
+    partition: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReportCaughtUp:
+    """Report ``PartitionCaughtUp`` with the checksum of the snapshot as it arrived (``None``: as before)."""
+
+    plan_id: int
+    partition: int
+    request: Request | None
+
+
+@dataclass(frozen=True, slots=True)
+class ApplyUpdate:
+    """Apply an owner's update to the follower's arrays and acknowledge it."""
+
+    request: Request
+    partition: int
+    clock: int
+    splits: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DropUpdate:
+    """Acknowledge an update that changes nothing."""
+
+    request: Request
+
+
+@dataclass(frozen=True, slots=True)
+class DropPartition:
+    """Free the partition's arrays."""
+
+    partition: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReportToMaster:
+    """Send a report to the job master."""
+
+    report: m.Report
+
+
+ServerCommand = (
+    CreatePartition
+    | Accumulate
+    | StepPartition
+    | ApplyPush
+    | AckPush
+    | AnswerPull
+    | Fail
+    | RefuseStale
+    | Forward
+    | SendSnapshot
+    | RepeatSnapshotReport
+    | SendUpdate
+    | SendPromote
+    | StopSending
+    | InstallSnapshot
+    | ReportCaughtUp
+    | ApplyUpdate
+    | DropUpdate
+    | DropPartition
+    | ReportToMaster
+)

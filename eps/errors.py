@@ -1,0 +1,129 @@
+"""The one tree of errors.
+
+::
+
+    EpsError
+    ├── ConfigError (ValueError)            a setting, flag, TOML key or model combination that cannot work
+    ├── DataError (ValueError)              malformed or unusable input data; names file, line and text
+    ├── PlanError                           a change of size that is refused or cannot be planned
+    │   ├── UnknownMemberError              a name that is not a member of the job
+    │   └── JobFinishedError                a change asked of a job that is finished or finishing
+    ├── ProtocolError                       a peer said something that the protocol does not allow
+    │   ├── StaleMembershipError            judged against an older membership; carries the current version
+    │   ├── IllegalTransitionError          a state machine was asked for a step that it does not have
+    │   └── FrameError                      bytes on the data plane that are not a frame
+    ├── TransferError                       a partition or split arrived damaged
+    ├── StorageError (OSError)              a journal, export or cache that cannot be read or written
+    ├── ResourceError                       a container could not be had
+    │   └── ContainerLaunchError
+    ├── TrainingError                       training itself failed (diverged, user model raised)
+    └── RpcError
+        ├── PeerUnavailableError (ConnectionError)
+        ├── DeadlineError (TimeoutError)    a wait ended; says what it waited for
+        └── JobNotFoundError (LookupError)  no job of that name under EPS_HOME
+    JobExistsError is a ConfigError: a job of that name is already running.
+
+Messages give the value and the rule.  ``eps.rpc.call`` holds the only map between these and gRPC status.
+"""
+
+from __future__ import annotations
+
+
+class EpsError(Exception):
+    """Base of every error that EPS raises on purpose."""
+
+
+class ConfigError(EpsError, ValueError):
+    """A setting that cannot work; the message gives the value and the rule."""
+
+
+class JobExistsError(ConfigError):
+    """A job of that name is already running."""
+
+
+class DataError(EpsError, ValueError):
+    """Input data that cannot be used; the message names file, line and text where it can."""
+
+
+class PlanError(EpsError):
+    """A change of size that is refused; the message is the reason."""
+
+
+class UnknownMemberError(PlanError):
+    """A name that is not a member of the job."""
+
+
+class JobFinishedError(PlanError):
+    """A change asked of a job that has finished or has granted its last iteration."""
+
+
+class ProtocolError(EpsError):
+    """A peer said something that the protocol does not allow."""
+
+
+class StaleMembershipError(ProtocolError):
+    """A request judged against an older membership than the one in force.
+
+    Attributes
+    ----------
+    current_version : int
+        The membership version that the refusing member holds.
+    """
+
+    def __init__(self, message: str, current_version: int) -> None:
+        super().__init__(message)
+        self.current_version = current_version
+
+
+class IllegalTransitionError(ProtocolError):
+    """A state machine was asked for a step that it does not have.
+
+    Attributes
+    ----------
+    story : tuple of str
+        What happened to the subject before, oldest first.
+    """
+
+    def __init__(self, message: str, story: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.story = story
+
+
+class FrameError(ProtocolError):
+    """Bytes on the data plane that are not a well-formed frame."""
+
+
+class TransferError(EpsError):
+    """A partition or split that arrived damaged, or did not arrive."""
+
+
+class StorageError(EpsError, OSError):
+    """A journal, export or cache that cannot be read or written."""
+
+
+class ResourceError(EpsError):
+    """A container that could not be had or was lost."""
+
+
+class ContainerLaunchError(ResourceError):
+    """A container that was granted but did not start."""
+
+
+class TrainingError(EpsError):
+    """Training itself failed: a loss that is not finite, or a model that raised."""
+
+
+class RpcError(EpsError):
+    """A call to another process failed."""
+
+
+class PeerUnavailableError(RpcError, ConnectionError):
+    """The peer cannot be reached."""
+
+
+class DeadlineError(RpcError, TimeoutError):
+    """A wait ended at its deadline; the message says what it waited for."""
+
+
+class JobNotFoundError(RpcError, LookupError):
+    """No job of that name under EPS_HOME."""
