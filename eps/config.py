@@ -1,0 +1,233 @@
+"""The settings of a job: one flat, frozen value, checked once.
+
+Flags of ``eps run``, keys of ``JOB.toml`` and arguments of ``eps.Job`` are the fields of :class:`JobSpec`; the help texts
+live here with them.  L0.
+
+Sources of defaults: EPS §2.3 (three workers and three servers), Fig. 4 (several partitions for each server and several
+splits for each worker).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import json
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from eps.core.changes import parse_change
+from eps.core.settings import UNBOUNDED, CoreSettings, Trigger
+from eps.errors import ConfigError, PlanError
+
+OPTIMIZERS = ("sgd", "momentum", "adagrad", "adam", "ftrl")
+NORMALIZATIONS = ("none", "l2", "standard")
+
+
+def _option(default: Any, help_text: str, **extra: Any) -> Any:
+    return field(default=default, metadata={"help": help_text, **extra})
+
+
+@dataclass(frozen=True)
+class JobSpec:
+    """Everything that a user says about a job."""
+
+    # What is trained.
+    model: str = _option("logistic", "svm, logistic, linear, lasso, ridge, robust, softmax, dnn, or path.py:Class")
+    hidden: str = _option("128", "dnn: sizes of the hidden layers, as in 128,64")
+    huber_delta: float = _option(1.0, "robust: residuals beyond this count linearly")
+    model_options: str = _option("", "options of a user's own model as JSON, as in '{\"rank\": 8}'")
+    intercept: bool = _option(True, "train an intercept; it is never penalised")
+    # On what.
+    data: str = _option("", "training data: a file, several joined by commas, or sklearn:NAME", group="data")
+    labels: str = _option("", "file of labels, where they are not in the data", group="data")
+    test: str = _option("", "test data: a file, or the fraction of the data to hold out, as in 0.2", group="data")
+    test_labels: str = _option("", "file of the test data's labels", group="data")
+    folds: int = _option(0, "cross-validate: K folds, one training after the other", group="data")
+    fold: int = _option(-1, "train only this fold of --folds, counted from 0", group="data")
+    format: str = _option("auto", "auto, libsvm, npz, npy, csv, text, idx or ngrams", group="data")
+    features: int = _option(0, "number of features; 0 takes it from the data", group="data")
+    label_column: str = _option("auto", "column of the label in dense text: auto, first, last, a number or a name",
+                                group="data")
+    columns: str = _option("", "columns to keep of dense text: names or numbers joined by commas", group="data")
+    target_scale: float = _option(1.0, "divide a regression's labels by this", group="data")
+    normalize: str = _option("none", "none, l2 (rows to length 1) or standard (columns to mean 0, variance 1)",
+                             group="data")
+    splits: int = _option(12, "pieces the training data is cut into; the most workers a job can have", group="data")
+    # How.
+    iterations: int = _option(100, "iterations (clocks) to train", group="training")
+    batch_size: str = _option("full", "samples of an iteration over all workers, or full", group="training")
+    optimizer: str = _option("adam", "sgd, momentum, adagrad, adam or ftrl", group="training")
+    learning_rate: float = _option(0.1, "step size", group="training")
+    momentum: float = _option(0.9, "momentum: share of the last step that goes on", group="training")
+    beta1: float = _option(0.9, "adam: decay of the mean of gradients", group="training")
+    beta2: float = _option(0.999, "adam: decay of the mean of squares", group="training")
+    l1: float = _option(0.0, "L1 penalty, applied once per clock at the servers", group="training")
+    l2: float = _option(0.0, "L2 penalty, applied once per clock at the servers", group="training")
+    consistency: str = _option("bsp", "bsp, ssp:N (a worker is at most N clocks ahead) or asp", group="training")
+    seed: int = _option(0, "seed of the start, the batches, and the cut of the data", group="training")
+    init: str = _option("", "start from this exported model (.npz)", group="training")
+    eval_every: int = _option(0, "clocks between evaluations on the test data; 0 chooses about 100 in all",
+                              group="training")
+    on_divergence: str = _option("stop", "when the loss is not finite: stop or continue", group="training")
+    # With what.
+    workers: int = _option(3, "workers at the start", group="size")
+    servers: int = _option(3, "servers at the start", group="size")
+    partitions: int = _option(12, "pieces the parameters are cut into; the most servers a job can have", group="size")
+    max_containers: int = _option(0, "containers that may run at once; 0 sets no limit", group="size")
+    at: tuple[str, ...] = _option((), "K:CHANGE asks for a change when clock K is complete, as in 40:add-workers=2",
+                                  group="size")
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "at", tuple(self.at))
+        self._check_numbers()
+        self._check_words()
+        self.triggers()
+        if self.fold >= 0 and not self.fold < self.folds:
+            raise ConfigError(f"fold is {self.fold}, but folds is {self.folds}: expected 0 to folds - 1")
+        if self.folds and self.test:
+            raise ConfigError(f"test ({self.test}) and folds ({self.folds}) exclude each other")
+        if self.folds == 1:
+            raise ConfigError("folds is 1, but cross-validation needs at least 2")
+
+    def _check_numbers(self) -> None:
+        for name, least in (
+            ("splits", 1), ("iterations", 1), ("workers", 1), ("servers", 1), ("partitions", 1), ("features", 0),
+            ("folds", 0), ("eval_every", 0), ("max_containers", 0), ("l1", 0), ("l2", 0), ("seed", 0),
+        ):  # fmt: skip
+            value = getattr(self, name)
+            if not value >= least:
+                raise ConfigError(f"{name} is {value}, but must be at least {least}")
+        if not 0 < self.learning_rate < float("inf"):
+            raise ConfigError(f"learning_rate is {self.learning_rate}, but must be above 0 and finite")
+        if self.target_scale == 0:
+            raise ConfigError("target_scale is 0, but labels are divided by it")
+        if self.workers > self.splits:
+            raise ConfigError(f"{self.workers} workers would share {self.splits} splits: raise --splits")
+        if self.servers > self.partitions:
+            raise ConfigError(f"{self.servers} servers would share {self.partitions} partitions: raise --partitions")
+        if self.batch_size != "full" and (not self.batch_size.isdigit() or int(self.batch_size) < 1):
+            raise ConfigError(f"batch_size is {self.batch_size!r}, but must be full or a number from 1 on")
+
+    def _check_words(self) -> None:
+        for name, known in (
+            ("optimizer", OPTIMIZERS), ("normalize", NORMALIZATIONS), ("on_divergence", ("stop", "continue")),
+        ):  # fmt: skip
+            value = getattr(self, name)
+            if value not in known:
+                raise ConfigError(f"{name} is {value!r}, but must be one of {', '.join(known)}")
+        self.staleness()
+
+    def staleness(self) -> int:
+        """Return the staleness bound in clocks: 0 for BSP, :data:`~eps.core.settings.UNBOUNDED` for ASP."""
+        if self.consistency == "bsp":
+            return 0
+        if self.consistency == "asp":
+            return UNBOUNDED
+        kind, _, bound = self.consistency.partition(":")
+        if kind == "ssp" and bound.isdigit():
+            return int(bound)
+        raise ConfigError(f"consistency is {self.consistency!r}, but must be bsp, ssp:N or asp")
+
+    def core_settings(self) -> CoreSettings:
+        """Return what the pure core needs of these settings."""
+        staleness = self.staleness()
+        return CoreSettings(
+            num_splits=self.splits,
+            num_partitions=self.partitions,
+            iterations=self.iterations,
+            staleness=staleness,
+            reproducible=staleness == 0,
+        )
+
+    def triggers(self) -> tuple[Trigger, ...]:
+        """Return the changes of ``--at``, in the order given."""
+        found = []
+        for text in self.at:
+            clock, colon, change = text.partition(":")
+            if not colon or not clock.isdigit():
+                raise ConfigError(f"at is {text!r}, but must be K:CHANGE, as in 40:add-workers=2")
+            if int(clock) >= self.iterations:
+                raise ConfigError(
+                    f"at is {text!r}, but with {self.iterations} iterations K must be at most {self.iterations - 1}"
+                )
+            try:
+                found.append(Trigger(int(clock), parse_change(change)))
+            except PlanError as error:
+                raise ConfigError(f"at is {text!r}: {error}") from None
+        return tuple(found)
+
+    def evaluate_at(self, clock: int) -> bool:
+        """Return whether the test data is evaluated at the parameters of ``clock``."""
+        every = self.eval_every or max(1, self.iterations // 100)
+        return clock >= 0 and (clock % every == 0 or clock == self.iterations)
+
+    def to_json(self) -> str:
+        """Return all settings as JSON."""
+        return json.dumps(dataclasses.asdict(self), sort_keys=True)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any], source: str = "settings") -> JobSpec:
+        """Return the settings in ``values``; dashes in keys stand for underscores.
+
+        Raises
+        ------
+        ConfigError
+            A key is unknown (the nearest known one is named) or a value has the wrong type.
+        """
+        known = {f.name: f for f in dataclasses.fields(cls)}
+        checked: dict[str, Any] = {}
+        for key, value in values.items():
+            name = key.replace("-", "_")
+            if name not in known:
+                near = difflib.get_close_matches(name, known, n=1)
+                hint = f"; did you mean {near[0]}?" if near else ""
+                raise ConfigError(f"{source}: unknown key {key!r}{hint}")
+            checked[name] = _typed(name, value, known[name].default, source)
+        return cls(**checked)
+
+    @classmethod
+    def read_toml(cls, path: Path) -> dict[str, Any]:
+        """Return the keys of a TOML file, with ``name`` among them if given; paths count from the file's folder.
+
+        Raises
+        ------
+        ConfigError
+            The file is missing or is not TOML.
+        """
+        try:
+            values = tomllib.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise ConfigError(f"{path}: no such file") from None
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{path}: {error}") from None
+        return values
+
+
+def _typed(name: str, value: Any, default: Any, source: str) -> Any:
+    """Return ``value`` as the type of the field's default, where that loses nothing."""
+    if isinstance(default, tuple):
+        if isinstance(value, str):
+            return (value,)
+        if isinstance(value, list | tuple) and all(isinstance(v, str) for v in value):
+            return tuple(value)
+    elif isinstance(default, bool):
+        if isinstance(value, bool):
+            return value
+    elif isinstance(default, str):
+        if isinstance(value, str):
+            return value
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return str(value)
+        if isinstance(value, list) and all(isinstance(v, int | str) for v in value):
+            return ",".join(str(v) for v in value)
+        if isinstance(value, Path):
+            return str(value)
+    elif isinstance(default, float):
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return float(value)
+    elif isinstance(value, int) and not isinstance(value, bool):
+        return value
+    raise ConfigError(f"{source}: {name} is {value!r}, but must be of type {type(default).__name__}")

@@ -1,0 +1,402 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Address(_message.Message):
+    __slots__ = ("host", "port")
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    PORT_FIELD_NUMBER: _ClassVar[int]
+    host: str
+    port: int
+    def __init__(self, host: _Optional[str] = ..., port: _Optional[int] = ...) -> None: ...
+
+class Names(_message.Message):
+    __slots__ = ("names",)
+    NAMES_FIELD_NUMBER: _ClassVar[int]
+    names: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, names: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class PartitionTable(_message.Message):
+    __slots__ = ("owners", "followers")
+    OWNERS_FIELD_NUMBER: _ClassVar[int]
+    FOLLOWERS_FIELD_NUMBER: _ClassVar[int]
+    owners: _containers.RepeatedScalarFieldContainer[str]
+    followers: _containers.RepeatedCompositeFieldContainer[Names]
+    def __init__(self, owners: _Optional[_Iterable[str]] = ..., followers: _Optional[_Iterable[_Union[Names, _Mapping]]] = ...) -> None: ...
+
+class SplitTable(_message.Message):
+    __slots__ = ("active", "inactive")
+    ACTIVE_FIELD_NUMBER: _ClassVar[int]
+    INACTIVE_FIELD_NUMBER: _ClassVar[int]
+    active: _containers.RepeatedScalarFieldContainer[str]
+    inactive: _containers.RepeatedCompositeFieldContainer[Names]
+    def __init__(self, active: _Optional[_Iterable[str]] = ..., inactive: _Optional[_Iterable[_Union[Names, _Mapping]]] = ...) -> None: ...
+
+class Membership(_message.Message):
+    __slots__ = ("version", "from_clock", "workers", "servers", "partitions", "splits", "addresses")
+    class AddressesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: Address
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[Address, _Mapping]] = ...) -> None: ...
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    FROM_CLOCK_FIELD_NUMBER: _ClassVar[int]
+    WORKERS_FIELD_NUMBER: _ClassVar[int]
+    SERVERS_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    SPLITS_FIELD_NUMBER: _ClassVar[int]
+    ADDRESSES_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    from_clock: int
+    workers: _containers.RepeatedScalarFieldContainer[str]
+    servers: _containers.RepeatedScalarFieldContainer[str]
+    partitions: PartitionTable
+    splits: SplitTable
+    addresses: _containers.MessageMap[str, Address]
+    def __init__(self, version: _Optional[int] = ..., from_clock: _Optional[int] = ..., workers: _Optional[_Iterable[str]] = ..., servers: _Optional[_Iterable[str]] = ..., partitions: _Optional[_Union[PartitionTable, _Mapping]] = ..., splits: _Optional[_Union[SplitTable, _Mapping]] = ..., addresses: _Optional[_Mapping[str, Address]] = ...) -> None: ...
+
+class SplitResult(_message.Message):
+    __slots__ = ("split", "samples", "loss_sum", "evaluation")
+    SPLIT_FIELD_NUMBER: _ClassVar[int]
+    SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    LOSS_SUM_FIELD_NUMBER: _ClassVar[int]
+    EVALUATION_FIELD_NUMBER: _ClassVar[int]
+    split: int
+    samples: int
+    loss_sum: float
+    evaluation: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, split: _Optional[int] = ..., samples: _Optional[int] = ..., loss_sum: _Optional[float] = ..., evaluation: _Optional[_Iterable[float]] = ...) -> None: ...
+
+class MembershipAcked(_message.Message):
+    __slots__ = ("name", "version")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    version: int
+    def __init__(self, name: _Optional[str] = ..., version: _Optional[int] = ...) -> None: ...
+
+class ListsUpdated(_message.Message):
+    __slots__ = ("name", "plan_id")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    PLAN_ID_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    plan_id: int
+    def __init__(self, name: _Optional[str] = ..., plan_id: _Optional[int] = ...) -> None: ...
+
+class ClockReported(_message.Message):
+    __slots__ = ("name", "clock", "results")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    CLOCK_FIELD_NUMBER: _ClassVar[int]
+    RESULTS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    clock: int
+    results: _containers.RepeatedCompositeFieldContainer[SplitResult]
+    def __init__(self, name: _Optional[str] = ..., clock: _Optional[int] = ..., results: _Optional[_Iterable[_Union[SplitResult, _Mapping]]] = ...) -> None: ...
+
+class PartitionSent(_message.Message):
+    __slots__ = ("name", "plan_id", "partition", "size_bytes", "checksum")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    PLAN_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    CHECKSUM_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    plan_id: int
+    partition: int
+    size_bytes: int
+    checksum: str
+    def __init__(self, name: _Optional[str] = ..., plan_id: _Optional[int] = ..., partition: _Optional[int] = ..., size_bytes: _Optional[int] = ..., checksum: _Optional[str] = ...) -> None: ...
+
+class PartitionCaughtUp(_message.Message):
+    __slots__ = ("name", "plan_id", "partition", "checksum")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    PLAN_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    CHECKSUM_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    plan_id: int
+    partition: int
+    checksum: str
+    def __init__(self, name: _Optional[str] = ..., plan_id: _Optional[int] = ..., partition: _Optional[int] = ..., checksum: _Optional[str] = ...) -> None: ...
+
+class SplitReceived(_message.Message):
+    __slots__ = ("name", "plan_id", "split", "size_bytes", "checksum")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    PLAN_ID_FIELD_NUMBER: _ClassVar[int]
+    SPLIT_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    CHECKSUM_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    plan_id: int
+    split: int
+    size_bytes: int
+    checksum: str
+    def __init__(self, name: _Optional[str] = ..., plan_id: _Optional[int] = ..., split: _Optional[int] = ..., size_bytes: _Optional[int] = ..., checksum: _Optional[str] = ...) -> None: ...
+
+class PartitionPromoted(_message.Message):
+    __slots__ = ("name", "plan_id", "partition")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    PLAN_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    plan_id: int
+    partition: int
+    def __init__(self, name: _Optional[str] = ..., plan_id: _Optional[int] = ..., partition: _Optional[int] = ...) -> None: ...
+
+class PlanReleased(_message.Message):
+    __slots__ = ("name", "plan_id")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    PLAN_ID_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    plan_id: int
+    def __init__(self, name: _Optional[str] = ..., plan_id: _Optional[int] = ...) -> None: ...
+
+class MemberFailed(_message.Message):
+    __slots__ = ("name", "kind", "message")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    kind: str
+    message: str
+    def __init__(self, name: _Optional[str] = ..., kind: _Optional[str] = ..., message: _Optional[str] = ...) -> None: ...
+
+class Report(_message.Message):
+    __slots__ = ("membership_acked", "lists_updated", "clock_reported", "partition_sent", "partition_caught_up", "split_received", "partition_promoted", "plan_released", "member_failed", "hello")
+    MEMBERSHIP_ACKED_FIELD_NUMBER: _ClassVar[int]
+    LISTS_UPDATED_FIELD_NUMBER: _ClassVar[int]
+    CLOCK_REPORTED_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_SENT_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_CAUGHT_UP_FIELD_NUMBER: _ClassVar[int]
+    SPLIT_RECEIVED_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_PROMOTED_FIELD_NUMBER: _ClassVar[int]
+    PLAN_RELEASED_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_FAILED_FIELD_NUMBER: _ClassVar[int]
+    HELLO_FIELD_NUMBER: _ClassVar[int]
+    membership_acked: MembershipAcked
+    lists_updated: ListsUpdated
+    clock_reported: ClockReported
+    partition_sent: PartitionSent
+    partition_caught_up: PartitionCaughtUp
+    split_received: SplitReceived
+    partition_promoted: PartitionPromoted
+    plan_released: PlanReleased
+    member_failed: MemberFailed
+    hello: Hello
+    def __init__(self, membership_acked: _Optional[_Union[MembershipAcked, _Mapping]] = ..., lists_updated: _Optional[_Union[ListsUpdated, _Mapping]] = ..., clock_reported: _Optional[_Union[ClockReported, _Mapping]] = ..., partition_sent: _Optional[_Union[PartitionSent, _Mapping]] = ..., partition_caught_up: _Optional[_Union[PartitionCaughtUp, _Mapping]] = ..., split_received: _Optional[_Union[SplitReceived, _Mapping]] = ..., partition_promoted: _Optional[_Union[PartitionPromoted, _Mapping]] = ..., plan_released: _Optional[_Union[PlanReleased, _Mapping]] = ..., member_failed: _Optional[_Union[MemberFailed, _Mapping]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ...) -> None: ...
+
+class Hello(_message.Message):
+    __slots__ = ("container_id", "address", "pid")
+    CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    PID_FIELD_NUMBER: _ClassVar[int]
+    container_id: str
+    address: Address
+    pid: int
+    def __init__(self, container_id: _Optional[str] = ..., address: _Optional[_Union[Address, _Mapping]] = ..., pid: _Optional[int] = ...) -> None: ...
+
+class Welcome(_message.Message):
+    __slots__ = ("name", "generation", "job_json")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    JOB_JSON_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    generation: int
+    job_json: str
+    def __init__(self, name: _Optional[str] = ..., generation: _Optional[int] = ..., job_json: _Optional[str] = ...) -> None: ...
+
+class Target(_message.Message):
+    __slots__ = ("item", "target", "address")
+    ITEM_FIELD_NUMBER: _ClassVar[int]
+    TARGET_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    item: int
+    target: str
+    address: Address
+    def __init__(self, item: _Optional[int] = ..., target: _Optional[str] = ..., address: _Optional[_Union[Address, _Mapping]] = ...) -> None: ...
+
+class Newcomer(_message.Message):
+    __slots__ = ("name", "address")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    address: Address
+    def __init__(self, name: _Optional[str] = ..., address: _Optional[_Union[Address, _Mapping]] = ...) -> None: ...
+
+class UpdateLists(_message.Message):
+    __slots__ = ("plan_id", "added")
+    PLAN_ID_FIELD_NUMBER: _ClassVar[int]
+    ADDED_FIELD_NUMBER: _ClassVar[int]
+    plan_id: int
+    added: _containers.RepeatedCompositeFieldContainer[Newcomer]
+    def __init__(self, plan_id: _Optional[int] = ..., added: _Optional[_Iterable[_Union[Newcomer, _Mapping]]] = ...) -> None: ...
+
+class UpdateMembership(_message.Message):
+    __slots__ = ("plan_id", "membership")
+    PLAN_ID_FIELD_NUMBER: _ClassVar[int]
+    MEMBERSHIP_FIELD_NUMBER: _ClassVar[int]
+    plan_id: int
+    membership: Membership
+    def __init__(self, plan_id: _Optional[int] = ..., membership: _Optional[_Union[Membership, _Mapping]] = ...) -> None: ...
+
+class GrantHorizon(_message.Message):
+    __slots__ = ("horizon", "completed", "membership_version")
+    HORIZON_FIELD_NUMBER: _ClassVar[int]
+    COMPLETED_FIELD_NUMBER: _ClassVar[int]
+    MEMBERSHIP_VERSION_FIELD_NUMBER: _ClassVar[int]
+    horizon: int
+    completed: int
+    membership_version: int
+    def __init__(self, horizon: _Optional[int] = ..., completed: _Optional[int] = ..., membership_version: _Optional[int] = ...) -> None: ...
+
+class SendPartitions(_message.Message):
+    __slots__ = ("plan_id", "transfers")
+    PLAN_ID_FIELD_NUMBER: _ClassVar[int]
+    TRANSFERS_FIELD_NUMBER: _ClassVar[int]
+    plan_id: int
+    transfers: _containers.RepeatedCompositeFieldContainer[Target]
+    def __init__(self, plan_id: _Optional[int] = ..., transfers: _Optional[_Iterable[_Union[Target, _Mapping]]] = ...) -> None: ...
+
+class SendSplits(_message.Message):
+    __slots__ = ("plan_id", "transfers")
+    PLAN_ID_FIELD_NUMBER: _ClassVar[int]
+    TRANSFERS_FIELD_NUMBER: _ClassVar[int]
+    plan_id: int
+    transfers: _containers.RepeatedCompositeFieldContainer[Target]
+    def __init__(self, plan_id: _Optional[int] = ..., transfers: _Optional[_Iterable[_Union[Target, _Mapping]]] = ...) -> None: ...
+
+class AbortPlan(_message.Message):
+    __slots__ = ("plan_id",)
+    PLAN_ID_FIELD_NUMBER: _ClassVar[int]
+    plan_id: int
+    def __init__(self, plan_id: _Optional[int] = ...) -> None: ...
+
+class ReleasePlan(_message.Message):
+    __slots__ = ("plan_id", "removed")
+    PLAN_ID_FIELD_NUMBER: _ClassVar[int]
+    REMOVED_FIELD_NUMBER: _ClassVar[int]
+    plan_id: int
+    removed: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, plan_id: _Optional[int] = ..., removed: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class Shutdown(_message.Message):
+    __slots__ = ("reason",)
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    reason: str
+    def __init__(self, reason: _Optional[str] = ...) -> None: ...
+
+class Order(_message.Message):
+    __slots__ = ("update_lists", "update_membership", "grant_horizon", "send_partitions", "send_splits", "abort_plan", "release_plan", "shutdown", "welcome", "generation")
+    UPDATE_LISTS_FIELD_NUMBER: _ClassVar[int]
+    UPDATE_MEMBERSHIP_FIELD_NUMBER: _ClassVar[int]
+    GRANT_HORIZON_FIELD_NUMBER: _ClassVar[int]
+    SEND_PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    SEND_SPLITS_FIELD_NUMBER: _ClassVar[int]
+    ABORT_PLAN_FIELD_NUMBER: _ClassVar[int]
+    RELEASE_PLAN_FIELD_NUMBER: _ClassVar[int]
+    SHUTDOWN_FIELD_NUMBER: _ClassVar[int]
+    WELCOME_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    update_lists: UpdateLists
+    update_membership: UpdateMembership
+    grant_horizon: GrantHorizon
+    send_partitions: SendPartitions
+    send_splits: SendSplits
+    abort_plan: AbortPlan
+    release_plan: ReleasePlan
+    shutdown: Shutdown
+    welcome: Welcome
+    generation: int
+    def __init__(self, update_lists: _Optional[_Union[UpdateLists, _Mapping]] = ..., update_membership: _Optional[_Union[UpdateMembership, _Mapping]] = ..., grant_horizon: _Optional[_Union[GrantHorizon, _Mapping]] = ..., send_partitions: _Optional[_Union[SendPartitions, _Mapping]] = ..., send_splits: _Optional[_Union[SendSplits, _Mapping]] = ..., abort_plan: _Optional[_Union[AbortPlan, _Mapping]] = ..., release_plan: _Optional[_Union[ReleasePlan, _Mapping]] = ..., shutdown: _Optional[_Union[Shutdown, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., generation: _Optional[int] = ...) -> None: ...
+
+class AddRequest(_message.Message):
+    __slots__ = ("count", "request_id", "dry_run")
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    DRY_RUN_FIELD_NUMBER: _ClassVar[int]
+    count: int
+    request_id: str
+    dry_run: bool
+    def __init__(self, count: _Optional[int] = ..., request_id: _Optional[str] = ..., dry_run: _Optional[bool] = ...) -> None: ...
+
+class RemoveRequest(_message.Message):
+    __slots__ = ("count", "names", "request_id", "dry_run")
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    NAMES_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    DRY_RUN_FIELD_NUMBER: _ClassVar[int]
+    count: int
+    names: _containers.RepeatedScalarFieldContainer[str]
+    request_id: str
+    dry_run: bool
+    def __init__(self, count: _Optional[int] = ..., names: _Optional[_Iterable[str]] = ..., request_id: _Optional[str] = ..., dry_run: _Optional[bool] = ...) -> None: ...
+
+class ChangeReply(_message.Message):
+    __slots__ = ("plan_id", "text")
+    PLAN_ID_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    plan_id: int
+    text: str
+    def __init__(self, plan_id: _Optional[int] = ..., text: _Optional[str] = ...) -> None: ...
+
+class PlanRequest(_message.Message):
+    __slots__ = ("plan_id", "wait_s")
+    PLAN_ID_FIELD_NUMBER: _ClassVar[int]
+    WAIT_S_FIELD_NUMBER: _ClassVar[int]
+    plan_id: int
+    wait_s: float
+    def __init__(self, plan_id: _Optional[int] = ..., wait_s: _Optional[float] = ...) -> None: ...
+
+class PlanReply(_message.Message):
+    __slots__ = ("plan_json", "ended")
+    PLAN_JSON_FIELD_NUMBER: _ClassVar[int]
+    ENDED_FIELD_NUMBER: _ClassVar[int]
+    plan_json: str
+    ended: bool
+    def __init__(self, plan_json: _Optional[str] = ..., ended: _Optional[bool] = ...) -> None: ...
+
+class CancelRequest(_message.Message):
+    __slots__ = ("plan_id",)
+    PLAN_ID_FIELD_NUMBER: _ClassVar[int]
+    plan_id: int
+    def __init__(self, plan_id: _Optional[int] = ...) -> None: ...
+
+class StatusRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class StatusReply(_message.Message):
+    __slots__ = ("status_json",)
+    STATUS_JSON_FIELD_NUMBER: _ClassVar[int]
+    status_json: str
+    def __init__(self, status_json: _Optional[str] = ...) -> None: ...
+
+class KillRequest(_message.Message):
+    __slots__ = ("reason",)
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    reason: str
+    def __init__(self, reason: _Optional[str] = ...) -> None: ...
+
+class KillReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class WatchRequest(_message.Message):
+    __slots__ = ("after_clock",)
+    AFTER_CLOCK_FIELD_NUMBER: _ClassVar[int]
+    after_clock: int
+    def __init__(self, after_clock: _Optional[int] = ...) -> None: ...
+
+class ProgressUpdate(_message.Message):
+    __slots__ = ("status_json", "history_json")
+    STATUS_JSON_FIELD_NUMBER: _ClassVar[int]
+    HISTORY_JSON_FIELD_NUMBER: _ClassVar[int]
+    status_json: str
+    history_json: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, status_json: _Optional[str] = ..., history_json: _Optional[_Iterable[str]] = ...) -> None: ...

@@ -1,0 +1,197 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class PartitionPush(_message.Message):
+    __slots__ = ("partition", "clock", "splits", "samples", "keyset", "has_keys", "raw_splits", "raw_blocks", "raw_lengths")
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    CLOCK_FIELD_NUMBER: _ClassVar[int]
+    SPLITS_FIELD_NUMBER: _ClassVar[int]
+    SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    KEYSET_FIELD_NUMBER: _ClassVar[int]
+    HAS_KEYS_FIELD_NUMBER: _ClassVar[int]
+    RAW_SPLITS_FIELD_NUMBER: _ClassVar[int]
+    RAW_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    RAW_LENGTHS_FIELD_NUMBER: _ClassVar[int]
+    partition: int
+    clock: int
+    splits: _containers.RepeatedScalarFieldContainer[int]
+    samples: int
+    keyset: bytes
+    has_keys: bool
+    raw_splits: _containers.RepeatedScalarFieldContainer[int]
+    raw_blocks: _containers.RepeatedScalarFieldContainer[int]
+    raw_lengths: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, partition: _Optional[int] = ..., clock: _Optional[int] = ..., splits: _Optional[_Iterable[int]] = ..., samples: _Optional[int] = ..., keyset: _Optional[bytes] = ..., has_keys: _Optional[bool] = ..., raw_splits: _Optional[_Iterable[int]] = ..., raw_blocks: _Optional[_Iterable[int]] = ..., raw_lengths: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class PartitionPull(_message.Message):
+    __slots__ = ("partition", "min_clock", "keyset", "has_keys")
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    MIN_CLOCK_FIELD_NUMBER: _ClassVar[int]
+    KEYSET_FIELD_NUMBER: _ClassVar[int]
+    HAS_KEYS_FIELD_NUMBER: _ClassVar[int]
+    partition: int
+    min_clock: int
+    keyset: bytes
+    has_keys: bool
+    def __init__(self, partition: _Optional[int] = ..., min_clock: _Optional[int] = ..., keyset: _Optional[bytes] = ..., has_keys: _Optional[bool] = ...) -> None: ...
+
+class Exchange(_message.Message):
+    __slots__ = ("membership_version", "pushes", "pulls")
+    MEMBERSHIP_VERSION_FIELD_NUMBER: _ClassVar[int]
+    PUSHES_FIELD_NUMBER: _ClassVar[int]
+    PULLS_FIELD_NUMBER: _ClassVar[int]
+    membership_version: int
+    pushes: _containers.RepeatedCompositeFieldContainer[PartitionPush]
+    pulls: _containers.RepeatedCompositeFieldContainer[PartitionPull]
+    def __init__(self, membership_version: _Optional[int] = ..., pushes: _Optional[_Iterable[_Union[PartitionPush, _Mapping]]] = ..., pulls: _Optional[_Iterable[_Union[PartitionPull, _Mapping]]] = ...) -> None: ...
+
+class PushResult(_message.Message):
+    __slots__ = ("partition", "have", "accepted", "refusal")
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    HAVE_FIELD_NUMBER: _ClassVar[int]
+    ACCEPTED_FIELD_NUMBER: _ClassVar[int]
+    REFUSAL_FIELD_NUMBER: _ClassVar[int]
+    partition: int
+    have: _containers.RepeatedScalarFieldContainer[int]
+    accepted: bool
+    refusal: Refusal
+    def __init__(self, partition: _Optional[int] = ..., have: _Optional[_Iterable[int]] = ..., accepted: _Optional[bool] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ...) -> None: ...
+
+class PullResult(_message.Message):
+    __slots__ = ("partition", "clock", "refusal")
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    CLOCK_FIELD_NUMBER: _ClassVar[int]
+    REFUSAL_FIELD_NUMBER: _ClassVar[int]
+    partition: int
+    clock: int
+    refusal: Refusal
+    def __init__(self, partition: _Optional[int] = ..., clock: _Optional[int] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ...) -> None: ...
+
+class Refusal(_message.Message):
+    __slots__ = ("stale", "current_version", "unknown_keyset", "error")
+    STALE_FIELD_NUMBER: _ClassVar[int]
+    CURRENT_VERSION_FIELD_NUMBER: _ClassVar[int]
+    UNKNOWN_KEYSET_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    stale: bool
+    current_version: int
+    unknown_keyset: bool
+    error: str
+    def __init__(self, stale: _Optional[bool] = ..., current_version: _Optional[int] = ..., unknown_keyset: _Optional[bool] = ..., error: _Optional[str] = ...) -> None: ...
+
+class ExchangeReply(_message.Message):
+    __slots__ = ("pushes", "pulls")
+    PUSHES_FIELD_NUMBER: _ClassVar[int]
+    PULLS_FIELD_NUMBER: _ClassVar[int]
+    pushes: _containers.RepeatedCompositeFieldContainer[PushResult]
+    pulls: _containers.RepeatedCompositeFieldContainer[PullResult]
+    def __init__(self, pushes: _Optional[_Iterable[_Union[PushResult, _Mapping]]] = ..., pulls: _Optional[_Iterable[_Union[PullResult, _Mapping]]] = ...) -> None: ...
+
+class PartitionSnapshot(_message.Message):
+    __slots__ = ("plan_id", "partition", "sequence", "completed", "next_clock", "applied", "duplicates_refused", "checksum")
+    PLAN_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    COMPLETED_FIELD_NUMBER: _ClassVar[int]
+    NEXT_CLOCK_FIELD_NUMBER: _ClassVar[int]
+    APPLIED_FIELD_NUMBER: _ClassVar[int]
+    DUPLICATES_REFUSED_FIELD_NUMBER: _ClassVar[int]
+    CHECKSUM_FIELD_NUMBER: _ClassVar[int]
+    plan_id: int
+    partition: int
+    sequence: int
+    completed: int
+    next_clock: _containers.RepeatedScalarFieldContainer[int]
+    applied: int
+    duplicates_refused: int
+    checksum: str
+    def __init__(self, plan_id: _Optional[int] = ..., partition: _Optional[int] = ..., sequence: _Optional[int] = ..., completed: _Optional[int] = ..., next_clock: _Optional[_Iterable[int]] = ..., applied: _Optional[int] = ..., duplicates_refused: _Optional[int] = ..., checksum: _Optional[str] = ...) -> None: ...
+
+class PartitionUpdate(_message.Message):
+    __slots__ = ("plan_id", "partition", "sequence", "clock", "splits", "rate_scale", "sparse")
+    PLAN_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    CLOCK_FIELD_NUMBER: _ClassVar[int]
+    SPLITS_FIELD_NUMBER: _ClassVar[int]
+    RATE_SCALE_FIELD_NUMBER: _ClassVar[int]
+    SPARSE_FIELD_NUMBER: _ClassVar[int]
+    plan_id: int
+    partition: int
+    sequence: int
+    clock: int
+    splits: _containers.RepeatedScalarFieldContainer[int]
+    rate_scale: float
+    sparse: bool
+    def __init__(self, plan_id: _Optional[int] = ..., partition: _Optional[int] = ..., sequence: _Optional[int] = ..., clock: _Optional[int] = ..., splits: _Optional[_Iterable[int]] = ..., rate_scale: _Optional[float] = ..., sparse: _Optional[bool] = ...) -> None: ...
+
+class PartitionPromote(_message.Message):
+    __slots__ = ("plan_id", "partition", "sequence")
+    PLAN_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    plan_id: int
+    partition: int
+    sequence: int
+    def __init__(self, plan_id: _Optional[int] = ..., partition: _Optional[int] = ..., sequence: _Optional[int] = ...) -> None: ...
+
+class SplitCopy(_message.Message):
+    __slots__ = ("plan_id", "split", "checksum")
+    PLAN_ID_FIELD_NUMBER: _ClassVar[int]
+    SPLIT_FIELD_NUMBER: _ClassVar[int]
+    CHECKSUM_FIELD_NUMBER: _ClassVar[int]
+    plan_id: int
+    split: int
+    checksum: str
+    def __init__(self, plan_id: _Optional[int] = ..., split: _Optional[int] = ..., checksum: _Optional[str] = ...) -> None: ...
+
+class ExportRequest(_message.Message):
+    __slots__ = ("partition",)
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    partition: int
+    def __init__(self, partition: _Optional[int] = ...) -> None: ...
+
+class ExportReply(_message.Message):
+    __slots__ = ("clock", "applied", "duplicates_refused", "lost", "applied_twice")
+    CLOCK_FIELD_NUMBER: _ClassVar[int]
+    APPLIED_FIELD_NUMBER: _ClassVar[int]
+    DUPLICATES_REFUSED_FIELD_NUMBER: _ClassVar[int]
+    LOST_FIELD_NUMBER: _ClassVar[int]
+    APPLIED_TWICE_FIELD_NUMBER: _ClassVar[int]
+    clock: int
+    applied: int
+    duplicates_refused: int
+    lost: int
+    applied_twice: int
+    def __init__(self, clock: _Optional[int] = ..., applied: _Optional[int] = ..., duplicates_refused: _Optional[int] = ..., lost: _Optional[int] = ..., applied_twice: _Optional[int] = ...) -> None: ...
+
+class Done(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class DataHeader(_message.Message):
+    __slots__ = ("exchange", "exchange_reply", "snapshot", "update", "promote", "split_copy", "export_request", "export_reply", "done")
+    EXCHANGE_FIELD_NUMBER: _ClassVar[int]
+    EXCHANGE_REPLY_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
+    UPDATE_FIELD_NUMBER: _ClassVar[int]
+    PROMOTE_FIELD_NUMBER: _ClassVar[int]
+    SPLIT_COPY_FIELD_NUMBER: _ClassVar[int]
+    EXPORT_REQUEST_FIELD_NUMBER: _ClassVar[int]
+    EXPORT_REPLY_FIELD_NUMBER: _ClassVar[int]
+    DONE_FIELD_NUMBER: _ClassVar[int]
+    exchange: Exchange
+    exchange_reply: ExchangeReply
+    snapshot: PartitionSnapshot
+    update: PartitionUpdate
+    promote: PartitionPromote
+    split_copy: SplitCopy
+    export_request: ExportRequest
+    export_reply: ExportReply
+    done: Done
+    def __init__(self, exchange: _Optional[_Union[Exchange, _Mapping]] = ..., exchange_reply: _Optional[_Union[ExchangeReply, _Mapping]] = ..., snapshot: _Optional[_Union[PartitionSnapshot, _Mapping]] = ..., update: _Optional[_Union[PartitionUpdate, _Mapping]] = ..., promote: _Optional[_Union[PartitionPromote, _Mapping]] = ..., split_copy: _Optional[_Union[SplitCopy, _Mapping]] = ..., export_request: _Optional[_Union[ExportRequest, _Mapping]] = ..., export_reply: _Optional[_Union[ExportReply, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ...) -> None: ...
