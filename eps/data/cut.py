@@ -1,0 +1,295 @@
+"""Preparing a data set: load, divide, normalise, cut into splits, keep in a cache.
+
+The result is a function of the input files and of :class:`~eps.data.settings.DataSettings`; it never depends on the
+number of workers or servers.
+
+Source: EPS §2.2 (the training data is cut into splits that stay as they are while their holders change).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from eps.data.builtin import builtin_version, is_builtin
+from eps.data.dataset import (
+    FORMAT_VERSION,
+    INFO_NAME,
+    NORMALIZER_NAME,
+    TEST_NAME,
+    DatasetInfo,
+    is_complete,
+    open_dataset,
+    relocated,
+    split_name,
+)
+from eps.data.divide import divide, local_features, piece, training_order
+from eps.data.files import file_sha256, input_paths
+from eps.data.formats import load
+from eps.data.normalize import FITTED_KINDS, Normalizer, fit_normalizer
+from eps.data.numpy_files import idx_labels_beside
+from eps.data.raw import Label, Matrix, RawData, csr_float32
+from eps.data.settings import DataSettings
+from eps.data.splitfile import SplitData, write_split
+from eps.data.targets import encode, find_classes
+from eps.errors import ConfigError, DataError, StorageError
+
+_TEMPORARY_PREFIX = ".tmp-"
+
+
+def prepare(settings: DataSettings, out_dir: Path | None, cache_dir: Path | None = None) -> DatasetInfo:
+    """Return a prepared data set, from the cache where it is there already.
+
+    Both folders get complete data sets only: files are written beside and renamed, so any number of processes may
+    prepare the same data at once.
+
+    Parameters
+    ----------
+    settings : DataSettings
+    out_dir : Path or None
+        Where the data set is wanted; files are hard links into the cache where the file system allows.  None leaves it
+        in the cache.
+    cache_dir : Path or None
+        Data sets of earlier jobs, one folder for each key; None does without.
+
+    Raises
+    ------
+    DataError
+        The data is missing or malformed, or has fewer training rows than splits.
+    ConfigError
+        The settings do not go with the data, or no folder is given.
+    StorageError
+        A folder cannot be written, or ``out_dir`` holds something else.
+    """
+    key = dataset_key(settings)
+    if out_dir is not None and out_dir.exists():
+        found = _complete_dataset(out_dir, key)
+        if found is not None:
+            return found
+        if not out_dir.is_dir() or any(out_dir.iterdir()):
+            raise StorageError(f"{out_dir}: holds something other than this data set: must be empty or absent")
+    try:
+        if cache_dir is None:
+            if out_dir is None:
+                raise ConfigError("no folder to prepare data in: give an output folder, a cache folder, or both")
+            return _publish(out_dir, key, lambda folder: _build(settings, key, folder))
+        cached = _complete_dataset(cache_dir / key, key)
+        if cached is None:
+            cached = _publish(cache_dir / key, key, lambda folder: _build(settings, key, folder))
+        if out_dir is None:
+            return cached
+        return _publish(out_dir, key, lambda folder: _link(cached, folder))
+    except OSError as error:
+        if isinstance(error, StorageError):
+            raise
+        raise StorageError(error.errno, f"{error.filename}: data set cannot be written: {error.strerror}") from error
+
+
+def dataset_key(settings: DataSettings) -> str:
+    """Return the SHA-256 of the settings and of the content of the input files, in hex."""
+    values = settings.to_dict()
+    for name in ("data", "labels", "test", "test_labels"):
+        text = getattr(settings, name)
+        is_file = text is not None and (name != "test" or settings.test_path is not None)
+        if is_file:
+            values[name] = _content(text)
+    return hashlib.sha256(json.dumps([FORMAT_VERSION, values], sort_keys=True).encode()).hexdigest()
+
+
+def _content(text: str) -> list[list[str]]:
+    if is_builtin(text):
+        return [[text, builtin_version(text)]]
+    paths = input_paths(text)
+    beside = [labels for path in paths if (labels := idx_labels_beside(path)) is not None]
+    # The name matters too: its ending may tell the format.
+    return [[path.name, file_sha256(path)] for path in [*paths, *beside]]
+
+
+def _complete_dataset(directory: Path, key: str) -> DatasetInfo | None:
+    try:
+        info = open_dataset(directory)
+    except StorageError:
+        return None
+    return info if info.key == key and is_complete(info) else None
+
+
+def _publish(target: Path, key: str, fill: Callable[[Path], DatasetInfo]) -> DatasetInfo:
+    """Fill a folder beside ``target`` and rename it into place; whoever comes second takes what is there."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix=f"{_TEMPORARY_PREFIX}{target.name[:16]}-", dir=target.parent))
+    try:
+        # mkdtemp makes folders that other users cannot read.
+        folder.chmod(0o755)
+        info = fill(folder)
+        for _ in range(2):
+            try:
+                os.rename(folder, target)
+                return relocated(info, target)
+            except OSError:
+                if not target.is_dir():
+                    raise
+            found = _complete_dataset(target, key)
+            if found is not None:
+                return found
+            _set_aside(target)
+        raise StorageError(f"{target}: cannot be replaced: somebody else keeps writing there")
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _set_aside(damaged: Path) -> None:
+    """Take a damaged data set out of the way; a rename, so that two processes cannot both delete."""
+    with contextlib.suppress(FileNotFoundError):
+        aside = Path(tempfile.mkdtemp(prefix=_TEMPORARY_PREFIX, dir=damaged.parent))
+        try:
+            os.rename(damaged, aside / "damaged")
+        finally:
+            shutil.rmtree(aside, ignore_errors=True)
+
+
+def _link(cached: DatasetInfo, folder: Path) -> DatasetInfo:
+    splits = [split_name(split) for split in range(cached.num_splits)]
+    for name in [*splits, TEST_NAME, NORMALIZER_NAME, INFO_NAME]:
+        source = cached.directory / name
+        try:
+            os.link(source, folder / name)
+        except OSError:
+            shutil.copyfile(source, folder / name)
+    return relocated(cached, folder)
+
+
+def _build(settings: DataSettings, key: str, folder: Path) -> DatasetInfo:
+    raw, train_rows, test_raw, test_rows = _load_parts(settings)
+    classes = find_classes(raw, settings.task)
+    num_features = max(raw.num_features, test_raw.num_features)
+    raw_X, test_raw_X = _widened(raw.X, num_features), _widened(test_raw.X, num_features)
+    if train_rows.size < settings.num_splits:
+        raise DataError(
+            f"{settings.data}: {train_rows.size} training rows cannot make {settings.num_splits} splits: "
+            "each needs at least one"
+        )
+    train_rows = train_rows[training_order(train_rows.size, settings.seed)]
+    # Statistics in file order, so that they do not change with the order of training.
+    fitted_rows = np.sort(train_rows) if settings.normalize in FITTED_KINDS else train_rows[:0]
+    normalizer = fit_normalizer(settings.normalize, raw_X[fitted_rows])
+    X, y = normalizer.apply(raw_X[train_rows]), encode(raw, settings.task, classes)[train_rows]
+    test_X = normalizer.apply(test_raw_X[test_rows])
+    test_y = encode(test_raw, settings.task, classes)[test_rows]
+
+    num_splits = settings.num_splits
+    checksums, sizes = [], []
+    for split in range(num_splits):
+        start, stop = piece(y.size, num_splits, split)
+        test_start, test_stop = piece(test_y.size, num_splits, split)
+        part = _cut(X[start:stop], y[start:stop], test_X[test_start:test_stop], test_y[test_start:test_stop])
+        path = folder / split_name(split)
+        checksums.append(write_split(path, part))
+        sizes.append(path.stat().st_size)
+    write_split(folder / TEST_NAME, SplitData(X[:0], y[:0], num_features, None, test_X, test_y))
+    _write_normalizer(folder / NORMALIZER_NAME, normalizer)
+    info = DatasetInfo(
+        directory=folder,
+        settings=_settled(settings, raw),
+        key=key,
+        num_rows=int(y.size),
+        num_features=num_features,
+        classes=classes,
+        is_sparse=bool(sparse.issparse(X)),
+        split_rows=_piece_sizes(y.size, num_splits),
+        split_test_rows=_piece_sizes(test_y.size, num_splits),
+        split_checksums=tuple(checksums),
+        split_size_bytes=tuple(sizes),
+        feature_names=raw.feature_names,
+        source=_describe(settings, raw, classes),
+    )
+    (folder / INFO_NAME).write_text(json.dumps(info.to_dict(), indent=1) + "\n", encoding="utf-8")
+    return info
+
+
+def _load_parts(settings: DataSettings) -> tuple[RawData, NDArray[Any], RawData, NDArray[Any]]:
+    """Return the training data with its rows and the test data with its rows; they may be the same data."""
+    raw = load_as(settings, settings.data, settings.labels)
+    if settings.test_path is None:
+        train_rows, test_rows = divide(raw.num_rows, settings)
+        return raw, train_rows, raw, test_rows
+    same_base = settings if raw.index_base is None else replace(settings, index_base=str(raw.index_base))
+    test = load_as(same_base, settings.test_path, settings.test_labels)
+    if sparse.issparse(raw.X) != sparse.issparse(test.X) or (
+        not sparse.issparse(raw.X) and raw.num_features != test.num_features
+    ):
+        raise DataError(
+            f"{settings.test_path}: {test.num_features} features, {test.format}: must be as the training data, "
+            f"{raw.num_features} features, {raw.format}"
+        )
+    return raw, np.arange(raw.num_rows), test, np.arange(test.num_rows)
+
+
+def load_as(settings: DataSettings, path: str, labels: str | None, *, labels_optional: bool = False) -> RawData:
+    """Load a file in the way that the settings say."""
+    return load(
+        path,
+        format=settings.format,
+        labels=labels,
+        features=settings.features,
+        label_column=settings.label_column,
+        columns=settings.columns,
+        delimiter=settings.delimiter,
+        index_base=settings.index_base,
+        labels_optional=labels_optional,
+    )
+
+
+def _widened(X: Matrix, num_features: int) -> Matrix:
+    if not sparse.issparse(X) or X.shape[1] == num_features:
+        return X
+    return csr_float32(X.data, X.indices, X.indptr, (X.shape[0], num_features))
+
+
+def _cut(X: Matrix, y: NDArray[Any], test_X: Matrix, test_y: NDArray[Any]) -> SplitData:
+    num_features = X.shape[1]
+    if not sparse.issparse(X):
+        return SplitData(X, y, num_features, None, test_X, test_y)
+    features = local_features(num_features, X, test_X)
+    local_X, local_test_X = (_localised(matrix, features) for matrix in (X, test_X))
+    return SplitData(local_X, y, num_features, features, local_test_X, test_y)
+
+
+def _localised(X: Matrix, features: NDArray[np.int64]) -> Matrix:
+    columns = np.searchsorted(features, X.indices).astype(X.indices.dtype)
+    return csr_float32(X.data, columns, X.indptr, (X.shape[0], features.size))
+
+
+def _settled(settings: DataSettings, raw: RawData) -> DataSettings:
+    """Return the settings with what "auto" found where a file to predict need not show it."""
+    base = "auto" if raw.index_base is None else str(raw.index_base)
+    return replace(settings, index_base=base, format="text" if raw.format == "text" else settings.format)
+
+
+def _piece_sizes(num_rows: int, num_pieces: int) -> tuple[int, ...]:
+    bounds = [piece(num_rows, num_pieces, number) for number in range(num_pieces)]
+    return tuple(stop - start for start, stop in bounds)
+
+
+def _write_normalizer(path: Path, normalizer: Normalizer) -> None:
+    with path.open("wb") as stream:
+        np.savez(stream, **normalizer.to_arrays())  # type: ignore[arg-type]
+
+
+def _describe(settings: DataSettings, raw: RawData, classes: tuple[Label, ...]) -> str:
+    names = settings.data if is_builtin(settings.data) else ", ".join(p.name for p in input_paths(settings.data))
+    kinds = f", {len(classes)} classes" if classes else ""
+    test = f", fold {settings.fold} of {settings.folds} for testing" if settings.folds else ""
+    test = f", test {Path(settings.test).name}" if settings.test else test
+    return f"{names} ({raw.format}): {raw.num_rows} rows x {raw.num_features} features{kinds}{test}"

@@ -1,0 +1,175 @@
+"""A prepared data set: a folder of split files with ``dataset.json`` that describes them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from eps.data.normalize import Normalizer
+from eps.data.raw import Label, Matrix
+from eps.data.settings import DataSettings
+from eps.data.splitfile import SplitData, read_split
+from eps.errors import StorageError
+
+#: Changes whenever the same settings and files would give other files.
+FORMAT_VERSION = 1
+INFO_NAME = "dataset.json"
+NORMALIZER_NAME = "normalizer.npz"
+TEST_NAME = "test.eps"
+
+
+def split_name(split: int) -> str:
+    """Return the file name of a split."""
+    return f"split-{split:05d}.eps"
+
+
+@dataclass(frozen=True)
+class DatasetInfo:
+    """What is in a prepared data set; the same whatever workers and servers there are."""
+
+    #: Where the files lie; not part of the description.
+    directory: Path
+    #: What the job asked for; ``index_base``, and ``format`` of text, are those that were found.
+    settings: DataSettings
+    #: SHA-256 of the settings and of the input files: equal keys mean equal files.
+    key: str
+    #: Training rows.
+    num_rows: int
+    num_features: int
+    #: Sorted classes; the target of a row is a position in it.  Empty for regression.
+    classes: tuple[Label, ...]
+    #: True where ``X`` of the splits is CSR and localised.
+    is_sparse: bool
+    #: Training rows of each split: differ by at most one.
+    split_rows: tuple[int, ...]
+    #: Test rows of each split: differ by at most one, may be 0.
+    split_test_rows: tuple[int, ...]
+    #: SHA-256 of each split file.
+    split_checksums: tuple[str, ...]
+    split_size_bytes: tuple[int, ...]
+    #: Names of the feature columns, where the file has a header.
+    feature_names: tuple[str, ...] | None
+    #: What was read, in words.
+    source: str
+
+    @property
+    def task(self) -> str:
+        """``binary``, ``multiclass`` or ``regression``."""
+        return self.settings.task
+
+    @property
+    def num_splits(self) -> int:
+        """Pieces of the training data."""
+        return len(self.split_rows)
+
+    @property
+    def num_test_rows(self) -> int:
+        """Rows of the test set; 0 where there is none."""
+        return sum(self.split_test_rows)
+
+    @property
+    def num_classes(self) -> int:
+        """Classes; 0 for regression."""
+        return len(self.classes)
+
+    def split_path(self, split: int) -> Path:
+        """Return the file of a split, numbered from 0."""
+        return self.directory / split_name(split)
+
+    def load_split(self, split: int, *, verify: bool = True, mmap: bool = False) -> SplitData:
+        """Read a split; see :func:`eps.data.splitfile.read_split`."""
+        return read_split(self.split_path(split), verify=verify, mmap=mmap)
+
+    def load_test(self) -> tuple[Matrix, NDArray[Any]]:
+        """Return the whole test set at full width, normalised, in the order of the file: ``X`` and targets.
+
+        Raises
+        ------
+        TransferError
+            The file is damaged.
+        StorageError
+            The file cannot be read.
+        """
+        test = read_split(self.directory / TEST_NAME)
+        return test.test_X, test.test_y
+
+    def load_normalizer(self) -> Normalizer:
+        """Return what is to be done to rows that are predicted."""
+        path = self.directory / NORMALIZER_NAME
+        try:
+            with np.load(path, allow_pickle=False) as arrays:
+                return Normalizer.from_arrays(dict(arrays))
+        except OSError as error:
+            raise StorageError(error.errno, f"{path}: cannot be read: {error.strerror}") from error
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the description as JSON can hold it; without the directory."""
+        values = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "directory"}
+        values = {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+        summary = {"task": self.task, "num_splits": self.num_splits, "num_test_rows": self.num_test_rows}
+        return {"version": FORMAT_VERSION, **summary, **values, "settings": self.settings.to_dict()}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any], directory: Path) -> DatasetInfo:
+        """Return the description that :meth:`to_dict` gave.
+
+        Raises
+        ------
+        StorageError
+            Of another version, or fields are missing.
+        """
+        if values.get("version") != FORMAT_VERSION:
+            raise StorageError(
+                f"{directory}: data set of version {values.get('version')}, but must be {FORMAT_VERSION}: "
+                "prepare it again"
+            )
+        names = [field.name for field in fields(cls) if field.name != "directory"]
+        missing = [name for name in names if name not in values]
+        if missing:
+            raise StorageError(f"{directory}: {INFO_NAME} lacks {', '.join(missing)}: prepare it again")
+        chosen: dict[str, Any] = {
+            name: tuple(values[name]) if isinstance(values[name], list) else values[name] for name in names
+        }
+        chosen["settings"] = DataSettings.from_dict(values["settings"])
+        return cls(directory=directory, **chosen)
+
+
+def open_dataset(directory: Path | str) -> DatasetInfo:
+    """Return the description of a prepared data set.
+
+    The split files may be absent: a worker may hold a few only.
+
+    Raises
+    ------
+    StorageError
+        There is no data set in ``directory``, or its description cannot be used.
+    """
+    path = Path(directory) / INFO_NAME
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise StorageError(error.errno, f"{path}: no prepared data set: {error.strerror}") from error
+    except ValueError as error:
+        raise StorageError(f"{path}: damaged description: {error}") from error
+    return DatasetInfo.from_dict(values, Path(directory))
+
+
+def is_complete(info: DatasetInfo) -> bool:
+    """Tell whether all files are there with the sizes that they should have."""
+    try:
+        sizes = tuple(info.split_path(split).stat().st_size for split in range(info.num_splits))
+    except OSError:
+        return False
+    others = all((info.directory / name).is_file() for name in (NORMALIZER_NAME, TEST_NAME))
+    return sizes == info.split_size_bytes and others
+
+
+def relocated(info: DatasetInfo, directory: Path) -> DatasetInfo:
+    """Return the description of a copy in another folder."""
+    return replace(info, directory=directory)

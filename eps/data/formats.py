@@ -1,0 +1,197 @@
+"""Loading data of any format that EPS knows."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, cast
+
+from eps.data.builtin import is_builtin, load_builtin
+from eps.data.files import bare_name, input_paths, read_input
+from eps.data.libsvm import parse_libsvm
+from eps.data.numpy_files import is_idx, load_idx, load_labels, load_npy, load_npz, looks_like_idx_name
+from eps.data.raw import RawData, check_lengths, check_width
+from eps.data.settings import FORMATS, INDEX_BASES
+from eps.data.table import parse_table
+from eps.data.text import parse_text
+from eps.errors import ConfigError, DataError
+
+_PAIR = re.compile(r"\d+:\S+")
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+#: A file is told by its first lines; a row of LIBSVM may have no features, so one line is not enough.
+_SNIFFED_LINES = 100
+_SNIFFED_BYTES = 1 << 20
+
+
+def load(
+    path_or_name: str | Path,
+    *,
+    format: str = "auto",
+    labels: str | Path | None = None,
+    features: int | None = None,
+    label_column: str = "auto",
+    columns: Sequence[str] = (),
+    delimiter: str = "auto",
+    index_base: str = "auto",
+    labels_optional: bool = False,
+) -> RawData:
+    """Load a data set.
+
+    Parameters
+    ----------
+    path_or_name : str or Path
+        A file (plain, gzip, bzip2, xz, or a tar archive of one file), files divided by commas (text, one class in
+        each), or ``sklearn:NAME``.
+    format : str
+        "libsvm", "csv", "dense" (lines of numbers divided by blanks), "npz", "npy", "idx", "text" (hashed words),
+        "sklearn", or "auto".
+    labels : str, Path or None
+        File of labels, where the data holds features only.
+    features : int or None
+        Width (LIBSVM and sparse ``.npz``), required width (dense), or number of hash buckets (text).
+    label_column, columns, delimiter
+        Of tables; see :func:`eps.data.table.parse_table`.  ``label_column`` "none": no labels.
+    index_base : str
+        "auto", "0" or "1": the number of the first feature of a LIBSVM file.
+    labels_optional : bool
+        Data to predict: labels may be absent.
+
+    Returns
+    -------
+    RawData
+
+    Raises
+    ------
+    DataError
+        The file is missing, empty or malformed.
+    ConfigError
+        The format is unknown or cannot be told, or an option does not go with it.
+    """
+    data = str(path_or_name)
+    if format not in FORMATS:
+        raise ConfigError(f"format is {format!r}, but must be one of {', '.join(FORMATS)}")
+    if index_base not in INDEX_BASES:
+        raise ConfigError(f"index base is {index_base!r}, but must be one of {', '.join(INDEX_BASES)}")
+    labels_path = None if labels is None else input_paths(str(labels))[0]
+    if is_builtin(data) or format == "sklearn":
+        if not is_builtin(data) or format not in ("auto", "sklearn"):
+            raise ConfigError(f"data {data!r} does not go with format {format!r}: sklearn:NAME is format sklearn")
+        _refuse(labels_path, "sklearn")
+        raw = load_builtin(data)
+        check_width(raw.num_features, features, data)
+        return raw
+
+    paths = input_paths(data)
+    format = detect_format(paths) if format == "auto" else format
+    if len(paths) > 1 and format != "text":
+        raise ConfigError(f"data names {len(paths)} files, but format {format} reads one: only text reads several")
+    path = paths[0]
+    if columns and format not in ("csv", "dense"):
+        raise ConfigError(f"columns are chosen ({', '.join(columns)}), but format {format} has none to choose from")
+    if format == "npz":
+        raw = load_npz(path, labels_path, features)
+    elif format == "npy":
+        raw = load_npy(path, labels_path, label_column, features)
+    elif format == "idx":
+        raw = load_idx(path, labels_path, features)
+    elif format == "libsvm":
+        _refuse(labels_path, format)
+        raw = parse_libsvm(read_input(path), str(path), features=features, index_base=cast(Any, index_base))
+    elif format == "text":
+        _refuse(labels_path, format)
+        contents = [(str(each), read_input(each)) for each in paths]
+        labelled = _text_has_labels(contents, label_column, labels_optional)
+        raw = parse_text(contents, features=features, labelled=labelled)
+    else:
+        raw = parse_table(
+            read_input(path),
+            str(path),
+            delimiter="blank" if format == "dense" and delimiter == "auto" else delimiter,
+            label_column=label_column,
+            columns=columns,
+            features=features,
+            has_labels=labels_path is None,
+            labels_optional=labels_optional,
+        )
+        if labels_path is not None:
+            y, classes = load_labels(labels_path)
+            check_lengths(raw.num_rows, y.size, str(path), str(labels_path))
+            raw = RawData(X=raw.X, y=y, classes=classes, format=raw.format, feature_names=raw.feature_names)
+    if raw.y is None and not labels_optional:
+        raise DataError(f"{path}: no labels: training needs them; name a file of labels or a label column")
+    return raw
+
+
+def detect_format(paths: Sequence[Path]) -> str:
+    """Tell the format of files by their names and first lines.
+
+    Raises
+    ------
+    ConfigError
+        It cannot be told.
+    """
+    if len(paths) > 1:
+        return "text"
+    path = paths[0]
+    name = bare_name(path)
+    for format, endings in _ENDINGS.items():
+        if name.endswith(endings):
+            return format
+    if looks_like_idx_name(path):
+        return "idx"
+    content = read_input(path)
+    if is_idx(content):
+        return "idx"
+    head = content[:_SNIFFED_BYTES].decode("utf-8", errors="replace")
+    lines = [line for line in head.split("\n")[:_SNIFFED_LINES] if line.strip()]
+    found = _detect_lines(lines) if lines else None
+    if found is None:
+        first = lines[0].strip()[:60] if lines else ""
+        raise ConfigError(
+            f"{path}: the format cannot be told from {first!r}: set it to one of {', '.join(FORMATS[1:])}"
+        )
+    return found
+
+
+_ENDINGS = {
+    "npz": (".npz",),
+    "npy": (".npy",),
+    "csv": (".csv", ".tsv"),
+    "libsvm": (".libsvm", ".svm", ".svmlight"),
+    "idx": (".idx",),
+}
+
+
+def _detect_lines(lines: list[str]) -> str | None:
+    tokens = [line.split() for line in lines]
+    if any(len(row) > 1 and _PAIR.fullmatch(row[1]) and _NUMBER.fullmatch(row[0]) for row in tokens):
+        return "libsvm"
+    if all(_NUMBER.fullmatch(token) for row in tokens for token in row) and len(tokens[0]) > 1:
+        return "dense"
+    for delimiter in ",;\t":
+        counts = {line.count(delimiter) for line in lines[:10]}
+        if min(counts) >= 1 and len(counts) == 1 and _has_numbers(lines, delimiter):
+            return "csv"
+    if all("\t" in line and " " not in line.partition("\t")[0] for line in lines):
+        return "text"
+    if all("," in line for line in lines) and _has_numbers(lines, ","):
+        return "csv"
+    return None
+
+
+def _has_numbers(lines: list[str], delimiter: str) -> bool:
+    return any(_NUMBER.fullmatch(cell.strip().strip('"')) for line in lines[1:10] for cell in line.split(delimiter))
+
+
+def _text_has_labels(contents: list[tuple[str, bytes]], label_column: str, optional: bool) -> bool:
+    if label_column == "none":
+        return False
+    if not optional or len(contents) > 1:
+        return True
+    return all(b"\t" in line for line in contents[0][1].split(b"\n") if line.strip())
+
+
+def _refuse(labels: Path | None, format: str) -> None:
+    if labels is not None:
+        raise ConfigError(f"labels are in {labels}, but format {format} holds its own labels")

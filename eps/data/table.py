@@ -1,0 +1,226 @@
+"""Tables of numbers as text: CSV (header, quotes) and lines of numbers divided by blanks."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Iterator, Sequence
+from typing import NoReturn
+
+import numpy as np
+
+from eps.data.raw import Float64Array, RawData, check_width, labels_from_strings, to_matrix
+from eps.errors import ConfigError, DataError
+
+#: Where ``label_column`` is "auto", a column of one of these names holds the labels.
+LABEL_NAMES = ("label", "class", "target", "y")
+_DELIMITERS = ",;\t|"
+_SHOWN_CHARACTERS = 60
+
+
+def parse_table(
+    content: bytes,
+    name: str,
+    *,
+    delimiter: str = "auto",
+    label_column: str = "auto",
+    columns: Sequence[str] = (),
+    features: int | None = None,
+    has_labels: bool = True,
+    labels_optional: bool = False,
+) -> RawData:
+    """Read a table of numbers.
+
+    Parameters
+    ----------
+    content : bytes
+        The unpacked file.
+    name : str
+        Of the file, for messages.
+    delimiter : str
+        One character, "auto" (the one of ``, ; tab |`` that the first line has most of) or "blank".
+    label_column : str
+        "first", "last", "none", the name of a column, or its number from 0 (negative: from the end).  "auto" is the
+        first column of lines divided by blanks; in CSV a column named label, class, target or y, else the last.
+    columns : sequence of str
+        Names or numbers of the feature columns to keep, in this order; empty keeps all but the label.
+    features : int or None
+        Refuse another number of feature columns.
+    has_labels : bool
+        False where labels come from a file of their own.
+    labels_optional : bool
+        A table without its label column is accepted (data to predict).
+
+    Raises
+    ------
+    DataError
+        A cell that is used is missing or not a finite number, a row has another number of cells than the first, or
+        the number of columns is not ``features``.
+    ConfigError
+        A column that does not exist is asked for.
+    """
+    text = content.decode("utf-8-sig", errors="replace")
+    delimiter = _delimiter(text, delimiter)
+    first = next((cells for _, cells in _rows(text, delimiter)), None)
+    if first is None:
+        raise DataError(f"{name}: empty file: data needs at least one row")
+    header = None if any(_is_number(cell) for cell in first) else [cell.strip() for cell in first]
+    width = len(first)
+
+    label: int | None = None
+    if has_labels:
+        label = _label_number(label_column, header, width, delimiter, name, labels_optional)
+    kept = [_column_number(column, header, width, "column", name) for column in columns]
+    if label is not None and not columns and labels_optional and label_column == "auto" and features == width:
+        label = None
+    kept = kept or [column for column in range(width) if column != label]
+    if label in kept:
+        raise ConfigError(f"{name}: column {label} is both the label and a feature: leave it out of the columns")
+    if not kept:
+        raise DataError(f"{name}: {width} column: rows need a label and at least one feature")
+    check_width(len(kept), features, name)
+
+    label_texts = _check_rows(text, delimiter, width, label, header is not None, name)
+    table = _numbers(text, delimiter, kept, header, name)
+    y, classes = (None, None) if label is None else labels_from_strings(label_texts, name)
+    return RawData(
+        X=to_matrix(table, name),
+        y=y,
+        classes=classes,
+        format="dense" if delimiter == " " else "csv",
+        feature_names=None if header is None else tuple(header[column] for column in kept),
+    )
+
+
+def _delimiter(text: str, wanted: str) -> str:
+    if wanted == "blank":
+        return " "
+    if wanted != "auto":
+        if len(wanted) != 1:
+            raise ConfigError(f"delimiter is {wanted!r}, but must be one character, 'blank' or 'auto'")
+        return wanted
+    line = next((line for line in text.splitlines() if line.strip()), "")
+    most = max(_DELIMITERS, key=line.count)
+    return most if most in line else " "
+
+
+def _rows(text: str, delimiter: str) -> Iterator[tuple[int, list[str]]]:
+    """Yield (line, cells) of the rows that are not blank."""
+    if delimiter == " ":
+        for line, row in enumerate(text.split("\n"), 1):
+            if cells := row.split():
+                yield line, cells
+        return
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, skipinitialspace=True)
+    for cells in reader:
+        if any(cell.strip() for cell in cells):
+            yield reader.line_num, cells
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _label_number(
+    wanted: str, header: list[str] | None, width: int, delimiter: str, name: str, optional: bool
+) -> int | None:
+    if wanted == "none":
+        return None
+    if wanted == "first":
+        return 0
+    if wanted == "last":
+        return width - 1
+    if wanted == "auto":
+        for candidate in LABEL_NAMES:
+            for column, title in enumerate(header or ()):
+                if title.lower() == candidate:
+                    return column
+        return 0 if delimiter == " " else width - 1
+    if optional and header is not None and wanted not in header:
+        return None
+    return _column_number(wanted, header, width, "label column", name)
+
+
+def _column_number(wanted: str, header: list[str] | None, width: int, what: str, name: str) -> int:
+    if header is not None and wanted in header:
+        return header.index(wanted)
+    try:
+        number = int(wanted)
+    except ValueError:
+        known = ", ".join(header) if header else "none: the file has no header"
+        raise ConfigError(f"{name}: {what} {wanted!r} is not a column; names are {known}") from None
+    if not -width <= number < width:
+        raise ConfigError(f"{name}: {what} {number} does not exist: must be in {-width} .. {width - 1}")
+    return number % width
+
+
+def _check_rows(
+    text: str, delimiter: str, width: int, label: int | None, has_header: bool, name: str
+) -> list[str]:
+    """Refuse rows of another width than the first; return the texts of the label column."""
+    rows = _rows(text, delimiter)
+    if has_header:
+        next(rows)
+    labels = []
+    num_rows = 0
+    for line, cells in rows:
+        num_rows += 1
+        if len(cells) != width:
+            shown = delimiter.join(cells)[:_SHOWN_CHARACTERS]
+            raise DataError(f"{name}:{line}: {shown}: {len(cells)} cells, but must be {width} as in the first row")
+        if label is not None:
+            labels.append(cells[label].strip())
+            if not labels[-1]:
+                raise DataError(f"{name}:{line}: column {label} is empty: every row needs a label")
+    if not num_rows:
+        raise DataError(f"{name}: only a header: data needs at least one row")
+    return labels
+
+
+def _numbers(
+    text: str, delimiter: str, kept: list[int], header: list[str] | None, name: str
+) -> Float64Array:
+    try:
+        lines = io.StringIO(text)
+        if header is not None:
+            while not next(lines).strip():
+                pass
+        table = np.loadtxt(
+            lines,
+            dtype=np.float64,
+            delimiter=None if delimiter == " " else delimiter,
+            usecols=kept,
+            comments=None,
+            quotechar='"' if delimiter != " " else None,
+            ndmin=2,
+        )
+    except ValueError:
+        _raise_bad_cell(text, delimiter, kept, header, name)
+    if not np.isfinite(table).all():
+        _raise_bad_cell(text, delimiter, kept, header, name)
+    return table
+
+
+def _raise_bad_cell(
+    text: str, delimiter: str, kept: list[int], header: list[str] | None, name: str
+) -> NoReturn:
+    rows = _rows(text, delimiter)
+    if header is not None:
+        next(rows)
+    for line, cells in rows:
+        for column in kept:
+            cell = cells[column].strip()
+            title = f"column {column}" if header is None else f"column {header[column]}"
+            if not cell:
+                raise DataError(f"{name}:{line}: {title} is missing: choose columns without missing values")
+            if not _is_number(cell):
+                shown = cell[:_SHOWN_CHARACTERS]
+                raise DataError(f"{name}:{line}: {shown}: {title} must be a number: choose numeric columns")
+            if not math.isfinite(float(cell)):
+                raise DataError(f"{name}:{line}: {cell}: {title} must be a finite number")
+    raise DataError(f"{name}: not a table of numbers divided by {delimiter!r}")

@@ -1,0 +1,75 @@
+"""Collects the trained model from the owners of its partitions and writes it; the only bytes that the master touches.
+
+It reads partition by partition into one file on disk, so that the master never holds a model in memory twice.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from eps.core.membership import Membership
+from eps.data.dataset import open_dataset
+from eps.errors import ProtocolError
+from eps.export import write_model
+from eps.master.records import Ledger
+from eps.ml.metrics import exact_metrics
+from eps.rpc.exchange import parse_header, simple
+from eps.runtime import Runtime
+from eps.van.api import Message, Van
+
+EXPORT_TIMEOUT_S = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """What the export found."""
+
+    model_sha256: str
+    ledger: Ledger
+    test_metrics: dict[str, float]
+
+
+def export(runtime: Runtime, membership: Membership, van: Van, path: Path) -> Exported:
+    """Write the model of a trained job to ``path`` (.npz) and measure it on the test data.
+
+    Raises
+    ------
+    ProtocolError
+        An owner answered with something else than its partition at the last clock.
+    PeerUnavailableError
+        An owner has gone.
+    """
+    space, settings = runtime.key_space, runtime.settings
+    ledger = Ledger(expected=settings.iterations * settings.num_splits * settings.num_partitions)
+    flat = np.empty(space.num_keys, np.float32)
+    connections = {server: van.connect(membership.addresses[server]) for server in membership.servers}
+    try:
+        for partition, owner in enumerate(membership.partitions.owners):
+            request = Message(simple("export_request", partition=partition))
+            reply = connections[owner].request(request).result(EXPORT_TIMEOUT_S)
+            found = parse_header(reply).export_reply
+            start, stop = runtime.ranges[partition]
+            if found.clock != settings.iterations or len(reply.arrays) != 1 or len(reply.arrays[0]) != stop - start:
+                raise ProtocolError(
+                    f"{owner} gave partition {partition} at clock {found.clock}; expected {settings.iterations}"
+                )
+            flat[start:stop] = reply.arrays[0]
+            ledger = ledger.plus(found.applied, found.duplicates_refused, found.lost, found.applied_twice)
+    finally:
+        for connection in connections.values():
+            connection.close()
+    tensors = space.unpack(flat)
+    digest = write_model(path, runtime, tensors)
+    return Exported(digest, ledger, test_metrics(runtime, tensors))
+
+
+def test_metrics(runtime: Runtime, tensors: dict[str, np.ndarray]) -> dict[str, float]:
+    """Return the exact metrics of a model on the job's test data; empty where there is none."""
+    if not runtime.shape.test_rows:
+        return {}
+    features, target = open_dataset(runtime.dataset_dir).load_test()
+    scores = runtime.model.decision(tensors, features)
+    return exact_metrics(runtime.model.task_for(runtime.model.chosen), scores, target)

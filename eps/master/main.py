@@ -1,0 +1,298 @@
+"""The job master's process: one owner thread steps the pure state and does what it says.
+
+Source: EPS §3.1.3, §5.2; design sections 2, 4 and 7.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from eps.core import events as e
+from eps.core.events import ENDED_STATES, JobState
+from eps.core.master_state import MasterState
+from eps.core.types import Role
+from eps.errors import DeadlineError, EpsError, PlanError
+from eps.master import records
+from eps.master.export import Exported, export
+from eps.master.service import JobMasterService
+from eps.master.sessions import Sessions
+from eps.pb.control_pb2_grpc import add_JobMasterServicer_to_server, add_MemberSessionServicer_to_server
+from eps.resources.api import ContainerEvent, ContainerRequest, ResourceManager
+from eps.resources.api import Exited as ContainerEnded
+from eps.resources.api import Running as ContainerRunning
+from eps.rpc.call import serve
+from eps.runtime import Runtime
+from eps.storage.atomic import write_json_atomic
+from eps.storage.jobdir import JobDir
+from eps.storage.journal import Journal
+from eps.van.grpc_van import GrpcVan
+from eps.van.memory import tune_malloc
+
+if TYPE_CHECKING:
+    from eps.supervisor.context import ContainerContext
+
+logger = logging.getLogger(__name__)
+
+TICK_S = 0.25
+#: Members that were told to end get this long before the supervisor ends them.
+FAREWELL_S = 3.0
+GENERATION = 1
+
+
+class Master:
+    """Owner of one job's membership and plans.
+
+    Parameters
+    ----------
+    runtime : Runtime
+    job_dir : JobDir
+    resources : ResourceManager
+    """
+
+    def __init__(self, runtime: Runtime, job_dir: JobDir, resources: ResourceManager) -> None:
+        self._runtime = runtime
+        self._job_dir = job_dir
+        self._resources = resources
+        self._van = GrpcVan()
+        self._events: queue.SimpleQueue[e.Event | None] = queue.SimpleQueue()
+        self._changed = threading.Condition()
+        self._answers: dict[str, e.Answer] = {}
+        self._asked: dict[str, int] = {}
+        self._containers: set[str] = set()
+        self._exported: Exported | None = None
+        self._ended: e.EndJob | None = None
+        self._started_s = time.monotonic()
+        self._now: Callable[[], float] = lambda: time.monotonic() - self._started_s
+        spec = runtime.spec
+        self._state = MasterState(
+            runtime.settings,
+            spec.workers,
+            spec.servers,
+            spec.triggers(),
+            stop_on_divergence=spec.on_divergence == "stop",
+        )
+        self._journal = Journal(job_dir.journal)
+        self._sessions = Sessions(self.put, runtime.to_json(), GENERATION)
+        self._address = ""
+
+    # ---- asked by servicers, on their threads
+
+    def put(self, event: e.Event) -> None:
+        """Queue an event."""
+        self._events.put(event)
+
+    def ask(self, event: e.Event, request_id: str, timeout_s: float) -> e.Answer:
+        """Queue a request and wait for its answer.
+
+        Raises
+        ------
+        EpsError
+            The refusal.
+        DeadlineError
+            No answer in time.
+        """
+        with self._changed:
+            self._asked[request_id] = self._asked.get(request_id, 0) + 1
+        self.put(event)
+        with self._changed:
+            self._changed.wait_for(lambda: request_id in self._answers, timeout_s)
+            answer = self._answers.get(request_id)
+            self._asked[request_id] -= 1
+            if not self._asked[request_id]:
+                del self._asked[request_id]
+                self._answers.pop(request_id, None)
+        if answer is None:
+            raise DeadlineError(f"the job master did not decide on request {request_id} within {timeout_s:g} s")
+        if answer.error is not None:
+            raise answer.error
+        return answer
+
+    def status(self) -> dict[str, Any]:
+        """Return what ``eps status`` shows."""
+        with self._changed:
+            return records.status(self._runtime, self._state, 0.0, self._now())
+
+    def progress_after(self, clock: int) -> tuple[dict[str, Any], list[dict[str, Any]], bool]:
+        """Return (status, history entries after ``clock``, whether the job has ended)."""
+        with self._changed:
+            history = self._state.progress.history[max(0, clock + 1) :]
+            entries = [records.history_entry(self._runtime, record, 0.0) for record in history]
+            status = records.status(self._runtime, self._state, 0.0, self._now())
+            return status, entries, self._state.state in ENDED_STATES
+
+    def wait_for_change(self, timeout_s: float) -> None:
+        """Wait that long, or until the job has ended."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._state.state in ENDED_STATES, timeout_s)
+
+    def wait_for_plan(
+        self, plan_id: int, wait_s: float, still_wanted: Callable[[], bool]
+    ) -> tuple[dict[str, Any], bool]:
+        """Return (plan, whether it has ended), after waiting at most ``wait_s`` for its end.
+
+        Raises
+        ------
+        PlanError
+            There is no such plan.
+        """
+        deadline = self._now() + wait_s
+        with self._changed:
+            plan = self._state.plans.get(plan_id)
+            if plan is None:
+                raise PlanError(f"there is no plan {plan_id}; the job has {len(self._state.plans)}")
+            while not plan.ended and self._now() < deadline and still_wanted():
+                self._changed.wait(min(0.5, max(0.0, deadline - self._now())))
+            completed_s = [record.completed_s for record in self._state.progress.history]
+            return records.change_entry(plan, completed_s, self._now()), plan.ended
+
+    # ---- the owner thread
+
+    def run(self) -> int:
+        """Serve until the job has ended; return the exit code."""
+
+        def register(server: Any) -> None:
+            add_JobMasterServicer_to_server(JobMasterService(self), server)
+            add_MemberSessionServicer_to_server(self._sessions, server)
+
+        server, port = serve(register, max_workers=1024)
+        self._address = f"127.0.0.1:{port}"
+        poller = threading.Thread(target=self._poll_resources, name="resources", daemon=True)
+        poller.start()
+        write_json_atomic(
+            self._job_dir.master_json,
+            {"host": "127.0.0.1", "port": port, "pid": os.getpid(), "generation": GENERATION},
+            sync=False,
+        )
+        with self._changed:
+            commands = self._state.start(self._now())
+        self._execute(commands)
+        while self._ended is None:
+            self._step(self._next_event())
+        self._farewell()
+        self._write_report()
+        self._sessions.close()
+        server.stop(0.5).wait(2.0)
+        self._journal.close()
+        return self._finish()
+
+    def _next_event(self) -> e.Event:
+        try:
+            return self._events.get(timeout=TICK_S) or e.Tick()
+        except queue.Empty:
+            return e.Tick()
+
+    def _step(self, event: e.Event) -> None:
+        with self._changed:
+            before = self._state.state, self._state.driver and self._state.driver.plan.phase
+            commands = self._state.step(event, self._now())
+            after = self._state.state, self._state.driver and self._state.driver.plan.phase
+            if before != after or any(isinstance(c, e.Answer | e.EndJob) for c in commands):
+                self._changed.notify_all()
+        self._execute(commands)
+
+    def _execute(self, commands: list[e.Command]) -> None:
+        for command in commands:
+            match command:
+                case e.Send(to, order):
+                    self._sessions.send(to, order)
+                case e.Journal(record, sync):
+                    self._append(record, sync)
+                case e.RequestContainer(container_id, role):
+                    self._request(container_id, role)
+                case e.ReleaseContainer(container_id):
+                    self._resources.release(container_id)
+                case e.Name(container_id, name):
+                    self._sessions.name(container_id, name)
+                case e.Answer():
+                    with self._changed:
+                        if command.request_id in self._asked:
+                            self._answers[command.request_id] = command
+                        self._changed.notify_all()
+                case e.StartExport():
+                    threading.Thread(target=self._export, name="export", daemon=True).start()
+                case e.EndJob():
+                    self._ended = command
+
+    def _append(self, record: Any, sync: bool) -> None:
+        logger.info("M %s", record)
+        self._journal.append(record, sync)
+
+    def _request(self, container_id: str, role: Role) -> None:
+        self._containers.add(container_id)
+        self._resources.request(
+            ContainerRequest(container_id, role.value, env={"EPS_MASTER_ADDRESS": self._address})
+        )
+
+    def _poll_resources(self) -> None:
+        while self._ended is None or self._containers:
+            self._resources.wait(TICK_S)
+            for event in self._resources.poll():
+                self._on_container(event)
+
+    def _on_container(self, event: ContainerEvent) -> None:
+        if isinstance(event, ContainerRunning):
+            self.put(e.ContainerLaunched(event.container_id, event.pid))
+        elif isinstance(event, ContainerEnded):
+            self._containers.discard(event.container_id)
+            self.put(e.ContainerExited(event.container_id, event.reason))
+
+    def _export(self) -> None:
+        try:
+            membership = self._state.membership
+            assert membership is not None
+            self._exported = export(self._runtime, membership, self._van, self._job_dir.model)
+            self.put(e.ExportDone())
+        except (EpsError, OSError, TimeoutError) as error:
+            logger.exception("M the export failed")
+            self.put(e.ExportFailed(f"the model could not be exported: {error}"))
+
+    # ---- the end
+
+    def _farewell(self) -> None:
+        """Wait until the members that were told to end have ended; the supervisor ends the rest."""
+        deadline = time.monotonic() + FAREWELL_S
+        while self._containers and time.monotonic() < deadline:
+            event = self._next_event()
+            if not isinstance(event, e.Tick):
+                self._step(event)
+
+    def _write_report(self) -> None:
+        exported = self._exported or Exported("", records.Ledger(), {})
+        with self._changed:
+            report = records.report(
+                self._runtime,
+                self._state,
+                exported.ledger,
+                exported.model_sha256,
+                exported.test_metrics,
+                0.0,
+                self._now(),
+            )
+        write_json_atomic(self._job_dir.report, report, sync=False)
+
+    def _finish(self) -> int:
+        assert self._ended is not None
+        exit_code = 0 if self._ended.state is JobState.FINISHED else 1
+        self._resources.end_job(exit_code, str(self._ended.state), self._ended.reason)
+        return exit_code
+
+
+def run(context: ContainerContext) -> int:
+    """Entry point of the job master's process."""
+    tune_malloc()
+    from eps.resources.local import LocalResourceManager
+
+    job_dir = JobDir(context.job_dir)
+    runtime = Runtime.from_json(job_dir.job_json.read_text(encoding="utf-8"))
+    assert context.supervisor_fd is not None
+    resources = LocalResourceManager(context.supervisor_fd, runtime.spec.max_containers)
+    try:
+        return Master(runtime, job_dir, resources).run()
+    finally:
+        resources.close()

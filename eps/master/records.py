@@ -1,0 +1,184 @@
+"""What a job tells about itself: status, changes, history and the final report, as plain JSON values.
+
+Pure: read from the master's state; nothing here changes it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from eps.core.events import ENDED_STATES
+from eps.core.master_state import MasterState
+from eps.core.membership import Membership
+from eps.core.progress import ClockRecord, pause_and_slowdown
+from eps.core.reconfig import Phase, Plan
+from eps.core.types import Role
+from eps.ml.metrics import EvalSums
+from eps.runtime import Runtime
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """What the servers counted, in units of (clock, split, partition)."""
+
+    expected: int = 0
+    applied: int = 0
+    duplicates_refused: int = 0
+    lost: int = 0
+    applied_twice: int = 0
+
+    def plus(self, applied: int, duplicates_refused: int, lost: int, applied_twice: int) -> Ledger:
+        """Return the ledger with one partition's counts added."""
+        return Ledger(
+            self.expected,
+            self.applied + applied,
+            self.duplicates_refused + duplicates_refused,
+            self.lost + lost,
+            self.applied_twice + applied_twice,
+        )
+
+
+def metrics_of(runtime: Runtime, record: ClockRecord) -> dict[str, float]:
+    """Return the test metrics of a clock by name; empty where it was not evaluated."""
+    if not record.evaluation:
+        return {}
+    return EvalSums.from_vector(runtime.model, record.evaluation).summary()
+
+
+def history_entry(runtime: Runtime, record: ClockRecord, started_s: float) -> dict[str, Any]:
+    """Return one line of the history."""
+    return {
+        "clock": record.clock,
+        "loss": record.loss,
+        "seconds": round(record.completed_s - started_s, 6),
+        **metrics_of(runtime, record),
+    }
+
+
+def change_entry(plan: Plan, completed_s: Sequence[float], now_s: float) -> dict[str, Any]:
+    """Return one change of size: what was asked, how it went, what it cost."""
+    asked_s = plan.reached_s[Phase.QUEUED]
+    begin_s = plan.reached_s.get(Phase.PROPOSED, asked_s)
+    ended = plan.reached_s.get(Phase.RELEASED, plan.reached_s.get(Phase.ABORTED, now_s))
+    pause_s, slowdown_s = pause_and_slowdown(list(completed_s), begin_s, ended)
+    return {
+        "plan_id": plan.plan_id,
+        "operation": str(plan.change.operation),
+        "asked": ",".join(plan.change.names) if plan.change.names else plan.change.count,
+        "names": list(plan.added or plan.removed),
+        "added": list(plan.added),
+        "removed": list(plan.removed),
+        "phase": str(plan.phase),
+        "reason": plan.reason,
+        "seconds": {str(phase): round(t - asked_s, 6) for phase, t in plan.reached_s.items()},
+        "barriers": {name: round(t - asked_s, 6) for name, t in sorted(plan.barriers_s.items())},
+        "committed_clock": plan.commit_clock,
+        "bytes_moved": plan.bytes_moved,
+        "pause_s": round(pause_s, 6),
+        "slowdown_s": round(slowdown_s, 6),
+    }
+
+
+def membership_entry(membership: Membership) -> dict[str, Any]:
+    """Return one committed membership."""
+    return {
+        "version": membership.version,
+        "from_clock": membership.from_clock,
+        "workers": {w: list(membership.splits.active_on(w)) for w in membership.workers},
+        "servers": {s: list(membership.partitions.owned_by(s)) for s in membership.servers},
+    }
+
+
+def status(runtime: Runtime, state: MasterState, started_s: float, now_s: float) -> dict[str, Any]:
+    """Return what ``eps status`` shows."""
+    progress, membership = state.progress, state.membership
+    history = progress.history
+    completed_s = [record.completed_s for record in history]
+    total = runtime.settings.iterations
+    clock = max(0, min(progress.completed, total))
+    evaluated = next((r for r in reversed(history) if r.evaluation), None)
+    live = [p for p in state.plans.values() if not p.ended]
+    running = state.state not in ENDED_STATES
+    return {
+        "name": runtime.name,
+        "state": str(state.state),
+        "reason": state.reason,
+        "clock": clock,
+        "iterations": total,
+        "membership_version": membership.version if membership else 0,
+        "workers": len(membership.workers) if membership else 0,
+        "servers": len(membership.servers) if membership else 0,
+        "members": [_member(state, name) for name in sorted(state.members)] if running else [],
+        "plan": next((change_entry(p, completed_s, now_s) for p in live if p.phase is not Phase.QUEUED), None),
+        "queued": [change_entry(p, completed_s, now_s) for p in live if p.phase is Phase.QUEUED],
+        "changes": [change_entry(p, completed_s, now_s) for p in state.plans.values() if p.ended],
+        "loss": history[-1].loss if history else None,
+        "metrics": metrics_of(runtime, evaluated) if evaluated else {},
+        "iteration_s": round(progress.iteration_s, 6),
+        "eta_s": round((total - clock) * progress.iteration_s, 3) if running else 0.0,
+        "elapsed_s": round(now_s - started_s, 3),
+    }
+
+
+def _member(state: MasterState, name: str) -> dict[str, Any]:
+    record, membership = state.members[name], state.membership
+    holds: tuple[int, ...] = ()
+    if membership is not None:
+        table = membership.splits if record.role is Role.WORKER else membership.partitions
+        holds = table.active_on(name) if record.role is Role.WORKER else table.owned_by(name)  # type: ignore[union-attr]
+    return {
+        "name": name,
+        "role": str(record.role),
+        "pid": record.pid,
+        "host": record.address.host if record.address else "",
+        "port": record.address.port if record.address else 0,
+        "holds": list(holds),
+    }
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """Return the value below which ``share`` of ``values`` lie (nearest rank); 0 for none."""
+    if not values:
+        return 0.0
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
+def report(
+    runtime: Runtime,
+    state: MasterState,
+    ledger: Ledger,
+    model_sha256: str,
+    test_metrics: dict[str, float],
+    started_s: float,
+    now_s: float,
+) -> dict[str, Any]:
+    """Return the final report of a job."""
+    history = state.progress.history
+    completed_s = [record.completed_s for record in history]
+    lasted = [b - a for a, b in zip(completed_s, completed_s[1:], strict=False)]
+    final = history[-1] if history and history[-1].clock == runtime.settings.iterations else None
+    metrics: dict[str, Any] = {"train_loss": final.loss if final else None}
+    if test_metrics:
+        metrics["test"] = test_metrics
+    return {
+        "name": runtime.name,
+        "state": str(state.state),
+        "reason": state.reason,
+        "clock": max(0, min(state.progress.completed, runtime.settings.iterations)),
+        "metrics": metrics,
+        "history": [history_entry(runtime, record, started_s) for record in history],
+        "model_sha256": model_sha256,
+        "changes": [change_entry(p, completed_s, now_s) for p in state.plans.values()],
+        "ledger": dataclasses.asdict(ledger),
+        "iteration_seconds": {
+            "p50": round(percentile(lasted, 0.5), 6),
+            "p99": round(percentile(lasted, 0.99), 6),
+            "total": round(sum(lasted), 6),
+        },
+        "membership": [membership_entry(v) for v in state.memberships],
+        "settings": dataclasses.asdict(runtime.spec),
+    }

@@ -1,0 +1,100 @@
+"""What clients ask of a job master: the four operations, status, plans, progress, the end.  Only translates.
+
+Source: EPS §5.2 (addServers, addWorkers, removeServers, removeWorkers, called by H-scheduler).
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import grpc
+
+from eps.core import events as e
+from eps.core.reconfig import Change, Operation
+from eps.errors import ConfigError, PlanError
+from eps.pb import control_pb2 as pb
+from eps.pb.control_pb2_grpc import JobMasterServicer
+
+if TYPE_CHECKING:
+    from eps.master.main import Master
+
+ANSWER_TIMEOUT_S = 30.0
+#: Progress is sent at most this often.
+WATCH_INTERVAL_S = 0.2
+LONGEST_WAIT_S = 3600.0
+
+
+class JobMasterService(JobMasterServicer):
+    """The gRPC face of a :class:`~eps.master.main.Master`."""
+
+    def __init__(self, master: Master) -> None:
+        self._master = master
+
+    def AddServers(self, request: pb.AddRequest, context: grpc.ServicerContext) -> pb.ChangeReply:
+        """Add servers."""
+        return self._add(Operation.ADD_SERVERS, request)
+
+    def AddWorkers(self, request: pb.AddRequest, context: grpc.ServicerContext) -> pb.ChangeReply:
+        """Add workers."""
+        return self._add(Operation.ADD_WORKERS, request)
+
+    def RemoveServers(self, request: pb.RemoveRequest, context: grpc.ServicerContext) -> pb.ChangeReply:
+        """Remove servers."""
+        return self._remove(Operation.REMOVE_SERVERS, request)
+
+    def RemoveWorkers(self, request: pb.RemoveRequest, context: grpc.ServicerContext) -> pb.ChangeReply:
+        """Remove workers."""
+        return self._remove(Operation.REMOVE_WORKERS, request)
+
+    def _add(self, operation: Operation, request: pb.AddRequest) -> pb.ChangeReply:
+        return self._change(Change(operation, request.count), request.request_id, request.dry_run)
+
+    def _remove(self, operation: Operation, request: pb.RemoveRequest) -> pb.ChangeReply:
+        names = tuple(request.names)
+        if names and request.count and request.count != len(names):
+            raise PlanError(f"{operation}: count {request.count} and {len(names)} names contradict each other")
+        return self._change(Change(operation, len(names) or request.count, names), request.request_id, request.dry_run)
+
+    def _change(self, change: Change, request_id: str, dry_run: bool) -> pb.ChangeReply:
+        event = e.ChangeRequested(request_id or uuid.uuid4().hex, change, dry_run)
+        answer = self._master.ask(event, event.request_id, ANSWER_TIMEOUT_S)
+        return pb.ChangeReply(plan_id=answer.plan_id, text=answer.text)
+
+    def Cancel(self, request: pb.CancelRequest, context: grpc.ServicerContext) -> pb.ChangeReply:
+        """Abort a plan that is not committed."""
+        event = e.CancelRequested(uuid.uuid4().hex, request.plan_id)
+        answer = self._master.ask(event, event.request_id, ANSWER_TIMEOUT_S)
+        return pb.ChangeReply(plan_id=answer.plan_id)
+
+    def GetPlan(self, request: pb.PlanRequest, context: grpc.ServicerContext) -> pb.PlanReply:
+        """Return a plan, after waiting for its end if asked to."""
+        if not 0 <= request.wait_s <= LONGEST_WAIT_S:
+            raise ConfigError(f"wait_s is {request.wait_s}, but must be between 0 and {LONGEST_WAIT_S:g}")
+        plan, ended = self._master.wait_for_plan(request.plan_id, request.wait_s, context.is_active)
+        return pb.PlanReply(plan_json=json.dumps(plan), ended=ended)
+
+    def Status(self, request: pb.StatusRequest, context: grpc.ServicerContext) -> pb.StatusReply:
+        """Return what ``eps status`` shows."""
+        return pb.StatusReply(status_json=json.dumps(self._master.status()))
+
+    def Kill(self, request: pb.KillRequest, context: grpc.ServicerContext) -> pb.KillReply:
+        """End the job."""
+        self._master.put(e.KillRequested(request.reason or "killed on request"))
+        return pb.KillReply()
+
+    def Watch(self, request: pb.WatchRequest, context: grpc.ServicerContext) -> Iterator[pb.ProgressUpdate]:
+        """Stream status and new history until the job ends."""
+        after = request.after_clock
+        while context.is_active():
+            status, entries, ended = self._master.progress_after(after)
+            yield pb.ProgressUpdate(
+                status_json=json.dumps(status), history_json=[json.dumps(entry) for entry in entries]
+            )
+            if entries:
+                after = entries[-1]["clock"]
+            if ended:
+                return
+            self._master.wait_for_change(WATCH_INTERVAL_S)

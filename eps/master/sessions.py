@@ -1,0 +1,100 @@
+"""The job master's end of the members' sessions."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import grpc
+
+from eps.core import events as e
+from eps.core.messages import Order
+from eps.core.types import Address, MemberId
+from eps.errors import ProtocolError
+from eps.pb import control_pb2 as pb
+from eps.pb.control_pb2_grpc import MemberSessionServicer
+from eps.rpc.codec import order_to_pb, report_from_pb
+
+logger = logging.getLogger(__name__)
+
+
+class Sessions(MemberSessionServicer):
+    """Streams of all members: reports become events, orders go to whoever they are for.
+
+    Parameters
+    ----------
+    put : callable
+        Takes an event; never blocks.
+    job_json : str
+        The job's settings, sent with the welcome.
+    generation : int
+        Of this master.
+    """
+
+    def __init__(self, put: Callable[[e.Event], None], job_json: str, generation: int) -> None:
+        self._put = put
+        self._job_json = job_json
+        self._generation = generation
+        self._lock = threading.Lock()
+        self._outgoing: dict[str, queue.SimpleQueue[pb.Order | None]] = {}
+        self._container_of: dict[MemberId, str] = {}
+
+    def Attach(self, reports: Iterator[pb.Report], context: grpc.ServicerContext) -> Iterator[pb.Order]:
+        """Serve one member's stream."""
+        first = next(reports, None)
+        if first is None or first.WhichOneof("kind") != "hello":
+            raise ProtocolError("a session must begin with hello")
+        hello = first.hello
+        outgoing: queue.SimpleQueue[pb.Order | None] = queue.SimpleQueue()
+        with self._lock:
+            self._outgoing[hello.container_id] = outgoing
+        context.add_callback(lambda: outgoing.put(None))
+        reader = threading.Thread(
+            target=self._read, args=(hello.container_id, reports, outgoing), name="reports", daemon=True
+        )
+        self._put(e.MemberRegistered(hello.container_id, Address(hello.address.host, hello.address.port), hello.pid))
+        reader.start()
+        while True:
+            order = outgoing.get()
+            if order is None:
+                return
+            yield order
+
+    def _read(self, container_id: str, reports: Iterator[Any], outgoing: queue.SimpleQueue[pb.Order | None]) -> None:
+        try:
+            for message in reports:
+                if message.WhichOneof("kind") != "hello":
+                    self._put(e.ReportReceived(report_from_pb(message)))
+        except ProtocolError as error:
+            logger.warning("M %s said something that is no report: %s", container_id, error)
+        except grpc.RpcError as error:
+            logger.debug("M the session of %s broke: %s", container_id, error)
+        except Exception:
+            # grpc ends the iterator of a cancelled stream with a bare Exception.
+            logger.debug("M the session of %s ended", container_id, exc_info=True)
+        outgoing.put(None)
+
+    def name(self, container_id: str, name: MemberId) -> None:
+        """Tell a registered process its name and the job's settings."""
+        with self._lock:
+            self._container_of[name] = container_id
+            outgoing = self._outgoing.get(container_id)
+        if outgoing is not None:
+            welcome = pb.Welcome(name=name, generation=self._generation, job_json=self._job_json)
+            outgoing.put(pb.Order(welcome=welcome, generation=self._generation))
+
+    def send(self, to: MemberId, order: Order) -> None:
+        """Queue an order; one for a member without a session is dropped, and derived again when it connects."""
+        with self._lock:
+            outgoing = self._outgoing.get(self._container_of.get(to, ""))
+        if outgoing is not None:
+            outgoing.put(order_to_pb(order, self._generation))
+
+    def close(self) -> None:
+        """End every stream."""
+        with self._lock:
+            for outgoing in self._outgoing.values():
+                outgoing.put(None)

@@ -1,0 +1,195 @@
+"""How good a model is: sums that add up over shards, and metrics of a whole set of scores.
+
+Per-iteration evaluation runs where the data is: every worker sums up its shards, the job master adds the sums in split
+order, so that the figures do not depend on who held what.  The area under the ROC curve does not add up and is computed
+from all scores at the end.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from eps.errors import ProtocolError
+from eps.ml.arrays import BoolArray, Float32Array, Float64Array, Matrix, Targets
+from eps.ml.models.base import Model, Params, Task, predicted
+
+_SCALARS = 5
+
+
+@dataclass(frozen=True)
+class EvalSums:
+    """Additive statistics of the predictions for a shard."""
+
+    task: Task
+    #: Rows.
+    n: int
+    #: Sum of the loss, without penalties.
+    loss_sum: float
+    #: Rows with the right class; 0 for regression.
+    correct: int
+    #: Sum of (score - label)^2; 0 for classification.
+    squared_error_sum: float
+    #: Sum of |score - label|; 0 for classification.
+    absolute_error_sum: float
+    #: True positives, false positives and false negatives of each class; empty for regression.
+    tp: tuple[int, ...] = ()
+    fp: tuple[int, ...] = ()
+    fn: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, model: Model, params: Params, X: Matrix, y: Targets) -> EvalSums:
+        """Return the sums of a model's predictions for ``X``, which may have no rows."""
+        task = model.task_for(model.chosen)
+        if X.shape[0] == 0:
+            return cls.zero(task, model.num_outputs)
+        scores = model.decision(params, X)
+        loss = model.loss_of_scores(scores, y)
+        if loss is None:
+            loss = model.loss(params, X, y)
+        return cls.from_scores(task, scores, y, num_outputs=model.num_outputs, loss_sum=loss)
+
+    @classmethod
+    def zero(cls, task: Task, num_outputs: int) -> EvalSums:
+        """Return the sums of no rows."""
+        none = () if task == "regression" else (0,) * num_outputs
+        return cls(task, 0, 0.0, 0, 0.0, 0.0, none, none, none)
+
+    @classmethod
+    def from_scores(
+        cls, task: Task, scores: Float32Array, y: Targets, *, num_outputs: int, loss_sum: float = math.nan
+    ) -> EvalSums:
+        """Return the sums for scores as :meth:`Model.decision` gives them and targets."""
+        if task == "regression":
+            errors = scores.astype(np.float64) - y
+            return cls(task, len(y), loss_sum, 0, float(np.square(errors).sum()), float(np.abs(errors).sum()))
+        guess = predicted(task, scores)
+        hit = guess == y
+        tp = np.bincount(y[hit], minlength=num_outputs)
+        counts = (tp, np.bincount(guess, minlength=num_outputs) - tp, np.bincount(y, minlength=num_outputs) - tp)
+        tp_, fp, fn = (tuple(int(count) for count in each) for each in counts)
+        return cls(task, len(y), loss_sum, int(hit.sum()), 0.0, 0.0, tp_, fp, fn)
+
+    def plus(self, other: EvalSums) -> EvalSums:
+        """Return the sums over both shards."""
+        return EvalSums(
+            self.task,
+            self.n + other.n,
+            self.loss_sum + other.loss_sum,
+            self.correct + other.correct,
+            self.squared_error_sum + other.squared_error_sum,
+            self.absolute_error_sum + other.absolute_error_sum,
+            _added(self.tp, other.tp),
+            _added(self.fp, other.fp),
+            _added(self.fn, other.fn),
+        )
+
+    def to_vector(self) -> tuple[float, ...]:
+        """Return the sums as plain numbers, which add up element by element; counts are exact below 2^53."""
+        scalars = (self.n, self.loss_sum, self.correct, self.squared_error_sum, self.absolute_error_sum)
+        return tuple(float(value) for value in (*scalars, *self.tp, *self.fp, *self.fn))
+
+    @classmethod
+    def from_vector(cls, model: Model, values: Sequence[float]) -> EvalSums:
+        """Return the sums of :meth:`to_vector`, for the same model.
+
+        Raises
+        ------
+        ProtocolError
+            The length is not that of the model's sums.
+        """
+        task = model.task_for(model.chosen)
+        k = 0 if task == "regression" else model.num_outputs
+        if len(values) != _SCALARS + 3 * k:
+            raise ProtocolError(f"{len(values)} evaluation sums given, but {_SCALARS + 3 * k} were expected")
+        n, loss_sum, correct, squared, absolute = values[:_SCALARS]
+        counts = [int(value) for value in values[_SCALARS:]]
+        return cls(
+            task, int(n), loss_sum, int(correct), squared, absolute,
+            tuple(counts[:k]), tuple(counts[k : 2 * k]), tuple(counts[2 * k :]),
+        )  # fmt: skip
+
+    def summary(self) -> dict[str, float]:
+        """Return the metrics by name: empty for no rows.
+
+        ``loss`` (mean); for classification ``accuracy`` and ``f1`` (of the positive class, or the mean over the
+        classes that occur), for binary ``precision`` and ``recall`` as well; for regression ``rmse`` and ``mae``.
+        """
+        if self.n == 0:
+            return {}
+        found = {"loss": self.loss_sum / self.n} if not math.isnan(self.loss_sum) else {}
+        if self.task == "regression":
+            found["rmse"] = math.sqrt(self.squared_error_sum / self.n)
+            found["mae"] = self.absolute_error_sum / self.n
+            return found
+        found["accuracy"] = self.correct / self.n
+        if self.task == "binary":
+            tp, fp, fn = self.tp[1], self.fp[1], self.fn[1]
+            found["precision"] = tp / (tp + fp) if tp + fp else 0.0
+            found["recall"] = tp / (tp + fn) if tp + fn else 0.0
+            found["f1"] = 2 * tp / (2 * tp + fp + fn) if tp + fp + fn else 0.0
+            return found
+        each = [
+            2 * tp / (2 * tp + fp + fn) for tp, fp, fn in zip(self.tp, self.fp, self.fn, strict=True) if tp + fp + fn
+        ]
+        found["f1"] = sum(each) / len(each)
+        return found
+
+
+def merged(parts: Iterable[tuple[int, EvalSums]]) -> EvalSums | None:
+    """Return the sums over (split, sums) pairs, added in split order; None for no pairs."""
+    result: EvalSums | None = None
+    for _, sums in sorted(parts, key=lambda item: item[0]):
+        result = sums if result is None else result.plus(sums)
+    return result
+
+
+def exact_metrics(task: Task, scores: Float32Array, y: Targets) -> dict[str, float]:
+    """Return the metrics of a whole set: those of :meth:`EvalSums.summary`, ``auc`` (binary) or ``r2`` (regression).
+
+    ``auc`` is left out where only one class occurs, ``r2`` where all labels are equal.
+    """
+    num_outputs = {"binary": 2, "regression": 1}.get(task) or int(scores.shape[1])
+    found = EvalSums.from_scores(task, scores, y, num_outputs=num_outputs).summary()
+    if task == "binary":
+        area = area_under_curve(scores, y == 1)
+        if area is not None:
+            found["auc"] = area
+    if task == "regression" and len(y):
+        labels = y.astype(np.float64)
+        spread = float(np.square(labels - labels.mean()).sum())
+        if spread > 0:
+            found["r2"] = 1.0 - float(np.square(scores.astype(np.float64) - labels).sum()) / spread
+    return found
+
+
+def area_under_curve(scores: Float32Array | Float64Array, positive: BoolArray) -> float | None:
+    """Return the exact area under the ROC curve, ties counted half; None if only one class occurs.
+
+    The probability that a positive scores above a negative (Mann and Whitney), from the mean ranks of tied scores.
+    """
+    num_positive = int(positive.sum())
+    num_negative = len(positive) - num_positive
+    if num_positive == 0 or num_negative == 0:
+        return None
+    _, group, size = np.unique(scores, return_inverse=True, return_counts=True)
+    mean_rank = np.cumsum(size) - (size - 1) / 2.0
+    rank_sum = float(mean_rank[group[positive]].sum())
+    return (rank_sum - num_positive * (num_positive + 1) / 2.0) / (num_positive * num_negative)
+
+
+def primary_metric(task: Task) -> str:
+    """Return the metric by which jobs of a task are compared."""
+    return "rmse" if task == "regression" else "accuracy"
+
+
+def higher_is_better(metric: str) -> bool:
+    """Return True for metrics where more is better."""
+    return metric not in ("loss", "rmse", "mae")
+
+
+def _added(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(x + y for x, y in zip(a, b, strict=True))

@@ -1,0 +1,87 @@
+"""The models of the library by name, and the user's own by ``path.py:Class``."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import inspect
+import sys
+from pathlib import Path
+
+from eps.errors import ConfigError
+from eps.ml.models.base import TASKS, Model, Task, encode_labels
+from eps.ml.models.dnn import Dnn
+from eps.ml.models.linear import Lasso, Linear, LinearModel, Logistic, Ridge, Robust, Svm
+from eps.ml.models.softmax import Softmax
+
+__all__ = ["MODELS", "LinearModel", "Model", "Task", "encode_labels", "load_model"]
+
+MODELS: dict[str, type[Model]] = {
+    "dnn": Dnn,
+    "lasso": Lasso,
+    "linear": Linear,
+    "logistic": Logistic,
+    "ridge": Ridge,
+    "robust": Robust,
+    "softmax": Softmax,
+    "svm": Svm,
+}
+
+#: What a user's class must give itself.
+REQUIRED_METHODS = ("tensors", "loss_and_gradient", "decision")
+
+
+def load_model(name: str) -> type[Model]:
+    """Return the model class of a name, or a user's class named ``path.py:Class``.
+
+    Raises
+    ------
+    ConfigError
+        The name is unknown; or the file is missing, fails to import, or has no such class; or the class is not a
+        :class:`Model` with a task and the methods of :data:`REQUIRED_METHODS`.
+    """
+    if name in MODELS:
+        return MODELS[name]
+    path, colon, class_name = name.rpartition(":")
+    if not colon or not path.endswith(".py"):
+        raise ConfigError(f"model is {name!r}, but must be one of {', '.join(sorted(MODELS))}, or path.py:Class")
+    return _user_class(Path(path), class_name)
+
+
+def _user_class(path: Path, class_name: str) -> type[Model]:
+    if not path.is_file():
+        raise ConfigError(f"model file {path} does not exist")
+    resolved = str(path.resolve())
+    module_name = "eps_user_model_" + hashlib.sha256(resolved.encode()).hexdigest()[:16]
+    spec = importlib.util.spec_from_file_location(module_name, resolved)
+    if spec is None or spec.loader is None:
+        raise ConfigError(f"model file {path} cannot be imported as Python")
+    module = importlib.util.module_from_spec(spec)
+    # Registered before it runs: dataclasses and pickles of the user's module look it up there.
+    sys.modules[module_name] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[module_name]
+        raise ConfigError(f"model file {path} cannot be imported: {type(error).__name__}: {error}") from error
+    found = getattr(module, class_name, None)
+    if not isinstance(found, type):
+        raise ConfigError(f"model file {path} has no class {class_name!r}")
+    return _checked(found, f"{path}:{class_name}")
+
+
+def _checked(found: type, where: str) -> type[Model]:
+    if not issubclass(found, Model):
+        raise ConfigError(f"{where} must be a subclass of eps.ml.models.Model")
+    missing = [name for name in REQUIRED_METHODS if getattr(found, name) is getattr(Model, name)]
+    if missing:
+        raise ConfigError(f"{where} must define {', '.join(missing)}")
+    if getattr(found, "task", None) not in TASKS:
+        raise ConfigError(f"{where}: task is {getattr(found, 'task', None)!r}, but must be one of {', '.join(TASKS)}")
+    if found.__init__ is not Model.__init__:
+        kinds = [p.kind for p in inspect.signature(found.__init__).parameters.values()]
+        if inspect.Parameter.VAR_KEYWORD not in kinds:
+            raise ConfigError(
+                f"{where}: __init__ must be (self, num_features, num_outputs, *, intercept=True, **options)"
+            )
+    return found

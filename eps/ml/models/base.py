@@ -1,0 +1,222 @@
+"""What a model is: the shapes of its parameters and the gradient of a batch.
+
+A model knows nothing of partitions, servers, workers, penalties or update rules.  ``docs/models.md`` shows how to write
+one.  Instances are small, immutable in use, and have the same settings in every process of a job.
+
+Design section 7: a model is a small class; the user's own works the same way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from eps.errors import ConfigError, DataError
+from eps.ml.arrays import Float32Array, Float64Array, Matrix, Targets
+from eps.ml.layout import KeySpace, TensorSpec
+
+Task = Literal["binary", "multiclass", "regression"]
+TASKS: tuple[Task, ...] = ("binary", "multiclass", "regression")
+PenaltyRule = Literal["optional", "required", "refused"]
+Params = Mapping[str, Float32Array]
+
+
+class Model:
+    """Base class of all models.
+
+    A subclass must give ``task``, :meth:`tensors`, :meth:`loss_and_gradient` and :meth:`decision`.
+
+    Parameters
+    ----------
+    num_features : int
+        d, columns of X.
+    num_outputs : int
+        k: 2 for binary, the number of classes for multiclass, 1 for regression.
+    intercept : bool
+        Whether the model has intercepts or biases.
+    **options
+        Values for some of :attr:`options`, as Python values or as text from a command line.
+
+    Raises
+    ------
+    ConfigError
+        An unknown option, a value of the wrong type, or sizes that do not fit the task.
+    """
+
+    #: What is learned; decides how labels are encoded and which metrics make sense.
+    task: ClassVar[Task]
+    #: Names of further options, with their defaults; the type of the default is the type of the option.
+    options: ClassVar[Mapping[str, Any]] = {}
+    #: Whether the model must or must not have an L1 (L2) penalty.
+    l1_penalty: ClassVar[PenaltyRule] = "optional"
+    l2_penalty: ClassVar[PenaltyRule] = "optional"
+
+    def __init__(self, num_features: int, num_outputs: int, *, intercept: bool = True, **options: Any) -> None:
+        self.num_features = num_features
+        self.num_outputs = num_outputs
+        self.intercept = intercept
+        self.chosen = self.check_options(options)
+        task = self.task_for(options)
+        if num_features < 1:
+            raise ConfigError(f"num_features is {num_features}, but must be at least 1")
+        wanted = {"binary": num_outputs == 2, "multiclass": num_outputs >= 2, "regression": num_outputs == 1}
+        if not wanted[task]:
+            rule = {"binary": "exactly 2 classes", "multiclass": "at least 2 classes", "regression": "1 output"}
+            raise ConfigError(f"{type(self).__name__} needs {rule[task]}, but num_outputs is {num_outputs}")
+
+    @classmethod
+    def check_options(cls, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Return all options with their values; text becomes the type of the default.
+
+        Raises
+        ------
+        ConfigError
+            An unknown option, or a value that is not of the option's type.
+        """
+        unknown = sorted(set(options) - set(cls.options))
+        if unknown:
+            known = ", ".join(sorted(cls.options)) or "none"
+            raise ConfigError(f"{cls.__name__} has no option {', '.join(unknown)}; its options are: {known}")
+        return {
+            name: _converted(f"{cls.__name__}: {name}", default, options.get(name, default))
+            for name, default in cls.options.items()
+        }
+
+    @classmethod
+    def task_for(cls, options: Mapping[str, Any]) -> Task:
+        """Return the task under these options, before the data is known."""
+        return cls.task
+
+    def tensors(self) -> tuple[TensorSpec, ...]:
+        """Return the parameters, in the order of their keys."""
+        raise NotImplementedError
+
+    def key_space(self) -> KeySpace:
+        """Return the key space of :meth:`tensors`."""
+        return KeySpace(self.tensors())
+
+    def loss_and_gradient(self, params: Params, X: Matrix, y: Targets) -> tuple[float, dict[str, Float32Array]]:
+        """Return the loss and its gradient, both summed over the rows of ``X``; penalties are not part of it.
+
+        ``X`` may be restricted to some features; tensors with ``rows_are_features`` are restricted the same way.
+        The same arguments must give the same bits, whatever happened before.
+
+        Parameters
+        ----------
+        params : mapping of str to ndarray, float32
+            By tensor name; not to be changed.
+        X : ndarray or CSR matrix, shape (n, d_local), float32
+        y : ndarray, shape (n,)
+            As :meth:`target` returns it.
+
+        Returns
+        -------
+        loss : float
+        gradient : dict of str to ndarray, float32
+            Same names and shapes as ``params``.
+        """
+        raise NotImplementedError
+
+    def decision(self, params: Params, X: Matrix) -> Float32Array:
+        """Return scores: (n,) for binary (positive means class 1) and regression, (n, k) for multiclass."""
+        raise NotImplementedError
+
+    def loss_of_scores(self, scores: Float32Array, y: Targets) -> float | None:
+        """Return the summed loss given :meth:`decision`'s scores, or None if it cannot be had from them."""
+        return None
+
+    def loss(self, params: Params, X: Matrix, y: Targets) -> float:
+        """Return the loss summed over the rows of ``X``."""
+        loss = self.loss_of_scores(self.decision(params, X), y)
+        return self.loss_and_gradient(params, X, y)[0] if loss is None else loss
+
+    def predict(self, params: Params, X: Matrix) -> Targets:
+        """Return predicted targets, shape (n,): class indices (int32), or float32 for regression."""
+        return predicted(self.task_for(self.chosen), self.decision(params, X))
+
+    def target(self, y: Float64Array, classes: Float64Array | None = None) -> Targets:
+        """Return labels as :meth:`loss_and_gradient` takes them; see :func:`encode_labels`."""
+        task = self.task_for(self.chosen)
+        if task != "regression" and classes is not None and len(classes) != self.num_outputs:
+            raise DataError(f"the data has {len(classes)} classes, but the model was made for {self.num_outputs}")
+        return encode_labels(task, y, classes)
+
+
+def predicted(task: Task, scores: Float32Array) -> Targets:
+    """Return the targets that scores stand for: class 1 above 0, the largest score, or the score itself."""
+    if task == "binary":
+        return np.asarray(scores > 0, dtype=np.int32)
+    if task == "multiclass":
+        return np.asarray(np.argmax(scores, axis=1), dtype=np.int32)
+    return np.asarray(scores, dtype=np.float32)
+
+
+def encode_labels(task: Task, y: Float64Array, classes: Float64Array | None = None) -> Targets:
+    """Return labels as models take them.
+
+    Parameters
+    ----------
+    task : str
+    y : ndarray, shape (n,), float64
+    classes : ndarray, shape (k,), float64, optional
+        Increasing; those of the training labels.  By default those of ``y``.  For binary the second is the positive
+        class, so {0, 1}, {-1, +1} and {1, 2} all work.
+
+    Returns
+    -------
+    ndarray, shape (n,)
+        int32 class indices 0 .. k - 1, or float32 for regression.
+
+    Raises
+    ------
+    DataError
+        A label that is not finite or not one of the classes, or the wrong number of classes.
+    """
+    y = np.asarray(y, dtype=np.float64)
+    bad = np.flatnonzero(~np.isfinite(y))
+    if bad.size:
+        raise DataError(f"label {y[bad[0]]} of row {bad[0]} is not a finite number")
+    if task == "regression":
+        with np.errstate(over="ignore"):
+            targets = y.astype(np.float32)
+        bad = np.flatnonzero(~np.isfinite(targets))
+        if bad.size:
+            raise DataError(f"label {y[bad[0]]} of row {bad[0]} is too large for float32")
+        return targets
+    known = np.unique(y) if classes is None else np.asarray(classes, dtype=np.float64)
+    if (task == "binary" and known.size != 2) or known.size < 2:
+        rule = "exactly 2" if task == "binary" else "at least 2"
+        shown = ", ".join(f"{value:g}" for value in known[:5].tolist()) + (", ..." if known.size > 5 else "")
+        raise DataError(f"{task} classification needs {rule} classes, but the labels have {known.size}: {shown}")
+    index = np.minimum(np.searchsorted(known, y), known.size - 1)
+    bad = np.flatnonzero(known[index] != y)
+    if bad.size:
+        raise DataError(f"label {y[bad[0]]:g} of row {bad[0]} is not one of the {known.size} classes trained on")
+    return index.astype(np.int32)
+
+
+def _converted(name: str, default: Any, value: Any) -> Any:
+    """Return an option's value in the type of its default."""
+    try:
+        if isinstance(default, bool):
+            if isinstance(value, str) and value.lower() in ("true", "false"):
+                return value.lower() == "true"
+            if isinstance(value, bool):
+                return value
+        elif isinstance(default, int):
+            if isinstance(value, str) or (isinstance(value, int) and not isinstance(value, bool)):
+                return int(value)
+        elif isinstance(default, float):
+            if isinstance(value, str | int | float) and not isinstance(value, bool):
+                return float(value)
+        elif isinstance(default, tuple):
+            items = [part for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+            items = [items] if isinstance(items, int) else items
+            return tuple(_converted(name, default[0], item) for item in items)
+        elif isinstance(value, type(default)):
+            return value
+    except (TypeError, ValueError):
+        pass
+    raise ConfigError(f"{name} is {value!r}, but must be like its default {default!r}")

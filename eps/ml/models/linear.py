@@ -1,0 +1,126 @@
+"""Linear models: SVM, logistic, least squares (plain, lasso, ridge) and robust regression.
+
+One score a row, ``z = X w + b``; they differ in the loss of a score.  Scores and gradients are float32 products of the
+data; losses and their slopes are computed in float64.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, ClassVar
+
+import numpy as np
+
+from eps.errors import ConfigError
+from eps.ml.arrays import Float32Array, Float64Array, Matrix, Targets
+from eps.ml.layout import TensorSpec
+from eps.ml.models.base import Model, Params
+
+
+class LinearModel(Model):
+    """``z = X w + b`` with a loss given by :meth:`pointwise`."""
+
+    def pointwise(self, scores: Float64Array, y: Targets) -> tuple[Float64Array, Float64Array]:
+        """Return the loss of each score and its derivative, shape (n,), float64."""
+        raise NotImplementedError
+
+    def tensors(self) -> tuple[TensorSpec, ...]:
+        weights = TensorSpec("weights", (self.num_features,), rows_are_features=True)
+        if not self.intercept:
+            return (weights,)
+        return (weights, TensorSpec("intercept", (1,), penalised=False))
+
+    def loss_and_gradient(self, params: Params, X: Matrix, y: Targets) -> tuple[float, dict[str, Float32Array]]:
+        # A diverging model overflows here; the gradient's NaN or infinity is reported by whoever adds it up.
+        with np.errstate(over="ignore", invalid="ignore"):
+            losses, slopes = self.pointwise(self.decision(params, X).astype(np.float64), y)
+            residuals = slopes.astype(np.float32)
+            gradient = {"weights": np.asarray(X.T @ residuals, dtype=np.float32)}
+            if self.intercept:
+                gradient["intercept"] = np.array([slopes.sum()], dtype=np.float32)
+            return float(losses.sum()), gradient
+
+    def decision(self, params: Params, X: Matrix) -> Float32Array:
+        with np.errstate(over="ignore", invalid="ignore"):
+            scores: Float32Array = X @ params["weights"]
+            if self.intercept:
+                scores += params["intercept"]
+            return scores
+
+    def loss_of_scores(self, scores: Float32Array, y: Targets) -> float:
+        with np.errstate(over="ignore", invalid="ignore"):
+            return float(self.pointwise(scores.astype(np.float64), y)[0].sum())
+
+
+class Svm(LinearModel):
+    """Support vector machine: hinge loss ``max(0, 1 - s z)``, s = +1 for class 1 and -1 for class 0."""
+
+    task = "binary"
+
+    def pointwise(self, scores: Float64Array, y: Targets) -> tuple[Float64Array, Float64Array]:
+        sign = 2.0 * y - 1.0
+        slack = 1.0 - sign * scores
+        # NaN must not pass for "no loss": diverged scores have to show in the gradient.
+        return np.maximum(slack, 0.0), np.where(slack <= 0, 0.0, np.where(np.isnan(slack), np.nan, -sign))
+
+
+class Logistic(LinearModel):
+    """Logistic regression: loss ``log(1 + exp(-s z))``."""
+
+    task = "binary"
+
+    def pointwise(self, scores: Float64Array, y: Targets) -> tuple[Float64Array, Float64Array]:
+        sign = 2.0 * y - 1.0
+        margin = sign * scores
+        # exp of a number that is never positive: no overflow at either end.
+        small = np.exp(-np.abs(margin))
+        losses = np.log1p(small) + np.maximum(-margin, 0.0)
+        return losses, -sign * (np.where(margin >= 0, small, 1.0) / (1.0 + small))
+
+
+class Linear(LinearModel):
+    """Least squares: loss ``(z - y)^2 / 2``."""
+
+    task = "regression"
+
+    def pointwise(self, scores: Float64Array, y: Targets) -> tuple[Float64Array, Float64Array]:
+        residuals = scores - y
+        return 0.5 * residuals * residuals, residuals
+
+
+class Lasso(Linear):
+    """Least squares with an L1 penalty."""
+
+    l1_penalty = "required"
+    l2_penalty = "refused"
+
+
+class Ridge(Linear):
+    """Least squares with an L2 penalty."""
+
+    l1_penalty = "refused"
+    l2_penalty = "required"
+
+
+class Robust(LinearModel):
+    """Least squares near zero and linear beyond ``huber_delta``.
+
+    Source
+    ------
+    Huber 1964.  Deviation: none.
+    """
+
+    task = "regression"
+    options: ClassVar[dict[str, Any]] = {"huber_delta": 1.0}
+
+    def __init__(self, num_features: int, num_outputs: int, *, intercept: bool = True, **options: Any) -> None:
+        super().__init__(num_features, num_outputs, intercept=intercept, **options)
+        self.delta: float = self.chosen["huber_delta"]
+        if not (math.isfinite(self.delta) and self.delta > 0):
+            raise ConfigError(f"huber_delta is {self.delta}, but must be finite and > 0")
+
+    def pointwise(self, scores: Float64Array, y: Targets) -> tuple[Float64Array, Float64Array]:
+        residuals = scores - y
+        slopes = np.clip(residuals, -self.delta, self.delta)
+        # With r inside the bound the slope is r and this is r^2 / 2; outside it is delta (|r| - delta / 2).
+        return slopes * (residuals - 0.5 * slopes), slopes

@@ -1,0 +1,141 @@
+"""What the job master asks of any resource backend.  L2.
+
+The life of a request, the same for every backend::
+
+    request -> Allocated -> Running -> Exited        it ran
+    request -> [Allocated ->] Exited                 it was withdrawn, refused, or could not be launched
+    EvictionWarning                                  any number of times between Allocated and Exited
+
+Every request ends in exactly one :class:`Exited`, and nothing is said about a container after it.
+
+Source: AgileML/Proteus §3.3 (evictions are announced); the shape of the interface follows YARN's allocate heartbeat:
+``poll`` returns what has happened since, in order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from eps.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class ContainerRequest:
+    """One container that a job wants."""
+
+    #: Chosen by the job master; never used again within a job.
+    container_id: str
+    #: ``worker`` or ``server``.
+    role: str
+    memory_mb: int = 1024
+    vcores: int = 1
+    #: Set in the process's environment.
+    env: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name, value in (("memory_mb", self.memory_mb), ("vcores", self.vcores)):
+            if value < 1:
+                raise ConfigError(f"{self.container_id}: {name} is {value}, but must be at least 1")
+
+
+@dataclass(frozen=True, slots=True)
+class Allocated:
+    """The resource manager granted the container; its process is not up yet."""
+
+    container_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """The container's process was started."""
+
+    container_id: str
+    pid: int
+    host: str
+
+
+@dataclass(frozen=True, slots=True)
+class Exited:
+    """The container is gone."""
+
+    container_id: str
+    #: Exit code of its process; None where a signal ended it or there never was one.
+    code: int | None
+    #: How it ended, as words after the container's name: ``exited with code 1``, ``was withdrawn``.
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class EvictionWarning:
+    """The container will be taken away."""
+
+    container_id: str
+    #: Seconds from now.
+    deadline_s: float
+
+
+ContainerEvent = Allocated | Running | Exited | EvictionWarning
+
+#: Reason of the ``Exited`` of a request that was taken back before it was granted.
+WITHDRAWN = "was withdrawn"
+
+
+class ResourceManager(Protocol):
+    """A source of containers.
+
+    One thread may wait and poll while another requests and releases.
+    """
+
+    def request(self, request: ContainerRequest) -> None:
+        """Ask for a container; it may be granted at once, later, or never.
+
+        Raises
+        ------
+        ResourceError
+            The container id has been used before, or the manager is closed.
+        """
+
+    def withdraw(self, container_id: str) -> bool:
+        """Take a request back that has not been granted; return whether that was so.
+
+        A granted, ended or unknown container is left as it is.
+        """
+
+    def release(self, container_id: str) -> None:
+        """Give a container back: end its process, or withdraw the request.
+
+        Harmless for one that has ended or is unknown: a release and an exit may cross.
+        """
+
+    def poll(self) -> list[ContainerEvent]:
+        """Return what has happened since the last call, in order; never blocks.
+
+        Raises
+        ------
+        ResourceError
+            The resource manager is gone for good.
+        """
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Block until :meth:`poll` has something to say; return False at the timeout."""
+
+    def fileno(self) -> int:
+        """Return a descriptor that is readable while :meth:`poll` has something to say."""
+
+    def end_job(self, exit_code: int, state: str, reason: str = "") -> None:
+        """Say that the job has ended, as the master's last act: every container that is left is ended.
+
+        Parameters
+        ----------
+        exit_code : int
+            0 to 255.
+        state : str
+            ``finished``, ``failed`` or ``killed``.
+        reason : str
+            A sentence for whoever asks how the job ended.
+        """
+
+    def close(self) -> None:
+        """Let go of the resource manager; harmless when repeated.  Containers are left as they are."""

@@ -1,0 +1,239 @@
+"""Pushes and pulls as data-plane messages: what a worker and a server say to each other at every clock.
+
+The header is a ``DataHeader`` (``proto/eps/pb/data.proto``); the arrays follow in the order of its parts.  Everything that
+a peer says is checked here against what its header promises, so that the server's arithmetic never sees a bad shape.
+L2.
+
+Source: EPS §2.2 Fig. 1 (push updates, receive partitions).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from google.protobuf.message import DecodeError
+
+from eps.errors import ProtocolError
+from eps.pb import data_pb2 as pb
+from eps.van.api import Message
+
+#: A block off the grid: (split, block from the partition's first, values).
+Raw = tuple[int, int, np.ndarray]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PushPart:
+    """Contributions of some splits to one clock of one partition."""
+
+    partition: int
+    clock: int
+    splits: tuple[int, ...]
+    #: Samples of those splits at that clock.
+    samples: int
+    #: Grid integers (BSP) or float32 (SSP, ASP), shape (keys,); empty where only maxima are measured.
+    total: np.ndarray
+    #: Largest magnitude in each block over the push's splits, shape (blocks,), float32; empty under SSP and ASP.
+    maxima: np.ndarray
+    #: Digest of the keys of a sparse push; empty for a dense one.
+    keyset: bytes = b""
+    #: Global keys, ascending, int64; None: every key of the partition, or not attached.
+    keys: np.ndarray | None = None
+    raw: tuple[Raw, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PullPart:
+    """A read of one partition."""
+
+    partition: int
+    min_clock: int
+    keyset: bytes = b""
+    #: As in :class:`PushPart`.
+    keys: np.ndarray | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PushAnswer:
+    """What became of a push."""
+
+    partition: int
+    have: tuple[int, ...] = ()
+    accepted: bool = True
+    refusal: pb.Refusal | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PullAnswer:
+    """Parameters of one partition."""
+
+    partition: int
+    clock: int = 0
+    values: np.ndarray = field(default_factory=lambda: np.empty(0, np.float32))
+    exponents: np.ndarray = field(default_factory=lambda: np.empty(0, np.int16))
+    refusal: pb.Refusal | None = None
+
+
+def parse_header(message: Message) -> pb.DataHeader:
+    """Return the header of a data-plane message.
+
+    Raises
+    ------
+    ProtocolError
+        The bytes are not a header, or it says nothing.
+    """
+    header = pb.DataHeader()
+    try:
+        header.ParseFromString(message.header)
+    except DecodeError as error:
+        raise ProtocolError(f"a data-plane message whose header is not one: {error}") from None
+    if header.WhichOneof("kind") is None:
+        raise ProtocolError("a data-plane message whose header says nothing")
+    return header
+
+
+def build_exchange(version: int, pushes: Sequence[PushPart], pulls: Sequence[PullPart]) -> Message:
+    """Return the message that carries ``pushes`` and ``pulls`` to one server."""
+    header = pb.DataHeader()
+    exchange = header.exchange
+    exchange.membership_version = version
+    arrays: list[np.ndarray] = []
+    for push in pushes:
+        part = exchange.pushes.add(
+            partition=push.partition,
+            clock=push.clock,
+            splits=push.splits,
+            samples=push.samples,
+            keyset=push.keyset,
+            has_keys=push.keys is not None,
+        )
+        if push.keys is not None:
+            arrays.append(push.keys)
+        arrays += [push.total, push.maxima]
+        if push.raw:
+            part.raw_splits.extend(split for split, _, _ in push.raw)
+            part.raw_blocks.extend(block for _, block, _ in push.raw)
+            part.raw_lengths.extend(len(values) for _, _, values in push.raw)
+            arrays.append(np.concatenate([values for _, _, values in push.raw]))
+    for pull in pulls:
+        exchange.pulls.add(
+            partition=pull.partition,
+            min_clock=pull.min_clock,
+            keyset=pull.keyset,
+            has_keys=pull.keys is not None,
+        )
+        if pull.keys is not None:
+            arrays.append(pull.keys)
+    return Message(header.SerializeToString(), tuple(np.ascontiguousarray(a) for a in arrays))
+
+
+def parse_exchange(exchange: pb.Exchange, arrays: Sequence[np.ndarray]) -> tuple[list[PushPart], list[PullPart]]:
+    """Return the parts of an exchange.
+
+    Raises
+    ------
+    ProtocolError
+        The arrays are not those that the header promises.
+    """
+    rest = iter(arrays)
+    pushes = [_push_part(part, rest) for part in exchange.pushes]
+    pulls = [
+        PullPart(part.partition, part.min_clock, part.keyset, _keys(rest) if part.has_keys else None)
+        for part in exchange.pulls
+    ]
+    if next(rest, None) is not None:
+        raise ProtocolError(f"an exchange came with {len(arrays)} arrays, more than its parts need")
+    return pushes, pulls
+
+
+def _push_part(part: pb.PartitionPush, rest: Iterator[np.ndarray]) -> PushPart:
+    keys = _keys(rest) if part.has_keys else None
+    total, maxima = _next(rest, None), _next(rest, np.dtype(np.float32))
+    raw: list[Raw] = []
+    if part.raw_splits:
+        if not len(part.raw_splits) == len(part.raw_blocks) == len(part.raw_lengths):
+            raise ProtocolError("a push names its blocks off the grid with lists of different lengths")
+        values = _next(rest, np.dtype(np.float32))
+        if sum(part.raw_lengths) != len(values):
+            raise ProtocolError(f"a push has {len(values)} values off the grid; it names {sum(part.raw_lengths)}")
+        bounds = np.cumsum([0, *part.raw_lengths])
+        for i, (split, block) in enumerate(zip(part.raw_splits, part.raw_blocks, strict=True)):
+            raw.append((split, block, values[bounds[i] : bounds[i + 1]]))
+    return PushPart(
+        part.partition, part.clock, tuple(part.splits), part.samples, total, maxima, part.keyset, keys, tuple(raw)
+    )
+
+
+def _keys(rest: Iterator[np.ndarray]) -> np.ndarray:
+    keys = _next(rest, np.dtype(np.int64))
+    if len(keys) > 1 and not bool(np.all(keys[1:] > keys[:-1])):
+        raise ProtocolError("keys must be ascending and unique")
+    return keys
+
+
+def _next(rest: Iterator[np.ndarray], dtype: np.dtype | None) -> np.ndarray:
+    array = next(rest, None)
+    if array is None:
+        raise ProtocolError("an exchange came with fewer arrays than its parts need")
+    if array.ndim != 1 or (dtype is not None and array.dtype != dtype):
+        raise ProtocolError(f"an exchange has an array {array.dtype}{array.shape} where {dtype} in one row is due")
+    return array
+
+
+def build_reply(pushes: Sequence[PushAnswer], pulls: Sequence[PullAnswer]) -> Message:
+    """Return the reply to an exchange."""
+    header = pb.DataHeader()
+    reply = header.exchange_reply
+    reply.SetInParent()
+    arrays: list[np.ndarray] = []
+    for answer in pushes:
+        result = reply.pushes.add(partition=answer.partition, have=answer.have, accepted=answer.accepted)
+        if answer.refusal is not None:
+            result.refusal.CopyFrom(answer.refusal)
+    for pull in pulls:
+        found = reply.pulls.add(partition=pull.partition, clock=pull.clock)
+        if pull.refusal is not None:
+            found.refusal.CopyFrom(pull.refusal)
+        else:
+            arrays += [pull.values, pull.exponents]
+    return Message(header.SerializeToString(), tuple(arrays))
+
+
+def parse_reply(message: Message) -> tuple[list[PushAnswer], list[PullAnswer]]:
+    """Return the answers that a reply carries.
+
+    Raises
+    ------
+    ProtocolError
+        It is not a reply to an exchange, or its arrays are not those that it promises.
+    """
+    header = parse_header(message)
+    if header.WhichOneof("kind") != "exchange_reply":
+        raise ProtocolError(f"a reply of kind {header.WhichOneof('kind')} to an exchange")
+    rest = iter(message.arrays)
+    pushes = [
+        PushAnswer(p.partition, tuple(p.have), p.accepted, p.refusal if p.HasField("refusal") else None)
+        for p in header.exchange_reply.pushes
+    ]
+    pulls = []
+    for p in header.exchange_reply.pulls:
+        if p.HasField("refusal"):
+            pulls.append(PullAnswer(p.partition, refusal=p.refusal))
+        else:
+            values, exponents = _next(rest, np.dtype(np.float32)), _next(rest, np.dtype(np.int16))
+            pulls.append(PullAnswer(p.partition, p.clock, values, exponents))
+    return pushes, pulls
+
+
+def simple(kind: str, **fields: object) -> bytes:
+    """Return a header of one of the small kinds, as in ``simple("export_request", partition=3)``."""
+    header = pb.DataHeader()
+    part = getattr(header, kind)
+    part.SetInParent()
+    for name, value in fields.items():
+        if isinstance(value, tuple | list):
+            getattr(part, name).extend(value)
+        else:
+            setattr(part, name, value)
+    return header.SerializeToString()

@@ -1,0 +1,154 @@
+"""What every process of a job derives from its settings: model, key space, optimizer, grid, ranges, batches.
+
+Built from one JSON text (the job's settings and what its data set is like), so that members on other hosts need
+nothing else.  L2.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from eps.config import JobSpec
+from eps.core.settings import CoreSettings
+from eps.ml.batches import batch_share
+from eps.ml.grid import Grid
+from eps.ml.layout import KeySpace
+from eps.ml.models import Model, load_model
+from eps.ml.optim import Optimizer, OptimizerSettings, make_optimizer
+
+
+@dataclass(frozen=True)
+class DataShape:
+    """What a job must know of its data set beside the splits themselves."""
+
+    num_features: int
+    #: 2 or more for classifiers, 1 for regressions.
+    num_outputs: int
+    #: Rows of each split.
+    split_rows: tuple[int, ...]
+    sparse: bool
+    #: Rows of the test set; 0 where there is none.
+    test_rows: int
+    #: CRC or digest of each split, as ``eps.data`` gives it.
+    split_checksums: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """One job's settings with everything that follows from them."""
+
+    name: str
+    spec: JobSpec
+    shape: DataShape
+    #: Directory of the prepared data set, readable where workers start.
+    dataset_dir: Path
+    #: Directory of the job.
+    job_dir: Path
+
+    def to_json(self) -> str:
+        """Return the text that :meth:`from_json` reads."""
+        return json.dumps(
+            {
+                "name": self.name,
+                "spec": json.loads(self.spec.to_json()),
+                "shape": self.shape.__dict__,
+                "dataset_dir": str(self.dataset_dir),
+                "job_dir": str(self.job_dir),
+            }
+        )
+
+    @classmethod
+    def from_json(cls, text: str) -> Runtime:
+        """Return the job that ``text`` describes."""
+        values: dict[str, Any] = json.loads(text)
+        shape = dict(values["shape"])
+        for key in ("split_rows", "split_checksums"):
+            shape[key] = tuple(shape[key])
+        return cls(
+            name=values["name"],
+            spec=JobSpec.from_dict(values["spec"]),
+            shape=DataShape(**shape),
+            dataset_dir=Path(values["dataset_dir"]),
+            job_dir=Path(values["job_dir"]),
+        )
+
+    @cached_property
+    def settings(self) -> CoreSettings:
+        """What the pure core needs."""
+        return self.spec.core_settings()
+
+    @cached_property
+    def model(self) -> Model:
+        """The model, ready to compute."""
+        return make_model(self.spec, self.shape.num_features, self.shape.num_outputs)
+
+    @cached_property
+    def key_space(self) -> KeySpace:
+        """The global key space of the model's tensors."""
+        return KeySpace(self.model.tensors())
+
+    @cached_property
+    def ranges(self) -> tuple[tuple[int, int], ...]:
+        """Key range [start, stop) of each partition."""
+        return self.key_space.partition_ranges(self.settings.num_partitions)
+
+    @cached_property
+    def grid(self) -> Grid:
+        """The grid of the reproducible sums."""
+        return Grid(self.settings.num_splits, self.key_space.block_keys)
+
+    @cached_property
+    def optimizer(self) -> Optimizer:
+        """The servers' update rule."""
+        return make_optimizer(optimizer_settings(self.spec))
+
+    @cached_property
+    def shares(self) -> tuple[int, ...]:
+        """Samples that each split draws at every clock."""
+        size = self.spec.batch_size
+        return batch_share("full" if size == "full" else int(size), self.shape.split_rows)
+
+    @property
+    def samples_per_clock(self) -> int:
+        """Samples of a clock over all splits."""
+        return sum(self.shares)
+
+    @cached_property
+    def sparse(self) -> bool:
+        """True where workers pull and push only the keys that their splits touch."""
+        return self.shape.sparse and self.key_space.has_feature_rows
+
+
+def optimizer_settings(spec: JobSpec) -> OptimizerSettings:
+    """Return the optimizer's part of the settings."""
+    return OptimizerSettings(
+        name=spec.optimizer,
+        learning_rate=spec.learning_rate,
+        l1=spec.l1,
+        l2=spec.l2,
+        momentum=spec.momentum,
+        beta1=spec.beta1,
+        beta2=spec.beta2,
+    )
+
+
+def model_options(spec: JobSpec) -> dict[str, Any]:
+    """Return the options of the settings' model, by the names that its class declares."""
+    known: dict[str, Any] = {
+        "hidden": tuple(int(size) for size in spec.hidden.split(",") if size.strip()),
+        "huber_delta": spec.huber_delta,
+    }
+    options = {name: known[name] for name in load_model(spec.model).options if name in known}
+    if spec.model_options:
+        options.update(json.loads(spec.model_options))
+    return options
+
+
+def make_model(spec: JobSpec, num_features: int, num_outputs: int) -> Model:
+    """Return the model that the settings name, for data of this shape."""
+    cls = load_model(spec.model)
+    return cls(num_features, num_outputs, intercept=spec.intercept, **model_options(spec))

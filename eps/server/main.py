@@ -1,0 +1,89 @@
+"""A server process: wiring of session, data plane and shell.
+
+Source: EPS §2.2, §5.2.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from typing import TYPE_CHECKING
+
+from eps.core import messages as m
+from eps.errors import EpsError, ProtocolError
+from eps.rpc.session import MemberSession
+from eps.runtime import Runtime
+from eps.server.shell import ServerShell
+from eps.van.api import Message, ReplyTo, Van
+from eps.van.grpc_van import GrpcVan
+from eps.van.memory import tune_malloc
+
+if TYPE_CHECKING:
+    from eps.supervisor.context import ContainerContext
+
+logger = logging.getLogger(__name__)
+
+READY_TIMEOUT_S = 60.0
+
+
+class Server:
+    """One server process."""
+
+    def __init__(self, context: ContainerContext, van: Van) -> None:
+        self._context = context
+        self._van = van
+        self._shell: ServerShell | None = None
+        self._ready = threading.Event()
+        self._ended = threading.Event()
+        self._exit_code = 0
+        self.name = context.container_id
+
+    def run(self) -> int:
+        """Register, serve until told to end, and return the exit code."""
+        listener = self._van.listen(self._handle)
+        assert self._context.master_address is not None
+        session = MemberSession(
+            self._context.master_address, self._context.container_id, listener.address, os.getpid()
+        )
+        welcome = session.open(self._on_order, self._on_session_end)()
+        self.name = welcome.name
+        self._shell = ServerShell(Runtime.from_json(welcome.job_json), self.name, self._van, session.report)
+        self._ready.set()
+        logger.info("S[%s] M ready at %s", self.name, listener.address)
+        self._ended.wait()
+        self._shell.close()
+        session.close()
+        listener.close()
+        return self._exit_code
+
+    def _handle(self, message: Message, reply: ReplyTo) -> None:
+        if not self._ready.wait(READY_TIMEOUT_S) or self._shell is None:
+            raise ProtocolError("this server is not ready")
+        self._shell.handle(message, reply)
+
+    def _on_order(self, order: m.Order) -> None:
+        if isinstance(order, m.Shutdown):
+            self._end(0, order.reason)
+            return
+        self._ready.wait()
+        assert self._shell is not None
+        self._shell.on_order(order)
+
+    def _on_session_end(self, error: EpsError | None) -> None:
+        if error is not None and not self._ended.is_set():
+            self._end(1, f"the job master is gone: {error}")
+
+    def _end(self, exit_code: int, reason: str) -> None:
+        logger.info("S[%s] M ends: %s", self.name, reason)
+        self._exit_code = exit_code
+        self._ended.set()
+        if not self._ready.is_set():
+            # Told to end before the welcome: nothing was begun that would need an orderly end.
+            os._exit(exit_code)
+
+
+def run(context: ContainerContext) -> int:
+    """Entry point of a server's container."""
+    tune_malloc()
+    return Server(context, GrpcVan()).run()

@@ -1,0 +1,382 @@
+"""A server's shell: takes data-plane messages and orders in, asks the pure state, does what it says on the arrays.
+
+One lock guards the state and the arrays: bytes are received and sent outside it, so that the next push arrives while the
+last is added.
+
+Source: EPS §2.2 Fig. 1c, §3.1.2 (server-to-server transmission), §3.2 Figs 6 and 9, §3.3 Fig. 12.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TypeVar
+
+import numpy as np
+
+from eps.core import messages as m
+from eps.core import server_events as s
+from eps.core.server_state import ServerState
+from eps.core.types import Address, MemberId
+from eps.errors import EpsError, ProtocolError, TransferError
+from eps.pb import data_pb2 as pb
+from eps.rpc import exchange as x
+from eps.runtime import Runtime
+from eps.server.initial import initial_values
+from eps.server.partition_store import PartitionStore, UpdateData, checksum_of
+from eps.server.peers import FollowerStream, Peers
+from eps.server.pending import PendingExchange, PullRequest, PushRequest, TransferRequest, key_of
+from eps.van.api import Message, ReplyTo, Van
+
+logger = logging.getLogger(__name__)
+
+PartT = TypeVar("PartT", x.PushPart, x.PullPart)
+
+#: Key sets that are remembered for each server; a worker whose set was forgotten sends it again.
+MOST_KEYSETS = 4096
+
+
+class ServerShell:
+    """State, arrays and connections of one server."""
+
+    def __init__(self, runtime: Runtime, name: MemberId, van: Van, report: Callable[[m.Report], None]) -> None:
+        self._runtime = runtime
+        self._state = ServerState(name, runtime.settings)
+        self._stores: dict[int, PartitionStore] = {}
+        self._keysets: OrderedDict[tuple[int, bytes], np.ndarray] = OrderedDict()
+        self._peers = Peers(van)
+        self._streams: dict[tuple[int, MemberId], FollowerStream] = {}
+        self._snapshots_sent: dict[tuple[int, int], m.PartitionSent] = {}
+        self._checksums: dict[tuple[int, int], str] = {}
+        self._last_update: dict[int, UpdateData] = {}
+        self._report = report
+        # Re-entrant: the answer of a forwarded request may be there before the request call returns.
+        self._lock = threading.RLock()
+
+    # ---- orders of the master
+
+    def on_order(self, order: m.Order) -> None:
+        """Take an order of the job master."""
+        match order:
+            case m.UpdateLists(plan_id, added):
+                with self._lock:
+                    self._state.addresses.update({entry.name: entry.address for entry in added})
+                self._report(m.ListsUpdated(self._state.name, plan_id))
+            case m.UpdateMembership(plan_id, membership):
+                with self._lock:
+                    self._state.addresses.update(membership.addresses)
+                self._step(s.MembershipArrived(plan_id, membership))
+            case m.SendPartitions():
+                self._step(s.SendOrdered(order))
+            case m.AbortPlan(plan_id):
+                self._step(s.PlanAborted(plan_id))
+            case m.ReleasePlan(plan_id, removed):
+                self._step(s.PlanReleaseOrdered(plan_id, removed))
+            case _:
+                logger.debug("order %s does not concern a server", type(order).__name__)
+
+    # ---- the data plane
+
+    def handle(self, message: Message, reply: ReplyTo) -> None:
+        """Take a data-plane message (on a thread of its connection)."""
+        header = x.parse_header(message)
+        match header.WhichOneof("kind"):
+            case "exchange":
+                self._on_exchange(header.exchange, message, reply)
+            case "snapshot":
+                self._on_snapshot(header, message, reply)
+            case "update":
+                update = header.update
+                event = s.UpdateArrived(
+                    TransferRequest(reply, header, message),
+                    update.plan_id,
+                    update.partition,
+                    update.sequence,
+                    update.clock,
+                    tuple(update.splits),
+                )
+                self._step(event)
+            case "promote":
+                part = header.promote
+                request = TransferRequest(reply, header, message)
+                self._step(s.PromoteArrived(request, part.plan_id, part.partition, part.sequence))
+            case "export_request":
+                self._on_export(header.export_request.partition, reply)
+            case kind:
+                raise ProtocolError(f"a server does not answer messages of kind {kind!r}")
+
+    def _on_exchange(self, exchange: pb.Exchange, message: Message, reply: ReplyTo) -> None:
+        pushes, pulls = x.parse_exchange(exchange, message.arrays)
+        pending = PendingExchange(reply, len(pushes) + len(pulls))
+        if not pending.missing:
+            raise ProtocolError("an exchange without a push or a pull")
+        for part in [*pushes, *pulls]:
+            if part.partition >= self._runtime.settings.num_partitions:
+                raise ProtocolError(
+                    f"a part for partition {part.partition}; the job has {self._runtime.settings.num_partitions}"
+                )
+        with self._lock:
+            for push in pushes:
+                known = self._with_keys(push)
+                request = PushRequest(pending, known or push)
+                if known is None:
+                    request.refuse(pb.Refusal(unknown_keyset=True))
+                else:
+                    self._execute(self._state.step(s.PushArrived(request, push.partition, push.clock, push.splits)))
+            for pull in pulls:
+                found = self._with_keys(pull)
+                wanted = PullRequest(pending, found or pull)
+                if found is None:
+                    wanted.refuse(pb.Refusal(unknown_keyset=True))
+                else:
+                    self._execute(self._state.step(s.PullArrived(wanted, pull.partition, pull.min_clock)))
+
+    def _with_keys(self, part: PartT) -> PartT | None:
+        """Return the part with its keys, or None where its key set is not known."""
+        if not part.keyset:
+            return part
+        name = key_of(part)
+        if part.keys is not None:
+            start, stop = self._runtime.ranges[part.partition]
+            if len(part.keys) and not (start <= part.keys[0] and part.keys[-1] < stop):
+                raise ProtocolError(f"keys outside [{start}, {stop}) of partition {part.partition}")
+            self._keysets[name] = part.keys
+            while len(self._keysets) > MOST_KEYSETS:
+                self._keysets.popitem(last=False)
+        elif name not in self._keysets:
+            return None
+        self._keysets.move_to_end(name)
+        return replace(part, keys=self._keysets[name])
+
+    def _on_snapshot(self, header: pb.DataHeader, message: Message, reply: ReplyTo) -> None:
+        part = header.snapshot
+        found = checksum_of(message.arrays)
+        if found != part.checksum:
+            raise TransferError(f"partition {part.partition} left with checksum {part.checksum} and arrived with {found}")
+        request = TransferRequest(reply, header, message, found)
+        self._step(
+            s.SnapshotArrived(
+                request,
+                part.plan_id,
+                part.partition,
+                part.sequence,
+                part.completed,
+                tuple(part.next_clock),
+                part.applied,
+                part.duplicates_refused,
+            )
+        )
+
+    def _on_export(self, partition: int, reply: ReplyTo) -> None:
+        with self._lock:
+            store = self._stores.get(partition)
+            if store is None:
+                raise ProtocolError(f"{self._state.name} does not hold partition {partition}")
+            values = store.export()
+            applied, lost, twice = store.ledger()
+            state = self._state.partitions[partition]
+            header = x.simple(
+                "export_reply",
+                clock=state.completed,
+                applied=applied,
+                duplicates_refused=state.duplicates_refused,
+                lost=lost,
+                applied_twice=twice,
+            )
+        reply.send(Message(header, (values,)))
+
+    # ---- doing
+
+    def _step(self, event: s.ServerEvent) -> None:
+        with self._lock:
+            self._execute(self._state.step(event))
+
+    def _execute(self, commands: list[s.ServerCommand]) -> None:
+        for command in commands:
+            try:
+                self._do(command)
+            except EpsError as error:
+                logger.exception("%s failed", type(command).__name__)
+                self._report(m.MemberFailed(self._state.name, type(error).__name__, str(error)))
+                raise
+
+    def _do(self, command: s.ServerCommand) -> None:
+        match command:
+            case s.Accumulate(request, partition, _, _, first_of_clock):
+                self._stores[partition].accumulate(_push(request).part, first_of_clock)
+            case s.StepPartition(partition, clock):
+                self._last_update[partition] = self._stores[partition].step(clock)
+            case s.ApplyPush(request, partition, clock, _):
+                self._last_update[partition] = self._stores[partition].apply_push(_push(request).part, clock)
+            case s.AckPush(request, partition, have, accepted):
+                _push(request).exchange.settle(x.PushAnswer(partition, have, accepted))
+            case s.AnswerPull(request, partition, clock):
+                self._answer_pull(request, partition, clock)
+            case s.Fail(request, why):
+                request.refuse(pb.Refusal(error=why))  # type: ignore[attr-defined]
+            case s.RefuseStale(request, _, current_version):
+                request.refuse(pb.Refusal(stale=True, current_version=current_version))  # type: ignore[attr-defined]
+            case s.Forward(request, _, to):
+                self._forward(request, to)
+            case s.CreatePartition(partition):
+                start, stop = self._runtime.ranges[partition]
+                self._stores[partition] = PartitionStore(
+                    self._runtime, partition, initial_values(self._runtime, start, stop)
+                )
+            case s.ReportToMaster(report):
+                self._report(report)
+            case _:
+                self._transfer(command)
+
+    def _answer_pull(self, request: object, partition: int, clock: int) -> None:
+        assert isinstance(request, PullRequest)
+        store, keys = self._stores[partition], request.part.keys
+        values, exponents = store.read(clock, None if keys is None else keys - store.start)
+        request.exchange.settle(x.PullAnswer(partition, clock, values, exponents))
+
+    def _forward(self, request: object, to: MemberId) -> None:
+        """Pass one part on to the partition's owner and relay what it says."""
+        assert isinstance(request, PushRequest | PullRequest)
+        pushes = [request.part] if isinstance(request, PushRequest) else []
+        pulls = [request.part] if isinstance(request, PullRequest) else []
+
+        def relay(future: object) -> None:
+            try:
+                pushed, pulled = x.parse_reply(future.result())  # type: ignore[attr-defined]
+                for answer in [*pushed, *pulled]:
+                    request.exchange.settle(answer)
+            except EpsError:
+                request.refuse(pb.Refusal(stale=True))
+            self._step(s.ForwardAnswered(request))
+
+        try:
+            connection = self._peers.to(self._address_of(to))
+            connection.request(x.build_exchange(0, pushes, pulls)).add_done_callback(relay)
+        except EpsError:
+            request.refuse(pb.Refusal(stale=True))
+            self._execute(self._state.step(s.ForwardAnswered(request)))
+
+    def _address_of(self, name: MemberId) -> Address:
+        address = self._state.addresses[name]
+        assert isinstance(address, Address)
+        return address
+
+    # ---- transfers
+
+    def _transfer(self, command: s.ServerCommand) -> None:
+        match command:
+            case s.SendSnapshot():
+                self._send_snapshot(command)
+            case s.SendUpdate():
+                self._send_update(command)
+            case s.SendPromote(plan_id, partition, to, sequence):
+                header = x.simple("promote", plan_id=plan_id, partition=partition, sequence=sequence)
+                self._stream(plan_id, to).send(lambda: Message(header))
+            case s.RepeatSnapshotReport(plan_id, partition, _):
+                sent = self._snapshots_sent.get((plan_id, partition))
+                if sent is not None:
+                    self._report(sent)
+            case s.StopSending(plan_id, _, to):
+                stream = self._streams.pop((plan_id, to), None)
+                if stream is not None:
+                    stream.stop()
+            case s.InstallSnapshot(request, partition):
+                assert isinstance(request, TransferRequest)
+                start, stop = self._runtime.ranges[partition]
+                store = PartitionStore(self._runtime, partition, np.zeros(stop - start, np.float32))
+                store.install(request.message.arrays)
+                self._stores[partition] = store
+                self._acknowledge(request)
+            case s.ReportCaughtUp(plan_id, partition, request):
+                if isinstance(request, TransferRequest):
+                    self._checksums[plan_id, partition] = request.checksum
+                checksum = self._checksums[plan_id, partition]
+                self._report(m.PartitionCaughtUp(self._state.name, plan_id, partition, checksum))
+            case s.ApplyUpdate(request, partition, clock, splits):
+                assert isinstance(request, TransferRequest)
+                update = _update_data(request)
+                self._stores[partition].apply_update(update, clock, splits)
+                self._last_update[partition] = update
+                self._acknowledge(request)
+            case s.DropUpdate(request):
+                assert isinstance(request, TransferRequest)
+                self._acknowledge(request)
+            case s.DropPartition(partition):
+                self._stores.pop(partition, None)
+                self._last_update.pop(partition, None)
+
+    def _stream(self, plan_id: int, to: MemberId) -> FollowerStream:
+        if (plan_id, to) not in self._streams:
+
+            def failed(error: EpsError) -> None:
+                logger.warning("sending to %s for plan %d failed: %s", to, plan_id, error)
+
+            self._streams[plan_id, to] = FollowerStream(self._peers, self._address_of(to), failed)
+        return self._streams[plan_id, to]
+
+    def _send_snapshot(self, command: s.SendSnapshot) -> None:
+        arrays, size_bytes = self._stores[command.partition].snapshot()
+        name, plan_id, partition = self._state.name, command.plan_id, command.partition
+        found: list[str] = []
+
+        def make() -> Message:
+            found.append(checksum_of(arrays))
+            header = x.simple(
+                "snapshot",
+                plan_id=plan_id,
+                partition=partition,
+                sequence=command.sequence,
+                completed=command.completed,
+                next_clock=command.next_clock,
+                applied=command.applied,
+                duplicates_refused=command.duplicates_refused,
+                checksum=found[0],
+            )
+            return Message(header, arrays)
+
+        def done() -> None:
+            sent = m.PartitionSent(name, plan_id, partition, size_bytes, found[0])
+            self._snapshots_sent[plan_id, partition] = sent
+            self._report(sent)
+
+        self._stream(plan_id, command.to).send(make, done)
+
+    def _send_update(self, command: s.SendUpdate) -> None:
+        update = self._last_update[command.partition]
+        header = x.simple(
+            "update",
+            plan_id=command.plan_id,
+            partition=command.partition,
+            sequence=command.sequence,
+            clock=command.clock,
+            splits=command.splits,
+            rate_scale=update.rate_scale,
+            sparse=update.keys is not None,
+        )
+        keys = () if update.keys is None else (update.keys,)
+        message = Message(header, (update.gradient, update.exponents, *keys))
+        self._stream(command.plan_id, command.to).send(lambda: message)
+
+    def _acknowledge(self, request: TransferRequest) -> None:
+        request.reply.send(Message(x.simple("done")))
+
+    def close(self) -> None:
+        """Stop sending and close the connections to other servers."""
+        for stream in self._streams.values():
+            stream.stop()
+        self._peers.close()
+
+
+def _push(request: object) -> PushRequest:
+    assert isinstance(request, PushRequest)
+    return request
+
+
+def _update_data(request: TransferRequest) -> UpdateData:
+    header, arrays = request.header.update, request.message.arrays
+    if len(arrays) != 2 + header.sparse:
+        raise ProtocolError(f"an update of partition {header.partition} came with {len(arrays)} arrays")
+    return UpdateData(arrays[0], arrays[2] if header.sparse else None, arrays[1], header.rate_scale)

@@ -1,0 +1,108 @@
+"""Files that are there whole or not at all: a temporary file beside the target, then a rename.  L2."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from eps.errors import StorageError
+
+#: Readable by the job's user only; a job directory holds a token and may hold private data.
+FILE_MODE = 0o600
+
+
+def sync_directory(path: Path) -> None:
+    """Make the names in a directory durable.
+
+    Raises
+    ------
+    StorageError
+        The directory cannot be opened or synced.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+    except OSError as error:
+        raise StorageError(f"{path}: cannot sync the directory: {error.strerror}") from error
+
+
+@contextmanager
+def atomic_writer(path: Path, *, mode: int = FILE_MODE, sync: bool = True) -> Iterator[BinaryIO]:
+    """Give a file to write; it takes the place of ``path`` when the block ends without an exception.
+
+    Parameters
+    ----------
+    path : Path
+        Its directory must exist.
+    mode : int
+        Permissions of the file.
+    sync : bool
+        Return only when file and name would survive a loss of power.
+
+    Raises
+    ------
+    StorageError
+        The file cannot be written; ``path`` is as it was.
+    """
+    temporary: str | None = None
+    try:
+        fd, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
+        with os.fdopen(fd, "wb") as file:
+            os.fchmod(fd, mode)
+            yield file
+            file.flush()
+            if sync:
+                os.fsync(fd)
+        os.replace(temporary, path)
+        temporary = None
+        if sync:
+            sync_directory(path.parent)
+    except StorageError:
+        raise
+    except OSError as error:
+        raise StorageError(f"{path}: cannot be written: {error.strerror or error}") from error
+    finally:
+        if temporary is not None:
+            with suppress(OSError):
+                os.unlink(temporary)
+
+
+def write_bytes_atomic(path: Path, data: bytes, *, mode: int = FILE_MODE, sync: bool = True) -> None:
+    """Write ``data`` to ``path``, whole or not at all; see :func:`atomic_writer`."""
+    with atomic_writer(path, mode=mode, sync=sync) as file:
+        file.write(data)
+
+
+def write_json_atomic(path: Path, value: Any, *, mode: int = FILE_MODE, sync: bool = True) -> None:
+    """Write ``value`` as JSON to ``path``, whole or not at all; see :func:`atomic_writer`."""
+    text = json.dumps(value, indent=1, sort_keys=True)
+    write_bytes_atomic(path, text.encode("utf-8") + b"\n", mode=mode, sync=sync)
+
+
+def read_json(path: Path) -> Mapping[str, Any] | None:
+    """Return the object in the JSON file ``path``, or None if there is no such file.
+
+    Raises
+    ------
+    StorageError
+        The file cannot be read, or holds something other than one JSON object.
+    """
+    try:
+        value = json.loads(path.read_bytes())
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise StorageError(f"{path}: cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise StorageError(f"{path}: is not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise StorageError(f"{path}: holds a {type(value).__name__}, but must hold an object")
+    return value

@@ -1,0 +1,349 @@
+"""Where jobs live on disk: ``EPS_HOME``, one directory per job, and the lock that says whether it runs.  L2.
+
+::
+
+    EPS_HOME (default ~/.eps)
+    ├── cache/                    prepared data sets, shared by all jobs
+    └── jobs/NAME/
+        ├── lock                  locked (flock) for as long as the job runs
+        ├── token                 what a caller must present to this job
+        ├── job.json              the job's settings
+        ├── supervisor.json       {"pid"}
+        ├── master.json           where the job master listens
+        ├── journal.jsonl         what the job master decided
+        ├── logs/                 one file per process
+        ├── containers/ID/        scratch space of a container; gone when it ends
+        ├── report.json           what the job measured
+        ├── model.npz             the trained model
+        └── ended.json            how it ended: {"state", "exit_code", "reason", "time_s"}
+
+A lock, and not a pid, says that a job runs: the kernel drops it with its last holder, however that ends, and pids are
+used again.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import secrets
+import shutil
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from eps.errors import ConfigError, JobExistsError, JobNotFoundError, StorageError
+from eps.storage.atomic import read_json, write_bytes_atomic
+
+DIRECTORY_MODE = 0o700
+TOKEN_BYTES = 16
+LOCK_ATTEMPTS = 20
+_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}", re.ASCII)
+
+
+def eps_home(environ: Mapping[str, str] = os.environ) -> Path:
+    """Return the directory of everything that EPS keeps: ``EPS_HOME``, or ``~/.eps``; absolute."""
+    return Path(environ.get("EPS_HOME") or Path.home() / ".eps").expanduser().absolute()
+
+
+def check_job_name(name: str) -> str:
+    """Return ``name`` if a job may have it.
+
+    Raises
+    ------
+    ConfigError
+        It is not 1 to 64 letters, digits, dots, underscores and dashes, or begins with a dot.
+    """
+    if not _NAME.fullmatch(name):
+        raise ConfigError(
+            f"job name {name!r}: must be 1 to 64 letters, digits, '.', '_' and '-', and not begin with '.'"
+        )
+    return name
+
+
+def _try_lock(fd: int, kind: int) -> bool:
+    try:
+        fcntl.flock(fd, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+class JobLock:
+    """The lock of a running job, held by an open file.
+
+    Every process that has inherited the open file holds it, so the client that creates a job hands it to the supervisor
+    with no moment between in which nobody has it.
+
+    Parameters
+    ----------
+    path : Path
+        The job's lock file, created if need be.
+    handed_fd : int, optional
+        The open file, where another process has locked it for this one.
+
+    Raises
+    ------
+    JobExistsError
+        Somebody else holds it.
+    ConfigError
+        ``handed_fd`` is another file.
+    """
+
+    def __init__(self, path: Path, handed_fd: int = -1) -> None:
+        self.path = path
+        if handed_fd >= 0:
+            os.set_inheritable(handed_fd, False)
+            if not os.path.samestat(os.fstat(handed_fd), os.stat(path)):
+                raise ConfigError(f"descriptor {handed_fd} is not {path}")
+            self._fd = handed_fd
+        else:
+            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        for _ in range(LOCK_ATTEMPTS):
+            if _try_lock(self._fd, fcntl.LOCK_EX):
+                return
+            # It may be :meth:`JobDir.is_running` that holds it, for an instant.
+            time.sleep(0.001)
+        self.close()
+        raise JobExistsError(f"job {path.parent.name!r} is running: {path} is locked")
+
+    def fileno(self) -> int:
+        """Return the descriptor that holds the lock."""
+        return self._fd
+
+    def close(self) -> None:
+        """Close this process's hold; the lock lives on where the file was handed over.  Harmless when repeated."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def __enter__(self) -> JobLock:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+@dataclass(frozen=True)
+class JobDir:
+    """The directory of one job: where each file of it is."""
+
+    path: Path
+
+    @property
+    def name(self) -> str:
+        """The job's name."""
+        return self.path.name
+
+    @property
+    def lock(self) -> Path:
+        """Locked while the job runs."""
+        return self.path / "lock"
+
+    @property
+    def token(self) -> Path:
+        """What a caller must present."""
+        return self.path / "token"
+
+    @property
+    def job_json(self) -> Path:
+        """The job's settings."""
+        return self.path / "job.json"
+
+    @property
+    def supervisor_json(self) -> Path:
+        """The supervisor's pid."""
+        return self.path / "supervisor.json"
+
+    @property
+    def master_json(self) -> Path:
+        """Where the job master listens."""
+        return self.path / "master.json"
+
+    @property
+    def journal(self) -> Path:
+        """What the job master decided."""
+        return self.path / "journal.jsonl"
+
+    @property
+    def logs(self) -> Path:
+        """One file per process."""
+        return self.path / "logs"
+
+    @property
+    def containers(self) -> Path:
+        """Scratch space of the containers that run."""
+        return self.path / "containers"
+
+    @property
+    def report(self) -> Path:
+        """What the job measured."""
+        return self.path / "report.json"
+
+    @property
+    def model(self) -> Path:
+        """The trained model."""
+        return self.path / "model.npz"
+
+    @property
+    def ended_json(self) -> Path:
+        """How the job ended."""
+        return self.path / "ended.json"
+
+    def log(self, name: str) -> Path:
+        """Return the log file of a process: a container id, ``master`` or ``supervisor``."""
+        return self.logs / f"{name}.log"
+
+    def scratch(self, container_id: str) -> Path:
+        """Return the scratch directory of a container."""
+        return self.containers / container_id
+
+    def is_running(self) -> bool:
+        """Return whether the job's supervisor lives.
+
+        Raises
+        ------
+        StorageError
+            The lock cannot be looked at.
+        """
+        try:
+            fd = os.open(self.lock, os.O_RDONLY | os.O_CLOEXEC)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError as error:
+            raise StorageError(f"{self.lock}: cannot be read: {error.strerror}") from error
+        try:
+            return not _try_lock(fd, fcntl.LOCK_SH)
+        finally:
+            os.close(fd)
+
+    def ended(self) -> Mapping[str, Any] | None:
+        """Return how the job ended; None while it runs, and where its supervisor was killed outright."""
+        return read_json(self.ended_json)
+
+    def read_token(self) -> str:
+        """Return the job's token.
+
+        Raises
+        ------
+        StorageError
+            It cannot be read.
+        """
+        try:
+            return self.token.read_text(encoding="ascii").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise StorageError(f"{self.token}: cannot be read: {error}") from error
+
+
+def jobs_dir(home: Path | None = None) -> Path:
+    """Return the directory of all jobs."""
+    return (home or eps_home()) / "jobs"
+
+
+def cache_dir(home: Path | None = None) -> Path:
+    """Return the directory of prepared data sets, created if need be.
+
+    Raises
+    ------
+    StorageError
+        It cannot be created.
+    """
+    path = (home or eps_home()) / "cache"
+    _make(path)
+    return path
+
+
+def create_job_dir(name: str, home: Path | None = None) -> tuple[JobDir, JobLock]:
+    """Make the directory of a new job, in the place of a finished one of that name.
+
+    Parameters
+    ----------
+    name : str
+        See :func:`check_job_name`.
+    home : Path, optional
+        Default: :func:`eps_home`.
+
+    Returns
+    -------
+    JobDir, JobLock
+        The lock is held: the job counts as running until its last holder closes it.  Hand it to
+        :func:`eps.supervisor.start.start_supervisor`, then close it.
+
+    Raises
+    ------
+    ConfigError
+        The name cannot be used.
+    JobExistsError
+        A job of that name is running.
+    StorageError
+        The directory cannot be made.
+    """
+    check_job_name(name)
+    root = jobs_dir(home)
+    _make(root)
+    job = JobDir(root / name)
+    # Two that create the same job at once take turns, so that neither removes what the other has just made.
+    fd = os.open(root / ".create.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        if job.is_running():
+            raise JobExistsError(f"job {name!r} is running: end it or choose another name")
+        try:
+            if job.path.is_symlink() or job.path.is_file():
+                job.path.unlink()
+            elif job.path.exists():
+                shutil.rmtree(job.path)
+        except OSError as error:
+            raise StorageError(f"{job.path}: the finished job cannot be replaced: {error}") from error
+        _make(job.path)
+        lock = JobLock(job.lock)
+        try:
+            _make(job.logs)
+            _make(job.containers)
+            write_bytes_atomic(job.token, secrets.token_hex(TOKEN_BYTES).encode("ascii") + b"\n", sync=False)
+        except BaseException:
+            lock.close()
+            raise
+        return job, lock
+    finally:
+        os.close(fd)
+
+
+def find_job(name: str, home: Path | None = None) -> JobDir:
+    """Return the directory of a job that runs or has run.
+
+    Raises
+    ------
+    ConfigError
+        No job can have that name.
+    JobNotFoundError
+        There is none.
+    """
+    check_job_name(name)
+    job = JobDir(jobs_dir(home) / name)
+    if not job.path.is_dir():
+        raise JobNotFoundError(f"no job {name!r} in {job.path.parent}")
+    return job
+
+
+def list_jobs(home: Path | None = None) -> list[JobDir]:
+    """Return every job that runs or has run, by name."""
+    found: list[JobDir] = []
+    with suppress(FileNotFoundError, NotADirectoryError):
+        for entry in jobs_dir(home).iterdir():
+            if _NAME.fullmatch(entry.name) and entry.is_dir():
+                found.append(JobDir(entry))
+    return sorted(found, key=lambda job: job.name)
+
+
+def _make(path: Path) -> None:
+    try:
+        path.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
+    except OSError as error:
+        raise StorageError(f"{path}: cannot be made: {error.strerror}") from error

@@ -1,0 +1,80 @@
+"""``python -m eps.supervisor JOB_DIR``: run the supervisor of one job; its exit code is the job's."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TextIO
+
+from eps.errors import EpsError
+from eps.storage.atomic import write_json_atomic
+from eps.storage.jobdir import JobDir, JobLock
+from eps.supervisor.context import ENTRY_POINTS
+from eps.supervisor.environment import PRELOAD, num_threads, preload, prepare_environment
+
+#: Exit code of a supervisor that could not begin.
+CANNOT_START = 2
+
+
+def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """Return the command line's values."""
+    parser = argparse.ArgumentParser(prog="python -m eps.supervisor", description="Own the processes of one job.")
+    parser.add_argument("job_dir", type=Path, metavar="JOB_DIR", help="the job's directory")
+    parser.add_argument("--tied-fd", type=int, metavar="N", help="read end of a pipe: its end of file ends the job")
+    parser.add_argument("--lock-fd", type=int, metavar="N", default=-1, help="the open lock file, already locked")
+    parser.add_argument("--preload", metavar="MODULES", default=",".join(PRELOAD), help="joined by commas")
+    parser.add_argument(
+        "--entry", action="append", default=[], metavar="ROLE=MODULE:FUNCTION", help="run this for a role instead"
+    )
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the supervisor and return its exit code."""
+    arguments = parse_arguments(argv)
+    prepare_environment(os.environ)
+    for stream in (sys.stdout, sys.stderr):
+        _line_buffered(stream)
+    entry_points = dict(ENTRY_POINTS)
+    entry_points.update(text.split("=", 1) for text in arguments.entry)
+    job = JobDir(arguments.job_dir.absolute())
+    try:
+        # Held until this process is gone: nobody closes it.
+        lock = JobLock(job.lock, arguments.lock_fd)
+        if arguments.tied_fd is not None:
+            os.set_inheritable(arguments.tied_fd, False)
+        write_json_atomic(job.supervisor_json, {"pid": os.getpid()}, sync=False)
+        job.ended_json.unlink(missing_ok=True)
+    except (EpsError, OSError) as error:
+        print(f"eps.supervisor: {error}", file=sys.stderr)
+        return CANNOT_START
+    modules = [name for name in arguments.preload.split(",") if name]
+    modules += sorted({entry.partition(":")[0] for entry in entry_points.values()})
+    for failure in preload(modules):
+        print(f"eps.supervisor: {failure}", file=sys.stderr)
+    if num_threads() > 1:
+        print(
+            f"eps.supervisor: {num_threads()} threads after the imports: a lock that one of them holds now "
+            "would stay locked in every child",
+            file=sys.stderr,
+        )
+
+    from eps.supervisor.loop import Supervisor
+
+    try:
+        return Supervisor(job, entry_points, arguments.tied_fd).run()
+    finally:
+        lock.close()
+
+
+def _line_buffered(stream: TextIO) -> None:
+    reconfigure = getattr(stream, "reconfigure", None)
+    if reconfigure is not None:
+        reconfigure(line_buffering=True, errors="backslashreplace")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

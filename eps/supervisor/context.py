@@ -1,0 +1,37 @@
+"""What a forked process is told about itself.  L1."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+#: Role, and container id, of the job master.
+MASTER = "master"
+
+#: Function that each role runs: ``module:function``, called with its :class:`ContainerContext`.  It returns an exit
+#: code, or None for 0; an exception is written to the container's log and ends the process with 1.
+ENTRY_POINTS: Mapping[str, str] = {
+    MASTER: "eps.master.main:run",
+    "server": "eps.server.main:run",
+    "worker": "eps.worker.main:run",
+}
+
+
+@dataclass(frozen=True)
+class ContainerContext:
+    """What an entry function gets."""
+
+    #: Absolute.
+    job_dir: Path
+    #: ``master``, ``server`` or ``worker``.
+    role: str
+    container_id: str
+    #: ``host:port`` of the job master's control plane, from ``EPS_MASTER_ADDRESS``; None for the master.
+    master_address: str | None = None
+    #: Open descriptor of the channel to the supervisor; the master has it, nobody else.
+    supervisor_fd: int | None = None
+    #: What the launch request asked to set, already in ``os.environ``.
+    env: Mapping[str, str] = field(default_factory=dict)
+    #: The container's own directory; removed when the container ends.
+    scratch_dir: Path | None = None

@@ -1,0 +1,306 @@
+"""Messages as frames of at most a MiB, and back.  L2, pure: no sockets, no threads.
+
+A message is laid out once: description, header bytes, then the payload: the arrays, each on a 64-byte boundary of it.
+That image is cut into frames; every frame carries the request id, so frames of several messages may interleave::
+
+    frame        magic "EPSV" | version u8 | kind u8 | flags u16 | request id u64 | body bytes u32 | reserved u32
+                 then the body: a piece of the image, in order
+    flags        1: first frame of the message
+    description  header bytes u32 | arrays u32 | payload bytes u64, then per array:
+                 type u8 | dimensions u8 | reserved u16 | reserved u32 | 4 lengths u64 (unused ones are 0)
+
+All of it is little-endian.  Description and header lie in the first frame as a whole, so that everything is checked
+before memory is reserved for the payload.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+import struct
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from eps.errors import FrameError, ProtocolError
+from eps.van.api import (
+    ALIGNMENT_BYTES,
+    ARRAY_DESCRIPTION_BYTES,
+    DTYPES,
+    MAX_DIMS,
+    MAX_FRAME_BYTES,
+    Limits,
+    Message,
+    aligned_empty,
+)
+
+MAGIC = b"EPSV"
+VERSION = 1
+
+FRAME_HEADER = struct.Struct("<4sBBHQII")
+_DESCRIPTION = struct.Struct("<IIQ")
+_ARRAY = struct.Struct("<BBHI4Q")
+assert _ARRAY.size == ARRAY_DESCRIPTION_BYTES
+_HEAD_START = FRAME_HEADER.size + _DESCRIPTION.size
+_MAX_BODY_BYTES = MAX_FRAME_BYTES - FRAME_HEADER.size
+_FIRST = 1
+_DTYPE_NUMBERS: dict[np.dtype[Any], int] = {dtype: number for number, dtype in enumerate(DTYPES)}
+_PADDING = bytes(ALIGNMENT_BYTES)
+# Above it a copy is worth letting other threads run meanwhile, which NumPy does and a memoryview does not.
+_COPY_UNLOCKED_BYTES = 16 * 1024
+
+
+class Kind(enum.IntEnum):
+    """What a message is for."""
+
+    #: A listener's first message on a connection: it takes requests.
+    HELLO = 0
+    REQUEST = 1
+    REPLY = 2
+    #: A reply whose header is an encoded error.
+    ERROR = 3
+
+
+class Received(NamedTuple):
+    """A whole message, as it came."""
+
+    kind: Kind
+    request_id: int
+    message: Message
+
+
+def check_message(message: Message, limits: Limits) -> int:
+    """Refuse a message that the peer would refuse, where the mistake was made.
+
+    Returns
+    -------
+    int
+        Length of the message's image in bytes, frame headers not counted.
+
+    Raises
+    ------
+    ProtocolError
+        The message is not one that a van carries.
+    """
+    header_bytes, num_arrays = len(message.header), len(message.arrays)
+    if header_bytes > limits.max_header_bytes:
+        raise ProtocolError(f"the header is {header_bytes} bytes, but must be at most {limits.max_header_bytes}")
+    if num_arrays > limits.max_arrays:
+        raise ProtocolError(f"{num_arrays} arrays, but a message carries at most {limits.max_arrays}")
+    payload_bytes = 0
+    for array in message.arrays:
+        if array.dtype not in _DTYPE_NUMBERS:
+            raise ProtocolError(f"array type {array.dtype} is not one of {', '.join(map(str, DTYPES))}")
+        if array.ndim > MAX_DIMS:
+            raise ProtocolError(f"array of shape {array.shape} has more than {MAX_DIMS} dimensions")
+        if not array.flags.c_contiguous:
+            raise ProtocolError(f"array of shape {array.shape} and strides {array.strides} is not C-contiguous")
+        payload_bytes += -payload_bytes % ALIGNMENT_BYTES + array.nbytes
+    image_bytes = _DESCRIPTION.size + num_arrays * _ARRAY.size + header_bytes + payload_bytes
+    if image_bytes > limits.max_message_bytes:
+        raise ProtocolError(f"the message is {image_bytes} bytes, but must be at most {limits.max_message_bytes}")
+    return image_bytes
+
+
+def encode(message: Message, request_id: int, kind: Kind) -> Iterable[bytes]:
+    """Return the frames of ``message``: a tuple where it fits into one, else an iterator that builds each when asked.
+
+    Parameters
+    ----------
+    message : Message
+        Passed by :func:`check_message`.
+    request_id : int
+        0 <= id < 2**64; links a reply to its request.
+    """
+    descriptions = []
+    payload: list[bytes | memoryview] = []
+    payload_bytes = 0
+    for array in message.arrays:
+        shape = array.shape
+        lengths = (*shape, *(0,) * (MAX_DIMS - len(shape)))
+        descriptions.append(_ARRAY.pack(_DTYPE_NUMBERS[array.dtype], len(shape), 0, 0, *lengths))
+        padding_bytes = -payload_bytes % ALIGNMENT_BYTES
+        if padding_bytes:
+            payload.append(_PADDING[:padding_bytes])
+        if array.nbytes:
+            payload.append(array.reshape(-1).view(np.uint8).data)
+        payload_bytes += padding_bytes + array.nbytes
+    description = _DESCRIPTION.pack(len(message.header), len(descriptions), payload_bytes)
+    head = b"".join((description, *descriptions, message.header))
+    body_bytes = len(head) + payload_bytes
+    if body_bytes <= _MAX_BODY_BYTES:
+        return (b"".join((FRAME_HEADER.pack(MAGIC, VERSION, kind, _FIRST, request_id, body_bytes, 0), head, *payload)),)
+    return _encode_long([head, *payload], request_id, kind)
+
+
+def _encode_long(image: list[bytes | memoryview], request_id: int, kind: Kind) -> Iterator[bytes]:
+    flags = _FIRST
+    for body_bytes, body in _bodies(image):
+        yield b"".join((FRAME_HEADER.pack(MAGIC, VERSION, kind, flags, request_id, body_bytes, 0), *body))
+        flags = 0
+
+
+def _bodies(image: list[bytes | memoryview]) -> Iterator[tuple[int, list[bytes | memoryview]]]:
+    body: list[bytes | memoryview] = []
+    room = _MAX_BODY_BYTES
+    for piece in image:
+        start = 0
+        while start < len(piece):
+            taken = piece[start : start + room]
+            body.append(taken)
+            start += len(taken)
+            room -= len(taken)
+            if room == 0:
+                yield _MAX_BODY_BYTES, body
+                body, room = [], _MAX_BODY_BYTES
+    if body:
+        yield _MAX_BODY_BYTES - room, body
+
+
+class _Partial:
+    """A message whose description has come, and the memory that the rest goes into."""
+
+    __slots__ = ("header", "kind", "payload", "received_bytes", "size_bytes", "views")
+
+    def __init__(self, kind: Kind, frame: bytes, limits: Limits, room_bytes: int) -> None:
+        if len(frame) < _HEAD_START:
+            raise FrameError(f"a first frame of {len(frame)} bytes has no description")
+        header_bytes, num_arrays, payload_bytes = _DESCRIPTION.unpack_from(frame, FRAME_HEADER.size)
+        if header_bytes > limits.max_header_bytes:
+            raise FrameError(f"a header of {header_bytes} bytes, but {limits.max_header_bytes} is the limit")
+        if num_arrays > limits.max_arrays:
+            raise FrameError(f"{num_arrays} arrays, but {limits.max_arrays} is the limit")
+        header_start = _HEAD_START + num_arrays * _ARRAY.size
+        payload_start = header_start + header_bytes
+        if payload_start > len(frame):
+            raise FrameError(f"description and header need {payload_start} bytes, but the frame has {len(frame)}")
+        self.size_bytes = payload_start - FRAME_HEADER.size + payload_bytes
+        if self.size_bytes > room_bytes:
+            raise FrameError(
+                f"a message of {self.size_bytes} bytes, but {limits.max_message_bytes} is the limit for all messages "
+                f"that are incomplete, and {room_bytes} bytes are left"
+            )
+        self.kind = kind
+        self.header = frame[header_start:payload_start]
+        views = []
+        end = 0
+        for start in range(_HEAD_START, header_start, _ARRAY.size):
+            dtype, shape, size_bytes = _read_array(frame, start)
+            end += -end % ALIGNMENT_BYTES
+            views.append((shape, dtype, end))
+            end += size_bytes
+        if payload_bytes != end:
+            raise FrameError(f"a payload of {payload_bytes} bytes, but its arrays need {end}")
+        self.payload = aligned_empty(payload_bytes)
+        self.views = views
+        self.received_bytes = 0
+        self.take(frame, payload_start)
+
+    def take(self, frame: bytes, start: int) -> None:
+        """Take the next piece of the payload: what ``frame`` holds from ``start``."""
+        piece_bytes = len(frame) - start
+        end = self.received_bytes + piece_bytes
+        if end > len(self.payload):
+            raise FrameError(f"the payload is {len(self.payload)} bytes, but {end} came")
+        if piece_bytes > _COPY_UNLOCKED_BYTES:
+            self.payload[self.received_bytes : end] = np.frombuffer(frame, np.uint8, offset=start)
+        elif piece_bytes:
+            self.payload.data[self.received_bytes : end] = memoryview(frame)[start:]
+        self.received_bytes = end
+
+    def message(self) -> Message | None:
+        """Return the message if it is whole."""
+        if self.received_bytes != len(self.payload):
+            return None
+        return Message(
+            self.header,
+            tuple([np.ndarray(shape, dtype, self.payload, offset) for shape, dtype, offset in self.views]),
+        )
+
+
+def _read_array(frame: bytes, offset: int) -> tuple[np.dtype[Any], tuple[int, ...], int]:
+    number, ndim, zero_a, zero_b, *lengths = _ARRAY.unpack_from(frame, offset)
+    if number >= len(DTYPES):
+        raise FrameError(f"array type {number} is not one of 0 to {len(DTYPES) - 1}")
+    if ndim > MAX_DIMS:
+        raise FrameError(f"an array has {ndim} dimensions, but {MAX_DIMS} is the limit")
+    if zero_a or zero_b or any(lengths[ndim:]):
+        raise FrameError("unused fields of an array's description must be 0")
+    dtype = DTYPES[number]
+    shape = tuple(lengths[:ndim])
+    size_bytes = math.prod(shape) * dtype.itemsize
+    # A length of 0 makes an array of no bytes whatever the others are; NumPy multiplies those all the same.
+    if size_bytes == 0 and math.prod([max(length, 1) for length in shape]) * dtype.itemsize >= 1 << 62:
+        raise FrameError(f"an array of shape {shape} is beyond any memory")
+    return dtype, shape, size_bytes
+
+
+class Decoder:
+    """Puts the messages of one connection together; not thread-safe.
+
+    After a FrameError the stream has no meaning any more and its connection is to be closed.
+
+    Parameters
+    ----------
+    limits : Limits
+        Checked against what a frame announces, before memory is reserved for it.
+    kinds : iterable of Kind
+        The kinds that this end may receive.
+    """
+
+    def __init__(self, limits: Limits, kinds: Iterable[Kind] = tuple(Kind)) -> None:
+        self._limits = limits
+        self._kinds = {int(kind): kind for kind in kinds}
+        self._partial: dict[int, _Partial] = {}
+
+    def feed(self, frame: bytes) -> Received | None:
+        """Take one whole frame; return the message that it completes, if it does.
+
+        Raises
+        ------
+        FrameError
+            ``frame`` is not a frame, does not fit what came before, or breaks a limit.
+        """
+        if not FRAME_HEADER.size < len(frame) <= MAX_FRAME_BYTES:
+            raise FrameError(
+                f"a frame of {len(frame)} bytes, but it must be longer than its header of {FRAME_HEADER.size} bytes "
+                f"and have at most {MAX_FRAME_BYTES} bytes"
+            )
+        magic, version, number, flags, request_id, body_bytes, zero = FRAME_HEADER.unpack_from(frame)
+        if magic != MAGIC:
+            raise FrameError(f"a frame starts with {magic!r}, but must start with {MAGIC!r}")
+        if version != VERSION:
+            raise FrameError(f"a frame of version {version}, but this end speaks version {VERSION}")
+        kind = self._kinds.get(number)
+        if kind is None:
+            raise FrameError(f"kind {number} is not one that this end receives")
+        if flags & ~_FIRST or zero:
+            raise FrameError(f"unknown flags {flags} or reserved field {zero}")
+        if body_bytes != len(frame) - FRAME_HEADER.size:
+            raise FrameError(f"a body of {body_bytes} bytes is announced, but {len(frame) - FRAME_HEADER.size} came")
+        partial = self._partial.get(request_id)
+        if flags & _FIRST:
+            if partial is not None:
+                raise FrameError(f"message {request_id} starts again before it is complete")
+            partial = _Partial(kind, frame, self._limits, self._room_bytes())
+        elif partial is None:
+            raise FrameError(f"message {request_id} goes on, but did not start")
+        elif partial.kind is not kind:
+            raise FrameError(f"message {request_id} changes from kind {partial.kind} to {kind}")
+        else:
+            partial.take(frame, FRAME_HEADER.size)
+        message = partial.message()
+        if message is not None:
+            self._partial.pop(request_id, None)
+            return Received(kind, request_id, message)
+        if flags & _FIRST and len(self._partial) >= self._limits.max_partial_messages:
+            raise FrameError(f"more than {self._limits.max_partial_messages} messages are incomplete at the same time")
+        self._partial[request_id] = partial
+        return None
+
+    def _room_bytes(self) -> int:
+        room_bytes = self._limits.max_message_bytes
+        for other in self._partial.values():
+            room_bytes -= other.size_bytes
+        return room_bytes

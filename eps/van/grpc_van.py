@@ -1,0 +1,334 @@
+"""The data plane over gRPC: one bidirectional stream of raw frames per connection.  L2.
+
+Frames cross as the bytes they are (no protobuf, no serialisers).  Each connection has a TCP connection of its own, and
+at either end one thread that reads and one that writes.
+"""
+
+from __future__ import annotations
+
+import hmac
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from concurrent import futures
+from concurrent.futures import Future
+from functools import partial
+from typing import Any
+
+import grpc
+
+from eps.core.types import Address
+from eps.errors import DeadlineError, EpsError, FrameError, PeerUnavailableError, ProtocolError
+from eps.rpc import call as rpc
+from eps.rpc.error_codec import decode_error, encode_error
+from eps.van.api import Handler, Limits, Message
+from eps.van.frames import Decoder, Kind, Received, check_message, encode
+from eps.van.outbox import Outbox
+from eps.van.pending import PendingRequests, Reply, handle
+
+logger = logging.getLogger(__name__)
+
+#: The one method; its messages are frames.
+METHOD = "/eps.van/Stream"
+_TOKEN_KEY = "eps-token"
+_JOIN_S = 5.0
+# What a reader may send itself; well below a frame.
+_INLINE_BYTES = 64 * 1024
+
+
+class GrpcVan:
+    """A van over gRPC.
+
+    Parameters
+    ----------
+    token : str, optional
+        Sent when connecting, and asked of whoever connects to a listener of this van.
+    limits : Limits, optional
+    max_connections : int
+        To one listener; a further one is refused.
+    """
+
+    def __init__(self, token: str | None = None, limits: Limits | None = None, max_connections: int = 1024) -> None:
+        self._token = token
+        self._limits = limits or Limits()
+        self._max_connections = max_connections
+
+    def listen(self, handler: Handler, host: str = "127.0.0.1", port: int = 0) -> GrpcListener:
+        """Take connections."""
+        return GrpcListener(handler, host, port, self._token, self._limits, self._max_connections)
+
+    def connect(self, address: Address, timeout_s: float = 10.0) -> GrpcConnection:
+        """Connect to a listener; a refused connection fails at once, whatever ``timeout_s`` is."""
+        return GrpcConnection(address, self._token, self._limits, timeout_s)
+
+
+class GrpcConnection:
+    """The requesting end of a stream."""
+
+    def __init__(self, address: Address, token: str | None, limits: Limits, timeout_s: float) -> None:
+        self._address = address
+        self._limits = limits
+        self._pending = PendingRequests()
+        self._outbox = Outbox(limits)
+        self._greeted = threading.Event()
+        self._refusal: EpsError | None = None
+        self._channel = rpc.channel(address)
+        channel: Any = self._channel
+        stream = channel.stream_stream(METHOD)
+        metadata = () if token is None else ((_TOKEN_KEY, token),)
+        self._call = stream(iter(self._outbox), metadata=metadata)
+        self._reader = threading.Thread(target=self._read, name=f"eps-van-read-{address}", daemon=True)
+        self._reader.start()
+        if not self._greeted.wait(timeout_s):
+            self.close()
+            raise PeerUnavailableError(f"{address} did not answer within {timeout_s} s")
+        if self._refusal is not None:
+            self.close()
+            raise self._refusal
+
+    @property
+    def closed(self) -> bool:
+        """True once the connection is closed or known to be broken."""
+        return self._pending.closed
+
+    def request(self, message: Message) -> Future[Message]:
+        """Send a request."""
+        size_bytes = check_message(message, self._limits)
+        request_id, future = self._pending.add()
+        try:
+            # Where it is closed in the meantime, the future fails with the other outstanding ones.
+            self._outbox.put(message, size_bytes, request_id, Kind.REQUEST)
+        except DeadlineError:
+            self._pending.withdraw(request_id)
+            raise
+        return future
+
+    def close(self) -> None:
+        """Fail what is outstanding and give everything back."""
+        self._pending.fail_all(f"the connection to {self._address} was closed")
+        self._outbox.close()
+        self._call.cancel()
+        if self._reader is not threading.current_thread():
+            self._reader.join(_JOIN_S)
+        self._channel.close()
+
+    def _read(self) -> None:
+        decoder = Decoder(self._limits, (Kind.HELLO, Kind.REPLY, Kind.ERROR))
+        error: EpsError = PeerUnavailableError(f"{self._address} ended the connection")
+        try:
+            for frame in self._call:
+                received = decoder.feed(frame)
+                if received is not None:
+                    self._take(received)
+        except grpc.RpcError as rpc_error:
+            error = rpc.error_of(rpc_error, f"connection to {self._address}")
+        except FrameError as frame_error:
+            logger.warning("%s sent what is not a frame: %s", self._address, frame_error)
+            error = frame_error
+            self._call.cancel()
+        self._pending.fail_all(str(error))
+        self._outbox.close()
+        if not self._greeted.is_set():
+            self._refusal = error
+            self._greeted.set()
+
+    def _take(self, received: Received) -> None:
+        kind, request_id, message = received
+        if kind is Kind.HELLO:
+            if self._greeted.is_set():
+                raise FrameError("a second hello")
+            self._greeted.set()
+            return
+        outcome: Message | EpsError = message
+        if kind is Kind.ERROR:
+            try:
+                outcome = decode_error(message.header)
+            except ValueError as error:
+                raise FrameError(str(error)) from error
+        if not self._pending.resolve(request_id, outcome):
+            raise FrameError(f"a reply to request {request_id}, which does not wait for one")
+
+
+class GrpcListener:
+    """A gRPC server that knows one method."""
+
+    def __init__(
+        self, handler: Handler, host: str, port: int, token: str | None, limits: Limits, max_connections: int
+    ) -> None:
+        self._threads = _ThreadPerCall()
+        pool: Any = self._threads
+        self._server = grpc.server(pool, options=rpc.CHANNEL_OPTIONS, maximum_concurrent_rpcs=max_connections)
+        self._server.add_generic_rpc_handlers((_Method(handler, token, limits),))
+        self._address = Address(host, rpc.bind(self._server, host, port))
+        self._server.start()
+
+    @property
+    def address(self) -> Address:
+        """Where to connect."""
+        return self._address
+
+    def close(self) -> None:
+        """End all connections and give everything back."""
+        self._server.stop(None).wait()
+        self._threads.shutdown(wait=True)
+
+
+class _ThreadPerCall(futures.Executor):
+    """Gives every call a daemon thread of its own.
+
+    A connection holds its thread for as long as it lives, so that a pool would only limit the connections; and the
+    interpreter waits at its exit for the threads of a pool, even if nobody closed the listener.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._threads: set[threading.Thread] = set()
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Run ``fn`` at once."""
+        future: Future[Any] = Future()
+        thread = threading.Thread(target=self._run, args=(future, fn, args, kwargs), name="eps-van-call", daemon=True)
+        with self._lock:
+            self._threads.add(thread)
+        thread.start()
+        return future
+
+    def _run(self, future: Future[Any], fn: Callable[..., Any], args: Any, kwargs: Any) -> None:
+        try:
+            future.set_result(fn(*args, **kwargs))
+        except Exception as error:
+            future.set_exception(error)
+        finally:
+            with self._lock:
+                self._threads.discard(threading.current_thread())
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Wait for the calls that run, for a while."""
+        with self._lock:
+            threads = list(self._threads)
+        for thread in threads:
+            thread.join(_JOIN_S if wait else 0)
+            if thread.is_alive():
+                logger.warning("a data-plane handler still runs %s s after the listener was closed", _JOIN_S)
+
+
+class _Method(grpc.GenericRpcHandler):  # type: ignore[misc,type-arg,unused-ignore]
+    """Answers :data:`METHOD` for those who have the token."""
+
+    def __init__(self, handler: Handler, token: str | None, limits: Limits) -> None:
+        self._handler = handler
+        self._token = token
+        self._limits = limits
+
+    def service(self, handler_call_details: Any) -> Any:
+        """Return what runs a connection, or a refusal; None for another method."""
+        if handler_call_details.method != METHOD:
+            return None
+        if self._admits(handler_call_details.invocation_metadata):
+            return grpc.stream_stream_rpc_method_handler(_Accept(self._handler, self._limits))
+        return rpc.servicer_errors(grpc.stream_stream_rpc_method_handler(_refuse), METHOD)
+
+    def _admits(self, metadata: Any) -> bool:
+        if self._token is None:
+            return True
+        given = next((value for key, value in metadata if key == _TOKEN_KEY), "")
+        given_bytes = given if isinstance(given, bytes) else given.encode()
+        return hmac.compare_digest(given_bytes, self._token.encode())
+
+
+def _refuse(frames: Iterator[bytes], context: Any) -> Iterator[bytes]:
+    raise ProtocolError("the token is missing or wrong")
+
+
+class _Accept:
+    """Runs a connection on the thread that gRPC calls us on."""
+
+    #: gRPC then gives us a function that sends, instead of asking for an iterator of what to send: any thread may
+    #: send, where it would otherwise have to hand over to the one that iterates.
+    experimental_non_blocking = True
+
+    def __init__(self, handler: Handler, limits: Limits) -> None:
+        self._handler = handler
+        self._limits = limits
+
+    def __call__(self, frames: Iterator[bytes], context: Any, send: Callable[[bytes | None], None]) -> None:
+        try:
+            _ServedStream(self._handler, self._limits, frames, context, send).run()
+        except FrameError as error:
+            logger.warning("a connection is ended, its peer sent what is not a frame: %s", error)
+            rpc.abort_with(context, error)
+
+
+class _ServedStream:
+    """The answering end of a stream.
+
+    The thread that gRPC calls us on reads.  What a handler answers at once, and in one frame, it writes itself: two
+    changes of thread less on the way of a small reply.  All other replies go through the outbox, so that nobody but
+    this connection ever waits for its peer.
+    """
+
+    def __init__(
+        self,
+        handler: Handler,
+        limits: Limits,
+        frames: Iterator[bytes],
+        context: Any,
+        send: Callable[[bytes | None], None],
+    ) -> None:
+        self._handler = handler
+        self._limits = limits
+        self._frames = frames
+        self._context = context
+        self._send = send
+        # Held for one frame: gRPC takes one at a time.
+        self._sending = threading.Lock()
+        self._outbox = Outbox(limits)
+        self._reader = threading.current_thread()
+
+    def run(self) -> None:
+        """Read, answer and write until either end has had enough."""
+        writer = threading.Thread(target=self._write, name="eps-van-write", daemon=True)
+        if not self._context.add_callback(self._outbox.close):
+            return
+        writer.start()
+        self._outbox.put(Message(), 0, 0, Kind.HELLO)
+        decoder = Decoder(self._limits, (Kind.REQUEST,))
+        try:
+            for frame in self._frames:
+                received = decoder.feed(frame)
+                if received is not None:
+                    reply = Reply(partial(self._answer, received.request_id))
+                    handle(self._handler, received.message, reply)
+        finally:
+            self._outbox.close()
+            writer.join(_JOIN_S)
+            if writer.is_alive():
+                # The peer takes nothing; the status would not reach it either.
+                self._context.cancel()
+        with self._sending:
+            self._send(None)
+
+    def _write(self) -> None:
+        for frame in self._outbox:
+            with self._sending:
+                self._send(frame)
+
+    def _answer(self, request_id: int, outcome: Message | EpsError) -> None:
+        kind = Kind.REPLY
+        if not isinstance(outcome, Message):
+            outcome, kind = Message(encode_error(outcome)), Kind.ERROR
+        size_bytes = check_message(outcome, self._limits)
+        inline = size_bytes <= _INLINE_BYTES and threading.current_thread() is self._reader
+        if inline and self._sending.acquire(blocking=False):
+            try:
+                for frame in encode(outcome, request_id, kind):
+                    self._send(frame)
+            finally:
+                self._sending.release()
+            return
+        try:
+            self._outbox.put(outcome, size_bytes, request_id, kind)
+        except DeadlineError:
+            # A peer that takes nothing for this long is lost; its requests would never be answered.
+            self._context.cancel()
+            raise

@@ -1,0 +1,129 @@
+"""What every van needs around requests: futures that wait, replies that are given once, handlers that fail.  L2."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+
+from eps.errors import EpsError, PeerUnavailableError, ProtocolError, RpcError
+from eps.van.api import Handler, Message, ReplyTo
+
+logger = logging.getLogger(__name__)
+
+
+class PendingRequests:
+    """The requests of one connection that wait for their replies.  Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._futures: dict[int, Future[Message]] = {}
+        self._next_id = 1
+        self._error: PeerUnavailableError | None = None
+
+    @property
+    def closed(self) -> bool:
+        """True once :meth:`fail_all` was called."""
+        return self._error is not None
+
+    def add(self) -> tuple[int, Future[Message]]:
+        """Return a new request id and its future.
+
+        Raises
+        ------
+        PeerUnavailableError
+            The connection is closed or broken.
+        """
+        future: Future[Message] = Future()
+        # A request that has left cannot be called back: from here on the future cannot be cancelled.
+        future.set_running_or_notify_cancel()
+        with self._lock:
+            if self._error is not None:
+                raise PeerUnavailableError(str(self._error))
+            request_id = self._next_id
+            self._next_id += 1
+            self._futures[request_id] = future
+        return request_id, future
+
+    def withdraw(self, request_id: int) -> None:
+        """Forget a request that could not be sent."""
+        with self._lock:
+            self._futures.pop(request_id, None)
+
+    def resolve(self, request_id: int, outcome: Message | EpsError) -> bool:
+        """Complete a request; return False where no such request waits."""
+        with self._lock:
+            future = self._futures.pop(request_id, None)
+            known = future is not None or self._error is not None
+        if future is not None:
+            if isinstance(outcome, Message):
+                future.set_result(outcome)
+            else:
+                future.set_exception(outcome)
+        return known
+
+    def fail_all(self, reason: str) -> None:
+        """Refuse further requests and fail those that wait.  The first reason stays."""
+        with self._lock:
+            if self._error is None:
+                self._error = PeerUnavailableError(reason)
+            futures, self._futures = self._futures, {}
+        for future in futures.values():
+            future.set_exception(PeerUnavailableError(reason))
+
+
+class Reply:
+    """The way back for one request, over any transport.
+
+    Parameters
+    ----------
+    deliver : callable
+        Takes the message or the error to the requester; drops it where the requester has gone.
+    """
+
+    __slots__ = ("_answered", "_deliver", "_lock")
+
+    def __init__(self, deliver: Callable[[Message | EpsError], None]) -> None:
+        self._deliver = deliver
+        self._lock = threading.Lock()
+        self._answered = False
+
+    @property
+    def answered(self) -> bool:
+        """True once the request was answered."""
+        return self._answered
+
+    def send(self, message: Message) -> None:
+        """Answer the request."""
+        self._answer(message)
+
+    def fail(self, error: EpsError) -> None:
+        """Answer the request with an error."""
+        self._answer(error)
+
+    def _answer(self, outcome: Message | EpsError) -> None:
+        with self._lock:
+            if self._answered:
+                raise ProtocolError("the request was answered before; a request has exactly one answer")
+            self._answered = True
+        try:
+            self._deliver(outcome)
+        except ProtocolError:
+            # A message that no van carries was refused before anything left: the requester still waits.
+            self._answered = False
+            raise
+
+
+def handle(handler: Handler, message: Message, reply: ReplyTo) -> None:
+    """Call ``handler``; what it raises becomes the answer, so that no requester waits for a handler that failed."""
+    try:
+        handler(message, reply)
+    except Exception as error:
+        if not isinstance(error, EpsError):
+            logger.exception("the handler of a data-plane request failed")
+            error = RpcError(f"the handler failed with {type(error).__name__}: {error}")
+        try:
+            reply.fail(error)
+        except ProtocolError:
+            logger.warning("the handler failed after it had answered: %s", error)

@@ -1,0 +1,221 @@
+"""The arithmetic of a worker: gradients of its active splits at one clock, summed so that grouping leaves no trace.
+
+Knows nothing of servers, clocks ahead or messages.
+
+Source: EPS §2.2 step 4; performance.md section 4 (keys are localised once per split); reproducible.md.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from eps.core.messages import SplitResult
+from eps.data.splitfile import SplitData
+from eps.errors import TrainingError
+from eps.ml.batches import draw
+from eps.ml.grid import SplitSum, block_maxima
+from eps.ml.metrics import EvalSums
+from eps.rpc.exchange import PullPart, PushPart
+from eps.runtime import Runtime
+
+
+class ActiveSet:
+    """The keys of some splits, and where each split's keys lie among them.
+
+    Parameters
+    ----------
+    runtime : Runtime
+    splits : mapping
+        Split id -> its data, of all splits that the worker computes.
+    """
+
+    def __init__(self, runtime: Runtime, splits: Mapping[int, SplitData]) -> None:
+        self._runtime = runtime
+        self.splits = dict(sorted(splits.items()))
+        space = runtime.key_space
+        #: Global keys, ascending, int64; None: every key of the model.
+        self.keys: np.ndarray | None = None
+        self._touched: dict[int, np.ndarray] = {}
+        if runtime.sparse:
+            for split, data in self.splits.items():
+                assert data.features is not None
+                self._touched[split] = space.touched_keys(data.features)
+            merged = [*self._touched.values()]
+            self.keys = np.unique(np.concatenate(merged)) if merged else np.empty(0, np.int64)
+        self.size = space.num_keys if self.keys is None else len(self.keys)
+        edges = np.array([start for start, _ in runtime.ranges] + [space.num_keys], np.int64)
+        #: Partition p's keys are at [bounds[p], bounds[p + 1]).
+        self.bounds = edges if self.keys is None else np.searchsorted(self.keys, edges)
+        self.block_bounds = -(-edges // space.block_keys)
+
+    @cached_property
+    def positions(self) -> dict[int, np.ndarray | None]:
+        """Split -> where its keys lie in :attr:`keys`; None where it touches all of them."""
+        found: dict[int, np.ndarray | None] = {}
+        for split in self.splits:
+            touched = self._touched.get(split)
+            whole = touched is None or self.keys is None or len(touched) == len(self.keys)
+            found[split] = None if whole else np.searchsorted(self.keys, touched)  # type: ignore[arg-type]
+        return found
+
+    @cached_property
+    def keysets(self) -> tuple[bytes, ...]:
+        """Digest of the keys in each partition; empty for dense models."""
+        if self.keys is None:
+            return (b"",) * len(self._runtime.ranges)
+        return tuple(
+            hashlib.blake2b(self.keys_of(p).tobytes(), digest_size=16).digest() for p in range(len(self.bounds) - 1)
+        )
+
+    def keys_of(self, partition: int) -> np.ndarray:
+        """Return the global keys in a partition."""
+        assert self.keys is not None
+        return self.keys[self.bounds[partition] : self.bounds[partition + 1]]
+
+    def touched(self, split: int) -> np.ndarray | None:
+        """Return the global keys of one split, or None for all."""
+        return self._touched.get(split)
+
+
+@dataclass(eq=False)
+class Parameters:
+    """Parameters of one clock over the keys of an active set, as they are received."""
+
+    values: np.ndarray
+    #: The grid's exponents by block over the whole key space; empty under SSP and ASP.
+    exponents: np.ndarray
+
+
+@dataclass(eq=False)
+class ClockWork:
+    """What the splits of one clock give: the sums to push and the results to report."""
+
+    clock: int
+    splits: tuple[int, ...]
+    samples: int
+    results: tuple[SplitResult, ...]
+    _active: ActiveSet
+    _total: np.ndarray
+    _maxima: np.ndarray
+    _raw: tuple[tuple[int, int, np.ndarray], ...]
+    _measures_only: bool
+
+    def push(self, partition: int) -> PushPart:
+        """Return the push to one partition."""
+        a, b = self._active.bounds[partition], self._active.bounds[partition + 1]
+        first, stop = self._active.block_bounds[partition], self._active.block_bounds[partition + 1]
+        total = self._total[:0] if self._measures_only else self._total[a:b]
+        maxima = self._maxima[first:stop] if len(self._maxima) else self._maxima
+        raw = tuple((split, block - int(first), v) for split, block, v in self._raw if first <= block < stop)
+        return PushPart(
+            partition, self.clock, self.splits, self.samples, total, maxima, self._active.keysets[partition], None, raw
+        )
+
+
+def pull_part(active: ActiveSet, partition: int, min_clock: int) -> PullPart:
+    """Return the pull of an active set's keys in one partition."""
+    return PullPart(partition, min_clock, active.keysets[partition])
+
+
+def compute(runtime: Runtime, active: ActiveSet, parameters: Parameters, clock: int, only: Iterable[int] = ()) -> ClockWork:
+    """Compute the gradients of the active splits (or of ``only`` some) at one clock, and sum them.
+
+    Raises
+    ------
+    TrainingError
+        A gradient is not finite and the job stops on divergence; the model raised.
+    """
+    space, settings = runtime.key_space, runtime.settings
+    chosen = [split for split in active.splits if split in set(only)] if only else list(active.splits)
+    results: list[SplitResult] = []
+    measures_only = settings.reproducible and clock < 0
+    total, maxima = np.empty(0, np.float32), np.empty(0, np.float32)
+    sums: SplitSum | None = None
+    if measures_only:
+        maxima = np.zeros(space.num_blocks, np.float32)
+        total = np.empty(0, runtime.grid.dtype)
+    elif settings.reproducible:
+        sums = SplitSum(runtime.grid, parameters.exponents, 0, space.num_keys, active.keys)
+    else:
+        total = np.zeros(active.size, np.float32)
+    for split in chosen:
+        result, gradient = _split_gradient(runtime, active, parameters, clock, split)
+        results.append(result)
+        if measures_only:
+            _check_finite(gradient, split)
+            found = block_maxima(gradient, 0, space.block_keys, active.touched(split), space.num_keys)
+            np.maximum(maxima, found, out=maxima)
+        elif sums is not None:
+            sums.add(split, gradient, active.positions[split])
+        else:
+            _check_finite(gradient, split)
+            where = active.positions[split]
+            if where is None:
+                total += gradient
+            else:
+                total[where] += gradient
+    raw: tuple[tuple[int, int, np.ndarray], ...] = ()
+    if sums is not None:
+        total, maxima, raw = sums.sum, sums.maxima, tuple(sums.raw)
+    samples = sum(result.samples for result in results)
+    return ClockWork(clock, tuple(chosen), samples, tuple(results), active, total, maxima, raw, measures_only)
+
+
+def _split_gradient(
+    runtime: Runtime, active: ActiveSet, parameters: Parameters, clock: int, split: int
+) -> tuple[SplitResult, np.ndarray]:
+    data, model, space = active.splits[split], runtime.model, runtime.key_space
+    where = active.positions[split]
+    flat = parameters.values if where is None else parameters.values[where]
+    local = data.X.shape[1]
+    params = space.unpack_local(flat, local)
+    share, rows = runtime.shares[split], data.num_rows
+    features, target = data.X, data.y
+    if share < rows:
+        chosen = draw(runtime.spec.seed, split, max(0, clock), rows, share)
+        features, target = features[chosen], target[chosen]
+    if share == 0:
+        loss_sum, gradient = 0.0, np.zeros(len(flat), np.float32)
+    else:
+        # Overflow is divergence: it shows as a loss or gradient that is not finite, which is looked for below.
+        with np.errstate(over="ignore", invalid="ignore"):
+            loss_sum, gradients = model.loss_and_gradient(params, features, target)
+        gradient = space.pack_local(gradients, local)
+    if runtime.spec.on_divergence == "continue":
+        gradient = np.nan_to_num(gradient, nan=0.0, posinf=0.0, neginf=0.0)
+    evaluation = evaluate(runtime, data, params) if runtime.spec.evaluate_at(clock) else ()
+    return SplitResult(split, share, float(loss_sum), evaluation), gradient
+
+
+def measure(runtime: Runtime, active: ActiveSet, parameters: Parameters) -> tuple[SplitResult, ...]:
+    """Return the loss of the final parameters over all rows of the active splits, and their evaluation."""
+    results = []
+    for split, data in active.splits.items():
+        where = active.positions[split]
+        flat = parameters.values if where is None else parameters.values[where]
+        params = runtime.key_space.unpack_local(flat, data.X.shape[1])
+        with np.errstate(over="ignore", invalid="ignore"):
+            loss_sum = runtime.model.loss(params, data.X, data.y) if data.num_rows else 0.0
+        results.append(SplitResult(split, data.num_rows, float(loss_sum), evaluate(runtime, data, params)))
+    return tuple(results)
+
+
+def evaluate(runtime: Runtime, data: SplitData, params: dict[str, np.ndarray]) -> tuple[float, ...]:
+    """Return the evaluation sums of a split's test piece; empty where the job has no test data."""
+    if not runtime.shape.test_rows:
+        return ()
+    with np.errstate(over="ignore", invalid="ignore"):
+        sums = EvalSums.of(runtime.model, params, data.test_X, data.test_y)
+    return sums.to_vector()
+
+
+def _check_finite(gradient: np.ndarray, split: int) -> None:
+    if not np.isfinite(gradient).all():
+        raise TrainingError(
+            f"the gradient of split {split} is not finite: training diverged; a smaller learning rate may help"
+        )

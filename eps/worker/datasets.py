@@ -1,0 +1,126 @@
+"""The two datasets of a worker: active splits in memory, inactive ones only on its disk.
+
+Source: EPS §3.1.4, Figs 8 and 11.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import shutil
+import threading
+from pathlib import Path
+
+from eps.core.types import MemberId
+from eps.data.dataset import split_name
+from eps.data.splitfile import SplitData, read_split
+from eps.errors import DataError, TransferError
+from eps.runtime import Runtime
+from eps.storage.atomic import write_bytes_atomic
+
+logger = logging.getLogger(__name__)
+
+
+class Datasets:
+    """Splits of one worker.
+
+    Parameters
+    ----------
+    runtime : Runtime
+    directory : Path
+        The worker's own disk; made when needed.
+    """
+
+    def __init__(self, runtime: Runtime, directory: Path) -> None:
+        self._runtime = runtime
+        self._directory = directory
+        self._lock = threading.Lock()
+        self._active: dict[int, SplitData] = {}
+        #: Splits that a plan brought and nobody has committed yet.
+        self._brought: dict[int, int] = {}
+        directory.mkdir(parents=True, exist_ok=True)
+
+    def path(self, split: int) -> Path:
+        """Return where a split lies on the worker's disk."""
+        return self._directory / split_name(split)
+
+    def holds(self, split: int) -> bool:
+        """Return whether the worker has the split, active or inactive."""
+        return self.path(split).exists()
+
+    def load_initial(self, split: int) -> None:
+        """Take a split of the start of the job from the prepared data set."""
+        if not self.holds(split):
+            source = self._runtime.dataset_dir / self.path(split).name
+            try:
+                self.path(split).hardlink_to(source)
+            except OSError:
+                # Another file system: a copy of its own, as on a worker of another host.
+                shutil.copyfile(source, self.path(split))
+
+    def activate(self, split: int) -> SplitData:
+        """Return a split's data, read into memory if it was inactive.
+
+        Raises
+        ------
+        DataError
+            The worker does not hold it.
+        """
+        with self._lock:
+            if split not in self._active:
+                if not self.holds(split):
+                    raise DataError(f"split {split} is to be active here, but was never received")
+                self._active[split] = read_split(self.path(split))
+            return self._active[split]
+
+    def keep_active(self, splits: tuple[int, ...]) -> None:
+        """Make every other split inactive: free its memory, keep it on disk (EPS Fig. 8)."""
+        with self._lock:
+            for split in [s for s in self._active if s not in splits]:
+                del self._active[split]
+
+    def receive(self, plan_id: int, split: int, content: bytes | memoryview) -> tuple[int, str]:
+        """Put a split that another worker sent into the inactive dataset; return (size_bytes, checksum).
+
+        Raises
+        ------
+        TransferError
+            The bytes are not those that the job's data was cut into.
+        """
+        if not 0 <= split < self._runtime.settings.num_splits:
+            raise TransferError(f"split {split} was sent; the job has {self._runtime.settings.num_splits}")
+        found = hashlib.sha256(content).hexdigest()
+        expected = self._runtime.shape.split_checksums[split]
+        if found != expected:
+            raise TransferError(f"split {split} arrived with checksum {found}; it was cut with {expected}")
+        if not self.holds(split):
+            write_bytes_atomic(self.path(split), bytes(content), sync=False)
+            with self._lock:
+                self._brought[split] = plan_id
+        return len(content), found
+
+    def content(self, split: int) -> bytes:
+        """Return a split's file, to send it."""
+        return self.path(split).read_bytes()
+
+    def commit(self, plan_id: int) -> None:
+        """Keep what a plan brought."""
+        with self._lock:
+            self._brought = {s: p for s, p in self._brought.items() if p != plan_id}
+
+    def abort(self, plan_id: int) -> None:
+        """Forget what a plan brought: it leaves no trace."""
+        with self._lock:
+            for split in [s for s, p in self._brought.items() if p == plan_id]:
+                del self._brought[split]
+                self._active.pop(split, None)
+                self.path(split).unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Remove the worker's disk."""
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+    def describe(self, worker: MemberId) -> str:
+        """Return one line for the log."""
+        on_disk = sorted(int(p.stem.removeprefix("split-")) for p in self._directory.glob("split-*.eps"))
+        return f"{worker} active={sorted(self._active)} inactive={[s for s in on_disk if s not in self._active]}"

@@ -1,0 +1,209 @@
+"""A worker's side of the data plane: sends the parts of a clock to their owners and collects the answers.
+
+A part that was refused because it was routed by an old membership, or whose server has gone, is sent again by the
+newest one; work is identified by (clock, split, partition), so that sending twice applies once.
+
+Source: EPS §2.2 Fig. 1b steps 1, 5 and 6, Fig. 7; design section 6.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from eps.core.membership import Membership
+from eps.core.types import Address, MemberId
+from eps.errors import DeadlineError, EpsError, PeerUnavailableError, ProtocolError
+from eps.rpc.exchange import PullAnswer, PullPart, PushAnswer, PushPart, build_exchange, parse_reply
+from eps.van.api import Connection, Message, Van
+
+logger = logging.getLogger(__name__)
+
+#: A clock that is not complete everywhere after this long is given up.
+EXCHANGE_DEADLINE_S = 600.0
+#: A part that no membership can place is given up after this long.
+ROUTING_DEADLINE_S = 30.0
+RETRY_S = 0.02
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Sent:
+    """One message on its way."""
+
+    server: MemberId
+    pushes: tuple[PushPart, ...]
+    pulls: tuple[PullPart, ...]
+
+
+class Exchanges:
+    """Connections to the servers, and the exchanges that are under way.
+
+    Parameters
+    ----------
+    van : Van
+    keys_of : callable
+        Returns the global keys of (partition, keyset digest), for a server that does not know the set.
+    """
+
+    def __init__(self, van: Van, keys_of: Callable[[int, bytes], np.ndarray]) -> None:
+        self._van = van
+        self._keys_of = keys_of
+        self._connections: dict[Address, Connection] = {}
+        self._known: set[tuple[Address, int, bytes]] = set()
+        self._stopped = False
+
+    def run(
+        self,
+        pushes: list[PushPart],
+        pulls: list[PullPart],
+        route: Callable[[PushPart | PullPart], Membership],
+        on_push: Callable[[PushAnswer], None],
+        on_pull: Callable[[PullAnswer], None],
+    ) -> None:
+        """Send all parts to their owners and return when each is answered.
+
+        Raises
+        ------
+        ProtocolError
+            A server says that a part breaks the protocol.
+        DeadlineError
+            Not everything was answered in time; says what is missing.
+        """
+        answers: queue.SimpleQueue[tuple[_Sent, Future[Message]]] = queue.SimpleQueue()
+        again: list[PushPart | PullPart] = [*pushes, *pulls]
+        under_way: list[_Sent] = []
+        deadline = time.monotonic() + EXCHANGE_DEADLINE_S
+        stuck_since: float | None = None
+        while again or under_way:
+            if again:
+                failed = self._send(again, route, answers, under_way)
+                now = time.monotonic()
+                stuck_since = None if not failed else stuck_since or now
+                if stuck_since is not None and now - stuck_since > ROUTING_DEADLINE_S:
+                    raise PeerUnavailableError(f"no membership places {_names(failed)} for {ROUTING_DEADLINE_S:g} s")
+                again = failed
+            try:
+                sent, future = answers.get(timeout=RETRY_S if again else min(1.0, max(0.0, deadline - time.monotonic())))
+            except queue.Empty:
+                if self._stopped:
+                    raise PeerUnavailableError("this worker was told to end") from None
+                if time.monotonic() > deadline:
+                    waiting = [part for sent in under_way for part in (*sent.pushes, *sent.pulls)]
+                    raise DeadlineError(f"waited {EXCHANGE_DEADLINE_S:g} s for {_names(waiting + again)}") from None
+                continue
+            under_way.remove(sent)
+            again.extend(self._take(sent, future, on_push, on_pull))
+
+    def _send(
+        self,
+        parts: list[PushPart | PullPart],
+        route: Callable[[PushPart | PullPart], Membership],
+        answers: queue.SimpleQueue[tuple[_Sent, Future[Message]]],
+        under_way: list[_Sent],
+    ) -> list[PushPart | PullPart]:
+        """Group parts by owner and send them; return those whose owner cannot be reached now."""
+        groups: dict[MemberId, list[PushPart | PullPart]] = {}
+        addresses: dict[MemberId, tuple[Address, int]] = {}
+        for part in parts:
+            membership = route(part)
+            owner = membership.partitions.owners[part.partition]
+            addresses[owner] = (membership.addresses[owner], membership.version)
+            groups.setdefault(owner, []).append(part)
+        failed: list[PushPart | PullPart] = []
+        for server, group in groups.items():
+            address, version = addresses[server]
+            pushes = [self._attach(p, address) for p in group if isinstance(p, PushPart)]
+            pulls = [self._attach(p, address) for p in group if isinstance(p, PullPart)]
+            sent = _Sent(server, tuple(pushes), tuple(pulls))
+            try:
+                future = self._connection(address).request(build_exchange(version, pushes, pulls))
+            except PeerUnavailableError as error:
+                logger.info("%s is not reachable: %s", server, error)
+                failed.extend(group)
+                continue
+            under_way.append(sent)
+            future.add_done_callback(lambda done, sent=sent: answers.put((sent, done)))
+        return failed
+
+    def _attach(self, part: PushPart | PullPart, address: Address) -> PushPart | PullPart:
+        """Add the keys where this server has not seen the set from us."""
+        if not part.keyset:
+            return part
+        name = (address, part.partition, part.keyset)
+        if name in self._known:
+            return replace(part, keys=None)
+        self._known.add(name)
+        return replace(part, keys=self._keys_of(part.partition, part.keyset))
+
+    def _connection(self, address: Address) -> Connection:
+        found = self._connections.get(address)
+        if found is None or found.closed:
+            found = self._connections[address] = self._van.connect(address, timeout_s=5.0)
+            self._known = {name for name in self._known if name[0] != address}
+        return found
+
+    def _take(
+        self,
+        sent: _Sent,
+        future: Future[Message],
+        on_push: Callable[[PushAnswer], None],
+        on_pull: Callable[[PullAnswer], None],
+    ) -> list[PushPart | PullPart]:
+        """Hand the answers on; return the parts that must be sent again."""
+        parts: list[PushPart | PullPart] = [*sent.pushes, *sent.pulls]
+        try:
+            pushed, pulled = parse_reply(future.result())
+        except PeerUnavailableError as error:
+            logger.info("%s went away: %s", sent.server, error)
+            return parts
+        by_push = {part.partition: part for part in sent.pushes}
+        by_pull = {part.partition: part for part in sent.pulls}
+        again: list[PushPart | PullPart] = []
+        for answer in pushed:
+            if answer.refusal is None:
+                on_push(answer)
+            else:
+                again.append(self._refused(by_push[answer.partition], answer, sent.server))
+        for got in pulled:
+            if got.refusal is None:
+                on_pull(got)
+            else:
+                again.append(self._refused(by_pull[got.partition], got, sent.server))
+        return again
+
+    def _refused(
+        self, part: PushPart | PullPart, answer: PushAnswer | PullAnswer, server: MemberId
+    ) -> PushPart | PullPart:
+        refusal = answer.refusal
+        assert refusal is not None
+        if refusal.error:
+            raise ProtocolError(f"{server}: {refusal.error}")
+        if refusal.unknown_keyset:
+            self._known = {n for n in self._known if n[1:] != (part.partition, part.keyset)}
+        return part
+
+    def stop(self) -> None:
+        """Make a wait that is under way end."""
+        self._stopped = True
+
+    def close(self) -> None:
+        """Close the connections."""
+        for connection in self._connections.values():
+            try:
+                connection.close()
+            except EpsError as error:
+                logger.debug("closing a connection: %s", error)
+
+
+def _names(parts: list[PushPart | PullPart]) -> str:
+    pushes = sorted({(p.partition, p.clock) for p in parts if isinstance(p, PushPart)})
+    pulls = sorted({(p.partition, p.min_clock) for p in parts if isinstance(p, PullPart)})
+    texts = [f"the push of clock {clock} to partition {partition}" for partition, clock in pushes]
+    texts += [f"partition {partition} to complete clock {clock - 1}" for partition, clock in pulls]
+    return ", ".join(texts[:4]) + (f" and {len(texts) - 4} more" if len(texts) > 4 else "")

@@ -1,0 +1,230 @@
+"""The training loop of a worker: wait for the horizon, pull, compute, push, report.
+
+The loop's thread owns the arrays; the session's thread only changes the pure state, under one condition.
+
+Source: EPS §2.2 Fig. 1b (six steps), §3.1.4 (active and inactive dataset), Figs 7, 8 and 11.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+import numpy as np
+
+from eps.core import messages as m
+from eps.core.membership import Membership
+from eps.core.types import MemberId
+from eps.core.worker_state import Work, WorkerState
+from eps.errors import DeadlineError
+from eps.rpc.exchange import PullAnswer, PullPart, PushAnswer, PushPart
+from eps.runtime import Runtime
+from eps.van.api import Van
+from eps.worker.compute import ActiveSet, ClockWork, Parameters, compute, measure, pull_part
+from eps.worker.datasets import Datasets
+from eps.worker.exchanges import Exchanges
+
+logger = logging.getLogger(__name__)
+
+#: How long a worker waits for its master to grant the next clock.
+HORIZON_DEADLINE_S = 3600.0
+
+
+class TrainingLoop:
+    """Computes the clocks that a worker owes."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        name: MemberId,
+        van: Van,
+        datasets: Datasets,
+        report: Callable[[m.Report], None],
+    ) -> None:
+        self._runtime = runtime
+        self.state = WorkerState(name, runtime.settings)
+        self._datasets = datasets
+        self._report = report
+        self._changed = threading.Condition()
+        self._stopped = False
+        self._active: ActiveSet | None = None
+        self._exchanges = Exchanges(van, self._keys_of)
+        self._releases: list[int] = []
+        self._drained = False
+        #: Parameters of the next clock, where the last exchange brought them.
+        self._ahead: tuple[int, ActiveSet, Parameters] | None = None
+        #: Results that the master has not recorded yet, by clock; said again after a lost connection.
+        self._unrecorded: dict[int, m.ClockReported] = {}
+
+    # ---- the session's thread
+
+    def on_membership(self, membership: Membership) -> m.MembershipAcked:
+        """Take a membership in."""
+        with self._changed:
+            acked = self.state.on_membership(membership)
+            self._changed.notify_all()
+        return acked
+
+    def on_grant(self, grant: m.GrantHorizon) -> None:
+        """Take a horizon in."""
+        with self._changed:
+            self.state.on_grant(grant)
+            for clock in [c for c in self._unrecorded if c < grant.completed]:
+                del self._unrecorded[clock]
+            self._changed.notify_all()
+
+    def on_release(self, plan_id: int, removed: bool) -> None:
+        """Acknowledge a plan's release; a removed worker does so once it is drained."""
+        with self._changed:
+            if removed and not self._drained:
+                self._releases.append(plan_id)
+                return
+        self._report(m.PlanReleased(self.state.name, plan_id))
+
+    def needed(self) -> tuple[int, ...]:
+        """Return the splits that must be in memory."""
+        with self._changed:
+            return self.state.needed()
+
+    def stop(self) -> None:
+        """Make the loop end soon."""
+        with self._changed:
+            self._stopped = True
+            self._changed.notify_all()
+        self._exchanges.stop()
+
+    # ---- the loop's thread
+
+    def run(self) -> None:
+        """Compute until nothing is owed or the worker is told to stop."""
+        while True:
+            work = self._next_work()
+            if work is None:
+                break
+            active = self._activate(work)
+            parameters = self._parameters(work, active)
+            if work.clock >= self._runtime.settings.iterations:
+                self._finish(work, measure(self._runtime, active, parameters))
+            else:
+                self._train(work, active, parameters)
+        with self._changed:
+            self._drained = True
+            releases, self._releases = self._releases, []
+        for plan_id in releases:
+            self._report(m.PlanReleased(self.state.name, plan_id))
+
+    def _next_work(self) -> Work | None:
+        """Wait until a clock may be computed; None when nothing is owed any more."""
+        with self._changed:
+            ready = self._changed.wait_for(
+                lambda: self._stopped or self.state.left or self.state.finished or self.state.next_work() is not None,
+                timeout=HORIZON_DEADLINE_S,
+            )
+            if not ready:
+                raise DeadlineError(f"waited {HORIZON_DEADLINE_S:g} s for {self.state.waits_for()}")
+            return None if self._stopped else self.state.next_work()
+
+    def _activate(self, work: Work) -> ActiveSet:
+        if self._active is None or tuple(self._active.splits) != work.splits:
+            self._active = ActiveSet(self._runtime, {s: self._datasets.activate(s) for s in work.splits})
+            self._datasets.keep_active(self.needed())
+            logger.info("clock %d: %s", work.clock, self._datasets.describe(self.state.name))
+        return self._active
+
+    def _parameters(self, work: Work, active: ActiveSet) -> Parameters:
+        """Return the parameters of the clock: those that came with the last exchange, or pulled now."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None and ahead[0] == work.clock and ahead[1] is active:
+            return ahead[2]
+        parameters = self._empty_parameters(active)
+        self._exchange([], self._pulls(active, work.min_clock), active, parameters, work.clock, work.clock)
+        return parameters
+
+    def _empty_parameters(self, active: ActiveSet) -> Parameters:
+        blocks = self._runtime.key_space.num_blocks if self._runtime.settings.reproducible else 0
+        return Parameters(np.empty(active.size, np.float32), np.empty(blocks, np.int16))
+
+    def _pulls(self, active: ActiveSet, min_clock: int) -> list[PullPart]:
+        return [pull_part(active, p, min_clock) for p in range(self._runtime.settings.num_partitions)]
+
+    def _train(self, work: Work, active: ActiveSet, parameters: Parameters) -> None:
+        done = compute(self._runtime, active, parameters, work.clock)
+        pushes = [done.push(p) for p in range(self._runtime.settings.num_partitions)]
+        pulls: list[PullPart] = []
+        following = self._following(work.clock, active)
+        ahead = self._empty_parameters(active)
+        if following is not None:
+            pulls = self._pulls(active, self._runtime.settings.min_clock_to_read(following))
+        self._say(m.ClockReported(self.state.name, work.clock, done.results))
+        missing = self._exchange(pushes, pulls, active, ahead, work.clock, work.clock + 1)
+        for partition, splits in missing:
+            self._push_singly(done, active, parameters, partition, splits)
+        if following is not None:
+            self._ahead = (following, active, ahead)
+        with self._changed:
+            self.state.done(work.clock)
+
+    def _following(self, clock: int, active: ActiveSet) -> int | None:
+        """Return the next clock if its parameters can be asked for together with this one's push."""
+        with self._changed:
+            later = clock + 1
+            if later > self.state.horizon or self.state.active_at(later) != tuple(active.splits):
+                return None
+            return later
+
+    def _push_singly(
+        self, done: ClockWork, active: ActiveSet, parameters: Parameters, partition: int, have: tuple[int, ...]
+    ) -> None:
+        """Push the splits that a server misses one by one: a sum cannot be taken apart (reproducible.md)."""
+        for split in (s for s in done.splits if s not in have):
+            single = compute(self._runtime, active, parameters, done.clock, only=(split,))
+            self._exchange([single.push(partition)], [], active, parameters, done.clock, done.clock)
+
+    def _exchange(
+        self,
+        pushes: list[PushPart],
+        pulls: list[PullPart],
+        active: ActiveSet,
+        into: Parameters,
+        push_clock: int,
+        pull_clock: int,
+    ) -> list[tuple[int, tuple[int, ...]]]:
+        """Run an exchange; return the partitions that had some of the push's splits already, with those splits."""
+        mixed: list[tuple[int, tuple[int, ...]]] = []
+
+        def route(part: PushPart | PullPart) -> Membership:
+            with self._changed:
+                return self.state.route(push_clock if isinstance(part, PushPart) else pull_clock)
+
+        def pushed(answer: PushAnswer) -> None:
+            if not answer.accepted:
+                mixed.append((answer.partition, answer.have))
+
+        def pulled(answer: PullAnswer) -> None:
+            a, b = active.bounds[answer.partition], active.bounds[answer.partition + 1]
+            into.values[a:b] = answer.values
+            if len(into.exponents):
+                first, stop = active.block_bounds[answer.partition], active.block_bounds[answer.partition + 1]
+                into.exponents[first:stop] = answer.exponents
+
+        self._exchanges.run(pushes, pulls, route, pushed, pulled)
+        return mixed
+
+    def _keys_of(self, partition: int, keyset: bytes) -> np.ndarray:
+        assert self._active is not None and self._active.keysets[partition] == keyset
+        return self._active.keys_of(partition)
+
+    def _finish(self, work: Work, results: tuple[m.SplitResult, ...]) -> None:
+        self._say(m.ClockReported(self.state.name, work.clock, results))
+        with self._changed:
+            self.state.done(work.clock)
+
+    def _say(self, report: m.ClockReported) -> None:
+        with self._changed:
+            self._unrecorded[report.clock] = report
+        self._report(report)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._exchanges.close()

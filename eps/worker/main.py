@@ -1,0 +1,166 @@
+"""A worker process: wiring of session, data plane, datasets and training loop.
+
+Source: EPS §2.2, §3.1.2 (worker-to-worker transmission of splits).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from eps.core import messages as m
+from eps.errors import EpsError, ProtocolError
+from eps.rpc.exchange import parse_header, simple
+from eps.rpc.session import MemberSession
+from eps.runtime import Runtime
+from eps.van.api import Message, ReplyTo, Van
+from eps.van.grpc_van import GrpcVan
+from eps.van.memory import tune_malloc
+from eps.worker.datasets import Datasets
+from eps.worker.loop import TrainingLoop
+
+if TYPE_CHECKING:
+    from eps.supervisor.context import ContainerContext
+
+logger = logging.getLogger(__name__)
+
+TRANSFER_TIMEOUT_S = 120.0
+
+
+class Worker:
+    """One worker process."""
+
+    def __init__(self, context: ContainerContext, van: Van) -> None:
+        self._context = context
+        self._van = van
+        self._loop: TrainingLoop | None = None
+        self._datasets: Datasets | None = None
+        self._ready = threading.Event()
+        self._ended = threading.Event()
+        self._session: MemberSession | None = None
+        self._transfers = ThreadPoolExecutor(1, thread_name_prefix="transfer")
+        self._closed_plans: set[int] = set()
+        self._exit_code = 0
+        self.name = context.container_id
+
+    def run(self) -> int:
+        """Register, train, and return the exit code."""
+        listener = self._van.listen(self._handle)
+        assert self._context.master_address is not None
+        session = MemberSession(
+            self._context.master_address, self._context.container_id, listener.address, os.getpid()
+        )
+        self._session = session
+        welcome = session.open(self._on_order, self._on_session_end)()
+        self.name = welcome.name
+        runtime = Runtime.from_json(welcome.job_json)
+        self._datasets = Datasets(runtime, runtime.job_dir / "containers" / self._context.container_id / "splits")
+        self._loop = TrainingLoop(runtime, self.name, self._van, self._datasets, session.report)
+        self._ready.set()
+        logger.info("W[%s] M ready at %s", self.name, listener.address)
+        try:
+            self._loop.run()
+        except EpsError as error:
+            if not self._ended.is_set():
+                logger.exception("W[%s] cannot go on", self.name)
+                session.report(m.MemberFailed(self.name, type(error).__name__, str(error)))
+        # Drained or finished: splits can still be asked for until the master says that nobody needs this worker.
+        self._ended.wait()
+        self._transfers.shutdown(wait=False, cancel_futures=True)
+        self._loop.close()
+        session.close()
+        listener.close()
+        self._datasets.close()
+        return self._exit_code
+
+    # ---- orders of the master (on the session's thread)
+
+    def _on_order(self, order: m.Order) -> None:
+        if isinstance(order, m.Shutdown):
+            self._end(0, order.reason)
+            return
+        self._ready.wait()
+        assert self._loop is not None and self._datasets is not None and self._session is not None
+        match order:
+            case m.GrantHorizon():
+                self._loop.on_grant(order)
+            case m.UpdateMembership(plan_id, membership):
+                # The data must be there before the acknowledgement: the commit's clock may come at once.
+                if membership.version == 1:
+                    for split in membership.splits.active_on(self.name):
+                        self._datasets.load_initial(split)
+                self._datasets.commit(plan_id)
+                acked = self._loop.on_membership(membership)
+                for split in self._loop.needed():
+                    self._datasets.activate(split)
+                self._session.report(acked)
+            case m.UpdateLists(plan_id, _):
+                self._session.report(m.ListsUpdated(self.name, plan_id))
+            case m.SendSplits(plan_id, transfers):
+                for target in transfers:
+                    self._transfers.submit(self._send_split, plan_id, target)
+            case m.AbortPlan(plan_id):
+                self._closed_plans.add(plan_id)
+                self._datasets.abort(plan_id)
+            case m.ReleasePlan(plan_id, removed):
+                self._closed_plans.add(plan_id)
+                self._loop.on_release(plan_id, self.name in removed)
+
+    def _on_session_end(self, error: EpsError | None) -> None:
+        if error is not None and not self._ended.is_set():
+            self._end(1, f"the job master is gone: {error}")
+
+    def _end(self, exit_code: int, reason: str) -> None:
+        logger.info("W[%s] M ends: %s", self.name, reason)
+        self._exit_code = exit_code
+        self._ended.set()
+        if self._loop is not None:
+            self._loop.stop()
+        if not self._ready.is_set():
+            # Told to end before the welcome: nothing was begun that would need an orderly end.
+            os._exit(exit_code)
+
+    # ---- worker to worker
+
+    def _send_split(self, plan_id: int, target: m.Target) -> None:
+        """Copy a split to another worker; it stays here, active until the commit, then inactive (EPS Fig. 8)."""
+        assert self._datasets is not None and self._session is not None
+        if plan_id in self._closed_plans:
+            return
+        try:
+            content = np.frombuffer(self._datasets.content(target.item), np.uint8)
+            connection = self._van.connect(target.address)
+            try:
+                header = simple("split_copy", plan_id=plan_id, split=target.item)
+                connection.request(Message(header, (content,))).result(TRANSFER_TIMEOUT_S)
+            finally:
+                connection.close()
+        except (EpsError, OSError, TimeoutError) as error:
+            # The master asks again while the split is missing, and aborts the plan if the target has gone.
+            logger.warning("W[%s] split %d did not reach %s: %s", self.name, target.item, target.target, error)
+
+    def _handle(self, message: Message, reply: ReplyTo) -> None:
+        header = parse_header(message)
+        if header.WhichOneof("kind") != "split_copy" or len(message.arrays) != 1:
+            raise ProtocolError(f"a worker does not answer messages of kind {header.WhichOneof('kind')!r}")
+        if not self._ready.wait(TRANSFER_TIMEOUT_S):
+            raise ProtocolError("this worker is not ready to receive splits")
+        assert self._datasets is not None and self._session is not None
+        copy = header.split_copy
+        if copy.plan_id not in self._closed_plans:
+            size_bytes, checksum = self._datasets.receive(copy.plan_id, copy.split, message.arrays[0].data)
+            # It is to be active soon: read it now, so that the first clock does not wait for the disk.
+            self._datasets.activate(copy.split)
+            self._session.report(m.SplitReceived(self.name, copy.plan_id, copy.split, size_bytes, checksum))
+        reply.send(Message(simple("done")))
+
+
+def run(context: ContainerContext) -> int:
+    """Entry point of a worker's container."""
+    tune_malloc()
+    return Worker(context, GrpcVan()).run()
