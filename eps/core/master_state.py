@@ -244,6 +244,9 @@ class MasterState:
                     self._abort(self.driver.plan, str(error))
                 else:
                     self._end(JobState.FAILED, str(error))
+                return
+            if isinstance(report, m.PlanReleased) and report.name in self.driver.plan.removed:
+                self._send(report.name, m.Shutdown("removed from the job"))
 
     def _on_clock(self, clock: int, results: tuple[m.SplitResult, ...]) -> None:
         for record in self.progress.add(clock, results, self._now_s):

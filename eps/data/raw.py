@@ -108,9 +108,7 @@ def check_lengths(num_rows: int, num_labels: int, name: str, labels_name: str) -
         raise DataError(f"{name} has {num_rows} rows, but {labels_name} has {num_labels} labels: must be equal")
 
 
-def labels_from_strings(
-    values: Sequence[str], where: str
-) -> tuple[Float64Array, tuple[str, ...] | None]:
+def labels_from_strings(values: Sequence[str], where: str) -> tuple[Float64Array, tuple[str, ...] | None]:
     """Return labels as numbers, or as numbers of classes with the sorted names of these.
 
     Raises

@@ -159,9 +159,7 @@ def _column_number(wanted: str, header: list[str] | None, width: int, what: str,
     return number % width
 
 
-def _check_rows(
-    text: str, delimiter: str, width: int, label: int | None, has_header: bool, name: str
-) -> list[str]:
+def _check_rows(text: str, delimiter: str, width: int, label: int | None, has_header: bool, name: str) -> list[str]:
     """Refuse rows of another width than the first; return the texts of the label column."""
     rows = _rows(text, delimiter)
     if has_header:
@@ -182,9 +180,7 @@ def _check_rows(
     return labels
 
 
-def _numbers(
-    text: str, delimiter: str, kept: list[int], header: list[str] | None, name: str
-) -> Float64Array:
+def _numbers(text: str, delimiter: str, kept: list[int], header: list[str] | None, name: str) -> Float64Array:
     try:
         lines = io.StringIO(text)
         if header is not None:
@@ -206,9 +202,7 @@ def _numbers(
     return table
 
 
-def _raise_bad_cell(
-    text: str, delimiter: str, kept: list[int], header: list[str] | None, name: str
-) -> NoReturn:
+def _raise_bad_cell(text: str, delimiter: str, kept: list[int], header: list[str] | None, name: str) -> NoReturn:
     rows = _rows(text, delimiter)
     if header is not None:
         next(rows)

@@ -16,9 +16,7 @@ from eps.errors import ConfigError, DataError
 DEFAULT_BUCKETS = 1 << 18
 
 
-def parse_text(
-    contents: Sequence[tuple[str, bytes]], *, features: int | None = None, labelled: bool = True
-) -> RawData:
+def parse_text(contents: Sequence[tuple[str, bytes]], *, features: int | None = None, labelled: bool = True) -> RawData:
     """Read lines of text as counts of their words and pairs of neighbouring words.
 
     Words are what blanks divide, in lower case.  A word or pair counts in bucket CRC-32 modulo ``features``, which is

@@ -18,6 +18,7 @@ from eps.core.events import ENDED_STATES, JobState
 from eps.core.master_state import MasterState
 from eps.core.types import Role
 from eps.errors import DeadlineError, EpsError, PlanError
+from eps.logs import set_up_logging
 from eps.master import records
 from eps.master.export import Exported, export
 from eps.master.service import JobMasterService
@@ -60,7 +61,7 @@ class Master:
         self._job_dir = job_dir
         self._resources = resources
         self._van = GrpcVan()
-        self._events: queue.SimpleQueue[e.Event | None] = queue.SimpleQueue()
+        self._events: queue.SimpleQueue[e.Event] = queue.SimpleQueue()
         self._changed = threading.Condition()
         self._answers: dict[str, e.Answer] = {}
         self._asked: dict[str, int] = {}
@@ -80,6 +81,7 @@ class Master:
         self._journal = Journal(job_dir.journal)
         self._sessions = Sessions(self.put, runtime.to_json(), GENERATION)
         self._address = ""
+        self._tick_due_s = 0.0
 
     # ---- asked by servicers, on their threads
 
@@ -182,10 +184,15 @@ class Master:
         return self._finish()
 
     def _next_event(self) -> e.Event:
-        try:
-            return self._events.get(timeout=TICK_S) or e.Tick()
-        except queue.Empty:
-            return e.Tick()
+        """Return the next event; a tick is due every :data:`TICK_S`, however busy the queue is."""
+        wait_s = self._tick_due_s - time.monotonic()
+        if wait_s > 0:
+            try:
+                return self._events.get(timeout=wait_s)
+            except queue.Empty:
+                pass
+        self._tick_due_s = time.monotonic() + TICK_S
+        return e.Tick()
 
     def _step(self, event: e.Event) -> None:
         with self._changed:
@@ -285,6 +292,7 @@ class Master:
 
 def run(context: ContainerContext) -> int:
     """Entry point of the job master's process."""
+    set_up_logging()
     tune_malloc()
     from eps.resources.local import LocalResourceManager
 

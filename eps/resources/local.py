@@ -129,8 +129,19 @@ class LocalResourceManager:
             return events
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Block until :meth:`poll` has something to say; return False at the timeout."""
-        return bool(self._ready.poll(timeout_s))
+        """Block until :meth:`poll` has something to say; return False at the timeout.
+
+        Give a timeout where another thread may close this object: closing does not wake a wait.
+
+        Raises
+        ------
+        ResourceError
+            The manager is closed.
+        """
+        try:
+            return bool(self._ready.poll(timeout_s))
+        except ValueError:
+            raise ResourceError("the resource manager is closed") from None
 
     def fileno(self) -> int:
         """Return a descriptor that is readable while :meth:`poll` has something to say."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from eps.core import messages as m
 from eps.errors import EpsError, ProtocolError
+from eps.logs import set_up_logging
 from eps.rpc.session import MemberSession
 from eps.runtime import Runtime
 from eps.server.shell import ServerShell
@@ -51,10 +52,8 @@ class Server:
         self._shell = ServerShell(Runtime.from_json(welcome.job_json), self.name, self._van, session.report)
         self._ready.set()
         logger.info("S[%s] M ready at %s", self.name, listener.address)
+        # Nobody needs anything of it after that, so the end of the process is all the tidying there is.
         self._ended.wait()
-        self._shell.close()
-        session.close()
-        listener.close()
         return self._exit_code
 
     def _handle(self, message: Message, reply: ReplyTo) -> None:
@@ -85,5 +84,6 @@ class Server:
 
 def run(context: ContainerContext) -> int:
     """Entry point of a server's container."""
+    set_up_logging()
     tune_malloc()
     return Server(context, GrpcVan()).run()

@@ -1,4 +1,4 @@
-"""A server's shell: takes data-plane messages and orders in, asks the pure state, does what it says on the arrays.
+"""A server's shell: takes messages and orders in, asks the pure state, does what it says on the arrays.
 
 One lock guards the state and the arrays: bytes are received and sent outside it, so that the next push arrives while the
 last is added.
@@ -25,11 +25,12 @@ from eps.errors import EpsError, ProtocolError, TransferError
 from eps.pb import data_pb2 as pb
 from eps.rpc import exchange as x
 from eps.runtime import Runtime
+from eps.server.follower_stream import FollowerStream
 from eps.server.initial import initial_values
 from eps.server.partition_store import PartitionStore, UpdateData, checksum_of
-from eps.server.peers import FollowerStream, Peers
 from eps.server.pending import PendingExchange, PullRequest, PushRequest, TransferRequest, key_of
 from eps.van.api import Message, ReplyTo, Van
+from eps.van.peers import Peers
 
 logger = logging.getLogger(__name__)
 

@@ -14,6 +14,8 @@ from eps.storage.atomic import write_json_atomic
 from eps.storage.jobdir import JobDir, JobLock
 from eps.supervisor.context import ENTRY_POINTS
 from eps.supervisor.environment import PRELOAD, num_threads, preload, prepare_environment
+from eps.supervisor.loop import Supervisor
+from eps.supervisor.state import GRACE_S
 
 #: Exit code of a supervisor that could not begin.
 CANNOT_START = 2
@@ -29,6 +31,7 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--entry", action="append", default=[], metavar="ROLE=MODULE:FUNCTION", help="run this for a role instead"
     )
+    parser.add_argument("--grace-s", type=float, metavar="S", default=GRACE_S, help="between SIGTERM and SIGKILL")
     return parser.parse_args(argv)
 
 
@@ -62,10 +65,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             file=sys.stderr,
         )
 
-    from eps.supervisor.loop import Supervisor
-
     try:
-        return Supervisor(job, entry_points, arguments.tied_fd).run()
+        return Supervisor(job, entry_points, arguments.tied_fd, arguments.grace_s).run()
     finally:
         lock.close()
 

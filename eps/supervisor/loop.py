@@ -33,6 +33,7 @@ from eps.supervisor.protocol import (
     refused_container,
 )
 from eps.supervisor.state import (
+    GRACE_S,
     Action,
     ChildEnded,
     ClientGone,
@@ -69,12 +70,20 @@ class Supervisor:
         Role -> ``module:function``.
     tied_fd : int, optional
         Read end of the client's pipe; its end of file ends the job.
+    grace_s : float, seconds
+        Between SIGTERM and SIGKILL.
     """
 
-    def __init__(self, job: JobDir, entry_points: Mapping[str, str], tied_fd: int | None = None) -> None:
+    def __init__(
+        self,
+        job: JobDir,
+        entry_points: Mapping[str, str],
+        tied_fd: int | None = None,
+        grace_s: float = GRACE_S,
+    ) -> None:
         self.job = job
         self.entry_points = entry_points
-        self.state = SupervisorState()
+        self.state = SupervisorState(grace_s)
         self._tied_fd = tied_fd
         self._master_end: socket.socket | None = None
         self._channel: socket.socket | None = None

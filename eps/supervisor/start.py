@@ -96,6 +96,7 @@ def start_supervisor(
     lock: JobLock | None = None,
     entry_points: Mapping[str, str] | None = None,
     preload: Sequence[str] | None = None,
+    grace_s: float = GRACE_S,
 ) -> SupervisorHandle:
     """Start the supervisor of a job, which starts the job master.
 
@@ -111,6 +112,8 @@ def start_supervisor(
         Role -> ``module:function``, in the place of :data:`eps.supervisor.context.ENTRY_POINTS`.
     preload : sequence of str, optional
         Modules to import before the first fork, in the place of the default.
+    grace_s : float, seconds
+        What a process has between SIGTERM and SIGKILL.
 
     Returns
     -------
@@ -124,7 +127,7 @@ def start_supervisor(
     """
     job = JobDir(Path(job_dir).absolute())
     # -P: a file of the user's working directory must not stand in for a module of ours.
-    command = [sys.executable, "-P", "-m", "eps.supervisor", str(job.path)]
+    command = [sys.executable, "-P", "-m", "eps.supervisor", str(job.path), "--grace-s", str(grace_s)]
     for role, entry in sorted((entry_points or {}).items()):
         command += ["--entry", f"{role}={entry}"]
     if preload is not None:

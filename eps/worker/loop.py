@@ -50,8 +50,11 @@ class TrainingLoop:
         self._stopped = False
         self._active: ActiveSet | None = None
         self._exchanges = Exchanges(van, self._keys_of)
+        #: Plan -> first clock under its membership.
+        self._commit_clocks: dict[int, int] = {}
         self._releases: list[int] = []
-        self._drained = False
+        #: No exchange is under way.
+        self._idle = True
         #: Parameters of the next clock, where the last exchange brought them.
         self._ahead: tuple[int, ActiveSet, Parameters] | None = None
         #: Results that the master has not recorded yet, by clock; said again after a lost connection.
@@ -59,10 +62,11 @@ class TrainingLoop:
 
     # ---- the session's thread
 
-    def on_membership(self, membership: Membership) -> m.MembershipAcked:
+    def on_membership(self, plan_id: int, membership: Membership) -> m.MembershipAcked:
         """Take a membership in."""
         with self._changed:
             acked = self.state.on_membership(membership)
+            self._commit_clocks[plan_id] = membership.from_clock
             self._changed.notify_all()
         return acked
 
@@ -74,13 +78,20 @@ class TrainingLoop:
                 del self._unrecorded[clock]
             self._changed.notify_all()
 
-    def on_release(self, plan_id: int, removed: bool) -> None:
-        """Acknowledge a plan's release; a removed worker does so once it is drained."""
+    def on_release(self, plan_id: int) -> None:
+        """Acknowledge a plan's release once no exchange of a clock before its commit is under way any more."""
         with self._changed:
-            if removed and not self._drained:
-                self._releases.append(plan_id)
-                return
-        self._report(m.PlanReleased(self.state.name, plan_id))
+            self._releases.append(plan_id)
+            if self._idle:
+                self._release()
+
+    def _release(self) -> None:
+        """Report the releases that have become true; called with the condition held, between exchanges."""
+        clock = self.state.clock
+        for plan_id in list(self._releases):
+            if clock is None or self.state.finished or clock >= self._commit_clocks.get(plan_id, clock):
+                self._releases.remove(plan_id)
+                self._report(m.PlanReleased(self.state.name, plan_id))
 
     def needed(self) -> tuple[int, ...]:
         """Return the splits that must be in memory."""
@@ -108,22 +119,21 @@ class TrainingLoop:
                 self._finish(work, measure(self._runtime, active, parameters))
             else:
                 self._train(work, active, parameters)
-        with self._changed:
-            self._drained = True
-            releases, self._releases = self._releases, []
-        for plan_id in releases:
-            self._report(m.PlanReleased(self.state.name, plan_id))
 
     def _next_work(self) -> Work | None:
         """Wait until a clock may be computed; None when nothing is owed any more."""
         with self._changed:
+            self._idle = True
+            self._release()
             ready = self._changed.wait_for(
                 lambda: self._stopped or self.state.left or self.state.finished or self.state.next_work() is not None,
                 timeout=HORIZON_DEADLINE_S,
             )
             if not ready:
                 raise DeadlineError(f"waited {HORIZON_DEADLINE_S:g} s for {self.state.waits_for()}")
-            return None if self._stopped else self.state.next_work()
+            work = None if self._stopped else self.state.next_work()
+            self._idle = work is None
+            return work
 
     def _activate(self, work: Work) -> ActiveSet:
         if self._active is None or tuple(self._active.splits) != work.splits:

@@ -15,12 +15,14 @@ import numpy as np
 
 from eps.core import messages as m
 from eps.errors import EpsError, ProtocolError
+from eps.logs import set_up_logging
 from eps.rpc.exchange import parse_header, simple
 from eps.rpc.session import MemberSession
 from eps.runtime import Runtime
 from eps.van.api import Message, ReplyTo, Van
 from eps.van.grpc_van import GrpcVan
 from eps.van.memory import tune_malloc
+from eps.van.peers import Peers
 from eps.worker.datasets import Datasets
 from eps.worker.loop import TrainingLoop
 
@@ -43,6 +45,7 @@ class Worker:
         self._ready = threading.Event()
         self._ended = threading.Event()
         self._session: MemberSession | None = None
+        self._peers = Peers(van)
         self._transfers = ThreadPoolExecutor(1, thread_name_prefix="transfer")
         self._closed_plans: set[int] = set()
         self._exit_code = 0
@@ -70,12 +73,8 @@ class Worker:
                 logger.exception("W[%s] cannot go on", self.name)
                 session.report(m.MemberFailed(self.name, type(error).__name__, str(error)))
         # Drained or finished: splits can still be asked for until the master says that nobody needs this worker.
+        # Then nobody needs anything of it, so the end of the process is all the tidying there is.
         self._ended.wait()
-        self._transfers.shutdown(wait=False, cancel_futures=True)
-        self._loop.close()
-        session.close()
-        listener.close()
-        self._datasets.close()
         return self._exit_code
 
     # ---- orders of the master (on the session's thread)
@@ -95,7 +94,7 @@ class Worker:
                     for split in membership.splits.active_on(self.name):
                         self._datasets.load_initial(split)
                 self._datasets.commit(plan_id)
-                acked = self._loop.on_membership(membership)
+                acked = self._loop.on_membership(plan_id, membership)
                 for split in self._loop.needed():
                     self._datasets.activate(split)
                 self._session.report(acked)
@@ -107,9 +106,9 @@ class Worker:
             case m.AbortPlan(plan_id):
                 self._closed_plans.add(plan_id)
                 self._datasets.abort(plan_id)
-            case m.ReleasePlan(plan_id, removed):
+            case m.ReleasePlan(plan_id, _):
                 self._closed_plans.add(plan_id)
-                self._loop.on_release(plan_id, self.name in removed)
+                self._loop.on_release(plan_id)
 
     def _on_session_end(self, error: EpsError | None) -> None:
         if error is not None and not self._ended.is_set():
@@ -134,12 +133,8 @@ class Worker:
             return
         try:
             content = np.frombuffer(self._datasets.content(target.item), np.uint8)
-            connection = self._van.connect(target.address)
-            try:
-                header = simple("split_copy", plan_id=plan_id, split=target.item)
-                connection.request(Message(header, (content,))).result(TRANSFER_TIMEOUT_S)
-            finally:
-                connection.close()
+            header = simple("split_copy", plan_id=plan_id, split=target.item)
+            self._peers.to(target.address).request(Message(header, (content,))).result(TRANSFER_TIMEOUT_S)
         except (EpsError, OSError, TimeoutError) as error:
             # The master asks again while the split is missing, and aborts the plan if the target has gone.
             logger.warning("W[%s] split %d did not reach %s: %s", self.name, target.item, target.target, error)
@@ -162,5 +157,6 @@ class Worker:
 
 def run(context: ContainerContext) -> int:
     """Entry point of a worker's container."""
+    set_up_logging()
     tune_malloc()
     return Worker(context, GrpcVan()).run()

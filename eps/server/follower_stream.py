@@ -1,4 +1,4 @@
-"""Connections of a server to other servers, and the ordered stream of transfers to each follower."""
+"""The ordered stream of transfers from a server to each follower."""
 
 from __future__ import annotations
 
@@ -9,43 +9,14 @@ from collections.abc import Callable
 
 from eps.core.types import Address
 from eps.errors import EpsError
-from eps.van.api import Connection, Message, Van
+from eps.van.api import Message
+from eps.van.peers import Peers
 
 logger = logging.getLogger(__name__)
 
-#: Messages that wait for a follower; more make the sender wait, so that a slow follower slows training, never fills memory.
+#: Messages that wait for a follower; more make the sender wait: a slow follower slows training, and never fills memory.
 MOST_WAITING = 64
 SEND_TIMEOUT_S = 120.0
-
-
-class Peers:
-    """Connections by address, made when first needed."""
-
-    def __init__(self, van: Van) -> None:
-        self._van = van
-        self._lock = threading.Lock()
-        self._connections: dict[Address, Connection] = {}
-
-    def to(self, address: Address) -> Connection:
-        """Return an open connection.
-
-        Raises
-        ------
-        PeerUnavailableError
-            Nobody listens there.
-        """
-        with self._lock:
-            found = self._connections.get(address)
-            if found is None or found.closed:
-                found = self._connections[address] = self._van.connect(address)
-            return found
-
-    def close(self) -> None:
-        """Close them all."""
-        with self._lock:
-            for connection in self._connections.values():
-                connection.close()
-            self._connections.clear()
 
 
 class FollowerStream:

@@ -1,0 +1,91 @@
+"""Rows to predict are treated as the training rows were."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from eps.data.cut import prepare
+from eps.data.dataset import DatasetInfo
+from eps.data.predict import PredictionData, load_for_prediction
+from eps.data.settings import DataSettings
+from eps.errors import DataError
+
+
+def predict(path: Path, info: DatasetInfo) -> PredictionData:
+    return load_for_prediction(path, info.settings, info.load_normalizer(), info.num_features, info.classes)
+
+
+def prepared(tmp_path: Path, content: str, **settings: object) -> DatasetInfo:
+    (tmp_path / "train").write_text(content)
+    return prepare(
+        DataSettings(str(tmp_path / "train"), "binary", num_splits=1, **settings),  # type: ignore[arg-type]
+        tmp_path / "out",
+    )
+
+
+def test_the_index_base_and_width_of_training_hold_for_new_rows(tmp_path: Path) -> None:
+    info = prepared(tmp_path, "1 0:1 5:1\n-1 1:2\n")
+    new = tmp_path / "new"
+    new.write_text("-1 1:7\n1 2:1\n")
+
+    rows = predict(new, info)
+
+    assert rows.X.toarray().tolist() == [[0, 7, 0, 0, 0, 0], [0, 0, 1, 0, 0, 0]]
+    assert rows.y is not None and rows.y.tolist() == [0, 1]
+    new.write_text("1 6:1\n")
+    with pytest.raises(DataError, match="new:1: 6:1: the largest index of 6 features is 5"):
+        predict(new, info)
+
+
+def test_a_column_of_one_label_that_is_no_class_means_no_labels(tmp_path: Path) -> None:
+    info = prepared(tmp_path, "1 1:1\n-1 2:2\n")
+    new = tmp_path / "new"
+
+    new.write_text("0 1:7\n0 2:1\n")
+    assert predict(new, info).y is None
+    new.write_text("0 1:7\n1 2:1\n")
+    with pytest.raises(DataError, match="labels 0 are not classes"):
+        predict(new, info)
+
+
+def test_the_statistics_of_training_are_applied(tmp_path: Path) -> None:
+    info = prepared(tmp_path, "1,0,a\n3,4,b\n", normalize="standard")
+    new = tmp_path / "new.csv"
+    new.write_text("2,2\n3,6\n")
+
+    rows = predict(new, info)
+
+    assert rows.y is None
+    np.testing.assert_allclose(rows.X, [[0, 0], [1, 2]])
+
+
+def test_text_to_predict_needs_no_label(tmp_path: Path) -> None:
+    info = prepared(tmp_path, "ham\thello you\nspam\twin now\n", normalize="tfidf", features=64)
+    new = tmp_path / "new"
+
+    new.write_text("win you\n")
+    plain = predict(new, info)
+    new.write_text("spam\twin you\n")
+    labelled = predict(new, info)
+
+    assert plain.y is None and plain.X.shape == (1, 64)
+    assert labelled.y is not None and labelled.y.tolist() == [1]
+    assert (plain.X != labelled.X).nnz == 0
+
+
+def test_predicting_the_test_file_gives_the_test_set(tmp_path: Path, shared_data: Path) -> None:
+    folder = shared_data / "sparse_binary" / "a9a"
+    settings = DataSettings(
+        str(folder / "a9a.gz"), "binary", num_splits=8, test=str(folder / "a9a.t.gz"), normalize="l2"
+    )
+    info = prepare(settings, tmp_path / "out")
+
+    rows = predict(folder / "a9a.t.gz", info)
+
+    X, y = info.load_test()
+    assert (info.num_rows, info.num_test_rows, info.num_features) == (32561, 16281, 123)
+    assert (rows.X != X).nnz == 0
+    assert rows.y is not None and np.array_equal(rows.y, y)

@@ -1,0 +1,84 @@
+"""CSV and lines of numbers: columns, labels, and what is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from eps.data.table import parse_table
+from eps.errors import ConfigError, DataError
+
+HOUSES = b'rooms,"sea, view",price\n3,no,10.5\n4,yes,12\n'
+
+
+def test_a_header_quotes_and_chosen_columns_are_understood() -> None:
+    raw = parse_table(HOUSES, "f", label_column="price", columns=("rooms",))
+
+    assert raw.X.tolist() == [[3], [4]]
+    assert raw.y is not None and raw.y.tolist() == [10.5, 12]
+    assert raw.feature_names == ("rooms",)
+
+
+def test_the_label_is_the_named_else_the_last_column_of_csv_and_the_first_of_blank_divided_lines() -> None:
+    named = parse_table(b"a,target,b\n1,2,3\n", "f")
+    last = parse_table(b"1,2,3\n", "f")
+    first = parse_table(b"1 2 3\n4 5 6\n", "f")
+
+    assert [raw.y.tolist() for raw in (named, last, first) if raw.y is not None] == [[2], [3], [1, 4]]
+
+
+def test_columns_are_numbered_from_zero_and_from_the_end() -> None:
+    raw = parse_table(b"1;2;3;4\n5;6;7;8\n", "f", label_column="0", columns=("-1", "1"))
+
+    assert raw.X.tolist() == [[4, 2], [8, 6]]
+
+
+def test_labels_that_are_names_become_sorted_classes() -> None:
+    raw = parse_table(b"1.5,spam\n2,ham\n3,spam\n", "f")
+
+    assert raw.classes == ("ham", "spam")
+    assert raw.y is not None and raw.y.tolist() == [1, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (HOUSES, "f:2: no: column sea, view must be a number: choose numeric columns"),
+        (b"a,b,y\n1,,3\n", "f:2: column b is missing: choose columns without missing values"),
+        (b"1,2,3\n1,nan,3\n", "f:2: nan: column 1 must be a finite number"),
+        (b"1,2,3\n1,2\n", "f:2: 1,2: 2 cells, but must be 3"),
+        (b"1,2,3\n1,2,\n", "f:2: column 2 is empty: every row needs a label"),
+        (b"1,2,nan\n", "label 1 of 1 is nan: must be a finite number"),
+        (b"a,b,y\n", "only a header"),
+        (b"5\n6\n", "rows need a label and at least one feature"),
+    ],
+)
+def test_what_cannot_be_used_is_named(content: bytes, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        parse_table(content, "f")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"label_column": "cost"}, "label column 'cost' is not a column; names are rooms, sea, view, price"),
+        ({"columns": ("7",)}, "column 7 does not exist: must be in -3 .. 2"),
+        ({"columns": ("price",), "label_column": "price"}, "both the label and a feature"),
+        ({"delimiter": "ab"}, "delimiter is 'ab'"),
+    ],
+)
+def test_columns_that_do_not_exist_are_refused(options: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        parse_table(HOUSES, "f", **options)  # type: ignore[arg-type]
+
+
+def test_another_number_of_features_than_asked_for_is_refused() -> None:
+    with pytest.raises(DataError, match="2 feature columns: must be 5"):
+        parse_table(b"1,2,3\n", "f", features=5)
+
+
+def test_rows_to_predict_may_lack_the_label_column() -> None:
+    unnamed = parse_table(b"1,2\n3,4\n", "f", features=2, labels_optional=True)
+    named = parse_table(b"rooms\n3\n", "f", label_column="price", columns=("rooms",), labels_optional=True)
+
+    assert unnamed.y is None and unnamed.X.tolist() == [[1, 2], [3, 4]]
+    assert named.y is None and named.X.tolist() == [[3]]

@@ -1,0 +1,135 @@
+"""A resource manager that does what the test says, and passes the contract suite."""
+
+from __future__ import annotations
+
+import os
+import select
+from contextlib import suppress
+
+from eps.errors import ResourceError
+from eps.resources.api import (
+    WITHDRAWN,
+    Allocated,
+    ContainerEvent,
+    ContainerRequest,
+    EvictionWarning,
+    Exited,
+    Running,
+)
+
+
+class FakeResourceManager:
+    """Containers without processes, for one thread.
+
+    Parameters
+    ----------
+    max_containers : int
+        Containers that may be there at once; 0 sets no limit.
+    hold : bool
+        Grant nothing until :meth:`grant` is called.
+    """
+
+    def __init__(self, max_containers: int = 0, hold: bool = False) -> None:
+        self.max_containers = max_containers
+        self.hold = hold
+        self.requests: dict[str, ContainerRequest] = {}
+        self.waiting: list[str] = []
+        #: Granted and not ended, in the order granted.
+        self.running: list[str] = []
+        self.released: list[str] = []
+        #: What :meth:`end_job` was told.
+        self.ended: tuple[int, str, str] | None = None
+        self._events: list[ContainerEvent] = []
+        self._failing: dict[str, str] = {}
+        self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._closed = False
+
+    # ---- the script
+
+    def grant(self, number: int = 1) -> list[str]:
+        """Grant the oldest waiting requests, whatever the limit; return their ids."""
+        granted, self.waiting = self.waiting[:number], self.waiting[number:]
+        for container_id in granted:
+            self._note(Allocated(container_id))
+            if container_id in self._failing:
+                self._note(Exited(container_id, None, self._failing[container_id]))
+            else:
+                self.running.append(container_id)
+                self._note(Running(container_id, 100_000 + len(self.requests), "fake-host"))
+        return granted
+
+    def fail_launch(self, container_id: str, reason: str = "was refused: scripted") -> None:
+        """Let the launch of a container fail once it is granted."""
+        self._failing[container_id] = reason
+
+    def crash(self, container_id: str, code: int | None = None, reason: str = "was ended by SIGKILL") -> None:
+        """End a running container."""
+        self.running.remove(container_id)
+        self._note(Exited(container_id, code, reason))
+        self._grant_what_fits()
+
+    def warn(self, container_id: str, deadline_s: float) -> None:
+        """Announce the eviction of a running container."""
+        assert container_id in self.running
+        self._note(EvictionWarning(container_id, deadline_s))
+
+    # ---- the interface
+
+    def request(self, request: ContainerRequest) -> None:
+        self._check_open()
+        if request.container_id in self.requests:
+            raise ResourceError(f"{request.container_id} was requested before: a container id is used once")
+        self.requests[request.container_id] = request
+        self.waiting.append(request.container_id)
+        self._grant_what_fits()
+
+    def withdraw(self, container_id: str) -> bool:
+        if container_id not in self.waiting:
+            return False
+        self.waiting.remove(container_id)
+        self._note(Exited(container_id, None, WITHDRAWN))
+        return True
+
+    def release(self, container_id: str) -> None:
+        self.released.append(container_id)
+        if not self.withdraw(container_id) and container_id in self.running:
+            self.crash(container_id, None, "was ended by SIGTERM")
+
+    def poll(self) -> list[ContainerEvent]:
+        self._check_open()
+        with suppress(BlockingIOError):
+            os.eventfd_read(self._wake_fd)
+        events, self._events = self._events, []
+        return events
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        return bool(select.select([self._wake_fd], [], [], timeout_s)[0])
+
+    def fileno(self) -> int:
+        return self._wake_fd
+
+    def end_job(self, exit_code: int, state: str, reason: str = "") -> None:
+        self._check_open()
+        self.ended = (exit_code, state, reason)
+        for container_id in list(self.running):
+            self.running.remove(container_id)
+            self._note(Exited(container_id, None, "was ended by SIGTERM"))
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            os.close(self._wake_fd)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ResourceError("the resource manager is closed")
+
+    def _grant_what_fits(self) -> None:
+        while self.waiting and not self.hold:
+            if self.max_containers and len(self.running) >= self.max_containers:
+                return
+            self.grant(1)
+
+    def _note(self, event: ContainerEvent) -> None:
+        self._events.append(event)
+        os.eventfd_write(self._wake_fd, 1)

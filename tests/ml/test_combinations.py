@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+import pytest
+
+from eps.errors import ConfigError
+from eps.ml.combinations import check_combination
+from eps.ml.models import MODELS, load_model
+from eps.ml.optim import OPTIMIZERS, OptimizerSettings
+
+
+@pytest.mark.parametrize(
+    ("model", "l1", "l2", "message"),
+    [
+        ("lasso", 0.0, 0.0, "lasso needs l1 > 0"),
+        ("lasso", 0.1, 0.1, "lasso takes no l2"),
+        ("ridge", 0.0, 0.0, "ridge needs l2 > 0"),
+        ("ridge", 0.1, 0.1, "ridge takes no l1"),
+    ],
+)
+def test_lasso_and_ridge_need_their_own_penalty_and_only_that(model: str, l1: float, l2: float, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        check_combination(load_model(model), OptimizerSettings(l1=l1, l2=l2))
+
+
+@pytest.mark.parametrize("optimizer", sorted(OPTIMIZERS))
+@pytest.mark.parametrize("model", sorted(MODELS))
+def test_every_model_works_with_every_rule_and_its_penalties(model: str, optimizer: str) -> None:
+    l1, l2 = {"lasso": (0.1, 0.0), "ridge": (0.0, 0.1)}.get(model, (0.1, 0.1))
+    check_combination(load_model(model), OptimizerSettings(optimizer, l1=l1, l2=l2))
+    cls = load_model(model)
+    check_combination(cls(3, 1 if cls.task == "regression" else 2), OptimizerSettings(optimizer, l1=l1, l2=l2))

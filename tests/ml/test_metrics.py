@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import math
+from itertools import product
+
+import numpy as np
+import pytest
+
+from eps.errors import ProtocolError
+from eps.ml.metrics import (
+    EvalSums,
+    area_under_curve,
+    exact_metrics,
+    higher_is_better,
+    merged,
+    primary_metric,
+)
+from eps.ml.models import load_model
+
+
+def test_binary_metrics_have_their_textbook_values() -> None:
+    scores = np.array([1, 2, -1, 3, -2, -3], dtype=np.float32)
+    y = np.array([1, 0, 1, 1, 0, 0], dtype=np.int32)
+    found = exact_metrics("binary", scores, y)
+    assert found["accuracy"] == 4 / 6 and found["precision"] == found["recall"] == found["f1"] == 2 / 3
+    assert found["auc"] == pytest.approx(7 / 9)
+
+
+def test_multiclass_f1_is_the_mean_over_the_classes_that_occur() -> None:
+    scores = np.eye(4, dtype=np.float32)[[0, 1, 1, 2]]
+    found = exact_metrics("multiclass", scores, np.array([0, 1, 2, 2], dtype=np.int32))
+    assert found == {"accuracy": 0.75, "f1": pytest.approx((1 + 2 / 3 + 2 / 3) / 3)}
+
+
+def test_regression_metrics_have_their_textbook_values() -> None:
+    found = exact_metrics("regression", np.array([1, 2, 5], dtype=np.float32), np.array([1, 3, 3], dtype=np.float32))
+    assert found["rmse"] == pytest.approx(math.sqrt(5 / 3)) and found["mae"] == 1.0
+    assert found["r2"] == pytest.approx(1 - 5 / (8 / 3))
+    assert "r2" not in exact_metrics("regression", np.ones(2, dtype=np.float32), np.ones(2, dtype=np.float32))
+
+
+def test_area_under_the_curve_is_the_share_of_ordered_pairs_with_ties_counted_half() -> None:
+    for seed in range(50):
+        rng = np.random.default_rng(seed)
+        scores = rng.integers(-3, 4, size=25).astype(np.float32)
+        positive = rng.random(25) < 0.4
+        pairs = list(product(scores[positive], scores[~positive]))
+        expected = sum(1.0 if a > b else 0.5 if a == b else 0.0 for a, b in pairs) / len(pairs) if pairs else None
+        assert area_under_curve(scores, positive) == pytest.approx(expected), f"seed {seed}"
+    assert area_under_curve(np.ones(3), np.ones(3, dtype=bool)) is None
+
+
+@pytest.mark.parametrize(("name", "outputs"), [("logistic", 2), ("softmax", 4), ("linear", 1)])
+def test_sums_of_shards_give_the_metrics_of_the_whole_in_any_order(name: str, outputs: int) -> None:
+    rng = np.random.default_rng(4)
+    model = load_model(name)(5, outputs)
+    space = model.key_space()
+    params = space.unpack(rng.normal(size=space.num_keys).astype(np.float32))
+    X = rng.normal(size=(90, 5)).astype(np.float32)
+    y = model.target(rng.integers(0, outputs, size=90).astype(float), np.arange(outputs, dtype=float))
+    shards = [(i, EvalSums.of(model, params, X[a:b], y[a:b])) for i, (a, b) in enumerate([(0, 40), (40, 40), (40, 90)])]
+    whole = merged(shards)
+    assert whole is not None and whole == merged(shards[::-1])
+    summary = whole.summary()
+    exact = exact_metrics(model.task, model.decision(params, X), y)
+    assert summary.pop("loss") == pytest.approx(model.loss(params, X, y) / 90)
+    for metric, value in summary.items():
+        assert value == pytest.approx(exact[metric])
+    assert primary_metric(model.task) in summary
+
+
+def test_sums_survive_the_trip_as_plain_numbers() -> None:
+    model, regression = load_model("softmax")(2, 3), load_model("linear")(2, 1)
+    sums = EvalSums("multiclass", 7, 1.25, 4, 0.0, 0.0, (1, 2, 3), (4, 5, 6), (7, 8, 9))
+    assert EvalSums.from_vector(model, sums.to_vector()) == sums
+    none = EvalSums.zero("regression", 1)
+    assert EvalSums.from_vector(regression, none.to_vector()) == none
+    assert EvalSums.from_vector(model, np.add(sums.to_vector(), sums.to_vector()).tolist()) == sums.plus(sums)
+    with pytest.raises(ProtocolError, match="6 evaluation sums given, but 14 were expected"):
+        EvalSums.from_vector(model, (0.0,) * 6)
+
+
+def test_no_rows_have_no_metrics() -> None:
+    assert EvalSums.zero("binary", 2).summary() == {} and merged([]) is None
+
+
+def test_metrics_know_their_direction() -> None:
+    assert [primary_metric(task) for task in ("binary", "multiclass", "regression")] == ["accuracy", "accuracy", "rmse"]
+    assert higher_is_better("auc") and not higher_is_better("rmse")

@@ -1,0 +1,201 @@
+"""Errors cross the control plane as the class that they are."""
+
+from __future__ import annotations
+
+import gc
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import grpc
+import pytest
+
+from eps import errors
+from eps.core.types import Address
+from eps.errors import (
+    ConfigError,
+    DeadlineError,
+    EpsError,
+    IllegalTransitionError,
+    PeerUnavailableError,
+    PlanError,
+    RpcError,
+    StaleMembershipError,
+)
+from eps.rpc import call as rpc
+from eps.rpc.error_codec import ERROR_CLASSES, MAX_TEXT_CHARS, decode_error, encode_error
+
+DEADLINE_S = 20.0
+
+Behaviour = Callable[[bytes, Any], bytes]
+
+
+class Served:
+    """A server with one method whose behaviour the test sets."""
+
+    def __init__(self) -> None:
+        self.behaviour: Behaviour = lambda request, context: request
+        self.server, port = rpc.serve(self._register)
+        self.address = Address("127.0.0.1", port)
+        self.channel = rpc.channel(self.address)
+
+    def _register(self, server: grpc.Server) -> None:
+        def unary(request: bytes, context: Any) -> bytes:
+            return self.behaviour(request, context)
+
+        def stream(request: bytes, context: Any) -> Iterator[bytes]:
+            yield b"first"
+            yield self.behaviour(request, context)
+
+        handlers = {
+            "Unary": grpc.unary_unary_rpc_method_handler(unary),
+            "Stream": grpc.unary_stream_rpc_method_handler(stream),
+        }
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("test.Service", handlers),))
+
+    def ask(self, timeout_s: float = DEADLINE_S) -> bytes:
+        return rpc.call(self.channel.unary_unary("/test.Service/Unary"), b"x", timeout_s, what="ask the test's server")
+
+    def close(self) -> None:
+        self.channel.close()
+        rpc.stop(self.server)
+
+
+@pytest.fixture
+def served() -> Iterator[Served]:
+    served = Served()
+    yield served
+    served.close()
+
+
+def raising(error: Exception) -> Behaviour:
+    def behaviour(request: bytes, context: Any) -> bytes:
+        raise error
+
+    return behaviour
+
+
+def example(cls: type[EpsError]) -> EpsError:
+    if cls is StaleMembershipError:
+        return StaleMembershipError("a reason, ü", current_version=12)
+    if cls is IllegalTransitionError:
+        return IllegalTransitionError("a reason, ü", story=("first", "then"))
+    return cls("a reason, ü")
+
+
+@pytest.mark.parametrize("cls", ERROR_CLASSES.values(), ids=lambda cls: cls.__name__)
+def test_an_error_of_a_servicer_is_raised_again_as_itself(served: Served, cls: type[EpsError]) -> None:
+    sent = example(cls)
+    served.behaviour = raising(sent)
+    with pytest.raises(EpsError) as caught:
+        served.ask()
+    assert type(caught.value) is cls
+    assert str(caught.value) == "a reason, ü"
+    assert {k: v for k, v in vars(caught.value).items() if k != "__notes__"} == vars(sent)
+
+
+def test_every_error_class_has_a_status_of_its_own_choice() -> None:
+    assert {rpc.status_of(example(cls)) for cls in ERROR_CLASSES.values()}.isdisjoint({grpc.StatusCode.OK})
+    assert rpc.status_of(StaleMembershipError("", 1)) is grpc.StatusCode.ABORTED
+    assert set(ERROR_CLASSES) == {
+        name for name, value in vars(errors).items() if isinstance(value, type) and issubclass(value, EpsError)
+    }
+
+
+def test_a_class_that_the_caller_does_not_know_arrives_as_its_base(served: Served) -> None:
+    class OwnPlanError(PlanError):
+        pass
+
+    served.behaviour = raising(OwnPlanError("mine"))
+    with pytest.raises(PlanError, match="mine") as caught:
+        served.ask()
+    assert type(caught.value) is PlanError
+
+
+def test_a_long_reason_arrives_with_its_beginning_and_end(served: Served) -> None:
+    served.behaviour = raising(PlanError("begin" + "x" * 100_000 + "end"))
+    with pytest.raises(PlanError) as caught:
+        served.ask()
+    text = str(caught.value)
+    assert len(text) <= MAX_TEXT_CHARS and text.startswith("begin") and text.endswith("end")
+
+
+def test_an_error_in_the_middle_of_a_stream_is_raised_by_its_reader(served: Served) -> None:
+    served.behaviour = raising(StaleMembershipError("old", current_version=3))
+    stream = served.channel.unary_stream("/test.Service/Stream")(b"", timeout=DEADLINE_S)
+    assert next(stream) == b"first"
+    with pytest.raises(grpc.RpcError) as caught:
+        next(stream)
+    error = rpc.error_of(caught.value, "read the stream")
+    assert isinstance(error, StaleMembershipError) and error.current_version == 3
+
+
+def test_a_bug_in_a_servicer_is_an_rpc_error_that_names_it(served: Served) -> None:
+    served.behaviour = raising(ZeroDivisionError("by zero"))
+    with pytest.raises(RpcError, match="ZeroDivisionError: by zero") as caught:
+        served.ask()
+    assert type(caught.value) is RpcError
+
+
+def test_a_servicer_may_still_abort_by_itself(served: Served) -> None:
+    served.behaviour = lambda request, context: context.abort(grpc.StatusCode.UNAVAILABLE, "shutting down")
+    with pytest.raises(PeerUnavailableError, match="shutting down"):
+        served.ask()
+
+
+def test_a_deadline_says_what_was_waited_for(served: Served) -> None:
+    release = threading.Event()
+    served.behaviour = lambda request, context: request if release.wait(DEADLINE_S) else b""
+    with pytest.raises(DeadlineError, match=r"ask the test's server.*0\.05 s"):
+        served.ask(timeout_s=0.05)
+    release.set()
+
+
+def test_a_peer_that_is_not_there_is_unavailable() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed_soon:
+        address = Address("127.0.0.1", closed_soon.getsockname()[1])
+    with rpc.channel(address) as channel, pytest.raises(PeerUnavailableError, match="greet nobody"):
+        rpc.call(channel.unary_unary("/test.Service/Unary"), b"", DEADLINE_S, what="greet nobody")
+
+
+def test_a_port_that_is_taken_is_a_config_error(served: Served) -> None:
+    with pytest.raises(ConfigError, match=str(served.address.port)):
+        rpc.serve(lambda server: None, port=served.address.port)
+
+
+def test_no_thread_is_left_of_a_server_that_was_stopped_and_dropped() -> None:
+    before = set(threading.enumerate())
+    served = Served()
+    served.ask()
+    served.close()
+    del served
+    gc.collect()
+    for thread in set(threading.enumerate()) - before:
+        thread.join(DEADLINE_S)
+        assert not thread.is_alive(), f"{thread.name} is left"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\xff",
+        b"null",
+        b"[]",
+        b"{}",
+        b'{"name": 1, "message": "m"}',
+        b'{"name": "StaleMembershipError", "message": "m"}',
+        b'{"name": "StaleMembershipError", "message": "m", "current_version": 1e400}',
+        b"[" * 100_000,
+    ],
+    ids=range(9),
+)
+def test_what_is_not_an_encoded_error_is_refused(data: bytes) -> None:
+    with pytest.raises(ValueError, match="not an encoded error"):
+        decode_error(data)
+
+
+def test_an_unknown_name_becomes_the_base_class() -> None:
+    assert type(decode_error(b'{"name": "LaterError", "message": "m"}')) is EpsError
+    assert type(decode_error(encode_error(PlanError("m")))) is PlanError

@@ -1,0 +1,263 @@
+"""A simulated server: ``ServerState`` as it is, over integers instead of arrays."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from eps.core import messages as m
+from eps.core import server_events as s
+from eps.core.server_state import Holding, ServerState
+from eps.core.types import Address, MemberId, Role
+from tests.sim.process import SimProcess, Stream
+from tests.sim.wire import (
+    PRIME,
+    Arrival,
+    Done,
+    Failed,
+    Promote,
+    Pull,
+    Pulled,
+    Push,
+    Pushed,
+    Request,
+    Snapshot,
+    Stale,
+    Update,
+    Vanished,
+    initial_value,
+    stepped,
+)
+
+
+@dataclass
+class Store:
+    """The stand-in for a partition's arrays, with its own account of what was added."""
+
+    value: int
+    #: Per split, the next clock to be added; kept here independently of the state under test.
+    ledger: list[int]
+    previous: int | None = None
+    total: int = 0
+    arrived: set[int] = field(default_factory=set)
+    #: Sum of the last step, for followers.
+    last_total: int = 0
+
+    @property
+    def clock(self) -> int:
+        return min(self.ledger)
+
+    def add(self, clock: int, splits: tuple[int, ...]) -> None:
+        for split in splits:
+            assert self.ledger[split] == clock, f"split {split} of clock {clock} applied; ledger {self.ledger}"
+            self.ledger[split] = clock + 1
+
+    def step(self, total: int) -> None:
+        self.previous, self.value = self.value, stepped(self.value, total)
+        self.last_total = total
+
+
+class SimServer(SimProcess):
+    """Executes the commands of ``ServerState`` on integers."""
+
+    role = Role.SERVER
+    state: ServerState
+
+    def on_named(self) -> None:
+        self.state = ServerState(self.name, self.job.settings)
+        self.stores: dict[int, Store] = {}
+        self.addresses: dict[MemberId, Address] = {}
+        self._streams: dict[tuple[int, MemberId], Stream] = {}
+        self._snapshots: dict[tuple[int, int], Snapshot] = {}
+        self._sent: dict[tuple[int, int], m.PartitionSent] = {}
+        self._checksums: dict[tuple[int, int], str] = {}
+        self._promoted: dict[tuple[int, int], int] = {}
+
+    def step(self, event: s.ServerEvent) -> None:
+        self.job.note(self.name, event)
+        for command in self.state.step(event):
+            self._do(command)
+        self.state.validate()
+
+    # ---- orders and requests
+
+    def on_order(self, order: m.Order) -> None:
+        match order:
+            case m.UpdateLists(plan_id, added):
+                self.addresses.update({n.name: n.address for n in added})
+                self.report(m.ListsUpdated(self.name, plan_id))
+            case m.UpdateMembership(plan_id, membership):
+                self.addresses.update(membership.addresses)
+                self.step(s.MembershipArrived(plan_id, membership))
+            case m.SendPartitions():
+                self.step(s.SendOrdered(order))
+            case m.AbortPlan(plan_id):
+                self.step(s.PlanAborted(plan_id))
+            case m.ReleasePlan(plan_id, removed):
+                self.step(s.PlanReleaseOrdered(plan_id, removed))
+
+    def before_end(self, reason: str) -> None:
+        if reason.startswith("removed"):
+            assert not self.state.owned(), f"{self.name} ends while it owns {self.state.owned()}"
+
+    def on_request(self, request: Request) -> None:
+        if not self.name:
+            return
+        arrival, body = Arrival(request), request.body
+        match body:
+            case Push(partition, clock, splits, _):
+                self.step(s.PushArrived(arrival, partition, clock, splits))
+            case Pull(partition, min_clock):
+                self.step(s.PullArrived(arrival, partition, min_clock))
+            case Snapshot():
+                arrival.checksum = str(body.value)
+                self.step(
+                    s.SnapshotArrived(
+                        arrival,
+                        body.plan_id,
+                        body.partition,
+                        body.sequence,
+                        body.completed,
+                        body.next_clock,
+                        body.applied,
+                        body.duplicates_refused,
+                    )
+                )
+            case Update(plan_id, partition, sequence, clock, splits, _):
+                self.step(s.UpdateArrived(arrival, plan_id, partition, sequence, clock, splits))
+            case Promote(plan_id, partition, sequence, value):
+                self._promoted[plan_id, partition] = value
+                self.step(s.PromoteArrived(arrival, plan_id, partition, sequence))
+
+    # ---- commands
+
+    def _do(self, command: s.ServerCommand) -> None:
+        match command:
+            case s.CreatePartition(partition):
+                ledger = [self.job.settings.first_clock] * self.job.settings.num_splits
+                self.stores[partition] = Store(initial_value(partition), ledger)
+            case s.Accumulate(arrival, partition, clock, splits, first_of_clock):
+                store = self.stores[partition]
+                assert first_of_clock == (not store.arrived) and not store.arrived & set(splits)
+                store.add(clock, splits)
+                store.arrived.update(splits)
+                store.total = (store.total + arrival.request.body.total) % PRIME
+                store.previous = None
+            case s.StepPartition(partition, clock):
+                store = self.stores[partition]
+                assert len(store.arrived) == self.job.settings.num_splits and store.clock == clock + 1
+                store.step(store.total)
+                store.total = 0
+                store.arrived.clear()
+            case s.ApplyPush(arrival, partition, clock, splits):
+                self.stores[partition].add(clock, splits)
+                self.stores[partition].step(arrival.request.body.total)
+            case s.AckPush(arrival, _, have, accepted):
+                self.answer(arrival.request, Pushed(have, accepted))
+            case s.AnswerPull(arrival, partition, clock):
+                self._answer_pull(arrival, partition, clock)
+            case s.Fail(arrival, why):
+                self.answer(arrival.request, Failed(why))
+            case s.RefuseStale(arrival, _, version):
+                self.answer(arrival.request, Stale(version))
+            case s.Forward(arrival, _, to):
+                self._forward(arrival, to)
+            case s.DropPartition(partition):
+                del self.stores[partition]
+            case s.ReportToMaster(report):
+                self.report(report)
+            case _:
+                self._transfer(command)
+
+    def _answer_pull(self, arrival: Arrival, partition: int, clock: int) -> None:
+        store = self.stores[partition]
+        asked = arrival.request.body.min_clock
+        if self.job.settings.bsp and clock == self.state.partitions[partition].completed - 1:
+            # Only a delivery that nobody waits for any more asks for this where a snapshot began the partition.
+            value = store.previous if store.previous is not None else -1
+            self.answer(arrival.request, Pulled(clock, value, clock))
+            return
+        oldest = min(store.ledger) if not store.arrived else clock
+        assert oldest >= asked, f"partition {partition}: {asked} was asked, {oldest} is there"
+        assert clock == asked or not self.job.settings.bsp, "BSP reads exactly the version asked for"
+        self.answer(arrival.request, Pulled(clock, store.value, oldest))
+
+    def _forward(self, arrival: Arrival, to: MemberId) -> None:
+        def relay(reply: object) -> None:
+            self.answer(arrival.request, Stale(0) if isinstance(reply, Vanished) else reply)
+            self.step(s.ForwardAnswered(arrival))
+
+        self.job.count("forwarded")
+        self.ask(self.addresses[to], arrival.request.body, relay)
+
+    def _transfer(self, command: s.ServerCommand) -> None:
+        match command:
+            case s.SendSnapshot():
+                store = self.stores[command.partition]
+                ledger = list(store.ledger)
+                for split in store.arrived:
+                    ledger[split] -= 1
+                snapshot = Snapshot(
+                    command.plan_id,
+                    command.partition,
+                    command.sequence,
+                    command.completed,
+                    command.next_clock,
+                    command.applied,
+                    command.duplicates_refused,
+                    store.value,
+                    tuple(ledger),
+                )
+                key = command.plan_id, command.partition
+                self._snapshots[key] = snapshot
+
+                def done() -> None:
+                    self._sent[key] = m.PartitionSent(self.name, *key, 8, str(snapshot.value))
+                    self.report(self._sent[key])
+
+                self._stream(command.plan_id, command.to).send(snapshot, done)
+            case s.RepeatSnapshotReport(plan_id, partition, to):
+                if (plan_id, partition) in self._sent:
+                    self.report(self._sent[plan_id, partition])
+                    self.tell(self._address_of(to), self._snapshots[plan_id, partition])
+            case s.SendUpdate(plan_id, partition, to, sequence, clock, splits):
+                total = self.stores[partition].last_total
+                self._stream(plan_id, to).send(Update(plan_id, partition, sequence, clock, splits, total))
+            case s.SendPromote(plan_id, partition, to, sequence):
+                value = self.stores[partition].value
+                self._stream(plan_id, to).send(Promote(plan_id, partition, sequence, value))
+            case s.StopSending(plan_id, _, to):
+                stream = self._streams.pop((plan_id, to), None)
+                if stream is not None:
+                    stream.stop()
+            case s.InstallSnapshot(arrival, partition):
+                body = arrival.request.body
+                self.stores[partition] = Store(body.value, list(body.ledger))
+                self.answer(arrival.request, Done())
+            case s.ReportCaughtUp(plan_id, partition, arrival):
+                if arrival is not None:
+                    self._checksums[plan_id, partition] = arrival.checksum
+                checksum = self._checksums[plan_id, partition]
+                self.report(m.PartitionCaughtUp(self.name, plan_id, partition, checksum))
+            case s.ApplyUpdate(arrival, partition, clock, splits):
+                self.stores[partition].add(clock, splits)
+                self.stores[partition].step(arrival.request.body.total)
+                self.answer(arrival.request, Done())
+            case s.DropUpdate(arrival):
+                body = arrival.request.body
+                if isinstance(body, Promote) and self.state.partitions[body.partition].holding is Holding.OWNER:
+                    # The update that promotes: nothing may be missing, nothing added yet.
+                    if self._promoted.pop((body.plan_id, body.partition), None) is not None:
+                        assert self.stores[body.partition].value == body.value, "promoted with other parameters"
+                self.answer(arrival.request, Done())
+            case _:
+                raise AssertionError(command)
+
+    def _address_of(self, name: MemberId) -> Address:
+        found = self.state.addresses.get(name, self.addresses.get(name))
+        assert isinstance(found, Address)
+        return found
+
+    def _stream(self, plan_id: int, to: MemberId) -> Stream:
+        if (plan_id, to) not in self._streams:
+            self._streams[plan_id, to] = Stream(self, self._address_of(to))
+        return self._streams[plan_id, to]

@@ -1,0 +1,158 @@
+"""What travels on the simulated data plane, and the arithmetic that stands in for arrays.
+
+A partition's parameters are one integer modulo a prime.  A contribution depends on every parameter that the split read,
+so that one lost, repeated or misplaced update changes every value after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from eps.core.settings import CoreSettings
+
+PRIME = (1 << 61) - 1
+
+
+def initial_value(partition: int) -> int:
+    """Return the parameters that a job starts from."""
+    return pow(partition + 3, 5, PRIME)
+
+
+def digest_of(values: Mapping[int, int]) -> int:
+    """Return one number for everything that a worker read."""
+    digest = 7
+    for partition in sorted(values):
+        digest = (digest * 1_000_003 + values[partition]) % PRIME
+    return digest
+
+
+def contribution(digest: int, clock: int, split: int, partition: int) -> int:
+    """Return what one split adds to one partition at one clock."""
+    return pow(digest + 1_000_033 * clock + 10_007 * split + 101 * partition, 3, PRIME)
+
+
+def stepped(value: int, total: int) -> int:
+    """Return the parameters after one optimizer step; the order of steps matters."""
+    return (value * 1_000_037 + total) % PRIME
+
+
+def oracle(settings: CoreSettings) -> dict[int, int]:
+    """Return the final parameters of a BSP job, computed in one loop without any distribution."""
+    values = {p: initial_value(p) for p in range(settings.num_partitions)}
+    for clock in range(settings.first_clock, settings.iterations):
+        digest = digest_of(values)
+        values = {
+            p: stepped(v, sum(contribution(digest, clock, s, p) for s in range(settings.num_splits)) % PRIME)
+            for p, v in values.items()
+        }
+    return values
+
+
+@dataclass(eq=False, slots=True)
+class Request:
+    """A request on the data plane; the reply goes to ``sender.on_reply(uid, reply)``."""
+
+    sender: Any
+    uid: int
+    body: Any
+
+
+@dataclass(eq=False, slots=True)
+class Arrival:
+    """One delivery of a request; a duplicate is another arrival."""
+
+    request: Request
+    checksum: str = ""
+
+
+# ---- bodies of requests
+
+
+@dataclass(frozen=True, slots=True)
+class Push:
+    partition: int
+    clock: int
+    splits: tuple[int, ...]
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pull:
+    partition: int
+    min_clock: int
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    plan_id: int
+    partition: int
+    sequence: int
+    completed: int
+    next_clock: tuple[int, ...]
+    applied: int
+    duplicates_refused: int
+    value: int
+    ledger: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    plan_id: int
+    partition: int
+    sequence: int
+    clock: int
+    splits: tuple[int, ...]
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class Promote:
+    plan_id: int
+    partition: int
+    sequence: int
+    value: int
+
+
+@dataclass(frozen=True, slots=True)
+class SplitCopy:
+    plan_id: int
+    split: int
+
+
+# ---- replies
+
+
+@dataclass(frozen=True, slots=True)
+class Pushed:
+    have: tuple[int, ...]
+    accepted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Pulled:
+    clock: int
+    value: int
+    #: The smallest clock of any split that is really in the value.
+    oldest: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stale:
+    current_version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Vanished:
+    """Nobody listens there."""

@@ -1,0 +1,260 @@
+"""The supervisor with real processes: what is left after every way to end, and what a container is given."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import eps
+from eps.errors import DeadlineError
+from eps.storage.jobdir import JobDir, jobs_dir
+from eps.supervisor.__main__ import CANNOT_START
+from eps.supervisor.environment import PRELOAD
+from eps.supervisor.protocol import MAX_LINE_BYTES
+from eps.supervisor.start import kill_supervisor, start_supervisor, supervisor_environment
+from tests.fakes.supervised import DEADLINE_S, ENTRIES, SupervisedJob, Watch, accept, listen
+
+ROOT = Path(eps.__file__).parent.parent
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[SupervisedJob]:
+    with SupervisedJob(tmp_path) as job:
+        yield job
+    assert not job.dir.is_running()
+
+
+def pids_of(job: SupervisedJob, *others: int) -> Watch:
+    assert job.master is not None
+    return Watch(job.handle.pid, job.master.pid, *others)
+
+
+def test_killing_the_supervisor_ends_every_process(job: SupervisedJob) -> None:
+    members = [job.launch(f"container-{n}") for n in range(3)]
+    watch = pids_of(job, *(m.pid for m in members))
+    os.kill(job.handle.pid, signal.SIGKILL)
+    watch.wait()
+    assert job.handle.wait(DEADLINE_S) == -signal.SIGKILL
+    assert not job.dir.is_running()
+    assert job.dir.ended() is None
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_stop_signal_ends_every_process_and_says_why(job: SupervisedJob, number: signal.Signals) -> None:
+    watch = pids_of(job, job.launch("container-1").pid)
+    os.kill(job.handle.pid, number)
+    watch.wait()
+    assert job.handle.wait(DEADLINE_S) == 128 + number
+    ended = job.dir.ended()
+    assert ended is not None
+    assert (ended["state"], ended["reason"]) == ("killed", f"the supervisor got {number.name}")
+
+
+def test_a_process_that_ignores_sigterm_is_killed_after_the_grace_period(tmp_path: Path) -> None:
+    with SupervisedJob(tmp_path, grace_s=0.1) as job:
+        watch = pids_of(job, job.launch("container-1", "ignore-sigterm").pid)
+        job.handle.terminate()
+        watch.wait()
+
+
+def test_a_stopped_process_is_killed_after_the_grace_period(tmp_path: Path) -> None:
+    with SupervisedJob(tmp_path, grace_s=0.1) as job:
+        member = job.launch("container-1")
+        watch = Watch(member.pid)
+        os.kill(member.pid, signal.SIGSTOP)
+        job.say(b'{"op":"kill","container_id":"container-1"}')
+        assert job.hear("exited")["signal"] == signal.SIGKILL
+        watch.wait()
+
+
+def test_a_tied_job_ends_when_its_client_lets_go(job: SupervisedJob) -> None:
+    watch = pids_of(job, job.launch("container-1").pid)
+    job.handle.close()
+    watch.wait()
+    ended = job.dir.ended()
+    assert ended is not None and ended["reason"] == "the client has gone"
+
+
+def start_client(home: Path, tied: str) -> tuple[subprocess.Popen[str], int]:
+    code = "import sys; from tests.fakes.supervised import client; client(*sys.argv[1:])"
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, str(home), tied], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    with process.stdout:
+        return process, int(process.stdout.readline())
+
+
+def test_a_killed_client_leaves_nothing_of_a_tied_job(tmp_path: Path) -> None:
+    directory = JobDir(jobs_dir(tmp_path) / "job")
+    with listen(directory) as listener:
+        process, supervisor_pid = start_client(tmp_path, "tied")
+        master, fds = accept(listener, num_fds=1)
+        os.close(fds[0])
+        watch = Watch(supervisor_pid, master.pid)
+        process.kill()
+        process.wait(DEADLINE_S)
+        watch.wait()
+        master.connection.close()
+    assert not directory.is_running()
+
+
+def test_a_detached_job_outlives_its_client_and_ends_when_asked(tmp_path: Path) -> None:
+    directory = JobDir(jobs_dir(tmp_path) / "job")
+    with listen(directory) as listener:
+        process, supervisor_pid = start_client(tmp_path, "detached")
+        assert process.wait(DEADLINE_S) == 0
+        master, fds = accept(listener, num_fds=1)
+        os.close(fds[0])
+        watch = Watch(supervisor_pid, master.pid)
+        assert directory.is_running()
+        kill_supervisor(directory)
+        watch.wait()
+        master.connection.close()
+
+
+def test_what_a_container_process_is_given(job: SupervisedJob) -> None:
+    facts = job.launch("container-1").facts
+    assert facts["fds"] == [0, 1, 2]
+    assert facts["stdin"] == ""
+    assert facts["parent_pid"] == job.handle.pid
+    assert facts["group"] == facts["pid"]
+    assert facts["death_signal"] == signal.SIGKILL
+    assert facts["handlers_are_default"] and facts["blocked_signals"] == []
+    assert facts["environ"]["BEHAVIOUR"] == "sleep"
+    assert facts["environ"]["OPENBLAS_NUM_THREADS"] == "1"
+    assert facts["cwd"] == os.getcwd()
+    assert facts["scratch_is_there"] and facts["supervisor_fd"] is None
+    assert "the log gets stdout" in job.dir.log("container-1").read_text()
+
+
+def test_only_the_master_has_the_channel(job: SupervisedJob) -> None:
+    assert job.master is not None
+    facts = job.master.facts
+    assert facts["fds"] == [0, 1, 2, facts["supervisor_fd"]]
+
+
+def test_containers_find_the_preloaded_modules_and_no_threads(tmp_path: Path) -> None:
+    with SupervisedJob(tmp_path, preload=PRELOAD) as job:
+        facts = job.launch("container-1").facts
+        assert facts["modules"] == ["numpy", "scipy.sparse", "grpc"]
+        assert facts["num_threads"] == 1
+        log = job.dir.log("supervisor").read_text()
+        assert "threads" not in log, log
+
+
+def test_the_real_entry_points_leave_the_supervisor_single_threaded() -> None:
+    code = (
+        "import os; from eps.supervisor.environment import *; from eps.supervisor.context import *\n"
+        "preload([*PRELOAD, *(e.partition(':')[0] for e in ENTRY_POINTS.values())]); print(num_threads())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=supervisor_environment(os.environ), capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "1", done.stderr
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "code"), [("exit 0", 0), ("end", 0), ("exit 7", 7), ("raise", 1)], ids=["0", "none", "7", "raise"]
+)
+def test_the_end_of_a_process_is_reported_with_its_code(job: SupervisedJob, behaviour: str, code: int) -> None:
+    job.launch("container-1", behaviour)
+    notice = job.hear("exited")
+    assert (notice["container_id"], notice["code"], notice["signal"]) == ("container-1", code, None)
+    text = job.dir.log("container-1").read_text()
+    assert ("RuntimeError: the member was told to fail" in text) == (behaviour == "raise")
+    assert not job.dir.scratch("container-1").exists()
+
+
+def test_a_process_ended_by_a_signal_is_reported_with_it(job: SupervisedJob) -> None:
+    os.kill(job.launch("container-1").pid, signal.SIGKILL)
+    notice = job.hear("exited")
+    assert (notice["code"], notice["signal"]) == (None, signal.SIGKILL)
+
+
+def test_what_a_container_started_ends_with_it(job: SupervisedJob) -> None:
+    member = job.launch("container-1", "start-another")
+    watch = Watch(member.facts["started_pid"])
+    os.kill(member.pid, signal.SIGKILL)
+    job.hear("exited")
+    watch.wait()
+
+
+def test_malformed_lines_are_refused_and_the_job_goes_on(job: SupervisedJob) -> None:
+    for line in (b"", b"{", b"[1]", b'{"op":"dance"}', b'{"op":"launch","container_id":"../x","role":"worker"}'):
+        job.say(line)
+        assert job.hear("refused")["reason"]
+    job.say(b"x" * (3 * MAX_LINE_BYTES))
+    assert str(MAX_LINE_BYTES) in job.hear("refused")["reason"]
+    job.say(b'{"op":"launch","container_id":"container-1","role":"cook"}')
+    notice = job.hear("refused")
+    assert notice["container_id"] == "container-1" and "cook" in notice["reason"]
+    job.launch("container-2")
+
+
+def test_a_container_id_is_launched_once(job: SupervisedJob) -> None:
+    job.launch("container-1")
+    job.say(b'{"op":"launch","container_id":"container-1","role":"worker"}')
+    assert "launched once" in job.hear("refused")["reason"]
+
+
+def test_job_done_ends_the_rest_and_passes_the_exit_code_on(job: SupervisedJob) -> None:
+    assert job.master is not None
+    watch = pids_of(job, job.launch("container-1").pid)
+    job.say(b'{"op":"job-done","exit_code":4,"state":"failed","reason":"the loss is not finite"}')
+    job.hear("exited")
+    job.master.order("exit 0")
+    watch.wait()
+    assert job.handle.wait(DEADLINE_S) == 4
+    ended = json.loads(job.dir.ended_json.read_text())
+    assert (ended["state"], ended["exit_code"], ended["reason"]) == ("failed", 4, "the loss is not finite")
+    assert ended["time_s"] > 0
+    assert not job.dir.containers.exists() and not job.dir.supervisor_json.exists()
+
+
+@pytest.mark.parametrize(
+    ("order", "reason"), [("exit 3", "exited with code 3"), ("raise", "exited with code 1"), ("", "SIGKILL")]
+)
+def test_a_master_that_ends_before_the_job_fails_it(job: SupervisedJob, order: str, reason: str) -> None:
+    assert job.master is not None
+    watch = pids_of(job, job.launch("container-1").pid)
+    if order:
+        job.master.order(order)
+    else:
+        os.kill(job.master.pid, signal.SIGKILL)
+    watch.wait()
+    assert job.handle.wait(DEADLINE_S) == 1
+    ended = job.dir.ended()
+    assert ended is not None and ended["state"] == "failed" and reason in ended["reason"]
+
+
+def test_what_the_master_said_before_it_ended_counts(job: SupervisedJob) -> None:
+    assert job.master is not None
+    os.kill(job.handle.pid, signal.SIGSTOP)
+    watch = Watch(job.master.pid)
+    job.say(b'{"op":"job-done","exit_code":0}')
+    job.master.order("exit 0")
+    watch.wait()
+    os.kill(job.handle.pid, signal.SIGCONT)
+    assert job.handle.wait(DEADLINE_S) == 0
+    ended = job.dir.ended()
+    assert ended is not None and ended["state"] == "finished"
+
+
+def test_a_second_supervisor_of_the_same_job_does_not_start(job: SupervisedJob) -> None:
+    with start_supervisor(job.dir.path, False, entry_points=ENTRIES, preload=()) as second:
+        assert second.wait(DEADLINE_S) == CANNOT_START
+    assert "is running" in job.dir.log("supervisor").read_text()
+    job.launch("container-1")
+
+
+def test_waiting_for_a_job_ends_at_the_deadline(job: SupervisedJob) -> None:
+    with pytest.raises(DeadlineError, match="not ended within 0.01 s"):
+        job.handle.wait(0.01)

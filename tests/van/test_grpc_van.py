@@ -1,0 +1,230 @@
+"""What is special to the van over gRPC: tokens, hostile peers, back-pressure, processes that vanish."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from queue import SimpleQueue
+
+import grpc
+import numpy as np
+import pytest
+
+from eps.core.types import Address
+from eps.errors import DeadlineError, PeerUnavailableError, ProtocolError
+from eps.rpc import call as rpc
+from eps.van.api import MAX_FRAME_BYTES, MIB, Limits, Message, ReplyTo
+from eps.van.frames import Decoder, Kind, check_message, encode
+from eps.van.grpc_van import METHOD, GrpcListener, GrpcVan
+from eps.van.memory import tune_malloc
+from eps.van.outbox import Outbox
+
+DEADLINE_S = 20.0
+
+
+def echo(message: Message, reply: ReplyTo) -> None:
+    reply.send(message)
+
+
+@pytest.fixture
+def listener() -> Iterator[GrpcListener]:
+    listener = GrpcVan().listen(echo)
+    yield listener
+    listener.close()
+
+
+def assert_works(listener: GrpcListener, token: str | None = None) -> None:
+    connection = GrpcVan(token).connect(listener.address, DEADLINE_S)
+    assert connection.request(Message(b"hello")).result(DEADLINE_S).header == b"hello"
+    connection.close()
+
+
+class RawStream:
+    """A peer that speaks to the listener's method without our frames."""
+
+    def __init__(self, address: Address) -> None:
+        self._channel = rpc.channel(address)
+        self._frames: SimpleQueue[bytes | None] = SimpleQueue()
+        self.call = self._channel.stream_stream(METHOD)(iter(self._frames.get, None), timeout=DEADLINE_S)
+        assert Decoder(Limits()).feed(next(self.call)).kind is Kind.HELLO
+
+    def send(self, frame: bytes) -> None:
+        self._frames.put(frame)
+
+    def close(self) -> None:
+        self._frames.put(None)
+        self._channel.close()
+
+
+GOOD = next(iter(encode(Message(b"good"), 1, Kind.REQUEST)))
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        b"",
+        b"garbage",
+        GOOD[:-1],
+        GOOD + b"more",
+        bytes(MAX_FRAME_BYTES + 1),
+        next(iter(encode(Message(b"not a request"), 1, Kind.REPLY))),
+        np.random.default_rng(1).bytes(5000),
+    ],
+    ids=["empty", "garbage", "truncated", "too long a body", "oversized", "a reply", "noise"],
+)
+def test_what_is_not_a_frame_ends_its_own_connection_only(listener: GrpcListener, bad: bytes) -> None:
+    other = GrpcVan().connect(listener.address, DEADLINE_S)
+    raw = RawStream(listener.address)
+    raw.send(GOOD)
+    received = Decoder(Limits()).feed(next(raw.call))
+    assert received is not None and received.message.header == b"good"
+    raw.send(bad)
+    with pytest.raises(grpc.RpcError) as caught:
+        next(raw.call)
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert dict(caught.value.trailing_metadata())["eps-error"] == "FrameError"
+    raw.close()
+    assert other.request(Message(b"still here")).result(DEADLINE_S).header == b"still here"
+    other.close()
+    assert_works(listener)
+
+
+def test_an_announcement_above_the_limit_ends_the_connection_before_memory_is_reserved() -> None:
+    listener = GrpcVan(limits=Limits(max_message_bytes=MIB)).listen(echo)
+    connection = GrpcVan().connect(listener.address, DEADLINE_S)
+    future = connection.request(Message(b"", (np.zeros(8 * MIB, np.uint8),)))
+    with pytest.raises(PeerUnavailableError, match="the limit"):
+        future.result(DEADLINE_S)
+    connection.close()
+    assert_works(listener)
+    listener.close()
+
+
+def test_bytes_that_are_not_even_http_harm_nobody(listener: GrpcListener) -> None:
+    other = GrpcVan().connect(listener.address, DEADLINE_S)
+    address = (listener.address.host, listener.address.port)
+    for noise in (b"", b"GET / HTTP/1.1\r\n\r\n", np.random.default_rng(2).bytes(100_000), b"PRI * HTTP/2.0\r\n\r\nSM"):
+        with socket.create_connection(address, DEADLINE_S) as raw:
+            try:
+                raw.sendall(noise)
+            except OSError:
+                continue
+    assert other.request(Message(b"still here")).result(DEADLINE_S).header == b"still here"
+    other.close()
+    assert_works(listener)
+
+
+def test_another_method_is_refused(listener: GrpcListener) -> None:
+    with rpc.channel(listener.address) as channel, pytest.raises(ProtocolError, match="UNIMPLEMENTED"):
+        rpc.call(channel.unary_unary("/eps.van/Other"), b"", DEADLINE_S, what="another method")
+
+
+@pytest.mark.parametrize("token", [None, "wrong", ""])
+def test_a_listener_with_a_token_refuses_who_has_not_got_it(token: str | None) -> None:
+    listener = GrpcVan("right").listen(echo)
+    with pytest.raises(ProtocolError, match="token"):
+        GrpcVan(token).connect(listener.address, DEADLINE_S)
+    assert_works(listener, "right")
+    listener.close()
+
+
+def test_a_connection_above_the_limit_is_refused_and_those_before_go_on() -> None:
+    listener = GrpcVan(max_connections=2).listen(echo)
+    held = [GrpcVan().connect(listener.address, DEADLINE_S) for _ in range(2)]
+    with pytest.raises(Exception, match="RESOURCE_EXHAUSTED"):
+        GrpcVan().connect(listener.address, DEADLINE_S)
+    assert [c.request(Message(b"x")).result(DEADLINE_S).header for c in held] == [b"x", b"x"]
+    for connection in held:
+        connection.close()
+    listener.close()
+
+
+def test_a_port_that_takes_connections_and_says_nothing_is_unavailable() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = Address("127.0.0.1", silent.getsockname()[1])
+        with pytest.raises(PeerUnavailableError, match=r"0\.2 s"):
+            GrpcVan().connect(address, 0.2)
+
+
+SERVING = """
+import sys
+from eps.van.grpc_van import GrpcVan
+listener = GrpcVan().listen(lambda message, reply: None)
+print(listener.address.port, flush=True)
+sys.stdin.read()
+if sys.argv[1:] == ["raise"]:
+    raise SystemExit(3)
+"""
+
+
+def test_a_process_that_is_killed_fails_what_is_outstanding() -> None:
+    with subprocess.Popen([sys.executable, "-c", SERVING], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        connection = GrpcVan().connect(Address("127.0.0.1", int(process.stdout.readline())), DEADLINE_S)
+        future = connection.request(Message(b"never answered"))
+        process.kill()
+        with pytest.raises(PeerUnavailableError):
+            future.result(DEADLINE_S)
+        assert connection.closed
+        connection.close()
+
+
+def test_a_process_ends_even_if_it_did_not_close_its_listener() -> None:
+    command = [sys.executable, "-c", SERVING, "raise"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stdin is not None
+        connection = GrpcVan().connect(Address("127.0.0.1", int(process.stdout.readline())), DEADLINE_S)
+        process.stdin.close()
+        assert process.wait(DEADLINE_S) == 3
+        connection.close()
+
+
+def test_closing_the_listener_is_not_held_up_by_a_peer_that_reads_nothing() -> None:
+    entered = threading.Event()
+
+    def flood(message: Message, reply: ReplyTo) -> None:
+        entered.set()
+        reply.send(Message(b"", (np.zeros(64 * MIB, np.uint8),)))
+
+    listener = GrpcVan().listen(flood)
+    raw = RawStream(listener.address)
+    raw.send(GOOD)
+    assert entered.wait(DEADLINE_S)
+    other = GrpcVan().connect(listener.address, DEADLINE_S)
+    assert other.request(Message()).result(DEADLINE_S).arrays[0].nbytes == 64 * MIB
+    other.close()
+    listener.close()
+    raw.close()
+
+
+def put(outbox: Outbox, message: Message) -> bool:
+    return outbox.put(message, check_message(message, Limits()), 1, Kind.REQUEST)
+
+
+def test_a_full_outbox_holds_the_sender_up_until_its_patience_ends() -> None:
+    outbox = Outbox(Limits(max_outgoing_bytes=1000), patience_s=0.01)
+    assert put(outbox, Message(bytes(5000))), "one message is always admitted"
+    with pytest.raises(DeadlineError, match="1000 is the limit"):
+        put(outbox, Message(b"next"))
+    outbox.close()
+    assert not put(outbox, Message(b"after the close"))
+
+
+def test_a_sender_goes_on_when_the_writer_has_made_room() -> None:
+    outbox = Outbox(Limits(max_outgoing_bytes=1000), patience_s=DEADLINE_S)
+    put(outbox, Message(bytes(900)))
+    second = threading.Thread(target=put, args=(outbox, Message(bytes(800))))
+    second.start()
+    frames = iter(outbox)
+    lengths = [len(next(frames)), len(next(frames))]
+    second.join(DEADLINE_S)
+    assert lengths[0] - lengths[1] == 100
+    outbox.close()
+    assert list(frames) == []
+
+
+def test_tune_malloc_says_whether_it_could() -> None:
+    assert tune_malloc() in (True, False)
