@@ -5,9 +5,9 @@ Pure: tables in, :class:`TransferPlan` out; the same plan is dry-run, journaled,
 Source: EPS §3.2 (Figs 6 and 8), §3.3 (Figs 11 and 12).
 
 Deviation: the paper gives no rule for several members at once.  One rule gives all four figures and holds for any n:
-with ``total = q * m + r`` items over the m members after the change, r members have ``q + 1`` (the added first, then the
-existing with the most, ties to the lowest number) and the others q.  The scan for inactive copies (§3.3) is a maximum
-matching, so that no copy is sent that a better assignment would spare.
+with ``total = q * m + r`` items over the m members after the change, r members have ``q + 1`` (the added first, then
+the existing with the most, ties to the lowest number) and the others q.  The scan for inactive copies (§3.3) is a
+maximum matching, so that no copy is sent that a better assignment would spare.
 """
 
 from __future__ import annotations

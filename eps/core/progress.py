@@ -5,6 +5,8 @@ L0, pure.  Source: EPS §2.2 step 4 (clocks advance together), design section 6 
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from math import ceil
@@ -16,6 +18,8 @@ from eps.core.settings import CoreSettings
 LOOKAHEAD_S = 0.05
 MIN_LOOKAHEAD_CLOCKS = 2
 MAX_LOOKAHEAD_CLOCKS = 256
+#: Iterations before a plan whose median says how long one usually takes.
+USUAL_CLOCKS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +51,8 @@ class ClockProgress:
     fastest: int = 0
     #: Complete clocks from 0 on, in order; the last, at ``iterations``, measures the final parameters.
     history: list[ClockRecord] = field(default_factory=list)
+    #: When each clock of the history was complete.
+    completed_s: list[float] = field(default_factory=list)
     _open: dict[int, dict[int, SplitResult]] = field(default_factory=dict)
     #: Smoothed seconds of an iteration; 0 before two are known.
     iteration_s: float = 0.0
@@ -82,6 +88,7 @@ class ClockProgress:
         )
         if clock >= 0:
             self.history.append(record)
+            self.completed_s.append(now_s)
         if self._last_s is not None:
             lasted_s = now_s - self._last_s
             self.iteration_s = lasted_s if self.iteration_s == 0.0 else 0.8 * self.iteration_s + 0.2 * lasted_s
@@ -114,13 +121,13 @@ class ClockProgress:
         return max(self.settings.first_clock, min(cap, ahead))
 
 
-def pause_and_slowdown(completed_s: list[float], begin_s: float, end_s: float) -> tuple[float, float]:
+def pause_and_slowdown(completed_s: Sequence[float], begin_s: float, end_s: float) -> tuple[float, float]:
     """Return what a plan cost the iterations, in seconds.
 
     Parameters
     ----------
-    completed_s : list of float
-        Times at which consecutive iterations were complete.
+    completed_s : sequence of float
+        Times at which consecutive iterations were complete, ascending.
     begin_s, end_s : float
         The plan's life, from proposed to released.
 
@@ -132,11 +139,13 @@ def pause_and_slowdown(completed_s: list[float], begin_s: float, end_s: float) -
     slowdown_s : float
         The sum of all such excess, positive and negative, never below 0.
     """
-    intervals = list(pairwise(completed_s))
-    during = [i for i, (start, stop) in enumerate(intervals) if stop > begin_s and start < end_s]
+    # The interval that is running at the begin starts with the last completion before it.
+    first = max(0, bisect_right(completed_s, begin_s) - 1)
+    stop = min(len(completed_s), bisect_left(completed_s, end_s) + 1)
+    during = [b - a for a, b in pairwise(completed_s[first:stop])]
     if not during:
         return 0.0, 0.0
-    before = sorted(stop - start for start, stop in intervals[max(0, during[0] - 20) : during[0]])
+    before = sorted(b - a for a, b in pairwise(completed_s[max(0, first - USUAL_CLOCKS) : first + 1]))
     usual_s = before[len(before) // 2] if before else 0.0
-    excess = [intervals[i][1] - intervals[i][0] - usual_s for i in during]
+    excess = [lasted_s - usual_s for lasted_s in during]
     return max(0.0, max(excess)), max(0.0, sum(excess))

@@ -78,6 +78,8 @@ class ServerState:
         self.addresses: dict[MemberId, object] = {}
         #: Plans that were aborted or released; late bytes of theirs are ignored.
         self.closed_plans: set[int] = set()
+        #: The latest plan heard of.  Plans change the job one after another, so all before it have ended.
+        self._newest_plan = 0
         self._releasing: dict[int, bool] = {}
         self._outstanding = 0
         self._out: list[s.ServerCommand] = []
@@ -112,6 +114,7 @@ class ServerState:
 
     def _on_membership(self, event: s.MembershipArrived) -> None:
         membership = event.membership
+        self._close_before(event.plan_id)
         if self.membership is None or membership.version > self.membership.version:
             first = self.membership is None and membership.version == 1
             self.membership = membership
@@ -184,10 +187,12 @@ class ServerState:
             rule = f"the last is {self.settings.iterations - 1}"
             self._out.append(s.Fail(event.request, f"a push for clock {event.clock}; {rule}"))
             return
-        if state.holding is Holding.FOLLOWER:
+        behind = [split for split in event.splits if event.clock < state.next_clock[split]]
+        if state.holding is Holding.FOLLOWER and len(behind) < len(event.splits):
             state.held.append(event)
             return
-        behind = [split for split in event.splits if event.clock < state.next_clock[split]]
+        # A follower answers what it knows to be applied: held, that answer would wait for a commit clock which its
+        # sender cannot reach without it (a partition that comes back to a server that gave it away).
         if self.settings.bsp and event.clock == state.completed:
             behind = [split for split in event.splits if split in state.arrived]
         if len(behind) == len(event.splits):
@@ -301,7 +306,8 @@ class ServerState:
 
     def _on_send(self, event: s.SendOrdered) -> None:
         order = event.order
-        if order.plan_id in self.closed_plans:
+        self._close_before(order.plan_id)
+        if self._closed(order.plan_id):
             return
         for target in order.transfers:
             state = self.partitions.get(target.item)
@@ -328,8 +334,9 @@ class ServerState:
     # ---- follow, catch up, promote: the follower
 
     def _on_snapshot(self, event: s.SnapshotArrived) -> None:
+        self._close_before(event.plan_id)
         known = self.partitions.get(event.partition)
-        if event.plan_id in self.closed_plans or (known is not None and known.holding is not Holding.FORWARDER):
+        if self._closed(event.plan_id) or (known is not None and known.holding is not Holding.FORWARDER):
             self._out.append(s.DropUpdate(event.request))
             if known is not None and known.plan_id == event.plan_id:
                 self._out.append(s.ReportCaughtUp(event.plan_id, event.partition, None))
@@ -397,7 +404,22 @@ class ServerState:
 
     # ---- end of a plan
 
+    def _closed(self, plan_id: int) -> bool:
+        return plan_id in self.closed_plans or plan_id < self._newest_plan
+
+    def _close_before(self, plan_id: int) -> None:
+        """Whatever an earlier plan left open was aborted, and the abort got lost."""
+        if plan_id <= self._newest_plan:
+            return
+        self._newest_plan = plan_id
+        states = self.partitions.values()
+        stale = {v.plan_id for v in states if v.holding is Holding.FOLLOWER}
+        stale.update(plan for v in states for plan in v.followers.values())
+        for earlier in sorted(p for p in stale if p < plan_id):
+            self._on_abort(s.PlanAborted(earlier))
+
     def _on_abort(self, event: s.PlanAborted) -> None:
+        self._close_before(event.plan_id)
         self.closed_plans.add(event.plan_id)
         for partition, state in sorted(self.partitions.items()):
             for follower in [f for f, plan in state.followers.items() if plan == event.plan_id]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from eps.core.events import ENDED_STATES
@@ -63,7 +64,7 @@ def change_entry(plan: Plan, completed_s: Sequence[float], now_s: float) -> dict
     asked_s = plan.reached_s[Phase.QUEUED]
     begin_s = plan.reached_s.get(Phase.PROPOSED, asked_s)
     ended = plan.reached_s.get(Phase.RELEASED, plan.reached_s.get(Phase.ABORTED, now_s))
-    pause_s, slowdown_s = pause_and_slowdown(list(completed_s), begin_s, ended)
+    pause_s, slowdown_s = pause_and_slowdown(completed_s, begin_s, ended)
     return {
         "plan_id": plan.plan_id,
         "operation": str(plan.change.operation),
@@ -95,8 +96,7 @@ def membership_entry(membership: Membership) -> dict[str, Any]:
 def status(runtime: Runtime, state: MasterState, started_s: float, now_s: float) -> dict[str, Any]:
     """Return what ``eps status`` shows."""
     progress, membership = state.progress, state.membership
-    history = progress.history
-    completed_s = [record.completed_s for record in history]
+    history, completed_s = progress.history, progress.completed_s
     total = runtime.settings.iterations
     clock = max(0, min(progress.completed, total))
     evaluated = next((r for r in reversed(history) if r.evaluation), None)
@@ -157,9 +157,8 @@ def report(
     now_s: float,
 ) -> dict[str, Any]:
     """Return the final report of a job."""
-    history = state.progress.history
-    completed_s = [record.completed_s for record in history]
-    lasted = [b - a for a, b in zip(completed_s, completed_s[1:], strict=False)]
+    history, completed_s = state.progress.history, state.progress.completed_s
+    lasted = [b - a for a, b in pairwise(completed_s)]
     final = history[-1] if history and history[-1].clock == runtime.settings.iterations else None
     metrics: dict[str, Any] = {"train_loss": final.loss if final else None}
     if test_metrics:

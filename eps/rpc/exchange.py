@@ -1,8 +1,8 @@
 """Pushes and pulls as data-plane messages: what a worker and a server say to each other at every clock.
 
-The header is a ``DataHeader`` (``proto/eps/pb/data.proto``); the arrays follow in the order of its parts.  Everything that
-a peer says is checked here against what its header promises, so that the server's arithmetic never sees a bad shape.
-L2.
+The header is a ``DataHeader`` (``proto/eps/pb/data.proto``); the arrays follow in the order of its parts.  Everything
+that a peer says is checked here against what its header promises, so that the server's arithmetic never sees a bad
+shape.  L2.
 
 Source: EPS §2.2 Fig. 1 (push updates, receive partitions).
 """

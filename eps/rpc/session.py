@@ -1,7 +1,7 @@
 """A member's session with its job master: reports go out, orders come in, in order.
 
-One bidirectional stream.  A reader thread hands orders to ``on_order`` one at a time; reports are queued and never block
-the caller.  L2.
+One bidirectional stream.  A reader thread hands orders to ``on_order`` one at a time; reports are queued and never
+block the caller.  L2.
 
 Source: EPS §5.2 (workers and servers keep a heartbeat channel to the ApplicationMaster); design section 2.
 """
@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 
 import grpc
 
-from eps.core.messages import Order, Report
+from eps.core.messages import MemberFailed, Order, Report
 from eps.core.types import Address
 from eps.errors import DeadlineError, EpsError, PeerUnavailableError
 from eps.pb import control_pb2 as pb
@@ -96,7 +96,7 @@ class MemberSession:
                     self._welcomed = message.welcome
                     self._welcome.set()
                 elif self._on_order is not None:
-                    self._on_order(order_from_pb(message))
+                    self._obey(order_from_pb(message))
         except grpc.RpcError as rpc_error:
             error = error_of(rpc_error, "the session with the job master")
         except EpsError as broken:
@@ -105,6 +105,16 @@ class MemberSession:
         self._welcome.set()
         if self._on_end is not None:
             self._on_end(None if self._closed else error or PeerUnavailableError("the job master ended the session"))
+
+    def _obey(self, order: Order) -> None:
+        assert self._on_order is not None
+        try:
+            self._on_order(order)
+        except Exception as error:
+            # Whatever went wrong, the master must know: it decides whether a plan or the job ends.
+            logger.exception("order %s failed", type(order).__name__)
+            name = self._welcomed.name if self._welcomed is not None else ""
+            self.report(MemberFailed(name, type(error).__name__, f"{type(order).__name__}: {error}"))
 
     def close(self) -> None:
         """Say what is queued, end the stream and give everything back."""

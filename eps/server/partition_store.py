@@ -252,8 +252,9 @@ class PartitionStore:
                 f"partition {self.partition} came as {len(arrays)} arrays; expected {5 + len(self.slots)}"
             )
         state, values, exponents, applications, last, *slots = arrays
-        expected = [self.values, self.exponents, self.applications, *self.slots]
-        for mine, theirs in zip(expected, [values, exponents, applications, *slots], strict=True):
+        expected: list[np.ndarray] = [self.values, self.exponents, self.applications, *self.slots]
+        found: list[np.ndarray] = [values, exponents, applications, *slots]
+        for mine, theirs in zip(expected, found, strict=True):
             if mine.shape != theirs.shape or mine.dtype != theirs.dtype:
                 raise TransferError(
                     f"partition {self.partition}: {theirs.dtype}{theirs.shape} where {mine.dtype}{mine.shape} is due"
@@ -328,5 +329,5 @@ def checksum_of(arrays: Sequence[np.ndarray]) -> str:
     """Return the CRC-32 over the bytes of ``arrays``, in order, as eight hexadecimal digits."""
     crc = 0
     for array in arrays:
-        crc = zlib.crc32(memoryview(np.ascontiguousarray(array)).cast("B") if array.nbytes else b"", crc)
+        crc = zlib.crc32(np.ascontiguousarray(array).view(np.uint8).data if array.nbytes else b"", crc)
     return f"{crc:08x}"

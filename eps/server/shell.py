@@ -1,7 +1,7 @@
 """A server's shell: takes messages and orders in, asks the pure state, does what it says on the arrays.
 
-One lock guards the state and the arrays: bytes are received and sent outside it, so that the next push arrives while the
-last is added.
+One lock guards the state and the arrays: bytes are received and sent outside it, so that the next push arrives while
+the last is added.
 
 Source: EPS §2.2 Fig. 1c, §3.1.2 (server-to-server transmission), §3.2 Figs 6 and 9, §3.3 Fig. 12.
 """
@@ -114,11 +114,9 @@ class ServerShell:
         pending = PendingExchange(reply, len(pushes) + len(pulls))
         if not pending.missing:
             raise ProtocolError("an exchange without a push or a pull")
-        for part in [*pushes, *pulls]:
-            if part.partition >= self._runtime.settings.num_partitions:
-                raise ProtocolError(
-                    f"a part for partition {part.partition}; the job has {self._runtime.settings.num_partitions}"
-                )
+        for partition in [p.partition for p in pushes] + [p.partition for p in pulls]:
+            if partition >= self._runtime.settings.num_partitions:
+                raise ProtocolError(f"a part for partition {partition}; the job has {len(self._runtime.ranges)}")
         with self._lock:
             for push in pushes:
                 known = self._with_keys(push)
@@ -156,7 +154,7 @@ class ServerShell:
         part = header.snapshot
         found = checksum_of(message.arrays)
         if found != part.checksum:
-            raise TransferError(f"partition {part.partition} left with checksum {part.checksum} and arrived with {found}")
+            raise TransferError(f"partition {part.partition} left as {part.checksum} and arrived as {found}")
         request = TransferRequest(reply, header, message, found)
         self._step(
             s.SnapshotArrived(
@@ -199,7 +197,8 @@ class ServerShell:
         for command in commands:
             try:
                 self._do(command)
-            except EpsError as error:
+            except Exception as error:
+                # The partition may be half changed: the job cannot go on with this server, and must hear why.
                 logger.exception("%s failed", type(command).__name__)
                 self._report(m.MemberFailed(self._state.name, type(error).__name__, str(error)))
                 raise
@@ -247,8 +246,10 @@ class ServerShell:
         def relay(future: object) -> None:
             try:
                 pushed, pulled = x.parse_reply(future.result())  # type: ignore[attr-defined]
-                for answer in [*pushed, *pulled]:
-                    request.exchange.settle(answer)
+                for push in pushed:
+                    request.exchange.settle(push)
+                for pull in pulled:
+                    request.exchange.settle(pull)
             except EpsError:
                 request.refuse(pb.Refusal(stale=True))
             self._step(s.ForwardAnswered(request))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal as signals
 import sys
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TextIO
@@ -14,8 +16,8 @@ from eps.storage.atomic import write_json_atomic
 from eps.storage.jobdir import JobDir, JobLock
 from eps.supervisor.context import ENTRY_POINTS
 from eps.supervisor.environment import PRELOAD, num_threads, preload, prepare_environment
-from eps.supervisor.loop import Supervisor
-from eps.supervisor.state import GRACE_S
+from eps.supervisor.loop import STOP_SIGNALS, Supervisor, clean_up
+from eps.supervisor.state import GRACE_S, End
 
 #: Exit code of a supervisor that could not begin.
 CANNOT_START = 2
@@ -54,6 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (EpsError, OSError) as error:
         print(f"eps.supervisor: {error}", file=sys.stderr)
         return CANNOT_START
+    signals.pthread_sigmask(signals.SIG_BLOCK, STOP_SIGNALS)
     modules = [name for name in arguments.preload.split(",") if name]
     modules += sorted({entry.partition(":")[0] for entry in entry_points.values()})
     for failure in preload(modules):
@@ -64,9 +67,13 @@ def main(argv: Sequence[str] | None = None) -> int:
             "would stay locked in every child",
             file=sys.stderr,
         )
-
     try:
         return Supervisor(job, entry_points, arguments.tied_fd, arguments.grace_s).run()
+    except Exception as error:
+        # What still runs is killed by the kernel when this process ends.
+        traceback.print_exc()
+        clean_up(job, End("failed", 1, f"the supervisor failed: {type(error).__name__}: {error}"))
+        return 1
     finally:
         lock.close()
 

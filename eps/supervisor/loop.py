@@ -99,12 +99,14 @@ class Supervisor:
         for number in HANDLED_SIGNALS:
             signals.signal(number, _note_nothing)
         signals.set_wakeup_fd(self._signal_in, warn_on_full_buffer=False)
+        # Blocked since before the imports, so that one that came then is answered now.
+        signals.pthread_sigmask(signals.SIG_UNBLOCK, HANDLED_SIGNALS)
         self._channel, self._master_end = socket.socketpair()
         self._channel.setblocking(False)
         self._handle(Started())
         while self._end is None:
             self._wait()
-        self._clean_up(self._end)
+        clean_up(self.job, self._end)
         return self._end.exit_code
 
     # ---- what happens
@@ -284,12 +286,20 @@ class Supervisor:
         except ConnectionError:
             self._unsent.clear()
 
-    def _clean_up(self, end: End) -> None:
-        shutil.rmtree(self.job.containers, ignore_errors=True)
-        # Both name processes that are gone, and their pids will be somebody else's.
-        for path in (self.job.supervisor_json, self.job.master_json):
-            path.unlink(missing_ok=True)
-        write_json_atomic(self.job.ended_json, {**asdict(end), "time_s": round(time.time(), 3)})
+
+def clean_up(job: JobDir, end: End) -> None:
+    """Remove what only a running job has, and write how it ended.
+
+    Raises
+    ------
+    StorageError
+        The end cannot be written.
+    """
+    shutil.rmtree(job.containers, ignore_errors=True)
+    # Both name processes that are gone, and their pids will be somebody else's.
+    for path in (job.supervisor_json, job.master_json):
+        path.unlink(missing_ok=True)
+    write_json_atomic(job.ended_json, {**asdict(end), "time_s": round(time.time(), 3)})
 
 
 def _note_nothing(number: int, frame: FrameType | None) -> None:

@@ -122,7 +122,9 @@ def pull_part(active: ActiveSet, partition: int, min_clock: int) -> PullPart:
     return PullPart(partition, min_clock, active.keysets[partition])
 
 
-def compute(runtime: Runtime, active: ActiveSet, parameters: Parameters, clock: int, only: Iterable[int] = ()) -> ClockWork:
+def compute(
+    runtime: Runtime, active: ActiveSet, parameters: Parameters, clock: int, only: Iterable[int] = ()
+) -> ClockWork:
     """Compute the gradients of the active splits (or of ``only`` some) at one clock, and sum them.
 
     Raises

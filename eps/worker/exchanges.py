@@ -14,6 +14,8 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import TypeVar
 
 import numpy as np
 
@@ -24,6 +26,8 @@ from eps.rpc.exchange import PullAnswer, PullPart, PushAnswer, PushPart, build_e
 from eps.van.api import Connection, Message, Van
 
 logger = logging.getLogger(__name__)
+
+PartT = TypeVar("PartT", PushPart, PullPart)
 
 #: A clock that is not complete everywhere after this long is given up.
 EXCHANGE_DEADLINE_S = 600.0
@@ -89,13 +93,16 @@ class Exchanges:
                     raise PeerUnavailableError(f"no membership places {_names(failed)} for {ROUTING_DEADLINE_S:g} s")
                 again = failed
             try:
-                sent, future = answers.get(timeout=RETRY_S if again else min(1.0, max(0.0, deadline - time.monotonic())))
+                wait_s = RETRY_S if again else min(1.0, max(0.0, deadline - time.monotonic()))
+                sent, future = answers.get(timeout=wait_s)
             except queue.Empty:
                 if self._stopped:
                     raise PeerUnavailableError("this worker was told to end") from None
                 if time.monotonic() > deadline:
-                    waiting = [part for sent in under_way for part in (*sent.pushes, *sent.pulls)]
-                    raise DeadlineError(f"waited {EXCHANGE_DEADLINE_S:g} s for {_names(waiting + again)}") from None
+                    waiting = list(again)
+                    for late in under_way:
+                        waiting += [*late.pushes, *late.pulls]
+                    raise DeadlineError(f"waited {EXCHANGE_DEADLINE_S:g} s for {_names(waiting)}") from None
                 continue
             under_way.remove(sent)
             again.extend(self._take(sent, future, on_push, on_pull))
@@ -128,10 +135,10 @@ class Exchanges:
                 failed.extend(group)
                 continue
             under_way.append(sent)
-            future.add_done_callback(lambda done, sent=sent: answers.put((sent, done)))
+            future.add_done_callback(partial(_deliver, answers, sent))
         return failed
 
-    def _attach(self, part: PushPart | PullPart, address: Address) -> PushPart | PullPart:
+    def _attach(self, part: PartT, address: Address) -> PartT:
         """Add the keys where this server has not seen the set from us."""
         if not part.keyset:
             return part
@@ -199,6 +206,12 @@ class Exchanges:
                 connection.close()
             except EpsError as error:
                 logger.debug("closing a connection: %s", error)
+
+
+def _deliver(
+    answers: queue.SimpleQueue[tuple[_Sent, Future[Message]]], sent: _Sent, future: Future[Message]
+) -> None:
+    answers.put((sent, future))
 
 
 def _names(parts: list[PushPart | PullPart]) -> str:

@@ -68,7 +68,8 @@ class Worker:
         logger.info("W[%s] M ready at %s", self.name, listener.address)
         try:
             self._loop.run()
-        except EpsError as error:
+        except Exception as error:
+            # A user's model may raise anything; the master must know why this worker stops.
             if not self._ended.is_set():
                 logger.exception("W[%s] cannot go on", self.name)
                 session.report(m.MemberFailed(self.name, type(error).__name__, str(error)))

@@ -17,6 +17,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from typing import Any
 from eps.resources.local import LocalResourceManager
 from eps.storage.jobdir import JobDir, create_job_dir
 from eps.supervisor.context import ContainerContext
+from eps.supervisor.loop import HANDLED_SIGNALS
 from eps.supervisor.start import SupervisorHandle, start_supervisor
 
 DEADLINE_S = 20.0
@@ -98,13 +100,11 @@ def _facts(context: ContainerContext, connection: socket.socket) -> dict[str, An
         "pid": os.getpid(),
         "parent_pid": os.getppid(),
         "group": os.getpgid(0),
-        "fds": sorted(int(f) for f in os.listdir("/proc/self/fd") if _is_open(int(f)) and int(f) != connection.fileno()),
+        "fds": [fd for fd in _open_fds() if fd != connection.fileno()],
         "supervisor_fd": context.supervisor_fd,
         "stdin": sys.stdin.read(),
         "death_signal": death_signal.value,
-        "handlers_are_default": all(
-            signal.getsignal(n) == signal.SIG_DFL for n in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGHUP)
-        ),
+        "handlers_are_default": all(signal.getsignal(n) == signal.SIG_DFL for n in HANDLED_SIGNALS),
         "blocked_signals": [int(n) for n in signal.pthread_sigmask(signal.SIG_BLOCK, ())],
         "environ": dict(os.environ),
         "cwd": os.getcwd(),
@@ -114,12 +114,14 @@ def _facts(context: ContainerContext, connection: socket.socket) -> dict[str, An
     }
 
 
-def _is_open(fd: int) -> bool:
-    try:
-        os.fstat(fd)
-    except OSError:
-        return False
-    return True
+def _open_fds() -> list[int]:
+    found = []
+    for text in os.listdir("/proc/self/fd"):
+        # The listing names its own descriptor too, which is closed by now.
+        with suppress(OSError):
+            os.fstat(int(text))
+            found.append(int(text))
+    return sorted(found)
 
 
 def _sleep_until_killed() -> None:

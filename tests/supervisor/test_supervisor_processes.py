@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import pytest
 
 import eps
 from eps.errors import DeadlineError
-from eps.storage.jobdir import JobDir, jobs_dir
+from eps.storage.jobdir import JobDir, create_job_dir, jobs_dir
 from eps.supervisor.__main__ import CANNOT_START
 from eps.supervisor.environment import PRELOAD
 from eps.supervisor.protocol import MAX_LINE_BYTES
@@ -29,6 +30,23 @@ def job(tmp_path: Path) -> Iterator[SupervisedJob]:
     with SupervisedJob(tmp_path) as job:
         yield job
     assert not job.dir.is_running()
+
+
+def wait_until_stopped(pid: int) -> None:
+    end_s = time.monotonic() + DEADLINE_S
+    while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
+        assert time.monotonic() < end_s, f"{pid} has not stopped"
+
+
+def wait_until_blocked(pid: int, number: signal.Signals) -> None:
+    end_s = time.monotonic() + DEADLINE_S
+    while True:
+        status = Path(f"/proc/{pid}/status").read_text()
+        masks = [line.split()[1] for line in status.splitlines() if line.startswith(("SigBlk:", "SigCgt:"))]
+        # Blocked, or handled already.
+        if any(int(mask, 16) >> (number - 1) & 1 for mask in masks):
+            return
+        assert time.monotonic() < end_s, f"{pid} does not block {number.name}"
 
 
 def pids_of(job: SupervisedJob, *others: int) -> Watch:
@@ -69,6 +87,7 @@ def test_a_stopped_process_is_killed_after_the_grace_period(tmp_path: Path) -> N
         member = job.launch("container-1")
         watch = Watch(member.pid)
         os.kill(member.pid, signal.SIGSTOP)
+        wait_until_stopped(member.pid)
         job.say(b'{"op":"kill","container_id":"container-1"}')
         assert job.hear("exited")["signal"] == signal.SIGKILL
         watch.wait()
@@ -199,6 +218,47 @@ def test_malformed_lines_are_refused_and_the_job_goes_on(job: SupervisedJob) -> 
     job.launch("container-2")
 
 
+def test_containers_start_in_a_fraction_of_the_time_of_the_imports(tmp_path: Path) -> None:
+    with SupervisedJob(tmp_path, preload=PRELOAD) as job:
+        took_s = []
+        for n in range(5):
+            began_s = time.monotonic()
+            job.launch(f"container-{n}")
+            took_s.append(time.monotonic() - began_s)
+        # Milliseconds on a machine that has nothing else to do; importing takes hundreds.
+        assert min(took_s) < 0.15, took_s
+
+
+def test_a_signal_that_comes_before_the_imports_are_done_ends_the_job_in_order(tmp_path: Path) -> None:
+    job, lock = create_job_dir("job", tmp_path)
+    with lock:
+        handle = start_supervisor(job.path, True, lock=lock, entry_points=ENTRIES, preload=PRELOAD)
+    with listen(job), handle:
+        end_s = time.monotonic() + DEADLINE_S
+        while not job.supervisor_json.exists():
+            assert handle.poll() is None and time.monotonic() < end_s
+        # Its first act once it has the lock is to write the file, its second to hold such signals back.
+        wait_until_blocked(handle.pid, signal.SIGTERM)
+        handle.terminate()
+        assert handle.wait(DEADLINE_S) == 128 + signal.SIGTERM
+    ended = job.ended()
+    assert ended is not None and ended["state"] == "killed"
+
+
+def test_an_entry_point_that_is_missing_fails_the_job_with_its_traceback(tmp_path: Path) -> None:
+    job, lock = create_job_dir("job", tmp_path)
+    with lock:
+        handle = start_supervisor(
+            job.path, True, lock=lock, entry_points={**ENTRIES, "master": "tests.no_such_module:run"}, preload=()
+        )
+    with handle:
+        assert handle.wait(DEADLINE_S) == 1
+    ended = job.ended()
+    assert ended is not None and "exited with code 1" in ended["reason"]
+    for log in ("master", "supervisor"):
+        assert "No module named 'tests.no_such_module'" in job.log(log).read_text()
+
+
 def test_a_container_id_is_launched_once(job: SupervisedJob) -> None:
     job.launch("container-1")
     job.say(b'{"op":"launch","container_id":"container-1","role":"worker"}')
@@ -238,6 +298,7 @@ def test_a_master_that_ends_before_the_job_fails_it(job: SupervisedJob, order: s
 def test_what_the_master_said_before_it_ended_counts(job: SupervisedJob) -> None:
     assert job.master is not None
     os.kill(job.handle.pid, signal.SIGSTOP)
+    wait_until_stopped(job.handle.pid)
     watch = Watch(job.master.pid)
     job.say(b'{"op":"job-done","exit_code":0}')
     job.master.order("exit 0")
@@ -256,5 +317,5 @@ def test_a_second_supervisor_of_the_same_job_does_not_start(job: SupervisedJob) 
 
 
 def test_waiting_for_a_job_ends_at_the_deadline(job: SupervisedJob) -> None:
-    with pytest.raises(DeadlineError, match="not ended within 0.01 s"):
+    with pytest.raises(DeadlineError, match="has not ended within"):
         job.handle.wait(0.01)

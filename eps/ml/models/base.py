@@ -1,7 +1,7 @@
 """What a model is: the shapes of its parameters and the gradient of a batch.
 
-A model knows nothing of partitions, servers, workers, penalties or update rules.  ``docs/models.md`` shows how to write
-one.  Instances are small, immutable in use, and have the same settings in every process of a job.
+A model knows nothing of partitions, servers, workers, penalties or update rules.  ``README.md`` beside this file
+shows how to write one.  Instances are small, immutable in use, and have the same settings in every process of a job.
 
 Design section 7: a model is a small class; the user's own works the same way.
 """

@@ -1,0 +1,355 @@
+"""What every resource manager does; a backend is done when it passes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+
+from eps.errors import ConfigError, ResourceError
+from eps.resources.api import (
+    WITHDRAWN,
+    Allocated,
+    ContainerEvent,
+    ContainerRequest,
+    EvictionWarning,
+    Exited,
+    ResourceManager,
+    Running,
+)
+from tests.fakes.resources import FakeResourceManager
+from tests.fakes.supervised import DEADLINE_S, SupervisedJob
+
+
+class Backend(Protocol):
+    """How the suite reaches what is behind a resource manager."""
+
+    manager: ResourceManager
+    can_evict: bool
+
+    def crash(self, event: Running) -> None: ...
+
+    def broken_request(self) -> ContainerRequest: ...
+
+    def stop(self) -> None: ...
+
+
+class FakeBackend:
+    can_evict = True
+
+    def __init__(self, tmp_path: Path, max_containers: int) -> None:
+        self.fake = FakeResourceManager(max_containers)
+        self.manager: ResourceManager = self.fake
+
+    def crash(self, event: Running) -> None:
+        self.fake.crash(event.container_id)
+
+    def broken_request(self) -> ContainerRequest:
+        self.fake.fail_launch("c-broken")
+        return wanted("c-broken")
+
+    def stop(self) -> None:
+        self.fake.close()
+
+
+class LocalBackend:
+    can_evict = False
+
+    def __init__(self, tmp_path: Path, max_containers: int) -> None:
+        # The test's master stays when the job is done, and is killed after the grace period.
+        self.job = SupervisedJob(tmp_path, grace_s=0.5)
+        self.manager: ResourceManager = self.job.resources(max_containers)
+
+    def crash(self, event: Running) -> None:
+        os.kill(event.pid, signal.SIGKILL)
+
+    def broken_request(self) -> ContainerRequest:
+        return wanted("c-broken", "a role that the supervisor does not know")
+
+    def stop(self) -> None:
+        self.manager.close()
+        self.job.close()
+
+
+Start = Callable[..., Backend]
+
+
+@pytest.fixture(params=[FakeBackend, LocalBackend], ids=["fake", "local"])
+def start(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Start]:
+    made: list[Backend] = []
+
+    def start(max_containers: int = 0) -> Backend:
+        made.append(request.param(tmp_path, max_containers))
+        return made[-1]
+
+    yield start
+    for backend in made:
+        backend.stop()
+
+
+def wanted(container_id: str, role: str = "worker") -> ContainerRequest:
+    return ContainerRequest(container_id, role)
+
+
+def collect(manager: ResourceManager, *last: tuple[type[ContainerEvent], str]) -> list[ContainerEvent]:
+    """Return events until each of ``last`` has come."""
+    events: list[ContainerEvent] = []
+    missing = set(last)
+    end_s = time.monotonic() + DEADLINE_S
+    while missing:
+        assert manager.wait(end_s - time.monotonic()), f"missing {missing} after {events}"
+        for event in manager.poll():
+            events.append(event)
+            missing.discard((type(event), event.container_id))
+    return events
+
+
+def running(manager: ResourceManager, container_id: str) -> Running:
+    """Request a container and wait until it runs."""
+    manager.request(wanted(container_id))
+    last = collect(manager, (Running, container_id))[-1]
+    assert isinstance(last, Running)
+    return last
+
+
+def exits(events: list[ContainerEvent]) -> list[str]:
+    return [event.container_id for event in events if isinstance(event, Exited)]
+
+
+def test_a_request_is_allocated_then_runs(start: Start) -> None:
+    manager = start().manager
+    manager.request(wanted("c-1", "server"))
+    allocated, run = collect(manager, (Running, "c-1"))
+    assert allocated == Allocated("c-1")
+    assert isinstance(run, Running) and run.pid > 0 and run.host
+
+
+def test_nothing_is_said_where_nothing_happened(start: Start) -> None:
+    manager = start().manager
+    assert manager.poll() == []
+    assert not manager.wait(0.0)
+    running(manager, "c-1")
+    assert not manager.wait(0.0)
+    assert manager.poll() == []
+
+
+def test_a_wait_ends_as_soon_as_something_happens(start: Start) -> None:
+    backend = start()
+    run = running(backend.manager, "c-1")
+    assert backend.manager.fileno() >= 0
+    backend.crash(run)
+    assert backend.manager.wait(DEADLINE_S)
+
+
+def test_a_released_container_exits_once(start: Start) -> None:
+    manager = start().manager
+    running(manager, "c-1")
+    manager.release("c-1")
+    manager.release("c-1")
+    events = collect(manager, (Exited, "c-1"))
+    manager.release("c-1")
+    running(manager, "c-2")
+    assert exits(events) == ["c-1"]
+    assert not manager.wait(0.0)
+
+
+def test_a_container_may_be_released_before_it_runs(start: Start) -> None:
+    manager = start().manager
+    manager.request(wanted("c-1"))
+    manager.release("c-1")
+    assert exits(collect(manager, (Exited, "c-1"))) == ["c-1"]
+
+
+def test_only_the_container_named_is_released(start: Start) -> None:
+    manager = start().manager
+    for n in range(3):
+        running(manager, f"c-{n}")
+    manager.release("c-1")
+    assert exits(collect(manager, (Exited, "c-1"))) == ["c-1"]
+    manager.release("c-0")
+    manager.release("c-2")
+    assert sorted(exits(collect(manager, (Exited, "c-0"), (Exited, "c-2")))) == ["c-0", "c-2"]
+
+
+def test_a_container_that_ends_by_itself_exits_once_with_a_reason(start: Start) -> None:
+    backend = start()
+    backend.crash(running(backend.manager, "c-1"))
+    (event,) = collect(backend.manager, (Exited, "c-1"))
+    assert isinstance(event, Exited)
+    assert event.code is None and "SIGKILL" in event.reason
+    backend.manager.release("c-1")
+    assert not backend.manager.wait(0.0)
+
+
+def test_releasing_or_withdrawing_an_unknown_container_is_harmless(start: Start) -> None:
+    manager = start().manager
+    manager.release("c-9")
+    assert not manager.withdraw("c-9")
+    assert manager.poll() == []
+
+
+def test_a_container_id_is_requested_once(start: Start) -> None:
+    manager = start().manager
+    running(manager, "c-1")
+    with pytest.raises(ResourceError, match="c-1"):
+        manager.request(wanted("c-1"))
+    manager.release("c-1")
+    collect(manager, (Exited, "c-1"))
+    with pytest.raises(ResourceError, match="c-1"):
+        manager.request(wanted("c-1"))
+
+
+def test_a_request_beyond_the_limit_waits_for_a_release(start: Start) -> None:
+    manager = start(max_containers=2).manager
+    running(manager, "c-1")
+    running(manager, "c-2")
+    manager.request(wanted("c-3"))
+    manager.request(wanted("c-4"))
+    assert not manager.wait(0.0)
+    manager.release("c-1")
+    events = collect(manager, (Running, "c-3"))
+    assert exits(events) == ["c-1"]
+    order = [e for e in events if isinstance(e, Exited | Allocated)]
+    assert isinstance(order[0], Exited) and order[1:] == [Allocated("c-3")]
+    manager.release("c-2")
+    collect(manager, (Running, "c-4"))
+
+
+def test_a_container_that_ends_by_itself_makes_room_too(start: Start) -> None:
+    backend = start(max_containers=1)
+    run = running(backend.manager, "c-1")
+    backend.manager.request(wanted("c-2"))
+    backend.crash(run)
+    collect(backend.manager, (Running, "c-2"))
+
+
+def test_a_waiting_request_can_be_withdrawn(start: Start) -> None:
+    manager = start(max_containers=1).manager
+    running(manager, "c-1")
+    manager.request(wanted("c-2"))
+    manager.request(wanted("c-3"))
+    assert manager.withdraw("c-2")
+    assert not manager.withdraw("c-2")
+    assert manager.wait(0.0)
+    assert manager.poll() == [Exited("c-2", None, WITHDRAWN)]
+    manager.release("c-1")
+    assert Allocated("c-2") not in collect(manager, (Running, "c-3"))
+
+
+def test_a_waiting_request_can_be_released(start: Start) -> None:
+    manager = start(max_containers=1).manager
+    running(manager, "c-1")
+    manager.request(wanted("c-2"))
+    manager.release("c-2")
+    assert manager.poll() == [Exited("c-2", None, WITHDRAWN)]
+
+
+def test_a_granted_container_is_not_withdrawn(start: Start) -> None:
+    manager = start().manager
+    running(manager, "c-1")
+    assert not manager.withdraw("c-1")
+    assert not manager.wait(0.0)
+
+
+def test_a_launch_that_fails_exits_with_a_reason_and_makes_room(start: Start) -> None:
+    backend = start(max_containers=1)
+    backend.manager.request(backend.broken_request())
+    events = collect(backend.manager, (Exited, "c-broken"))
+    assert events[0] == Allocated("c-broken")
+    (exited,) = [e for e in events if isinstance(e, Exited)]
+    assert exited.code is None and exited.reason
+    running(backend.manager, "c-2")
+
+
+def test_the_end_of_the_job_ends_every_container(start: Start) -> None:
+    manager = start().manager
+    running(manager, "c-1")
+    running(manager, "c-2")
+    manager.end_job(0, "finished", "all is done")
+    assert sorted(exits(collect(manager, (Exited, "c-1"), (Exited, "c-2")))) == ["c-1", "c-2"]
+
+
+def test_a_closed_manager_refuses_requests(start: Start) -> None:
+    manager = start().manager
+    manager.close()
+    manager.close()
+    with pytest.raises(ResourceError, match="closed"):
+        manager.request(wanted("c-1"))
+    with pytest.raises(ResourceError, match="closed"):
+        manager.poll()
+
+
+def test_an_eviction_is_announced_before_it_happens(start: Start) -> None:
+    backend = start()
+    if not backend.can_evict:
+        pytest.skip("this backend never takes a container away by itself")
+    assert isinstance(backend, FakeBackend)
+    running(backend.manager, "c-1")
+    backend.fake.warn("c-1", deadline_s=120.0)
+    assert backend.manager.poll() == [EvictionWarning("c-1", 120.0)]
+
+
+def test_many_containers_are_requested_and_released_in_any_order(start: Start) -> None:
+    manager = start(max_containers=4).manager
+    names = [f"c-{n:02d}" for n in range(16)]
+    for name in names:
+        manager.request(wanted(name))
+    for name in names[::3]:
+        manager.release(name)
+    events: list[ContainerEvent] = []
+    gone = set(names[::3])
+    while len(exits(events)) < len(names):
+        assert manager.wait(DEADLINE_S)
+        for event in manager.poll():
+            events.append(event)
+            if isinstance(event, Running) and event.container_id not in gone:
+                manager.release(event.container_id)
+    assert sorted(exits(events)) == names
+    there = most = 0
+    for event in events:
+        if isinstance(event, Allocated):
+            there += 1
+        elif isinstance(event, Exited) and event.reason != WITHDRAWN:
+            there -= 1
+        most = max(most, there)
+    assert most == 4
+
+
+@pytest.mark.parametrize("field", ["memory_mb", "vcores"])
+def test_a_request_needs_memory_and_cores(field: str) -> None:
+    with pytest.raises(ConfigError, match=f"{field} is 0"):
+        ContainerRequest("c-1", "worker", **{field: 0})
+
+
+def test_a_fake_can_hold_requests_until_told() -> None:
+    manager = FakeResourceManager(hold=True)
+    manager.request(wanted("c-1"))
+    manager.request(wanted("c-2"))
+    assert manager.poll() == []
+    assert manager.grant() == ["c-1"]
+    assert [type(e) for e in manager.poll()] == [Allocated, Running]
+    manager.close()
+
+
+def test_a_local_master_hears_that_its_supervisor_is_gone(tmp_path: Path) -> None:
+    with SupervisedJob(tmp_path) as job:
+        manager = job.resources()
+        running(manager, "c-1")
+        os.kill(job.handle.pid, signal.SIGKILL)
+        assert manager.wait(DEADLINE_S)
+        with pytest.raises(ResourceError, match="supervisor is gone"):
+            manager.poll()
+        manager.close()
+
+
+def test_a_local_container_that_exits_says_its_code(tmp_path: Path) -> None:
+    with SupervisedJob(tmp_path) as job:
+        manager = job.resources()
+        manager.request(ContainerRequest("c-1", "worker", env={"BEHAVIOUR": "exit 7"}))
+        assert collect(manager, (Exited, "c-1"))[-1] == Exited("c-1", 7, "exited with code 7")
+        manager.close()

@@ -1,0 +1,145 @@
+"""Job directories: names, permissions, who runs, and what is replaced."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from eps.errors import ConfigError, JobExistsError, JobNotFoundError
+from eps.storage.jobdir import (
+    JobDir,
+    JobLock,
+    cache_dir,
+    check_job_name,
+    create_job_dir,
+    eps_home,
+    find_job,
+    list_jobs,
+)
+
+
+def test_home_is_eps_home_or_below_the_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert eps_home({"EPS_HOME": str(tmp_path)}) == tmp_path
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert eps_home({}) == tmp_path / ".eps"
+    assert eps_home({"EPS_HOME": ""}) == tmp_path / ".eps"
+    assert eps_home({"EPS_HOME": "~/x"}) == tmp_path / "x"
+
+
+@pytest.mark.parametrize("name", ["a", "svm-1", "A.b_c-9", "-", "x" * 64])
+def test_names_that_may_be_used(name: str) -> None:
+    assert check_job_name(name) == name
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", ".x", "a/b", "a b", "ä", "x" * 65, "a\n", "a\0"])
+def test_names_that_may_not_be_used(name: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="job name"):
+        create_job_dir(name, tmp_path)
+    with pytest.raises(ConfigError, match="job name"):
+        find_job(name, tmp_path)
+
+
+def test_a_new_job_is_private_has_a_token_and_counts_as_running(tmp_path: Path) -> None:
+    job, lock = create_job_dir("svm", tmp_path / "home")
+    with lock:
+        assert job.name == "svm" and job.path == tmp_path / "home" / "jobs" / "svm"
+        for directory in (job.path, job.logs, job.containers, job.path.parent):
+            assert directory.stat().st_mode & 0o777 == 0o700
+        assert job.token.stat().st_mode & 0o777 == 0o600
+        assert len(job.read_token()) == 32
+        assert job.is_running()
+    assert not job.is_running()
+    assert job.ended() is None
+
+
+def test_a_running_job_is_not_replaced(tmp_path: Path) -> None:
+    job, lock = create_job_dir("svm", tmp_path)
+    token = job.read_token()
+    with lock, pytest.raises(JobExistsError, match="'svm' is running"):
+        create_job_dir("svm", tmp_path)
+    assert job.read_token() == token
+
+
+def test_a_finished_job_is_replaced_with_all_that_it_left(tmp_path: Path) -> None:
+    job, lock = create_job_dir("svm", tmp_path)
+    lock.close()
+    token = job.read_token()
+    job.model.write_bytes(b"old")
+    again, lock = create_job_dir("svm", tmp_path)
+    with lock:
+        assert again == job
+        assert not job.model.exists() and job.read_token() != token
+
+
+def test_the_lock_lives_as_long_as_its_last_holder(tmp_path: Path) -> None:
+    job, lock = create_job_dir("svm", tmp_path)
+    handed = JobLock(job.lock, os.dup(lock.fileno()))
+    lock.close()
+    lock.close()
+    assert job.is_running()
+    handed.close()
+    assert not job.is_running()
+
+
+def test_a_handed_descriptor_must_be_the_lock(tmp_path: Path) -> None:
+    job, lock = create_job_dir("svm", tmp_path)
+    fd = os.open(job.token, os.O_RDONLY)
+    with lock, pytest.raises(ConfigError, match="is not"):
+        JobLock(job.lock, fd)
+    os.close(fd)
+
+
+def test_asking_whether_a_job_runs_does_not_make_it_run(tmp_path: Path) -> None:
+    job, lock = create_job_dir("svm", tmp_path)
+    lock.close()
+    seen: list[bool] = []
+    askers = [threading.Thread(target=lambda: seen.extend(job.is_running() for _ in range(200))) for _ in range(4)]
+    for asker in askers:
+        asker.start()
+    for _ in range(20):
+        JobLock(job.lock).close()
+    for asker in askers:
+        asker.join()
+    assert len(seen) == 800
+
+
+def test_two_that_create_the_same_job_at_once_do_not_both_get_it(tmp_path: Path) -> None:
+    got: list[JobLock] = []
+    refused: list[JobExistsError] = []
+
+    def create() -> None:
+        try:
+            got.append(create_job_dir("svm", tmp_path)[1])
+        except JobExistsError as error:
+            refused.append(error)
+
+    threads = [threading.Thread(target=create) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (len(got), len(refused)) == (1, 7)
+    got[0].close()
+
+
+def test_jobs_are_listed_by_name(tmp_path: Path) -> None:
+    assert list_jobs(tmp_path) == []
+    for name in ("b", "a", "c"):
+        create_job_dir(name, tmp_path)[1].close()
+    (tmp_path / "jobs" / "stray file").touch()
+    assert [job.name for job in list_jobs(tmp_path)] == ["a", "b", "c"]
+
+
+def test_a_job_is_found_by_name_or_missed_by_name(tmp_path: Path) -> None:
+    create_job_dir("svm", tmp_path)[1].close()
+    assert find_job("svm", tmp_path) == JobDir(tmp_path / "jobs" / "svm")
+    with pytest.raises(JobNotFoundError, match="'svn'"):
+        find_job("svn", tmp_path)
+
+
+def test_the_cache_is_made_where_it_is_asked_for(tmp_path: Path) -> None:
+    assert cache_dir(tmp_path) == tmp_path / "cache"
+    assert (tmp_path / "cache").is_dir()
