@@ -25,6 +25,9 @@ from eps.errors import ConfigError, PlanError
 OPTIMIZERS = ("sgd", "momentum", "adagrad", "adam", "ftrl")
 NORMALIZATIONS = ("none", "l2", "standard")
 
+#: Partitions of a job that does not say how many: four for each of the three servers of EPS §2.3.
+DEFAULT_PARTITIONS = 12
+
 
 def _option(default: Any, help_text: str, **extra: Any) -> Any:
     return field(default=default, metadata={"help": help_text, **extra})
@@ -75,7 +78,11 @@ class JobSpec:
     # With what.
     workers: int = _option(3, "workers at the start", group="size")
     servers: int = _option(3, "servers at the start", group="size")
-    partitions: int = _option(12, "pieces the parameters are cut into; the most servers a job can have", group="size")
+    partitions: int = _option(
+        0,
+        "pieces the parameters are cut into, the most servers a job can have; 0 takes 12, fewer for a small model",
+        group="size",
+    )
     max_containers: int = _option(0, "containers that may run at once; 0 sets no limit", group="size")
     at: tuple[str, ...] = _option((), "K:CHANGE asks for a change when clock K is complete, as in 40:add-workers=2",
                                   group="size")
@@ -94,7 +101,7 @@ class JobSpec:
 
     def _check_numbers(self) -> None:
         for name, least in (
-            ("splits", 1), ("iterations", 1), ("workers", 1), ("servers", 1), ("partitions", 1), ("features", 0),
+            ("splits", 1), ("iterations", 1), ("workers", 1), ("servers", 1), ("partitions", 0), ("features", 0),
             ("folds", 0), ("eval_every", 0), ("max_containers", 0), ("l1", 0), ("l2", 0), ("seed", 0),
         ):  # fmt: skip
             value = getattr(self, name)
@@ -106,7 +113,7 @@ class JobSpec:
             raise ConfigError("target_scale is 0, but labels are divided by it")
         if self.workers > self.splits:
             raise ConfigError(f"{self.workers} workers would share {self.splits} splits: raise --splits")
-        if self.servers > self.partitions:
+        if self.partitions and self.servers > self.partitions:
             raise ConfigError(f"{self.servers} servers would share {self.partitions} partitions: raise --partitions")
         if self.batch_size != "full" and (not self.batch_size.isdigit() or int(self.batch_size) < 1):
             raise ConfigError(f"batch_size is {self.batch_size!r}, but must be full or a number from 1 on")
@@ -136,7 +143,7 @@ class JobSpec:
         staleness = self.staleness()
         return CoreSettings(
             num_splits=self.splits,
-            num_partitions=self.partitions,
+            num_partitions=self.partitions or DEFAULT_PARTITIONS,
             iterations=self.iterations,
             staleness=staleness,
             reproducible=staleness == 0,

@@ -6,13 +6,14 @@ nothing else.  L2.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from eps.config import JobSpec
+from eps.config import DEFAULT_PARTITIONS, JobSpec
 from eps.core.settings import CoreSettings
 from eps.ml.batches import batch_share
 from eps.ml.grid import Grid
@@ -121,6 +122,20 @@ class Runtime:
     def sparse(self) -> bool:
         """True where workers pull and push only the keys that their splits touch."""
         return self.shape.sparse and self.key_space.has_feature_rows
+
+
+def settled(spec: JobSpec, num_features: int, num_outputs: int) -> JobSpec:
+    """Return the settings with what follows from the model filled in: the number of partitions.
+
+    Raises
+    ------
+    ConfigError
+        The model has fewer blocks of parameters than the job would have servers, or than partitions were asked for.
+    """
+    space = make_model(spec, num_features, num_outputs).key_space()
+    partitions = spec.partitions or min(DEFAULT_PARTITIONS, space.num_blocks)
+    space.partition_ranges(partitions)
+    return dataclasses.replace(spec, partitions=partitions)
 
 
 def optimizer_settings(spec: JobSpec) -> OptimizerSettings:

@@ -92,7 +92,7 @@ class MasterState:
         self._by_container: dict[str, MemberRecord] = {}
         self._answers: dict[str, e.Answer] = {}
         self._acked_start: set[MemberId] = set()
-        #: The last plan that was aborted after its proposal, until a later one is released; nobody acknowledges an abort.
+        #: The last plan aborted after its proposal, until a later one is released: nobody acknowledges an abort.
         self._aborted = 0
         self._stop_on_divergence = stop_on_divergence
         self._next_number = {Role.WORKER: num_workers + 1, Role.SERVER: num_servers + 1}

@@ -17,7 +17,7 @@ from eps.core import events as e
 from eps.core.events import ENDED_STATES, JobState
 from eps.core.master_state import MasterState
 from eps.core.types import Role
-from eps.errors import DeadlineError, EpsError, PlanError
+from eps.errors import DeadlineError, EpsError, PlanError, ResourceError
 from eps.logs import set_up_logging
 from eps.master import records
 from eps.master.export import Exported, export
@@ -237,8 +237,15 @@ class Master:
 
     def _poll_resources(self) -> None:
         while self._ended is None or self._containers:
-            self._resources.wait(TICK_S)
-            for event in self._resources.poll():
+            try:
+                self._resources.wait(TICK_S)
+                found = self._resources.poll()
+            except ResourceError as error:
+                # Closed at the end of the job; before it, the supervisor has gone and takes this process along.
+                if self._ended is None:
+                    self.put(e.KillRequested(str(error)))
+                return
+            for event in found:
                 self._on_container(event)
 
     def _on_container(self, event: ContainerEvent) -> None:

@@ -291,7 +291,8 @@ class PartitionStore:
         if keys is None:
             keys = np.arange(len(self.values), dtype=np.int64)
         if self.last is None:
-            return self.values[keys]
+            found: np.ndarray = self.values[keys]
+            return found
         return lazy.peek(self._optimizer, self.values, self.slots, self.last, keys, clock, self._penalised)
 
     def _read_previous(self, clock: int, keys: np.ndarray | None) -> np.ndarray:
