@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 #: Runs of a whole job that ``tests/sim`` plays where ``--seeds`` does not say otherwise.
-DEFAULT_SEEDS = 200
+DEFAULT_SEEDS = 300
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

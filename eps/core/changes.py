@@ -110,7 +110,7 @@ def parse_change(text: str) -> Change:
         raise PlanError(f"{text!r}: {name!r} is not an operation; known are {known}") from None
     if not equals or not value:
         raise PlanError(f"{text!r}: expected {operation}=<count>" + ("" if operation.adds else " or names"))
-    if value.isdigit():
+    if value.isdecimal():
         return Change(operation, int(value))
     if operation.adds:
         raise PlanError(f"{text!r}: {value!r} is not a count; new members are named by the job")

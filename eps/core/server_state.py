@@ -205,7 +205,12 @@ class ServerState:
             state.duplicates_refused += len(behind)
             self._out.append(s.AckPush(event.request, event.partition, tuple(behind), accepted=False))
         elif any(event.clock > state.next_clock[split] for split in event.splits):
-            state.held.append(event)
+            if self.settings.bsp:
+                # Its sender cannot have read this clock's parameters: they do not exist.
+                rule = f"the partition is at clock {state.completed}"
+                self._out.append(s.Fail(event.request, f"a push of clock {event.clock}; {rule}"))
+            else:
+                state.held.append(event)
         elif self.settings.bsp:
             self._accept_bsp(event, state)
         else:
@@ -248,7 +253,10 @@ class ServerState:
 
     def _on_pull(self, event: s.PullArrived) -> None:
         state = self.partitions.get(event.partition)
-        if state is None:
+        if event.min_clock > self.settings.iterations:
+            rule = f"the last is {self.settings.iterations}"
+            self._out.append(s.Fail(event.request, f"a pull of clock {event.min_clock}; {rule}"))
+        elif state is None:
             self._refuse(event, f"{self.name} does not hold partition {event.partition}")
         elif state.holding is Holding.FOLLOWER:
             state.held.append(event)

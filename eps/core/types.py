@@ -48,7 +48,7 @@ def member_number(name: MemberId) -> int:
         ``name`` is not ``<role>-<number>``.
     """
     role, _, number = name.rpartition("-")
-    if role not in (Role.WORKER, Role.SERVER) or not number.isdigit():
+    if role not in (Role.WORKER, Role.SERVER) or not number.isdecimal():
         raise ValueError(f"{name!r} is not a member's name: expected worker-<n> or server-<n>")
     return int(number)
 

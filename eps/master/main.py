@@ -231,9 +231,7 @@ class Master:
 
     def _request(self, container_id: str, role: Role) -> None:
         self._containers.add(container_id)
-        self._resources.request(
-            ContainerRequest(container_id, role.value, env={"EPS_MASTER_ADDRESS": self._address})
-        )
+        self._resources.request(ContainerRequest(container_id, role.value, env={"EPS_MASTER_ADDRESS": self._address}))
 
     def _poll_resources(self) -> None:
         while self._ended is None or self._containers:

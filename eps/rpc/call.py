@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from concurrent import futures
 from typing import Any, NoReturn
 
 import grpc
@@ -17,6 +16,7 @@ from eps import errors
 from eps.core.types import Address
 from eps.errors import ConfigError, DeadlineError, EpsError, PeerUnavailableError, ProtocolError, RpcError
 from eps.rpc.error_codec import decode_error, encode_error, error_name, shortened
+from eps.rpc.threads import ThreadPerCall
 
 logger = logging.getLogger(__name__)
 
@@ -196,7 +196,7 @@ def servicer_errors(handler: Any, what: str) -> Any:
 
 
 def serve(
-    register: Callable[[grpc.Server], None], host: str = "127.0.0.1", port: int = 0, max_workers: int = 16
+    register: Callable[[grpc.Server], None], host: str = "127.0.0.1", port: int = 0, max_workers: int = 1024
 ) -> tuple[grpc.Server, int]:
     """Start a server with our options and error map.
 
@@ -207,12 +207,12 @@ def serve(
     port : int
         0 lets the system choose.
     max_workers : int
-        Calls that run at the same time; a servicer that waits occupies one.
+        Calls and streams at the same time, each on a thread of its own; a further one is refused.
 
     Returns
     -------
     server : grpc.Server
-        Running; the caller ends it with :func:`stop`.  Its idle threads end when the object is dropped.
+        Running; the caller ends it with :func:`stop`.
     port : int
 
     Raises
@@ -220,8 +220,10 @@ def serve(
     ConfigError
         The address cannot be listened on.
     """
-    pool = futures.ThreadPoolExecutor(max_workers, thread_name_prefix="eps-rpc")
-    server = grpc.server(pool, interceptors=[ServicerErrors()], options=CHANNEL_OPTIONS)
+    pool: Any = ThreadPerCall("eps-rpc")
+    server = grpc.server(
+        pool, interceptors=[ServicerErrors()], options=CHANNEL_OPTIONS, maximum_concurrent_rpcs=max_workers
+    )
     register(server)
     bound = bind(server, host, port)
     server.start()

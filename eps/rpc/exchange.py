@@ -9,6 +9,7 @@ Source: EPS §2.2 Fig. 1 (push updates, receive partitions).
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -73,6 +74,11 @@ class PullAnswer:
     values: np.ndarray = field(default_factory=lambda: np.empty(0, np.float32))
     exponents: np.ndarray = field(default_factory=lambda: np.empty(0, np.int16))
     refusal: pb.Refusal | None = None
+
+
+def keyset_digest(keys: np.ndarray) -> bytes:
+    """Return the name of a set of keys: 16 bytes that depend on nothing else."""
+    return hashlib.blake2b(keys.tobytes(), digest_size=16).digest()
 
 
 def parse_header(message: Message) -> pb.DataHeader:

@@ -44,9 +44,7 @@ class Server:
         """Register, serve until told to end, and return the exit code."""
         listener = self._van.listen(self._handle)
         assert self._context.master_address is not None
-        session = MemberSession(
-            self._context.master_address, self._context.container_id, listener.address, os.getpid()
-        )
+        session = MemberSession(self._context.master_address, self._context.container_id, listener.address, os.getpid())
         welcome = session.open(self._on_order, self._on_session_end)()
         self.name = welcome.name
         self._shell = ServerShell(Runtime.from_json(welcome.job_json), self.name, self._van, session.report)

@@ -85,14 +85,7 @@ class PartitionStore:
     # ---- BSP: one step for each clock
 
     def accumulate(self, push: PushPart, first_of_clock: bool) -> None:
-        """Add a push to the clock's sum.
-
-        Raises
-        ------
-        ProtocolError
-            Its arrays do not fit the partition; nothing was added then.
-        """
-        self._check(push)
+        """Add a push, which :func:`eps.server.checks.check_push` has passed, to the clock's sum."""
         if first_of_clock:
             self._previous = self._previous_keys = None
         if self.clock < 0:
@@ -105,21 +98,6 @@ class PartitionStore:
         self._samples += push.samples
         self._contributed.extend(push.splits)
         self._touched.append(push)
-
-    def _check(self, push: PushPart) -> None:
-        size = len(self.values) if push.keys is None else len(push.keys)
-        dtype = self._runtime.grid.dtype if self._settings.reproducible else np.dtype(np.float32)
-        expected = 0 if self.clock < 0 and self._settings.reproducible else size
-        if push.total.shape != (expected,) or push.total.dtype != dtype:
-            raise ProtocolError(
-                f"a push to partition {self.partition} has {push.total.dtype}{push.total.shape}; "
-                f"expected {dtype}({expected},)"
-            )
-        if push.maxima.shape != self.exponents.shape or push.maxima.dtype != np.float32:
-            raise ProtocolError(
-                f"a push to partition {self.partition} has maxima of {push.maxima.shape} blocks; "
-                f"expected {self.exponents.shape}"
-            )
 
     def step(self, clock: int) -> UpdateData:
         """Close the clock: one optimizer step with the mean gradient; the version before stays readable."""
@@ -198,7 +176,6 @@ class PartitionStore:
     def apply_push(self, push: PushPart, clock: int) -> UpdateData:
         """Apply a push as it arrives, scaled by its share of the clock's samples."""
         share = push.samples / max(1, self._runtime.samples_per_clock)
-        self._check(push)
         gradient, keys = push.total, None if push.keys is None else push.keys - self.start
         if keys is not None and not self._optimizer.idle_step_changes_nothing():
             dense = np.zeros(len(self.values), np.float32)

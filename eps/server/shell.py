@@ -25,6 +25,7 @@ from eps.errors import EpsError, ProtocolError, TransferError
 from eps.pb import data_pb2 as pb
 from eps.rpc import exchange as x
 from eps.runtime import Runtime
+from eps.server.checks import check_part, check_push
 from eps.server.follower_stream import FollowerStream
 from eps.server.initial import initial_values
 from eps.server.partition_store import PartitionStore, UpdateData, checksum_of
@@ -114,21 +115,24 @@ class ServerShell:
         pending = PendingExchange(reply, len(pushes) + len(pulls))
         if not pending.missing:
             raise ProtocolError("an exchange without a push or a pull")
-        for partition in [p.partition for p in pushes] + [p.partition for p in pulls]:
-            if partition >= self._runtime.settings.num_partitions:
-                raise ProtocolError(f"a part for partition {partition}; the job has {len(self._runtime.ranges)}")
+        for part in (*pushes, *pulls):
+            check_part(self._runtime, part)
         with self._lock:
-            for push in pushes:
-                known = self._with_keys(push)
-                request = PushRequest(pending, known or push)
-                if known is None:
+            known = [self._with_keys(push) for push in pushes]
+        for found in known:
+            if found is not None:
+                check_push(self._runtime, found)
+        with self._lock:
+            for push, found in zip(pushes, known, strict=True):
+                request = PushRequest(pending, found or push)
+                if found is None:
                     request.refuse(pb.Refusal(unknown_keyset=True))
                 else:
                     self._execute(self._state.step(s.PushArrived(request, push.partition, push.clock, push.splits)))
             for pull in pulls:
-                found = self._with_keys(pull)
-                wanted = PullRequest(pending, found or pull)
-                if found is None:
+                with_keys = self._with_keys(pull)
+                wanted = PullRequest(pending, with_keys or pull)
+                if with_keys is None:
                     wanted.refuse(pb.Refusal(unknown_keyset=True))
                 else:
                     self._execute(self._state.step(s.PullArrived(wanted, pull.partition, pull.min_clock)))
@@ -139,9 +143,6 @@ class ServerShell:
             return part
         name = key_of(part)
         if part.keys is not None:
-            start, stop = self._runtime.ranges[part.partition]
-            if len(part.keys) and not (start <= part.keys[0] and part.keys[-1] < stop):
-                raise ProtocolError(f"keys outside [{start}, {stop}) of partition {part.partition}")
             self._keysets[name] = part.keys
             while len(self._keysets) > MOST_KEYSETS:
                 self._keysets.popitem(last=False)

@@ -9,8 +9,7 @@ from __future__ import annotations
 import hmac
 import logging
 import threading
-from collections.abc import Callable, Iterator
-from concurrent import futures
+from collections.abc import Iterator
 from concurrent.futures import Future
 from functools import partial
 from typing import Any
@@ -21,8 +20,9 @@ from eps.core.types import Address
 from eps.errors import DeadlineError, EpsError, FrameError, PeerUnavailableError, ProtocolError
 from eps.rpc import call as rpc
 from eps.rpc.error_codec import decode_error, encode_error
+from eps.rpc.threads import ThreadPerCall
 from eps.van.api import Handler, Limits, Message
-from eps.van.frames import Decoder, Kind, Received, check_message, encode
+from eps.van.frames import Decoder, Kind, Received, check_message
 from eps.van.outbox import Outbox
 from eps.van.pending import PendingRequests, Reply, handle
 
@@ -32,8 +32,6 @@ logger = logging.getLogger(__name__)
 METHOD = "/eps.van/Stream"
 _TOKEN_KEY = "eps-token"
 _JOIN_S = 5.0
-# What a reader may send itself; well below a frame.
-_INLINE_BYTES = 64 * 1024
 
 
 class GrpcVan:
@@ -155,7 +153,7 @@ class GrpcListener:
     def __init__(
         self, handler: Handler, host: str, port: int, token: str | None, limits: Limits, max_connections: int
     ) -> None:
-        self._threads = _ThreadPerCall()
+        self._threads = ThreadPerCall("eps-van-write")
         pool: Any = self._threads
         self._server = grpc.server(pool, options=rpc.CHANNEL_OPTIONS, maximum_concurrent_rpcs=max_connections)
         self._server.add_generic_rpc_handlers((_Method(handler, token, limits),))
@@ -170,46 +168,7 @@ class GrpcListener:
     def close(self) -> None:
         """End all connections and give everything back."""
         self._server.stop(None).wait()
-        self._threads.shutdown(wait=True)
-
-
-class _ThreadPerCall(futures.Executor):
-    """Gives every call a daemon thread of its own.
-
-    A connection holds its thread for as long as it lives, so that a pool would only limit the connections; and the
-    interpreter waits at its exit for the threads of a pool, even if nobody closed the listener.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._threads: set[threading.Thread] = set()
-
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Run ``fn`` at once."""
-        future: Future[Any] = Future()
-        thread = threading.Thread(target=self._run, args=(future, fn, args, kwargs), name="eps-van-call", daemon=True)
-        with self._lock:
-            self._threads.add(thread)
-        thread.start()
-        return future
-
-    def _run(self, future: Future[Any], fn: Callable[..., Any], args: Any, kwargs: Any) -> None:
-        try:
-            future.set_result(fn(*args, **kwargs))
-        except Exception as error:
-            future.set_exception(error)
-        finally:
-            with self._lock:
-                self._threads.discard(threading.current_thread())
-
-    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Wait for the calls that run, for a while."""
-        with self._lock:
-            threads = list(self._threads)
-        for thread in threads:
-            thread.join(_JOIN_S if wait else 0)
-            if thread.is_alive():
-                logger.warning("a data-plane handler still runs %s s after the listener was closed", _JOIN_S)
+        self._threads.join(_JOIN_S)
 
 
 class _Method(grpc.GenericRpcHandler):  # type: ignore[misc,type-arg,unused-ignore]
@@ -224,9 +183,8 @@ class _Method(grpc.GenericRpcHandler):  # type: ignore[misc,type-arg,unused-igno
         """Return what runs a connection, or a refusal; None for another method."""
         if handler_call_details.method != METHOD:
             return None
-        if self._admits(handler_call_details.invocation_metadata):
-            return grpc.stream_stream_rpc_method_handler(_Accept(self._handler, self._limits))
-        return rpc.servicer_errors(grpc.stream_stream_rpc_method_handler(_refuse), METHOD)
+        accept = self._connection if self._admits(handler_call_details.invocation_metadata) else self._refusal
+        return rpc.servicer_errors(grpc.stream_stream_rpc_method_handler(accept), METHOD)
 
     def _admits(self, metadata: Any) -> bool:
         if self._token is None:
@@ -235,63 +193,45 @@ class _Method(grpc.GenericRpcHandler):  # type: ignore[misc,type-arg,unused-igno
         given_bytes = given if isinstance(given, bytes) else given.encode()
         return hmac.compare_digest(given_bytes, self._token.encode())
 
+    def _connection(self, frames: Iterator[bytes], context: Any) -> Iterator[bytes]:
+        return _ServedStream(self._handler, self._limits, frames, context).run()
 
-def _refuse(frames: Iterator[bytes], context: Any) -> Iterator[bytes]:
-    raise ProtocolError("the token is missing or wrong")
-
-
-class _Accept:
-    """Runs a connection on the thread that gRPC calls us on."""
-
-    #: gRPC then gives us a function that sends, instead of asking for an iterator of what to send: any thread may
-    #: send, where it would otherwise have to hand over to the one that iterates.
-    experimental_non_blocking = True
-
-    def __init__(self, handler: Handler, limits: Limits) -> None:
-        self._handler = handler
-        self._limits = limits
-
-    def __call__(self, frames: Iterator[bytes], context: Any, send: Callable[[bytes | None], None]) -> None:
-        try:
-            _ServedStream(self._handler, self._limits, frames, context, send).run()
-        except FrameError as error:
-            logger.warning("a connection is ended, its peer sent what is not a frame: %s", error)
-            rpc.abort_with(context, error)
+    def _refusal(self, frames: Iterator[bytes], context: Any) -> Iterator[bytes]:
+        raise ProtocolError("the token is missing or wrong")
 
 
 class _ServedStream:
-    """The answering end of a stream.
+    """The answering end of a stream: the thread that gRPC calls us on writes, one of ours reads and calls the handler.
 
-    The thread that gRPC calls us on reads.  What a handler answers at once, and in one frame, it writes itself: two
-    changes of thread less on the way of a small reply.  All other replies go through the outbox, so that nobody but
-    this connection ever waits for its peer.
+    All replies go through the outbox, so that nobody but this connection ever waits for its peer.
     """
 
-    def __init__(
-        self,
-        handler: Handler,
-        limits: Limits,
-        frames: Iterator[bytes],
-        context: Any,
-        send: Callable[[bytes | None], None],
-    ) -> None:
+    def __init__(self, handler: Handler, limits: Limits, frames: Iterator[bytes], context: Any) -> None:
         self._handler = handler
         self._limits = limits
         self._frames = frames
         self._context = context
-        self._send = send
-        # Held for one frame: gRPC takes one at a time.
-        self._sending = threading.Lock()
         self._outbox = Outbox(limits)
-        self._reader = threading.current_thread()
+        self._written = threading.Event()
+        self._error: FrameError | None = None
 
-    def run(self) -> None:
-        """Read, answer and write until either end has had enough."""
-        writer = threading.Thread(target=self._write, name="eps-van-write", daemon=True)
+    def run(self) -> Iterator[bytes]:
+        """Yield the frames to send, until either end has had enough."""
+        reader = threading.Thread(target=self._read, name="eps-van-serve", daemon=True)
         if not self._context.add_callback(self._outbox.close):
             return
-        writer.start()
         self._outbox.put(Message(), 0, 0, Kind.HELLO)
+        reader.start()
+        try:
+            yield from self._outbox
+        finally:
+            self._outbox.close()
+            self._written.set()
+            reader.join()
+        if self._error is not None:
+            raise self._error
+
+    def _read(self) -> None:
         decoder = Decoder(self._limits, (Kind.REQUEST,))
         try:
             for frame in self._frames:
@@ -299,33 +239,22 @@ class _ServedStream:
                 if received is not None:
                     reply = Reply(partial(self._answer, received.request_id))
                     handle(self._handler, received.message, reply)
+        except FrameError as error:
+            logger.warning("a connection is ended, its peer sent what is not a frame: %s", error)
+            self._error = error
+        except grpc.RpcError:
+            logger.debug("the peer of a connection has gone")
         finally:
             self._outbox.close()
-            writer.join(_JOIN_S)
-            if writer.is_alive():
-                # The peer takes nothing; the status would not reach it either.
-                self._context.cancel()
-        with self._sending:
-            self._send(None)
-
-    def _write(self) -> None:
-        for frame in self._outbox:
-            with self._sending:
-                self._send(frame)
+        if not self._written.wait(_JOIN_S):
+            # The peer takes nothing, so that no status would reach it either.
+            self._context.cancel()
 
     def _answer(self, request_id: int, outcome: Message | EpsError) -> None:
         kind = Kind.REPLY
         if not isinstance(outcome, Message):
             outcome, kind = Message(encode_error(outcome)), Kind.ERROR
         size_bytes = check_message(outcome, self._limits)
-        inline = size_bytes <= _INLINE_BYTES and threading.current_thread() is self._reader
-        if inline and self._sending.acquire(blocking=False):
-            try:
-                for frame in encode(outcome, request_id, kind):
-                    self._send(frame)
-            finally:
-                self._sending.release()
-            return
         try:
             self._outbox.put(outcome, size_bytes, request_id, kind)
         except DeadlineError:

@@ -7,7 +7,6 @@ Source: EPS §2.2 step 4; performance.md section 4 (keys are localised once per 
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,7 +19,7 @@ from eps.errors import TrainingError
 from eps.ml.batches import draw
 from eps.ml.grid import SplitSum, block_maxima
 from eps.ml.metrics import EvalSums
-from eps.rpc.exchange import PullPart, PushPart
+from eps.rpc.exchange import PullPart, PushPart, keyset_digest
 from eps.runtime import Runtime
 
 
@@ -68,9 +67,7 @@ class ActiveSet:
         """Digest of the keys in each partition; empty for dense models."""
         if self.keys is None:
             return (b"",) * len(self._runtime.ranges)
-        return tuple(
-            hashlib.blake2b(self.keys_of(p).tobytes(), digest_size=16).digest() for p in range(len(self.bounds) - 1)
-        )
+        return tuple(keyset_digest(self.keys_of(p)) for p in range(len(self.bounds) - 1))
 
     def keys_of(self, partition: int) -> np.ndarray:
         """Return the global keys in a partition."""

@@ -208,9 +208,7 @@ class Exchanges:
                 logger.debug("closing a connection: %s", error)
 
 
-def _deliver(
-    answers: queue.SimpleQueue[tuple[_Sent, Future[Message]]], sent: _Sent, future: Future[Message]
-) -> None:
+def _deliver(answers: queue.SimpleQueue[tuple[_Sent, Future[Message]]], sent: _Sent, future: Future[Message]) -> None:
     answers.put((sent, future))
 
 

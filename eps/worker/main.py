@@ -55,9 +55,7 @@ class Worker:
         """Register, train, and return the exit code."""
         listener = self._van.listen(self._handle)
         assert self._context.master_address is not None
-        session = MemberSession(
-            self._context.master_address, self._context.container_id, listener.address, os.getpid()
-        )
+        session = MemberSession(self._context.master_address, self._context.container_id, listener.address, os.getpid())
         self._session = session
         welcome = session.open(self._on_order, self._on_session_end)()
         self.name = welcome.name

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -159,18 +158,35 @@ def test_a_peer_that_is_not_there_is_unavailable() -> None:
         rpc.call(channel.unary_unary("/test.Service/Unary"), b"", DEADLINE_S, what="greet nobody")
 
 
+def test_calls_that_wait_do_not_keep_others_waiting(served: Served) -> None:
+    release, waiting = threading.Event(), threading.Semaphore(0)
+
+    def behaviour(request: bytes, context: Any) -> bytes:
+        if request == b"wait":
+            waiting.release()
+            release.wait(DEADLINE_S)
+        return request
+
+    served.behaviour = behaviour
+    method = served.channel.unary_unary("/test.Service/Unary")
+    futures = [method.future(b"wait", timeout=DEADLINE_S) for _ in range(50)]
+    for _ in futures:
+        assert waiting.acquire(timeout=DEADLINE_S)
+    assert served.ask() == b"x"
+    release.set()
+    assert [future.result() for future in futures] == [b"wait"] * 50
+
+
 def test_a_port_that_is_taken_is_a_config_error(served: Served) -> None:
     with pytest.raises(ConfigError, match=str(served.address.port)):
         rpc.serve(lambda server: None, port=served.address.port)
 
 
-def test_no_thread_is_left_of_a_server_that_was_stopped_and_dropped() -> None:
+def test_no_thread_is_left_of_a_server_that_was_stopped() -> None:
     before = set(threading.enumerate())
     served = Served()
     served.ask()
     served.close()
-    del served
-    gc.collect()
     for thread in set(threading.enumerate()) - before:
         thread.join(DEADLINE_S)
         assert not thread.is_alive(), f"{thread.name} is left"

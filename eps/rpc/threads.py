@@ -1,0 +1,61 @@
+"""Threads for gRPC servers.  L2."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from concurrent import futures
+from concurrent.futures import Future
+from typing import Any
+
+logger = logging.getLogger(__name__)
+
+
+class ThreadPerCall(futures.Executor):
+    """Gives every call a daemon thread of its own, which ends with it.
+
+    Most calls of ours are streams that last as long as a member does.  A pool would let its n-th stream keep all later
+    calls waiting without a word; and the interpreter waits at its exit for the threads of a pool, whoever crashed.
+
+    Parameters
+    ----------
+    name : str
+        Of the threads.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._lock = threading.Lock()
+        self._threads: set[threading.Thread] = set()
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Run ``fn`` at once."""
+        future: Future[Any] = Future()
+        thread = threading.Thread(target=self._run, args=(future, fn, args, kwargs), name=self._name, daemon=True)
+        with self._lock:
+            self._threads.add(thread)
+        thread.start()
+        return future
+
+    def _run(self, future: Future[Any], fn: Callable[..., Any], args: Any, kwargs: Any) -> None:
+        try:
+            future.set_result(fn(*args, **kwargs))
+        except Exception as error:
+            future.set_exception(error)
+        finally:
+            with self._lock:
+                self._threads.discard(threading.current_thread())
+
+    def join(self, timeout_s: float) -> bool:
+        """Wait for the calls that run; return False, and say so in the log, where some still do."""
+        deadline_s = time.monotonic() + timeout_s
+        with self._lock:
+            threads = self._threads - {threading.current_thread()}
+        for thread in threads:
+            thread.join(max(0.0, deadline_s - time.monotonic()))
+        num_running = sum(thread.is_alive() for thread in threads)
+        if num_running:
+            logger.warning("%s: %s calls still run after %s s", self._name, num_running, timeout_s)
+        return num_running == 0

@@ -1,0 +1,68 @@
+"""Whether a push or pull can be what it says, before anything is done with it.
+
+A peer that sends nonsense gets an error; the partition, and everybody else, is left as it was.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from eps.errors import ProtocolError
+from eps.rpc.exchange import PullPart, PushPart, keyset_digest
+from eps.runtime import Runtime
+
+
+def check_part(runtime: Runtime, part: PushPart | PullPart) -> None:
+    """Raise ProtocolError unless the job has the partition, and the keys, where attached, are its."""
+    if part.partition >= len(runtime.ranges):
+        raise ProtocolError(f"a part for partition {part.partition}; the job has {len(runtime.ranges)}")
+    keys, (start, stop) = part.keys, runtime.ranges[part.partition]
+    if keys is None:
+        return
+    if len(keys) and not (start <= keys[0] and keys[-1] < stop):
+        rule = f"which has {start} to {stop - 1}"
+        raise ProtocolError(f"keys {keys[0]} to {keys[-1]} for partition {part.partition}, {rule}")
+    if keyset_digest(keys) != part.keyset:
+        raise ProtocolError(f"keys for partition {part.partition} that are not those of their digest")
+
+
+def check_push(runtime: Runtime, push: PushPart) -> None:
+    """Raise ProtocolError unless the arrays of a push have the types and sizes that its partition needs.
+
+    Its keys must be filled in by then.
+    """
+    settings = runtime.settings
+    start, stop = runtime.ranges[push.partition]
+    size = stop - start if push.keys is None else len(push.keys)
+    if settings.reproducible and push.clock < 0:
+        size = 0
+    dtype = runtime.grid.dtype if settings.reproducible else np.dtype(np.float32)
+    _check_array(push, "sum", push.total, dtype, size)
+    blocks = runtime.grid.num_blocks(stop - start) if settings.reproducible else 0
+    _check_array(push, "maxima", push.maxima, np.dtype(np.float32), blocks)
+    if not (np.isfinite(push.maxima).all() and (push.maxima >= 0).all()):
+        raise ProtocolError(f"a push to partition {push.partition} has maxima that are no magnitudes")
+    for split, block, values in push.raw:
+        if split not in push.splits or not 0 <= block < blocks:
+            raise ProtocolError(f"a push to partition {push.partition} has block {block} of split {split} off the grid")
+        expected = _keys_in_block(runtime, push, block)
+        if len(values) != expected:
+            raise ProtocolError(f"block {block} of partition {push.partition} has {expected} keys, not {len(values)}")
+
+
+def _keys_in_block(runtime: Runtime, push: PushPart, block: int) -> int:
+    start, stop = runtime.ranges[push.partition]
+    size = runtime.key_space.block_keys
+    first = start + block * size
+    last = min(first + size, stop)
+    if push.keys is None:
+        return last - first
+    a, b = np.searchsorted(push.keys, (first, last))
+    return int(b - a)
+
+
+def _check_array(push: PushPart, name: str, array: np.ndarray, dtype: np.dtype, size: int) -> None:
+    if array.dtype != dtype or array.shape != (size,):
+        raise ProtocolError(
+            f"a push to partition {push.partition} has {name} {array.dtype}{array.shape}; expected {dtype}({size},)"
+        )

@@ -1,0 +1,159 @@
+"""A job master whose members do as they are told, one act at a time: for tests that look between the acts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import UnionType
+from typing import Any
+
+from eps.core import events as e
+from eps.core import messages as m
+from eps.core.master_state import MasterState
+from eps.core.membership import Membership
+from eps.core.plan_driver import PlanDriver
+from eps.core.reconfig import Change, Plan
+from eps.core.settings import CoreSettings, Trigger
+from eps.core.types import Address, MemberId, Role
+
+
+class ScriptedMaster:
+    """Drives a ``MasterState`` and answers for everybody else; time moves by a millisecond with each event."""
+
+    def __init__(
+        self, settings: CoreSettings, num_workers: int, num_servers: int, triggers: Sequence[Trigger] = ()
+    ) -> None:
+        self.state = MasterState(settings, num_workers, num_servers, triggers)
+        self.now_s = 0.0
+        self.all: list[e.Command] = []
+        self.last: list[e.Command] = []
+        self._unread: list[tuple[MemberId, m.Order]] = []
+        self._requests = 0
+
+    # ---- looking
+
+    @property
+    def membership(self) -> Membership:
+        assert self.state.membership is not None
+        return self.state.membership
+
+    @property
+    def driver(self) -> PlanDriver:
+        assert self.state.driver is not None
+        return self.state.driver
+
+    def commands(self, kind: type[Any] | UnionType) -> list[Any]:
+        """Return every command of a kind since the start."""
+        return [c for c in self.all if isinstance(c, kind)]
+
+    def sent(self, kind: type[Any] | UnionType) -> list[tuple[MemberId, Any]]:
+        """Return the orders of a kind that were not looked at yet, and forget the others."""
+        found = [(to, order) for to, order in self._unread if isinstance(order, kind)]
+        self._unread.clear()
+        return found
+
+    def container_of(self, name: MemberId) -> str:
+        return self._containers[name]
+
+    def address_of(self, name: MemberId) -> Address:
+        return Address(name, 1)
+
+    # ---- acting
+
+    def step(self, event: e.Event, after_s: float = 0.001) -> list[e.Command]:
+        self.now_s += after_s
+        return self._take(self.state.step(event, self.now_s))
+
+    def _take(self, commands: list[e.Command]) -> list[e.Command]:
+        self.state.validate()
+        self._containers: dict[MemberId, str] = getattr(self, "_containers", {})
+        self._containers.update({name: r.container_id for name, r in self.state.members.items()})
+        self.last = list(commands)
+        self.all.extend(commands)
+        self._unread.extend((c.to, c.order) for c in commands if isinstance(c, e.Send))
+        return self.last
+
+    def start(self) -> None:
+        """Bring everybody up; the job runs afterwards."""
+        self._take(self.state.start(self.now_s))
+        for name in sorted(self.state.members):
+            self.register(name)
+        for name in self.membership.members:
+            self.report(m.MembershipAcked(name, 1))
+
+    def report(self, report: m.Report) -> None:
+        self.step(e.ReportReceived(report))
+
+    def launch(self, name: MemberId) -> None:
+        self.step(e.ContainerLaunched(self._containers[name], 1))
+
+    def register(self, name: MemberId) -> None:
+        self.step(e.MemberRegistered(self._containers[name], self.address_of(name), 1))
+
+    def exit(self, name: MemberId, reason: str = "ended") -> None:
+        self.step(e.ContainerExited(self._containers[name], reason))
+
+    def request(self, change: Change, *, dry_run: bool = False, request_id: str = "") -> e.Answer:
+        """Ask for a change and return the answer."""
+        self._requests += 1
+        commands = self.step(e.ChangeRequested(request_id or f"request-{self._requests}", change, dry_run))
+        return next(c for c in commands if isinstance(c, e.Answer))
+
+    def ask(self, change: Change) -> Plan:
+        """Ask for a change that is accepted."""
+        answer = self.request(change)
+        assert answer.error is None, answer.error
+        return self.state.plans[answer.plan_id]
+
+    def tick(self, after_s: float = 1.0) -> None:
+        self.step(e.Tick(), after_s)
+
+    def clock(self, clock: int, loss_sum: float = 1.0) -> None:
+        """Report a clock for every split at once."""
+        results = tuple(m.SplitResult(s, 1, loss_sum) for s in range(self.state.settings.num_splits))
+        self.report(m.ClockReported(self.membership.workers[0], clock, results))
+
+    # ---- the life of a plan
+
+    def acknowledge_lists(self) -> None:
+        plan_id, names = self.driver.plan.plan_id, self.driver.concerned
+        for name in names:
+            self.report(m.ListsUpdated(name, plan_id))
+
+    def copy(self) -> None:
+        driver = self.driver
+        for move in driver.moves:
+            if driver.role is Role.SERVER:
+                self.report(m.PartitionSent(move.source, driver.plan.plan_id, move.item, 100, "sum"))
+                self.report(m.PartitionCaughtUp(move.target, driver.plan.plan_id, move.item, "sum"))
+            elif move.sends_bytes:
+                self.report(m.SplitReceived(move.target, driver.plan.plan_id, move.item, 100, "sum"))
+
+    def acknowledge_membership(self) -> None:
+        driver = self.driver
+        for move in driver.moves if driver.role is Role.SERVER else ():
+            self.report(m.PartitionPromoted(move.target, driver.plan.plan_id, move.item))
+        for name in driver.concerned:
+            self.report(m.MembershipAcked(name, self.membership.version))
+
+    def report_released(self) -> None:
+        driver = self.driver
+        for name in driver.concerned:
+            self.report(m.PlanReleased(name, driver.plan.plan_id))
+
+    def release(self) -> None:
+        removed = self.driver.plan.removed
+        self.report_released()
+        for name in removed:
+            self.exit(name)
+
+    def carry_out(self, change: Change) -> Plan:
+        """Take a change from its request to its release."""
+        plan = self.ask(change)
+        for name in plan.added:
+            self.register(name)
+        self.acknowledge_lists()
+        if self.state.driver is not None and plan.undecided:
+            self.copy()
+        self.acknowledge_membership()
+        self.release()
+        return plan

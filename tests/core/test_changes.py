@@ -1,0 +1,121 @@
+"""Which changes are possible, and how they are written."""
+
+from __future__ import annotations
+
+import pytest
+
+from eps.core.changes import Roster, highest, parse_change, resolve
+from eps.core.reconfig import Change, Operation
+from eps.core.settings import CoreSettings
+from eps.errors import PlanError, UnknownMemberError
+
+SETTINGS = CoreSettings(num_splits=6, num_partitions=4, iterations=10)
+ROSTER = Roster(("worker-1", "worker-2", "worker-10"), ("server-1", "server-3"), next_worker=11, next_server=4)
+
+
+def test_added_members_get_new_numbers() -> None:
+    roster, added, removed = resolve(ROSTER, Change(Operation.ADD_WORKERS, 2), SETTINGS)
+
+    assert (added, removed) == (("worker-11", "worker-12"), ())
+    assert roster == Roster((*ROSTER.workers, "worker-11", "worker-12"), ROSTER.servers, 13, 4)
+
+
+def test_removal_by_count_takes_the_highest_numbers() -> None:
+    roster, added, removed = resolve(ROSTER, Change(Operation.REMOVE_WORKERS, 2), SETTINGS)
+
+    assert (added, removed) == ((), ("worker-2", "worker-10"))
+    assert roster == Roster(("worker-1",), ROSTER.servers, 11, 4)
+
+
+def test_removal_by_name_takes_those_named() -> None:
+    change = Change(Operation.REMOVE_WORKERS, 2, ("worker-10", "worker-1"))
+
+    roster, _, removed = resolve(ROSTER, change, SETTINGS)
+
+    assert removed == ("worker-1", "worker-10")
+    assert roster.workers == ("worker-2",)
+
+
+def test_highest_of_none_is_none() -> None:
+    assert highest(("worker-1", "worker-2"), 0) == ()
+    assert highest(("worker-9", "worker-10", "worker-1"), 2) == ("worker-9", "worker-10")
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        (Change(Operation.ADD_WORKERS, 0), PlanError, "asks for 0 members; a change concerns at least one"),
+        (Change(Operation.REMOVE_SERVERS, -1), PlanError, "asks for -1 members"),
+        (Change(Operation.ADD_WORKERS, 4), PlanError, r"3 \+ 4 workers would share 6 splits"),
+        (Change(Operation.ADD_SERVERS, 3), PlanError, r"2 \+ 3 servers would share 4 partitions"),
+        (Change(Operation.REMOVE_WORKERS, 3), PlanError, "the job has 3 workers and must keep at least one"),
+        (Change(Operation.REMOVE_WORKERS, 9), PlanError, "the job has 3 workers and must keep at least one"),
+        (
+            Change(Operation.REMOVE_SERVERS, 2, ("server-1", "server-3")),
+            PlanError,
+            "the job has 2 servers and must keep at least one",
+        ),
+        (Change(Operation.REMOVE_WORKERS, 2, ("worker-1", "worker-1")), PlanError, "worker-1 is named twice"),
+        (
+            Change(Operation.REMOVE_WORKERS, 1, ("worker-7",)),
+            UnknownMemberError,
+            "worker-7 is not a worker of the job; it has worker-1, worker-2, worker-10",
+        ),
+        (Change(Operation.REMOVE_WORKERS, 1, ("server-1",)), UnknownMemberError, "server-1 is not a worker"),
+    ],
+)
+def test_change_that_would_break_the_job_is_refused(change: Change, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        resolve(ROSTER, change, SETTINGS)
+
+
+def test_last_worker_and_last_server_are_never_removed() -> None:
+    alone = Roster(("worker-1",), ("server-1",), 2, 2)
+    for operation, name in ((Operation.REMOVE_WORKERS, "worker-1"), (Operation.REMOVE_SERVERS, "server-1")):
+        for change in (Change(operation, 1), Change(operation, 1, (name,))):
+            with pytest.raises(PlanError, match="must keep at least one"):
+                resolve(alone, change, SETTINGS)
+
+
+@pytest.mark.parametrize(
+    ("text", "change"),
+    [
+        ("add-workers=2", Change(Operation.ADD_WORKERS, 2)),
+        (" remove-servers=1 ", Change(Operation.REMOVE_SERVERS, 1)),
+        ("remove-workers=worker-3", Change(Operation.REMOVE_WORKERS, 1, ("worker-3",))),
+        (
+            "remove-servers=server-1, server-2",
+            Change(Operation.REMOVE_SERVERS, 2, ("server-1", "server-2")),
+        ),
+    ],
+)
+def test_change_is_parsed(text: str, change: Change) -> None:
+    assert parse_change(text) == change
+
+
+@pytest.mark.parametrize("operation", list(Operation))
+def test_change_is_written_as_it_is_parsed(operation: Operation) -> None:
+    names = () if operation.adds else (f"{operation.role}-1", f"{operation.role}-12")
+    change = Change(operation, 2, names)
+    assert parse_change(str(change)) == change
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "'' is not an operation; known are add-servers, add-workers"),
+        ("grow=2", "'grow' is not an operation"),
+        ("add-workers", "expected add-workers=<count>"),
+        ("add-workers=", "expected add-workers=<count>"),
+        ("remove-workers=", "expected remove-workers=<count> or names"),
+        ("add-workers=two", "'two' is not a count"),
+        ("add-workers=²", "'²' is not a count"),
+        ("add-workers=-1", "'-1' is not a count"),
+        ("add-workers=worker-3", "new members are named by the job"),
+        ("remove-workers=3rd", "'3rd' is not a member's name"),
+        ("remove-workers=worker-1,", "'' is not a member's name"),
+    ],
+)
+def test_text_that_is_no_change_is_refused_with_the_rule(text: str, message: str) -> None:
+    with pytest.raises(PlanError, match=message):
+        parse_change(text)

@@ -1,0 +1,37 @@
+"""Real processes on this host: a home of its own for each test, and nothing left behind."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+
+def processes_with(text: str) -> list[int]:
+    """Return the processes whose command line or environment names ``text``."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        try:
+            blob = (entry / "environ").read_bytes() + (entry / "cmdline").read_bytes()
+        except OSError:
+            continue
+        if text.encode() in blob:
+            found.append(int(entry.name))
+    return found
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Give a fresh ``EPS_HOME``; afterwards no process of its jobs and no shared memory may be left."""
+    directory = tmp_path / "home"
+    monkeypatch.setenv("EPS_HOME", str(directory))
+    segments = set(os.listdir("/dev/shm"))
+    yield directory
+    assert processes_with(str(directory)) == [], "a process of a job outlived it"
+    assert not [name for name in set(os.listdir("/dev/shm")) - segments if "eps" in name]
+    for job in (directory / "jobs").glob("*"):
+        assert not (job / "containers").exists() or not list((job / "containers").iterdir()), job

@@ -1,0 +1,141 @@
+"""Under BSP the model depends on the data, the settings and the seed alone: whole jobs, real processes.
+
+Source: EPS §3 (elasticity does not change what is trained); design section 5; reproducible.md.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import eps
+
+#: Ten changes: add and remove, workers and servers, several at once, by count and by name.
+TEN_CHANGES = (
+    "8:add-workers=2",
+    "14:add-servers=2",
+    "22:remove-workers=worker-1",
+    "30:remove-servers=server-1,server-2",
+    "38:add-servers=3",
+    "46:remove-workers=2",
+    "54:add-workers=3",
+    "62:remove-servers=1",
+    "70:add-workers=1",
+    "78:remove-workers=worker-2,worker-7",
+)
+
+
+def run(name: str, **settings: Any) -> dict[str, Any]:
+    """Train a job and return its report, whose ledger must be clean."""
+    report = eps.run(name=name, **settings)
+    ledger = report["ledger"]
+    assert report["state"] == "finished", report["reason"]
+    assert ledger["lost"] == 0 and ledger["applied_twice"] == 0
+    assert ledger["applied"] == ledger["expected"] > 0
+    return report
+
+
+def check_elastic(settings: dict[str, Any], at: tuple[str, ...] = TEN_CHANGES) -> None:
+    """Assert that ten changes, three and three members, and one and one give the same bits and the same losses."""
+    one = run("one", workers=1, servers=1, **settings)
+    elastic = run("elastic", workers=3, servers=3, at=list(at), **settings)
+    assert elastic["model_sha256"] == one["model_sha256"]
+    assert [h["loss"] for h in elastic["history"]] == [h["loss"] for h in one["history"]]
+    ended = [(change["phase"], change["reason"]) for change in elastic["changes"]]
+    assert ended == [("released", "")] * len(at)
+    clocks = [membership["from_clock"] for membership in elastic["membership"]]
+    assert clocks == sorted(set(clocks)) and len(clocks) == len(at) + 1
+
+
+def a9a(shared_data: Path) -> dict[str, Any]:
+    folder = shared_data / "sparse_binary" / "a9a"
+    return {
+        "data": str(folder / "a9a.gz"), "test": str(folder / "a9a.t.gz"), "features": 123, "model": "logistic",
+        "iterations": 90,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("batch_size", ["full", "1000"])
+@pytest.mark.parametrize(
+    "rule",
+    [
+        {"optimizer": "sgd", "learning_rate": 0.5, "l2": 0.001},
+        {"optimizer": "momentum", "learning_rate": 0.1, "l1": 0.0001},
+        {"optimizer": "adagrad", "learning_rate": 0.1, "l1": 0.0001},
+        {"optimizer": "adam", "learning_rate": 0.1, "l2": 0.0001},
+        {"optimizer": "ftrl", "learning_rate": 0.1, "l1": 0.0001},
+    ],
+    ids=lambda rule: rule["optimizer"],
+)
+def test_a9a_with_ten_changes_has_the_bits_of_one_worker_and_one_server(
+    home: Path, shared_data: Path, rule: dict[str, Any], batch_size: str
+) -> None:
+    check_elastic({**a9a(shared_data), **rule, "batch_size": batch_size})
+
+
+@pytest.mark.parametrize("batch_size", ["full", "300"])
+def test_dnn_with_ten_changes_has_the_bits_of_one_worker_and_one_server(home: Path, batch_size: str) -> None:
+    check_elastic(
+        {
+            "data": "sklearn:digits", "test": "0.2", "model": "dnn", "hidden": "32", "iterations": 90,
+            "learning_rate": 0.01, "batch_size": batch_size,
+        }
+    )  # fmt: skip
+
+
+def test_sparse_text_with_ten_changes_has_the_bits_of_one_worker_and_one_server(
+    home: Path, shared_data: Path
+) -> None:
+    folder = shared_data / "sparse_binary" / "farm_ads"
+    check_elastic(
+        {
+            "data": str(folder / "X_raw.npz"), "labels": str(folder / "y_raw.npy"), "test": "0.2", "model": "logistic",
+            "normalize": "l2", "l2": 0.0001, "iterations": 90,
+        }
+    )  # fmt: skip
+
+
+def test_partitions_do_not_change_the_bits(home: Path) -> None:
+    settings = {"data": "sklearn:digits", "model": "softmax", "iterations": 20}
+    few = run("few", partitions=3, **settings)
+    many = run("many", partitions=20, **settings)
+    assert few["model_sha256"] == many["model_sha256"]
+
+
+def test_model_sha256_is_that_of_the_exported_tensors(home: Path, tmp_path: Path) -> None:
+    import hashlib
+
+    import numpy as np
+
+    exported = tmp_path / "model.npz"
+    report = run("exported", data="sklearn:iris", model="softmax", iterations=5, workers=2, servers=2, export=str(exported))
+    model = eps.read_model(exported)
+    digest = hashlib.sha256()
+    with np.load(exported) as archive:
+        for name in model.tensor_names:
+            digest.update(np.ascontiguousarray(archive[name], dtype="<f4").tobytes())
+    assert digest.hexdigest() == report["model_sha256"]
+
+
+def test_training_goes_on_from_an_exported_model(home: Path, tmp_path: Path) -> None:
+    exported = tmp_path / "half.npz"
+    settings = {"data": "sklearn:digits", "model": "softmax", "optimizer": "sgd", "learning_rate": 0.01}
+    half = run("half", iterations=10, export=str(exported), **settings)
+    rest = run("rest", iterations=10, init=str(exported), **settings)
+    whole = run("whole", iterations=20, **settings)
+    assert rest["history"][0]["loss"] == half["history"][-1]["loss"]
+    assert rest["history"][-1]["loss"] == pytest.approx(whole["history"][-1]["loss"], rel=1e-4)
+
+
+@pytest.mark.parametrize("consistency", ["ssp:1", "ssp:4", "asp"])
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_stale_jobs_lose_and_repeat_nothing_under_ten_changes(
+    home: Path, shared_data: Path, consistency: str, optimizer: str
+) -> None:
+    rate = {"sgd": 0.5, "adam": 0.02}[optimizer]
+    settings = {**a9a(shared_data), "consistency": consistency, "optimizer": optimizer, "learning_rate": rate}
+    report = run("stale", workers=3, servers=3, at=list(TEN_CHANGES), **settings)
+    assert [change["phase"] for change in report["changes"]] == ["released"] * 10
+    assert report["metrics"]["test"]["accuracy"] >= 0.83
