@@ -1,0 +1,208 @@
+"""A server's shell over the in-process van: what it does with good and bad messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from eps.config import JobSpec
+from eps.core import messages as m
+from eps.core.membership import Membership
+from eps.core.tables import PartitionTable, SplitTable
+from eps.core.types import Address
+from eps.errors import EpsError, ProtocolError
+from eps.ml.grid import GROWTH_BITS
+from eps.rpc.exchange import (
+    PullAnswer,
+    PullPart,
+    PushAnswer,
+    PushPart,
+    build_exchange,
+    keyset_digest,
+    parse_header,
+    parse_reply,
+    simple,
+)
+from eps.runtime import DataShape, Runtime
+from eps.server.shell import ServerShell
+from eps.van.api import Connection, Message
+from eps.van.inproc import InProcessVan
+
+TIMEOUT_S = 10.0
+NUM_FEATURES = 7
+#: Grid units that every split contributes to every key.
+UNITS = 1 << 20
+
+
+def make_runtime(**settings: object) -> Runtime:
+    spec = JobSpec.from_dict(
+        {
+            "model": "linear",
+            "optimizer": "sgd",
+            "splits": 2,
+            "partitions": 2,
+            "iterations": 3,
+            "workers": 1,
+            "servers": 1,
+            **settings,
+        }
+    )
+    shape = DataShape(NUM_FEATURES, 1, (10, 10), sparse=False, test_rows=0, split_checksums=("", ""))
+    return Runtime("job", spec, shape, Path("unused"), Path("unused"))
+
+
+class Rig:
+    """One server, a connection to it, and what it reported."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self.runtime = runtime
+        self.reports: list[m.Report] = []
+        van = InProcessVan()
+        self.shell = ServerShell(runtime, "server-1", van, self.reports.append)
+        self.listener = van.listen(self.shell.handle)
+        self.connection: Connection = van.connect(self.listener.address)
+        workers, servers = ("worker-1",), ("server-1",)
+        addresses = {"worker-1": Address("localhost", 1), "server-1": self.listener.address}
+        membership = Membership(
+            1, -1, workers, servers, PartitionTable(servers * 2), SplitTable.of(workers * 2), addresses
+        )
+        self.shell.on_order(m.UpdateMembership(0, membership))
+
+    def exchange(
+        self, pushes: list[PushPart] | None = None, pulls: list[PullPart] | None = None
+    ) -> tuple[list[PushAnswer], list[PullAnswer]]:
+        message = build_exchange(1, pushes or [], pulls or [])
+        return parse_reply(self.connection.request(message).result(TIMEOUT_S))
+
+    def push(self, partition: int, clock: int, split: int, total: np.ndarray, samples: int = 10) -> PushPart:
+        start, stop = self.runtime.ranges[partition]
+        blocks = self.runtime.grid.num_blocks(stop - start)
+        maxima = np.full(blocks, 4.0, np.float32)
+        return PushPart(partition, clock, (split,), samples, total, maxima)
+
+    def no_sum(self) -> np.ndarray:
+        return np.empty(0, self.runtime.grid.dtype)
+
+    def ones(self, partition: int) -> np.ndarray:
+        start, stop = self.runtime.ranges[partition]
+        return np.full(stop - start, UNITS, self.runtime.grid.dtype)
+
+    def train_first_clock(self) -> None:
+        """Take the clock that only measures, and clock 0, on both partitions."""
+        for partition in (0, 1):
+            for split in (0, 1):
+                self.exchange([self.push(partition, -1, split, self.no_sum())])
+            for split in (0, 1):
+                self.exchange([self.push(partition, 0, split, self.ones(partition))])
+
+
+@pytest.fixture
+def rig() -> Iterator[Rig]:
+    made = Rig(make_runtime())
+    yield made
+    made.connection.close()
+    made.listener.close()
+    made.shell.close()
+
+
+def test_pull_is_answered_when_every_split_has_contributed(rig: Rig) -> None:
+    waiting = rig.connection.request(build_exchange(1, [], [PullPart(0, 0)]))
+    rig.exchange([rig.push(0, -1, 0, rig.no_sum())])
+    assert not waiting.done()
+    rig.exchange([rig.push(0, -1, 1, rig.no_sum())])
+    _, pulls = parse_reply(waiting.result(TIMEOUT_S))
+    assert pulls[0].clock == 0 and len(pulls[0].values) == len(rig.ones(0))
+
+
+def test_step_divides_by_the_samples_of_the_clock(rig: Rig) -> None:
+    rig.train_first_clock()
+    before, after = (rig.exchange(pulls=[PullPart(0, clock)])[1][0] for clock in (0, 1))
+    exponent = int(before.exponents[0]) + GROWTH_BITS - rig.runtime.grid.value_bits
+    gradient = 2 * UNITS * 2.0**exponent / 20
+    assert np.allclose(before.values - after.values, rig.runtime.spec.learning_rate * gradient, rtol=1e-6)
+
+
+def test_version_before_stays_readable_until_the_next_clock_begins(rig: Rig) -> None:
+    rig.train_first_clock()
+    assert np.array_equal(rig.exchange(pulls=[PullPart(0, 0)])[1][0].values, np.zeros(len(rig.ones(0)), np.float32))
+    rig.exchange([rig.push(0, 1, 0, rig.ones(0))])
+    refused = rig.exchange(pulls=[PullPart(0, 0)])[1][0].refusal
+    assert refused is not None and "not kept any more" in refused.error
+
+
+def test_push_sent_twice_is_applied_once(rig: Rig) -> None:
+    rig.train_first_clock()
+    again = rig.exchange([rig.push(0, 0, 1, rig.ones(0))])[0][0]
+    assert again.have == (1,) and again.accepted
+    header = parse_header(rig.connection.request(Message(simple("export_request", partition=0))).result(TIMEOUT_S))
+    assert (header.export_reply.applied, header.export_reply.duplicates_refused) == (2, 1)
+    assert header.export_reply.applied_twice == 0
+
+
+def test_sum_that_mixes_old_and_new_splits_is_not_used(rig: Rig) -> None:
+    rig.exchange([rig.push(0, -1, 0, rig.no_sum())])
+    start, stop = rig.runtime.ranges[0]
+    both = PushPart(0, -1, (0, 1), 20, rig.no_sum(), np.ones(rig.runtime.grid.num_blocks(stop - start), np.float32))
+    answer = rig.exchange([both])[0][0]
+    assert answer.have == (0,) and not answer.accepted
+
+
+@pytest.mark.parametrize("case", ["short", "type", "maxima", "negative", "partition", "raw"])
+def test_push_of_the_wrong_shape_is_refused_and_harms_nobody(rig: Rig, case: str) -> None:
+    good = rig.push(0, 0, 0, rig.ones(0))
+    bad = {
+        "short": lambda: PushPart(0, 0, (0,), 10, good.total[:-1], good.maxima),
+        "type": lambda: PushPart(0, 0, (0,), 10, good.total.astype(np.float32), good.maxima),
+        "maxima": lambda: PushPart(0, 0, (0,), 10, good.total, good.maxima[:-1]),
+        "negative": lambda: PushPart(0, 0, (0,), 10, good.total, -good.maxima),
+        "partition": lambda: PushPart(9, 0, (0,), 10, good.total, good.maxima),
+        "raw": lambda: PushPart(0, 0, (0,), 10, good.total, good.maxima, raw=((0, 0, np.ones(9, np.float32)),)),
+    }[case]()
+    with pytest.raises(ProtocolError, match="partition"):
+        rig.exchange([bad])
+    rig.train_first_clock()
+    assert not [report for report in rig.reports if isinstance(report, m.MemberFailed)]
+
+
+@pytest.mark.parametrize(("clock", "splits"), [(2, (0,)), (99, (0,)), (0, (7,)), (0, ())])
+def test_push_of_a_clock_or_split_that_cannot_be_is_refused(rig: Rig, clock: int, splits: tuple[int, ...]) -> None:
+    good = rig.push(0, 0, 0, rig.ones(0))
+    answer = rig.exchange([PushPart(0, clock, splits, 10, good.total, good.maxima)])[0][0]
+    assert answer.refusal is not None and answer.refusal.error
+
+
+def test_pull_past_the_last_clock_is_refused(rig: Rig) -> None:
+    refusal = rig.exchange(pulls=[PullPart(0, 4)])[1][0].refusal
+    assert refusal is not None and "the last is 3" in refusal.error
+
+
+def test_unknown_keyset_is_asked_for_and_a_wrong_digest_is_refused(rig: Rig) -> None:
+    keys = np.array([0, 1], np.int64)
+    digest = keyset_digest(keys)
+    refusal = rig.exchange(pulls=[PullPart(0, -1, digest)])[1][0].refusal
+    assert refusal is not None and refusal.unknown_keyset
+    assert len(rig.exchange(pulls=[PullPart(0, -1, digest, keys)])[1][0].values) == 2
+    assert len(rig.exchange(pulls=[PullPart(0, -1, digest)])[1][0].values) == 2
+    with pytest.raises(ProtocolError, match="digest"):
+        rig.exchange(pulls=[PullPart(0, -1, digest, keys[:1])])
+
+
+def test_partition_that_is_elsewhere_is_refused_with_the_current_version() -> None:
+    van = InProcessVan()
+    shell = ServerShell(make_runtime(), "server-1", van, lambda report: None)
+    listener = van.listen(shell.handle)
+    connection = van.connect(listener.address)
+    _, pulls = parse_reply(connection.request(build_exchange(0, [], [PullPart(1, 0)])).result(TIMEOUT_S))
+    assert pulls[0].refusal is not None and pulls[0].refusal.stale
+    connection.close()
+    listener.close()
+
+
+@pytest.mark.parametrize("header", [b"", b"\xff\xff\xff", simple("done"), simple("exchange_reply")])
+def test_message_that_is_no_request_gets_an_error(rig: Rig, header: bytes) -> None:
+    with pytest.raises(EpsError):
+        rig.connection.request(Message(header)).result(TIMEOUT_S)
+    rig.train_first_clock()
