@@ -1,1 +1,30 @@
-"""Elastic parameter server: the public names."""
+"""Elastic parameter server: the public names.
+
+``Job`` and ``run`` are imported when first used: every process of a job imports this package, and needs neither.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from eps._version import __version__
+
+if TYPE_CHECKING:
+    from eps.client import Job, run
+    from eps.config import JobSpec
+
+__all__ = ["Job", "JobSpec", "__version__", "run"]
+
+_HOMES = {"Job": "eps.client", "run": "eps.client", "JobSpec": "eps.config"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'eps' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

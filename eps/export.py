@@ -58,9 +58,10 @@ class ExportedModel:
     tensors: Mapping[str, NDArray[np.float32]]
     sha256: str
 
-    def data_settings(self, data: str) -> DataSettings:
-        """Return the settings to read new rows of ``data`` with."""
-        return DataSettings.from_dict({**self.reading, "data": data, "num_splits": 1})
+    def data_settings(self, data: str, format: str = "") -> DataSettings:
+        """Return the settings to read new rows of ``data`` with; ``format`` where it is not that of training."""
+        changed = {"format": format} if format else {}
+        return DataSettings.from_dict({**self.reading, **changed, "data": data, "num_splits": 1})
 
     def make_model(self, name: str = "") -> Model:
         """Return the model, ready to predict.

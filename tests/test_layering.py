@@ -22,9 +22,9 @@ IMPURE = frozenset(
 IMPURE_FOR_ML = frozenset(
     "time threading asyncio socket logging subprocess random multiprocessing concurrent queue".split()
 )
-PROCESSES = ("eps.master", "eps.server", "eps.worker", "eps.supervisor", "eps.client", "eps.cli")
-#: Libraries: they serve the processes and know none of them.
-LIBRARIES = ("eps.core", "eps.ml", "eps.data", "eps.van", "eps.rpc", "eps.storage")
+PROCESSES = ("eps.master", "eps.server", "eps.worker", "eps.client", "eps.cli")
+#: Libraries: they serve the processes and know none of them; ``eps.resources`` speaks to the supervisor.
+LIBRARIES = ("eps.core", "eps.ml", "eps.data", "eps.van", "eps.rpc", "eps.storage", "eps.resources")
 SPEAKS_PROTOBUF = (
     "eps.pb",
     "eps.rpc",
@@ -32,6 +32,7 @@ SPEAKS_PROTOBUF = (
     "eps.server",
     "eps.worker",
     "eps.master",
+    "eps.master_link",
     "eps.supervisor",
     "eps.client",
     "eps.cli",
@@ -72,7 +73,7 @@ def breach(module: str, imported: str) -> str:
     top = imported.split(".")[0]
     if within(module, ("eps",)) and top == "hscheduler":
         return "eps never imports hscheduler"
-    if within(module, ("hscheduler",)) and within(imported, PROCESSES[:4]):
+    if within(module, ("hscheduler",)) and within(imported, (*PROCESSES, "eps.supervisor")):
         return "hscheduler talks to jobs over proto/, never to their code"
     if within(module, ("eps.core",)):
         ours = within(imported, ("eps.core", "eps.errors"))
@@ -91,6 +92,8 @@ def breach(module: str, imported: str) -> str:
             return "eps.ml computes; it asks nothing of the outside"
     if within(module, LIBRARIES) and within(imported, PROCESSES):
         return "a library knows no process"
+    if within(module, LIBRARIES[:-1]) and within(imported, ("eps.supervisor",)):
+        return "only eps.resources speaks to the supervisor"
     if within(imported, ("eps.pb",)) and not within(module, SPEAKS_PROTOBUF):
         return "protobuf stays at the edges"
     return ""

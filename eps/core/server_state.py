@@ -179,8 +179,9 @@ class ServerState:
         if state is None:
             self._refuse(event, f"{self.name} does not hold partition {event.partition}")
             return
-        if not event.splits or any(not 0 <= split < self.settings.num_splits for split in event.splits):
-            rule = f"the job has splits 0 to {self.settings.num_splits - 1}"
+        known = all(0 <= split < self.settings.num_splits for split in event.splits)
+        if not event.splits or not known or len(set(event.splits)) < len(event.splits):
+            rule = f"the job has splits 0 to {self.settings.num_splits - 1}, each named once"
             self._out.append(s.Fail(event.request, f"a push names splits {event.splits}; {rule}"))
             return
         if event.clock >= self.settings.iterations:

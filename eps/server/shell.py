@@ -115,7 +115,8 @@ class ServerShell:
         pending = PendingExchange(reply, len(pushes) + len(pulls))
         if not pending.missing:
             raise ProtocolError("an exchange without a push or a pull")
-        for part in (*pushes, *pulls):
+        parts: list[x.PushPart | x.PullPart] = [*pushes, *pulls]
+        for part in parts:
             check_part(self._runtime, part)
         with self._lock:
             known = [self._with_keys(push) for push in pushes]

@@ -85,9 +85,7 @@ def test_dnn_with_ten_changes_has_the_bits_of_one_worker_and_one_server(home: Pa
     )  # fmt: skip
 
 
-def test_sparse_text_with_ten_changes_has_the_bits_of_one_worker_and_one_server(
-    home: Path, shared_data: Path
-) -> None:
+def test_sparse_text_with_ten_changes_has_the_bits_of_one_worker_and_one_server(home: Path, shared_data: Path) -> None:
     folder = shared_data / "sparse_binary" / "farm_ads"
     check_elastic(
         {
@@ -110,7 +108,9 @@ def test_model_sha256_is_that_of_the_exported_tensors(home: Path, tmp_path: Path
     import numpy as np
 
     exported = tmp_path / "model.npz"
-    report = run("exported", data="sklearn:iris", model="softmax", iterations=5, workers=2, servers=2, export=str(exported))
+    report = run(
+        "exported", data="sklearn:iris", model="softmax", iterations=5, workers=2, servers=2, export=str(exported)
+    )
     model = eps.read_model(exported)
     digest = hashlib.sha256()
     with np.load(exported) as archive:

@@ -1,0 +1,488 @@
+"""Jobs from Python: start them, watch them, change their size, get what they trained.  L4.
+
+The command line is made of this; whatever it does can be done here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shutil
+import signal
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from eps.config import JobSpec
+from eps.core.reconfig import Operation, Phase
+from eps.errors import ConfigError, EpsError, JobFinishedError, PlanError, RpcError, StorageError, TrainingError
+from eps.jobspec_file import RunRequest
+from eps.launch import prepare_job
+from eps.master_link import MasterLink, Progress, wait_for
+from eps.pb import control_pb2 as pb
+from eps.storage.atomic import read_json
+from eps.storage.jobdir import JobDir, find_job
+from eps.supervisor.start import SupervisorHandle, kill_supervisor
+
+#: A plan is asked for its news at least this often while somebody waits for it.
+PLAN_NEWS_S = 0.25
+#: A job has this long to end after it was told to; then its processes are ended.
+KILL_TIMEOUT_S = 10.0
+_METHODS = {
+    Operation.ADD_SERVERS: "AddServers",
+    Operation.ADD_WORKERS: "AddWorkers",
+    Operation.REMOVE_SERVERS: "RemoveServers",
+    Operation.REMOVE_WORKERS: "RemoveWorkers",
+}
+
+#: A change of size as in the report's ``changes``.
+ChangeRecord = dict[str, Any]
+
+
+class Job:
+    """One job, running or ended; made by :meth:`start` or :meth:`find`.
+
+    As a context manager it ends a job that it started, unless that was detached.
+
+    Examples
+    --------
+    ::
+
+        with eps.Job.start(data="sklearn:digits", model="softmax", test="0.2", iterations=200) as job:
+            job.add_workers(2)
+            report = job.wait()
+    """
+
+    def __init__(self, directory: JobDir, handle: SupervisorHandle | None = None) -> None:
+        self._directory = directory
+        self._handle = handle
+        self._link = MasterLink(directory)
+
+    @classmethod
+    def start(cls, spec: JobSpec | None = None, *, name: str = "", detach: bool = False, **settings: Any) -> Job:
+        """Start a job and return at once.
+
+        Parameters
+        ----------
+        spec : JobSpec, optional
+            All settings; or give them one by one, by the names of :class:`~eps.config.JobSpec`.
+        name : str, optional
+            By default the model's name with a number.
+        detach : bool
+            The job goes on when this process ends; else it ends with it.
+
+        Raises
+        ------
+        ConfigError
+            The settings cannot work; JobExistsError where a job of that name runs.
+        DataError
+            The data cannot be used.
+        ResourceError
+            The processes cannot be started.
+        """
+        if spec is None:
+            request = RunRequest.from_values({"name": name, **settings})
+        elif settings:
+            raise ConfigError(f"settings {', '.join(sorted(settings))} and a JobSpec exclude each other")
+        else:
+            changed = (f.name for f in dataclasses.fields(JobSpec) if getattr(spec, f.name) != f.default)
+            request = RunRequest(spec, name, given=frozenset(changed))
+        if request.report or request.export:
+            raise ConfigError("report and export belong to eps.run; of a Job, use wait() and export()")
+        return cls.start_request(request, detach=detach)
+
+    @classmethod
+    def start_request(cls, request: RunRequest, *, detach: bool = False) -> Job:
+        """Start the job of a request; raises as :meth:`start`."""
+        prepared = prepare_job(request)
+        return cls(prepared.directory, prepared.start(tied=not detach))
+
+    @classmethod
+    def find(cls, name: str) -> Job:
+        """Return a job by name, whoever started it.
+
+        Raises
+        ------
+        JobNotFoundError
+            There is none.
+        """
+        return cls(find_job(name))
+
+    @property
+    def name(self) -> str:
+        """The job's name."""
+        return self._directory.name
+
+    @property
+    def directory(self) -> JobDir:
+        """Where its files are."""
+        return self._directory
+
+    @property
+    def running(self) -> bool:
+        """True while any of it runs."""
+        return self._directory.is_running()
+
+    # ---- what it does
+
+    def status(self) -> dict[str, Any]:
+        """Return what ``eps status --json`` prints; of an ended job, how it ended.
+
+        Raises
+        ------
+        PeerUnavailableError
+            It runs, but its master does not answer.
+        """
+        try:
+            reply = self._link.call("Status", pb.StatusRequest(), f"status of job {self.name!r}")
+        except JobFinishedError:
+            return ended_status(self._directory)
+        return _object(reply.status_json)
+
+    def history(self) -> list[dict[str, Any]]:
+        """Return loss and metrics of each iteration so far."""
+        for progress in self._link.watch():
+            return list(progress.history)
+        return list((read_json(self._directory.report) or {}).get("history", []))
+
+    def watch(self, after_clock: int = -1) -> Iterator[Progress]:
+        """Yield news until the job has ended, about five times a second."""
+        return self._link.watch(after_clock)
+
+    def wait(self, timeout_s: float | None = None) -> dict[str, Any]:
+        """Wait until the job and all its processes have ended; return its report, whose ``state`` says how.
+
+        Raises
+        ------
+        DeadlineError
+            It has not ended within ``timeout_s`` seconds.
+        """
+        wait_for(lambda: not self.running, timeout_s, f"the end of job {self.name!r}")
+        if self._handle is not None:
+            self._handle.wait(KILL_TIMEOUT_S)
+        return self.report()
+
+    def report(self) -> dict[str, Any]:
+        """Return the report of an ended job.
+
+        Raises
+        ------
+        PlanError
+            It still runs.
+        """
+        if self.running:
+            raise PlanError(f"job {self.name!r} runs: it has no report yet")
+        report = read_json(self._directory.report)
+        if report is not None:
+            return dict(report)
+        status = ended_status(self._directory)
+        return {
+            "name": self.name,
+            "state": status["state"],
+            "reason": status["reason"],
+            "clock": status["clock"],
+            "metrics": {"train_loss": None},
+            "history": [],
+            "model_sha256": "",
+            "changes": [],
+        }
+
+    def export(self, path: str | Path) -> None:
+        """Copy the trained model to ``path``.
+
+        Raises
+        ------
+        StorageError
+            There is none, or ``path`` cannot be written.
+        """
+        copy_result(self._directory.model, Path(path), f"job {self.name!r} has no trained model")
+
+    # ---- changes of size (EPS section 5.2)
+
+    def add_workers(self, count: int, *, wait: bool = True, request_id: str = "") -> ChangeRecord:
+        """Add workers; see :meth:`change`."""
+        return self.change(Operation.ADD_WORKERS, count, wait=wait, request_id=request_id)
+
+    def add_servers(self, count: int, *, wait: bool = True, request_id: str = "") -> ChangeRecord:
+        """Add servers; see :meth:`change`."""
+        return self.change(Operation.ADD_SERVERS, count, wait=wait, request_id=request_id)
+
+    def remove_workers(
+        self, count_or_names: int | Sequence[str], *, wait: bool = True, request_id: str = ""
+    ) -> ChangeRecord:
+        """Remove workers, by count (the highest numbers go) or by name; see :meth:`change`."""
+        return self.change(Operation.REMOVE_WORKERS, count_or_names, wait=wait, request_id=request_id)
+
+    def remove_servers(
+        self, count_or_names: int | Sequence[str], *, wait: bool = True, request_id: str = ""
+    ) -> ChangeRecord:
+        """Remove servers, by count (the highest numbers go) or by name; see :meth:`change`."""
+        return self.change(Operation.REMOVE_SERVERS, count_or_names, wait=wait, request_id=request_id)
+
+    def change(
+        self,
+        operation: Operation | str,
+        count_or_names: int | Sequence[str],
+        *,
+        wait: bool = True,
+        request_id: str = "",
+        on_news: Callable[[ChangeRecord], None] | None = None,
+    ) -> ChangeRecord:
+        """Change the job's size.
+
+        Parameters
+        ----------
+        operation : Operation
+            ``add-workers``, ``add-servers``, ``remove-workers`` or ``remove-servers``.
+        count_or_names : int or sequence of str
+        wait : bool
+            Return when the change has happened, else when it is accepted.
+        request_id : str, optional
+            The same id again is the same change.  By default a new one; retries within this call share it.
+        on_news : callable, optional
+            Called with the change whenever there may be news of it.
+
+        Returns
+        -------
+        dict
+            The change as in the report's ``changes``; ``plan_id`` names it.
+
+        Raises
+        ------
+        PlanError
+            It is refused (UnknownMemberError, JobFinishedError), or was aborted before its commit.
+        PeerUnavailableError
+            The master does not answer.
+        """
+        operation = _operation(operation)
+        reply = self._ask(operation, count_or_names, request_id or uuid.uuid4().hex, dry_run=False)
+        record = self.plan(reply.plan_id)
+        if not wait:
+            return record
+        while True:
+            if on_news is not None:
+                on_news(record)
+            if record["phase"] == Phase.ABORTED:
+                raise PlanError(f"plan {reply.plan_id} ({operation}) was aborted: {record['reason'] or 'no reason'}")
+            if record["phase"] == Phase.RELEASED:
+                return record
+            record = self.plan(reply.plan_id, PLAN_NEWS_S)
+
+    def dry_run(self, operation: Operation | str, count_or_names: int | Sequence[str]) -> str:
+        """Return what a change would move, in words; nothing happens.  Raises as :meth:`change`."""
+        return str(self._ask(_operation(operation), count_or_names, uuid.uuid4().hex, dry_run=True).text)
+
+    def _ask(self, operation: Operation, what: int | Sequence[str], request_id: str, dry_run: bool) -> pb.ChangeReply:
+        count, names = (what, []) if isinstance(what, int) else (0, [what] if isinstance(what, str) else list(what))
+        if not names and not 1 <= count < 2**31:
+            raise ConfigError(f"{operation} of {count}: the number must be at least 1")
+        request: pb.AddRequest | pb.RemoveRequest
+        if operation.adds:
+            if names:
+                raise ConfigError(f"{operation} takes a number; new members are named by the job")
+            request = pb.AddRequest(count=count, request_id=request_id, dry_run=dry_run)
+        else:
+            request = pb.RemoveRequest(count=count, names=names, request_id=request_id, dry_run=dry_run)
+        self.wait_until_trains()
+        reply: pb.ChangeReply = self._link.call(_METHODS[operation], request, f"{operation} of job {self.name!r}")
+        return reply
+
+    def wait_until_trains(self, timeout_s: float = 60.0) -> None:
+        """Wait until the job has got its first workers and servers, or has ended.
+
+        Raises
+        ------
+        DeadlineError
+            It has not within ``timeout_s`` seconds.
+        """
+        wait_for(lambda: self.status()["state"] != "starting", timeout_s, f"the start of job {self.name!r}")
+
+    def plan(self, plan_id: int, wait_s: float = 0.0) -> ChangeRecord:
+        """Return a change, after waiting at most ``wait_s`` seconds for its end.
+
+        Raises
+        ------
+        PlanError
+            There is no such plan.
+        """
+        request = pb.PlanRequest(plan_id=plan_id, wait_s=wait_s)
+        try:
+            reply = self._link.call("GetPlan", request, f"plan {plan_id} of job {self.name!r}", wait_s + 60.0)
+        except JobFinishedError:
+            for record in (read_json(self._directory.report) or {}).get("changes", []):
+                if record["plan_id"] == plan_id:
+                    return dict(record)
+            raise
+        return _object(reply.plan_json)
+
+    def cancel(self, plan_id: int | None = None) -> int:
+        """Abort a change before its commit: the one given, else the one on its way or first in the queue.
+
+        Returns
+        -------
+        int
+            The plan that was aborted.
+
+        Raises
+        ------
+        PlanError
+            There is none, or it is committed.
+        """
+        if plan_id is None:
+            status = self.status()
+            waiting = [record["plan_id"] for record in (status["plan"], *status["queued"]) if record]
+            if not waiting:
+                raise PlanError(f"job {self.name!r} has no change on its way that could be cancelled")
+            plan_id = int(waiting[0])
+        self._link.call("Cancel", pb.CancelRequest(plan_id=plan_id), f"cancel plan {plan_id} of job {self.name!r}")
+        return plan_id
+
+    # ---- the end
+
+    def kill(self, reason: str = "killed on request", timeout_s: float = KILL_TIMEOUT_S) -> None:
+        """End the job and wait until its processes are gone; harmless if it has ended.
+
+        Raises
+        ------
+        DeadlineError
+            They are not, not even after the supervisor was told to end them.
+        """
+        if not self.running:
+            return
+        with suppress(EpsError):
+            # A master that is up ends the job in order, with a report; one that is not is ended by the supervisor.
+            link = MasterLink(self._directory, give_up_s=0.0)
+            try:
+                link.call("Kill", pb.KillRequest(reason=reason), f"kill job {self.name!r}", timeout_s=2.0)
+                wait_for(lambda: not self.running, timeout_s, f"the end of job {self.name!r}")
+            finally:
+                link.close()
+        if self.running:
+            kill_supervisor(self._directory)
+        wait_for(lambda: not self.running, timeout_s, f"the end of job {self.name!r}")
+        if self._handle is not None:
+            self._handle.wait(timeout_s)
+
+    def kill_at_once(self) -> None:
+        """End the supervisor, and with it all other processes, without asking; for a job that this object started."""
+        if self._handle is not None and self._handle.poll() is None:
+            os.kill(self._handle.pid, signal.SIGKILL)
+            self._handle.wait(KILL_TIMEOUT_S)
+
+    def close(self) -> None:
+        """Let go of the job: one that is tied to this process is ended, any other goes on.  Harmless when repeated."""
+        self._link.close()
+        if self._handle is not None:
+            self._handle.close()
+
+    def __enter__(self) -> Job:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def run(**settings: Any) -> dict[str, Any]:
+    """Train a job to its end and return its report; ``report`` and ``export`` name files to write as well.
+
+    Raises
+    ------
+    ConfigError, DataError
+        As :meth:`Job.start`.
+    TrainingError
+        The job failed or was killed.
+    """
+    request = RunRequest.from_values(settings)
+    if request.spec.folds and request.spec.fold < 0:
+        from eps.folds import run_folds
+
+        return run_folds(request)
+    with Job.start_request(request) as job:
+        report = job.wait()
+        deliver(job, request)
+    if report["state"] != "finished":
+        raise TrainingError(f"job {job.name!r} {report['state']}: {report.get('reason') or 'no reason given'}")
+    return report
+
+
+def deliver(job: Job, request: RunRequest) -> None:
+    """Copy report and model of an ended job to where its user wants them; a failed job has a report only.
+
+    Raises
+    ------
+    StorageError
+        They cannot be written.
+    """
+    if request.report and job.directory.report.exists():
+        copy_result(job.directory.report, Path(request.report), f"job {job.name!r} has no report")
+    if request.export and job.directory.model.exists():
+        copy_result(job.directory.model, Path(request.export), f"job {job.name!r} has no trained model")
+
+
+def copy_result(source: Path, target: Path, missing: str) -> None:
+    """Copy a file of a job, readable for everybody.
+
+    Raises
+    ------
+    StorageError
+        ``source`` is missing, with the text ``missing``; or ``target`` cannot be written.
+    """
+    if not source.exists():
+        raise StorageError(missing)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source, target)
+    except OSError as error:
+        raise StorageError(error.errno, f"{target}: cannot be written: {error.strerror}") from error
+
+
+def ended_status(directory: JobDir) -> dict[str, Any]:
+    """Return the status of a job that has ended, in the form of a running one's."""
+    ended = directory.ended()
+    report = read_json(directory.report) or {}
+    settings = (read_json(directory.job_json) or {}).get("spec", {})
+    # No word of its end: the supervisor itself was killed, or the machine went down.
+    state, reason = "killed", "its supervisor ended without a word"
+    if ended is not None:
+        state, reason = str(ended["state"]), str(ended["reason"])
+    metrics = report.get("metrics", {})
+    membership = report.get("membership") or [{}]
+    return {
+        "name": directory.name,
+        "state": state,
+        "reason": reason,
+        "clock": report.get("clock", 0),
+        "iterations": settings.get("iterations", 0),
+        "membership_version": membership[-1].get("version", 0),
+        "workers": 0,
+        "servers": 0,
+        "members": [],
+        "plan": None,
+        "queued": [],
+        "changes": report.get("changes", []),
+        "loss": metrics.get("train_loss"),
+        "metrics": metrics.get("test", {}),
+        "iteration_s": report.get("iteration_seconds", {}).get("p50", 0.0),
+        "eta_s": 0.0,
+        "elapsed_s": report.get("iteration_seconds", {}).get("total", 0.0),
+    }
+
+
+def _operation(name: Operation | str) -> Operation:
+    try:
+        return Operation(name)
+    except ValueError:
+        raise ConfigError(f"operation is {name!r}, but must be one of {', '.join(Operation)}") from None
+
+
+def _object(text: str) -> dict[str, Any]:
+    value = json.loads(text)
+    if not isinstance(value, dict):
+        raise RpcError(f"the job master answered with a {type(value).__name__}, not with an object")
+    return value

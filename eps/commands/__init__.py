@@ -1,0 +1,1 @@
+"""The commands of ``eps``, one module for each family; imported when used, so that ``eps --help`` is quick."""

@@ -1,0 +1,75 @@
+"""Commands that change a running job: its size, a plan's fate, its end."""
+
+from __future__ import annotations
+
+import argparse
+
+from eps.cli import EXIT_OK
+from eps.client import ChangeRecord, Job
+from eps.display import ChangeNews
+from eps.errors import ConfigError
+
+
+def members_of(text: str, adds: bool) -> int | list[str]:
+    """Return the number or the names in ``text``.
+
+    Raises
+    ------
+    ConfigError
+        It is neither.
+    """
+    if text.isdecimal():
+        return int(text)
+    names = [part.strip() for part in text.split(",") if part.strip()]
+    if adds or not names or any(part.lstrip("-").isdecimal() for part in names):
+        expected = "a number" if adds else "a number, or names joined by commas"
+        raise ConfigError(f"{text!r} is not {expected}")
+    return names
+
+
+def change(args: argparse.Namespace) -> int:
+    """Add or remove workers or servers."""
+    members = members_of(args.members, args.operation.startswith("add-"))
+    job = Job.find(args.name)
+    try:
+        if args.dry_run:
+            print(job.dry_run(args.operation, members))
+            return EXIT_OK
+        if args.no_wait:
+            record = job.change(args.operation, members, wait=False, request_id=args.request_id)
+            print(f"plan {record['plan_id']}")
+            return EXIT_OK
+        news = ChangeNews()
+
+        def tell(record: ChangeRecord) -> None:
+            for line in news.lines([record]):
+                print(line, flush=True)
+
+        job.change(args.operation, members, request_id=args.request_id, on_news=tell)
+        return EXIT_OK
+    finally:
+        job.close()
+
+
+def cancel(args: argparse.Namespace) -> int:
+    """Abort a change."""
+    job = Job.find(args.name)
+    try:
+        print(f"plan {job.cancel(args.plan)} aborted")
+        return EXIT_OK
+    finally:
+        job.close()
+
+
+def kill(args: argparse.Namespace) -> int:
+    """End a job."""
+    job = Job.find(args.name)
+    try:
+        if not job.running:
+            print(f"{args.name}: has ended already ({job.status()['state']})")
+            return EXIT_OK
+        job.kill()
+        print(f"{args.name}: {job.status()['state']}")
+        return EXIT_OK
+    finally:
+        job.close()

@@ -1,0 +1,134 @@
+"""``eps run``: train a job to its end and show how it goes, or start it and leave it."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import threading
+from pathlib import Path
+from typing import Any, TextIO
+
+from eps.cli import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK
+from eps.client import Job, deliver
+from eps.display import Display, PlainDisplay, TerminalDisplay, summary_text
+from eps.errors import ConfigError, EpsError
+from eps.jobspec_file import RunRequest, read_job_file
+
+#: Preparing data is worth a word only where it is noticed.
+NOTICED_S = 0.5
+_OWN_FLAGS = ("command", "job_file", "detach", "quiet")
+
+
+def request_of(args: argparse.Namespace) -> RunRequest:
+    """Return what the command line asks for: the job file's settings, and over them the flags.
+
+    Raises
+    ------
+    ConfigError
+        Something there cannot be.
+    """
+    flags = {name: value for name, value in vars(args).items() if name not in _OWN_FLAGS}
+    path = getattr(args, "job_file", None)
+    if path is None:
+        return RunRequest.from_values(flags, "flags")
+    from_file = read_job_file(Path(path))
+    # Checked on its own first: an error in the file is told as one of the file.
+    RunRequest.from_values(from_file, path)
+    return RunRequest.from_values({**from_file, **flags}, path)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the command; return the exit code."""
+    request = request_of(args)
+    detach, quiet = getattr(args, "detach", False), getattr(args, "quiet", False)
+    if request.spec.folds and request.spec.fold < 0:
+        if detach:
+            raise ConfigError("folds are trained one after the other by this command: it cannot be detached")
+        return _run_folds(request, quiet)
+    if detach:
+        return _start(request)
+    report, code = _attached(request, sys.stdout, quiet)
+    if code == EXIT_FAILED:
+        print(f"eps: job {report['name']!r} {report['state']}: {report.get('reason') or 'no reason'}", file=sys.stderr)
+    return code
+
+
+def _start(request: RunRequest) -> int:
+    if request.report or request.export:
+        raise ConfigError("report and export are written when the job ends: a detached one keeps them in its directory")
+    with Job.start_request(request, detach=True) as job:
+        job.wait_until_trains()
+        status = job.status()
+        if status["state"] in ("failed", "killed"):
+            print(f"eps: job {job.name!r} {status['state']}: {status['reason'] or 'no reason'}", file=sys.stderr)
+            return EXIT_FAILED
+        print(f"{job.name}: {status['state']}; follow it with: eps status {job.name}, eps logs {job.name} --follow")
+    return EXIT_OK
+
+
+def _run_folds(request: RunRequest, quiet: bool) -> int:
+    from eps.folds import check_folds, combine_folds, fold_requests, write_folds
+
+    check_folds(request)
+    reports = []
+    for fold in fold_requests(request):
+        report, code = _attached(fold, sys.stdout, quiet)
+        if code != EXIT_OK:
+            print(f"eps: {fold.name} {report['state']}: {report.get('reason') or 'no reason'}", file=sys.stderr)
+            return code
+        reports.append(report)
+    combined = combine_folds(request.name, reports)
+    write_folds(request, combined)
+    if not quiet:
+        print(summary_text(combined))
+    return EXIT_OK
+
+
+def _attached(request: RunRequest, stream: TextIO, quiet: bool) -> tuple[dict[str, Any], int]:
+    """Train one job to its end; return its report and the exit code."""
+    job = _started(request, stream, quiet)
+    try:
+        _show(job, stream, quiet)
+        report = job.wait()
+    except KeyboardInterrupt:
+        return _interrupted(job, stream), EXIT_INTERRUPTED
+    finally:
+        job.close()
+    deliver(job, request)
+    if not quiet:
+        print(summary_text(report), file=stream, flush=True)
+    return report, EXIT_OK if report["state"] == "finished" else EXIT_FAILED
+
+
+def _started(request: RunRequest, stream: TextIO, quiet: bool) -> Job:
+    """Start a job; say so where its data takes long to prepare."""
+    text = f"preparing {request.spec.data}; later runs with the same data and splits find it prepared"
+    notice = threading.Timer(NOTICED_S, print, (text,), {"file": stream, "flush": True})
+    notice.daemon = True
+    if not quiet:
+        notice.start()
+    try:
+        return Job.start_request(request)
+    finally:
+        notice.cancel()
+
+
+def _show(job: Job, stream: TextIO, quiet: bool) -> None:
+    if quiet:
+        return
+    display: Display = TerminalDisplay(stream) if stream.isatty() else PlainDisplay(stream)
+    try:
+        for progress in job.watch():
+            display.show(progress.status)
+    finally:
+        display.close()
+
+
+def _interrupted(job: Job, stream: TextIO) -> dict[str, Any]:
+    """End a job after Ctrl-C, and wait for its processes; a second Ctrl-C does not let them finish."""
+    print(f"\n{job.name}: interrupted; ending its processes (again: at once)", file=stream, flush=True)
+    try:
+        job.kill("interrupted")
+    except (KeyboardInterrupt, EpsError):
+        job.kill_at_once()
+    return job.wait(5.0)

@@ -1,0 +1,337 @@
+"""What people see of a job: pure functions from status and report to text, and two that write while it runs."""
+
+from __future__ import annotations
+
+import math
+import shutil
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol, TextIO
+
+from eps.core.reconfig import Phase
+
+Status = Mapping[str, Any]
+
+#: Metrics in the order in which they are worth room; the first that a job has stands in the progress line.
+METRIC_ORDER = ("accuracy", "rmse", "f1", "auc", "mae", "r2", "precision", "recall", "loss")
+PLAIN_INTERVAL_S = 1.0
+_BAR_CELLS = 20
+
+
+class Display(Protocol):
+    """Shows how a job goes."""
+
+    def show(self, status: Status) -> None:
+        """Take news in."""
+
+    def close(self) -> None:
+        """Leave the terminal clean."""
+
+
+def bytes_text(size_bytes: float) -> str:
+    """Return a size as people read it: ``3.2 MB``."""
+    size, units = float(size_bytes), ["B", "kB", "MB", "GB", "TB"]
+    while size >= 999.5 and len(units) > 1:
+        size /= 1000.0
+        units.pop(0)
+    return f"{size:.0f} B" if units[0] == "B" else f"{size:.3g} {units[0]}"
+
+
+def seconds_text(seconds: float) -> str:
+    """Return a duration as people read it: ``850 us``, ``41.2 ms``, ``12.3 s``, ``4 min 05 s``."""
+    if seconds < 0.0009995:
+        return f"{seconds * 1e6:.0f} us" if seconds > 0 else "0"
+    if seconds < 0.9995:
+        return f"{seconds * 1e3:.3g} ms"
+    if seconds < 59.95:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02d} s"
+    return f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def number_text(value: Any) -> str:
+    """Return a loss or metric with the digits that matter; a dash where there is none."""
+    if value is None:
+        return "-"
+    if not math.isfinite(value):
+        return str(value)
+    return f"{value:.4f}" if 0.001 <= abs(value) < 1000 or value == 0 else f"{value:.4g}"
+
+
+def ordered_metrics(metrics: Mapping[str, float]) -> list[tuple[str, float]]:
+    """Return metrics, those that matter most first."""
+    rank = {name: i for i, name in enumerate(METRIC_ORDER)}
+    return sorted(metrics.items(), key=lambda item: (rank.get(item[0], len(rank)), item[0]))
+
+
+def change_title(change: Mapping[str, Any]) -> str:
+    """Return what was asked: ``plan 2 add-workers=2``."""
+    return f"plan {change['plan_id']} {change['operation']}={change['asked']}"
+
+
+def phases_in_order(change: Mapping[str, Any]) -> list[tuple[str, float]]:
+    """Return (phase, seconds since asked) of a change; several may be reached in the same instant."""
+    rank = {str(phase): i for i, phase in enumerate(Phase)}
+    return sorted(change["seconds"].items(), key=lambda item: (item[1], rank.get(item[0], len(rank))))
+
+
+def phase_texts(change: Mapping[str, Any]) -> dict[str, str]:
+    """Return when each phase was reached, by phase: ``prepared +12 ms``; later phases count from the one before."""
+    texts, before_s = {}, 0.0
+    for phase, at_s in phases_in_order(change):
+        texts[phase] = phase if phase == "queued" else f"{phase} +{seconds_text(max(0.0, at_s - before_s))}"
+        before_s = at_s
+    return texts
+
+
+def change_outcome(change: Mapping[str, Any]) -> str:
+    """Return how a change ended, or where it is."""
+    if change["phase"] == "aborted":
+        return f"aborted: {change['reason'] or 'no reason given'}"
+    if change["phase"] != "released":
+        return str(change["phase"])
+    total_s = max(change["seconds"].values(), default=0.0)
+    who = " ".join(
+        f"{verb} {', '.join(change[key])}" for verb, key in (("added", "added"), ("removed", "removed")) if change[key]
+    )
+    return (
+        f"{who} from clock {change['committed_clock']} in {seconds_text(total_s)}; "
+        f"moved {bytes_text(change['bytes_moved'])}, pause {seconds_text(change['pause_s'])}, "
+        f"slowdown {seconds_text(change['slowdown_s'])}"
+    )
+
+
+class ChangeNews:
+    """Turns repeated records of changes into lines, each phase told once."""
+
+    def __init__(self) -> None:
+        self._told: dict[int, set[str]] = {}
+
+    def lines(self, changes: Iterable[Mapping[str, Any]]) -> list[str]:
+        """Return one line for each change with phases that were not told yet."""
+        lines = []
+        for change in changes:
+            told = self._told.setdefault(int(change["plan_id"]), set())
+            fresh = [text for phase, text in phase_texts(change).items() if phase not in told]
+            told.update(change["seconds"])
+            if fresh:
+                text = f"{change_title(change)}: {', '.join(fresh)}"
+                if change["phase"] in ("released", "aborted"):
+                    text += f" | {change_outcome(change)}"
+                lines.append(text)
+        return lines
+
+
+def changes_of(status: Status) -> list[Mapping[str, Any]]:
+    """Return all changes that a status tells of, ended ones first."""
+    live = [status["plan"]] if status["plan"] else []
+    return [*status.get("changes", ()), *live, *status["queued"]]
+
+
+def progress_line(status: Status, width: int = 0) -> str:
+    """Return how far a job is, in one line; cut to ``width`` columns unless that is 0."""
+    if status["state"] == "starting":
+        line = f"{status['name']}: starting {status['workers']} workers and {status['servers']} servers"
+        if not status["workers"]:
+            line = f"{status['name']}: starting"
+        return line[:width] if width else line
+    total = max(1, status["iterations"])
+    full = _BAR_CELLS * status["clock"] // total
+    parts = [f"[{'#' * full}{'.' * (_BAR_CELLS - full)}] {status['clock']}/{status['iterations']}"]
+    parts.append(f"loss {number_text(status['loss'])}")
+    parts += [f"{name} {number_text(value)}" for name, value in ordered_metrics(status["metrics"])[:1]]
+    parts.append(f"{status['workers']}w {status['servers']}s v{status['membership_version']}")
+    if status["plan"]:
+        parts.append(f"{status['plan']['operation']}={status['plan']['asked']} {status['plan']['phase']}")
+    if status["queued"]:
+        parts.append(f"{len(status['queued'])} queued")
+    if status["state"] == "running":
+        parts.append(f"ETA {seconds_text(status['eta_s'])}")
+    else:
+        parts.append(str(status["state"]))
+    line = "  ".join(parts)
+    return line[:width] if width else line
+
+
+def plain_line(status: Status) -> str:
+    """Return how far a job is, for a file or a pipe: words and values, nothing else."""
+    parts = [
+        f"clock {status['clock']}/{status['iterations']}",
+        f"loss {number_text(status['loss'])}",
+        *(f"{name} {number_text(value)}" for name, value in ordered_metrics(status["metrics"])[:1]),
+        f"workers {status['workers']}",
+        f"servers {status['servers']}",
+    ]
+    if status["plan"]:
+        parts.append(f"change {status['plan']['operation']}={status['plan']['asked']} {status['plan']['phase']}")
+    if status["state"] == "running":
+        parts.append(f"eta {seconds_text(status['eta_s'])}")
+    elif status["state"] == "starting":
+        return f"{status['name']}: starting"
+    else:
+        parts.append(str(status["state"]))
+    return "  ".join(parts)
+
+
+class TerminalDisplay:
+    """One line that is drawn again, and a line above it for each step of a change."""
+
+    def __init__(self, stream: TextIO, columns: Callable[[], int] | None = None) -> None:
+        self._stream = stream
+        self._columns = columns or (lambda: shutil.get_terminal_size().columns)
+        self._news = ChangeNews()
+        self._drawn = False
+
+    def show(self, status: Status) -> None:
+        """Draw the line again."""
+        above = "".join(f"{line}\n" for line in self._news.lines(changes_of(status)))
+        # A line that fills the last column would wrap in some terminals.
+        line = progress_line(status, max(20, self._columns() - 1))
+        self._stream.write(f"\r\x1b[2K{above}{line}")
+        self._stream.flush()
+        self._drawn = True
+
+    def close(self) -> None:
+        """End the line."""
+        if self._drawn:
+            self._stream.write("\n")
+            self._stream.flush()
+            self._drawn = False
+
+
+class PlainDisplay:
+    """Lines: one a second while the job advances, and one for each step of a change."""
+
+    def __init__(
+        self, stream: TextIO, interval_s: float = PLAIN_INTERVAL_S, now_s: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._stream = stream
+        self._interval_s = interval_s
+        self._now_s = now_s
+        self._news = ChangeNews()
+        self._last_s = -math.inf
+        self._last = ""
+
+    def show(self, status: Status) -> None:
+        """Write what is new."""
+        for line in self._news.lines(changes_of(status)):
+            self._write(line)
+        now_s, line = self._now_s(), plain_line(status)
+        ended = status["state"] not in ("starting", "running")
+        if line != self._last and (ended or now_s - self._last_s >= self._interval_s):
+            self._last, self._last_s = line, now_s
+            self._write(line)
+
+    def _write(self, line: str) -> None:
+        self._stream.write(f"{line}\n")
+        self._stream.flush()
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def table(rows: Sequence[Sequence[str]], indent: str = "  ") -> str:
+    """Return rows as columns; the first row is the heading."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    return "\n".join(
+        (indent + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))).rstrip()
+        for row in rows
+    )
+
+
+def status_text(status: Status) -> str:
+    """Return what ``eps status`` prints."""
+    lines = [f"{status['name']}: {status['state']}" + (f" ({status['reason']})" if status["reason"] else "")]
+    lines.append(
+        f"  clock {status['clock']} of {status['iterations']}, membership version {status['membership_version']}"
+    )
+    measured = [f"loss {number_text(status['loss'])}"]
+    measured += [f"{name} {number_text(value)}" for name, value in ordered_metrics(status["metrics"])]
+    lines.append("  " + ", ".join(measured))
+    speed = f"  {seconds_text(status['iteration_s'])} per iteration, {seconds_text(status['elapsed_s'])} so far"
+    lines.append(speed + (f", {seconds_text(status['eta_s'])} to go" if status["eta_s"] else ""))
+    if status["members"]:
+        rows = [["MEMBER", "PID", "ADDRESS", "HOLDS"]]
+        for member in status["members"]:
+            what = "splits" if member["role"] == "worker" else "partitions"
+            held = f"{what} {', '.join(str(item) for item in member['holds'])}" if member["holds"] else "nothing"
+            rows.append([member["name"], str(member["pid"]), f"{member['host']}:{member['port']}", held])
+        lines.append(table(rows))
+    for change in ([status["plan"]] if status["plan"] else []) + list(status["queued"]):
+        lines.append(f"  {change_title(change)}: {', '.join(phase_texts(change).values())}")
+    ended = status.get("changes", [])
+    if ended:
+        lines.append("  changes so far:")
+        lines += [f"    {change_title(change)}: {change_outcome(change)}" for change in ended]
+    return "\n".join(lines)
+
+
+def list_text(statuses: Sequence[Status]) -> str:
+    """Return what ``eps list`` prints."""
+    if not statuses:
+        return "no jobs"
+    rows = [["NAME", "STATE", "CLOCK", "LOSS", "METRIC", "WORKERS", "SERVERS"]]
+    for status in statuses:
+        metrics = ordered_metrics(status["metrics"])
+        rows.append(
+            [
+                status["name"],
+                status["state"],
+                f"{status['clock']}/{status['iterations']}",
+                number_text(status["loss"]),
+                f"{metrics[0][0]} {number_text(metrics[0][1])}" if metrics else "-",
+                str(status["workers"]),
+                str(status["servers"]),
+            ]
+        )
+    return table(rows, indent="")
+
+
+def summary_text(report: Mapping[str, Any]) -> str:
+    """Return what ``eps run`` prints at the end."""
+    lines = [f"{report['name']}: {report['state']}" + (f" ({report['reason']})" if report.get("reason") else "")]
+    seconds = report.get("iteration_seconds")
+    if seconds and seconds["total"]:
+        lines[0] += f" at clock {report['clock']}; {seconds_text(seconds['total'])} of training"
+        lines.append(
+            f"  an iteration took {seconds_text(seconds['p50'])} (median), {seconds_text(seconds['p99'])} (p99)"
+        )
+    metrics = report.get("metrics", {})
+    if metrics.get("train_loss") is not None:
+        lines.append(f"  train loss  {number_text(metrics['train_loss'])}")
+    if metrics.get("test"):
+        spread = metrics.get("test_std", {})
+        shown = [
+            f"{name} {number_text(value)}" + (f" +- {number_text(spread[name])}" if name in spread else "")
+            for name, value in ordered_metrics(metrics["test"])
+        ]
+        lines.append(f"  test        {', '.join(shown)}")
+    if report.get("model_sha256"):
+        lines.append(f"  model       sha256 {report['model_sha256']}")
+    ledger = report.get("ledger")
+    if ledger and report["state"] == "finished":
+        lines.append(
+            f"  ledger      {ledger['applied']} of {ledger['expected']} applied, {ledger['lost']} lost, "
+            f"{ledger['applied_twice']} applied twice, {ledger['duplicates_refused']} duplicates refused"
+        )
+    if report.get("changes"):
+        lines.append("  changes:")
+        lines.append(changes_table(report["changes"]))
+    return "\n".join(lines)
+
+
+def changes_table(changes: Sequence[Mapping[str, Any]]) -> str:
+    """Return changes of size with what each took and cost."""
+    rows = [["CHANGE", "MEMBERS", "CLOCK", "PHASES (ms since asked)", "MOVED", "PAUSE", "SLOWDOWN"]]
+    for change in changes:
+        phases = (item for item in phases_in_order(change) if item[0] != "queued")
+        told = " ".join(f"{phase} {at_s * 1e3:.0f}" for phase, at_s in phases)
+        clock = "-" if change["committed_clock"] is None else str(change["committed_clock"])
+        if change["phase"] == "aborted":
+            told += f" ({change['reason'] or 'no reason given'})"
+        costs = [bytes_text(change["bytes_moved"]), seconds_text(change["pause_s"]), seconds_text(change["slowdown_s"])]
+        asked = f"{change['operation']}={change['asked']}"
+        rows.append([asked, ",".join(change["names"]) or "-", clock, told, *costs])
+    return table(rows, indent="    ")

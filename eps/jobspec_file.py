@@ -1,0 +1,123 @@
+"""What a run is asked for: defaults, then a job file, then flags; one value.  L1.
+
+A job file is TOML with flat keys, the names of the flags with ``_`` or ``-``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from eps.config import JobSpec
+from eps.errors import ConfigError
+
+#: Keys of a job file and of :func:`eps.run` that are not settings of the job itself.
+RUN_KEYS = ("name", "report", "export")
+#: Settings that are one path.
+_PATHS = ("labels", "test_labels", "init", "report", "export")
+
+
+@dataclass(frozen=True)
+class RunRequest:
+    """A job to run, and what to do with what comes out of it."""
+
+    spec: JobSpec
+    #: Name of the job; empty chooses one.
+    name: str = ""
+    #: Where the report goes; empty leaves it in the job's directory.
+    report: str = ""
+    #: Where the trained model goes; empty leaves it in the job's directory.
+    export: str = ""
+    #: Settings that somebody gave, in contrast to defaults.
+    given: frozenset[str] = frozenset()
+
+    @classmethod
+    def from_values(cls, values: Mapping[str, Any], source: str = "settings") -> RunRequest:
+        """Return the request that named values make; dashes in names stand for underscores.
+
+        Raises
+        ------
+        ConfigError
+            A name is unknown (the nearest known one is named), given twice, or its value cannot be.
+        """
+        by_name: dict[str, Any] = {}
+        for key, value in values.items():
+            name = known_key(key, source)
+            if name in by_name:
+                raise ConfigError(f"{source}: {name} is given twice, with '-' and with '_'")
+            by_name[name] = value
+        own = {name: by_name.pop(name) for name in RUN_KEYS if name in by_name}
+        for name, value in own.items():
+            if not isinstance(value, str | Path):
+                raise ConfigError(f"{source}: {name} is {value!r}, but must be text")
+        return cls(
+            spec=JobSpec.from_dict(by_name, source),
+            given=frozenset(by_name),
+            **{name: str(value) for name, value in own.items()},
+        )
+
+    def with_spec(self, **changes: Any) -> RunRequest:
+        """Return the request with some settings changed."""
+        return dataclasses.replace(self, spec=dataclasses.replace(self.spec, **changes))
+
+
+def known_key(key: str, source: str) -> str:
+    """Return the setting that ``key`` names.
+
+    Raises
+    ------
+    ConfigError
+        There is none.
+    """
+    known = [*(f.name for f in dataclasses.fields(JobSpec)), *RUN_KEYS]
+    name = key.replace("-", "_")
+    if name in known:
+        return name
+    near = difflib.get_close_matches(name, known, n=1)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    raise ConfigError(f"{source}: unknown key {key!r}{hint}")
+
+
+def read_job_file(path: Path) -> dict[str, Any]:
+    """Return the settings in a job file, by name, with paths that count from the file's folder.
+
+    Raises
+    ------
+    ConfigError
+        The file is missing, is not TOML, or has keys that are unknown.
+    """
+    values = {known_key(key, str(path)): value for key, value in JobSpec.read_toml(path).items()}
+    folder = path.absolute().parent
+    for name, value in values.items():
+        if name == "data":
+            parts = value if isinstance(value, list) else str(value).split(",")
+            values[name] = ",".join(_beside(str(part).strip(), folder) for part in parts)
+        elif isinstance(value, str):
+            if name == "test" and _is_path(value):
+                values[name] = _beside(value, folder)
+            elif name == "model" and ".py:" in value:
+                values[name] = _beside(value, folder)
+            elif name in _PATHS:
+                values[name] = _beside(value, folder)
+    return values
+
+
+def _beside(path: str, folder: Path) -> str:
+    if not path or path.startswith("sklearn:"):
+        return path
+    return str(folder / Path(path).expanduser())
+
+
+def _is_path(test: str) -> bool:
+    """Return whether ``test`` names a file, and not a part of the data (``0.2``, ``last:5000``)."""
+    if test.startswith("last:"):
+        return False
+    try:
+        float(test)
+    except ValueError:
+        return True
+    return False

@@ -1,0 +1,182 @@
+"""From settings to a job's directory with all that its processes need, and the supervisor that starts them.  L3."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from eps.config import JobSpec
+from eps.data.cut import prepare
+from eps.data.dataset import DatasetInfo
+from eps.data.settings import DataSettings
+from eps.errors import ConfigError, DataError, JobExistsError
+from eps.export import read_model
+from eps.jobspec_file import RunRequest
+from eps.ml.combinations import check_combination
+from eps.ml.models import MODELS, load_model
+from eps.runtime import DataShape, Runtime, model_options, optimizer_settings, settled
+from eps.server.initial import INIT_FILE
+from eps.storage.atomic import atomic_writer, write_bytes_atomic
+from eps.storage.jobdir import JobDir, JobLock, cache_dir, check_job_name, create_job_dir, jobs_dir
+from eps.supervisor.start import SupervisorHandle, start_supervisor
+
+#: Folder of a job's directory with the file of a user's own model.
+MODEL_CODE = "model-code"
+
+
+@dataclass(frozen=True)
+class PreparedJob:
+    """A job whose directory is complete; its lock is held, so nobody else can take the name."""
+
+    directory: JobDir
+    lock: JobLock
+    runtime: Runtime
+    dataset: DatasetInfo
+
+    def start(self, *, tied: bool) -> SupervisorHandle:
+        """Start the job's processes and hand the lock to them.
+
+        Raises
+        ------
+        ResourceError
+            They cannot be started.
+        """
+        try:
+            return start_supervisor(self.directory.path, tied, lock=self.lock)
+        finally:
+            self.lock.close()
+
+
+def data_settings(spec: JobSpec) -> DataSettings:
+    """Return the data's part of the settings.
+
+    Raises
+    ------
+    ConfigError
+        A value that cannot work.
+    """
+    values: dict[str, Any] = {
+        "data": spec.data,
+        "task": load_model(spec.model).task_for(model_options(spec)),
+        "num_splits": spec.splits,
+        "seed": spec.seed,
+        "labels": spec.labels or None,
+        "test": spec.test or None,
+        "test_labels": spec.test_labels or None,
+        "folds": spec.folds or None,
+        "fold": max(0, spec.fold),
+        "format": spec.format,
+        "features": spec.features or None,
+        "label_column": spec.label_column,
+        "columns": tuple(part.strip() for part in spec.columns.split(",") if part.strip()),
+        "normalize": spec.normalize,
+    }
+    if spec.target_scale != 1.0:
+        values["target_scale"] = spec.target_scale
+    return DataSettings.from_dict(values)
+
+
+def prepare_job(request: RunRequest) -> PreparedJob:
+    """Check the settings, prepare the data, and make the job's directory.
+
+    Raises
+    ------
+    ConfigError
+        The settings cannot work, alone, together, or with this data.
+    JobExistsError
+        A job of that name is running.
+    DataError
+        The data cannot be used.
+    StorageError
+        Something cannot be written.
+    """
+    spec = request.spec
+    check_combination(load_model(spec.model), optimizer_settings(spec))
+    name = request.name or free_name(spec.model)
+    check_job_name(name)
+    if JobDir(jobs_dir() / name).is_running():
+        # Asked again when the directory is made; here it saves the wait for the data.
+        raise JobExistsError(f"job {name!r} is running: end it or choose another name")
+    settings = data_settings(spec)
+    dataset = prepare(settings, None, cache_dir())
+    shape = DataShape(
+        num_features=dataset.num_features,
+        num_outputs=len(dataset.classes) or 1,
+        split_rows=dataset.split_rows,
+        sparse=dataset.is_sparse,
+        test_rows=dataset.num_test_rows,
+        split_checksums=dataset.split_checksums,
+    )
+    job_path = jobs_dir() / name
+    spec = settled(spec, shape.num_features, shape.num_outputs)
+    runtime = Runtime(name, spec, shape, dataset.directory, job_path)
+    check_runtime(runtime)
+    initial = _initial_values(runtime, dataset) if spec.init else None
+    directory, lock = create_job_dir(name)
+    try:
+        if spec.model not in MODELS:
+            runtime = _with_model_code(runtime, directory.path)
+        if initial is not None:
+            with atomic_writer(directory.path / INIT_FILE, sync=False) as file:
+                np.save(file, initial, allow_pickle=False)
+        write_bytes_atomic(directory.job_json, runtime.to_json().encode("utf-8"), sync=False)
+    except BaseException:
+        lock.close()
+        raise
+    return PreparedJob(directory, lock, runtime, dataset)
+
+
+def check_runtime(runtime: Runtime) -> None:
+    """Refuse now what would end the job's processes later.
+
+    Raises
+    ------
+    ConfigError
+        Settings, model and data do not fit together.
+    """
+    _ = runtime.settings, runtime.ranges, runtime.grid, runtime.optimizer, runtime.shares
+
+
+def free_name(model: str) -> str:
+    """Return the first name ``MODEL-<n>`` that no job has had."""
+    stem = model.rpartition(":")[2].lower()
+    number = 1
+    while (jobs_dir() / f"{stem}-{number}").exists():
+        number += 1
+    return f"{stem}-{number}"
+
+
+def _initial_values(runtime: Runtime, dataset: DatasetInfo) -> np.ndarray:
+    path = Path(runtime.spec.init)
+    model = read_model(path)
+    declared = [(t.name, t.shape) for t in runtime.key_space.tensors]
+    found = [(name, array.shape) for name, array in model.tensors.items()]
+    if found != declared:
+        raise DataError(f"init {path} has tensors {_shown(found)}; the model of this job has {_shown(declared)}")
+    if model.classes != dataset.classes:
+        raise DataError(f"init {path} was trained for classes {model.classes}; this data has {dataset.classes}")
+    for name, array in model.tensors.items():
+        if not np.isfinite(array).all():
+            raise DataError(f"init {path}: tensor {name!r} has values that are not finite")
+    return runtime.key_space.pack(dict(model.tensors))
+
+
+def _with_model_code(runtime: Runtime, job_path: Path) -> Runtime:
+    """Return ``runtime`` with the file of the user's model copied: the job does not change when its author edits it."""
+    source, _, class_name = runtime.spec.model.rpartition(":")
+    target = job_path / MODEL_CODE / Path(source).name
+    try:
+        target.parent.mkdir()
+        shutil.copyfile(source, target)
+    except OSError as error:
+        raise ConfigError(f"model file {source} cannot be copied: {error.strerror}") from error
+    return dataclasses.replace(runtime, spec=dataclasses.replace(runtime.spec, model=f"{target}:{class_name}"))
+
+
+def _shown(tensors: list[tuple[str, tuple[int, ...]]]) -> str:
+    return ", ".join(f"{name} {shape}" for name, shape in tensors)

@@ -1,0 +1,173 @@
+"""A client's line to a job master: found by the job's directory, found again when the master has moved.  L3."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import grpc
+
+from eps.core.types import Address
+from eps.errors import DeadlineError, JobFinishedError, PeerUnavailableError
+from eps.pb import control_pb2 as pb
+from eps.pb.control_pb2_grpc import JobMasterStub
+from eps.rpc.call import call, channel, error_of
+from eps.storage.atomic import read_json
+from eps.storage.jobdir import JobDir
+
+#: A job whose master does not answer is given up after this long.
+GIVE_UP_S = 30.0
+RETRY_S = 0.05
+LONGEST_RETRY_S = 1.0
+
+#: The generated class has no annotations.
+_make_stub: Callable[[grpc.Channel], JobMasterStub] = JobMasterStub
+
+
+@dataclass(frozen=True)
+class Progress:
+    """News of a job."""
+
+    #: As ``eps status --json`` prints it.
+    status: dict[str, Any]
+    #: Clocks that were completed since the last news, as in the report's ``history``.
+    history: tuple[dict[str, Any], ...] = ()
+
+
+class MasterLink:
+    """Calls to the master of one job; safe to repeat where the master may not have got the first one.
+
+    Parameters
+    ----------
+    job : JobDir
+    give_up_s : float, seconds
+        How long to look for a master that does not answer.
+    """
+
+    def __init__(self, job: JobDir, give_up_s: float = GIVE_UP_S) -> None:
+        self._job = job
+        self._give_up_s = give_up_s
+        self._address: Address | None = None
+        self._channel: grpc.Channel | None = None
+
+    def call(self, method: str, request: Any, what: str, timeout_s: float = 60.0) -> Any:
+        """Call a unary method, again while the master cannot be reached.
+
+        Raises
+        ------
+        EpsError
+            The master's refusal.
+        JobFinishedError
+            The job has ended.
+        PeerUnavailableError
+            The job runs, but its master did not answer for ``give_up_s``.
+        """
+
+        def attempt(stub: JobMasterStub) -> Any:
+            return call(getattr(stub, method), request, timeout_s, what)
+
+        return self._repeated(attempt, what)
+
+    def watch(self, after_clock: int = -1) -> Iterator[Progress]:
+        """Yield news until the job has ended; goes on where it was after a loss of the connection.
+
+        Raises
+        ------
+        PeerUnavailableError
+            The job runs, but its master did not answer for ``give_up_s``.
+        """
+        what = f"watch job {self._job.name!r}"
+        ended = False
+        while not ended:
+            try:
+                # The first message is part of the attempt: a stream is only known to be there when it says something.
+                stream, first = self._repeated(partial(_opened, after_clock=after_clock, what=what), what)
+            except JobFinishedError:
+                return
+            try:
+                update = first
+                while update is not None:
+                    history = tuple(json.loads(text) for text in update.history_json)
+                    if history:
+                        after_clock = history[-1]["clock"]
+                    yield Progress(json.loads(update.status_json), history)
+                    update = next(stream, None)
+                ended = True
+            except grpc.RpcError as error:
+                ours = error_of(error, what)
+                if not isinstance(ours, PeerUnavailableError):
+                    raise ours from error
+                self._forget()
+            finally:
+                stream.cancel()
+
+    def close(self) -> None:
+        """Close the connection; harmless when repeated."""
+        self._forget()
+
+    def _repeated(self, attempt: Callable[[JobMasterStub], Any], what: str) -> Any:
+        deadline_s = time.monotonic() + self._give_up_s
+        retry_s = RETRY_S
+        while True:
+            unreachable: PeerUnavailableError | None = None
+            stub = self._stub()
+            if stub is not None:
+                try:
+                    return attempt(stub)
+                except PeerUnavailableError as error:
+                    unreachable = error
+                    self._forget()
+            if not self._job.is_running():
+                raise JobFinishedError(f"{what}: job {self._job.name!r} has ended") from unreachable
+            if time.monotonic() > deadline_s:
+                raise PeerUnavailableError(
+                    f"{what}: the master of job {self._job.name!r} does not answer for {self._give_up_s:g} s"
+                ) from unreachable
+            time.sleep(retry_s)
+            retry_s = min(LONGEST_RETRY_S, retry_s * 1.5)
+
+    def _stub(self) -> JobMasterStub | None:
+        record = read_json(self._job.master_json)
+        if record is None:
+            return None
+        address = Address(str(record["host"]), int(record["port"]))
+        if address != self._address:
+            self._forget()
+        if self._channel is None:
+            self._address, self._channel = address, channel(address)
+        return _make_stub(self._channel)
+
+    def _forget(self) -> None:
+        connection, self._channel, self._address = self._channel, None, None
+        if connection is not None:
+            connection.close()
+
+
+def _opened(stub: JobMasterStub, after_clock: int, what: str) -> tuple[Any, pb.ProgressUpdate | None]:
+    stream = stub.Watch(pb.WatchRequest(after_clock=after_clock))
+    try:
+        return stream, next(stream, None)
+    except grpc.RpcError as error:
+        with suppress(grpc.RpcError):
+            stream.cancel()
+        raise error_of(error, what) from error
+
+
+def wait_for(condition: Callable[[], bool], timeout_s: float | None, what: str, poll_s: float = 0.02) -> None:
+    """Wait until ``condition`` holds.
+
+    Raises
+    ------
+    DeadlineError
+        It does not within ``timeout_s`` seconds; None waits for ever.
+    """
+    deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
+    while not condition():
+        if deadline_s is not None and time.monotonic() > deadline_s:
+            raise DeadlineError(f"{what}: not within {timeout_s:g} s")
+        time.sleep(poll_s)

@@ -1,0 +1,200 @@
+"""What a worker may compute next."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import permutations
+
+import pytest
+
+from eps.core import messages as m
+from eps.core.membership import Membership
+from eps.core.settings import CoreSettings
+from eps.core.tables import PartitionTable, SplitTable
+from eps.core.types import Address
+from eps.core.worker_state import Work, WorkerState
+
+BSP = CoreSettings(num_splits=4, num_partitions=2, iterations=10, reproducible=False)
+
+
+def membership(
+    version: int, from_clock: int, active: tuple[str, ...], owners: tuple[str, ...] = ("server-1", "server-1")
+) -> Membership:
+    workers, servers = tuple(sorted(set(active))), tuple(sorted(set(owners)))
+    addresses = {name: Address(name, 1) for name in workers + servers}
+    return Membership(
+        version, from_clock, workers, servers, PartitionTable(owners), SplitTable.of(active), addresses
+    )
+
+
+V1 = membership(1, 0, ("worker-1", "worker-1", "worker-2", "worker-2"))
+#: Split 1 goes to worker-3, partition 1 to server-2, both from clock 3.
+V2 = membership(2, 3, ("worker-1", "worker-3", "worker-2", "worker-2"), ("server-1", "server-2"))
+#: worker-1 leaves.
+V3 = membership(3, 5, ("worker-2", "worker-3", "worker-2", "worker-3"), ("server-1", "server-2"))
+
+
+def worker(name: str = "worker-1", settings: CoreSettings = BSP, horizon: int = 20) -> WorkerState:
+    state = WorkerState(name, settings)
+    state.on_membership(V1)
+    state.on_grant(m.GrantHorizon(horizon, 0, 1))
+    return state
+
+
+def test_worker_waits_for_a_membership_then_for_the_horizon() -> None:
+    state = WorkerState("worker-1", BSP)
+    before = state.next_work(), state.waits_for()
+    state.on_membership(V1)
+    without = state.next_work(), state.waits_for()
+    state.on_grant(m.GrantHorizon(0, 0, 1))
+
+    assert before == (None, "a membership that includes it")
+    assert without == (None, "the horizon to reach clock 0; it is -1")
+    assert state.next_work() == Work(0, (0, 1), 0)
+
+
+def test_worker_computes_up_to_the_horizon_and_not_beyond() -> None:
+    state = worker(horizon=2)
+    for clock in range(3):
+        assert state.next_work() == Work(clock, (0, 1), clock)
+        state.done(clock)
+
+    assert state.next_work() is None
+
+
+def test_membership_is_acknowledged_each_time_and_an_old_one_changes_nothing() -> None:
+    state = worker()
+    state.on_membership(V2)
+
+    assert state.on_membership(V2) == m.MembershipAcked("worker-1", 2)
+    assert state.on_membership(V1) == m.MembershipAcked("worker-1", 1)
+    assert state.newest is V2
+    assert len(state.memberships) == 2
+
+
+def test_horizon_counts_only_with_the_membership_that_came_with_it() -> None:
+    state = worker(horizon=2)
+    state.on_grant(m.GrantHorizon(9, 0, 2))
+    without = state.horizon
+    state.on_membership(V2)
+
+    assert (without, state.horizon) == (2, 9)
+
+
+def test_grants_and_memberships_in_any_order_lead_to_the_same_horizon() -> None:
+    arrivals = [m.GrantHorizon(2, 0, 1), m.GrantHorizon(4, 0, 2), m.GrantHorizon(6, 0, 3), V1, V2, V3]
+    for order in permutations(arrivals):
+        versions = [v.version for v in order if isinstance(v, Membership)]
+        if versions != sorted(versions):
+            continue
+        state = WorkerState("worker-1", BSP)
+        for arrival in order:
+            if isinstance(arrival, Membership):
+                state.on_membership(arrival)
+            else:
+                state.on_grant(arrival)
+            known = state.memberships[-1].version if state.memberships else 0
+            assert state.horizon <= 2 * known, "never beyond what the memberships known allow"
+        assert state.horizon == 6
+
+
+def test_splits_change_hands_at_one_clock() -> None:
+    donor, receiver = worker(), WorkerState("worker-3", BSP)
+    for state in (donor, receiver):
+        state.on_membership(V2)
+    receiver.on_grant(m.GrantHorizon(20, 0, 2))
+
+    assert [donor.active_at(c) for c in (2, 3)] == [(0, 1), (0,)]
+    assert receiver.next_work() == Work(3, (1,), 3)
+
+
+def test_splits_to_come_are_needed_in_memory_already() -> None:
+    state = worker("worker-2")
+    state.on_membership(V2)
+    state.on_membership(V3)
+
+    assert state.needed() == (0, 2, 3)
+    assert WorkerState("worker-9", BSP).needed() == ()
+
+
+def test_bsp_requests_go_where_the_clock_says_and_others_where_the_newest_membership_says() -> None:
+    bsp = worker()
+    ssp = worker(settings=replace(BSP, staleness=2))
+    for state in (bsp, ssp):
+        state.on_membership(V2)
+
+    assert [bsp.route(c).partitions.owners[1] for c in (2, 3)] == ["server-1", "server-2"]
+    assert [ssp.route(c).partitions.owners[1] for c in (2, 3)] == ["server-2", "server-2"]
+
+
+def test_worker_that_leaves_owes_the_clocks_before() -> None:
+    state = worker()
+    state.on_membership(V2)
+    state.on_membership(V3)
+    seen = []
+    while (work := state.next_work()) is not None:
+        seen.append((work.clock, state.left))
+        state.done(work.clock)
+
+    assert seen == [(clock, False) for clock in range(5)]
+    assert state.left and not state.finished
+
+
+def test_memberships_that_no_longer_matter_are_forgotten() -> None:
+    state = worker("worker-2")
+    for value in (V2, V3):
+        state.on_membership(value)
+    versions = []
+    for clock in range(6):
+        versions.append([v.version for v in state.memberships])
+        state.done(clock)
+
+    assert versions == [[1, 2, 3]] * 3 + [[2, 3]] * 2 + [[3]]
+
+
+def test_later_of_two_memberships_of_one_clock_holds() -> None:
+    state = worker()
+    state.on_membership(V2)
+    state.on_membership(replace(V3, from_clock=3))
+
+    assert state.membership_at(3).version == 3
+    state.done(0)
+    state.done(1)
+    state.done(2)
+    assert state.left
+
+
+def test_worker_is_finished_when_the_final_parameters_are_measured() -> None:
+    state = worker()
+    for clock in range(11):
+        assert not state.finished
+        work = state.next_work()
+        assert work is not None and work.min_clock == clock
+        state.done(clock)
+
+    assert state.finished and state.next_work() is None
+
+
+def test_clocks_are_done_in_order() -> None:
+    with pytest.raises(AssertionError):
+        worker().done(3)
+
+
+def test_clock_list_names_the_servers_of_the_newest_membership() -> None:
+    state = worker()
+    state.on_membership(V2)
+
+    assert state.clock_list({0: 4}) == {"server-1": 4, "server-2": 0}
+
+
+@pytest.mark.parametrize(("staleness", "min_clocks"), [(0, [0, 1, 2, 3]), (2, [0, 0, 0, 1]), (-1, [0, 0, 0, 0])])
+def test_work_says_how_stale_its_reads_may_be(staleness: int, min_clocks: list[int]) -> None:
+    state = worker(settings=replace(BSP, staleness=staleness))
+    seen = []
+    for clock in range(4):
+        work = state.next_work()
+        assert work is not None
+        seen.append(work.min_clock)
+        state.done(clock)
+
+    assert seen == min_clocks

@@ -1,0 +1,115 @@
+"""Bad input and broken processes: a clear error, nothing hangs, nothing is left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import eps
+from eps.errors import ConfigError, DataError, TrainingError
+from tests.integration.conftest import processes_with
+from tests.integration.test_operations import ENDLESS, TIMEOUT_S, wait_for_clock
+
+
+def test_kill_of_the_supervisor_ends_every_process(home: Path) -> None:
+    job = eps.Job.start(name="orphans", workers=2, servers=2, **ENDLESS)
+    wait_for_clock(job, 1)
+    members = {member["pid"] for member in job.status()["members"]}
+    assert len(members) == 4 and members <= set(processes_with(str(home)))
+    supervisor = int(job.directory.supervisor_json.read_text().split(":")[1].strip(" }\n"))
+    os.kill(supervisor, signal.SIGKILL)
+    report = job.wait(TIMEOUT_S)
+    assert report["state"] != "finished"
+
+
+@pytest.mark.parametrize("role", ["worker", "server"])
+def test_member_that_dies_fails_the_job_with_its_name(home: Path, role: str) -> None:
+    with eps.Job.start(name="crash", workers=2, servers=2, **ENDLESS) as job:
+        wait_for_clock(job, 1)
+        victim = next(member for member in job.status()["members"] if member["role"] == role)
+        os.kill(victim["pid"], signal.SIGKILL)
+        report = job.wait(TIMEOUT_S)
+    assert report["state"] == "failed"
+    assert victim["name"] in report["reason"] or "went away" in report["reason"]
+
+
+def test_kill_ends_the_job_and_says_so(home: Path) -> None:
+    with eps.Job.start(name="killed", workers=2, servers=1, **ENDLESS) as job:
+        wait_for_clock(job, 1)
+        job.kill()
+        assert job.wait(TIMEOUT_S)["state"] == "killed"
+
+
+def test_garbage_on_every_port_harms_nobody(home: Path) -> None:
+    with eps.Job.start(name="noise", workers=2, servers=2, **ENDLESS) as job:
+        wait_for_clock(job, 1)
+        master = job.directory.master_json.read_text()
+        ports = [member["port"] for member in job.status()["members"]]
+        ports.append(int(master.split('"port":')[1].split(",")[0].strip(" }\n")))
+        random = np.random.default_rng(3)
+        for port in ports:
+            for noise in (b"GET / HTTP/1.1\r\n\r\n", random.bytes(5000), b"\0" * 100, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\xff\xff"):
+                with socket.create_connection(("127.0.0.1", port), timeout=5) as connection:
+                    connection.sendall(noise)
+        wait_for_clock(job, job.status()["clock"] + 10)
+        assert job.add_workers(1)["phase"] == "released"
+
+
+def write_data(path: Path, values: float) -> Path:
+    rows = [f"{i % 5} 1:{(i % 7) * values} 2:{(i % 3) * values}" for i in range(60)]
+    path.write_text("\n".join(rows) + "\n")
+    return path
+
+
+def test_divergence_stops_the_job_with_advice(home: Path, tmp_path: Path) -> None:
+    data = write_data(tmp_path / "data.libsvm", 1e15)
+    with pytest.raises(TrainingError, match="diverged.*learning rate"):
+        eps.run(name="diverges", data=str(data), model="linear", optimizer="sgd", learning_rate=1e6, iterations=50)
+
+
+def test_divergence_goes_on_when_asked(home: Path, tmp_path: Path) -> None:
+    data = write_data(tmp_path / "data.libsvm", 1e15)
+    report = eps.run(
+        name="diverges", data=str(data), model="linear", optimizer="sgd", learning_rate=1e6, iterations=20,
+        on_divergence="continue",
+    )  # fmt: skip
+    assert (report["state"], report["clock"]) == ("finished", 20)
+    assert report["ledger"]["lost"] == 0
+
+
+def test_model_that_raises_fails_the_job_with_its_words(home: Path, tmp_path: Path) -> None:
+    code = tmp_path / "broken.py"
+    code.write_text(
+        "from eps.ml.models.linear import Logistic\n\n\n"
+        "class Broken(Logistic):\n"
+        "    def loss_and_gradient(self, params, X, y):\n"
+        "        raise RuntimeError('a word of the user')\n"
+    )
+    with pytest.raises(TrainingError, match="a word of the user"):
+        eps.run(name="broken", data="sklearn:breast_cancer", model=f"{code}:Broken", iterations=5)
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "text"),
+    [
+        ({"data": "sklearn:digits", "model": "logistic"}, DataError, "exactly 2"),
+        ({"data": "sklearn:iris", "model": "softmax", "splits": 400}, DataError, "400"),
+        ({"data": "sklearn:iris", "model": "softmax", "workers": 20}, ConfigError, "20 workers"),
+        ({"data": "sklearn:diabetes", "model": "linear", "partitions": 50}, ConfigError, "50"),
+        ({"data": "sklearn:diabetes", "model": "lasso"}, ConfigError, "l1"),
+        ({"data": "sklearn:nothing", "model": "softmax"}, ConfigError, "nothing"),
+        ({"data": "no/such/file", "model": "softmax"}, DataError, "no/such/file"),
+        ({"data": "sklearn:iris", "model": "softmax", "iteratons": 5}, ConfigError, "iterations"),
+    ],
+)
+def test_bad_settings_are_refused_before_anything_starts(
+    home: Path, settings: dict[str, object], error: type[Exception], text: str
+) -> None:
+    with pytest.raises(error, match=text):
+        eps.run(name="bad", **settings)
+    assert processes_with(str(home)) == []
