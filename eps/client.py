@@ -21,8 +21,7 @@ from eps.config import JobSpec
 from eps.core.reconfig import Operation, Phase
 from eps.errors import ConfigError, EpsError, JobFinishedError, PlanError, RpcError, StorageError, TrainingError
 from eps.jobspec_file import RunRequest
-from eps.launch import prepare_job
-from eps.master_link import MasterLink, Progress, wait_for
+from eps.master_link import GIVE_UP_S, MasterLink, Progress, wait_for
 from eps.pb import control_pb2 as pb
 from eps.storage.atomic import read_json
 from eps.storage.jobdir import JobDir, find_job
@@ -57,10 +56,12 @@ class Job:
             report = job.wait()
     """
 
-    def __init__(self, directory: JobDir, handle: SupervisorHandle | None = None) -> None:
+    def __init__(
+        self, directory: JobDir, handle: SupervisorHandle | None = None, *, patience_s: float = GIVE_UP_S
+    ) -> None:
         self._directory = directory
         self._handle = handle
-        self._link = MasterLink(directory)
+        self._link = MasterLink(directory, patience_s)
 
     @classmethod
     def start(cls, spec: JobSpec | None = None, *, name: str = "", detach: bool = False, **settings: Any) -> Job:
@@ -98,6 +99,9 @@ class Job:
     @classmethod
     def start_request(cls, request: RunRequest, *, detach: bool = False) -> Job:
         """Start the job of a request; raises as :meth:`start`."""
+        # Not needed to look at a job or to change its size, and the slowest import of all.
+        from eps.launch import prepare_job
+
         prepared = prepare_job(request)
         return cls(prepared.directory, prepared.start(tied=not detach))
 
@@ -129,7 +133,7 @@ class Job:
 
     # ---- what it does
 
-    def status(self) -> dict[str, Any]:
+    def status(self, timeout_s: float = 60.0) -> dict[str, Any]:
         """Return what ``eps status --json`` prints; of an ended job, how it ended.
 
         Raises
@@ -138,7 +142,7 @@ class Job:
             It runs, but its master does not answer.
         """
         try:
-            reply = self._link.call("Status", pb.StatusRequest(), f"status of job {self.name!r}")
+            reply = self._link.call("Status", pb.StatusRequest(), f"status of job {self.name!r}", timeout_s)
         except JobFinishedError:
             return ended_status(self._directory)
         return _object(reply.status_json)
@@ -399,6 +403,7 @@ def run(**settings: Any) -> dict[str, Any]:
         The job failed or was killed.
     """
     request = RunRequest.from_values(settings)
+    check_results(request)
     if request.spec.folds and request.spec.fold < 0:
         from eps.folds import run_folds
 
@@ -409,6 +414,26 @@ def run(**settings: Any) -> dict[str, Any]:
     if report["state"] != "finished":
         raise TrainingError(f"job {job.name!r} {report['state']}: {report.get('reason') or 'no reason given'}")
     return report
+
+
+def check_results(request: RunRequest) -> None:
+    """Refuse before training what could not be written after it.
+
+    Raises
+    ------
+    ConfigError
+        Report or export cannot be written where the request wants them.
+    """
+    for name, text in (("report", request.report), ("export", request.export)):
+        if not text:
+            continue
+        path = Path(text)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"{name} {path}: its folder cannot be made: {error.strerror}") from error
+        if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
+            raise ConfigError(f"{name} {path}: must be a file that can be written")
 
 
 def deliver(job: Job, request: RunRequest) -> None:

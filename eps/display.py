@@ -15,6 +15,8 @@ Status = Mapping[str, Any]
 #: Metrics in the order in which they are worth room; the first that a job has stands in the progress line.
 METRIC_ORDER = ("accuracy", "rmse", "f1", "auc", "mae", "r2", "precision", "recall", "loss")
 PLAIN_INTERVAL_S = 1.0
+#: States of a job that goes on.
+LIVE_STATES = ("starting", "running", "exporting")
 _BAR_CELLS = 20
 
 
@@ -147,10 +149,10 @@ def progress_line(status: Status, width: int = 0) -> str:
         parts.append(f"{status['plan']['operation']}={status['plan']['asked']} {status['plan']['phase']}")
     if status["queued"]:
         parts.append(f"{len(status['queued'])} queued")
-    if status["state"] == "running":
-        parts.append(f"ETA {seconds_text(status['eta_s'])}")
-    else:
+    if status["state"] != "running":
         parts.append(str(status["state"]))
+    elif status["eta_s"]:
+        parts.append(f"ETA {seconds_text(status['eta_s'])}")
     line = "  ".join(parts)
     return line[:width] if width else line
 
@@ -166,12 +168,12 @@ def plain_line(status: Status) -> str:
     ]
     if status["plan"]:
         parts.append(f"change {status['plan']['operation']}={status['plan']['asked']} {status['plan']['phase']}")
-    if status["state"] == "running":
-        parts.append(f"eta {seconds_text(status['eta_s'])}")
-    elif status["state"] == "starting":
+    if status["state"] == "starting":
         return f"{status['name']}: starting"
-    else:
+    if status["state"] != "running":
         parts.append(str(status["state"]))
+    elif status["eta_s"]:
+        parts.append(f"eta {seconds_text(status['eta_s'])}")
     return "  ".join(parts)
 
 
@@ -250,8 +252,9 @@ def status_text(status: Status) -> str:
     measured = [f"loss {number_text(status['loss'])}"]
     measured += [f"{name} {number_text(value)}" for name, value in ordered_metrics(status["metrics"])]
     lines.append("  " + ", ".join(measured))
-    speed = f"  {seconds_text(status['iteration_s'])} per iteration, {seconds_text(status['elapsed_s'])} so far"
-    lines.append(speed + (f", {seconds_text(status['eta_s'])} to go" if status["eta_s"] else ""))
+    live = status["state"] in LIVE_STATES
+    speed = f"  {seconds_text(status['iteration_s'])} per iteration, {seconds_text(status['elapsed_s'])}"
+    lines.append(f"{speed} so far, {seconds_text(status['eta_s'])} to go" if live else f"{speed} in all")
     if status["members"]:
         rows = [["MEMBER", "PID", "ADDRESS", "HOLDS"]]
         for member in status["members"]:

@@ -14,9 +14,7 @@ from eps._version import __version__
 from eps.cli import EXIT_OK
 from eps.client import Job, ended_status
 from eps.display import list_text, status_text
-from eps.errors import JobNotFoundError, PeerUnavailableError
-from eps.master_link import MasterLink
-from eps.pb import control_pb2 as pb
+from eps.errors import JobNotFoundError, RpcError
 from eps.storage.jobdir import JobDir, find_job, list_jobs
 
 #: A job of a list that does not answer does not hold up the others.
@@ -54,14 +52,13 @@ def list_all(args: argparse.Namespace) -> int:
 def _brief_status(directory: JobDir) -> dict[str, Any]:
     if not directory.is_running():
         return ended_status(directory)
-    link = MasterLink(directory, give_up_s=LIST_PATIENCE_S)
+    job = Job(directory, patience_s=LIST_PATIENCE_S)
     try:
-        reply = link.call("Status", pb.StatusRequest(), f"status of job {directory.name!r}", timeout_s=LIST_PATIENCE_S)
-        return dict(json.loads(reply.status_json))
-    except PeerUnavailableError as error:
+        return job.status(LIST_PATIENCE_S)
+    except RpcError as error:
         return {**ended_status(directory), "state": "unreachable", "reason": str(error)}
     finally:
-        link.close()
+        job.close()
 
 
 def logs(args: argparse.Namespace) -> int:

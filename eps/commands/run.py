@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from eps.cli import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK
-from eps.client import Job, deliver
+from eps.client import Job, check_results, deliver
 from eps.display import Display, PlainDisplay, TerminalDisplay, summary_text
 from eps.errors import ConfigError, EpsError
 from eps.jobspec_file import RunRequest, read_job_file
@@ -40,6 +40,7 @@ def request_of(args: argparse.Namespace) -> RunRequest:
 def run(args: argparse.Namespace) -> int:
     """Run the command; return the exit code."""
     request = request_of(args)
+    check_results(request)
     detach, quiet = getattr(args, "detach", False), getattr(args, "quiet", False)
     if request.spec.folds and request.spec.fold < 0:
         if detach:
@@ -91,7 +92,7 @@ def _attached(request: RunRequest, stream: TextIO, quiet: bool) -> tuple[dict[st
         _show(job, stream, quiet)
         report = job.wait()
     except KeyboardInterrupt:
-        return _interrupted(job, stream), EXIT_INTERRUPTED
+        return _interrupted(job, request, stream), EXIT_INTERRUPTED
     finally:
         job.close()
     deliver(job, request)
@@ -102,7 +103,7 @@ def _attached(request: RunRequest, stream: TextIO, quiet: bool) -> tuple[dict[st
 
 def _started(request: RunRequest, stream: TextIO, quiet: bool) -> Job:
     """Start a job; say so where its data takes long to prepare."""
-    text = f"preparing {request.spec.data}; later runs with the same data and splits find it prepared"
+    text = f"preparing {request.spec.data} ..."
     notice = threading.Timer(NOTICED_S, print, (text,), {"file": stream, "flush": True})
     notice.daemon = True
     if not quiet:
@@ -124,11 +125,13 @@ def _show(job: Job, stream: TextIO, quiet: bool) -> None:
         display.close()
 
 
-def _interrupted(job: Job, stream: TextIO) -> dict[str, Any]:
+def _interrupted(job: Job, request: RunRequest, stream: TextIO) -> dict[str, Any]:
     """End a job after Ctrl-C, and wait for its processes; a second Ctrl-C does not let them finish."""
     print(f"\n{job.name}: interrupted; ending its processes (again: at once)", file=stream, flush=True)
     try:
         job.kill("interrupted")
     except (KeyboardInterrupt, EpsError):
         job.kill_at_once()
-    return job.wait(5.0)
+    report = job.wait(5.0)
+    deliver(job, request)
+    return report

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from eps.core.reconfig import Change, Operation
+from eps.core.reconfig import Change, Operation, Phase, Plan
 from eps.core.settings import CoreSettings
 from eps.core.types import MemberId, Role, member_name, member_number
 from eps.errors import PlanError, UnknownMemberError
@@ -76,6 +76,23 @@ def resolve(
     staying = tuple(m for m in present if m not in removed)
     following = roster.next_worker if role is Role.WORKER else roster.next_server
     return _with(roster, role, staying, following), (), removed
+
+
+def after_plans(roster: Roster, plans: Iterable[Plan], settings: CoreSettings) -> Roster:
+    """Return who will be there once ``plans`` have happened, in order; one that cannot happen changes nothing."""
+    for plan in plans:
+        role = plan.change.operation.role
+        if plan.phase is not Phase.QUEUED:
+            # Its newcomers are named already; their numbers are used.
+            present = tuple(name for name in roster.of_role(role) if name not in plan.removed) + plan.added
+            following = roster.next_worker if role is Role.WORKER else roster.next_server
+            roster = _with(roster, role, present, following)
+            continue
+        try:
+            roster = resolve(roster, plan.change, settings)[0]
+        except PlanError:
+            continue
+    return roster
 
 
 def _check_names(names: Iterable[MemberId], present: Sequence[MemberId], role: Role) -> None:

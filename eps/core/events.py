@@ -31,8 +31,15 @@ ENDED_STATES = (JobState.FINISHED, JobState.FAILED, JobState.KILLED)
 
 
 @dataclass(frozen=True, slots=True)
+class ContainerGranted:
+    """The resource manager has given a container; its process is about to start."""
+
+    container_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class ContainerLaunched:
-    """A container was granted and its process started."""
+    """A container's process started."""
 
     container_id: str
     pid: int
@@ -112,7 +119,8 @@ class Tick:
 
 
 Event = (
-    ContainerLaunched
+    ContainerGranted
+    | ContainerLaunched
     | ContainerExited
     | MemberRegistered
     | MemberConnected

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from eps.core import events as e
 from eps.core import messages as m
-from eps.core.changes import Roster, resolve
+from eps.core.changes import Roster, after_plans, resolve
 from eps.core.events import ENDED_STATES, Command, JobState
 from eps.core.membership import Membership
 from eps.core.plan_driver import PlanDriver, plan_transfer
@@ -123,6 +123,8 @@ class MasterState:
         if self.state in ENDED_STATES:
             return self._after_the_end(event)
         match event:
+            case e.ContainerGranted(container_id):
+                self._on_granted(container_id)
             case e.ContainerLaunched():
                 self._on_launched(event)
             case e.ContainerExited():
@@ -159,10 +161,16 @@ class MasterState:
         self._by_container[container_id] = record
         self._out.append(e.RequestContainer(container_id, role))
 
+    def _on_granted(self, container_id: str) -> None:
+        record = self._by_container.get(container_id)
+        if record is not None and self.driver is not None and record.name in self.driver.plan.added:
+            self.driver.granted.add(record.name)
+
     def _on_launched(self, event: e.ContainerLaunched) -> None:
         record = self._by_container.get(event.container_id)
         if record is None:
             return
+        self._on_granted(event.container_id)
         record.launched, record.pid = True, event.pid
         if self.driver is not None and record.name in self.driver.plan.added:
             self.driver.launched.add(record.name)
@@ -264,28 +272,19 @@ class MasterState:
     # ---- changes
 
     def _roster(self) -> Roster:
-        """Return who will be there after every plan on its way."""
+        """Return who is there now."""
         assert self.membership is not None
-        roster = Roster(
+        return Roster(
             self.membership.workers,
             self.membership.servers,
             self._next_number[Role.WORKER],
             self._next_number[Role.SERVER],
         )
-        for plan in ([self.driver.plan] if self.driver and self.driver.plan.undecided else []) + self._queue:
-            try:
-                if plan.phase is Phase.QUEUED:
-                    roster = resolve(roster, plan.change, self.settings)[0]
-                else:
-                    role = plan.change.operation.role
-                    gone = set(plan.removed)
-                    present = tuple(n for n in roster.of_role(role) if n not in gone) + plan.added
-                    workers = present if role is Role.WORKER else roster.workers
-                    servers = present if role is Role.SERVER else roster.servers
-                    roster = Roster(workers, servers, roster.next_worker, roster.next_server)
-            except PlanError:
-                continue
-        return roster
+
+    def _expected_roster(self) -> Roster:
+        """Return who will be there after every plan on its way."""
+        in_flight = [self.driver.plan] if self.driver is not None and self.driver.plan.undecided else []
+        return after_plans(self._roster(), in_flight + self._queue, self.settings)
 
     def _on_change(self, event: e.ChangeRequested) -> None:
         known = self._answers.get(event.request_id)
@@ -309,7 +308,7 @@ class MasterState:
             )
         if self.membership is None:
             raise PlanError(f"{change} refused: the job is still starting")
-        _, added, removed = resolve(self._roster(), change, self.settings)
+        _, added, removed = resolve(self._expected_roster(), change, self.settings)
         if dry_run:
             return e.Answer(request_id, text=self._dry_run(change, added, removed))
         plan = Plan(plan_id=len(self.plans) + 1, request_id=request_id, change=change)
@@ -321,16 +320,11 @@ class MasterState:
 
     def _dry_run(self, change: Change, added: tuple[MemberId, ...], removed: tuple[MemberId, ...]) -> str:
         assert self.membership is not None
-        lines = [f"{change}: adds {', '.join(added) or 'nobody'}, removes {', '.join(removed) or 'nobody'}"]
-        if self.driver is not None or self._queue:
-            ahead = len(self._queue) + (self.driver is not None)
-            return f"{lines[0]}; {ahead} changes come first, so the moves are not known"
-        transfer = plan_transfer(self.membership, change.operation.role, added, removed)
-        for kind, moves in (("partition", transfer.partition_moves), ("split", transfer.split_moves)):
-            for move in moves:
-                how = "" if move.sends_bytes else " (inactive copy there: nothing is sent)"
-                lines.append(f"{kind} {move.item}: {move.source} -> {move.target}{how}")
-        return "\n".join(lines)
+        who = f"{change}: adds {', '.join(added) or 'nobody'}, removes {', '.join(removed) or 'nobody'}"
+        ahead = len(self._queue) + (self.driver is not None)
+        if ahead:
+            return f"{who}; {ahead} changes come first, so the moves are not known"
+        return "\n".join([who, *plan_transfer(self.membership, change.operation.role, added, removed).lines()])
 
     def _on_cancel(self, event: e.CancelRequested) -> None:
         plan = self.plans.get(event.plan_id)
@@ -383,14 +377,8 @@ class MasterState:
 
     def _propose(self, plan: Plan) -> None:
         assert self.membership is not None
-        roster = Roster(
-            self.membership.workers,
-            self.membership.servers,
-            self._next_number[Role.WORKER],
-            self._next_number[Role.SERVER],
-        )
         try:
-            roster, added, removed = resolve(roster, plan.change, self.settings)
+            roster, added, removed = resolve(self._roster(), plan.change, self.settings)
             transfer = plan_transfer(self.membership, plan.change.operation.role, added, removed)
         except PlanError as error:
             self._abort(plan, str(error))
@@ -535,7 +523,7 @@ class MasterState:
     def _growth_stuck(self, driver: PlanDriver) -> bool:
         """A growth waits for containers that a queued shrink may free."""
         plan = driver.plan
-        waits = driver.launched != set(plan.added)
+        waits = driver.granted != set(plan.added)
         since_s = self._now_s - plan.reached_s[Phase.PROPOSED]
         return waits and since_s >= GROWTH_PATIENCE_S and any(not p.change.operation.adds for p in self._queue)
 

@@ -42,6 +42,8 @@ class PlanDriver:
     transfer: TransferPlan
     #: Addresses of added members, as they register.
     newcomers: dict[MemberId, Address] = field(default_factory=dict)
+    #: Added members that have been given a container.
+    granted: set[MemberId] = field(default_factory=set)
     #: Added members whose container is up (barrier 1 of an addition).
     launched: set[MemberId] = field(default_factory=set)
     lists_updated: set[MemberId] = field(default_factory=set)

@@ -55,6 +55,15 @@ class TransferPlan:
     partitions: PartitionTable
     splits: SplitTable
 
+    def lines(self) -> list[str]:
+        """Return one line for each move."""
+        texts = []
+        for kind, moves in (("partition", self.partition_moves), ("split", self.split_moves)):
+            for move in moves:
+                how = "" if move.sends_bytes else " (inactive copy there: nothing is sent)"
+                texts.append(f"{kind} {move.item}: {move.source} -> {move.target}{how}")
+        return texts
+
 
 def target_counts(
     held: Mapping[MemberId, int], members: Sequence[MemberId], added: Sequence[MemberId]

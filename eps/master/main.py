@@ -24,6 +24,7 @@ from eps.master.export import Exported, export
 from eps.master.service import JobMasterService
 from eps.master.sessions import Sessions
 from eps.pb.control_pb2_grpc import add_JobMasterServicer_to_server, add_MemberSessionServicer_to_server
+from eps.resources.api import Allocated as ContainerAllocated
 from eps.resources.api import ContainerEvent, ContainerRequest, ResourceManager
 from eps.resources.api import Exited as ContainerEnded
 from eps.resources.api import Running as ContainerRunning
@@ -247,7 +248,9 @@ class Master:
                 self._on_container(event)
 
     def _on_container(self, event: ContainerEvent) -> None:
-        if isinstance(event, ContainerRunning):
+        if isinstance(event, ContainerAllocated):
+            self.put(e.ContainerGranted(event.container_id))
+        elif isinstance(event, ContainerRunning):
             self.put(e.ContainerLaunched(event.container_id, event.pid))
         elif isinstance(event, ContainerEnded):
             self._containers.discard(event.container_id)

@@ -11,9 +11,10 @@ from eps.core import messages as m
 from eps.core.master_state import MasterState
 from eps.core.membership import Membership
 from eps.core.plan_driver import PlanDriver
-from eps.core.reconfig import Change, Plan
+from eps.core.reconfig import Change, Operation, Plan
 from eps.core.settings import CoreSettings, Trigger
 from eps.core.types import Address, MemberId, Role
+from eps.errors import EpsError
 
 
 class ScriptedMaster:
@@ -28,6 +29,7 @@ class ScriptedMaster:
         self.last: list[e.Command] = []
         self._unread: list[tuple[MemberId, m.Order]] = []
         self._requests = 0
+        self._containers: dict[MemberId, str] = {}
 
     # ---- looking
 
@@ -65,16 +67,18 @@ class ScriptedMaster:
 
     def _take(self, commands: list[e.Command]) -> list[e.Command]:
         self.state.validate()
-        self._containers: dict[MemberId, str] = getattr(self, "_containers", {})
         self._containers.update({name: r.container_id for name, r in self.state.members.items()})
         self.last = list(commands)
         self.all.extend(commands)
         self._unread.extend((c.to, c.order) for c in commands if isinstance(c, e.Send))
         return self.last
 
+    def request_containers(self) -> list[e.Command]:
+        return self._take(self.state.start(self.now_s))
+
     def start(self) -> None:
         """Bring everybody up; the job runs afterwards."""
-        self._take(self.state.start(self.now_s))
+        self.request_containers()
         for name in sorted(self.state.members):
             self.register(name)
         for name in self.membership.members:
@@ -157,3 +161,26 @@ class ScriptedMaster:
         self.acknowledge_membership()
         self.release()
         return plan
+
+
+ADD_WORKER, ADD_SERVER = Change(Operation.ADD_WORKERS, 1), Change(Operation.ADD_SERVERS, 1)
+REMOVE_WORKER, REMOVE_SERVER = Change(Operation.REMOVE_WORKERS, 1), Change(Operation.REMOVE_SERVERS, 1)
+
+
+def starting(iterations: int = 100, triggers: tuple[Trigger, ...] = ()) -> ScriptedMaster:
+    """Three workers, two servers, six splits, four partitions: nobody is up yet."""
+    settings = CoreSettings(num_splits=6, num_partitions=4, iterations=iterations, reproducible=False)
+    return ScriptedMaster(settings, 3, 2, triggers)
+
+
+def running(iterations: int = 100, triggers: tuple[Trigger, ...] = ()) -> ScriptedMaster:
+    """The same job, running."""
+    master = starting(iterations, triggers)
+    master.start()
+    return master
+
+
+def refusal(answer: e.Command) -> EpsError:
+    """Return why a request was refused."""
+    assert isinstance(answer, e.Answer) and answer.error is not None
+    return answer.error

@@ -27,7 +27,9 @@ def most_copies_used(table: SplitTable, leaving: list[int], room: dict[MemberId,
     return best
 
 
-def random_change(random: Random, role: Role, members: list[MemberId], following: int, items: int):
+def random_change(
+    random: Random, role: Role, members: list[MemberId], following: int, items: int
+) -> tuple[list[MemberId], list[MemberId]]:
     """Return (added, removed): an addition, a removal of some, at times of those with the lowest numbers."""
     if random.random() < 0.5 and len(members) < items:
         return names(role, range(following, following + random.randint(1, items - len(members)))), []

@@ -53,7 +53,12 @@ def test_garbage_on_every_port_harms_nobody(home: Path) -> None:
         ports.append(int(master.split('"port":')[1].split(",")[0].strip(" }\n")))
         random = np.random.default_rng(3)
         for port in ports:
-            for noise in (b"GET / HTTP/1.1\r\n\r\n", random.bytes(5000), b"\0" * 100, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\xff\xff"):
+            for noise in (
+                b"GET / HTTP/1.1\r\n\r\n",
+                random.bytes(5000),
+                b"\0" * 100,
+                b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\xff\xff",
+            ):
                 with socket.create_connection(("127.0.0.1", port), timeout=5) as connection:
                     connection.sendall(noise)
         wait_for_clock(job, job.status()["clock"] + 10)

@@ -70,7 +70,7 @@ class SimServer(SimProcess):
         self._snapshots: dict[tuple[int, int], Snapshot] = {}
         self._sent: dict[tuple[int, int], m.PartitionSent] = {}
         self._checksums: dict[tuple[int, int], str] = {}
-        self._promoted: dict[tuple[int, int], int] = {}
+        self._promoted: set[tuple[int, int]] = set()
 
     def step(self, event: s.ServerEvent) -> None:
         self.job.note(self.name, event)
@@ -124,8 +124,7 @@ class SimServer(SimProcess):
                 )
             case Update(plan_id, partition, sequence, clock, splits, _):
                 self.step(s.UpdateArrived(arrival, plan_id, partition, sequence, clock, splits))
-            case Promote(plan_id, partition, sequence, value):
-                self._promoted[plan_id, partition] = value
+            case Promote(plan_id, partition, sequence, _):
                 self.step(s.PromoteArrived(arrival, plan_id, partition, sequence))
 
     # ---- commands
@@ -244,13 +243,20 @@ class SimServer(SimProcess):
                 self.answer(arrival.request, Done())
             case s.DropUpdate(arrival):
                 body = arrival.request.body
-                if isinstance(body, Promote) and self.state.partitions[body.partition].holding is Holding.OWNER:
-                    # The update that promotes: nothing may be missing, nothing added yet.
-                    if self._promoted.pop((body.plan_id, body.partition), None) is not None:
-                        assert self.stores[body.partition].value == body.value, "promoted with other parameters"
+                if isinstance(body, Promote):
+                    self._check_promoted(body)
                 self.answer(arrival.request, Done())
             case _:
                 raise AssertionError(command)
+
+    def _check_promoted(self, body: Promote) -> None:
+        """The first time: what is promoted is what the donor had, to the last update."""
+        key, state = (body.plan_id, body.partition), self.state.partitions.get(body.partition)
+        if key in self._promoted or state is None or state.holding is not Holding.OWNER:
+            return
+        if state.plan_id == body.plan_id:
+            self._promoted.add(key)
+            assert self.stores[body.partition].value == body.value, "promoted with other parameters"
 
     def _address_of(self, name: MemberId) -> Address:
         found = self.state.addresses.get(name, self.addresses.get(name))

@@ -1,0 +1,346 @@
+"""A whole job in one thread: the master's, the servers' and the workers' states over a network that misbehaves.
+
+Source: EPS §3; design sections 3 to 7; style section 14.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from random import Random
+
+from eps.core import events as e
+from eps.core import messages as m
+from eps.core.events import ENDED_STATES, JobState
+from eps.core.master_state import MasterState
+from eps.core.reconfig import Change, Phase, Plan
+from eps.core.settings import CoreSettings, Trigger
+from eps.core.types import Address, MemberId, Role
+from eps.core.worker_state import Work
+from tests.fakes.network import FakeNetwork, Faults
+from tests.sim.process import SimProcess
+from tests.sim.server import SimServer
+from tests.sim.wire import Request, Vanished, oracle
+from tests.sim.worker import SimWorker
+
+#: Long enough for every message that is still on its way when training ends.
+EXPORT_S = 4.0
+#: Somebody cancels an addition whose containers do not come.
+GIVE_UP_S = 4.0
+
+
+@dataclass(frozen=True, slots=True)
+class Chaos:
+    """What happens to changes on their way: probabilities."""
+
+    #: A container of an addition never comes; the first ones of a job always do.
+    never: float = 0.0
+    #: At each event of the master: a newcomer of the plan on its way ends.
+    vanish: float = 0.0
+    #: At each event of the master: somebody cancels the plan on its way.
+    cancel: float = 0.0
+
+
+CALM = Chaos()
+FAULTY = Faults()
+
+
+class SimJob:
+    """One job; :meth:`run` plays it to its end.
+
+    Parameters
+    ----------
+    seed : int
+        Everything random is drawn from it.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        settings: CoreSettings,
+        num_workers: int,
+        num_servers: int,
+        triggers: Sequence[Trigger] = (),
+        *,
+        faults: Faults = FAULTY,
+        chaos: Chaos = CALM,
+        iteration_s: float = 0.05,
+        live_workers: bool = True,
+    ) -> None:
+        self.seed = seed
+        self.settings = settings
+        #: As ``eps.worker`` does: report a clock while its push is on its way, ask for the next parameters together
+        #: with it, and release a plan only beyond its commit clock.  Otherwise one after the other, and at once.
+        self.live_workers = live_workers
+        self.net = FakeNetwork(seed, faults)
+        self.master = MasterState(settings, num_workers, num_servers, triggers)
+        self.counted: Counter[str] = Counter()
+        self.answers: dict[str, e.Answer] = {}
+        self.processes: dict[str, SimProcess] = {}
+        self.worked: dict[tuple[int, int], MemberId] = {}
+        self.ended: e.EndJob | None = None
+        self._random = Random(seed + 1)
+        self._chaos = chaos
+        self._iteration_s = iteration_s
+        self._first = num_workers + num_servers
+        self._at: dict[Address, SimProcess] = {}
+        self._named: dict[MemberId, str] = {}
+        self._requested: dict[str, Role] = {}
+        self._exited: set[str] = set()
+        self._version = 0
+        self._story: deque[tuple[float, str, object]] = deque(maxlen=40)
+
+    # ---- what the processes use
+
+    def note(self, who: str, event: object) -> None:
+        self._story.append((self.net.now_s, who, event))
+
+    def count(self, what: str) -> None:
+        self.counted[what] += 1
+
+    def chance(self, probability: float) -> bool:
+        return self._random.random() < probability
+
+    def compute_s(self) -> float:
+        return self._random.uniform(0.5, 1.5) * self._iteration_s
+
+    def deliver(self, address: Address, request: Request) -> None:
+        process = self._at.get(address)
+        if process is not None and process.alive:
+            process.on_request(request)
+        else:
+            self.net.send(lambda: request.sender.on_reply(request.uid, Vanished()))
+
+    def on_work(self, worker: MemberId, work: Work) -> None:
+        """Every split of a clock is computed once, by the worker that the membership names."""
+        for split in work.splits:
+            assert (work.clock, split) not in self.worked, f"split {split} of clock {work.clock} twice"
+            self.worked[work.clock, split] = worker
+
+    def on_process_ended(self, container_id: str, reason: str) -> None:
+        if container_id not in self._exited:
+            self._exited.add(container_id)
+            self.on_event(e.ContainerExited(container_id, reason))
+
+    # ---- the master's shell
+
+    def on_event(self, event: e.Event) -> None:
+        """Let the master take an event in, then do what it says."""
+        self.note("master", event)
+        commands = self.master.step(event, self.net.now_s)
+        self.master.validate()
+        self._execute(commands)
+        self._disturb()
+        if self.master.membership is not None and self.master.membership.version != self._version:
+            self._version = self.master.membership.version
+            self._check_copies()
+
+    def _execute(self, commands: Sequence[e.Command]) -> None:
+        for command in commands:
+            match command:
+                case e.RequestContainer(container_id, role):
+                    self._requested[container_id] = role
+                    self._grant(container_id)
+                case e.ReleaseContainer(container_id):
+                    self._give_back(container_id)
+                case e.Name(container_id, name):
+                    self._named[name] = container_id
+                    self.net.send(lambda c=container_id, n=name: self._name(c, n))
+                case e.Send(to, order):
+                    self.net.send(lambda t=to, o=order: self._deliver_order(t, o))
+                case e.Answer(request_id):
+                    self.answers[request_id] = command
+                case e.StartExport():
+                    self.net.after(EXPORT_S, lambda: self.on_event(e.ExportDone()))
+                case e.EndJob():
+                    self.ended = command
+                    for container_id in self._requested:
+                        self._give_back(container_id)
+                case e.Journal():
+                    pass
+
+    def _name(self, container_id: str, name: MemberId) -> None:
+        if container_id in self.processes:
+            self.processes[container_id].on_name(name)
+
+    def _deliver_order(self, to: MemberId, order: m.Order) -> None:
+        process = self.processes.get(self._named.get(to, ""))
+        if process is not None:
+            process.receive(order)
+
+    # ---- containers
+
+    def _grant(self, container_id: str) -> None:
+        added = len(self._requested) > self._first
+        if added and self.chance(self._chaos.never):
+            self.count("never granted")
+            return
+        self.net.after(self._random.uniform(0.05, 0.6), lambda: self._launch(container_id))
+
+    def _launch(self, container_id: str) -> None:
+        if container_id in self._exited:
+            return
+        address = Address("sim", len(self._at) + 1)
+        kind = SimWorker if self._requested[container_id] is Role.WORKER else SimServer
+        self.on_event(e.ContainerLaunched(container_id, 1))
+        process = kind(self, container_id, address)
+        self.processes[container_id] = self._at[address] = process
+
+    def _give_back(self, container_id: str) -> None:
+        if container_id in self.processes:
+            self.processes[container_id].end("released")
+        elif container_id not in self._exited:
+            self.net.after(0.01, lambda: self.on_process_ended(container_id, "withdrawn"))
+
+    def _disturb(self) -> None:
+        """Cancel the plan on its way, or end one of its newcomers, at any moment before it is decided."""
+        driver = self.master.driver
+        if driver is None or not driver.plan.undecided:
+            return
+        plan = driver.plan
+        if self.chance(self._chaos.cancel):
+            self.count("cancelled on its way")
+            self.net.after(0.0, lambda: self.on_event(e.CancelRequested("disturb", plan.plan_id)))
+        here = [n for n in plan.added if n in self._named and self.processes[self._named[n]].alive]
+        if here and self.chance(self._chaos.vanish):
+            self.count("vanished")
+            name = self._random.choice(here)
+            self.net.after(0.0, lambda: self._vanish(name, plan))
+
+    def _vanish(self, name: MemberId, plan: Plan) -> None:
+        container_id = self._named[name]
+        process = self.processes[container_id]
+        if plan.undecided and process.alive:
+            process.alive = False
+            self.on_process_ended(container_id, "taken away")
+
+    def process_of(self, name: MemberId) -> SimProcess:
+        """Return a member's process."""
+        return self.processes[self._named[name]]
+
+    def kill(self, name: MemberId) -> None:
+        """End a member's process as a crash does."""
+        self.process_of(name).end("killed")
+
+    # ---- driving
+
+    def at(self, delay_s: float, action: Callable[[], None]) -> None:
+        """Do something at a time of the job, if it still runs."""
+        self.net.after(delay_s, lambda: None if self.master.state in ENDED_STATES else action())
+
+    def ask(self, request_id: str, change: Change) -> None:
+        """Ask for a change, perhaps twice under the same id: the answer is the same."""
+        self.on_event(e.ChangeRequested(request_id, change))
+        if self.chance(0.2):
+            first, plans = self.answers[request_id], len(self.master.plans)
+            self.on_event(e.ChangeRequested(request_id, change))
+            assert first.error is not None or self.answers[request_id] == first
+            assert first.error is not None or len(self.master.plans) == plans
+
+    def _tick(self) -> None:
+        if self.master.state in ENDED_STATES:
+            return
+        self.on_event(e.Tick())
+        if self.master.members and self.chance(0.1):
+            self.on_event(e.MemberConnected(self._random.choice(sorted(self.master.members))))
+        for plan in list(self.master.plans.values()):
+            if plan.phase is Phase.PROPOSED and self.net.now_s - plan.reached_s[Phase.PROPOSED] > GIVE_UP_S:
+                self.count("given up")
+                self.on_event(e.CancelRequested(f"give-up-{plan.plan_id}", plan.plan_id))
+        self.net.after(0.25, self._tick)
+
+    def run(self, limit_s: float = 120.0) -> None:
+        """Play the job to its end; whatever goes wrong is told with the seed and the last events."""
+        try:
+            self._execute(self.master.start(0.0))
+            self.net.after(0.25, self._tick)
+            ended = self.net.run(lambda: self.ended is not None and self._all_gone(), limit_s)
+            assert ended, f"still {self.master.state} after {limit_s} s: {self._waits()}"
+        except Exception as error:
+            raise AssertionError(f"seed {self.seed}: {type(error).__name__}: {error}\n{self.story()}") from error
+
+    def _all_gone(self) -> bool:
+        return set(self._requested) == self._exited
+
+    def _waits(self) -> str:
+        driver, progress = self.master.driver, self.master.progress
+        waits = [] if driver is None else [f"plan {driver.plan.plan_id} {driver.plan.phase}", *driver.missing()]
+        waits.append(f"completed {progress.completed}, horizon {self.master.horizon}")
+        for process in self.processes.values():
+            if process.alive and process.outgoing:
+                bodies = sorted({str(w.request.body) for w in process.outgoing.values()})
+                waits.append(f"{process.name} for {', '.join(bodies[:4])}")
+        return "; ".join(waits)
+
+    def story(self) -> str:
+        """Return the last events, oldest first."""
+        return "\n".join(f"  {at_s:8.3f} {who:10} {event}"[:400] for at_s, who, event in self._story)
+
+    # ---- checks
+
+    def live(self, kind: type[SimProcess]) -> dict[MemberId, SimProcess]:
+        """Return the processes of the members, by name."""
+        assert self.master.membership is not None
+        found = {name: self.processes[self._named[name]] for name in self.master.membership.members}
+        return {name: process for name, process in found.items() if isinstance(process, kind)}
+
+    def _check_copies(self) -> None:
+        """A committed split table says only what is true: the copies are on the workers' disks."""
+        assert self.master.membership is not None
+        splits = self.master.membership.splits
+        if self._version == 1:
+            return
+        for name, worker in self.live(SimWorker).items():
+            assert isinstance(worker, SimWorker)
+            told = set(splits.active_on(name)) | set(splits.inactive_on(name))
+            assert told <= set(worker.disk), f"{name} has {sorted(worker.disk)}, the table says {sorted(told)}"
+
+    def check_finished(self) -> None:
+        """Assert everything that must be true of a job that finished."""
+        try:
+            self._check_finished()
+        except AssertionError as error:
+            raise AssertionError(f"seed {self.seed}: {error}\n{self.story()}") from error
+
+    def _check_finished(self) -> None:
+        master, settings = self.master, self.settings
+        assert master.state is JobState.FINISHED, f"{master.state}: {master.reason}"
+        for plan in master.plans.values():
+            assert plan.ended, f"plan {plan.plan_id} is still {plan.phase}"
+            assert bool(plan.reason) == (plan.phase is Phase.ABORTED), f"{plan.phase}: {plan.reason!r}"
+        assert [r.clock for r in master.progress.history] == list(range(settings.iterations + 1))
+        assert {r.samples for r in master.progress.history} == {settings.num_splits}
+        clocks = range(settings.first_clock, settings.iterations + 1)
+        assert set(self.worked) == {(c, s) for c in clocks for s in range(settings.num_splits)}
+        self._check_memberships()
+        self._check_servers()
+        assert set(self._requested) == self._exited
+
+    def _check_memberships(self) -> None:
+        """Who computed a split is who the membership in force at that clock says."""
+        for (clock, split), worker in self.worked.items():
+            at = [v for v in self.master.memberships if v.from_clock <= clock][-1]
+            assert at.splits.active[split] == worker, f"split {split} of clock {clock} on {worker}"
+
+    def _check_servers(self) -> None:
+        master, settings = self.master, self.settings
+        assert master.membership is not None
+        expected = oracle(settings) if settings.bsp else {}
+        owned: dict[int, MemberId] = {}
+        for name, server in self.live(SimServer).items():
+            assert isinstance(server, SimServer) and server.state.membership is not None
+            assert server.state.membership.version == master.membership.version, f"{name} has an old membership"
+            assert set(server.state.clock_list()) == set(master.membership.workers)
+            assert set(server.stores) == set(server.state.owned()), f"{name} keeps more than it owns"
+            owned.update(dict.fromkeys(server.state.owned(), name))
+            for partition, state in server.state.partitions.items():
+                assert not state.held, f"{name} still holds requests for partition {partition}"
+                assert not state.followers, f"{name} still sends partition {partition} to {state.followers}"
+            for partition in server.state.owned():
+                state, store = server.state.partitions[partition], server.stores[partition]
+                assert store.ledger == [settings.iterations] * settings.num_splits, f"{partition}: {store.ledger}"
+                assert state.applied == settings.iterations * settings.num_splits
+                if settings.bsp:
+                    assert store.value == expected[partition], f"partition {partition} differs from the oracle"
+        assert owned == dict(enumerate(master.membership.partitions.owners))

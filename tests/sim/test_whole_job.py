@@ -1,0 +1,170 @@
+"""Whole jobs that grow, shrink and are interrupted at random; see :mod:`tests.sim.job` for what is checked."""
+
+from __future__ import annotations
+
+from random import Random
+
+from eps.core import events as e
+from eps.core.events import JobState
+from eps.core.reconfig import Change, Operation, Phase
+from eps.core.settings import UNBOUNDED, CoreSettings, Trigger
+from eps.core.types import MemberId
+from tests.fakes.network import RELIABLE, Faults
+from tests.sim.job import CALM, Chaos, SimJob
+
+#: Consistency models in turn: BSP with and without the grid clock, SSP, ASP.
+MODELS = ((0, True), (0, True), (0, False), (1, False), (3, False), (UNBOUNDED, False))
+
+
+def random_settings(random: Random, seed: int) -> CoreSettings:
+    staleness, reproducible = MODELS[seed % len(MODELS)]
+    return CoreSettings(
+        num_splits=random.choice((2, 5, 9, 12)),
+        num_partitions=random.choice((2, 4, 7, 8)),
+        iterations=random.choice((1, 2, 4, 8, 16, 24)),
+        staleness=staleness,
+        reproducible=reproducible,
+    )
+
+
+def random_change(random: Random, job: SimJob) -> Change:
+    operation = random.choice(list(Operation))
+    members = job.master.membership.of_role(operation.role) if job.master.membership else ()
+    if not operation.adds and members and random.random() < 0.5:
+        names = tuple(random.sample(members, min(len(members), random.choice((1, 1, 2)))))
+        return Change(operation, len(names), names)
+    return Change(operation, random.choice((1, 1, 2, 3)))
+
+
+def schedule(random: Random, job: SimJob) -> None:
+    """Ask for changes at random times, several at once at times, and cancel some."""
+    span_s = 0.8 + job.settings.iterations * 0.25
+    for number in range(random.randint(1, 6)):
+        at_s = random.uniform(0.7, span_s)
+
+        def ask(number: int = number) -> None:
+            job.ask(f"request-{number}", random_change(random, job))
+
+        job.at(at_s, ask)
+        if random.random() < 0.25:
+            cancel = e.CancelRequested(f"cancel-{number}", random.randint(1, 4))
+            job.at(at_s + random.uniform(0.0, 2.5), lambda c=cancel: job.on_event(c))
+
+
+def random_job(seed: int) -> SimJob:
+    random = Random(seed)
+    settings = random_settings(random, seed)
+    triggers = []
+    for _ in range(random.choice((0, 0, 1, 2))):
+        change = Change(random.choice(list(Operation)), random.choice((1, 1, 2)))
+        triggers.append(Trigger(random.randrange(settings.iterations), change))
+    return SimJob(
+        seed,
+        settings,
+        random.randint(1, min(4, settings.num_splits)),
+        random.randint(1, min(4, settings.num_partitions)),
+        triggers,
+        faults=random.choice((RELIABLE, Faults(), Faults(), Faults(drop=0.1, duplicate=0.1, late=0.1))),
+        chaos=random.choice((CALM, CALM, Chaos(never=0.1, vanish=0.01, cancel=0.01))),
+        iteration_s=random.choice((0.01, 0.05, 0.2)),
+        live_workers=random.random() < 0.6,
+    )
+
+
+def test_job_finishes_with_the_oracles_parameters_whatever_joins_and_leaves(sim_seed: int) -> None:
+    job = random_job(sim_seed)
+    schedule(Random(sim_seed + 2), job)
+    job.run()
+    job.check_finished()
+
+
+def test_same_seed_gives_the_same_run() -> None:
+    """Everything is drawn from the seed, so a failure can be played again."""
+
+    def play() -> tuple[float, int, list[str]]:
+        job = random_job(7)
+        schedule(Random(9), job)
+        job.run()
+        plans = [f"{p.change} {p.phase} {p.commit_clock}" for p in job.master.plans.values()]
+        return job.net.now_s, job.net.dropped, plans
+
+    assert play() == play()
+
+
+def test_member_that_vanishes_fails_the_job_with_its_name_and_nobody_hangs(crash_seed: int) -> None:
+    random = Random(crash_seed)
+    job = random_job(crash_seed)
+    schedule(random, job)
+    killed: list[MemberId] = []
+
+    def crash() -> None:
+        membership = job.master.membership
+        if membership is None or job.master.state is not JobState.RUNNING:
+            return
+        name = random.choice(membership.members)
+        if job.process_of(name).alive:
+            killed.append(name)
+            job.kill(name)
+
+    job.at(random.uniform(0.8, 1.5 + job.settings.iterations * 0.2), crash)
+    job.run()
+
+    if killed:
+        assert job.master.state is JobState.FAILED
+        assert job.master.reason == f"{killed[0]} ended unexpectedly: killed"
+        undecided = [p for p in job.master.plans.values() if p.undecided]
+        assert not undecided, "a job that failed leaves no plan undecided"
+    else:
+        job.check_finished()
+
+
+def test_container_that_never_comes_gives_way_to_a_removal() -> None:
+    """A growth that waits for containers is aborted for a shrink, and the job goes on without it."""
+    settings = CoreSettings(num_splits=6, num_partitions=4, iterations=12)
+    job = SimJob(3, settings, 3, 2, faults=RELIABLE, chaos=Chaos(never=1.0))
+    job.at(1.0, lambda: job.ask("grow", Change(Operation.ADD_WORKERS, 2)))
+    job.at(1.2, lambda: job.ask("shrink", Change(Operation.REMOVE_WORKERS, 1, ("worker-1",))))
+
+    job.run()
+    job.check_finished()
+
+    grow, shrink = job.master.plans[1], job.master.plans[2]
+    assert (grow.phase, shrink.phase) == (Phase.ABORTED, Phase.RELEASED)
+    assert "still waiting for containers" in grow.reason
+    assert job.counted["never granted"] == 2
+    assert job.master.membership is not None and job.master.membership.workers == ("worker-2", "worker-3")
+
+
+def test_newcomer_that_vanishes_before_commit_aborts_its_plan_only() -> None:
+    settings = CoreSettings(num_splits=6, num_partitions=4, iterations=12)
+    job = SimJob(5, settings, 2, 2, chaos=Chaos(vanish=1.0))
+    job.at(1.0, lambda: job.ask("grow", Change(Operation.ADD_SERVERS, 1)))
+
+    job.run()
+    job.check_finished()
+
+    assert job.master.plans[1].phase is Phase.ABORTED
+    assert job.master.plans[1].reason == "server-3 ended before it took part: taken away"
+
+
+def test_partition_that_comes_back_to_a_server_answers_what_it_knows() -> None:
+    """A lost acknowledgement is asked for again at a server that gave the partition away and is getting it back."""
+    settings = CoreSettings(num_splits=2, num_partitions=4, iterations=12)
+    for seed in range(12):
+        job = SimJob(seed, settings, 2, 1, faults=Faults(drop=0.2, duplicate=0.1, late=0.2))
+        job.at(1.0, lambda j=job: j.ask("grow", Change(Operation.ADD_SERVERS, 2)))
+        job.at(1.1, lambda j=job: j.ask("shrink", Change(Operation.REMOVE_SERVERS, 2)))
+
+        job.run(limit_s=200.0)
+        job.check_finished()
+
+
+def test_kill_ends_every_container() -> None:
+    settings = CoreSettings(num_splits=6, num_partitions=4, iterations=400)
+    job = SimJob(11, settings, 3, 2)
+    job.at(1.0, lambda: job.ask("grow", Change(Operation.ADD_SERVERS, 1)))
+    job.at(2.0, lambda: job.on_event(e.KillRequested("enough")))
+
+    job.run()
+
+    assert (job.master.state, job.master.reason) == (JobState.KILLED, "enough")
