@@ -23,7 +23,7 @@ from eps.core.settings import UNBOUNDED, CoreSettings, Trigger
 from eps.errors import ConfigError, PlanError
 
 OPTIMIZERS = ("sgd", "momentum", "adagrad", "adam", "ftrl")
-NORMALIZATIONS = ("none", "l2", "standard")
+NORMALIZATIONS = ("none", "l2", "standard", "tfidf", "binary")
 
 #: Partitions of a job that does not say how many: four for each of the three servers of EPS §2.3.
 DEFAULT_PARTITIONS = 12
@@ -46,18 +46,30 @@ class JobSpec:
     # On what.
     data: str = _option("", "training data: a file, several joined by commas, or sklearn:NAME", group="data")
     labels: str = _option("", "file of labels, where they are not in the data", group="data")
-    test: str = _option("", "test data: a file, or the fraction of the data to hold out, as in 0.2", group="data")
+    test: str = _option(
+        "",
+        "test data: a file, the fraction of the data to hold out, as in 0.2, or the last rows, as in last:5000",
+        group="data",
+    )
     test_labels: str = _option("", "file of the test data's labels", group="data")
     folds: int = _option(0, "cross-validate: K folds, one training after the other", group="data")
     fold: int = _option(-1, "train only this fold of --folds, counted from 0", group="data")
-    format: str = _option("auto", "auto, libsvm, npz, npy, csv, text, idx or ngrams", group="data")
+    format: str = _option(
+        "auto", "auto, libsvm, csv, dense, npz, npy, idx, text (raw text as n-grams) or sklearn", group="data"
+    )
     features: int = _option(0, "number of features; 0 takes it from the data", group="data")
-    label_column: str = _option("auto", "column of the label in dense text: auto, first, last, a number or a name",
-                                group="data")
+    label_column: str = _option(
+        "auto", "column of the label in dense text: auto, first, last, a number or a name", group="data"
+    )
     columns: str = _option("", "columns to keep of dense text: names or numbers joined by commas", group="data")
     target_scale: float = _option(1.0, "divide a regression's labels by this", group="data")
-    normalize: str = _option("none", "none, l2 (rows to length 1) or standard (columns to mean 0, variance 1)",
-                             group="data")
+    delimiter: str = _option("auto", "what divides the columns of dense text; auto finds it", group="data")
+    index_base: str = _option("auto", "number of the first feature of LIBSVM files: auto, 0 or 1", group="data")
+    normalize: str = _option(
+        "none",
+        "none, l2 (rows to length 1), standard (columns to mean 0, variance 1), tfidf or binary (for text)",
+        group="data",
+    )
     splits: int = _option(12, "pieces the training data is cut into; the most workers a job can have", group="data")
     # How.
     iterations: int = _option(100, "iterations (clocks) to train", group="training")
@@ -72,8 +84,9 @@ class JobSpec:
     consistency: str = _option("bsp", "bsp, ssp:N (a worker is at most N clocks ahead) or asp", group="training")
     seed: int = _option(0, "seed of the start, the batches, and the cut of the data", group="training")
     init: str = _option("", "start from this exported model (.npz)", group="training")
-    eval_every: int = _option(0, "clocks between evaluations on the test data; 0 chooses about 100 in all",
-                              group="training")
+    eval_every: int = _option(
+        0, "clocks between evaluations on the test data; 0 chooses about 100 in all", group="training"
+    )
     on_divergence: str = _option("stop", "when the loss is not finite: stop or continue", group="training")
     # With what.
     workers: int = _option(3, "workers at the start", group="size")
@@ -84,8 +97,9 @@ class JobSpec:
         group="size",
     )
     max_containers: int = _option(0, "containers that may run at once; 0 sets no limit", group="size")
-    at: tuple[str, ...] = _option((), "K:CHANGE asks for a change when clock K is complete, as in 40:add-workers=2",
-                                  group="size")
+    at: tuple[str, ...] = _option(
+        (), "K:CHANGE asks for a change when clock K is complete, as in 40:add-workers=2", group="size"
+    )
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "at", tuple(self.at))

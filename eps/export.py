@@ -155,7 +155,8 @@ def read_model(path: Path) -> ExportedModel:
         The file cannot be read.
     """
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        # Opened here: numpy leaves a damaged archive open.
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             return _read(archive)
     except FileNotFoundError:
         raise DataError(f"{path}: no such file: expected a model exported by EPS") from None

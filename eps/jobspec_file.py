@@ -44,12 +44,7 @@ class RunRequest:
         ConfigError
             A name is unknown (the nearest known one is named), given twice, or its value cannot be.
         """
-        by_name: dict[str, Any] = {}
-        for key, value in values.items():
-            name = known_key(key, source)
-            if name in by_name:
-                raise ConfigError(f"{source}: {name} is given twice, with '-' and with '_'")
-            by_name[name] = value
+        by_name = named(values, source)
         own = {name: by_name.pop(name) for name in RUN_KEYS if name in by_name}
         for name, value in own.items():
             if not isinstance(value, str | Path):
@@ -63,6 +58,23 @@ class RunRequest:
     def with_spec(self, **changes: Any) -> RunRequest:
         """Return the request with some settings changed."""
         return dataclasses.replace(self, spec=dataclasses.replace(self.spec, **changes))
+
+
+def named(values: Mapping[str, Any], source: str) -> dict[str, Any]:
+    """Return values by the names of their settings.
+
+    Raises
+    ------
+    ConfigError
+        A key is unknown, or is there in both spellings.
+    """
+    by_name: dict[str, Any] = {}
+    for key, value in values.items():
+        name = known_key(key, source)
+        if name in by_name:
+            raise ConfigError(f"{source}: {name} is given twice, with '-' and with '_'")
+        by_name[name] = value
+    return by_name
 
 
 def known_key(key: str, source: str) -> str:
@@ -90,20 +102,19 @@ def read_job_file(path: Path) -> dict[str, Any]:
     ConfigError
         The file is missing, is not TOML, or has keys that are unknown.
     """
-    values = {known_key(key, str(path)): value for key, value in JobSpec.read_toml(path).items()}
     folder = path.absolute().parent
-    for name, value in values.items():
-        if name == "data":
-            parts = value if isinstance(value, list) else str(value).split(",")
-            values[name] = ",".join(_beside(str(part).strip(), folder) for part in parts)
-        elif isinstance(value, str):
-            if name == "test" and _is_path(value):
-                values[name] = _beside(value, folder)
-            elif name == "model" and ".py:" in value:
-                values[name] = _beside(value, folder)
-            elif name in _PATHS:
-                values[name] = _beside(value, folder)
-    return values
+    return {name: _located(name, value, folder) for name, value in named(JobSpec.read_toml(path), str(path)).items()}
+
+
+def _located(name: str, value: Any, folder: Path) -> Any:
+    """Return a setting with its paths beside the job file; a value of the wrong type is left for who checks types."""
+    if name == "data" and isinstance(value, str | list):
+        parts = value.split(",") if isinstance(value, str) else value
+        return [_beside(part.strip(), folder) if isinstance(part, str) else part for part in parts]
+    if not isinstance(value, str):
+        return value
+    is_path = name in _PATHS or (name == "test" and _is_path(value)) or (name == "model" and ".py:" in value)
+    return _beside(value, folder) if is_path else value
 
 
 def _beside(path: str, folder: Path) -> str:

@@ -74,10 +74,11 @@ def data_settings(spec: JobSpec) -> DataSettings:
         "features": spec.features or None,
         "label_column": spec.label_column,
         "columns": tuple(part.strip() for part in spec.columns.split(",") if part.strip()),
+        "delimiter": spec.delimiter,
+        "index_base": spec.index_base,
         "normalize": spec.normalize,
+        "target_scale": spec.target_scale,
     }
-    if spec.target_scale != 1.0:
-        values["target_scale"] = spec.target_scale
     return DataSettings.from_dict(values)
 
 

@@ -247,6 +247,7 @@ class MasterState:
             case m.MembershipAcked(name, 1):
                 self._acked_start.add(name)
         if self.driver is not None:
+            ending = self.driver.ending()
             try:
                 self.driver.hear(report)
             except TransferError as error:
@@ -255,9 +256,9 @@ class MasterState:
                 else:
                     self._end(JobState.FAILED, str(error))
                 return
-            leaving = set(self.driver.plan.removed) & self.driver.released
-            if isinstance(report, m.PlanReleased) and report.name in leaving:
-                self._send(report.name, m.Shutdown("removed from the job"))
+            for name in self.driver.ending():
+                if name not in ending:
+                    self._send(name, m.Shutdown("removed from the job"))
 
     def _on_clock(self, clock: int, results: tuple[m.SplitResult, ...]) -> None:
         for record in self.progress.add(clock, results, self._now_s):

@@ -139,11 +139,17 @@ class PlanDriver:
         if phase is Phase.SWITCHED:
             release = m.ReleasePlan(plan_id, self.plan.removed)
             orders: Orders = [(n, release) for n in self.concerned if n not in self.released]
-            for name in self.plan.removed:
-                if name in self.released and name not in self.exited:
-                    orders.append((name, m.Shutdown("removed from the job")))
-            return orders
+            return orders + [(name, m.Shutdown("removed from the job")) for name in self.ending()]
         return []
+
+    def ending(self) -> tuple[MemberId, ...]:
+        """Return the removed members that are drained and may end.
+
+        A server is drained when the workers are past their last exchange with it, too: an answer of its own that got
+        lost is asked for again, at the same server.
+        """
+        drained = self.role is Role.WORKER or set(self.before.workers) <= self.released
+        return tuple(n for n in self.plan.removed if drained and n in self.released and n not in self.exited)
 
     def _transfer_orders(self) -> Orders:
         by_source: dict[MemberId, list[m.Target]] = {}

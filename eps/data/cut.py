@@ -184,9 +184,9 @@ def _build(settings: DataSettings, key: str, folder: Path) -> DatasetInfo:
     # Statistics in file order, so that they do not change with the order of training.
     fitted_rows = np.sort(train_rows) if settings.normalize in FITTED_KINDS else train_rows[:0]
     normalizer = fit_normalizer(settings.normalize, raw_X[fitted_rows])
-    X, y = normalizer.apply(raw_X[train_rows]), encode(raw, settings.task, classes)[train_rows]
+    X, y = normalizer.apply(raw_X[train_rows]), _targets(settings, raw, classes)[train_rows]
     test_X = normalizer.apply(test_raw_X[test_rows])
-    test_y = encode(test_raw, settings.task, classes)[test_rows]
+    test_y = _targets(settings, test_raw, classes)[test_rows]
 
     num_splits = settings.num_splits
     checksums, sizes = [], []
@@ -269,6 +269,11 @@ def _cut(X: Matrix, y: NDArray[Any], test_X: Matrix, test_y: NDArray[Any]) -> Sp
 def _localised(X: Matrix, features: NDArray[np.int64]) -> Matrix:
     columns = np.searchsorted(features, X.indices).astype(X.indices.dtype)
     return csr_float32(X.data, columns, X.indptr, (X.shape[0], features.size))
+
+
+def _targets(settings: DataSettings, raw: RawData, classes: tuple[Label, ...]) -> NDArray[Any]:
+    targets = encode(raw, settings.task, classes)
+    return targets / np.float32(settings.target_scale) if settings.task == "regression" else targets
 
 
 def _settled(settings: DataSettings, raw: RawData) -> DataSettings:

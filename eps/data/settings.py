@@ -57,10 +57,14 @@ class DataSettings:
     #: Number of the first feature of LIBSVM files: "auto", "0" or "1".
     index_base: str = "auto"
     normalize: str = "none"
+    #: A regression's labels are divided by this.
+    target_scale: float = 1.0
 
     def __post_init__(self) -> None:
         if not self.data:
             raise ConfigError("data is empty, but must be a path or sklearn:NAME")
+        if not self.target_scale or self.target_scale != self.target_scale:
+            raise ConfigError(f"target_scale is {self.target_scale}, but labels are divided by it")
         _check_choice("task", self.task, TASKS)
         _check_choice("format", self.format, FORMATS)
         _check_choice("normalize", self.normalize, NORMALIZATIONS)

@@ -210,9 +210,10 @@ class ServerShell:
             case s.Accumulate(request, partition, _, _, first_of_clock):
                 self._stores[partition].accumulate(_push(request).part, first_of_clock)
             case s.StepPartition(partition, clock):
-                self._last_update[partition] = self._stores[partition].step(clock)
+                self._keep_for_followers(partition, self._stores[partition].step(clock))
             case s.ApplyPush(request, partition, clock, _):
-                self._last_update[partition] = self._stores[partition].apply_push(_push(request).part, clock)
+                update = self._stores[partition].apply_push(_push(request).part, clock)
+                self._keep_for_followers(partition, update)
             case s.AckPush(request, partition, have, accepted):
                 _push(request).exchange.settle(x.PushAnswer(partition, have, accepted))
             case s.AnswerPull(request, partition, clock):
@@ -232,6 +233,11 @@ class ServerShell:
                 self._report(report)
             case _:
                 self._transfer(command)
+
+    def _keep_for_followers(self, partition: int, update: UpdateData) -> None:
+        """Keep an update for the commands that send it on; nobody else needs its memory."""
+        if self._state.partitions[partition].followers:
+            self._last_update[partition] = update
 
     def _answer_pull(self, request: object, partition: int, clock: int) -> None:
         assert isinstance(request, PullRequest)
@@ -287,6 +293,7 @@ class ServerShell:
                 stream = self._streams.pop((plan_id, to), None)
                 if stream is not None:
                     stream.stop()
+                self._last_update.clear()
             case s.InstallSnapshot(request, partition):
                 assert isinstance(request, TransferRequest)
                 start, stop = self._runtime.ranges[partition]
@@ -303,7 +310,6 @@ class ServerShell:
                 assert isinstance(request, TransferRequest)
                 update = _update_data(request)
                 self._stores[partition].apply_update(update, clock, splits)
-                self._last_update[partition] = update
                 self._acknowledge(request)
             case s.DropUpdate(request):
                 assert isinstance(request, TransferRequest)

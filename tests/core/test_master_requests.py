@@ -234,6 +234,18 @@ def test_removal_waits_for_an_addition_that_has_its_containers() -> None:
     assert (growth.phase, shrink.phase) == (Phase.PROPOSED, Phase.QUEUED)
 
 
+def test_removal_waits_for_an_addition_whose_processes_start_slowly() -> None:
+    master = running()
+    growth, shrink = master.ask(Change(Operation.ADD_WORKERS, 2)), master.ask(REMOVE_WORKER)
+    for name in growth.added:
+        master.step(e.ContainerGranted(master.container_of(name)))
+
+    master.tick(10 * GROWTH_PATIENCE_S)
+
+    assert (growth.phase, shrink.phase) == (Phase.PROPOSED, Phase.QUEUED)
+    assert "B1" not in growth.barriers_s
+
+
 def test_addition_waits_behind_an_addition_that_waits_for_containers() -> None:
     master = running()
     first, second = master.ask(ADD_WORKER), master.ask(ADD_SERVER)

@@ -152,6 +152,23 @@ def test_member_that_leaves_is_told_to_end_as_soon_as_it_is_drained() -> None:
     assert e.Send("worker-3", m.Shutdown("removed from the job")) in master.last
 
 
+def test_server_that_leaves_ends_only_when_every_worker_is_past_its_last_exchange_with_it() -> None:
+    """Found by simulation: an answer that got lost is asked for again at the server that leaves."""
+    master = running()
+    master.ask(Change(Operation.REMOVE_SERVERS, 1, ("server-2",)))
+    master.acknowledge_lists()
+    master.copy()
+    master.acknowledge_membership()
+    master.sent(m.Shutdown)
+
+    told = []
+    for name in ("server-2", "worker-1", "worker-2", "worker-3"):
+        master.report(m.PlanReleased(name, 1))
+        told.append(master.sent(m.Shutdown))
+
+    assert told == [[], [], [], [("server-2", m.Shutdown("removed from the job"))]]
+
+
 def test_late_report_of_an_earlier_plan_does_not_end_a_member() -> None:
     """The same member answers plan 1 again, late, while plan 2 is about to remove it."""
     master = running()

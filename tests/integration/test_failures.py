@@ -73,7 +73,7 @@ def write_data(path: Path, values: float) -> Path:
 
 def test_divergence_stops_the_job_with_advice(home: Path, tmp_path: Path) -> None:
     data = write_data(tmp_path / "data.libsvm", 1e15)
-    with pytest.raises(TrainingError, match="diverged.*learning rate"):
+    with pytest.raises(TrainingError, match=r"diverged.*learning rate"):
         eps.run(name="diverges", data=str(data), model="linear", optimizer="sgd", learning_rate=1e6, iterations=50)
 
 

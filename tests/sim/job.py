@@ -112,6 +112,11 @@ class SimJob:
         else:
             self.net.send(lambda: request.sender.on_reply(request.uid, Vanished()))
 
+    def asking(self, address: Address) -> list[MemberId]:
+        """Return the workers that wait for an answer from there."""
+        live = [p for p in self.processes.values() if p.alive and p.role is Role.WORKER]
+        return [p.name for p in live if any(w.address == address for w in p.outgoing.values())]
+
     def on_work(self, worker: MemberId, work: Work) -> None:
         """Every split of a clock is computed once, by the worker that the membership names."""
         for split in work.splits:
@@ -176,7 +181,14 @@ class SimJob:
         if added and self.chance(self._chaos.never):
             self.count("never granted")
             return
-        self.net.after(self._random.uniform(0.05, 0.6), lambda: self._launch(container_id))
+        granted_s = self._random.uniform(0.05, 0.6)
+        slow_s = self._random.choice((0.0, 0.0, 1.5)) if added else 0.0
+        self.net.after(granted_s, lambda: self._granted(container_id))
+        self.net.after(granted_s + slow_s, lambda: self._launch(container_id))
+
+    def _granted(self, container_id: str) -> None:
+        if container_id not in self._exited:
+            self.on_event(e.ContainerGranted(container_id))
 
     def _launch(self, container_id: str) -> None:
         if container_id in self._exited:

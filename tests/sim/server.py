@@ -98,6 +98,8 @@ class SimServer(SimProcess):
     def before_end(self, reason: str) -> None:
         if reason.startswith("removed"):
             assert not self.state.owned(), f"{self.name} ends while it owns {self.state.owned()}"
+            asking = self.job.asking(self.address) if self.job.live_workers else []
+            assert not asking, f"{self.name} ends while {asking} wait for its answers"
 
     def on_request(self, request: Request) -> None:
         if not self.name:

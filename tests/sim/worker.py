@@ -39,6 +39,7 @@ class SimWorker(SimProcess):
         self._work: Work | None = None
         #: Clock -> partition -> parameters read for it.
         self._values: dict[int, dict[int, int]] = {}
+        self._digest = 0
         self._unanswered = 0
         self._unacked: dict[int, m.ClockReported] = {}
 
@@ -173,6 +174,7 @@ class SimWorker(SimProcess):
             self._done()
             return
         self._unanswered = settings.num_partitions
+        self._digest = digest_of(self._values[work.clock])
         if self.job.live_workers:
             self._say(work, tuple(m.SplitResult(s, 1, 1.0) for s in work.splits))
         for partition in range(settings.num_partitions):
@@ -191,8 +193,7 @@ class SimWorker(SimProcess):
 
     def _share(self, split: int, partition: int) -> int:
         assert self._work is not None
-        clock = self._work.clock
-        return contribution(digest_of(self._values[clock]), clock, split, partition)
+        return contribution(self._digest, self._work.clock, split, partition)
 
     def _push(self, body: Push) -> None:
         self._ask_owner(body, body.clock)

@@ -1,0 +1,169 @@
+"""The client at the edge of gRPC: retries, refusals, ends."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from eps.client import Job
+from eps.errors import (
+    ConfigError,
+    DeadlineError,
+    JobFinishedError,
+    JobNotFoundError,
+    PeerUnavailableError,
+    PlanError,
+    UnknownMemberError,
+)
+from eps.storage.atomic import write_json_atomic
+from tests.cli.conftest import FakeJob, change_of, status_of
+
+
+def test_unknown_name_is_no_job(home: Path) -> None:
+    with pytest.raises(JobNotFoundError, match="no job 'nobody'"):
+        Job.find("nobody")
+
+
+def test_status_of_a_running_job_comes_from_its_master(fake: FakeJob) -> None:
+    with Job.find("fake") as job:
+        assert job.status() == fake.master.status
+
+
+def test_lost_answer_is_asked_again_with_the_same_request_id(fake: FakeJob) -> None:
+    fake.master.drop, fake.master.plans = 2, [change_of()]
+    with Job.find("fake") as job:
+        assert job.add_workers(2)["plan_id"] == 1
+    asked = [request for method, request in fake.master.asked if method == "AddWorkers"]
+    assert [request.count for request in asked] == [2, 2, 2]
+    assert len({request.request_id for request in asked}) == 1 and asked[0].request_id
+
+
+def test_two_changes_have_different_request_ids(fake: FakeJob) -> None:
+    fake.master.plans = [change_of()]
+    with Job.find("fake") as job:
+        job.add_servers(1)
+        job.remove_servers(["server-1"])
+        job.remove_workers(1, request_id="mine")
+    ids = [request.request_id for _, request in fake.master.asked]
+    assert len(set(ids)) == 3 and ids[2] == "mine"
+    assert list(fake.master.asked[1][1].names) == ["server-1"]
+
+
+def test_change_is_waited_for_and_its_phases_are_told(fake: FakeJob) -> None:
+    fake.master.plans = [change_of(phase=phase) for phase in ("queued", "prepared", "released")]
+    told: list[str] = []
+    with Job.find("fake") as job:
+        record = job.change("add-workers", 2, on_news=lambda news: told.append(news["phase"]))
+    assert (record["phase"], told) == ("released", ["queued", "prepared", "released"])
+
+
+def test_change_can_be_left_on_its_way(fake: FakeJob) -> None:
+    fake.master.plans = [change_of(phase="queued"), change_of()]
+    with Job.find("fake") as job:
+        assert job.add_workers(2, wait=False)["phase"] == "queued"
+
+
+def test_aborted_change_is_an_error_with_its_reason(fake: FakeJob) -> None:
+    fake.master.plans = [change_of(phase="aborted", reason="cancelled")]
+    with Job.find("fake") as job, pytest.raises(PlanError, match=r"plan 1 \(add-workers\) was aborted: cancelled"):
+        job.add_workers(2)
+
+
+def test_refusal_arrives_as_the_master_raised_it(fake: FakeJob) -> None:
+    fake.master.refusal = UnknownMemberError("worker-9 is not a worker of the job")
+    with Job.find("fake") as job, pytest.raises(UnknownMemberError, match="worker-9 is not"):
+        job.remove_workers(["worker-9"])
+
+
+def test_dry_run_asks_for_words_only(fake: FakeJob) -> None:
+    with Job.find("fake") as job:
+        assert job.dry_run("remove-servers", 1) == "moves"
+    assert fake.master.asked[0][1].dry_run
+
+
+@pytest.mark.parametrize(
+    ("operation", "what"), [("add-workers", 0), ("add-workers", ["worker-7"]), ("grow", 1), ("remove-workers", [])]
+)
+def test_senseless_change_is_refused_before_it_is_asked(fake: FakeJob, operation: str, what: Any) -> None:
+    with Job.find("fake") as job, pytest.raises(ConfigError):
+        job.change(operation, what)
+    assert not fake.master.asked
+
+
+def test_cancel_without_a_number_takes_the_change_on_its_way(fake: FakeJob) -> None:
+    with Job.find("fake") as job:
+        with pytest.raises(PlanError, match="no change on its way"):
+            job.cancel()
+        fake.master.status = status_of(plan=change_of(3, "prepared"), queued=[change_of(4, "queued")])
+        assert job.cancel() == 3
+        assert job.cancel(4) == 4
+
+
+def test_watch_goes_on_where_it_was_after_a_lost_connection(fake: FakeJob) -> None:
+    fake.master.news = [(status_of(clock=c), [{"clock": c, "loss": 0.1}]) for c in (1, 2, 3)]
+    fake.master.drop = 1
+    with Job.find("fake") as job:
+        seen = [(p.status["clock"], p.history[0]["clock"]) for p in job.watch()]
+    assert seen == [(1, 1), (2, 2), (3, 3)]
+    assert [request.after_clock for method, request in fake.master.asked if method == "Watch"] == [-1, 1]
+
+
+def test_change_of_an_ended_job_is_refused(fake: FakeJob) -> None:
+    fake.end()
+    with Job.find("fake") as job, pytest.raises(JobFinishedError, match="has ended"):
+        job.add_workers(1)
+
+
+def test_master_that_never_answers_is_given_up(fake: FakeJob) -> None:
+    fake.dir.master_json.unlink()
+    with Job(fake.dir, patience_s=0.0) as job, pytest.raises(PeerUnavailableError, match="does not answer"):
+        job.status()
+
+
+def test_wait_ends_at_its_deadline(fake: FakeJob) -> None:
+    with Job.find("fake") as job, pytest.raises(DeadlineError, match="the end of job 'fake'"):
+        job.wait(0.0)
+
+
+def test_wait_returns_the_report_when_the_last_process_is_gone(fake: FakeJob) -> None:
+    report = {"name": "fake", "state": "finished", "clock": 200}
+    ending = threading.Thread(target=fake.end, args=("finished", "", report))
+    with Job.find("fake") as job:
+        ending.start()
+        assert job.wait(20.0) == report
+    ending.join()
+
+
+def test_job_that_left_no_report_still_says_how_it_ended(fake: FakeJob) -> None:
+    fake.end("failed", "the job master was ended by SIGKILL")
+    with Job.find("fake") as job:
+        report = job.wait()
+        assert (report["state"], report["reason"]) == ("failed", "the job master was ended by SIGKILL")
+        assert job.status()["state"] == "failed"
+
+
+def test_job_whose_supervisor_was_killed_outright_counts_as_killed(fake: FakeJob) -> None:
+    fake.end()
+    fake.dir.ended_json.unlink()
+    with Job.find("fake") as job:
+        assert job.status()["state"] == "killed"
+
+
+def test_status_of_an_ended_job_has_the_form_of_a_running_one(fake: FakeJob) -> None:
+    write_json_atomic(fake.dir.job_json, {"spec": {"iterations": 200}}, sync=False)
+    fake.end("finished", "", {"clock": 200, "metrics": {"train_loss": 0.1, "test": {"rmse": 2.0}}})
+    with Job.find("fake") as job:
+        found = job.status()
+    assert set(found) == set(status_of())
+    assert (found["clock"], found["iterations"], found["loss"], found["metrics"]) == (200, 200, 0.1, {"rmse": 2.0})
+
+
+def test_kill_asks_the_master_and_waits_for_the_end(fake: FakeJob) -> None:
+    with Job.find("fake") as job:
+        job.kill("enough")
+        assert not job.running
+        job.kill()
+    assert [(method, request.reason) for method, request in fake.master.asked] == [("Kill", "enough")]

@@ -1,0 +1,168 @@
+"""Commands print what they should and end with the code that says how it went."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import eps
+import hscheduler.cli
+from eps.cli import build_parser, main
+from eps.errors import PlanError
+from tests.cli.conftest import FakeJob, change_of, status_of
+
+ROOT = Path(eps.__file__).parent.parent
+
+
+def test_status_prints_json_when_asked(fake: FakeJob, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["status", "fake", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == status_of()
+    assert main(["status", "fake"]) == 0
+    assert capsys.readouterr().out.startswith("fake: running\n")
+
+
+def test_list_shows_running_and_ended_jobs(home: Path, fake: FakeJob, capsys: pytest.CaptureFixture[str]) -> None:
+    other = FakeJob(home, "ended")
+    other.end("failed", "no luck")
+    other.close()
+    assert main(["list", "--json"]) == 0
+    assert [(j["name"], j["state"]) for j in json.loads(capsys.readouterr().out)] == [
+        ("ended", "failed"),
+        ("fake", "running"),
+    ]
+
+
+def test_list_of_nothing_is_no_error(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list"]) == 0
+    assert capsys.readouterr().out == "no jobs\n"
+
+
+def test_change_prints_its_phases_and_ends_with_0(fake: FakeJob, capsys: pytest.CaptureFixture[str]) -> None:
+    fake.master.plans = [change_of(phase="queued"), change_of()]
+    assert main(["add-workers", "fake", "2"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].startswith("plan 1 add-workers=2: proposed +10 ms, prepared")
+
+
+def test_change_without_waiting_prints_its_number(fake: FakeJob, capsys: pytest.CaptureFixture[str]) -> None:
+    fake.master.plans = [change_of(phase="queued")]
+    assert main(["remove-workers", "fake", "worker-1,worker-2", "--no-wait", "--request-id", "r"]) == 0
+    assert capsys.readouterr().out == "plan 1\n"
+    ((method, request),) = fake.master.asked
+    assert (method, list(request.names), request.request_id) == ("RemoveWorkers", ["worker-1", "worker-2"], "r")
+
+
+def test_dry_run_prints_the_moves(fake: FakeJob, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["add-servers", "fake", "1", "--dry-run"]) == 0
+    assert capsys.readouterr().out == "moves\n"
+
+
+def test_refused_change_ends_with_3(fake: FakeJob, capsys: pytest.CaptureFixture[str]) -> None:
+    fake.master.refusal = PlanError("the job must keep at least one")
+    assert main(["remove-servers", "fake", "1"]) == 3
+    assert capsys.readouterr().err == "eps: the job must keep at least one\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (["status", "nobody"], 4, "no job 'nobody'"),
+        (["add-workers", "nobody", "1"], 4, "no job 'nobody'"),
+        (["kill", "nobody"], 4, "no job 'nobody'"),
+        (["logs", "nobody"], 4, "no job 'nobody'"),
+        (["status", "../x"], 2, "job name"),
+        (["run"], 2, "data is empty"),
+        (["run", "nowhere.toml"], 2, "no such file"),
+        (["run", "--data", "nowhere.svm"], 2, "no such file"),
+        (["run", "--data", "sklearn:nothing", "--model", "softmax"], 2, "sklearn:nothing"),
+        (["run", "--model", "logistc", "--data", "x"], 2, "must be one of"),
+        (["run", "--model", "ridge", "--data", "x"], 2, "ridge needs l2"),
+        (["run", "--folds", "3", "--data", "sklearn:iris", "--export", "m.npz"], 2, "gives 3 models"),
+        (["run", "--folds", "3", "--data", "sklearn:iris", "--detach"], 2, "cannot be detached"),
+        (["run", "--report", "/proc/nothing/r.json"], 2, "its folder cannot be made"),
+        (["predict", "--model", "nowhere.npz", "--data", "x"], 2, "no such file"),
+    ],
+)
+def test_errors_end_with_the_code_of_their_kind(
+    home: Path, capsys: pytest.CaptureFixture[str], words: list[str], code: int, message: str
+) -> None:
+    assert main(words) == code
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words", [["add-workers", "fake", "two"], ["remove-workers", "fake", "-1"], ["add-servers", "fake", "0"]]
+)
+def test_members_that_are_neither_number_nor_names_end_with_2(fake: FakeJob, words: list[str]) -> None:
+    try:
+        code: int | str | None = main(words)
+    except SystemExit as end:
+        code = end.code
+    assert code == 2
+
+
+def test_cancel_and_kill_say_what_they_did(fake: FakeJob, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["cancel", "fake", "7"]) == 0
+    assert main(["kill", "fake"]) == 0
+    assert main(["kill", "fake"]) == 0
+    assert main(["add-workers", "fake", "1"]) == 3
+    assert capsys.readouterr().out.splitlines() == [
+        "plan 7 aborted", "fake: killed", "fake: has ended already (killed)",
+    ]  # fmt: skip
+
+
+def test_logs_are_found_by_the_members_name(fake: FakeJob, capsys: pytest.CaptureFixture[str]) -> None:
+    fake.dir.log("master").write_text("12:00 M ready\n")
+    fake.dir.log("container-0007").write_text("12:00 W[worker-2] M ready\nsecond\nhalf a li")
+    assert main(["logs", "fake", "worker-2"]) == 0
+    assert capsys.readouterr().out == "12:00 W[worker-2] M ready\nsecond\n"
+    assert main(["logs", "fake"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "[worker-2] 12:00 W[worker-2] M ready", "[worker-2] second", "[master] 12:00 M ready",
+    ]  # fmt: skip
+    assert main(["logs", "fake", "worker-9"]) == 4
+    assert "it has master, worker-2" in capsys.readouterr().err
+
+
+def test_followed_logs_end_with_the_job(fake: FakeJob, capsys: pytest.CaptureFixture[str]) -> None:
+    fake.dir.log("master").write_text("one\n")
+    fake.end()
+    assert main(["logs", "fake", "master", "--follow"]) == 0
+    assert capsys.readouterr().out == "one\n"
+
+
+def test_each_command_has_help_with_examples(capsys: pytest.CaptureFixture[str]) -> None:
+    commands = (
+        "run status list logs add-workers remove-workers add-servers remove-servers cancel kill predict version".split()
+    )
+    for command in commands:
+        with pytest.raises(SystemExit) as end:
+            build_parser().parse_args([command, "--help"])
+        assert end.value.code == 0
+        assert f"  eps {command}" in capsys.readouterr().out, command
+
+
+def test_help_imports_nothing_heavy() -> None:
+    code = (
+        "import sys\nfrom eps.cli import build_parser\nbuild_parser().format_help()\n"
+        "print([m for m in ('numpy', 'scipy', 'grpc', 'sklearn') if m in sys.modules])"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert found.stdout.strip() == "[]"
+
+
+def test_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["version"]) == 0
+    assert capsys.readouterr().out == f"eps {eps.__version__}\n"
+
+
+def test_hscheduler_says_that_it_is_not_there_yet(capsys: pytest.CaptureFixture[str]) -> None:
+    assert hscheduler.cli.main([]) == 2
+    assert "not part of this release" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as end:
+        hscheduler.cli.main(["--version"])
+    assert end.value.code == 0
+    assert capsys.readouterr().out == f"hscheduler {eps.__version__}\n"

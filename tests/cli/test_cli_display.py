@@ -1,0 +1,165 @@
+"""What people see: text from values."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from eps.display import (
+    ChangeNews,
+    PlainDisplay,
+    TerminalDisplay,
+    bytes_text,
+    list_text,
+    number_text,
+    plain_line,
+    progress_line,
+    seconds_text,
+    status_text,
+    summary_text,
+)
+from tests.cli.conftest import change_of, status_of
+
+
+@pytest.mark.parametrize(
+    ("size", "text"), [(0, "0 B"), (999, "999 B"), (1000, "1 kB"), (2_920_000, "2.92 MB"), (4e12, "4 TB")]
+)
+def test_sizes_read_as_people_say_them(size: float, text: str) -> None:
+    assert bytes_text(size) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0"), (0.00085, "850 us"), (0.0412, "41.2 ms"), (0.99951, "1.0 s"), (12.34, "12.3 s"),
+        (59.96, "1 min 00 s"), (245, "4 min 05 s"), (3600, "1 h 00 min"),
+    ],
+)  # fmt: skip
+def test_durations_read_as_people_say_them(seconds: float, text: str) -> None:
+    assert seconds_text(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(None, "-"), (0.0, "0.0000"), (0.32414, "0.3241"), (2.5e-6, "2.5e-06"), (1e20, "1e+20"), (float("nan"), "nan")],
+)
+def test_numbers_keep_the_digits_that_matter(value: float | None, text: str) -> None:
+    assert number_text(value) == text
+
+
+def test_progress_line_tells_clock_loss_metric_members_and_what_is_left() -> None:
+    assert progress_line(status_of()) == (
+        "[#####...............] 50/200  loss 0.2500  accuracy 0.8750  2w 1s v1  ETA 1.5 s"
+    )
+
+
+def test_progress_line_shows_the_change_on_its_way() -> None:
+    line = progress_line(status_of(plan=change_of(phase="copied"), queued=[change_of(2, "queued")]))
+    assert "add-workers=2 copied  1 queued" in line
+
+
+def test_progress_line_is_cut_to_the_terminal() -> None:
+    assert len(progress_line(status_of(), width=30)) == 30
+
+
+def test_line_of_a_job_that_has_not_measured_yet_promises_nothing() -> None:
+    line = plain_line(status_of(clock=0, loss=None, metrics={}, eta_s=0.0))
+    assert line == "clock 0/200  loss -  workers 2  servers 1"
+
+
+def test_each_phase_of_a_change_is_told_once() -> None:
+    news = ChangeNews()
+    assert news.lines([change_of(phase="prepared")]) == [
+        "plan 1 add-workers=2: queued, proposed +10 ms, prepared +10 ms"
+    ]
+    assert news.lines([change_of(phase="prepared")]) == []
+    (line,) = news.lines([change_of(phase="released")])
+    assert line.startswith("plan 1 add-workers=2: lists-updated +10 ms, copied +10 ms, committed +10 ms")
+    assert line.endswith("| added worker-3, worker-4 from clock 61 in 70 ms; moved 2.92 MB, pause 1.2 ms, slowdown 0")
+
+
+def test_phases_of_one_instant_are_told_in_their_order() -> None:
+    change = change_of(phase="proposed", seconds={"proposed": 0.0, "queued": 0.0})
+    assert ChangeNews().lines([change]) == ["plan 1 add-workers=2: queued, proposed +0"]
+
+
+def test_aborted_change_tells_why() -> None:
+    (line,) = ChangeNews().lines([change_of(phase="aborted", reason="cancelled")])
+    assert line.endswith("| aborted: cancelled")
+
+
+def test_pipe_gets_a_line_a_second_and_every_change_at_once() -> None:
+    stream, now = io.StringIO(), iter([0.0, 0.2, 0.4, 1.3])
+    display = PlainDisplay(stream, now_s=lambda: next(now))
+    display.show(status_of(clock=1))
+    display.show(status_of(clock=2))
+    display.show(status_of(clock=3, plan=change_of(phase="proposed")))
+    display.show(status_of(clock=4, state="finished", plan=None))
+    lines = [line.split("  ")[0] for line in stream.getvalue().splitlines()]
+    assert lines == ["clock 1/200", "plan 1 add-workers=2: queued, proposed +10 ms", "clock 4/200"]
+
+
+def test_pipe_gets_words_only() -> None:
+    stream = io.StringIO()
+    PlainDisplay(stream).show(status_of())
+    assert "\x1b" not in stream.getvalue() and "\r" not in stream.getvalue()
+
+
+def test_terminal_draws_one_line_again_with_changes_above_it() -> None:
+    stream = io.StringIO()
+    display = TerminalDisplay(stream, columns=lambda: 200)
+    display.show(status_of(clock=1))
+    display.show(status_of(clock=2, changes=[change_of()]))
+    display.close()
+    first, second, *rest = stream.getvalue().split("\r\x1b[2K")[1:]
+    assert not rest
+    assert first.startswith("[....................] 1/200") and "\n" not in first
+    above, line, end = second.split("\n")
+    assert above.startswith("plan 1 add-workers=2: queued") and line.startswith("[....................] 2/200")
+    assert end == ""
+
+
+def test_status_shows_who_holds_what() -> None:
+    members = [
+        {"name": "server-1", "role": "server", "pid": 11, "host": "h", "port": 1, "holds": [0, 1]},
+        {"name": "worker-1", "role": "worker", "pid": 12, "host": "h", "port": 2, "holds": []},
+    ]
+    text = status_text(status_of(members=members, plan=change_of(phase="copied")))
+    assert "server-1  11   h:1      partitions 0, 1" in text
+    assert "worker-1  12   h:2      nothing" in text
+    assert "plan 1 add-workers=2: queued, proposed" in text
+
+
+def test_list_is_a_table_of_jobs() -> None:
+    assert list_text([]) == "no jobs"
+    heading, row = list_text([status_of()]).splitlines()
+    assert heading.split() == ["NAME", "STATE", "CLOCK", "LOSS", "METRIC", "WORKERS", "SERVERS"]
+    assert row.split() == ["fake", "running", "50/200", "0.2500", "accuracy", "0.8750", "2", "1"]
+
+
+def test_summary_tells_metrics_changes_ledger_and_model() -> None:
+    text = summary_text(
+        {
+            "name": "a9a",
+            "state": "finished",
+            "reason": "",
+            "clock": 200,
+            "metrics": {"train_loss": 0.3231, "test": {"auc": 0.9014, "accuracy": 0.85}},
+            "model_sha256": "ab12",
+            "changes": [change_of(), change_of(2, "aborted", reason="cancelled", names=[])],
+            "ledger": {"expected": 4, "applied": 4, "duplicates_refused": 1, "lost": 0, "applied_twice": 0},
+            "iteration_seconds": {"p50": 0.01, "p99": 0.02, "total": 2.0},
+        }
+    )
+    assert "a9a: finished at clock 200; 2.0 s of training" in text
+    assert "accuracy 0.8500, auc 0.9014" in text
+    assert "sha256 ab12" in text
+    assert "4 of 4 applied, 0 lost, 0 applied twice, 1 duplicates refused" in text
+    assert "proposed 10 prepared 20 lists-updated 30 copied 40 committed 50 switched 60 released 70" in text
+    assert "aborted 10 (cancelled)" in text
+
+
+def test_summary_of_a_job_that_failed_early_has_only_the_reason() -> None:
+    report = {"name": "x", "state": "failed", "reason": "worker-1 died", "clock": 0, "metrics": {"train_loss": None}}
+    assert summary_text(report) == "x: failed (worker-1 died)"

@@ -1,0 +1,170 @@
+"""Exported models: what anyone can recompute, and predictions from them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from eps.config import JobSpec
+from eps.data.cut import prepare
+from eps.errors import ConfigError, DataError
+from eps.export import ExportedModel, model_sha256, read_model, write_model
+from eps.launch import data_settings
+from eps.predict import predict, values_text
+from eps.runtime import DataShape, Runtime
+
+ROWS = "".join(f"{-1 if i % 2 else 1} 1:{i % 5 + 1} 3:{'-2' if i % 2 else '2'}\n" for i in range(24))
+
+
+def runtime_of(folder: Path, **settings: Any) -> Runtime:
+    data = folder / "train.svm"
+    data.write_text(ROWS)
+    spec = JobSpec(**{"data": str(data), "splits": 4, "workers": 2, "servers": 1, "partitions": 2, **settings})
+    dataset = prepare(data_settings(spec), folder / "dataset")
+    shape = DataShape(
+        dataset.num_features, len(dataset.classes) or 1, dataset.split_rows, dataset.is_sparse, 0,
+        dataset.split_checksums,
+    )  # fmt: skip
+    return Runtime("job", spec, shape, dataset.directory, folder)
+
+
+def written(folder: Path, tensors: Mapping[str, np.ndarray], **settings: Any) -> tuple[Path, str]:
+    path = folder / "model.npz"
+    return path, write_model(path, runtime_of(folder, **settings), tensors)
+
+
+WEIGHTS = {"weights": np.array([0.0, 0.0, 1.5], np.float32), "intercept": np.array([0.25], np.float32)}
+
+
+def test_hash_can_be_recomputed_from_the_file_alone(tmp_path: Path) -> None:
+    path, digest = written(tmp_path, WEIGHTS)
+    with np.load(path, allow_pickle=False) as arrays:
+        meta = json.loads(bytes(arrays["__meta__"]))
+        by_hand = hashlib.sha256()
+        for name, shape in meta["tensors"]:
+            assert list(arrays[name].shape) == shape
+            by_hand.update(arrays[name].astype("<f4").tobytes(order="C"))
+    assert by_hand.hexdigest() == digest == read_model(path).sha256
+
+
+def test_hash_counts_rows_first_whatever_the_layout_in_memory() -> None:
+    array = np.arange(6, dtype=np.float32).reshape(2, 3)
+    assert model_sha256([np.asfortranarray(array)]) == hashlib.sha256(array.tobytes()).hexdigest()
+    assert model_sha256([array.astype(">f4")]) == model_sha256([array])
+
+
+def test_export_is_read_back_as_it_was(tmp_path: Path) -> None:
+    path, _ = written(tmp_path, WEIGHTS, normalize="standard")
+    model = read_model(path)
+    assert (model.name, model.classes, model.num_features, model.num_outputs) == ("logistic", (-1, 1), 3, 2)
+    assert list(model.tensors) == ["weights", "intercept"]
+    np.testing.assert_array_equal(model.tensors["weights"], WEIGHTS["weights"])
+    assert model.normalizer.kind == "standard" and model.normalizer.mean is not None
+    assert "data" not in model.reading and str(tmp_path) not in json.dumps(dict(model.reading))
+
+
+def test_same_model_gives_the_same_file(tmp_path: Path) -> None:
+    path, _ = written(tmp_path, WEIGHTS)
+    first = path.read_bytes()
+    written(tmp_path, WEIGHTS)
+    assert path.read_bytes() == first
+
+
+MODEL_FILE = """
+import numpy as np
+from eps.ml.layout import TensorSpec
+from eps.ml.models import Model
+
+class Odd(Model):
+    task = "binary"
+    options = {"twice": 1}
+    def tensors(self):
+        return (TensorSpec("file", (self.num_features,)), TensorSpec("allow_pickle", (1,)))
+    def decision(self, params, X):
+        return X @ params["file"] + params["allow_pickle"]
+    def loss_and_gradient(self, params, X, y):
+        raise NotImplementedError
+"""
+
+
+def test_tensors_may_have_any_name_and_a_users_class_predicts(tmp_path: Path) -> None:
+    code = tmp_path / "odd.py"
+    code.write_text(MODEL_FILE)
+    tensors = {"file": WEIGHTS["weights"], "allow_pickle": WEIGHTS["intercept"]}
+    path, _ = written(tmp_path, tensors, model=f"{code}:Odd", model_options='{"twice": 2}')
+    assert dict(read_model(path).options) == {"twice": 2}
+    assert predict(path, str(tmp_path / "train.svm")).metrics["accuracy"] == 1.0
+    moved = tmp_path / "moved.py"
+    code.rename(moved)
+    with pytest.raises(ConfigError, match="does not exist"):
+        predict(path, str(tmp_path / "train.svm"))
+    assert predict(path, str(tmp_path / "train.svm"), code=f"{moved}:Odd").metrics["accuracy"] == 1.0
+
+
+def test_prediction_gives_classes_as_the_data_names_them(tmp_path: Path) -> None:
+    path, _ = written(tmp_path, WEIGHTS)
+    new = tmp_path / "new.svm"
+    new.write_text("1 3:2\n-1 3:-2\n-1 1:5\n")
+    found = predict(path, str(new))
+    assert values_text(found.values) == "1\n-1\n1\n"
+    np.testing.assert_allclose(found.scores, [3.25, -2.75, 0.25])
+    assert found.metrics["accuracy"] == pytest.approx(2 / 3)
+
+
+def test_rows_are_normalised_as_those_trained_on(tmp_path: Path) -> None:
+    path, _ = written(tmp_path, WEIGHTS, normalize="l2")
+    new = tmp_path / "new.svm"
+    new.write_text("1 1:3 3:4\n-1 3:-1\n")
+    np.testing.assert_allclose(predict(path, str(new)).scores, [0.8 * 1.5 + 0.25, -1.5 + 0.25], rtol=1e-6)
+
+
+def test_regression_predicts_values(tmp_path: Path) -> None:
+    path, _ = written(tmp_path, WEIGHTS, model="linear")
+    model = read_model(path)
+    assert (model.classes, model.num_outputs) == ((), 1)
+    new = tmp_path / "new.svm"
+    new.write_text("3.25 3:2\n")
+    found = predict(model, str(new))
+    assert (values_text(found.values), found.metrics["rmse"]) == ("3.25\n", 0.0)
+
+
+@pytest.mark.parametrize("content", [b"", b"not a zip", b"PK\x03\x04 broken"])
+def test_file_that_is_no_export_is_refused(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "x.npz"
+    path.write_bytes(content)
+    with pytest.raises(DataError, match="not a model exported by EPS"):
+        read_model(path)
+
+
+def test_archive_without_a_description_is_refused(tmp_path: Path) -> None:
+    np.savez(tmp_path / "x.npz", weights=np.zeros(3, np.float32))
+    with pytest.raises(DataError, match="not a model exported by EPS"):
+        read_model(tmp_path / "x.npz")
+
+
+def test_pickled_arrays_are_refused(tmp_path: Path) -> None:
+    np.savez(tmp_path / "x.npz", __meta__=np.array([{"a": 1}], dtype=object))
+    with pytest.raises(DataError, match="not a model exported by EPS"):
+        read_model(tmp_path / "x.npz")
+
+
+def test_tensor_of_another_shape_than_declared_is_refused(tmp_path: Path) -> None:
+    path, _ = written(tmp_path, WEIGHTS)
+    with np.load(path) as arrays:
+        changed = {**arrays, "weights": np.zeros(4, np.float32)}
+    np.savez(path, **changed)
+    with pytest.raises(DataError, match="tensor 'weights'"):
+        read_model(path)
+
+
+def test_class_with_other_tensors_than_the_export_is_refused(tmp_path: Path) -> None:
+    path, _ = written(tmp_path, WEIGHTS)
+    model: ExportedModel = read_model(path)
+    with pytest.raises(DataError, match="has tensors"):
+        model.make_model("softmax")

@@ -1,0 +1,104 @@
+"""Defaults, job file and flags become one value."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from eps.cli import build_parser
+from eps.commands.run import request_of
+from eps.config import JobSpec
+from eps.errors import ConfigError
+from eps.jobspec_file import RunRequest, read_job_file
+
+
+def request(*words: str) -> RunRequest:
+    return request_of(build_parser().parse_args(["run", *words]))
+
+
+def job_file(folder: Path, text: str) -> str:
+    path = folder / "job.toml"
+    path.write_text(text)
+    return str(path)
+
+
+def test_no_flags_give_the_defaults() -> None:
+    assert request() == RunRequest(JobSpec())
+
+
+def test_each_setting_has_a_flag_that_sets_it() -> None:
+    values: dict[str, Any] = {
+        "model": "svm", "optimizer": "sgd", "normalize": "l2", "on_divergence": "continue", "consistency": "ssp:3",
+        "batch_size": "32", "at": ("5:add-workers=2",), "intercept": False, "fold": 1, "folds": 4, "hidden": "7,8",
+    }  # fmt: skip
+    for field in dataclasses.fields(JobSpec):
+        value = values.get(field.name)
+        if value is None:
+            value = {int: 11, float: 0.5, str: "x"}[type(field.default)]
+        if field.name in ("test", "fold"):
+            continue
+        flag = "--" + field.name.replace("_", "-")
+        words = ["--no-intercept"] if value is False else [flag, value[0] if isinstance(value, tuple) else str(value)]
+        assert getattr(request(*words).spec, field.name) == value, flag
+
+
+def test_flags_go_over_the_file_and_the_file_over_defaults(tmp_path: Path) -> None:
+    path = job_file(tmp_path, 'name = "a"\niterations = 7\nlearning-rate = 1\nworkers = 2\n')
+    found = request(path, "--iterations", "9", "--name", "b")
+    assert (found.name, found.spec.iterations, found.spec.learning_rate, found.spec.workers) == ("b", 9, 1.0, 2)
+    assert found.spec.servers == JobSpec().servers
+    assert found.given == {"iterations", "learning_rate", "workers"}
+
+
+def test_repeated_at_flags_are_kept_in_order_and_replace_those_of_the_file(tmp_path: Path) -> None:
+    path = job_file(tmp_path, 'at = ["9:add-workers=1"]\n')
+    assert request(path).spec.at == ("9:add-workers=1",)
+    found = request(path, "--at", "40:add-workers=2", "--at", "20:remove-servers=server-1,server-2")
+    assert found.spec.at == ("40:add-workers=2", "20:remove-servers=server-1,server-2")
+
+
+def test_paths_of_a_file_count_from_its_folder(tmp_path: Path) -> None:
+    path = job_file(
+        tmp_path,
+        'data = ["a.gz", "/b.gz"]\nlabels = "y.npy"\ntest = "t.gz"\ninit = "../m.npz"\nmodel = "my.py:Net"\n'
+        'report = "out/r.json"\nexport = "m.npz"\n',
+    )
+    found = read_job_file(Path(path))
+    assert found["data"] == [f"{tmp_path}/a.gz", "/b.gz"]
+    assert found["model"] == f"{tmp_path}/my.py:Net"
+    assert [found[key] for key in ("labels", "test", "init", "report", "export")] == [
+        f"{tmp_path}/{name}" for name in ("y.npy", "t.gz", "../m.npz", "out/r.json", "m.npz")
+    ]
+
+
+@pytest.mark.parametrize("test", ['"0.2"', "0.2", '"last:50"'])
+def test_what_is_no_path_stays_as_it_is(tmp_path: Path, test: str) -> None:
+    found = request(job_file(tmp_path, f'data = "sklearn:digits"\nmodel = "softmax"\ntest = {test}\n'))
+    assert (found.spec.data, found.spec.model, found.spec.test) == ("sklearn:digits", "softmax", test.strip('"'))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("iteratoins = 3", "unknown key 'iteratoins'; did you mean iterations?"),
+        ("nmae = 'x'", "did you mean name?"),
+        ("[data]\npath = 'x'", "data is {'path': 'x'}, but must be of type str"),
+        ("iterations = '3'", "iterations is '3', but must be of type int"),
+        ("name = 3", "name is 3, but must be text"),
+        ("batch-size = 3\nbatch_size = 4", "batch_size is given twice"),
+        ("workers = 20", "20 workers would share 12 splits"),
+        ("iterations = ", "job.toml"),
+    ],
+)
+def test_wrong_job_file_is_refused_with_the_key(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=r"job\.toml|workers") as caught:
+        request(job_file(tmp_path, text))
+    assert message in str(caught.value)
+
+
+def test_missing_job_file_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"nowhere\.toml: no such file"):
+        request("nowhere.toml")
