@@ -168,6 +168,9 @@ class Job:
         wait_for(lambda: not self.running, timeout_s, f"the end of job {self.name!r}")
         if self._handle is not None:
             self._handle.wait(KILL_TIMEOUT_S)
+        if self._directory.ended() is None:
+            # Its supervisor was killed outright and could not tidy up.
+            shutil.rmtree(self._directory.containers, ignore_errors=True)
         return self.report()
 
     def report(self) -> dict[str, Any]:

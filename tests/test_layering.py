@@ -110,9 +110,7 @@ def test_no_module_imports_what_its_layer_may_not() -> None:
 
 
 def test_no_file_is_longer_than_the_limit() -> None:
-    long = [
-        f"{name}: {lines}" for name, path in modules() if (lines := path.read_text().count("\n")) > MOST_LINES
-    ]
+    long = [f"{name}: {lines}" for name, path in modules() if (lines := path.read_text().count("\n")) > MOST_LINES]
     assert not long, f"over {MOST_LINES} lines: {', '.join(long)}"
 
 

@@ -504,6 +504,8 @@ class MasterState:
         if driver is not None and driver.plan.phase is Phase.PROPOSED and self._growth_stuck(driver):
             shrink = next(p for p in self._queue if not p.change.operation.adds)
             self._abort(driver.plan, f"still waiting for containers when {shrink.change} was asked")
+        elif driver is not None and driver.plan.phase is Phase.PROPOSED and self._growth_is_late(driver):
+            self._abort(driver.plan, "still waiting for containers when the last iteration was due")
         if self._now_s < self._resend_at_s:
             return
         self._resend_at_s = self._now_s + RESEND_S
@@ -520,6 +522,16 @@ class MasterState:
             elif self.state is JobState.RUNNING:
                 for name in self._horizon_audience():
                     self._send(name, self._horizon_order())
+
+    def _growth_is_late(self, driver: PlanDriver) -> bool:
+        """The last iteration waits for a growth that has not been given containers: it is too late for it."""
+        plan = driver.plan
+        patient = self._now_s - plan.reached_s[Phase.PROPOSED] < GROWTH_PATIENCE_S
+        return (
+            driver.granted != set(plan.added)
+            and not patient
+            and self.progress.completed >= self.settings.iterations - 1
+        )
 
     def _growth_stuck(self, driver: PlanDriver) -> bool:
         """A growth waits for containers that a queued shrink may free."""

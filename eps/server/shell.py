@@ -242,7 +242,12 @@ class ServerShell:
     def _answer_pull(self, request: object, partition: int, clock: int) -> None:
         assert isinstance(request, PullRequest)
         store, keys = self._stores[partition], request.part.keys
-        values, exponents = store.read(clock, None if keys is None else keys - store.start)
+        try:
+            values, exponents = store.read(clock, None if keys is None else keys - store.start)
+        except ProtocolError as error:
+            # A late repeat of a pull that was answered long ago.
+            request.refuse(pb.Refusal(error=str(error)))
+            return
         request.exchange.settle(x.PullAnswer(partition, clock, values, exponents))
 
     def _forward(self, request: object, to: MemberId) -> None:

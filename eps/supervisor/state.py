@@ -92,9 +92,7 @@ class DeadlinePassed:
     """Time has come to look at the deadlines."""
 
 
-Event = (
-    Started | Requested | Malformed | Forked | ForkFailed | ChildEnded | ClientGone | StopSignalled | DeadlinePassed
-)
+Event = Started | Requested | Malformed | Forked | ForkFailed | ChildEnded | ClientGone | StopSignalled | DeadlinePassed
 
 # ---- actions
 

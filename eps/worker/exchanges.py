@@ -22,6 +22,7 @@ import numpy as np
 from eps.core.membership import Membership
 from eps.core.types import Address, MemberId
 from eps.errors import DeadlineError, EpsError, PeerUnavailableError, ProtocolError
+from eps.pb import data_pb2 as pb
 from eps.rpc.exchange import PullAnswer, PullPart, PushAnswer, PushPart, build_exchange, parse_reply
 from eps.van.api import Connection, Message, Van
 
@@ -82,30 +83,45 @@ class Exchanges:
         answers: queue.SimpleQueue[tuple[_Sent, Future[Message]]] = queue.SimpleQueue()
         again: list[PushPart | PullPart] = [*pushes, *pulls]
         under_way: list[_Sent] = []
-        deadline = time.monotonic() + EXCHANGE_DEADLINE_S
-        stuck_since: float | None = None
+        started_s = retry_s = time.monotonic()
+        stuck_s: float | None = None
         while again or under_way:
-            if again:
-                failed = self._send(again, route, answers, under_way)
-                now = time.monotonic()
-                stuck_since = None if not failed else stuck_since or now
-                if stuck_since is not None and now - stuck_since > ROUTING_DEADLINE_S:
-                    raise PeerUnavailableError(f"no membership places {_names(failed)} for {ROUTING_DEADLINE_S:g} s")
-                again = failed
+            now_s = time.monotonic()
+            if again and now_s >= retry_s:
+                again = self._send(again, route, answers, under_way)
+                if again:
+                    retry_s, stuck_s = now_s + RETRY_S, stuck_s or now_s
+            self._check_deadlines(now_s, started_s, stuck_s, again, under_way)
             try:
-                wait_s = RETRY_S if again else min(1.0, max(0.0, deadline - time.monotonic()))
-                sent, future = answers.get(timeout=wait_s)
+                sent, future = answers.get(timeout=RETRY_S if again else 1.0)
             except queue.Empty:
-                if self._stopped:
-                    raise PeerUnavailableError("this worker was told to end") from None
-                if time.monotonic() > deadline:
-                    waiting = list(again)
-                    for late in under_way:
-                        waiting += [*late.pushes, *late.pulls]
-                    raise DeadlineError(f"waited {EXCHANGE_DEADLINE_S:g} s for {_names(waiting)}") from None
                 continue
             under_way.remove(sent)
-            again.extend(self._take(sent, future, on_push, on_pull))
+            refused, without_keys = self._take(sent, future, on_push, on_pull)
+            again += refused + without_keys
+            if refused:
+                # The membership that places them is on its way.
+                retry_s, stuck_s = now_s + RETRY_S, stuck_s or now_s
+            elif not again:
+                stuck_s = None
+
+    def _check_deadlines(
+        self,
+        now_s: float,
+        started_s: float,
+        stuck_s: float | None,
+        again: list[PushPart | PullPart],
+        under_way: list[_Sent],
+    ) -> None:
+        if self._stopped:
+            raise PeerUnavailableError("this worker was told to end")
+        if stuck_s is not None and now_s - stuck_s > ROUTING_DEADLINE_S:
+            raise PeerUnavailableError(f"no membership places {_names(again)} for {ROUTING_DEADLINE_S:g} s")
+        if now_s - started_s > EXCHANGE_DEADLINE_S:
+            waiting = list(again)
+            for late in under_way:
+                waiting += [*late.pushes, *late.pulls]
+            raise DeadlineError(f"waited {EXCHANGE_DEADLINE_S:g} s for {_names(waiting)}")
 
     def _send(
         self,
@@ -161,39 +177,38 @@ class Exchanges:
         future: Future[Message],
         on_push: Callable[[PushAnswer], None],
         on_pull: Callable[[PullAnswer], None],
-    ) -> list[PushPart | PullPart]:
-        """Hand the answers on; return the parts that must be sent again."""
-        parts: list[PushPart | PullPart] = [*sent.pushes, *sent.pulls]
+    ) -> tuple[list[PushPart | PullPart], list[PushPart | PullPart]]:
+        """Hand the answers on; return the parts to send again: after a while, and at once with their keys."""
         try:
             pushed, pulled = parse_reply(future.result())
         except PeerUnavailableError as error:
             logger.info("%s went away: %s", sent.server, error)
-            return parts
+            return [*sent.pushes, *sent.pulls], []
         by_push = {part.partition: part for part in sent.pushes}
         by_pull = {part.partition: part for part in sent.pulls}
-        again: list[PushPart | PullPart] = []
+        refused: list[PushPart | PullPart] = []
+        without_keys: list[PushPart | PullPart] = []
         for answer in pushed:
             if answer.refusal is None:
                 on_push(answer)
             else:
-                again.append(self._refused(by_push[answer.partition], answer, sent.server))
+                part = by_push[answer.partition]
+                (without_keys if self._wants_keys(part, answer.refusal, sent.server) else refused).append(part)
         for got in pulled:
             if got.refusal is None:
                 on_pull(got)
             else:
-                again.append(self._refused(by_pull[got.partition], got, sent.server))
-        return again
+                pull = by_pull[got.partition]
+                (without_keys if self._wants_keys(pull, got.refusal, sent.server) else refused).append(pull)
+        return refused, without_keys
 
-    def _refused(
-        self, part: PushPart | PullPart, answer: PushAnswer | PullAnswer, server: MemberId
-    ) -> PushPart | PullPart:
-        refusal = answer.refusal
-        assert refusal is not None
+    def _wants_keys(self, part: PushPart | PullPart, refusal: pb.Refusal, server: MemberId) -> bool:
+        """Return whether a server refused a part because it does not know the key set (any more)."""
         if refusal.error:
             raise ProtocolError(f"{server}: {refusal.error}")
         if refusal.unknown_keyset:
             self._known = {n for n in self._known if n[1:] != (part.partition, part.keyset)}
-        return part
+        return refusal.unknown_keyset
 
     def stop(self) -> None:
         """Make a wait that is under way end."""

@@ -61,9 +61,7 @@ class Server:
         return self.step(s.SendOrdered(m.SendPartitions(plan_id, (target,))))
 
     def snapshot(self, clock: int = 2, sequence: int = 5, plan_id: int = 1) -> list[s.ServerCommand]:
-        return self.step(
-            s.SnapshotArrived("snapshot", plan_id, 0, sequence, clock, (clock,) * 3, 3 * clock, 0)
-        )
+        return self.step(s.SnapshotArrived("snapshot", plan_id, 0, sequence, clock, (clock,) * 3, 3 * clock, 0))
 
     def update(self, clock: int, sequence: int, *splits: int, plan_id: int = 1) -> list[s.ServerCommand]:
         return self.step(s.UpdateArrived(("update", sequence), plan_id, 0, sequence, clock, splits or ALL))
@@ -162,9 +160,7 @@ def test_push_after_the_last_iteration_is_refused() -> None:
 def test_request_for_a_partition_that_is_elsewhere_says_so_with_the_version() -> None:
     server = Server(BSP, "server-2")
 
-    assert server.push(0, 0) == [
-        s.RefuseStale("push", "server-2 does not hold partition 0 under membership 1", 1)
-    ]
+    assert server.push(0, 0) == [s.RefuseStale("push", "server-2 does not hold partition 0 under membership 1", 1)]
     assert kinds(server.pull(0)) == ["RefuseStale"]
 
 

@@ -22,9 +22,7 @@ def membership(
 ) -> Membership:
     workers, servers = tuple(sorted(set(active))), tuple(sorted(set(owners)))
     addresses = {name: Address(name, 1) for name in workers + servers}
-    return Membership(
-        version, from_clock, workers, servers, PartitionTable(owners), SplitTable.of(active), addresses
-    )
+    return Membership(version, from_clock, workers, servers, PartitionTable(owners), SplitTable.of(active), addresses)
 
 
 V1 = membership(1, 0, ("worker-1", "worker-1", "worker-2", "worker-2"))

@@ -8,6 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from eps.master_link import wait_for
+
+#: A process that was sent SIGKILL is gone after this long, also on a busy machine.
+GONE_TIMEOUT_S = 20.0
+
 
 def processes_with(text: str) -> list[int]:
     """Return the processes whose command line or environment names ``text``."""
@@ -31,7 +36,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("EPS_HOME", str(directory))
     segments = set(os.listdir("/dev/shm"))
     yield directory
-    assert processes_with(str(directory)) == [], "a process of a job outlived it"
+    wait_for(lambda: not processes_with(str(directory)), GONE_TIMEOUT_S, "the processes of the test's jobs to be gone")
     assert not [name for name in set(os.listdir("/dev/shm")) - segments if "eps" in name]
     for job in (directory / "jobs").glob("*"):
         assert not (job / "containers").exists() or not list((job / "containers").iterdir()), job

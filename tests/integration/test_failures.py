@@ -12,6 +12,7 @@ import pytest
 
 import eps
 from eps.errors import ConfigError, DataError, TrainingError
+from eps.master_link import wait_for
 from tests.integration.conftest import processes_with
 from tests.integration.test_operations import ENDLESS, TIMEOUT_S, wait_for_clock
 
@@ -23,8 +24,8 @@ def test_kill_of_the_supervisor_ends_every_process(home: Path) -> None:
     assert len(members) == 4 and members <= set(processes_with(str(home)))
     supervisor = int(job.directory.supervisor_json.read_text().split(":")[1].strip(" }\n"))
     os.kill(supervisor, signal.SIGKILL)
-    report = job.wait(TIMEOUT_S)
-    assert report["state"] != "finished"
+    wait_for(lambda: not processes_with(str(home)), TIMEOUT_S, "every process to end with its supervisor")
+    assert job.wait(TIMEOUT_S)["state"] != "finished"
 
 
 @pytest.mark.parametrize("role", ["worker", "server"])
