@@ -87,6 +87,9 @@ class JobSpec:
     eval_every: int = _option(
         0, "clocks between evaluations on the test data; 0 chooses about 100 in all", group="training"
     )
+    exchange_timeout_s: float = _option(
+        600.0, "seconds after which a worker gives up a clock that is not complete everywhere", group="training"
+    )
     on_divergence: str = _option("stop", "when the loss is not finite: stop or continue", group="training")
     # With what.
     workers: int = _option(3, "workers at the start", group="size")
@@ -123,6 +126,8 @@ class JobSpec:
                 raise ConfigError(f"{name} is {value}, but must be at least {least}")
         if not 0 < self.learning_rate < float("inf"):
             raise ConfigError(f"learning_rate is {self.learning_rate}, but must be above 0 and finite")
+        if not self.exchange_timeout_s > 0:
+            raise ConfigError(f"exchange_timeout_s is {self.exchange_timeout_s}, but must be above 0")
         if self.target_scale == 0:
             raise ConfigError("target_scale is 0, but labels are divided by it")
         if self.workers > self.splits:

@@ -29,8 +29,6 @@ from eps.errors import EpsError, JobFinishedError, PlanError, TransferError
 
 #: Orders that are not acknowledged are sent again after this long.
 RESEND_S = 1.0
-#: A removal aborts the addition before it once that has waited this long for containers (design section 4).
-GROWTH_PATIENCE_S = 1.0
 
 
 @dataclass
@@ -238,8 +236,11 @@ class MasterState:
             case m.MemberFailed(name, kind, message):
                 if self.driver is not None and name in self.driver.plan.added and self.driver.plan.undecided:
                     self._abort(self.driver.plan, f"{name}: {kind}: {message}")
-                else:
+                elif name in self.members:
                     self._end(JobState.FAILED, f"{name}: {message}")
+                return
+            case m.TransferFailed(name, plan_id, message):
+                self._on_transfer_failed(plan_id, f"{name}: {message}")
                 return
             case m.ClockReported(_, clock, results):
                 self._on_clock(clock, results)
@@ -251,14 +252,21 @@ class MasterState:
             try:
                 self.driver.hear(report)
             except TransferError as error:
-                if self.driver.plan.undecided:
-                    self._abort(self.driver.plan, str(error))
-                else:
-                    self._end(JobState.FAILED, str(error))
+                self._on_transfer_failed(self.driver.plan.plan_id, str(error))
                 return
             for name in self.driver.ending():
                 if name not in ending:
                     self._send(name, m.Shutdown("removed from the job"))
+
+    def _on_transfer_failed(self, plan_id: int, reason: str) -> None:
+        driver = self.driver
+        if driver is None or driver.plan.plan_id != plan_id or driver.plan.phase is Phase.SWITCHED:
+            return
+        if driver.plan.undecided:
+            self._abort(driver.plan, reason)
+        elif driver.role is Role.SERVER:
+            # A follower that misses updates can never be promoted; splits were all there before the commit.
+            self._end(JobState.FAILED, reason)
 
     def _on_clock(self, clock: int, results: tuple[m.SplitResult, ...]) -> None:
         for record in self.progress.add(clock, results, self._now_s):
@@ -290,12 +298,16 @@ class MasterState:
     def _on_change(self, event: e.ChangeRequested) -> None:
         known = self._answers.get(event.request_id)
         if known is not None:
+            asked = self.plans[known.plan_id].change
+            if asked != event.change:
+                error = PlanError(f"request id {event.request_id!r} asked for {asked}, not for {event.change}")
+                known = e.Answer(event.request_id, error=error)
             self._out.append(known)
             return
         try:
             answer = self._accept(event.request_id, event.change, event.dry_run)
-        except EpsError as error:
-            answer = e.Answer(event.request_id, error=error)
+        except EpsError as refusal:
+            answer = e.Answer(event.request_id, error=refusal)
         if not event.dry_run and answer.error is None:
             self._answers[event.request_id] = answer
         self._out.append(answer)
@@ -500,12 +512,12 @@ class MasterState:
         return m.GrantHorizon(self.horizon, self.progress.completed, self.membership.version)
 
     def _on_tick(self) -> None:
-        driver = self.driver
-        if driver is not None and driver.plan.phase is Phase.PROPOSED and self._growth_stuck(driver):
-            shrink = next(p for p in self._queue if not p.change.operation.adds)
-            self._abort(driver.plan, f"still waiting for containers when {shrink.change} was asked")
-        elif driver is not None and driver.plan.phase is Phase.PROPOSED and self._growth_is_late(driver):
-            self._abort(driver.plan, "still waiting for containers when the last iteration was due")
+        if self.driver is not None:
+            shrink = next((str(p.change) for p in self._queue if not p.change.operation.adds), "")
+            last = self.progress.completed >= self.settings.iterations - 1
+            overdue = self.driver.overdue(self._now_s, shrink, last)
+            if overdue:
+                self._abort(self.driver.plan, overdue)
         if self._now_s < self._resend_at_s:
             return
         self._resend_at_s = self._now_s + RESEND_S
@@ -522,23 +534,6 @@ class MasterState:
             elif self.state is JobState.RUNNING:
                 for name in self._horizon_audience():
                     self._send(name, self._horizon_order())
-
-    def _growth_is_late(self, driver: PlanDriver) -> bool:
-        """The last iteration waits for a growth that has not been given containers: it is too late for it."""
-        plan = driver.plan
-        patient = self._now_s - plan.reached_s[Phase.PROPOSED] < GROWTH_PATIENCE_S
-        return (
-            driver.granted != set(plan.added)
-            and not patient
-            and self.progress.completed >= self.settings.iterations - 1
-        )
-
-    def _growth_stuck(self, driver: PlanDriver) -> bool:
-        """A growth waits for containers that a queued shrink may free."""
-        plan = driver.plan
-        waits = driver.granted != set(plan.added)
-        since_s = self._now_s - plan.reached_s[Phase.PROPOSED]
-        return waits and since_s >= GROWTH_PATIENCE_S and any(not p.change.operation.adds for p in self._queue)
 
     def _say_again(self, name: MemberId) -> None:
         """Tell a member that connected (again) everything that it has not acknowledged."""

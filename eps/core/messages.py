@@ -49,7 +49,7 @@ class ListsUpdated:
 
 @dataclass(frozen=True, slots=True)
 class ClockReported:
-    """A worker computed and pushed these splits of a clock."""
+    """A worker computed these splits of a clock; their push is on its way."""
 
     name: MemberId
     clock: int
@@ -79,13 +79,22 @@ class PartitionCaughtUp:
 
 @dataclass(frozen=True, slots=True)
 class SplitReceived:
-    """A worker has a split in its inactive dataset, checked."""
+    """A worker has a split that a plan makes active there, checked and in memory."""
 
     name: MemberId
     plan_id: int
     split: int
     size_bytes: int
     checksum: str
+
+
+@dataclass(frozen=True, slots=True)
+class TransferFailed:
+    """A donor could not send, or a receiver not take, what a plan moves: the plan cannot go on."""
+
+    name: MemberId
+    plan_id: int
+    message: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +130,7 @@ Report = (
     | PartitionSent
     | PartitionCaughtUp
     | SplitReceived
+    | TransferFailed
     | PartitionPromoted
     | PlanReleased
     | MemberFailed
@@ -189,6 +199,17 @@ class SendSplits:
 
 
 @dataclass(frozen=True, slots=True)
+class LoadSplits:
+    """Read these splits of the inactive dataset into memory: a plan makes them active here (EPS Fig. 11).
+
+    Answered with ``SplitReceived`` of 0 bytes for each.
+    """
+
+    plan_id: int
+    splits: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class AbortPlan:
     """Forget everything that this plan brought."""
 
@@ -210,4 +231,14 @@ class Shutdown:
     reason: str
 
 
-Order = UpdateLists | UpdateMembership | GrantHorizon | SendPartitions | SendSplits | AbortPlan | ReleasePlan | Shutdown
+Order = (
+    UpdateLists
+    | UpdateMembership
+    | GrantHorizon
+    | SendPartitions
+    | SendSplits
+    | LoadSplits
+    | AbortPlan
+    | ReleasePlan
+    | Shutdown
+)

@@ -17,6 +17,10 @@ from eps.core.reconfig import Phase, Plan
 from eps.core.types import Address, MemberId, Role, member_number
 from eps.errors import TransferError
 
+#: A removal aborts the addition before it once that has waited this long for containers (design section 4).
+GROWTH_PATIENCE_S = 1.0
+#: A newcomer that has its container registers within this time, or its plan is aborted.
+REGISTRATION_PATIENCE_S = 60.0
 #: (member, order) pairs.
 Orders = list[tuple[MemberId, m.Order]]
 
@@ -114,13 +118,35 @@ class PlanDriver:
         return f"{'partition' if self.role is Role.SERVER else 'split'} {move.item}"
 
     def _uncopied(self) -> list[Move]:
-        needed = [v for v in self.moves if v.sends_bytes]
         if self.role is Role.SERVER:
-            return [v for v in needed if v.item not in self.received or v.item not in self.sent]
-        return [v for v in needed if v.item not in self.received]
+            return [v for v in self.moves if v.item not in self.received or v.item not in self.sent]
+        return [v for v in self.moves if v.item not in self.received]
 
     def _unpromoted(self) -> list[Move]:
         return [v for v in self.moves if v.item not in self.promoted] if self.role is Role.SERVER else []
+
+    def overdue(self, now_s: float, shrink: str, last: bool) -> str:
+        """Return why an addition has waited too long for its newcomers, or nothing.
+
+        Parameters
+        ----------
+        now_s : float
+        shrink : str
+            The removal that waits behind it, which may be what frees the containers; empty for none.
+        last : bool
+            Only the last iteration is left to train, and it waits for this plan.
+        """
+        if self.plan.phase is not Phase.PROPOSED:
+            return ""
+        waited_s = now_s - self.plan.reached_s[Phase.PROPOSED]
+        if self.granted == set(self.plan.added):
+            late = waited_s >= REGISTRATION_PATIENCE_S and self.missing()
+            return f"waited {REGISTRATION_PATIENCE_S:g} s for {self.missing()[0]}" if late else ""
+        if waited_s < GROWTH_PATIENCE_S:
+            return ""
+        if shrink:
+            return f"still waiting for containers when {shrink} was asked"
+        return "still waiting for containers when the last iteration was due" if last else ""
 
     # ---- what to say
 
@@ -153,11 +179,17 @@ class PlanDriver:
 
     def _transfer_orders(self) -> Orders:
         by_source: dict[MemberId, list[m.Target]] = {}
+        to_load: dict[MemberId, list[int]] = {}
         for move in self._uncopied():
+            if not move.sends_bytes:
+                # The copy is there (Fig. 11); it is read before the commit, so that no clock waits for the disk.
+                to_load.setdefault(move.target, []).append(move.item)
+                continue
             target = m.Target(move.item, move.target, self.address_of(move.target))
             by_source.setdefault(move.source, []).append(target)
         kind = m.SendPartitions if self.role is Role.SERVER else m.SendSplits
-        return [(source, kind(self.plan.plan_id, tuple(targets))) for source, targets in sorted(by_source.items())]
+        orders: Orders = [(s, kind(self.plan.plan_id, tuple(targets))) for s, targets in sorted(by_source.items())]
+        return orders + [(t, m.LoadSplits(self.plan.plan_id, tuple(items))) for t, items in sorted(to_load.items())]
 
     # ---- what was heard
 

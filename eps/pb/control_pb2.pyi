@@ -139,6 +139,16 @@ class SplitReceived(_message.Message):
     checksum: str
     def __init__(self, name: _Optional[str] = ..., plan_id: _Optional[int] = ..., split: _Optional[int] = ..., size_bytes: _Optional[int] = ..., checksum: _Optional[str] = ...) -> None: ...
 
+class TransferFailed(_message.Message):
+    __slots__ = ("name", "plan_id", "message")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    PLAN_ID_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    plan_id: int
+    message: str
+    def __init__(self, name: _Optional[str] = ..., plan_id: _Optional[int] = ..., message: _Optional[str] = ...) -> None: ...
+
 class PartitionPromoted(_message.Message):
     __slots__ = ("name", "plan_id", "partition")
     NAME_FIELD_NUMBER: _ClassVar[int]
@@ -168,7 +178,7 @@ class MemberFailed(_message.Message):
     def __init__(self, name: _Optional[str] = ..., kind: _Optional[str] = ..., message: _Optional[str] = ...) -> None: ...
 
 class Report(_message.Message):
-    __slots__ = ("membership_acked", "lists_updated", "clock_reported", "partition_sent", "partition_caught_up", "split_received", "partition_promoted", "plan_released", "member_failed", "hello")
+    __slots__ = ("membership_acked", "lists_updated", "clock_reported", "partition_sent", "partition_caught_up", "split_received", "partition_promoted", "plan_released", "member_failed", "transfer_failed", "hello")
     MEMBERSHIP_ACKED_FIELD_NUMBER: _ClassVar[int]
     LISTS_UPDATED_FIELD_NUMBER: _ClassVar[int]
     CLOCK_REPORTED_FIELD_NUMBER: _ClassVar[int]
@@ -178,6 +188,7 @@ class Report(_message.Message):
     PARTITION_PROMOTED_FIELD_NUMBER: _ClassVar[int]
     PLAN_RELEASED_FIELD_NUMBER: _ClassVar[int]
     MEMBER_FAILED_FIELD_NUMBER: _ClassVar[int]
+    TRANSFER_FAILED_FIELD_NUMBER: _ClassVar[int]
     HELLO_FIELD_NUMBER: _ClassVar[int]
     membership_acked: MembershipAcked
     lists_updated: ListsUpdated
@@ -188,8 +199,9 @@ class Report(_message.Message):
     partition_promoted: PartitionPromoted
     plan_released: PlanReleased
     member_failed: MemberFailed
+    transfer_failed: TransferFailed
     hello: Hello
-    def __init__(self, membership_acked: _Optional[_Union[MembershipAcked, _Mapping]] = ..., lists_updated: _Optional[_Union[ListsUpdated, _Mapping]] = ..., clock_reported: _Optional[_Union[ClockReported, _Mapping]] = ..., partition_sent: _Optional[_Union[PartitionSent, _Mapping]] = ..., partition_caught_up: _Optional[_Union[PartitionCaughtUp, _Mapping]] = ..., split_received: _Optional[_Union[SplitReceived, _Mapping]] = ..., partition_promoted: _Optional[_Union[PartitionPromoted, _Mapping]] = ..., plan_released: _Optional[_Union[PlanReleased, _Mapping]] = ..., member_failed: _Optional[_Union[MemberFailed, _Mapping]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ...) -> None: ...
+    def __init__(self, membership_acked: _Optional[_Union[MembershipAcked, _Mapping]] = ..., lists_updated: _Optional[_Union[ListsUpdated, _Mapping]] = ..., clock_reported: _Optional[_Union[ClockReported, _Mapping]] = ..., partition_sent: _Optional[_Union[PartitionSent, _Mapping]] = ..., partition_caught_up: _Optional[_Union[PartitionCaughtUp, _Mapping]] = ..., split_received: _Optional[_Union[SplitReceived, _Mapping]] = ..., partition_promoted: _Optional[_Union[PartitionPromoted, _Mapping]] = ..., plan_released: _Optional[_Union[PlanReleased, _Mapping]] = ..., member_failed: _Optional[_Union[MemberFailed, _Mapping]] = ..., transfer_failed: _Optional[_Union[TransferFailed, _Mapping]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("container_id", "address", "pid")
@@ -271,6 +283,14 @@ class SendSplits(_message.Message):
     transfers: _containers.RepeatedCompositeFieldContainer[Target]
     def __init__(self, plan_id: _Optional[int] = ..., transfers: _Optional[_Iterable[_Union[Target, _Mapping]]] = ...) -> None: ...
 
+class LoadSplits(_message.Message):
+    __slots__ = ("plan_id", "splits")
+    PLAN_ID_FIELD_NUMBER: _ClassVar[int]
+    SPLITS_FIELD_NUMBER: _ClassVar[int]
+    plan_id: int
+    splits: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, plan_id: _Optional[int] = ..., splits: _Optional[_Iterable[int]] = ...) -> None: ...
+
 class AbortPlan(_message.Message):
     __slots__ = ("plan_id",)
     PLAN_ID_FIELD_NUMBER: _ClassVar[int]
@@ -292,7 +312,7 @@ class Shutdown(_message.Message):
     def __init__(self, reason: _Optional[str] = ...) -> None: ...
 
 class Order(_message.Message):
-    __slots__ = ("update_lists", "update_membership", "grant_horizon", "send_partitions", "send_splits", "abort_plan", "release_plan", "shutdown", "welcome", "generation")
+    __slots__ = ("update_lists", "update_membership", "grant_horizon", "send_partitions", "send_splits", "abort_plan", "release_plan", "shutdown", "load_splits", "welcome", "generation")
     UPDATE_LISTS_FIELD_NUMBER: _ClassVar[int]
     UPDATE_MEMBERSHIP_FIELD_NUMBER: _ClassVar[int]
     GRANT_HORIZON_FIELD_NUMBER: _ClassVar[int]
@@ -301,6 +321,7 @@ class Order(_message.Message):
     ABORT_PLAN_FIELD_NUMBER: _ClassVar[int]
     RELEASE_PLAN_FIELD_NUMBER: _ClassVar[int]
     SHUTDOWN_FIELD_NUMBER: _ClassVar[int]
+    LOAD_SPLITS_FIELD_NUMBER: _ClassVar[int]
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     update_lists: UpdateLists
@@ -311,9 +332,10 @@ class Order(_message.Message):
     abort_plan: AbortPlan
     release_plan: ReleasePlan
     shutdown: Shutdown
+    load_splits: LoadSplits
     welcome: Welcome
     generation: int
-    def __init__(self, update_lists: _Optional[_Union[UpdateLists, _Mapping]] = ..., update_membership: _Optional[_Union[UpdateMembership, _Mapping]] = ..., grant_horizon: _Optional[_Union[GrantHorizon, _Mapping]] = ..., send_partitions: _Optional[_Union[SendPartitions, _Mapping]] = ..., send_splits: _Optional[_Union[SendSplits, _Mapping]] = ..., abort_plan: _Optional[_Union[AbortPlan, _Mapping]] = ..., release_plan: _Optional[_Union[ReleasePlan, _Mapping]] = ..., shutdown: _Optional[_Union[Shutdown, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., generation: _Optional[int] = ...) -> None: ...
+    def __init__(self, update_lists: _Optional[_Union[UpdateLists, _Mapping]] = ..., update_membership: _Optional[_Union[UpdateMembership, _Mapping]] = ..., grant_horizon: _Optional[_Union[GrantHorizon, _Mapping]] = ..., send_partitions: _Optional[_Union[SendPartitions, _Mapping]] = ..., send_splits: _Optional[_Union[SendSplits, _Mapping]] = ..., abort_plan: _Optional[_Union[AbortPlan, _Mapping]] = ..., release_plan: _Optional[_Union[ReleasePlan, _Mapping]] = ..., shutdown: _Optional[_Union[Shutdown, _Mapping]] = ..., load_splits: _Optional[_Union[LoadSplits, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., generation: _Optional[int] = ...) -> None: ...
 
 class AddRequest(_message.Message):
     __slots__ = ("count", "request_id", "dry_run")

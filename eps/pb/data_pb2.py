@@ -22,43 +22,44 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from eps.pb import control_pb2 as eps_dot_pb_dot_control__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x11\x65ps/pb/data.proto\x12\x06\x65ps.pb\"\xb1\x01\n\rPartitionPush\x12\x11\n\tpartition\x18\x01 \x01(\r\x12\r\n\x05\x63lock\x18\x02 \x01(\x12\x12\x0e\n\x06splits\x18\x03 \x03(\r\x12\x0f\n\x07samples\x18\x04 \x01(\x04\x12\x0e\n\x06keyset\x18\x05 \x01(\x0c\x12\x10\n\x08has_keys\x18\x06 \x01(\x08\x12\x12\n\nraw_splits\x18\x07 \x03(\r\x12\x12\n\nraw_blocks\x18\x08 \x03(\r\x12\x13\n\x0braw_lengths\x18\t \x03(\r\"W\n\rPartitionPull\x12\x11\n\tpartition\x18\x01 \x01(\r\x12\x11\n\tmin_clock\x18\x02 \x01(\x12\x12\x0e\n\x06keyset\x18\x03 \x01(\x0c\x12\x10\n\x08has_keys\x18\x04 \x01(\x08\"s\n\x08\x45xchange\x12\x1a\n\x12membership_version\x18\x01 \x01(\r\x12%\n\x06pushes\x18\x02 \x03(\x0b\x32\x15.eps.pb.PartitionPush\x12$\n\x05pulls\x18\x03 \x03(\x0b\x32\x15.eps.pb.PartitionPull\"a\n\nPushResult\x12\x11\n\tpartition\x18\x01 \x01(\r\x12\x0c\n\x04have\x18\x02 \x03(\r\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x03 \x01(\x08\x12 \n\x07refusal\x18\x04 \x01(\x0b\x32\x0f.eps.pb.Refusal\"P\n\nPullResult\x12\x11\n\tpartition\x18\x01 \x01(\r\x12\r\n\x05\x63lock\x18\x02 \x01(\x12\x12 \n\x07refusal\x18\x03 \x01(\x0b\x32\x0f.eps.pb.Refusal\"X\n\x07Refusal\x12\r\n\x05stale\x18\x01 \x01(\x08\x12\x17\n\x0f\x63urrent_version\x18\x02 \x01(\r\x12\x16\n\x0eunknown_keyset\x18\x03 \x01(\x08\x12\r\n\x05\x65rror\x18\x04 \x01(\t\"V\n\rExchangeReply\x12\"\n\x06pushes\x18\x01 \x03(\x0b\x32\x12.eps.pb.PushResult\x12!\n\x05pulls\x18\x02 \x03(\x0b\x32\x12.eps.pb.PullResult\"\xaf\x01\n\x11PartitionSnapshot\x12\x0f\n\x07plan_id\x18\x01 \x01(\r\x12\x11\n\tpartition\x18\x02 \x01(\r\x12\x10\n\x08sequence\x18\x03 \x01(\r\x12\x11\n\tcompleted\x18\x04 \x01(\x12\x12\x12\n\nnext_clock\x18\x05 \x03(\x12\x12\x0f\n\x07\x61pplied\x18\x06 \x01(\x04\x12\x1a\n\x12\x64uplicates_refused\x18\x07 \x01(\x04\x12\x10\n\x08\x63hecksum\x18\x08 \x01(\t\"\x8a\x01\n\x0fPartitionUpdate\x12\x0f\n\x07plan_id\x18\x01 \x01(\r\x12\x11\n\tpartition\x18\x02 \x01(\r\x12\x10\n\x08sequence\x18\x03 \x01(\r\x12\r\n\x05\x63lock\x18\x04 \x01(\x12\x12\x0e\n\x06splits\x18\x05 \x03(\r\x12\x12\n\nrate_scale\x18\x06 \x01(\x01\x12\x0e\n\x06sparse\x18\x07 \x01(\x08\"H\n\x10PartitionPromote\x12\x0f\n\x07plan_id\x18\x01 \x01(\r\x12\x11\n\tpartition\x18\x02 \x01(\r\x12\x10\n\x08sequence\x18\x03 \x01(\r\"=\n\tSplitCopy\x12\x0f\n\x07plan_id\x18\x01 \x01(\r\x12\r\n\x05split\x18\x02 \x01(\r\x12\x10\n\x08\x63hecksum\x18\x03 \x01(\t\"\"\n\rExportRequest\x12\x11\n\tpartition\x18\x01 \x01(\r\"n\n\x0b\x45xportReply\x12\r\n\x05\x63lock\x18\x01 \x01(\x12\x12\x0f\n\x07\x61pplied\x18\x02 \x01(\x04\x12\x1a\n\x12\x64uplicates_refused\x18\x03 \x01(\x04\x12\x0c\n\x04lost\x18\x04 \x01(\x04\x12\x15\n\rapplied_twice\x18\x05 \x01(\x04\"\x06\n\x04\x44one\"\x97\x03\n\nDataHeader\x12$\n\x08\x65xchange\x18\x01 \x01(\x0b\x32\x10.eps.pb.ExchangeH\x00\x12/\n\x0e\x65xchange_reply\x18\x02 \x01(\x0b\x32\x15.eps.pb.ExchangeReplyH\x00\x12-\n\x08snapshot\x18\x03 \x01(\x0b\x32\x19.eps.pb.PartitionSnapshotH\x00\x12)\n\x06update\x18\x04 \x01(\x0b\x32\x17.eps.pb.PartitionUpdateH\x00\x12+\n\x07promote\x18\x05 \x01(\x0b\x32\x18.eps.pb.PartitionPromoteH\x00\x12\'\n\nsplit_copy\x18\x06 \x01(\x0b\x32\x11.eps.pb.SplitCopyH\x00\x12/\n\x0e\x65xport_request\x18\x07 \x01(\x0b\x32\x15.eps.pb.ExportRequestH\x00\x12+\n\x0c\x65xport_reply\x18\x08 \x01(\x0b\x32\x13.eps.pb.ExportReplyH\x00\x12\x1c\n\x04\x64one\x18\t \x01(\x0b\x32\x0c.eps.pb.DoneH\x00\x42\x06\n\x04kindb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x11\x65ps/pb/data.proto\x12\x06\x65ps.pb\x1a\x14\x65ps/pb/control.proto\"\xb1\x01\n\rPartitionPush\x12\x11\n\tpartition\x18\x01 \x01(\r\x12\r\n\x05\x63lock\x18\x02 \x01(\x12\x12\x0e\n\x06splits\x18\x03 \x03(\r\x12\x0f\n\x07samples\x18\x04 \x01(\x04\x12\x0e\n\x06keyset\x18\x05 \x01(\x0c\x12\x10\n\x08has_keys\x18\x06 \x01(\x08\x12\x12\n\nraw_splits\x18\x07 \x03(\r\x12\x12\n\nraw_blocks\x18\x08 \x03(\r\x12\x13\n\x0braw_lengths\x18\t \x03(\r\"W\n\rPartitionPull\x12\x11\n\tpartition\x18\x01 \x01(\r\x12\x11\n\tmin_clock\x18\x02 \x01(\x12\x12\x0e\n\x06keyset\x18\x03 \x01(\x0c\x12\x10\n\x08has_keys\x18\x04 \x01(\x08\"W\n\x08\x45xchange\x12%\n\x06pushes\x18\x01 \x03(\x0b\x32\x15.eps.pb.PartitionPush\x12$\n\x05pulls\x18\x02 \x03(\x0b\x32\x15.eps.pb.PartitionPull\"a\n\nPushResult\x12\x11\n\tpartition\x18\x01 \x01(\r\x12\x0c\n\x04have\x18\x02 \x03(\r\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x03 \x01(\x08\x12 \n\x07refusal\x18\x04 \x01(\x0b\x32\x0f.eps.pb.Refusal\"P\n\nPullResult\x12\x11\n\tpartition\x18\x01 \x01(\r\x12\r\n\x05\x63lock\x18\x02 \x01(\x12\x12 \n\x07refusal\x18\x03 \x01(\x0b\x32\x0f.eps.pb.Refusal\"g\n\x07Refusal\x12\r\n\x05retry\x18\x01 \x01(\x08\x12&\n\nmembership\x18\x02 \x01(\x0b\x32\x12.eps.pb.Membership\x12\x16\n\x0eunknown_keyset\x18\x03 \x01(\x08\x12\r\n\x05\x65rror\x18\x04 \x01(\t\"V\n\rExchangeReply\x12\"\n\x06pushes\x18\x01 \x03(\x0b\x32\x12.eps.pb.PushResult\x12!\n\x05pulls\x18\x02 \x03(\x0b\x32\x12.eps.pb.PullResult\"\xaf\x01\n\x11PartitionSnapshot\x12\x0f\n\x07plan_id\x18\x01 \x01(\r\x12\x11\n\tpartition\x18\x02 \x01(\r\x12\x10\n\x08sequence\x18\x03 \x01(\r\x12\x11\n\tcompleted\x18\x04 \x01(\x12\x12\x12\n\nnext_clock\x18\x05 \x03(\x12\x12\x0f\n\x07\x61pplied\x18\x06 \x01(\x04\x12\x1a\n\x12\x64uplicates_refused\x18\x07 \x01(\x04\x12\x10\n\x08\x63hecksum\x18\x08 \x01(\t\"\x8a\x01\n\x0fPartitionUpdate\x12\x0f\n\x07plan_id\x18\x01 \x01(\r\x12\x11\n\tpartition\x18\x02 \x01(\r\x12\x10\n\x08sequence\x18\x03 \x01(\r\x12\r\n\x05\x63lock\x18\x04 \x01(\x12\x12\x0e\n\x06splits\x18\x05 \x03(\r\x12\x12\n\nrate_scale\x18\x06 \x01(\x01\x12\x0e\n\x06sparse\x18\x07 \x01(\x08\"H\n\x10PartitionPromote\x12\x0f\n\x07plan_id\x18\x01 \x01(\r\x12\x11\n\tpartition\x18\x02 \x01(\r\x12\x10\n\x08sequence\x18\x03 \x01(\r\"=\n\tSplitCopy\x12\x0f\n\x07plan_id\x18\x01 \x01(\r\x12\r\n\x05split\x18\x02 \x01(\r\x12\x10\n\x08\x63hecksum\x18\x03 \x01(\t\"\"\n\rExportRequest\x12\x11\n\tpartition\x18\x01 \x01(\r\"n\n\x0b\x45xportReply\x12\r\n\x05\x63lock\x18\x01 \x01(\x12\x12\x0f\n\x07\x61pplied\x18\x02 \x01(\x04\x12\x1a\n\x12\x64uplicates_refused\x18\x03 \x01(\x04\x12\x0c\n\x04lost\x18\x04 \x01(\x04\x12\x15\n\rapplied_twice\x18\x05 \x01(\x04\"\x06\n\x04\x44one\"\x97\x03\n\nDataHeader\x12$\n\x08\x65xchange\x18\x01 \x01(\x0b\x32\x10.eps.pb.ExchangeH\x00\x12/\n\x0e\x65xchange_reply\x18\x02 \x01(\x0b\x32\x15.eps.pb.ExchangeReplyH\x00\x12-\n\x08snapshot\x18\x03 \x01(\x0b\x32\x19.eps.pb.PartitionSnapshotH\x00\x12)\n\x06update\x18\x04 \x01(\x0b\x32\x17.eps.pb.PartitionUpdateH\x00\x12+\n\x07promote\x18\x05 \x01(\x0b\x32\x18.eps.pb.PartitionPromoteH\x00\x12\'\n\nsplit_copy\x18\x06 \x01(\x0b\x32\x11.eps.pb.SplitCopyH\x00\x12/\n\x0e\x65xport_request\x18\x07 \x01(\x0b\x32\x15.eps.pb.ExportRequestH\x00\x12+\n\x0c\x65xport_reply\x18\x08 \x01(\x0b\x32\x13.eps.pb.ExportReplyH\x00\x12\x1c\n\x04\x64one\x18\t \x01(\x0b\x32\x0c.eps.pb.DoneH\x00\x42\x06\n\x04kindb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'eps.pb.data_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_PARTITIONPUSH']._serialized_start=30
-  _globals['_PARTITIONPUSH']._serialized_end=207
-  _globals['_PARTITIONPULL']._serialized_start=209
-  _globals['_PARTITIONPULL']._serialized_end=296
-  _globals['_EXCHANGE']._serialized_start=298
-  _globals['_EXCHANGE']._serialized_end=413
-  _globals['_PUSHRESULT']._serialized_start=415
-  _globals['_PUSHRESULT']._serialized_end=512
-  _globals['_PULLRESULT']._serialized_start=514
-  _globals['_PULLRESULT']._serialized_end=594
-  _globals['_REFUSAL']._serialized_start=596
-  _globals['_REFUSAL']._serialized_end=684
-  _globals['_EXCHANGEREPLY']._serialized_start=686
-  _globals['_EXCHANGEREPLY']._serialized_end=772
-  _globals['_PARTITIONSNAPSHOT']._serialized_start=775
-  _globals['_PARTITIONSNAPSHOT']._serialized_end=950
-  _globals['_PARTITIONUPDATE']._serialized_start=953
-  _globals['_PARTITIONUPDATE']._serialized_end=1091
-  _globals['_PARTITIONPROMOTE']._serialized_start=1093
-  _globals['_PARTITIONPROMOTE']._serialized_end=1165
-  _globals['_SPLITCOPY']._serialized_start=1167
-  _globals['_SPLITCOPY']._serialized_end=1228
-  _globals['_EXPORTREQUEST']._serialized_start=1230
-  _globals['_EXPORTREQUEST']._serialized_end=1264
-  _globals['_EXPORTREPLY']._serialized_start=1266
-  _globals['_EXPORTREPLY']._serialized_end=1376
-  _globals['_DONE']._serialized_start=1378
-  _globals['_DONE']._serialized_end=1384
-  _globals['_DATAHEADER']._serialized_start=1387
-  _globals['_DATAHEADER']._serialized_end=1794
+  _globals['_PARTITIONPUSH']._serialized_start=52
+  _globals['_PARTITIONPUSH']._serialized_end=229
+  _globals['_PARTITIONPULL']._serialized_start=231
+  _globals['_PARTITIONPULL']._serialized_end=318
+  _globals['_EXCHANGE']._serialized_start=320
+  _globals['_EXCHANGE']._serialized_end=407
+  _globals['_PUSHRESULT']._serialized_start=409
+  _globals['_PUSHRESULT']._serialized_end=506
+  _globals['_PULLRESULT']._serialized_start=508
+  _globals['_PULLRESULT']._serialized_end=588
+  _globals['_REFUSAL']._serialized_start=590
+  _globals['_REFUSAL']._serialized_end=693
+  _globals['_EXCHANGEREPLY']._serialized_start=695
+  _globals['_EXCHANGEREPLY']._serialized_end=781
+  _globals['_PARTITIONSNAPSHOT']._serialized_start=784
+  _globals['_PARTITIONSNAPSHOT']._serialized_end=959
+  _globals['_PARTITIONUPDATE']._serialized_start=962
+  _globals['_PARTITIONUPDATE']._serialized_end=1100
+  _globals['_PARTITIONPROMOTE']._serialized_start=1102
+  _globals['_PARTITIONPROMOTE']._serialized_end=1174
+  _globals['_SPLITCOPY']._serialized_start=1176
+  _globals['_SPLITCOPY']._serialized_end=1237
+  _globals['_EXPORTREQUEST']._serialized_start=1239
+  _globals['_EXPORTREQUEST']._serialized_end=1273
+  _globals['_EXPORTREPLY']._serialized_start=1275
+  _globals['_EXPORTREPLY']._serialized_end=1385
+  _globals['_DONE']._serialized_start=1387
+  _globals['_DONE']._serialized_end=1393
+  _globals['_DATAHEADER']._serialized_start=1396
+  _globals['_DATAHEADER']._serialized_end=1803
 # @@protoc_insertion_point(module_scope)

@@ -1,3 +1,4 @@
+from eps.pb import control_pb2 as _control_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
@@ -41,14 +42,12 @@ class PartitionPull(_message.Message):
     def __init__(self, partition: _Optional[int] = ..., min_clock: _Optional[int] = ..., keyset: _Optional[bytes] = ..., has_keys: _Optional[bool] = ...) -> None: ...
 
 class Exchange(_message.Message):
-    __slots__ = ("membership_version", "pushes", "pulls")
-    MEMBERSHIP_VERSION_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("pushes", "pulls")
     PUSHES_FIELD_NUMBER: _ClassVar[int]
     PULLS_FIELD_NUMBER: _ClassVar[int]
-    membership_version: int
     pushes: _containers.RepeatedCompositeFieldContainer[PartitionPush]
     pulls: _containers.RepeatedCompositeFieldContainer[PartitionPull]
-    def __init__(self, membership_version: _Optional[int] = ..., pushes: _Optional[_Iterable[_Union[PartitionPush, _Mapping]]] = ..., pulls: _Optional[_Iterable[_Union[PartitionPull, _Mapping]]] = ...) -> None: ...
+    def __init__(self, pushes: _Optional[_Iterable[_Union[PartitionPush, _Mapping]]] = ..., pulls: _Optional[_Iterable[_Union[PartitionPull, _Mapping]]] = ...) -> None: ...
 
 class PushResult(_message.Message):
     __slots__ = ("partition", "have", "accepted", "refusal")
@@ -73,16 +72,16 @@ class PullResult(_message.Message):
     def __init__(self, partition: _Optional[int] = ..., clock: _Optional[int] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ...) -> None: ...
 
 class Refusal(_message.Message):
-    __slots__ = ("stale", "current_version", "unknown_keyset", "error")
-    STALE_FIELD_NUMBER: _ClassVar[int]
-    CURRENT_VERSION_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("retry", "membership", "unknown_keyset", "error")
+    RETRY_FIELD_NUMBER: _ClassVar[int]
+    MEMBERSHIP_FIELD_NUMBER: _ClassVar[int]
     UNKNOWN_KEYSET_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
-    stale: bool
-    current_version: int
+    retry: bool
+    membership: _control_pb2.Membership
     unknown_keyset: bool
     error: str
-    def __init__(self, stale: _Optional[bool] = ..., current_version: _Optional[int] = ..., unknown_keyset: _Optional[bool] = ..., error: _Optional[str] = ...) -> None: ...
+    def __init__(self, retry: _Optional[bool] = ..., membership: _Optional[_Union[_control_pb2.Membership, _Mapping]] = ..., unknown_keyset: _Optional[bool] = ..., error: _Optional[str] = ...) -> None: ...
 
 class ExchangeReply(_message.Message):
     __slots__ = ("pushes", "pulls")

@@ -82,6 +82,18 @@ def _convert(hint: Any, value: Any) -> Any:
     return value
 
 
+def membership_to_pb(membership: Membership) -> pb.Membership:
+    """Return the wire form of a membership."""
+    message = pb.Membership()
+    _fill(message, membership)
+    return message
+
+
+def membership_from_pb(message: pb.Membership) -> Membership:
+    """Return the membership in ``message``."""
+    return cast(Membership, _read(Membership, message))
+
+
 def report_to_pb(report: m.Report) -> pb.Report:
     """Return the wire form of a report."""
     message = pb.Report()

@@ -99,11 +99,11 @@ def parse_header(message: Message) -> pb.DataHeader:
     return header
 
 
-def build_exchange(version: int, pushes: Sequence[PushPart], pulls: Sequence[PullPart]) -> Message:
+def build_exchange(pushes: Sequence[PushPart], pulls: Sequence[PullPart]) -> Message:
     """Return the message that carries ``pushes`` and ``pulls`` to one server."""
     header = pb.DataHeader()
     exchange = header.exchange
-    exchange.membership_version = version
+    exchange.SetInParent()
     arrays: list[np.ndarray] = []
     for push in pushes:
         part = exchange.pushes.add(

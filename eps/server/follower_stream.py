@@ -3,63 +3,102 @@
 from __future__ import annotations
 
 import logging
-import queue
 import threading
+from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from eps.core.types import Address
-from eps.errors import EpsError
+from eps.errors import DeadlineError, EpsError
 from eps.van.api import Message
 from eps.van.peers import Peers
 
 logger = logging.getLogger(__name__)
 
-#: Messages that wait for a follower; more make the sender wait: a slow follower slows training, and never fills memory.
-MOST_WAITING = 64
+#: Bytes that may wait for a follower; beyond it, workers wait: a slow follower slows training and never fills memory.
+MOST_WAITING_BYTES = 256 << 20
 SEND_TIMEOUT_S = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Item:
+    make: Callable[[], Message]
+    size_bytes: int
+    done: Callable[[], None]
 
 
 class FollowerStream:
     """Sends snapshots, updates and promotions to one follower, in order, beside training.
 
     Messages are made on the sending thread, so that checksums and headers cost the training nothing.
+
+    Parameters
+    ----------
+    peers : Peers
+    address : Address
+        Of the follower.
+    on_failure : callable
+        Called once, on the sending thread, if something could not be sent; nothing is sent after it.
     """
 
     def __init__(self, peers: Peers, address: Address, on_failure: Callable[[EpsError], None]) -> None:
         self._peers = peers
         self._address = address
         self._on_failure = on_failure
-        self._queue: queue.Queue[tuple[Callable[[], Message], Callable[[], None]] | None] = queue.Queue(MOST_WAITING)
+        self._changed = threading.Condition()
+        self._waiting: deque[_Item] = deque()
+        self._waiting_bytes = 0
         self._stopped = False
         self._thread = threading.Thread(target=self._run, name=f"follower-{address}", daemon=True)
         self._thread.start()
 
-    def send(self, make: Callable[[], Message], done: Callable[[], None] = lambda: None) -> None:
-        """Queue a message; ``done`` is called when the follower has acknowledged it."""
-        if not self._stopped:
-            self._queue.put((make, done), timeout=SEND_TIMEOUT_S)
+    def send(self, make: Callable[[], Message], size_bytes: int, done: Callable[[], None] = lambda: None) -> None:
+        """Queue a message; never blocks.  ``done`` is called when the follower has acknowledged it."""
+        with self._changed:
+            if not self._stopped:
+                self._waiting.append(_Item(make, size_bytes, done))
+                self._waiting_bytes += size_bytes
+                self._changed.notify_all()
+
+    def wait_for_room(self) -> None:
+        """Wait until the follower has caught up so far that more may be queued; call without any lock."""
+        with self._changed:
+            room = self._changed.wait_for(
+                lambda: self._stopped or self._waiting_bytes <= MOST_WAITING_BYTES, SEND_TIMEOUT_S
+            )
+        if not room:
+            self._fail(DeadlineError(f"{self._address} did not take what waits for it within {SEND_TIMEOUT_S:g} s"))
 
     def _run(self) -> None:
         while True:
-            item = self._queue.get()
-            if item is None:
-                return
-            if self._stopped:
-                continue
-            make, done = item
+            with self._changed:
+                self._changed.wait_for(lambda: self._stopped or self._waiting)
+                if self._stopped:
+                    return
+                item = self._waiting[0]
             try:
-                self._peers.to(self._address).request(make()).result(SEND_TIMEOUT_S)
-                done()
+                self._peers.to(self._address).request(item.make()).result(SEND_TIMEOUT_S)
+                item.done()
             except (EpsError, TimeoutError) as error:
-                if not self._stopped:
-                    self._stopped = True
-                    self._on_failure(error if isinstance(error, EpsError) else EpsError(str(error)))
+                self._fail(error if isinstance(error, EpsError) else DeadlineError(f"{self._address}: no answer"))
+                return
+            with self._changed:
+                if self._waiting:
+                    self._waiting.popleft()
+                    self._waiting_bytes -= item.size_bytes
+                self._changed.notify_all()
+
+    def _fail(self, error: EpsError) -> None:
+        with self._changed:
+            if self._stopped:
+                return
+        self.stop()
+        self._on_failure(error)
 
     def stop(self) -> None:
         """Send nothing more; what waits is dropped."""
-        self._stopped = True
-        try:
-            self._queue.put_nowait(None)
-        except queue.Full:
-            # The thread drains the queue by itself and ends with the process.
-            logger.debug("stream to %s stopped while full", self._address)
+        with self._changed:
+            self._stopped = True
+            self._waiting.clear()
+            self._waiting_bytes = 0
+            self._changed.notify_all()

@@ -209,12 +209,14 @@ class PartitionStore:
         np.add.at(self.applications, list(splits), 1)
 
     def snapshot(self) -> tuple[tuple[np.ndarray, ...], int]:
-        """Return (arrays, size_bytes): the partition as an opaque blob, a copy of its own."""
+        """Return (arrays, size_bytes): the partition as an opaque blob that nobody changes later."""
         last = self.last if self.last is not None else np.empty(0, np.int32)
         state = np.array([self.clock], np.int64)
-        arrays = (state, self.values, self.exponents, self.applications, last, *self.slots)
-        copies = tuple(np.array(a, copy=True) for a in arrays)
-        return copies, sum(a.nbytes for a in copies)
+        # Under BSP a dense step replaces the parameters; everything else is changed in place.
+        replaced = self._settings.bsp and not self._runtime.sparse
+        values = self.values if replaced else self.values.copy()
+        arrays = (state, values, self.exponents, self.applications.copy(), last.copy(), *(s.copy() for s in self.slots))
+        return arrays, sum(a.nbytes for a in arrays)
 
     def install(self, arrays: Sequence[np.ndarray]) -> None:
         """Become what ``arrays`` (of :meth:`snapshot`) describe.

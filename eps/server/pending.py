@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from eps.errors import ProtocolError
 from eps.pb import data_pb2 as pb
@@ -10,24 +11,48 @@ from eps.rpc.exchange import PullAnswer, PullPart, PushAnswer, PushPart, build_r
 from eps.van.api import Message, ReplyTo
 
 
-@dataclass(eq=False)
 class PendingExchange:
-    """One message of a worker; answered when its last part is."""
+    """One message of a worker; answered when its last part is.
 
-    reply: ReplyTo
-    missing: int
-    pushes: list[PushAnswer] = field(default_factory=list)
-    pulls: list[PullAnswer] = field(default_factory=list)
+    A part that is refused, or a sum that is not used, ends the wait of the others: what they wait for may be what the
+    worker has to send first.  Parts without an answer are then to be sent again.
+
+    Called with the server's lock held.
+    """
+
+    def __init__(self, reply: ReplyTo, pushes: Sequence[PushPart], pulls: Sequence[PullPart]) -> None:
+        self._reply = reply
+        self._pushes: dict[int, PushAnswer | None] = dict.fromkeys((part.partition for part in pushes), None)
+        self._pulls: dict[int, PullAnswer | None] = dict.fromkeys((part.partition for part in pulls), None)
+        self._missing = len(self._pushes) + len(self._pulls)
+        if not self._missing or self._missing != len(pushes) + len(pulls):
+            raise ProtocolError("an exchange has at least one part, and one push and one pull at most for a partition")
+        self._taken_in = self._hurried = self._answered = False
 
     def settle(self, answer: PushAnswer | PullAnswer) -> None:
-        """Take the answer to one part; the last one sends the reply."""
+        """Take the answer to one part; one that comes after the reply was sent is too late to matter."""
         if isinstance(answer, PushAnswer):
-            self.pushes.append(answer)
+            self._hurried |= not answer.accepted
+            self._pushes[answer.partition] = answer
         else:
-            self.pulls.append(answer)
-        self.missing -= 1
-        if self.missing == 0:
-            self.reply.send(build_reply(self.pushes, self.pulls))
+            self._hurried |= answer.refusal is not None
+            self._pulls[answer.partition] = answer
+        self._missing -= 1
+        self._maybe_answer()
+
+    def taken_in(self) -> None:
+        """Every part has been looked at once."""
+        self._taken_in = True
+        self._maybe_answer()
+
+    def _maybe_answer(self) -> None:
+        if self._answered or not self._taken_in or (self._missing and not self._hurried):
+            return
+        self._answered = True
+        again = pb.Refusal(retry=True)
+        pushes = [a or PushAnswer(p, accepted=False, refusal=again) for p, a in self._pushes.items()]
+        pulls = [a or PullAnswer(p, refusal=again) for p, a in self._pulls.items()]
+        self._reply.send(build_reply(pushes, pulls))
 
 
 @dataclass(eq=False)

@@ -1,7 +1,7 @@
 """A server's shell: takes messages and orders in, asks the pure state, does what it says on the arrays.
 
-One lock guards the state and the arrays: bytes are received and sent outside it, so that the next push arrives while
-the last is added.
+One lock guards the state and the arrays.  Bytes are received outside it and sent by the van's threads, so that the next
+push arrives while the last is added; nothing waits for another process while it is held.
 
 Source: EPS §2.2 Fig. 1c, §3.1.2 (server-to-server transmission), §3.2 Figs 6 and 9, §3.3 Fig. 12.
 """
@@ -12,6 +12,7 @@ import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import TypeVar
 
@@ -19,11 +20,13 @@ import numpy as np
 
 from eps.core import messages as m
 from eps.core import server_events as s
+from eps.core.membership import Membership
 from eps.core.server_state import ServerState
 from eps.core.types import Address, MemberId
 from eps.errors import EpsError, ProtocolError, TransferError
 from eps.pb import data_pb2 as pb
 from eps.rpc import exchange as x
+from eps.rpc.codec import membership_to_pb
 from eps.runtime import Runtime
 from eps.server.checks import check_part, check_push
 from eps.server.follower_stream import FollowerStream
@@ -55,7 +58,7 @@ class ServerShell:
         self._checksums: dict[tuple[int, int], str] = {}
         self._last_update: dict[int, UpdateData] = {}
         self._report = report
-        # Re-entrant: the answer of a forwarded request may be there before the request call returns.
+        self._forwards = ThreadPoolExecutor(2, thread_name_prefix="forward")
         self._lock = threading.RLock()
 
     # ---- orders of the master
@@ -71,12 +74,16 @@ class ServerShell:
                 with self._lock:
                     self._state.addresses.update(membership.addresses)
                 self._step(s.MembershipArrived(plan_id, membership))
-            case m.SendPartitions():
-                self._step(s.SendOrdered(order))
+                self._log_lists(membership)
+            case m.SendPartitions(plan_id, transfers):
+                # One at a time: training goes on between the copies that they begin with.
+                for target in transfers:
+                    self._step(s.SendOrdered(m.SendPartitions(plan_id, (target,))))
             case m.AbortPlan(plan_id):
                 self._step(s.PlanAborted(plan_id))
             case m.ReleasePlan(plan_id, removed):
                 self._step(s.PlanReleaseOrdered(plan_id, removed))
+                self._forget(plan_id)
             case _:
                 logger.debug("order %s does not concern a server", type(order).__name__)
 
@@ -112,17 +119,19 @@ class ServerShell:
 
     def _on_exchange(self, exchange: pb.Exchange, message: Message, reply: ReplyTo) -> None:
         pushes, pulls = x.parse_exchange(exchange, message.arrays)
-        pending = PendingExchange(reply, len(pushes) + len(pulls))
-        if not pending.missing:
-            raise ProtocolError("an exchange without a push or a pull")
+        pending = PendingExchange(reply, pushes, pulls)
         parts: list[x.PushPart | x.PullPart] = [*pushes, *pulls]
         for part in parts:
             check_part(self._runtime, part)
         with self._lock:
             known = [self._with_keys(push) for push in pushes]
+            known_pulls = [self._with_keys(pull) for pull in pulls]
+            streams = list(self._streams.values())
         for found in known:
             if found is not None:
                 check_push(self._runtime, found)
+        for stream in streams:
+            stream.wait_for_room()
         with self._lock:
             for push, found in zip(pushes, known, strict=True):
                 request = PushRequest(pending, found or push)
@@ -130,13 +139,13 @@ class ServerShell:
                     request.refuse(pb.Refusal(unknown_keyset=True))
                 else:
                     self._execute(self._state.step(s.PushArrived(request, push.partition, push.clock, push.splits)))
-            for pull in pulls:
-                with_keys = self._with_keys(pull)
+            for pull, with_keys in zip(pulls, known_pulls, strict=True):
                 wanted = PullRequest(pending, with_keys or pull)
                 if with_keys is None:
                     wanted.refuse(pb.Refusal(unknown_keyset=True))
                 else:
                     self._execute(self._state.step(s.PullArrived(wanted, pull.partition, pull.min_clock)))
+            pending.taken_in()
 
     def _with_keys(self, part: PartT) -> PartT | None:
         """Return the part with its keys, or None where its key set is not known."""
@@ -220,8 +229,8 @@ class ServerShell:
                 self._answer_pull(request, partition, clock)
             case s.Fail(request, why):
                 request.refuse(pb.Refusal(error=why))  # type: ignore[attr-defined]
-            case s.RefuseStale(request, _, current_version):
-                request.refuse(pb.Refusal(stale=True, current_version=current_version))  # type: ignore[attr-defined]
+            case s.RefuseStale(request, _, _):
+                request.refuse(self._stale())  # type: ignore[attr-defined]
             case s.Forward(request, _, to):
                 self._forward(request, to)
             case s.CreatePartition(partition):
@@ -251,28 +260,64 @@ class ServerShell:
         request.exchange.settle(x.PullAnswer(partition, clock, values, exponents))
 
     def _forward(self, request: object, to: MemberId) -> None:
-        """Pass one part on to the partition's owner and relay what it says."""
+        """Pass one part on to the partition's owner and relay what it says; connecting may take a while."""
         assert isinstance(request, PushRequest | PullRequest)
+        self._forwards.submit(self._pass_on, request, self._address_of(to))
+
+    def _pass_on(self, request: PushRequest | PullRequest, address: Address) -> None:
         pushes = [request.part] if isinstance(request, PushRequest) else []
         pulls = [request.part] if isinstance(request, PullRequest) else []
-
-        def relay(future: object) -> None:
-            try:
-                pushed, pulled = x.parse_reply(future.result())  # type: ignore[attr-defined]
-                for push in pushed:
-                    request.exchange.settle(push)
-                for pull in pulled:
-                    request.exchange.settle(pull)
-            except EpsError:
-                request.refuse(pb.Refusal(stale=True))
-            self._step(s.ForwardAnswered(request))
-
         try:
-            connection = self._peers.to(self._address_of(to))
-            connection.request(x.build_exchange(0, pushes, pulls)).add_done_callback(relay)
-        except EpsError:
-            request.refuse(pb.Refusal(stale=True))
+            future = self._peers.to(address).request(x.build_exchange(pushes, pulls))
+        except EpsError as error:
+            self._relay(request, error)
+            return
+        # Callbacks run on a thread of the connection and must not wait for the lock.
+        future.add_done_callback(lambda done: self._forwards.submit(self._relay, request, done))
+
+    def _relay(self, request: PushRequest | PullRequest, answer: Future[Message] | EpsError) -> None:
+        found: x.PushAnswer | x.PullAnswer | None = None
+        try:
+            if isinstance(answer, Future):
+                pushed, pulled = x.parse_reply(answer.result())
+                found = pushed[0] if pushed else pulled[0]
+        except (EpsError, IndexError) as error:
+            logger.info("a part that was passed on was not answered: %s", error)
+        with self._lock:
+            if found is None:
+                request.refuse(self._stale())
+            else:
+                request.exchange.settle(found)
             self._execute(self._state.step(s.ForwardAnswered(request)))
+
+    def _stale(self) -> pb.Refusal:
+        """Return the refusal of a part that was routed by an old membership, with the one in force."""
+        refusal = pb.Refusal(retry=True)
+        if self._state.membership is not None:
+            refusal.membership.CopyFrom(membership_to_pb(self._state.membership))
+        return refusal
+
+    def _log_lists(self, membership: Membership) -> None:
+        """Write the three lists of EPS Figs 1c, 4 and 9 to the log."""
+        with self._lock:
+            clocks = self._state.clock_list()
+        logger.info(
+            "S[%s] v=%d from clock %d: server list %s, worker list %s, clock list %s",
+            self._state.name,
+            membership.version,
+            membership.from_clock,
+            {entry.name: entry.holds for entry in membership.server_list()},
+            {entry.name: entry.holds for entry in membership.worker_list()},
+            clocks,
+        )
+
+    def _forget(self, plan_id: int) -> None:
+        """Drop what was kept for a plan, and the connections to members that left."""
+        with self._lock:
+            self._snapshots_sent = {name: sent for name, sent in self._snapshots_sent.items() if name[0] != plan_id}
+            self._checksums = {name: found for name, found in self._checksums.items() if name[0] != plan_id}
+            addresses = list(self._state.membership.addresses.values()) if self._state.membership else []
+        self._peers.keep(addresses)
 
     def _address_of(self, name: MemberId) -> Address:
         address = self._state.addresses[name]
@@ -289,7 +334,7 @@ class ServerShell:
                 self._send_update(command)
             case s.SendPromote(plan_id, partition, to, sequence):
                 header = x.simple("promote", plan_id=plan_id, partition=partition, sequence=sequence)
-                self._stream(plan_id, to).send(lambda: Message(header))
+                self._stream(plan_id, to).send(lambda: Message(header), len(header))
             case s.RepeatSnapshotReport(plan_id, partition, _):
                 sent = self._snapshots_sent.get((plan_id, partition))
                 if sent is not None:
@@ -328,6 +373,7 @@ class ServerShell:
 
             def failed(error: EpsError) -> None:
                 logger.warning("sending to %s for plan %d failed: %s", to, plan_id, error)
+                self._report(m.TransferFailed(self._state.name, plan_id, f"sending to {to} failed: {error}"))
 
             self._streams[plan_id, to] = FollowerStream(self._peers, self._address_of(to), failed)
         return self._streams[plan_id, to]
@@ -357,7 +403,7 @@ class ServerShell:
             self._snapshots_sent[plan_id, partition] = sent
             self._report(sent)
 
-        self._stream(plan_id, command.to).send(make, done)
+        self._stream(plan_id, command.to).send(make, size_bytes, done)
 
     def _send_update(self, command: s.SendUpdate) -> None:
         update = self._last_update[command.partition]
@@ -373,7 +419,7 @@ class ServerShell:
         )
         keys = () if update.keys is None else (update.keys,)
         message = Message(header, (update.gradient, update.exponents, *keys))
-        self._stream(command.plan_id, command.to).send(lambda: message)
+        self._stream(command.plan_id, command.to).send(lambda: message, message.size_bytes)
 
     def _acknowledge(self, request: TransferRequest) -> None:
         request.reply.send(Message(x.simple("done")))
@@ -382,6 +428,7 @@ class ServerShell:
         """Stop sending and close the connections to other servers."""
         for stream in self._streams.values():
             stream.stop()
+        self._forwards.shutdown(wait=False, cancel_futures=True)
         self._peers.close()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable
 
 from eps.core.types import Address
 from eps.van.api import Connection, Van
@@ -26,13 +27,27 @@ class Peers:
         """
         with self._lock:
             found = self._connections.get(address)
-            if found is None or found.closed:
-                found = self._connections[address] = self._van.connect(address)
-            return found
+            if found is not None and not found.closed:
+                return found
+        # Outside the lock: a peer that does not answer must not hold up those for other peers.
+        made = self._van.connect(address)
+        with self._lock:
+            known = self._connections.get(address)
+            if known is None or known.closed:
+                self._connections[address] = made
+                return made
+        # Another thread was faster.
+        made.close()
+        return known
+
+    def keep(self, addresses: Iterable[Address]) -> None:
+        """Close the connections to everybody else."""
+        wanted = set(addresses)
+        with self._lock:
+            gone = [self._connections.pop(address) for address in list(self._connections) if address not in wanted]
+        for connection in gone:
+            connection.close()
 
     def close(self) -> None:
         """Close them all."""
-        with self._lock:
-            for connection in self._connections.values():
-                connection.close()
-            self._connections.clear()
+        self.keep(())

@@ -11,7 +11,6 @@ import shutil
 import threading
 from pathlib import Path
 
-from eps.core.types import MemberId
 from eps.data.dataset import split_name
 from eps.data.splitfile import SplitData, read_split
 from eps.errors import DataError, TransferError
@@ -38,6 +37,8 @@ class Datasets:
         self._active: dict[int, SplitData] = {}
         #: Splits that a plan brought and nobody has committed yet.
         self._brought: dict[int, int] = {}
+        #: Plans that ended; late bytes of theirs are not taken.
+        self._closed_plans: set[int] = set()
         directory.mkdir(parents=True, exist_ok=True)
 
     def path(self, split: int) -> Path:
@@ -93,9 +94,11 @@ class Datasets:
         expected = self._runtime.shape.split_checksums[split]
         if found != expected:
             raise TransferError(f"split {split} arrived with checksum {found}; it was cut with {expected}")
-        if not self.holds(split):
-            write_bytes_atomic(self.path(split), bytes(content), sync=False)
-            with self._lock:
+        with self._lock:
+            if plan_id in self._closed_plans:
+                raise TransferError(f"split {split} was sent for plan {plan_id}, which has ended")
+            if not self.holds(split):
+                write_bytes_atomic(self.path(split), bytes(content), sync=False)
                 self._brought[split] = plan_id
         return len(content), found
 
@@ -103,24 +106,22 @@ class Datasets:
         """Return a split's file, to send it."""
         return self.path(split).read_bytes()
 
-    def commit(self, plan_id: int) -> None:
-        """Keep what a plan brought."""
+    def close_plan(self, plan_id: int, keep: bool) -> None:
+        """End a plan: keep what it brought, or forget it without a trace; late bytes of it are refused from now on."""
         with self._lock:
-            self._brought = {s: p for s, p in self._brought.items() if p != plan_id}
-
-    def abort(self, plan_id: int) -> None:
-        """Forget what a plan brought: it leaves no trace."""
-        with self._lock:
+            self._closed_plans.add(plan_id)
             for split in [s for s, p in self._brought.items() if p == plan_id]:
                 del self._brought[split]
-                self._active.pop(split, None)
-                self.path(split).unlink(missing_ok=True)
+                if not keep:
+                    self._active.pop(split, None)
+                    self.path(split).unlink(missing_ok=True)
 
-    def close(self) -> None:
-        """Remove the worker's disk."""
-        shutil.rmtree(self._directory, ignore_errors=True)
+    def is_closed(self, plan_id: int) -> bool:
+        """Return whether a plan has ended."""
+        with self._lock:
+            return plan_id in self._closed_plans
 
-    def describe(self, worker: MemberId) -> str:
+    def describe(self) -> str:
         """Return one line for the log."""
         on_disk = sorted(int(p.stem.removeprefix("split-")) for p in self._directory.glob("split-*.eps"))
-        return f"{worker} active={sorted(self._active)} inactive={[s for s in on_disk if s not in self._active]}"
+        return f"active={sorted(self._active)} inactive={[s for s in on_disk if s not in self._active]}"

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import queue
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
@@ -23,6 +23,7 @@ from eps.core.membership import Membership
 from eps.core.types import Address, MemberId
 from eps.errors import DeadlineError, EpsError, PeerUnavailableError, ProtocolError
 from eps.pb import data_pb2 as pb
+from eps.rpc.codec import membership_from_pb
 from eps.rpc.exchange import PullAnswer, PullPart, PushAnswer, PushPart, build_exchange, parse_reply
 from eps.van.api import Connection, Message, Van
 
@@ -30,8 +31,6 @@ logger = logging.getLogger(__name__)
 
 PartT = TypeVar("PartT", PushPart, PullPart)
 
-#: A clock that is not complete everywhere after this long is given up.
-EXCHANGE_DEADLINE_S = 600.0
 #: A part that no membership can place is given up after this long.
 ROUTING_DEADLINE_S = 30.0
 RETRY_S = 0.02
@@ -54,11 +53,23 @@ class Exchanges:
     van : Van
     keys_of : callable
         Returns the global keys of (partition, keyset digest), for a server that does not know the set.
+    on_membership : callable
+        Takes the membership that came with a refusal.
+    timeout_s : float
+        A clock that is not complete everywhere after this long is given up.
     """
 
-    def __init__(self, van: Van, keys_of: Callable[[int, bytes], np.ndarray]) -> None:
+    def __init__(
+        self,
+        van: Van,
+        keys_of: Callable[[int, bytes], np.ndarray],
+        on_membership: Callable[[Membership], None],
+        timeout_s: float,
+    ) -> None:
         self._van = van
         self._keys_of = keys_of
+        self._on_membership = on_membership
+        self._timeout_s = timeout_s
         self._connections: dict[Address, Connection] = {}
         self._known: set[tuple[Address, int, bytes]] = set()
         self._stopped = False
@@ -68,10 +79,19 @@ class Exchanges:
         pushes: list[PushPart],
         pulls: list[PullPart],
         route: Callable[[PushPart | PullPart], Membership],
-        on_push: Callable[[PushAnswer], None],
+        on_push: Callable[[PushAnswer], list[PushPart]],
         on_pull: Callable[[PullAnswer], None],
     ) -> None:
         """Send all parts to their owners and return when each is answered.
+
+        Parameters
+        ----------
+        route : callable
+            Returns the membership that says who owns the partition of a part.
+        on_push : callable
+            Takes the answer to a push; returns the pushes to send in its place.
+        on_pull : callable
+            Takes the parameters of a partition.
 
         Raises
         ------
@@ -97,10 +117,11 @@ class Exchanges:
             except queue.Empty:
                 continue
             under_way.remove(sent)
-            refused, without_keys = self._take(sent, future, on_push, on_pull)
-            again += refused + without_keys
+            refused, at_once = self._take(sent, future, on_push, on_pull)
+            again += refused + at_once
             if refused:
                 # The membership that places them is on its way.
+                now_s = time.monotonic()
                 retry_s, stuck_s = now_s + RETRY_S, stuck_s or now_s
             elif not again:
                 stuck_s = None
@@ -115,13 +136,13 @@ class Exchanges:
     ) -> None:
         if self._stopped:
             raise PeerUnavailableError("this worker was told to end")
-        if stuck_s is not None and now_s - stuck_s > ROUTING_DEADLINE_S:
+        if again and stuck_s is not None and now_s - stuck_s > ROUTING_DEADLINE_S:
             raise PeerUnavailableError(f"no membership places {_names(again)} for {ROUTING_DEADLINE_S:g} s")
-        if now_s - started_s > EXCHANGE_DEADLINE_S:
+        if now_s - started_s > self._timeout_s:
             waiting = list(again)
             for late in under_way:
                 waiting += [*late.pushes, *late.pulls]
-            raise DeadlineError(f"waited {EXCHANGE_DEADLINE_S:g} s for {_names(waiting)}")
+            raise DeadlineError(f"waited {self._timeout_s:g} s for {_names(waiting)}")
 
     def _send(
         self,
@@ -132,20 +153,20 @@ class Exchanges:
     ) -> list[PushPart | PullPart]:
         """Group parts by owner and send them; return those whose owner cannot be reached now."""
         groups: dict[MemberId, list[PushPart | PullPart]] = {}
-        addresses: dict[MemberId, tuple[Address, int]] = {}
+        addresses: dict[MemberId, Address] = {}
         for part in parts:
             membership = route(part)
             owner = membership.partitions.owners[part.partition]
-            addresses[owner] = (membership.addresses[owner], membership.version)
+            addresses[owner] = membership.addresses[owner]
             groups.setdefault(owner, []).append(part)
         failed: list[PushPart | PullPart] = []
         for server, group in groups.items():
-            address, version = addresses[server]
+            address = addresses[server]
             pushes = [self._attach(p, address) for p in group if isinstance(p, PushPart)]
             pulls = [self._attach(p, address) for p in group if isinstance(p, PullPart)]
             sent = _Sent(server, tuple(pushes), tuple(pulls))
             try:
-                future = self._connection(address).request(build_exchange(version, pushes, pulls))
+                future = self._connection(address).request(build_exchange(pushes, pulls))
             except PeerUnavailableError as error:
                 logger.info("%s is not reachable: %s", server, error)
                 failed.extend(group)
@@ -167,6 +188,8 @@ class Exchanges:
     def _connection(self, address: Address) -> Connection:
         found = self._connections.get(address)
         if found is None or found.closed:
+            if found is not None:
+                found.close()
             found = self._connections[address] = self._van.connect(address, timeout_s=5.0)
             self._known = {name for name in self._known if name[0] != address}
         return found
@@ -175,10 +198,10 @@ class Exchanges:
         self,
         sent: _Sent,
         future: Future[Message],
-        on_push: Callable[[PushAnswer], None],
+        on_push: Callable[[PushAnswer], list[PushPart]],
         on_pull: Callable[[PullAnswer], None],
     ) -> tuple[list[PushPart | PullPart], list[PushPart | PullPart]]:
-        """Hand the answers on; return the parts to send again: after a while, and at once with their keys."""
+        """Hand the answers on; return the parts to send again after a while, and those to send at once."""
         try:
             pushed, pulled = parse_reply(future.result())
         except PeerUnavailableError as error:
@@ -187,28 +210,37 @@ class Exchanges:
         by_push = {part.partition: part for part in sent.pushes}
         by_pull = {part.partition: part for part in sent.pulls}
         refused: list[PushPart | PullPart] = []
-        without_keys: list[PushPart | PullPart] = []
+        at_once: list[PushPart | PullPart] = []
         for answer in pushed:
             if answer.refusal is None:
-                on_push(answer)
+                at_once += on_push(answer)
             else:
                 part = by_push[answer.partition]
-                (without_keys if self._wants_keys(part, answer.refusal, sent.server) else refused).append(part)
+                (at_once if self._wants_keys(part, answer.refusal, sent.server) else refused).append(part)
         for got in pulled:
             if got.refusal is None:
                 on_pull(got)
             else:
                 pull = by_pull[got.partition]
-                (without_keys if self._wants_keys(pull, got.refusal, sent.server) else refused).append(pull)
-        return refused, without_keys
+                (at_once if self._wants_keys(pull, got.refusal, sent.server) else refused).append(pull)
+        return refused, at_once
 
     def _wants_keys(self, part: PushPart | PullPart, refusal: pb.Refusal, server: MemberId) -> bool:
         """Return whether a server refused a part because it does not know the key set (any more)."""
         if refusal.error:
             raise ProtocolError(f"{server}: {refusal.error}")
+        if refusal.HasField("membership"):
+            self._on_membership(membership_from_pb(refusal.membership))
         if refusal.unknown_keyset:
             self._known = {n for n in self._known if n[1:] != (part.partition, part.keyset)}
         return refusal.unknown_keyset
+
+    def keep(self, addresses: Iterable[Address]) -> None:
+        """Close the connections to everybody else; call between exchanges."""
+        wanted = set(addresses)
+        for address in [a for a in self._connections if a not in wanted]:
+            self._connections.pop(address).close()
+        self._known = {name for name in self._known if name[0] in wanted}
 
     def stop(self) -> None:
         """Make a wait that is under way end."""

@@ -21,7 +21,7 @@ from eps.errors import DeadlineError
 from eps.rpc.exchange import PullAnswer, PullPart, PushAnswer, PushPart
 from eps.runtime import Runtime
 from eps.van.api import Van
-from eps.worker.compute import ActiveSet, ClockWork, Parameters, compute, measure, pull_part
+from eps.worker.compute import ActiveSet, Parameters, compute, measure, pull_part
 from eps.worker.datasets import Datasets
 from eps.worker.exchanges import Exchanges
 
@@ -49,7 +49,8 @@ class TrainingLoop:
         self._changed = threading.Condition()
         self._stopped = False
         self._active: ActiveSet | None = None
-        self._exchanges = Exchanges(van, self._keys_of)
+        self._exchanges = Exchanges(van, self._keys_of, self._on_refused, runtime.spec.exchange_timeout_s)
+        self._connected_version = 0
         #: Plan -> first clock under its membership.
         self._commit_clocks: dict[int, int] = {}
         self._releases: list[int] = []
@@ -57,8 +58,6 @@ class TrainingLoop:
         self._idle = True
         #: Parameters of the next clock, where the last exchange brought them.
         self._ahead: tuple[int, ActiveSet, Parameters] | None = None
-        #: Results that the master has not recorded yet, by clock; said again after a lost connection.
-        self._unrecorded: dict[int, m.ClockReported] = {}
 
     # ---- the session's thread
 
@@ -70,12 +69,15 @@ class TrainingLoop:
             self._changed.notify_all()
         return acked
 
+    def _on_refused(self, membership: Membership) -> None:
+        """A server refused a part with the membership that it holds."""
+        with self._changed:
+            self.state.on_membership(membership)
+
     def on_grant(self, grant: m.GrantHorizon) -> None:
         """Take a horizon in."""
         with self._changed:
             self.state.on_grant(grant)
-            for clock in [c for c in self._unrecorded if c < grant.completed]:
-                del self._unrecorded[clock]
             self._changed.notify_all()
 
     def on_release(self, plan_id: int) -> None:
@@ -136,10 +138,16 @@ class TrainingLoop:
             return work
 
     def _activate(self, work: Work) -> ActiveSet:
+        with self._changed:
+            newest = self.state.newest
+        if newest.version != self._connected_version and newest.from_clock <= work.clock:
+            # Nobody will ask the members that left for anything any more.
+            self._connected_version = newest.version
+            self._exchanges.keep(newest.addresses.values())
         if self._active is None or tuple(self._active.splits) != work.splits:
             self._active = ActiveSet(self._runtime, {s: self._datasets.activate(s) for s in work.splits})
             self._datasets.keep_active(self.needed())
-            logger.info("clock %d: %s", work.clock, self._datasets.describe(self.state.name))
+            logger.info("W[%s] clock %d: %s", self.state.name, work.clock, self._datasets.describe())
         return self._active
 
     def _parameters(self, work: Work, active: ActiveSet) -> Parameters:
@@ -166,10 +174,14 @@ class TrainingLoop:
         ahead = self._empty_parameters(active)
         if following is not None:
             pulls = self._pulls(active, self._runtime.settings.min_clock_to_read(following))
-        self._say(m.ClockReported(self.state.name, work.clock, done.results))
-        missing = self._exchange(pushes, pulls, active, ahead, work.clock, work.clock + 1)
-        for partition, splits in missing:
-            self._push_singly(done, active, parameters, partition, splits)
+        self._report(m.ClockReported(self.state.name, work.clock, done.results))
+
+        def rest(partition: int, have: tuple[int, ...]) -> list[PushPart]:
+            # A sum cannot be taken apart: the splits that a server misses are pushed one by one (reproducible.md).
+            single = (compute(self._runtime, active, parameters, done.clock, only=(s,)) for s in done.splits)
+            return [work.push(partition) for work in single if work.splits[0] not in have]
+
+        self._exchange(pushes, pulls, active, ahead, work.clock, work.clock + 1, rest)
         if following is not None:
             self._ahead = (following, active, ahead)
         with self._changed:
@@ -183,14 +195,6 @@ class TrainingLoop:
                 return None
             return later
 
-    def _push_singly(
-        self, done: ClockWork, active: ActiveSet, parameters: Parameters, partition: int, have: tuple[int, ...]
-    ) -> None:
-        """Push the splits that a server misses one by one: a sum cannot be taken apart (reproducible.md)."""
-        for split in (s for s in done.splits if s not in have):
-            single = compute(self._runtime, active, parameters, done.clock, only=(split,))
-            self._exchange([single.push(partition)], [], active, parameters, done.clock, done.clock)
-
     def _exchange(
         self,
         pushes: list[PushPart],
@@ -199,17 +203,16 @@ class TrainingLoop:
         into: Parameters,
         push_clock: int,
         pull_clock: int,
-    ) -> list[tuple[int, tuple[int, ...]]]:
-        """Run an exchange; return the partitions that had some of the push's splits already, with those splits."""
-        mixed: list[tuple[int, tuple[int, ...]]] = []
+        rest: Callable[[int, tuple[int, ...]], list[PushPart]] = lambda partition, have: [],
+    ) -> None:
+        """Run an exchange; ``rest`` returns what to push where a partition had some of a push's splits already."""
 
         def route(part: PushPart | PullPart) -> Membership:
             with self._changed:
                 return self.state.route(push_clock if isinstance(part, PushPart) else pull_clock)
 
-        def pushed(answer: PushAnswer) -> None:
-            if not answer.accepted:
-                mixed.append((answer.partition, answer.have))
+        def pushed(answer: PushAnswer) -> list[PushPart]:
+            return [] if answer.accepted else rest(answer.partition, answer.have)
 
         def pulled(answer: PullAnswer) -> None:
             a, b = active.bounds[answer.partition], active.bounds[answer.partition + 1]
@@ -219,21 +222,15 @@ class TrainingLoop:
                 into.exponents[first:stop] = answer.exponents
 
         self._exchanges.run(pushes, pulls, route, pushed, pulled)
-        return mixed
 
     def _keys_of(self, partition: int, keyset: bytes) -> np.ndarray:
         assert self._active is not None and self._active.keysets[partition] == keyset
         return self._active.keys_of(partition)
 
     def _finish(self, work: Work, results: tuple[m.SplitResult, ...]) -> None:
-        self._say(m.ClockReported(self.state.name, work.clock, results))
+        self._report(m.ClockReported(self.state.name, work.clock, results))
         with self._changed:
             self.state.done(work.clock)
-
-    def _say(self, report: m.ClockReported) -> None:
-        with self._changed:
-            self._unrecorded[report.clock] = report
-        self._report(report)
 
     def close(self) -> None:
         """Close the connections."""

@@ -41,13 +41,15 @@ class Worker:
         self._context = context
         self._van = van
         self._loop: TrainingLoop | None = None
+        self._runtime: Runtime | None = None
         self._datasets: Datasets | None = None
         self._ready = threading.Event()
         self._ended = threading.Event()
         self._session: MemberSession | None = None
         self._peers = Peers(van)
         self._transfers = ThreadPoolExecutor(1, thread_name_prefix="transfer")
-        self._closed_plans: set[int] = set()
+        #: (plan, split) that are being sent or loaded; those that were, too, so that a repeat is told apart.
+        self._under_way: set[tuple[int, int]] = set()
         self._exit_code = 0
         self.name = context.container_id
 
@@ -59,7 +61,7 @@ class Worker:
         self._session = session
         welcome = session.open(self._on_order, self._on_session_end)()
         self.name = welcome.name
-        runtime = Runtime.from_json(welcome.job_json)
+        self._runtime = runtime = Runtime.from_json(welcome.job_json)
         self._datasets = Datasets(runtime, runtime.job_dir / "containers" / self._context.container_id / "splits")
         self._loop = TrainingLoop(runtime, self.name, self._van, self._datasets, session.report)
         self._ready.set()
@@ -92,7 +94,7 @@ class Worker:
                 if membership.version == 1:
                     for split in membership.splits.active_on(self.name):
                         self._datasets.load_initial(split)
-                self._datasets.commit(plan_id)
+                self._datasets.close_plan(plan_id, keep=True)
                 acked = self._loop.on_membership(plan_id, membership)
                 for split in self._loop.needed():
                     self._datasets.activate(split)
@@ -101,12 +103,18 @@ class Worker:
                 self._session.report(m.ListsUpdated(self.name, plan_id))
             case m.SendSplits(plan_id, transfers):
                 for target in transfers:
-                    self._transfers.submit(self._send_split, plan_id, target)
+                    # The master repeats the order while a split is missing; one that is on its way is not sent twice.
+                    if (plan_id, target.item) not in self._under_way:
+                        self._under_way.add((plan_id, target.item))
+                        self._transfers.submit(self._send_split, plan_id, target)
+            case m.LoadSplits(plan_id, splits):
+                for split in splits:
+                    if (plan_id, split) not in self._under_way:
+                        self._under_way.add((plan_id, split))
+                        self._transfers.submit(self._load_split, plan_id, split)
             case m.AbortPlan(plan_id):
-                self._closed_plans.add(plan_id)
-                self._datasets.abort(plan_id)
+                self._datasets.close_plan(plan_id, keep=False)
             case m.ReleasePlan(plan_id, _):
-                self._closed_plans.add(plan_id)
                 self._loop.on_release(plan_id)
 
     def _on_session_end(self, error: EpsError | None) -> None:
@@ -127,16 +135,32 @@ class Worker:
 
     def _send_split(self, plan_id: int, target: m.Target) -> None:
         """Copy a split to another worker; it stays here, active until the commit, then inactive (EPS Fig. 8)."""
-        assert self._datasets is not None and self._session is not None
-        if plan_id in self._closed_plans:
+        assert self._datasets is not None
+        if self._datasets.is_closed(plan_id):
             return
         try:
             content = np.frombuffer(self._datasets.content(target.item), np.uint8)
             header = simple("split_copy", plan_id=plan_id, split=target.item)
             self._peers.to(target.address).request(Message(header, (content,))).result(TRANSFER_TIMEOUT_S)
         except (EpsError, OSError, TimeoutError) as error:
-            # The master asks again while the split is missing, and aborts the plan if the target has gone.
-            logger.warning("W[%s] split %d did not reach %s: %s", self.name, target.item, target.target, error)
+            self._transfer_failed(plan_id, f"split {target.item} did not reach {target.target}: {error}")
+
+    def _load_split(self, plan_id: int, split: int) -> None:
+        """Read an inactive split that a plan makes active here (EPS Fig. 11)."""
+        assert self._datasets is not None and self._session is not None and self._runtime is not None
+        try:
+            self._datasets.activate(split)
+        except (EpsError, OSError) as error:
+            self._transfer_failed(plan_id, f"split {split} cannot be read: {error}")
+            return
+        checksum = self._runtime.shape.split_checksums[split]
+        self._session.report(m.SplitReceived(self.name, plan_id, split, 0, checksum))
+
+    def _transfer_failed(self, plan_id: int, message: str) -> None:
+        assert self._datasets is not None and self._session is not None
+        logger.warning("W[%s] %s", self.name, message)
+        if not self._datasets.is_closed(plan_id):
+            self._session.report(m.TransferFailed(self.name, plan_id, message))
 
     def _handle(self, message: Message, reply: ReplyTo) -> None:
         header = parse_header(message)
@@ -146,11 +170,10 @@ class Worker:
             raise ProtocolError("this worker is not ready to receive splits")
         assert self._datasets is not None and self._session is not None
         copy = header.split_copy
-        if copy.plan_id not in self._closed_plans:
-            size_bytes, checksum = self._datasets.receive(copy.plan_id, copy.split, message.arrays[0].data)
-            # It is to be active soon: read it now, so that the first clock does not wait for the disk.
-            self._datasets.activate(copy.split)
-            self._session.report(m.SplitReceived(self.name, copy.plan_id, copy.split, size_bytes, checksum))
+        size_bytes, checksum = self._datasets.receive(copy.plan_id, copy.split, message.arrays[0].data)
+        # It is to be active soon: read it now, so that the first clock does not wait for the disk.
+        self._datasets.activate(copy.split)
+        self._session.report(m.SplitReceived(self.name, copy.plan_id, copy.split, size_bytes, checksum))
         reply.send(Message(simple("done")))
 
 

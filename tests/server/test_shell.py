@@ -74,7 +74,7 @@ class Rig:
     def exchange(
         self, pushes: list[PushPart] | None = None, pulls: list[PullPart] | None = None
     ) -> tuple[list[PushAnswer], list[PullAnswer]]:
-        message = build_exchange(1, pushes or [], pulls or [])
+        message = build_exchange(pushes or [], pulls or [])
         return parse_reply(self.connection.request(message).result(TIMEOUT_S))
 
     def push(self, partition: int, clock: int, split: int, total: np.ndarray, samples: int = 10) -> PushPart:
@@ -109,7 +109,7 @@ def rig() -> Iterator[Rig]:
 
 
 def test_pull_is_answered_when_every_split_has_contributed(rig: Rig) -> None:
-    waiting = rig.connection.request(build_exchange(1, [], [PullPart(0, 0)]))
+    waiting = rig.connection.request(build_exchange([], [PullPart(0, 0)]))
     rig.exchange([rig.push(0, -1, 0, rig.no_sum())])
     assert not waiting.done()
     rig.exchange([rig.push(0, -1, 1, rig.no_sum())])
@@ -195,8 +195,8 @@ def test_partition_that_is_elsewhere_is_refused_with_the_current_version() -> No
     shell = ServerShell(make_runtime(), "server-1", van, lambda report: None)
     listener = van.listen(shell.handle)
     connection = van.connect(listener.address)
-    _, pulls = parse_reply(connection.request(build_exchange(0, [], [PullPart(1, 0)])).result(TIMEOUT_S))
-    assert pulls[0].refusal is not None and pulls[0].refusal.stale
+    _, pulls = parse_reply(connection.request(build_exchange([], [PullPart(1, 0)])).result(TIMEOUT_S))
+    assert pulls[0].refusal is not None and pulls[0].refusal.retry
     connection.close()
     listener.close()
 
