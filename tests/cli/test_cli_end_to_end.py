@@ -57,7 +57,14 @@ class Terminal:
     def __init__(self, *words: str) -> None:
         self._master, slave = pty.openpty()
         self.process = subprocess.Popen(
-            command(*words), stdin=slave, stdout=slave, stderr=slave, cwd=ROOT, start_new_session=True
+            command(*words),
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            cwd=ROOT,
+            start_new_session=True,
+            # A shell that runs the tests in the background has them ignore Ctrl-C; a user's shell does not.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
         os.close(slave)
         self.seen = ""

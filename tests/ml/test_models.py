@@ -267,7 +267,7 @@ def test_a_users_own_class_works_as_those_of_the_library(own: Path) -> None:
 
 
 def test_the_example_of_the_documentation_works(tmp_path: Path) -> None:
-    page = Path(__file__).parents[2] / "docs" / "models.md"
+    page = Path(__file__).parents[2] / "eps" / "ml" / "models" / "README.md"
     (tmp_path / "example.py").write_text(page.read_text().split("```python\n")[1].split("```")[0])
     model = load_model(f"{tmp_path}/example.py:Poisson")(3, 1, largest_score="10")
     space = model.key_space()
