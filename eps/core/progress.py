@@ -51,6 +51,8 @@ class ClockProgress:
     fastest: int = 0
     #: Complete clocks from 0 on, in order; the last, at ``iterations``, measures the final parameters.
     history: list[ClockRecord] = field(default_factory=list)
+    #: The last clock of the history that was evaluated.
+    evaluated: ClockRecord | None = None
     #: When each clock of the history was complete.
     completed_s: list[float] = field(default_factory=list)
     _open: dict[int, dict[int, SplitResult]] = field(default_factory=dict)
@@ -89,6 +91,8 @@ class ClockProgress:
         if clock >= 0:
             self.history.append(record)
             self.completed_s.append(now_s)
+            if record.evaluation:
+                self.evaluated = record
         if self._last_s is not None:
             lasted_s = now_s - self._last_s
             self.iteration_s = lasted_s if self.iteration_s == 0.0 else 0.8 * self.iteration_s + 0.2 * lasted_s

@@ -17,7 +17,7 @@ from eps.core import events as e
 from eps.core.events import ENDED_STATES, JobState
 from eps.core.master_state import MasterState
 from eps.core.types import Role
-from eps.errors import DeadlineError, EpsError, PlanError, ResourceError
+from eps.errors import DeadlineError, EpsError, PlanError
 from eps.logs import set_up_logging
 from eps.master import records
 from eps.master.export import Exported, export
@@ -45,6 +45,8 @@ TICK_S = 0.25
 #: Members that were told to end get this long before the supervisor ends them.
 FAREWELL_S = 3.0
 GENERATION = 1
+#: History entries of one message to somebody who watches.
+MOST_ENTRIES = 1000
 
 
 class Master:
@@ -122,17 +124,24 @@ class Master:
             return records.status(self._runtime, self._state, 0.0, self._now())
 
     def progress_after(self, clock: int) -> tuple[dict[str, Any], list[dict[str, Any]], bool]:
-        """Return (status, history entries after ``clock``, whether the job has ended)."""
+        """Return (status, the next history entries after ``clock``, whether there will be no more)."""
+        first = max(0, clock + 1)
         with self._changed:
-            history = self._state.progress.history[max(0, clock + 1) :]
-            entries = [records.history_entry(self._runtime, record, 0.0) for record in history]
+            history = self._state.progress.history
+            found = history[first : first + MOST_ENTRIES]
+            more = len(history) > first + MOST_ENTRIES
             status = records.status(self._runtime, self._state, 0.0, self._now())
-            return status, entries, self._state.state in ENDED_STATES
+            ended = self._state.state in ENDED_STATES and not more
+        # Outside the lock: the owner thread must not wait for texts.
+        return status, [records.history_entry(self._runtime, record, 0.0) for record in found], ended
 
-    def wait_for_change(self, timeout_s: float) -> None:
-        """Wait that long, or until the job has ended."""
+    def wait_for_change(self, clock: int, timeout_s: float) -> None:
+        """Wait that long, or until the job has ended or has more history after ``clock`` than one message takes."""
         with self._changed:
-            self._changed.wait_for(lambda: self._state.state in ENDED_STATES, timeout_s)
+            history = self._state.progress.history
+            self._changed.wait_for(
+                lambda: self._state.state in ENDED_STATES or len(history) > clock + 1 + MOST_ENTRIES, timeout_s
+            )
 
     def wait_for_plan(
         self, plan_id: int, wait_s: float, still_wanted: Callable[[], bool]
@@ -239,7 +248,7 @@ class Master:
             try:
                 self._resources.wait(TICK_S)
                 found = self._resources.poll()
-            except ResourceError as error:
+            except EpsError as error:
                 # Closed at the end of the job; before it, the supervisor has gone and takes this process along.
                 if self._ended is None:
                     self.put(e.KillRequested(str(error)))
@@ -262,7 +271,8 @@ class Master:
             assert membership is not None
             self._exported = export(self._runtime, membership, self._van, self._job_dir.model)
             self.put(e.ExportDone())
-        except (EpsError, OSError, TimeoutError) as error:
+        except Exception as error:
+            # A user's model is evaluated here and may raise anything; the job must not wait for an export that died.
             logger.exception("M the export failed")
             self.put(e.ExportFailed(f"the model could not be exported: {error}"))
 

@@ -20,6 +20,9 @@ from eps.core.types import Role
 from eps.ml.metrics import EvalSums
 from eps.runtime import Runtime
 
+#: Changes that a status shows, the latest; the report has them all.
+MOST_CHANGES = 20
+
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
@@ -27,6 +30,7 @@ class Ledger:
 
     expected: int = 0
     applied: int = 0
+    #: At the partitions' last owners; what an owner refused after it had handed a partition over is not in it.
     duplicates_refused: int = 0
     lost: int = 0
     applied_twice: int = 0
@@ -99,8 +103,9 @@ def status(runtime: Runtime, state: MasterState, started_s: float, now_s: float)
     history, completed_s = progress.history, progress.completed_s
     total = runtime.settings.iterations
     clock = max(0, min(progress.completed, total))
-    evaluated = next((r for r in reversed(history) if r.evaluation), None)
-    live = [p for p in state.plans.values() if not p.ended]
+    evaluated = progress.evaluated
+    recent = list(state.plans.values())[-MOST_CHANGES:]
+    live = [p for p in recent if not p.ended]
     running = state.state not in ENDED_STATES
     return {
         "name": runtime.name,
@@ -114,7 +119,7 @@ def status(runtime: Runtime, state: MasterState, started_s: float, now_s: float)
         "members": [_member(state, name) for name in sorted(state.members)] if running else [],
         "plan": next((change_entry(p, completed_s, now_s) for p in live if p.phase is not Phase.QUEUED), None),
         "queued": [change_entry(p, completed_s, now_s) for p in live if p.phase is Phase.QUEUED],
-        "changes": [change_entry(p, completed_s, now_s) for p in state.plans.values() if p.ended],
+        "changes": [change_entry(p, completed_s, now_s) for p in recent if p.ended],
         "loss": history[-1].loss if history else None,
         "metrics": metrics_of(runtime, evaluated) if evaluated else {},
         "iteration_s": round(progress.iteration_s, 6),

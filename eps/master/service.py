@@ -97,4 +97,4 @@ class JobMasterService(JobMasterServicer):
                 after = entries[-1]["clock"]
             if ended:
                 return
-            self._master.wait_for_change(WATCH_INTERVAL_S)
+            self._master.wait_for_change(after, WATCH_INTERVAL_S)

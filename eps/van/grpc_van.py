@@ -124,11 +124,13 @@ class GrpcConnection:
             logger.warning("%s sent what is not a frame: %s", self._address, frame_error)
             error = frame_error
             self._call.cancel()
-        self._pending.fail_all(str(error))
-        self._outbox.close()
-        if not self._greeted.is_set():
-            self._refusal = error
-            self._greeted.set()
+        finally:
+            # Also where memory ran out: whoever waits for a reply must not wait for a thread that is gone.
+            self._pending.fail_all(str(error))
+            self._outbox.close()
+            if not self._greeted.is_set():
+                self._refusal = error
+                self._greeted.set()
 
     def _take(self, received: Received) -> None:
         kind, request_id, message = received

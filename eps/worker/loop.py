@@ -51,6 +51,8 @@ class TrainingLoop:
         self._active: ActiveSet | None = None
         self._exchanges = Exchanges(van, self._keys_of, self._on_refused, runtime.spec.exchange_timeout_s)
         self._connected_version = 0
+        #: Partition -> its clock as last received (EPS Fig. 1b step 3).
+        self._partition_clocks: dict[int, int] = {}
         #: Plan -> first clock under its membership.
         self._commit_clocks: dict[int, int] = {}
         self._releases: list[int] = []
@@ -144,6 +146,15 @@ class TrainingLoop:
             # Nobody will ask the members that left for anything any more.
             self._connected_version = newest.version
             self._exchanges.keep(newest.addresses.values())
+            logger.info(
+                "W[%s] v=%d from clock %d: server list %s, worker list %s, clock list %s",
+                self.state.name,
+                newest.version,
+                newest.from_clock,
+                {entry.name: entry.holds for entry in newest.server_list()},
+                {entry.name: entry.holds for entry in newest.worker_list()},
+                self.state.clock_list(self._partition_clocks),
+            )
         if self._active is None or tuple(self._active.splits) != work.splits:
             self._active = ActiveSet(self._runtime, {s: self._datasets.activate(s) for s in work.splits})
             self._datasets.keep_active(self.needed())
@@ -215,6 +226,7 @@ class TrainingLoop:
             return [] if answer.accepted else rest(answer.partition, answer.have)
 
         def pulled(answer: PullAnswer) -> None:
+            self._partition_clocks[answer.partition] = answer.clock
             a, b = active.bounds[answer.partition], active.bounds[answer.partition + 1]
             into.values[a:b] = answer.values
             if len(into.exponents):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from eps.core.membership import Membership
 from eps.core.tables import PartitionTable, SplitTable
 from eps.core.types import Address
 from eps.errors import EpsError, ProtocolError
+from eps.master_link import wait_for
 from eps.ml.grid import GROWTH_BITS
 from eps.rpc.exchange import (
     PullAnswer,
@@ -60,7 +62,7 @@ class Rig:
     def __init__(self, runtime: Runtime) -> None:
         self.runtime = runtime
         self.reports: list[m.Report] = []
-        van = InProcessVan()
+        self.van = van = InProcessVan()
         self.shell = ServerShell(runtime, "server-1", van, self.reports.append)
         self.listener = van.listen(self.shell.handle)
         self.connection: Connection = van.connect(self.listener.address)
@@ -206,3 +208,37 @@ def test_message_that_is_no_request_gets_an_error(rig: Rig, header: bytes) -> No
     with pytest.raises(EpsError):
         rig.connection.request(Message(header)).result(TIMEOUT_S)
     rig.train_first_clock()
+
+
+def test_sum_that_is_not_used_ends_the_wait_of_the_pull_beside_it(rig: Rig) -> None:
+    rig.exchange([rig.push(0, -1, 0, rig.no_sum())])
+    start, stop = rig.runtime.ranges[0]
+    both = PushPart(0, -1, (0, 1), 20, rig.no_sum(), np.ones(rig.runtime.grid.num_blocks(stop - start), np.float32))
+    # The pull waits for clock 0, which waits for what the worker sends only when it has the answer to the push.
+    pushes, pulls = rig.exchange([both], [PullPart(0, 0)])
+    assert pushes[0].have == (0,) and not pushes[0].accepted
+    assert pulls[0].refusal is not None and pulls[0].refusal.retry
+    rig.exchange([rig.push(0, -1, 1, rig.no_sum())])
+    assert rig.exchange(pulls=[PullPart(0, 0)])[1][0].refusal is None
+
+
+def test_transfer_to_somebody_who_is_not_there_is_reported(rig: Rig) -> None:
+    target = m.Target(0, "server-2", Address("localhost", 1))
+    rig.shell.on_order(m.UpdateLists(7, (m.Newcomer("server-2", target.address),)))
+    rig.shell.on_order(m.SendPartitions(7, (target,)))
+    wait_for(lambda: any(isinstance(r, m.TransferFailed) for r in rig.reports), TIMEOUT_S, "the report of a failure")
+    rig.train_first_clock()
+
+
+def test_follower_that_does_not_answer_holds_up_no_order(rig: Rig) -> None:
+    asked = threading.Event()
+    van = rig.van
+    # It takes a message and never answers.
+    silent = van.listen(lambda message, reply: asked.set())
+    rig.shell.on_order(m.UpdateLists(7, (m.Newcomer("server-2", silent.address),)))
+    rig.shell.on_order(m.SendPartitions(7, (m.Target(0, "server-2", silent.address),)))
+    assert asked.wait(TIMEOUT_S)
+    rig.train_first_clock()
+    rig.shell.on_order(m.AbortPlan(7))
+    assert rig.exchange(pulls=[PullPart(0, 1)])[1][0].clock == 1
+    silent.close()
