@@ -242,6 +242,14 @@ class Exchanges:
             self._connections.pop(address).close()
         self._known = {name for name in self._known if name[0] in wanted}
 
+    def connect(self, membership: Membership) -> None:
+        """Connect to every server, so that the first exchange need not; who does not answer is tried again there."""
+        for server in membership.servers:
+            try:
+                self._connection(membership.addresses[server])
+            except EpsError as error:
+                logger.info("%s is not reachable yet: %s", server, error)
+
     def stop(self) -> None:
         """Make a wait that is under way end."""
         self._stopped = True

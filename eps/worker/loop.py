@@ -49,6 +49,7 @@ class TrainingLoop:
         self._changed = threading.Condition()
         self._stopped = False
         self._active: ActiveSet | None = None
+        self._warm = False
         self._exchanges = Exchanges(van, self._keys_of, self._on_refused, runtime.spec.exchange_timeout_s)
         self._connected_version = 0
         #: Partition -> its clock as last received (EPS Fig. 1b step 3).
@@ -109,10 +110,36 @@ class TrainingLoop:
             self._changed.notify_all()
         self._exchanges.stop()
 
+    # ---- a thread of the data plane
+
+    def warm_up(self, split: int) -> None:
+        """Compute something for nothing, once, in a worker that is being added.
+
+        The commit waits for it, training does not.  Memory and code are warm then at the first clock, where everybody
+        would wait: memory that the system must find first can take longer than an iteration of a large model.
+        """
+        with self._changed:
+            if self._warm or self.state.memberships:
+                return
+            self._warm = True
+        active = ActiveSet(self._runtime, {split: self._datasets.activate(split)})
+        # With what computing takes, as much as an iteration has: parameters, those of the next clock, what is received.
+        held = [self._empty_parameters(active) for _ in range(3)]
+        for parameters in held:
+            parameters.values.fill(0.0)
+            # So large that everything is on the grid, as it usually is.
+            parameters.exponents.fill(60)
+        try:
+            compute(self._runtime, active, held[0], 0)
+        except Exception as error:
+            # A user's model may not like parameters that are all zero; what matters shows at the first clock.
+            logger.info("while warming up: %s", error)
+
     # ---- the loop's thread
 
     def run(self) -> None:
         """Compute until nothing is owed or the worker is told to stop."""
+        self._connect()
         while True:
             work = self._next_work()
             if work is None:
@@ -123,6 +150,14 @@ class TrainingLoop:
                 self._finish(work, measure(self._runtime, active, parameters))
             else:
                 self._train(work, active, parameters)
+
+    def _connect(self) -> None:
+        """Connect to the servers as soon as they are known; the clocks before the first one may still run."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._stopped or bool(self.state.memberships), HORIZON_DEADLINE_S)
+            membership = self.state.newest if self.state.memberships else None
+        if membership is not None:
+            self._exchanges.connect(membership)
 
     def _next_work(self) -> Work | None:
         """Wait until a clock may be computed; None when nothing is owed any more."""

@@ -173,6 +173,8 @@ class Worker:
         size_bytes, checksum = self._datasets.receive(copy.plan_id, copy.split, message.arrays[0].data)
         # It is to be active soon: read it now, so that the first clock does not wait for the disk.
         self._datasets.activate(copy.split)
+        assert self._loop is not None
+        self._loop.warm_up(copy.split)
         self._session.report(m.SplitReceived(self.name, copy.plan_id, copy.split, size_bytes, checksum))
         reply.send(Message(simple("done")))
 
