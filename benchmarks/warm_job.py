@@ -1,0 +1,173 @@
+"""Jobs whose job master waits, imported and forked, for a word of the benchmark.
+
+A stop-and-restart is then not charged for starting Python: its containers come from a warm pool, as those of a change
+of size do.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from eps.config import JobSpec
+from eps.data.cut import prepare
+from eps.data.dataset import DatasetInfo
+from eps.errors import DeadlineError, ResourceError
+from eps.export import read_model
+from eps.launch import data_settings
+from eps.runtime import DataShape, Runtime, settled
+from eps.server.initial import INIT_FILE
+from eps.storage.jobdir import JobDir, cache_dir, create_job_dir
+from eps.supervisor.context import MASTER, ContainerContext
+from eps.supervisor.start import start_supervisor
+
+ENTRY_POINT = "benchmarks.warm_job:run_when_told"
+_GO_FIFO = "go"
+_STARTED_FILE = "started.json"
+WARM_DEADLINE_S = 60.0
+SAMPLE_S = 0.25
+
+
+def run_when_told(context: ContainerContext) -> int:
+    """Entry point of the job master's process: wait for the word, note the time, be the job master."""
+    from eps.master.main import run
+
+    with open(context.job_dir / _GO_FIFO, "rb") as go:
+        go.read(1)
+    (context.job_dir / _STARTED_FILE).write_text(json.dumps({"monotonic_s": time.monotonic()}))
+    return run(context)
+
+
+class WarmJob:
+    """One job, from its warm job master to its report.
+
+    Parameters
+    ----------
+    name : str
+        Under ``EPS_HOME``, which the caller has set.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.job_dir, lock = create_job_dir(name)
+        os.mkfifo(self.job_dir.path / _GO_FIFO)
+        with lock:
+            self._handle = start_supervisor(self.job_dir.path, tied=True, lock=lock, entry_points={MASTER: ENTRY_POINT})
+        self._go_fd = self._wait_until_warm()
+        self._memory = _MemorySampler(self._handle.pid)
+
+    def _wait_until_warm(self) -> int:
+        deadline = time.monotonic() + WARM_DEADLINE_S
+        while time.monotonic() < deadline:
+            if self._handle.poll() is not None:
+                raise ResourceError(f"the supervisor of {self.job_dir.name} ended before its job began")
+            try:
+                # Succeeds once the job master has opened the other end.
+                return os.open(self.job_dir.path / _GO_FIFO, os.O_WRONLY | os.O_NONBLOCK)
+            except OSError as error:
+                if error.errno != errno.ENXIO:
+                    raise
+            time.sleep(0.01)
+        raise DeadlineError(f"the job master of {self.job_dir.name} was not warm within {WARM_DEADLINE_S:g} s")
+
+    def go(self, settings: Mapping[str, Any], init: Path | None = None) -> None:
+        """Say what to train, from which exported model, and begin."""
+        spec = JobSpec.from_dict({**settings, "init": str(init) if init else ""})
+        runtime = make_runtime(self.job_dir, spec)
+        if init is not None:
+            start = runtime.key_space.pack(read_model(init).tensors)
+            np.save(self.job_dir.path / INIT_FILE, start)
+        self.job_dir.job_json.write_text(runtime.to_json())
+        os.write(self._go_fd, b"g")
+        os.close(self._go_fd)
+
+    def wait(self, timeout_s: float) -> dict[str, Any]:
+        """Return the report of the job once all its processes have ended.
+
+        Raises
+        ------
+        ResourceError
+            The job failed.
+        """
+        code = self._handle.wait(timeout_s)
+        if code != 0:
+            ended = self.job_dir.ended() or {}
+            raise ResourceError(f"job {self.job_dir.name} failed with exit code {code}: {ended.get('reason', '')}")
+        report: dict[str, Any] = json.loads(self.job_dir.report.read_text(encoding="utf-8"))
+        return report
+
+    @property
+    def started_s(self) -> float:
+        """When the job master began, on the monotonic clock of the machine; times of the report count from it."""
+        values = json.loads((self.job_dir.path / _STARTED_FILE).read_text(encoding="utf-8"))
+        return float(values["monotonic_s"])
+
+    @property
+    def peak_memory_bytes(self) -> int:
+        """Largest sum of the private memory of the job's processes that was seen."""
+        return self._memory.peak_bytes
+
+    def close(self) -> None:
+        """End the job if it still runs."""
+        self._memory.stop()
+        self._handle.close()
+
+
+def prepare_data(spec: JobSpec) -> DatasetInfo:
+    """Return the job's data set, cut into splits."""
+    return prepare(data_settings(spec), None, cache_dir())
+
+
+def make_runtime(job_dir: JobDir, spec: JobSpec) -> Runtime:
+    """Return what the processes of a job are told."""
+    info = prepare_data(spec)
+    shape = DataShape(
+        num_features=info.num_features,
+        num_outputs=len(info.classes) or 1,
+        split_rows=info.split_rows,
+        sparse=info.is_sparse,
+        test_rows=info.num_test_rows,
+        split_checksums=info.split_checksums,
+    )
+    spec = settled(spec, shape.num_features, shape.num_outputs)
+    return Runtime(job_dir.name, spec, shape, info.directory, job_dir.path)
+
+
+class _MemorySampler:
+    """Looks every :data:`SAMPLE_S` at the anonymous memory of a supervisor's children."""
+
+    def __init__(self, parent_pid: int) -> None:
+        self._parent_pid = parent_pid
+        self.peak_bytes = 0
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="memory", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        children = Path(f"/proc/{self._parent_pid}/task/{self._parent_pid}/children")
+        while not self._stopped.wait(SAMPLE_S):
+            try:
+                pids = children.read_text(encoding="ascii").split()
+            except OSError:
+                return
+            self.peak_bytes = max(self.peak_bytes, sum(_anonymous_bytes(pid) for pid in pids))
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self._thread.join(5.0)
+
+
+def _anonymous_bytes(pid: str) -> int:
+    try:
+        text = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
+    except OSError:
+        return 0
+    line = next((line for line in text.splitlines() if line.startswith("RssAnon:")), "RssAnon: 0 kB")
+    return int(line.split()[1]) * 1024
