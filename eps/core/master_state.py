@@ -18,6 +18,7 @@ from eps.core import events as e
 from eps.core import messages as m
 from eps.core.changes import Roster, after_plans, resolve
 from eps.core.events import ENDED_STATES, Command, JobState
+from eps.core.invariants import check_master
 from eps.core.membership import Membership
 from eps.core.plan_driver import PlanDriver, plan_transfer
 from eps.core.progress import ClockProgress
@@ -29,6 +30,8 @@ from eps.errors import EpsError, JobFinishedError, PlanError, TransferError
 
 #: Orders that are not acknowledged are sent again after this long.
 RESEND_S = 1.0
+#: A job has failed if one of its first members was started and has not registered after this long.
+START_PATIENCE_S = 300.0
 
 
 @dataclass
@@ -41,6 +44,11 @@ class MemberRecord:
     address: Address | None = None
     pid: int = 0
     launched: bool = False
+
+    @property
+    def silent(self) -> bool:
+        """True if its process was started and has not registered."""
+        return self.launched and self.address is None
 
 
 class MasterState:
@@ -97,7 +105,7 @@ class MasterState:
         self._next_container = 1
         self._initial = [member_name(Role.WORKER, i + 1) for i in range(num_workers)]
         self._initial += [member_name(Role.SERVER, i + 1) for i in range(num_servers)]
-        self._resend_at_s = 0.0
+        self._resend_at_s = self._started_s = 0.0
         self._out: list[Command] = []
         self._now_s = 0.0
 
@@ -106,6 +114,7 @@ class MasterState:
     def start(self, now_s: float) -> list[Command]:
         """Ask for the first containers."""
         self._out, self._now_s = [], now_s
+        self._started_s = now_s
         workers, servers = self._counted(Role.WORKER), self._counted(Role.SERVER)
         self._journal({"kind": "started", "workers": workers, "servers": servers}, sync=True)
         for name in self._initial:
@@ -161,8 +170,11 @@ class MasterState:
 
     def _on_granted(self, container_id: str) -> None:
         record = self._by_container.get(container_id)
-        if record is not None and self.driver is not None and record.name in self.driver.plan.added:
+        if record is None or self.driver is None or record.name not in self.driver.plan.added:
+            return
+        if record.name not in self.driver.granted:
             self.driver.granted.add(record.name)
+            self.driver.granted_s = self._now_s
 
     def _on_launched(self, event: e.ContainerLaunched) -> None:
         record = self._by_container.get(event.container_id)
@@ -236,7 +248,7 @@ class MasterState:
             case m.MemberFailed(name, kind, message):
                 if self.driver is not None and name in self.driver.plan.added and self.driver.plan.undecided:
                     self._abort(self.driver.plan, f"{name}: {kind}: {message}")
-                elif name in self.members:
+                elif name in self.members and not self._is_drained(name):
                     self._end(JobState.FAILED, f"{name}: {message}")
                 return
             case m.TransferFailed(name, plan_id, message):
@@ -257,6 +269,10 @@ class MasterState:
             for name in self.driver.ending():
                 if name not in ending:
                     self._send(name, m.Shutdown("removed from the job"))
+
+    def _is_drained(self, name: MemberId) -> bool:
+        """Whether a member that leaves has released everything, so that nothing of it is needed any more."""
+        return self.driver is not None and name in self.driver.plan.removed and name in self.driver.released
 
     def _on_transfer_failed(self, plan_id: int, reason: str) -> None:
         driver = self.driver
@@ -518,6 +534,10 @@ class MasterState:
             overdue = self.driver.overdue(self._now_s, shrink, last)
             if overdue:
                 self._abort(self.driver.plan, overdue)
+        late = [n for n in self._initial if self.membership is None and self.members[n].silent]
+        if late and self._now_s - self._started_s >= START_PATIENCE_S:
+            self._end(JobState.FAILED, f"{late[0]} did not register within {START_PATIENCE_S:g} s")
+            return
         if self._now_s < self._resend_at_s:
             return
         self._resend_at_s = self._now_s + RESEND_S
@@ -572,21 +592,5 @@ class MasterState:
         self._out.append(e.Journal({**record, "at_s": round(self._now_s, 6)}, sync))
 
     def validate(self) -> None:
-        """Assert what must always be true (design section 3)."""
-        if self.membership is None:
-            return
-        self.membership.validate()
-        assert [v.version for v in self.memberships] == list(range(1, len(self.memberships) + 1))
-        clocks = [v.from_clock for v in self.memberships]
-        # Equal where a plan committed before any worker was granted the clock of the plan before: then the later holds.
-        assert clocks == sorted(clocks), clocks
-        assert self.memberships[-1] is self.membership
-        assert self.membership.from_clock <= max(self.horizon + 1, self.settings.first_clock)
-        assert self.horizon <= self.settings.iterations
-        if self.undecided and self.state is JobState.RUNNING:
-            assert self.horizon <= max(self.settings.first_clock, self.settings.iterations - 2), self.horizon
-        assert max(self.membership.balance()) <= 1, "loads are within one of each other"
-        live = [p for p in self.plans.values() if p.phase not in (*ENDED, Phase.QUEUED)]
-        assert len(live) <= 1, "one plan changes the job at a time"
-        if self.state not in ENDED_STATES:
-            assert set(self.membership.members) <= set(self.members), "a member has a container"
+        """Assert what must always be true (design section 3); see :mod:`eps.core.invariants`."""
+        check_master(self)

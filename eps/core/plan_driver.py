@@ -48,6 +48,8 @@ class PlanDriver:
     newcomers: dict[MemberId, Address] = field(default_factory=dict)
     #: Added members that have been given a container.
     granted: set[MemberId] = field(default_factory=set)
+    #: When the last of them was given its own.
+    granted_s: float = 0.0
     #: Added members whose container is up (barrier 1 of an addition).
     launched: set[MemberId] = field(default_factory=set)
     lists_updated: set[MemberId] = field(default_factory=set)
@@ -138,11 +140,10 @@ class PlanDriver:
         """
         if self.plan.phase is not Phase.PROPOSED:
             return ""
-        waited_s = now_s - self.plan.reached_s[Phase.PROPOSED]
         if self.granted == set(self.plan.added):
-            late = waited_s >= REGISTRATION_PATIENCE_S and self.missing()
+            late = now_s - self.granted_s >= REGISTRATION_PATIENCE_S and self.missing()
             return f"waited {REGISTRATION_PATIENCE_S:g} s for {self.missing()[0]}" if late else ""
-        if waited_s < GROWTH_PATIENCE_S:
+        if now_s - self.plan.reached_s[Phase.PROPOSED] < GROWTH_PATIENCE_S:
             return ""
         if shrink:
             return f"still waiting for containers when {shrink} was asked"

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from eps.core.types import Address
-from eps.errors import DeadlineError, EpsError
+from eps.errors import DeadlineError, EpsError, PeerUnavailableError
 from eps.van.api import Message
 from eps.van.peers import Peers
 
@@ -18,6 +18,9 @@ logger = logging.getLogger(__name__)
 #: Bytes that may wait for a follower; beyond it, workers wait: a slow follower slows training and never fills memory.
 MOST_WAITING_BYTES = 256 << 20
 SEND_TIMEOUT_S = 120.0
+#: Times that a message is sent before its follower is given up.
+ATTEMPTS = 4
+RECONNECT_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,17 +79,36 @@ class FollowerStream:
                 if self._stopped:
                     return
                 item = self._waiting[0]
-            try:
-                self._peers.to(self._address).request(item.make()).result(SEND_TIMEOUT_S)
-                item.done()
-            except (EpsError, TimeoutError) as error:
-                self._fail(error if isinstance(error, EpsError) else DeadlineError(f"{self._address}: no answer"))
+            error = self._send(item)
+            if error is not None:
+                self._fail(error)
                 return
+            item.done()
             with self._changed:
                 if self._waiting:
                     self._waiting.popleft()
                     self._waiting_bytes -= item.size_bytes
                 self._changed.notify_all()
+
+    def _send(self, item: _Item) -> EpsError | None:
+        """Send the first of what waits; a connection that broke is made again (what arrives twice is dropped there)."""
+        message = item.make()
+        for attempt in range(ATTEMPTS):
+            try:
+                self._peers.to(self._address).request(message).result(SEND_TIMEOUT_S)
+                return None
+            except PeerUnavailableError as error:
+                if attempt + 1 == ATTEMPTS:
+                    return error
+                logger.info("the connection to %s broke: %s", self._address, error)
+            except EpsError as error:
+                return error
+            except TimeoutError:
+                return DeadlineError(f"{self._address} did not answer within {SEND_TIMEOUT_S:g} s")
+            with self._changed:
+                if self._changed.wait_for(lambda: self._stopped, RECONNECT_S):
+                    break
+        return PeerUnavailableError(f"sending to {self._address} was stopped")
 
     def _fail(self, error: EpsError) -> None:
         with self._changed:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import queue
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
@@ -34,6 +35,8 @@ PartT = TypeVar("PartT", PushPart, PullPart)
 #: A part that no membership can place is given up after this long.
 ROUTING_DEADLINE_S = 30.0
 RETRY_S = 0.02
+#: Refusals further apart than this have nothing to do with each other.
+CALM_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,6 +46,20 @@ class _Sent:
     server: MemberId
     pushes: tuple[PushPart, ...]
     pulls: tuple[PullPart, ...]
+
+
+@dataclass
+class _Trouble:
+    """Since when parts have been refused or unreachable without a break."""
+
+    since_s: float | None = None
+    _last_s: float = 0.0
+
+    def met(self, now_s: float) -> None:
+        """Note that a part was refused or could not be sent."""
+        if self.since_s is None or now_s - self._last_s > CALM_S:
+            self.since_s = now_s
+        self._last_s = now_s
 
 
 class Exchanges:
@@ -104,14 +121,15 @@ class Exchanges:
         again: list[PushPart | PullPart] = [*pushes, *pulls]
         under_way: list[_Sent] = []
         started_s = retry_s = time.monotonic()
-        stuck_s: float | None = None
+        trouble = _Trouble()
         while again or under_way:
             now_s = time.monotonic()
             if again and now_s >= retry_s:
                 again = self._send(again, route, answers, under_way)
                 if again:
-                    retry_s, stuck_s = now_s + RETRY_S, stuck_s or now_s
-            self._check_deadlines(now_s, started_s, stuck_s, again, under_way)
+                    retry_s = now_s + RETRY_S
+                    trouble.met(now_s)
+            self._check_deadlines(now_s, started_s, trouble.since_s, again, under_way)
             try:
                 sent, future = answers.get(timeout=RETRY_S if again else 1.0)
             except queue.Empty:
@@ -122,9 +140,8 @@ class Exchanges:
             if refused:
                 # The membership that places them is on its way.
                 now_s = time.monotonic()
-                retry_s, stuck_s = now_s + RETRY_S, stuck_s or now_s
-            elif not again:
-                stuck_s = None
+                retry_s = now_s + RETRY_S
+                trouble.met(now_s)
 
     def _check_deadlines(
         self,
@@ -152,15 +169,18 @@ class Exchanges:
         under_way: list[_Sent],
     ) -> list[PushPart | PullPart]:
         """Group parts by owner and send them; return those whose owner cannot be reached now."""
-        groups: dict[MemberId, list[PushPart | PullPart]] = {}
+        # Of one partition a message has one push and one pull at most; what is more goes into further messages.
+        groups: dict[tuple[MemberId, int], list[PushPart | PullPart]] = {}
         addresses: dict[MemberId, Address] = {}
+        counted: Counter[tuple[type, int]] = Counter()
         for part in parts:
             membership = route(part)
             owner = membership.partitions.owners[part.partition]
             addresses[owner] = membership.addresses[owner]
-            groups.setdefault(owner, []).append(part)
+            groups.setdefault((owner, counted[type(part), part.partition]), []).append(part)
+            counted[type(part), part.partition] += 1
         failed: list[PushPart | PullPart] = []
-        for server, group in groups.items():
+        for (server, _), group in groups.items():
             address = addresses[server]
             pushes = [self._attach(p, address) for p in group if isinstance(p, PushPart)]
             pulls = [self._attach(p, address) for p in group if isinstance(p, PullPart)]

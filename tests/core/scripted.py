@@ -129,8 +129,10 @@ class ScriptedMaster:
             if driver.role is Role.SERVER:
                 self.report(m.PartitionSent(move.source, driver.plan.plan_id, move.item, 100, "sum"))
                 self.report(m.PartitionCaughtUp(move.target, driver.plan.plan_id, move.item, "sum"))
-            elif move.sends_bytes:
-                self.report(m.SplitReceived(move.target, driver.plan.plan_id, move.item, 100, "sum"))
+            else:
+                # A copy that is there is only read.
+                size_bytes = 100 if move.sends_bytes else 0
+                self.report(m.SplitReceived(move.target, driver.plan.plan_id, move.item, size_bytes, "sum"))
 
     def acknowledge_membership(self) -> None:
         driver = self.driver

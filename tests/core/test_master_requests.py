@@ -6,7 +6,7 @@ import pytest
 
 from eps.core import events as e
 from eps.core import messages as m
-from eps.core.master_state import GROWTH_PATIENCE_S
+from eps.core.plan_driver import GROWTH_PATIENCE_S, REGISTRATION_PATIENCE_S
 from eps.core.reconfig import Change, Operation, Phase
 from eps.core.settings import Trigger
 from eps.errors import UnknownMemberError
@@ -29,6 +29,17 @@ def test_same_request_gets_the_same_answer_and_one_plan() -> None:
     again = master.request(ADD_WORKER, request_id="r")
 
     assert first == again
+    assert list(master.state.plans) == [1]
+
+
+def test_request_id_that_asked_for_another_change_is_refused_and_keeps_its_first_answer() -> None:
+    master = running()
+    first = master.request(ADD_WORKER, request_id="r")
+
+    other = master.request(REMOVE_WORKER, request_id="r")
+
+    assert str(refusal(other)) == "request id 'r' asked for add-workers=1, not for remove-workers=1"
+    assert master.request(ADD_WORKER, request_id="r") == first
     assert list(master.state.plans) == [1]
 
 
@@ -234,6 +245,40 @@ def test_removal_waits_for_an_addition_that_has_its_containers() -> None:
     assert (growth.phase, shrink.phase) == (Phase.PROPOSED, Phase.QUEUED)
 
 
+def test_newcomer_that_has_its_container_and_does_not_register_aborts_its_plan() -> None:
+    master = running()
+    plan = master.ask(Change(Operation.ADD_WORKERS, 2))
+    master.register("worker-4")
+    master.step(e.ContainerGranted(master.container_of("worker-5")))
+
+    master.tick(REGISTRATION_PATIENCE_S - 1.0)
+    waiting = plan.phase
+    master.tick(1.0)
+
+    assert waiting is Phase.PROPOSED
+    assert (plan.phase, plan.reason) == (Phase.ABORTED, "waited 60 s for worker-5 to register")
+    assert e.ReleaseContainer(master.container_of("worker-5")) in master.last
+    assert {to for to, _ in master.sent(m.Shutdown)} == {"worker-4"}, "worker-5 has no session to hear it"
+
+
+def test_newcomer_has_its_time_to_register_from_when_it_got_its_container() -> None:
+    """Found in review: a growth may have waited for containers for longer than that."""
+    master = running()
+    plan = master.ask(Change(Operation.ADD_WORKERS, 2))
+    master.launch("worker-4")
+    master.tick(10 * REGISTRATION_PATIENCE_S)
+
+    master.launch("worker-5")
+    master.tick(REGISTRATION_PATIENCE_S - 1.0)
+    waiting = plan.phase
+    # Told again what is known: nothing begins anew.
+    master.launch("worker-5")
+    master.tick(1.0)
+
+    assert waiting is Phase.PROPOSED
+    assert plan.reason == "waited 60 s for worker-4 to register"
+
+
 def test_removal_waits_for_an_addition_whose_processes_start_slowly() -> None:
     master = running()
     growth, shrink = master.ask(Change(Operation.ADD_WORKERS, 2)), master.ask(REMOVE_WORKER)
@@ -253,6 +298,48 @@ def test_addition_waits_behind_an_addition_that_waits_for_containers() -> None:
     master.tick(10 * GROWTH_PATIENCE_S)
 
     assert (first.phase, second.phase) == (Phase.PROPOSED, Phase.QUEUED)
+
+
+def test_addition_without_containers_does_not_hold_the_last_iteration_for_ever() -> None:
+    master = running(iterations=4)
+    plan = master.ask(Change(Operation.ADD_WORKERS, 2))
+    master.launch("worker-4")
+    for clock in range(2):
+        master.clock(clock)
+    master.tick(10 * GROWTH_PATIENCE_S)
+    early = plan.phase, master.state.horizon
+    master.clock(2)
+
+    master.tick()
+
+    assert early == (Phase.PROPOSED, 2)
+    assert (plan.phase, plan.reason) == (
+        Phase.ABORTED,
+        "still waiting for containers when the last iteration was due",
+    )
+    assert master.state.horizon == 4
+
+
+def test_addition_that_has_its_containers_holds_the_last_iteration() -> None:
+    master = running(iterations=4)
+    plan = master.ask(ADD_WORKER)
+    master.launch("worker-4")
+    for clock in range(3):
+        master.clock(clock)
+
+    master.tick(REGISTRATION_PATIENCE_S - 1.0)
+
+    assert (plan.phase, master.state.horizon) == (Phase.PROPOSED, 2)
+
+
+def test_addition_that_was_asked_a_moment_ago_holds_the_last_iteration() -> None:
+    master = running(iterations=4, triggers=(Trigger(3, ADD_WORKER),))
+    for clock in range(3):
+        master.clock(clock)
+
+    master.tick(GROWTH_PATIENCE_S / 2)
+
+    assert master.state.plans[1].phase is Phase.PROPOSED
 
 
 def test_container_that_comes_after_its_plan_was_aborted_is_released() -> None:

@@ -1,5 +1,8 @@
 """A network and a clock for tests: one thread, virtual time, every fault drawn from one seed.
 
+Two ways to send: :meth:`FakeNetwork.send` loses, repeats and reorders; a :class:`Line` is what a transport gives, in
+order and complete until it is cut.
+
 Source: design section 4 ("every message is idempotent"); style section 14 (FakeNetwork).
 """
 
@@ -8,6 +11,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import inf
 from random import Random
 
 
@@ -48,8 +52,12 @@ class FakeNetwork:
 
     def after(self, delay_s: float, action: Callable[[], None]) -> None:
         """Run ``action`` once, ``delay_s`` from now; nothing disturbs it."""
+        self.at(self.now_s + delay_s, action)
+
+    def at(self, time_s: float, action: Callable[[], None]) -> None:
+        """Run ``action`` once at ``time_s``; what is due at the same time runs in the order of the calls."""
         self._count += 1
-        heapq.heappush(self._queue, (self.now_s + delay_s, self._count, action))
+        heapq.heappush(self._queue, (time_s, self._count, action))
 
     def send(self, deliver: Callable[[], None]) -> None:
         """Run ``deliver`` later: once, twice or never."""
@@ -57,12 +65,13 @@ class FakeNetwork:
         if fate < faults.drop:
             self.dropped += 1
             return
-        self.after(self._delay_s(), deliver)
+        self.after(self.delay_s(), deliver)
         if fate > 1.0 - faults.duplicate:
             self.duplicated += 1
-            self.after(self._delay_s(), deliver)
+            self.after(self.delay_s(), deliver)
 
-    def _delay_s(self) -> float:
+    def delay_s(self) -> float:
+        """Return how long one message takes."""
         faults = self._faults
         delay_s = self._random.uniform(faults.shortest_s, faults.longest_s)
         return 10.0 * delay_s if self._random.random() < faults.late else delay_s
@@ -75,3 +84,37 @@ class FakeNetwork:
             self.now_s, _, action = heapq.heappop(self._queue)
             action()
         return True
+
+
+class Line:
+    """One direction of a connection: everything arrives, in order, each message after a delay of its own.
+
+    Messages of different lines overtake each other.
+
+    Parameters
+    ----------
+    net : FakeNetwork
+    slowness : float
+        Delays are this many times those of the network.
+    """
+
+    def __init__(self, net: FakeNetwork, slowness: float = 1.0) -> None:
+        self._net = net
+        self._slowness = slowness
+        self._last_s = 0.0
+        self._cut_s = inf
+
+    def send(self, deliver: Callable[[], None]) -> None:
+        """Run ``deliver`` once everything that was sent before has arrived; never, where the line is cut before."""
+        arrives_s = self._last_s = max(self._last_s, self._net.now_s + self._slowness * self._net.delay_s())
+
+        def arrive() -> None:
+            if arrives_s <= self._cut_s:
+                deliver()
+
+        self._net.at(arrives_s, arrive)
+
+    def cut(self, share: float = 0.0) -> None:
+        """Lose what is on its way, but for about ``share`` of it: a receiver works off what it has already got."""
+        left_s = max(0.0, self._last_s - self._net.now_s)
+        self._cut_s = min(self._cut_s, self._net.now_s + share * left_s)

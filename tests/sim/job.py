@@ -1,5 +1,8 @@
 """A whole job in one thread: the master's, the servers' and the workers' states over a network that misbehaves.
 
+There are two networks, each with processes that suit it: :mod:`tests.sim.faithful` plays the real shells on connections
+that break, :mod:`tests.sim.hostile` loses and repeats every message.
+
 Source: EPS §3; design sections 3 to 7; style section 14.
 """
 
@@ -11,22 +14,23 @@ from dataclasses import dataclass
 from random import Random
 
 from eps.core import events as e
-from eps.core import messages as m
 from eps.core.events import ENDED_STATES, JobState
 from eps.core.master_state import MasterState
 from eps.core.reconfig import Change, Phase, Plan
 from eps.core.settings import CoreSettings, Trigger
 from eps.core.types import Address, MemberId, Role
 from eps.core.worker_state import Work
-from tests.fakes.network import FakeNetwork, Faults
+from tests.fakes.network import FakeNetwork, Faults, Line
+from tests.sim.faithful import Breaks, FaithfulServer, FaithfulWorker
+from tests.sim.hostile import HostileServer, HostileWorker
 from tests.sim.process import SimProcess
 from tests.sim.server import SimServer
-from tests.sim.wire import Request, Vanished, oracle
+from tests.sim.wire import oracle
 from tests.sim.worker import SimWorker
 
 #: Long enough for every message that is still on its way when training ends.
 EXPORT_S = 4.0
-#: Somebody cancels an addition whose containers do not come.
+#: In the hostile mode, somebody cancels an addition whose containers do not come.
 GIVE_UP_S = 4.0
 
 
@@ -40,6 +44,8 @@ class Chaos:
     vanish: float = 0.0
     #: At each event of the master: somebody cancels the plan on its way.
     cancel: float = 0.0
+    #: A process of an addition starts and never registers (faithful mode).
+    mute: float = 0.0
 
 
 CALM = Chaos()
@@ -53,6 +59,11 @@ class SimJob:
     ----------
     seed : int
         Everything random is drawn from it.
+    live_workers : bool
+        As ``eps.worker`` does: report a clock while its push is on its way, ask for the next parameters together with
+        it, and release a plan only beyond its commit clock.  Otherwise one after the other, and at once.
+    breaks : Breaks, optional
+        Given: the faithful mode, where ``faults`` should only delay.  Not given: the hostile mode.
     """
 
     def __init__(
@@ -67,12 +78,13 @@ class SimJob:
         chaos: Chaos = CALM,
         iteration_s: float = 0.05,
         live_workers: bool = True,
+        breaks: Breaks | None = None,
     ) -> None:
         self.seed = seed
         self.settings = settings
-        #: As ``eps.worker`` does: report a clock while its push is on its way, ask for the next parameters together
-        #: with it, and release a plan only beyond its commit clock.  Otherwise one after the other, and at once.
-        self.live_workers = live_workers
+        self.faithful = breaks is not None
+        self.breaks = breaks or Breaks()
+        self.live_workers = live_workers or self.faithful
         self.net = FakeNetwork(seed, faults)
         self.master = MasterState(settings, num_workers, num_servers, triggers)
         self.counted: Counter[str] = Counter()
@@ -84,10 +96,13 @@ class SimJob:
         self._chaos = chaos
         self._iteration_s = iteration_s
         self._first = num_workers + num_servers
+        self._containers = Line(self.net)
         self._at: dict[Address, SimProcess] = {}
         self._named: dict[MemberId, str] = {}
         self._requested: dict[str, Role] = {}
         self._exited: set[str] = set()
+        #: What the job may fail for, if it is heard of after the commit.
+        self.fatal: set[str] = set()
         self._version = 0
         self._story: deque[tuple[float, str, object]] = deque(maxlen=40)
 
@@ -105,17 +120,29 @@ class SimJob:
     def compute_s(self) -> float:
         return self._random.uniform(0.5, 1.5) * self._iteration_s
 
-    def deliver(self, address: Address, request: Request) -> None:
+    def line(self) -> Line:
+        """Return one direction of a new connection; some are slow."""
+        return Line(self.net, self._random.choice((1.0, 1.0, 1.0, 8.0)))
+
+    def share(self) -> float:
+        return self._random.random()
+
+    def registers(self) -> bool:
+        """Return whether a process that starts now will register."""
+        heard = len(self.processes) < self._first or not self.chance(self._chaos.mute)
+        if not heard:
+            self.count("mute")
+        return heard
+
+    def listener(self, address: Address) -> SimProcess | None:
+        """Return the process that listens at an address, if it still does."""
         process = self._at.get(address)
-        if process is not None and process.alive:
-            process.on_request(request)
-        else:
-            self.net.send(lambda: request.sender.on_reply(request.uid, Vanished()))
+        return process if process is not None and process.alive else None
 
     def asking(self, address: Address) -> list[MemberId]:
         """Return the workers that wait for an answer from there."""
-        live = [p for p in self.processes.values() if p.alive and p.role is Role.WORKER]
-        return [p.name for p in live if any(w.address == address for w in p.outgoing.values())]
+        live = [p for p in self.processes.values() if p.alive and p.role is Role.WORKER and p.name]
+        return [p.name for p in live if p.asks(address)]
 
     def on_work(self, worker: MemberId, work: Work) -> None:
         """Every split of a clock is computed once, by the worker that the membership names."""
@@ -126,7 +153,14 @@ class SimJob:
     def on_process_ended(self, container_id: str, reason: str) -> None:
         if container_id not in self._exited:
             self._exited.add(container_id)
-            self.on_event(e.ContainerExited(container_id, reason))
+            self._on_container(e.ContainerExited(container_id, reason))
+
+    def _on_container(self, event: e.Event) -> None:
+        """Let the master hear from the resource manager: in order there, but not with what its members say."""
+        if self.faithful:
+            self._containers.send(lambda: self.on_event(event))
+        else:
+            self.on_event(event)
 
     # ---- the master's shell
 
@@ -151,9 +185,9 @@ class SimJob:
                     self._give_back(container_id)
                 case e.Name(container_id, name):
                     self._named[name] = container_id
-                    self.net.send(lambda c=container_id, n=name: self._name(c, n))
+                    self._tell(container_id, lambda p, n=name: p.on_name(n))
                 case e.Send(to, order):
-                    self.net.send(lambda t=to, o=order: self._deliver_order(t, o))
+                    self._tell(self._named.get(to, ""), lambda p, o=order: p.receive(o))
                 case e.Answer(request_id):
                     self.answers[request_id] = command
                 case e.StartExport():
@@ -165,14 +199,10 @@ class SimJob:
                 case e.Journal():
                     pass
 
-    def _name(self, container_id: str, name: MemberId) -> None:
-        if container_id in self.processes:
-            self.processes[container_id].on_name(name)
-
-    def _deliver_order(self, to: MemberId, order: m.Order) -> None:
-        process = self.processes.get(self._named.get(to, ""))
+    def _tell(self, container_id: str, act: Callable[[SimProcess], None]) -> None:
+        process = self.processes.get(container_id)
         if process is not None:
-            process.receive(order)
+            process.deliver(lambda: act(process))
 
     # ---- containers
 
@@ -188,14 +218,15 @@ class SimJob:
 
     def _granted(self, container_id: str) -> None:
         if container_id not in self._exited:
-            self.on_event(e.ContainerGranted(container_id))
+            self._on_container(e.ContainerGranted(container_id))
 
     def _launch(self, container_id: str) -> None:
         if container_id in self._exited:
             return
         address = Address("sim", len(self._at) + 1)
-        kind = SimWorker if self._requested[container_id] is Role.WORKER else SimServer
-        self.on_event(e.ContainerLaunched(container_id, 1))
+        worker, server = (FaithfulWorker, FaithfulServer) if self.faithful else (HostileWorker, HostileServer)
+        kind: type[SimProcess] = worker if self._requested[container_id] is Role.WORKER else server
+        self._on_container(e.ContainerLaunched(container_id, 1))
         process = kind(self, container_id, address)
         self.processes[container_id] = self._at[address] = process
 
@@ -224,7 +255,8 @@ class SimJob:
         container_id = self._named[name]
         process = self.processes[container_id]
         if plan.undecided and process.alive:
-            process.alive = False
+            process.vanish()
+            self.fatal.add(f"{name} ended unexpectedly: taken away")
             self.on_process_ended(container_id, "taken away")
 
     def process_of(self, name: MemberId) -> SimProcess:
@@ -254,13 +286,18 @@ class SimJob:
         if self.master.state in ENDED_STATES:
             return
         self.on_event(e.Tick())
+        if not self.faithful:
+            self._help()
+        self.net.after(0.25, self._tick)
+
+    def _help(self) -> None:
+        """Let members connect again that never went, and cancel what waits long."""
         if self.master.members and self.chance(0.1):
             self.on_event(e.MemberConnected(self._random.choice(sorted(self.master.members))))
         for plan in list(self.master.plans.values()):
             if plan.phase is Phase.PROPOSED and self.net.now_s - plan.reached_s[Phase.PROPOSED] > GIVE_UP_S:
                 self.count("given up")
                 self.on_event(e.CancelRequested(f"give-up-{plan.plan_id}", plan.plan_id))
-        self.net.after(0.25, self._tick)
 
     def run(self, limit_s: float = 120.0) -> None:
         """Play the job to its end; whatever goes wrong is told with the seed and the last events."""
@@ -279,10 +316,8 @@ class SimJob:
         driver, progress = self.master.driver, self.master.progress
         waits = [] if driver is None else [f"plan {driver.plan.plan_id} {driver.plan.phase}", *driver.missing()]
         waits.append(f"completed {progress.completed}, horizon {self.master.horizon}")
-        for process in self.processes.values():
-            if process.alive and process.outgoing:
-                bodies = sorted({str(w.request.body) for w in process.outgoing.values()})
-                waits.append(f"{process.name} for {', '.join(bodies[:4])}")
+        for address, process in self._at.items():
+            waits += [f"{name} for {process.name}" for name in self.asking(address)]
         return "; ".join(waits)
 
     def story(self) -> str:
@@ -317,6 +352,8 @@ class SimJob:
 
     def _check_finished(self) -> None:
         master, settings = self.master, self.settings
+        if self._excused():
+            return
         assert master.state is JobState.FINISHED, f"{master.state}: {master.reason}"
         for plan in master.plans.values():
             assert plan.ended, f"plan {plan.plan_id} is still {plan.phase}"
@@ -328,6 +365,14 @@ class SimJob:
         self._check_memberships()
         self._check_servers()
         assert set(self._requested) == self._exited
+
+    def _excused(self) -> bool:
+        """Return whether the job failed as it has to: what a plan needs was lost just as the master committed it."""
+        late = [p for p in self.master.plans.values() if p.phase is Phase.COMMITTED]
+        excused = self.master.state is JobState.FAILED and self.master.reason in self.fatal and len(late) == 1
+        if excused:
+            self.count("lost at the commit")
+        return excused
 
     def _check_memberships(self) -> None:
         """Who computed a split is who the membership in force at that clock says."""

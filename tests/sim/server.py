@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 from eps.core import messages as m
 from eps.core import server_events as s
 from eps.core.server_state import Holding, ServerState
 from eps.core.types import Address, MemberId, Role
-from tests.sim.process import SimProcess, Stream
+from tests.sim.process import SimProcess
 from tests.sim.wire import (
     PRIME,
     Arrival,
@@ -19,11 +21,9 @@ from tests.sim.wire import (
     Pulled,
     Push,
     Pushed,
-    Request,
     Snapshot,
     Stale,
     Update,
-    Vanished,
     initial_value,
     stepped,
 )
@@ -54,6 +54,14 @@ class Store:
     def step(self, total: int) -> None:
         self.previous, self.value = self.value, stepped(self.value, total)
         self.last_total = total
+
+
+class Stream(Protocol):
+    """Messages to one follower: the next leaves when the one before is acknowledged."""
+
+    def send(self, body: object, done: Callable[[], None] = lambda: None) -> None: ...
+
+    def stop(self) -> None: ...
 
 
 class SimServer(SimProcess):
@@ -88,8 +96,9 @@ class SimServer(SimProcess):
             case m.UpdateMembership(plan_id, membership):
                 self.addresses.update(membership.addresses)
                 self.step(s.MembershipArrived(plan_id, membership))
-            case m.SendPartitions():
-                self.step(s.SendOrdered(order))
+            case m.SendPartitions(plan_id, transfers):
+                for target in transfers:
+                    self.step(s.SendOrdered(m.SendPartitions(plan_id, (target,))))
             case m.AbortPlan(plan_id):
                 self.step(s.PlanAborted(plan_id))
             case m.ReleasePlan(plan_id, removed):
@@ -101,10 +110,12 @@ class SimServer(SimProcess):
             asking = self.job.asking(self.address) if self.job.live_workers else []
             assert not asking, f"{self.name} ends while {asking} wait for its answers"
 
-    def on_request(self, request: Request) -> None:
-        if not self.name:
-            return
-        arrival, body = Arrival(request), request.body
+    def on_request(self, body: object, reply: Callable[[Any], None]) -> None:
+        if self.name:
+            self.take_in(Arrival(body, reply))
+
+    def take_in(self, arrival: Arrival) -> None:
+        body = arrival.body
         match body:
             case Push(partition, clock, splits, _):
                 self.step(s.PushArrived(arrival, partition, clock, splits))
@@ -141,7 +152,7 @@ class SimServer(SimProcess):
                 assert first_of_clock == (not store.arrived) and not store.arrived & set(splits)
                 store.add(clock, splits)
                 store.arrived.update(splits)
-                store.total = (store.total + arrival.request.body.total) % PRIME
+                store.total = (store.total + arrival.body.total) % PRIME
                 store.previous = None
             case s.StepPartition(partition, clock):
                 store = self.stores[partition]
@@ -151,15 +162,15 @@ class SimServer(SimProcess):
                 store.arrived.clear()
             case s.ApplyPush(arrival, partition, clock, splits):
                 self.stores[partition].add(clock, splits)
-                self.stores[partition].step(arrival.request.body.total)
+                self.stores[partition].step(arrival.body.total)
             case s.AckPush(arrival, _, have, accepted):
-                self.answer(arrival.request, Pushed(have, accepted))
+                arrival.reply(Pushed(have, accepted))
             case s.AnswerPull(arrival, partition, clock):
                 self._answer_pull(arrival, partition, clock)
             case s.Fail(arrival, why):
-                self.answer(arrival.request, Failed(why))
-            case s.RefuseStale(arrival, _, version):
-                self.answer(arrival.request, Stale(version))
+                arrival.reply(Failed(why))
+            case s.RefuseStale(arrival, _, _):
+                arrival.reply(Stale(self.state.membership))
             case s.Forward(arrival, _, to):
                 self._forward(arrival, to)
             case s.DropPartition(partition):
@@ -171,24 +182,36 @@ class SimServer(SimProcess):
 
     def _answer_pull(self, arrival: Arrival, partition: int, clock: int) -> None:
         store = self.stores[partition]
-        asked = arrival.request.body.min_clock
+        asked = arrival.body.min_clock
         if self.job.settings.bsp and clock == self.state.partitions[partition].completed - 1:
-            # Only a delivery that nobody waits for any more asks for this where a snapshot began the partition.
-            value = store.previous if store.previous is not None else -1
-            self.answer(arrival.request, Pulled(clock, value, clock))
+            if store.previous is None:
+                # A snapshot began the partition: only a delivery that nobody waits for any more asks for this.
+                arrival.reply(Failed(f"the parameters of clock {clock} are not kept"))
+            else:
+                arrival.reply(Pulled(clock, store.previous, clock))
             return
         oldest = min(store.ledger) if not store.arrived else clock
         assert oldest >= asked, f"partition {partition}: {asked} was asked, {oldest} is there"
         assert clock == asked or not self.job.settings.bsp, "BSP reads exactly the version asked for"
-        self.answer(arrival.request, Pulled(clock, store.value, oldest))
+        arrival.reply(Pulled(clock, store.value, oldest))
 
     def _forward(self, arrival: Arrival, to: MemberId) -> None:
         def relay(reply: object) -> None:
-            self.answer(arrival.request, Stale(0) if isinstance(reply, Vanished) else reply)
+            arrival.reply(reply)
             self.step(s.ForwardAnswered(arrival))
 
         self.job.count("forwarded")
-        self.ask(self.addresses[to], arrival.request.body, relay)
+        self.pass_on(arrival.body, self.addresses[to], relay)
+
+    def pass_on(self, body: object, address: Address, relay: Callable[[object], None]) -> None:
+        """Ask another server in a worker's place."""
+        raise NotImplementedError
+
+    def make_stream(self, plan_id: int, to: MemberId, address: Address) -> Stream:
+        raise NotImplementedError
+
+    def repeat_snapshot(self, snapshot: Snapshot, address: Address) -> None:
+        """Do what the order to send a snapshot that was sent already makes necessary, beside the report."""
 
     def _transfer(self, command: s.ServerCommand) -> None:
         match command:
@@ -219,7 +242,7 @@ class SimServer(SimProcess):
             case s.RepeatSnapshotReport(plan_id, partition, to):
                 if (plan_id, partition) in self._sent:
                     self.report(self._sent[plan_id, partition])
-                    self.tell(self._address_of(to), self._snapshots[plan_id, partition])
+                    self.repeat_snapshot(self._snapshots[plan_id, partition], self._address_of(to))
             case s.SendUpdate(plan_id, partition, to, sequence, clock, splits):
                 total = self.stores[partition].last_total
                 self._stream(plan_id, to).send(Update(plan_id, partition, sequence, clock, splits, total))
@@ -231,9 +254,9 @@ class SimServer(SimProcess):
                 if stream is not None:
                     stream.stop()
             case s.InstallSnapshot(arrival, partition):
-                body = arrival.request.body
+                body = arrival.body
                 self.stores[partition] = Store(body.value, list(body.ledger))
-                self.answer(arrival.request, Done())
+                arrival.reply(Done())
             case s.ReportCaughtUp(plan_id, partition, arrival):
                 if arrival is not None:
                     self._checksums[plan_id, partition] = arrival.checksum
@@ -241,13 +264,13 @@ class SimServer(SimProcess):
                 self.report(m.PartitionCaughtUp(self.name, plan_id, partition, checksum))
             case s.ApplyUpdate(arrival, partition, clock, splits):
                 self.stores[partition].add(clock, splits)
-                self.stores[partition].step(arrival.request.body.total)
-                self.answer(arrival.request, Done())
+                self.stores[partition].step(arrival.body.total)
+                arrival.reply(Done())
             case s.DropUpdate(arrival):
-                body = arrival.request.body
+                body = arrival.body
                 if isinstance(body, Promote):
                     self._check_promoted(body)
-                self.answer(arrival.request, Done())
+                arrival.reply(Done())
             case _:
                 raise AssertionError(command)
 
@@ -267,5 +290,5 @@ class SimServer(SimProcess):
 
     def _stream(self, plan_id: int, to: MemberId) -> Stream:
         if (plan_id, to) not in self._streams:
-            self._streams[plan_id, to] = Stream(self, self._address_of(to))
+            self._streams[plan_id, to] = self.make_stream(plan_id, to, self._address_of(to))
         return self._streams[plan_id, to]

@@ -6,10 +6,11 @@ so that one lost, repeated or misplaced update changes every value after it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from eps.core.membership import Membership
 from eps.core.settings import CoreSettings
 
 PRIME = (1 << 61) - 1
@@ -51,19 +52,11 @@ def oracle(settings: CoreSettings) -> dict[int, int]:
 
 
 @dataclass(eq=False, slots=True)
-class Request:
-    """A request on the data plane; the reply goes to ``sender.on_reply(uid, reply)``."""
-
-    sender: Any
-    uid: int
-    body: Any
-
-
-@dataclass(eq=False, slots=True)
 class Arrival:
     """One delivery of a request; a duplicate is another arrival."""
 
-    request: Request
+    body: Any
+    reply: Callable[[object], None]
     checksum: str = ""
 
 
@@ -121,6 +114,13 @@ class SplitCopy:
     split: int
 
 
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """What a worker sends to one server in one message."""
+
+    parts: tuple[Push | Pull, ...]
+
+
 # ---- replies
 
 
@@ -140,12 +140,24 @@ class Pulled:
 
 @dataclass(frozen=True, slots=True)
 class Stale:
-    current_version: int
+    membership: Membership | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
     why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """One reply for each part of an exchange, in order."""
+
+    replies: tuple[object, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """This part was not answered yet when another one made the reply leave."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,4 +167,4 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Vanished:
-    """Nobody listens there."""
+    """Nobody listens there, or the connection broke; never on the wire."""

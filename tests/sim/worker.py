@@ -3,23 +3,14 @@
 from __future__ import annotations
 
 from eps.core import messages as m
-from eps.core.reconfig import Phase
+from eps.core.membership import Membership
 from eps.core.types import Role
 from eps.core.worker_state import Work, WorkerState
-from tests.sim.process import Outgoing, SimProcess
-from tests.sim.wire import (
-    PRIME,
-    Pull,
-    Pulled,
-    Push,
-    Pushed,
-    Request,
-    SplitCopy,
-    Stale,
-    Vanished,
-    contribution,
-    digest_of,
-)
+from tests.sim.process import SimProcess
+from tests.sim.wire import PRIME, Pull, Pulled, Push, Pushed, contribution, digest_of
+
+#: A push or a pull, and the clock whose membership routes it.
+Part = tuple[Push | Pull, int]
 
 
 class SimWorker(SimProcess):
@@ -32,7 +23,6 @@ class SimWorker(SimProcess):
         self.state = WorkerState(self.name, self.job.settings)
         #: Split -> the plan that brought it; 0 where the job began with it.
         self.disk: dict[int, int] = {}
-        self._closed: set[int] = set()
         #: Plan -> whether this worker leaves with it.
         self._releasing: dict[int, bool] = {}
         self._commits: dict[int, int] = {}
@@ -41,7 +31,6 @@ class SimWorker(SimProcess):
         self._values: dict[int, dict[int, int]] = {}
         self._digest = 0
         self._unanswered = 0
-        self._unacked: dict[int, m.ClockReported] = {}
 
     # ---- orders
 
@@ -53,22 +42,45 @@ class SimWorker(SimProcess):
                 self._commits[plan_id] = membership.from_clock
                 if membership.version == 1:
                     self.disk.update(dict.fromkeys(membership.splits.active_on(self.name), 0))
+                self.on_committed(plan_id)
                 self.report(self.state.on_membership(membership))
             case m.GrantHorizon(_, completed, _):
                 self.state.on_grant(order)
-                for clock in [c for c in self._unacked if c < completed]:
-                    del self._unacked[clock]
+                self.on_recorded(completed)
             case m.SendSplits(plan_id, transfers):
                 for target in transfers:
                     assert target.item in self.disk, f"{self.name} shall send split {target.item}, which it lacks"
-                    self.tell(target.address, SplitCopy(plan_id, target.item))
+                    self.send_split(plan_id, target)
+            case m.LoadSplits(plan_id, splits):
+                for split in splits:
+                    assert split in self.disk, f"{self.name} shall load split {split}, which it lacks"
+                    self.load_split(plan_id, split)
             case m.AbortPlan(plan_id):
-                self._closed.add(plan_id)
-                self.disk = {s: brought for s, brought in self.disk.items() if brought != plan_id}
+                self.on_aborted(plan_id)
             case m.ReleasePlan(plan_id, removed):
                 self._releasing[plan_id] = self.name in removed
         self._release()
         self._advance()
+
+    def on_committed(self, plan_id: int) -> None:
+        """Keep what a plan brought."""
+
+    def on_aborted(self, plan_id: int) -> None:
+        """Forget what a plan brought."""
+        raise NotImplementedError
+
+    def on_recorded(self, completed: int) -> None:
+        """The master has recorded every clock before ``completed``."""
+
+    def send_split(self, plan_id: int, target: m.Target) -> None:
+        raise NotImplementedError
+
+    def load_split(self, plan_id: int, split: int) -> None:
+        raise NotImplementedError
+
+    def owes(self) -> bool:
+        """Return whether the master must still hear something before this worker may leave."""
+        return False
 
     def _release(self) -> None:
         """Report the releases that have become true; a worker that leaves first finishes what it owes."""
@@ -76,31 +88,14 @@ class SimWorker(SimProcess):
             if leaving or self.job.live_workers:
                 clock, commit = self.state.clock, self._commits.get(plan_id, 0)
                 past = self.state.finished or (clock is not None and clock >= commit)
-                if not past or self._work is not None or (leaving and self._unacked):
+                if not past or self._work is not None or (leaving and self.owes()):
                     continue
             del self._releasing[plan_id]
             self.report(m.PlanReleased(self.name, plan_id))
 
     def before_end(self, reason: str) -> None:
         if reason.startswith("removed"):
-            assert self.state.left and not self._unacked and not self.outgoing, f"{self.name} ends too early"
-
-    def on_tick(self) -> None:
-        for report in self._unacked.values():
-            self.report(report)
-
-    def on_request(self, request: Request) -> None:
-        body = request.body
-        if not self.name or not isinstance(body, SplitCopy):
-            return
-        if body.plan_id not in self._closed:
-            held = self.disk.get(body.split, body.plan_id)
-            if held != body.plan_id:
-                stale = held and self.job.master.plans[held].phase is Phase.ABORTED
-                late = self.job.master.plans[body.plan_id].ended
-                assert stale or late, f"{self.name} is sent split {body.split}, which it has from plan {held}"
-            self.disk[body.split] = max(held, body.plan_id)
-            self.report(m.SplitReceived(self.name, body.plan_id, body.split, 8, str(body.split)))
+            assert self.state.left and self._work is None and not self.owes(), f"{self.name} ends too early"
 
     # ---- the loop
 
@@ -115,37 +110,32 @@ class SimWorker(SimProcess):
         assert work.clock <= self.job.master.horizon, "beyond the horizon"
         self.job.on_work(self.name, work)
         self._work = work
+        self.between_exchanges()
         if len(self._values.get(work.clock, ())) == settings.num_partitions:
             self.net.after(self.job.compute_s(), self._computed)
         else:
-            self._pull(work.clock, work.min_clock)
+            self.exchange(self._pulls(work.clock, work.min_clock))
 
-    def _pull(self, clock: int, min_clock: int) -> None:
+    def between_exchanges(self) -> None:
+        """No message of this worker is under way."""
+
+    def exchange(self, parts: list[Part]) -> None:
+        """Send parts to their owners; :meth:`on_answer` is called once with the answer to each."""
+        raise NotImplementedError
+
+    def route(self, clock: int) -> Membership:
+        return self.state.route(clock)
+
+    def on_answer(self, body: Push | Pull, clock: int, reply: object) -> None:
+        if isinstance(body, Pull):
+            self._on_pulled(body, clock, reply)
+        else:
+            self._on_pushed(body, reply)
+
+    def _pulls(self, clock: int, min_clock: int) -> list[Part]:
         self._values = {c: v for c, v in self._values.items() if self._work is not None and c == self._work.clock}
         self._values[clock] = {}
-        for partition in range(self.job.settings.num_partitions):
-            self._ask_owner(Pull(partition, min_clock), clock)
-
-    def _ask_owner(self, body: Push | Pull, clock: int) -> None:
-        route = self.state.route(clock)
-        owner = route.partitions.owners[body.partition]
-
-        def answered(reply: object) -> None:
-            if isinstance(body, Pull):
-                self._on_pulled(body, clock, reply)
-            else:
-                self._on_pushed(body, reply)
-
-        self.ask(route.addresses[owner], body, answered)
-
-    def rerouted(self, waiting: Outgoing, reply: object) -> bool:
-        if not isinstance(reply, Stale | Vanished):
-            return False
-        self.job.count("rerouted")
-        newest = self.state.newest
-        waiting.address = newest.addresses[newest.partitions.owners[waiting.request.body.partition]]
-        waiting.sent_s = self.net.now_s
-        return True
+        return [(Pull(p, min_clock), clock) for p in range(self.job.settings.num_partitions)]
 
     def _on_pulled(self, body: Pull, clock: int, reply: object) -> None:
         assert isinstance(reply, Pulled), f"{self.name}: {body} was answered {reply}"
@@ -170,42 +160,45 @@ class SimWorker(SimProcess):
             return
         settings = self.job.settings
         if work.clock >= settings.iterations:
-            self._say(work, tuple(m.SplitResult(s, 1, 0.5, (1.0,)) for s in work.splits))
+            self.say(m.ClockReported(self.name, work.clock, self._results(0.5, (1.0,))))
             self._done()
             return
-        self._unanswered = settings.num_partitions
         self._digest = digest_of(self._values[work.clock])
         if self.job.live_workers:
-            self._say(work, tuple(m.SplitResult(s, 1, 1.0) for s in work.splits))
+            self.say(m.ClockReported(self.name, work.clock, self._results(1.0)))
+        parts: list[Part] = []
         for partition in range(settings.num_partitions):
             shares = {s: self._share(s, partition) for s in work.splits}
             if len(shares) > 1 and self.job.chance(0.03):
                 # As after a crash: a part of the sum may be there already when the whole arrives.
                 first = work.splits[0]
                 self._unanswered += 1
-                self._push(Push(partition, work.clock, (first,), shares[first]))
-            self._push(Push(partition, work.clock, work.splits, sum(shares.values()) % PRIME))
+                self.exchange([(Push(partition, work.clock, (first,), shares[first]), work.clock)])
+            parts.append((Push(partition, work.clock, work.splits, sum(shares.values()) % PRIME), work.clock))
         following = work.clock + 1
         if self.job.live_workers and following <= self.state.horizon:
             if self.state.active_at(following) == work.splits:
-                self._unanswered += settings.num_partitions
-                self._pull(following, settings.min_clock_to_read(following))
+                parts += self._pulls(following, settings.min_clock_to_read(following))
+        self._unanswered += len(parts)
+        self.exchange(parts)
+
+    def _results(self, loss: float, evaluation: tuple[float, ...] = ()) -> tuple[m.SplitResult, ...]:
+        assert self._work is not None
+        return tuple(m.SplitResult(s, 1, loss, evaluation) for s in self._work.splits)
 
     def _share(self, split: int, partition: int) -> int:
         assert self._work is not None
         return contribution(self._digest, self._work.clock, split, partition)
-
-    def _push(self, body: Push) -> None:
-        self._ask_owner(body, body.clock)
 
     def _on_pushed(self, body: Push, reply: object) -> None:
         assert isinstance(reply, Pushed), f"{self.name}: {body} was answered {reply}"
         assert self._work is not None and body.clock == self._work.clock
         if not reply.accepted:
             self.job.count("partial")
-            for split in sorted(set(body.splits) - set(reply.have)):
-                self._unanswered += 1
-                self._push(Push(body.partition, body.clock, (split,), self._share(split, body.partition)))
+            missing = sorted(set(body.splits) - set(reply.have))
+            singles = [Push(body.partition, body.clock, (s,), self._share(s, body.partition)) for s in missing]
+            self._unanswered += len(singles)
+            self.exchange([(single, body.clock) for single in singles])
         self._answered()
 
     def _answered(self) -> None:
@@ -214,12 +207,10 @@ class SimWorker(SimProcess):
             work = self._work
             assert work is not None
             if not self.job.live_workers:
-                self._say(work, tuple(m.SplitResult(s, 1, 1.0) for s in work.splits))
+                self.say(m.ClockReported(self.name, work.clock, self._results(1.0)))
             self._done()
 
-    def _say(self, work: Work, results: tuple[m.SplitResult, ...]) -> None:
-        report = m.ClockReported(self.name, work.clock, results)
-        self._unacked[work.clock] = report
+    def say(self, report: m.ClockReported) -> None:
         self.report(report)
 
     def _done(self) -> None:

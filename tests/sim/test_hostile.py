@@ -1,4 +1,7 @@
-"""Whole jobs that grow, shrink and are interrupted at random; see :mod:`tests.sim.job` for what is checked."""
+"""Whole jobs that grow, shrink and are interrupted at random, on a hostile network.
+
+See :mod:`tests.sim.hostile` for what that proves, and :mod:`tests.sim.job` for what is checked.
+"""
 
 from __future__ import annotations
 
@@ -7,72 +10,15 @@ from random import Random
 from eps.core import events as e
 from eps.core.events import JobState
 from eps.core.reconfig import Change, Operation, Phase
-from eps.core.settings import UNBOUNDED, CoreSettings, Trigger
+from eps.core.settings import CoreSettings
 from eps.core.types import MemberId
 from tests.fakes.network import RELIABLE, Faults
-from tests.sim.job import CALM, Chaos, SimJob
-
-#: Consistency models in turn: BSP with and without the grid clock, SSP, ASP.
-MODELS = ((0, True), (0, True), (0, False), (1, False), (3, False), (UNBOUNDED, False))
-
-
-def random_settings(random: Random, seed: int) -> CoreSettings:
-    staleness, reproducible = MODELS[seed % len(MODELS)]
-    return CoreSettings(
-        num_splits=random.choice((2, 5, 9, 12)),
-        num_partitions=random.choice((2, 4, 7, 8)),
-        iterations=random.choice((1, 2, 4, 8, 16, 24)),
-        staleness=staleness,
-        reproducible=reproducible,
-    )
-
-
-def random_change(random: Random, job: SimJob) -> Change:
-    operation = random.choice(list(Operation))
-    members = job.master.membership.of_role(operation.role) if job.master.membership else ()
-    if not operation.adds and members and random.random() < 0.5:
-        names = tuple(random.sample(members, min(len(members), random.choice((1, 1, 2)))))
-        return Change(operation, len(names), names)
-    return Change(operation, random.choice((1, 1, 2, 3)))
-
-
-def schedule(random: Random, job: SimJob) -> None:
-    """Ask for changes at random times, several at once at times, and cancel some."""
-    span_s = 0.8 + job.settings.iterations * 0.25
-    for number in range(random.randint(1, 6)):
-        at_s = random.uniform(0.7, span_s)
-
-        def ask(number: int = number) -> None:
-            job.ask(f"request-{number}", random_change(random, job))
-
-        job.at(at_s, ask)
-        if random.random() < 0.25:
-            cancel = e.CancelRequested(f"cancel-{number}", random.randint(1, 4))
-            job.at(at_s + random.uniform(0.0, 2.5), lambda c=cancel: job.on_event(c))
-
-
-def random_job(seed: int) -> SimJob:
-    random = Random(seed)
-    settings = random_settings(random, seed)
-    triggers = []
-    for _ in range(random.choice((0, 0, 1, 2))):
-        change = Change(random.choice(list(Operation)), random.choice((1, 1, 2)))
-        triggers.append(Trigger(random.randrange(settings.iterations), change))
-    return SimJob(
-        seed,
-        settings,
-        random.randint(1, min(4, settings.num_splits)),
-        random.randint(1, min(4, settings.num_partitions)),
-        triggers,
-        faults=random.choice((RELIABLE, Faults(), Faults(), Faults(drop=0.1, duplicate=0.1, late=0.1))),
-        chaos=random.choice((CALM, CALM, Chaos(never=0.1, vanish=0.01, cancel=0.01))),
-        iteration_s=random.choice((0.01, 0.05, 0.2)),
-        live_workers=random.random() < 0.6,
-    )
+from tests.sim.job import Chaos, SimJob
+from tests.sim.random_jobs import hostile_job, schedule
 
 
 def test_job_finishes_with_the_oracles_parameters_whatever_joins_and_leaves(sim_seed: int) -> None:
-    job = random_job(sim_seed)
+    job = hostile_job(sim_seed)
     schedule(Random(sim_seed + 2), job)
     job.run()
     job.check_finished()
@@ -82,7 +28,7 @@ def test_same_seed_gives_the_same_run() -> None:
     """Everything is drawn from the seed, so a failure can be played again."""
 
     def play() -> tuple[float, int, list[str]]:
-        job = random_job(7)
+        job = hostile_job(7)
         schedule(Random(9), job)
         job.run()
         plans = [f"{p.change} {p.phase} {p.commit_clock}" for p in job.master.plans.values()]
@@ -93,7 +39,7 @@ def test_same_seed_gives_the_same_run() -> None:
 
 def test_member_that_vanishes_fails_the_job_with_its_name_and_nobody_hangs(crash_seed: int) -> None:
     random = Random(crash_seed)
-    job = random_job(crash_seed)
+    job = hostile_job(crash_seed)
     schedule(random, job)
     killed: list[MemberId] = []
 

@@ -1,0 +1,182 @@
+"""What a plan moves, as the job master sees it: ordered, loaded where a copy is there, failed."""
+
+from __future__ import annotations
+
+import pytest
+
+from eps.core import events as e
+from eps.core import messages as m
+from eps.core.events import JobState
+from eps.core.reconfig import Change, Operation, Phase
+from tests.core.scripted import ADD_SERVER, ADD_WORKER, REMOVE_SERVER, REMOVE_WORKER, ScriptedMaster, running
+
+EVERY_CHANGE = (ADD_SERVER, ADD_WORKER, REMOVE_SERVER, REMOVE_WORKER)
+
+
+def up_to(master: ScriptedMaster, change: Change, phase: Phase) -> None:
+    """Ask for a change and take it to a phase."""
+    plan = master.ask(change)
+    for name in plan.added:
+        master.register(name)
+    for act in (master.acknowledge_lists, master.copy, master.acknowledge_membership):
+        if plan.phase is not phase:
+            act()
+    assert plan.phase is phase
+
+
+# ---- transfers that fail
+
+
+@pytest.mark.parametrize("change", EVERY_CHANGE, ids=str)
+def test_transfer_that_fails_aborts_the_plan_and_training_goes_on(change: Change) -> None:
+    master = running()
+    up_to(master, change, Phase.LISTS_UPDATED)
+    before, plan = master.membership, master.state.plans[1]
+
+    master.report(m.TransferFailed("server-1", 1, "the connection broke"))
+
+    assert (plan.phase, plan.reason) == (Phase.ABORTED, "server-1: the connection broke")
+    assert {to for to, _ in master.sent(m.AbortPlan)} == set(before.members)
+    assert master.state.state is JobState.RUNNING
+    assert master.membership is before and set(master.state.members) == set(before.members)
+
+
+def test_change_that_failed_in_transfer_may_be_asked_again() -> None:
+    master = running()
+    up_to(master, REMOVE_SERVER, Phase.LISTS_UPDATED)
+    master.report(m.TransferFailed("server-2", 1, "the connection broke"))
+
+    again = master.carry_out(REMOVE_SERVER)
+
+    assert again.phase is Phase.RELEASED
+    assert master.membership.servers == ("server-1",)
+
+
+@pytest.mark.parametrize("change", [ADD_SERVER, REMOVE_SERVER], ids=str)
+def test_partition_that_fails_after_the_commit_fails_the_job(change: Change) -> None:
+    """The new owner lacks updates that nobody can send any more."""
+    master = running()
+    up_to(master, change, Phase.COMMITTED)
+
+    master.report(m.TransferFailed("server-1", 1, "the connection broke"))
+
+    assert (master.state.state, master.state.reason) == (JobState.FAILED, "server-1: the connection broke")
+    assert master.state.plans[1].phase is Phase.COMMITTED
+
+
+@pytest.mark.parametrize("change", [ADD_WORKER, REMOVE_WORKER], ids=str)
+def test_split_that_fails_after_the_commit_changes_nothing(change: Change) -> None:
+    """Every split was there before the commit: only an acknowledgement got lost."""
+    master = running()
+    up_to(master, change, Phase.COMMITTED)
+
+    master.report(m.TransferFailed("worker-1", 1, "the connection broke"))
+    master.acknowledge_membership()
+    master.release()
+
+    assert (master.state.state, master.state.plans[1].phase) == (JobState.RUNNING, Phase.RELEASED)
+
+
+@pytest.mark.parametrize("change", EVERY_CHANGE, ids=str)
+def test_transfer_that_fails_once_everybody_has_switched_changes_nothing(change: Change) -> None:
+    """Nothing that the plan moves is missing anywhere; it may have been the last acknowledgement that got lost."""
+    master = running()
+    up_to(master, change, Phase.SWITCHED)
+
+    master.report(m.TransferFailed("server-1", 1, "the connection broke"))
+    master.release()
+
+    assert master.state.state is JobState.RUNNING
+    assert master.state.plans[1].phase is Phase.RELEASED
+
+
+def test_transfer_that_fails_for_another_plan_changes_nothing() -> None:
+    master = running()
+    master.carry_out(ADD_WORKER)
+    master.report(m.TransferFailed("worker-1", 1, "late"))
+    up_to(master, REMOVE_SERVER, Phase.COMMITTED)
+
+    master.report(m.TransferFailed("worker-1", 1, "late"))
+    master.report(m.TransferFailed("worker-1", 3, "nobody asked"))
+
+    assert (master.state.state, master.state.plans[2].phase) == (JobState.RUNNING, Phase.COMMITTED)
+
+
+# ---- members that fail without being members
+
+
+def test_failure_of_somebody_who_is_no_member_any_more_changes_nothing() -> None:
+    master = running()
+    master.carry_out(Change(Operation.REMOVE_WORKERS, 1, ("worker-3",)))
+    grown = master.ask(ADD_WORKER)
+    master.register("worker-4")
+    master.step(e.CancelRequested("cancel", grown.plan_id))
+    shrunk = master.ask(REMOVE_SERVER)
+
+    for name in ("worker-3", "worker-4", "worker-99", ""):
+        master.report(m.MemberFailed(name, "DataError", "late"))
+
+    assert (master.state.state, shrunk.phase) == (JobState.RUNNING, Phase.PREPARED)
+
+
+# ---- copies that are there
+
+
+def test_inactive_copy_is_loaded_before_the_commit_and_nothing_is_sent() -> None:
+    """EPS Fig. 11: worker-4 leaves; worker-1 and worker-2 have the splits that they gave it."""
+    master = running()
+    grown = master.carry_out(ADD_WORKER)
+    plan = master.ask(Change(Operation.REMOVE_WORKERS, 1, ("worker-4",)))
+    returned = {move.item: move.target for move in master.driver.moves}
+    master.sent(object)
+    master.acknowledge_lists()
+    loads = master.sent(m.SendSplits | m.LoadSplits)
+
+    assert loads == [(w, m.LoadSplits(plan.plan_id, (s,))) for s, w in sorted(returned.items(), key=lambda i: i[1])]
+    assert plan.phase is Phase.LISTS_UPDATED, "not before they are in memory"
+    for split, worker in returned.items():
+        master.report(m.SplitReceived(worker, plan.plan_id, split, 0, "sum"))
+    assert plan.phase is Phase.COMMITTED
+    assert (grown.bytes_moved > 0, plan.bytes_moved) == (True, 0)
+
+
+def test_load_is_ordered_again_only_for_the_splits_that_are_missing() -> None:
+    master = running()
+    master.carry_out(ADD_WORKER)
+    plan = master.ask(Change(Operation.REMOVE_WORKERS, 1, ("worker-4",)))
+    first, second = (move for move in master.driver.moves)
+    master.acknowledge_lists()
+    master.report(m.SplitReceived(first.target, plan.plan_id, first.item, 0, "sum"))
+    master.sent(object)
+
+    master.tick()
+
+    assert master.sent(m.LoadSplits) == [(second.target, m.LoadSplits(plan.plan_id, (second.item,)))]
+
+
+def test_plan_may_load_some_splits_and_send_others() -> None:
+    master = running()
+    master.carry_out(ADD_WORKER)
+    plan = master.ask(Change(Operation.REMOVE_WORKERS, 2, ("worker-1", "worker-4")))
+    master.sent(object)
+    master.acknowledge_lists()
+
+    ordered = master.sent(m.SendSplits | m.LoadSplits)
+
+    sent = {t.item for _, order in ordered if isinstance(order, m.SendSplits) for t in order.transfers}
+    loaded = {s for _, order in ordered if isinstance(order, m.LoadSplits) for s in order.splits}
+    assert sent == {v.item for v in master.driver.moves if v.sends_bytes} != set()
+    assert loaded == {v.item for v in master.driver.moves if not v.sends_bytes} != set()
+    master.copy()
+    assert plan.bytes_moved == 100 * len(sent)
+
+
+def test_copy_that_cannot_be_read_aborts_the_plan() -> None:
+    master = running()
+    master.carry_out(ADD_WORKER)
+    plan = master.ask(Change(Operation.REMOVE_WORKERS, 1, ("worker-4",)))
+    master.acknowledge_lists()
+
+    master.report(m.TransferFailed("worker-1", plan.plan_id, "split 1 cannot be read: damaged"))
+
+    assert (plan.phase, plan.reason) == (Phase.ABORTED, "worker-1: split 1 cannot be read: damaged")

@@ -1,0 +1,396 @@
+"""A network as the real one is, and processes that send as the real shells do.
+
+A connection delivers in order and completely until it breaks; a break fails every request that is outstanding on it,
+and what had arrived before is still worked off.  Messages of different connections overtake each other.  Sessions with
+the master are such connections, too, and live as long as their process.  Nothing is sent again but what ``eps.server``,
+``eps.worker`` and ``eps.master`` send again:
+
+- the master repeats orders whose effect is missing (``MasterState``, every ``RESEND_S``);
+- a worker sends the parts of an exchange again, by the newest route, when the connection broke, a part was refused, or
+  the reply left without them;
+- a server whose stream to a follower breaks reports ``TransferFailed``, as does a worker whose split does not arrive.
+
+What this mode proves is that these few repeats are enough: no job waits for ever, whatever overtakes what and whatever
+breaks, and its model is still that of the oracle.  :mod:`tests.sim.hostile` asks more of the core, and of the shells
+nothing.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Any
+
+from eps.core import events as e
+from eps.core import messages as m
+from eps.core import server_events as s
+from eps.core.reconfig import Phase
+from eps.core.types import Address, MemberId
+from tests.sim.process import SimProcess
+from tests.sim.server import SimServer
+from tests.sim.wire import (
+    Again,
+    Answers,
+    Arrival,
+    Done,
+    Exchange,
+    Failed,
+    Promote,
+    Pull,
+    Push,
+    Pushed,
+    Snapshot,
+    SplitCopy,
+    Stale,
+    Update,
+    Vanished,
+)
+from tests.sim.worker import Part, SimWorker
+
+#: As ``eps.worker.exchanges`` waits before it sends refused parts again.
+RETRY_S = 0.02
+#: A break comes within this time of the message that it was drawn for.
+BREAK_WITHIN_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Breaks:
+    """How often connections break: probabilities for each request."""
+
+    #: On a connection of a worker to a server, and between servers where requests are passed on.
+    exchange: float = 0.0
+    #: On a connection that carries a partition or a split.
+    transfer: float = 0.0
+    #: Transfers of partitions break after the commit, too, which fails the job.
+    committed: bool = False
+
+
+class SimConnection:
+    """A connection from one process to a listener."""
+
+    def __init__(self, process: FaithfulProcess, address: Address) -> None:
+        self.address = address
+        self.closed = False
+        self.outstanding: dict[int, tuple[object, Callable[[Any], None]]] = {}
+        self._process = process
+        self._net = process.net
+        self._requests = process.job.line()
+        self._replies = process.job.line()
+        self._next_uid = 0
+
+    def request(self, body: object, on_reply: Callable[[Any], None]) -> None:
+        """Send a request; ``on_reply`` gets exactly one reply, or ``Vanished`` where the connection breaks before."""
+        self._next_uid += 1
+        uid = self._next_uid
+        self.outstanding[uid] = (body, on_reply)
+        listener = self._process.job.listener(self.address)
+        if listener is None:
+            self.break_()
+            return
+
+        def answer(reply: object) -> None:
+            self._replies.send(lambda: self._take(uid, reply))
+
+        self._requests.send(lambda: listener.on_request(body, answer) if listener.alive else None)
+
+    def _take(self, uid: int, reply: object) -> None:
+        found = self.outstanding.pop(uid, None)
+        if found is not None and self._process.alive:
+            found[1](reply)
+
+    def break_(self, share: float = 0.0) -> None:
+        """Fail what is outstanding; the listener still works off a share of what is on its way."""
+        if self.closed:
+            return
+        self.closed = True
+        self._requests.cut(share)
+        self._replies.cut()
+        failed, self.outstanding = list(self.outstanding.values()), {}
+        for _, on_reply in failed:
+            self._net.at(self._net.now_s, lambda f=on_reply: f(Vanished()) if self._process.alive else None)
+
+
+class FaithfulProcess(SimProcess):
+    """Sends once, on connections."""
+
+    def start(self) -> None:
+        self._up, self._down = self.job.line(), self.job.line()
+        self.connections: dict[Address, SimConnection] = {}
+        registered = e.MemberRegistered(self.container_id, self.address, 1)
+        if self.job.registers():
+            self._up.send(lambda: self.job.on_event(registered))
+
+    def vanish(self) -> None:
+        super().vanish()
+        for connection in self.connections.values():
+            connection.break_(share=1.0)
+        for process in self.job.processes.values():
+            if isinstance(process, FaithfulProcess) and self.address in process.connections:
+                process.connections[self.address].break_()
+
+    def deliver(self, action: Callable[[], None]) -> None:
+        self._down.send(action)
+
+    def report(self, report: m.Report) -> None:
+        self._up.send(lambda: self.job.on_event(e.ReportReceived(report)))
+
+    def ask(self, address: Address, body: object, on_reply: Callable[[Any], None]) -> None:
+        """Send a request on the connection to an address, which is made when there is none."""
+        found = self.connections.get(address)
+        if found is None or found.closed:
+            found = self.connections[address] = SimConnection(self, address)
+        found.request(body, on_reply)
+        breaks = self.job.breaks
+        if self.job.chance(breaks.exchange if isinstance(body, Exchange) else breaks.transfer):
+            connection, share = found, self.job.share()
+            self.net.after(BREAK_WITHIN_S * self.job.share(), lambda: self._maybe_break(connection, share))
+
+    def _maybe_break(self, connection: SimConnection, share: float) -> None:
+        if connection.closed or not self.alive:
+            return
+        carried = [b for b, _ in connection.outstanding.values() if isinstance(b, Snapshot | Update | Promote)]
+        decided = any(self.job.master.plans[b.plan_id].phase is Phase.COMMITTED for b in carried)
+        if decided and not self.job.breaks.committed:
+            return
+        self.job.count("broke after the commit" if decided else "broke")
+        self.job.note(self.name, f"the connection to {connection.address} breaks")
+        connection.break_(share)
+
+    def keep(self, addresses: Collection[Address]) -> None:
+        """Close the connections to everybody else."""
+        for address in [a for a in self.connections if a not in addresses]:
+            self.connections.pop(address).break_(share=1.0)
+
+
+# ---- servers
+
+
+class Pending:
+    """Twin of ``eps.server.pending.PendingExchange``."""
+
+    def __init__(self, exchange: Exchange, reply: Callable[[object], None], on_hurried: Callable[[], None]) -> None:
+        self._reply = reply
+        self._on_hurried = on_hurried
+        kinds = [(type(part), part.partition) for part in exchange.parts]
+        assert kinds and len(set(kinds)) == len(kinds), f"two parts of one kind for one partition: {kinds}"
+        self._answers: list[object] = [None] * len(kinds)
+        self._taken_in = self._hurried = self._answered = False
+
+    def settle(self, number: int, answer: object) -> None:
+        accepted = isinstance(answer, Pushed) and answer.accepted
+        self._hurried |= isinstance(answer, Stale | Failed | Again) or (isinstance(answer, Pushed) and not accepted)
+        self._answers[number] = answer
+        self._maybe_answer()
+
+    def taken_in(self) -> None:
+        self._taken_in = True
+        self._maybe_answer()
+
+    def _maybe_answer(self) -> None:
+        missing = any(answer is None for answer in self._answers)
+        if self._answered or not self._taken_in or (missing and not self._hurried):
+            return
+        self._answered = True
+        if missing:
+            self._on_hurried()
+        self._reply(Answers(tuple(answer or Again() for answer in self._answers)))
+
+
+class FollowerStream:
+    """Twin of ``eps.server.follower_stream.FollowerStream``."""
+
+    def __init__(self, server: FaithfulServer, address: Address, failed: Callable[[], None]) -> None:
+        self._server = server
+        self._address = address
+        self._failed = failed
+        self._queue: deque[tuple[object, Callable[[], None]]] = deque()
+        self._stopped = self._busy = False
+
+    def send(self, body: object, done: Callable[[], None] = lambda: None) -> None:
+        if not self._stopped:
+            self._queue.append((body, done))
+            self._next()
+
+    def _next(self) -> None:
+        if self._busy or not self._queue:
+            return
+        self._busy = True
+        body, done = self._queue[0]
+
+        def answered(reply: object) -> None:
+            # An answer that comes after the stop is still an answer.
+            if isinstance(reply, Done):
+                done()
+                if not self._stopped:
+                    self._queue.popleft()
+                    self._busy = False
+                    self._next()
+            elif not self._stopped:
+                self.stop()
+                self._failed()
+
+        self._server.ask(self._address, body, answered)
+
+    def stop(self) -> None:
+        self._stopped = True
+        self._queue.clear()
+
+
+class FaithfulServer(FaithfulProcess, SimServer):
+    """Takes exchanges apart, answers them when their parts are settled, and reports what it cannot send."""
+
+    def on_request(self, body: object, reply: Callable[[Any], None]) -> None:
+        assert self.name, "nobody knows a process that has no name yet"
+        if not isinstance(body, Exchange):
+            self.take_in(Arrival(body, reply))
+            return
+        pending = Pending(body, reply, lambda: self.job.count("reply left early"))
+        for number, part in enumerate(body.parts):
+            self.take_in(Arrival(part, lambda answer, n=number: pending.settle(n, answer)))
+        pending.taken_in()
+
+    def on_order(self, order: m.Order) -> None:
+        super().on_order(order)
+        if isinstance(order, m.ReleasePlan) and self.state.membership is not None:
+            self.keep(set(self.state.membership.addresses.values()))
+
+    def asks(self, address: Address) -> bool:
+        return address in self.connections and bool(self.connections[address].outstanding)
+
+    def pass_on(self, body: object, address: Address, relay: Callable[[object], None]) -> None:
+        assert isinstance(body, Push | Pull)
+        exchange = Exchange((body,))
+
+        def answered(reply: object) -> None:
+            # Relays run on threads of their own: they overtake each other.
+            answer = reply.replies[0] if isinstance(reply, Answers) else Stale(self.state.membership)
+            self.net.after(self.net.delay_s(), lambda: relay(answer) if self.alive else None)
+
+        self.net.after(self.net.delay_s(), lambda: self.ask(address, exchange, answered) if self.alive else None)
+
+    def make_stream(self, plan_id: int, to: MemberId, address: Address) -> FollowerStream:
+        def failed() -> None:
+            message = f"sending to {to} failed"
+            self.job.count("transfer failed")
+            self.job.fatal.add(f"{self.name}: {message}")
+            self.report(m.TransferFailed(self.name, plan_id, message))
+
+        return FollowerStream(self, address, failed)
+
+    def step(self, event: s.ServerEvent) -> None:
+        if self.alive:
+            super().step(event)
+
+
+# ---- workers
+
+
+class FaithfulWorker(FaithfulProcess, SimWorker):
+    """Twin of the exchanges, the datasets and the transfers of ``eps.worker``."""
+
+    def on_named(self) -> None:
+        super().on_named()
+        self._closed: set[int] = set()
+        self._transfers: set[tuple[int, int]] = set()
+        self._connected_version = 0
+        self._parts_under_way = 0
+        self._asking: list[Address] = []
+
+    def asks(self, address: Address) -> bool:
+        return address in self._asking
+
+    def owes(self) -> bool:
+        return self._parts_under_way > 0
+
+    # ---- splits
+
+    def on_committed(self, plan_id: int) -> None:
+        self._closed.add(plan_id)
+        self.disk = {split: 0 if brought == plan_id else brought for split, brought in self.disk.items()}
+
+    def on_aborted(self, plan_id: int) -> None:
+        self._closed.add(plan_id)
+        self.disk = {split: brought for split, brought in self.disk.items() if brought != plan_id}
+
+    def send_split(self, plan_id: int, target: m.Target) -> None:
+        if (plan_id, target.item) in self._transfers or plan_id in self._closed:
+            return
+        self._transfers.add((plan_id, target.item))
+
+        def answered(reply: object) -> None:
+            if not isinstance(reply, Done) and plan_id not in self._closed:
+                self.job.count("transfer failed")
+                message = f"split {target.item} did not reach {target.target}"
+                self.report(m.TransferFailed(self.name, plan_id, message))
+
+        self.ask(target.address, SplitCopy(plan_id, target.item), answered)
+
+    def load_split(self, plan_id: int, split: int) -> None:
+        if (plan_id, split) not in self._transfers:
+            self._transfers.add((plan_id, split))
+            # On a thread of its own, while orders are taken.
+            received = m.SplitReceived(self.name, plan_id, split, 0, str(split))
+            self.net.after(self.net.delay_s(), lambda: self.report(received) if self.alive else None)
+
+    def on_request(self, body: object, reply: Callable[[Any], None]) -> None:
+        assert self.name and isinstance(body, SplitCopy)
+        if body.plan_id in self._closed:
+            reply(Failed(f"plan {body.plan_id} has ended"))
+            return
+        held = self.disk.setdefault(body.split, body.plan_id)
+        assert held == body.plan_id, f"{self.name} is sent split {body.split}, which it has from plan {held}"
+        self.report(m.SplitReceived(self.name, body.plan_id, body.split, 8, str(body.split)))
+        reply(Done())
+
+    # ---- exchanges
+
+    def between_exchanges(self) -> None:
+        work, newest = self._work, self.state.newest
+        assert work is not None and not self._parts_under_way
+        if newest.version != self._connected_version and newest.from_clock <= work.clock:
+            self._connected_version = newest.version
+            self.keep(set(newest.addresses.values()))
+
+    def exchange(self, parts: list[Part]) -> None:
+        self._parts_under_way += len(parts)
+        self._send(parts)
+
+    def _send(self, parts: list[Part]) -> None:
+        if not self.alive:
+            return
+        groups: dict[Address, list[list[Part]]] = {}
+        for body, clock in parts:
+            route = self.route(clock)
+            messages = groups.setdefault(route.addresses[route.partitions.owners[body.partition]], [[]])
+            kind = type(body), body.partition
+            # A message has one push and one pull at most for a partition.
+            free = (g for g in messages if kind not in [(type(b), b.partition) for b, _ in g])
+            group = next(free, None)
+            if group is None:
+                messages.append(group := [])
+            group.append((body, clock))
+        for address, messages in groups.items():
+            for message in messages:
+                self._ask_owner(address, message)
+
+    def _ask_owner(self, address: Address, parts: list[Part]) -> None:
+        def answered(reply: object) -> None:
+            self._asking.remove(address)
+            replies = reply.replies if isinstance(reply, Answers) else [reply] * len(parts)
+            again: list[Part] = []
+            for part, answer in zip(parts, replies, strict=True):
+                if isinstance(answer, Again | Stale | Vanished):
+                    again.append(part)
+                    if isinstance(answer, Stale) and answer.membership is not None:
+                        self.state.on_membership(answer.membership)
+            if again:
+                self.job.count("sent again")
+                self.net.after(RETRY_S, lambda: self._send(again))
+            for (body, clock), answer in zip(parts, replies, strict=True):
+                if not isinstance(answer, Again | Stale | Vanished):
+                    self._parts_under_way -= 1
+                    self.on_answer(body, clock, answer)
+
+        self._asking.append(address)
+        self.ask(address, Exchange(tuple(body for body, _ in parts)), answered)

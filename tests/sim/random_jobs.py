@@ -1,0 +1,96 @@
+"""Random jobs and what is asked of them while they run."""
+
+from __future__ import annotations
+
+from random import Random
+
+from eps.core import events as e
+from eps.core.reconfig import Change, Operation
+from eps.core.settings import UNBOUNDED, CoreSettings, Trigger
+from tests.fakes.network import RELIABLE, Faults
+from tests.sim.faithful import Breaks
+from tests.sim.job import CALM, Chaos, SimJob
+
+#: Consistency models in turn: BSP with and without the grid clock, SSP, ASP.
+MODELS = ((0, True), (0, True), (0, False), (1, False), (3, False), (UNBOUNDED, False))
+
+
+def random_settings(random: Random, seed: int) -> CoreSettings:
+    staleness, reproducible = MODELS[seed % len(MODELS)]
+    return CoreSettings(
+        num_splits=random.choice((2, 5, 9, 12)),
+        num_partitions=random.choice((2, 4, 7, 8)),
+        iterations=random.choice((1, 2, 4, 8, 16, 24)),
+        staleness=staleness,
+        reproducible=reproducible,
+    )
+
+
+def random_change(random: Random, job: SimJob) -> Change:
+    operation = random.choice(list(Operation))
+    members = job.master.membership.of_role(operation.role) if job.master.membership else ()
+    if not operation.adds and members and random.random() < 0.5:
+        names = tuple(random.sample(members, min(len(members), random.choice((1, 1, 2)))))
+        return Change(operation, len(names), names)
+    return Change(operation, random.choice((1, 1, 2, 3)))
+
+
+def schedule(random: Random, job: SimJob) -> None:
+    """Ask for changes at random times, several at once at times, and cancel some."""
+    span_s = 0.8 + job.settings.iterations * 0.25
+    for number in range(random.randint(1, 6)):
+        at_s = random.uniform(0.7, span_s)
+
+        def ask(number: int = number) -> None:
+            job.ask(f"request-{number}", random_change(random, job))
+
+        job.at(at_s, ask)
+        if random.random() < 0.25:
+            cancel = e.CancelRequested(f"cancel-{number}", random.randint(1, 4))
+            job.at(at_s + random.uniform(0.0, 2.5), lambda c=cancel: job.on_event(c))
+
+
+def random_triggers(random: Random, settings: CoreSettings) -> list[Trigger]:
+    triggers = []
+    for _ in range(random.choice((0, 0, 1, 2))):
+        change = Change(random.choice(list(Operation)), random.choice((1, 1, 2)))
+        triggers.append(Trigger(random.randrange(settings.iterations), change))
+    return triggers
+
+
+def hostile_job(seed: int) -> SimJob:
+    """Return a job on a network that loses and repeats messages."""
+    random = Random(seed)
+    settings = random_settings(random, seed)
+    triggers = random_triggers(random, settings)
+    return SimJob(
+        seed,
+        settings,
+        random.randint(1, min(4, settings.num_splits)),
+        random.randint(1, min(4, settings.num_partitions)),
+        triggers,
+        faults=random.choice((RELIABLE, Faults(), Faults(), Faults(drop=0.1, duplicate=0.1, late=0.1))),
+        chaos=random.choice((CALM, CALM, Chaos(never=0.1, vanish=0.01, cancel=0.01))),
+        iteration_s=random.choice((0.01, 0.05, 0.2)),
+        live_workers=random.random() < 0.6,
+    )
+
+
+def faithful_job(seed: int, *, committed: bool = False) -> SimJob:
+    """Return a job whose processes send as the real ones do, on connections that break."""
+    random = Random(seed + 1_000_000)
+    settings = random_settings(random, seed)
+    triggers = random_triggers(random, settings)
+    exchange, transfer = random.choice(((0.0, 0.0), (0.01, 0.02), (0.03, 0.02), (0.1, 0.1)))
+    return SimJob(
+        seed,
+        settings,
+        random.randint(1, min(4, settings.num_splits)),
+        random.randint(1, min(4, settings.num_partitions)),
+        triggers,
+        faults=Faults(drop=0.0, duplicate=0.0, late=random.choice((0.0, 0.05, 0.2))),
+        # Not together: where plans are cancelled at random, nobody waits long for what never comes.
+        chaos=random.choice((CALM, CALM, Chaos(never=0.15, mute=0.15), Chaos(vanish=0.02, cancel=0.01))),
+        iteration_s=random.choice((0.01, 0.05, 0.2)),
+        breaks=Breaks(exchange, transfer, committed),
+    )
