@@ -479,6 +479,10 @@ def ended_status(directory: JobDir) -> dict[str, Any]:
     state, reason = "killed", "its supervisor ended without a word"
     if ended is not None:
         state, reason = str(ended["state"]), str(ended["reason"])
+    last = read_json(directory.status_json)
+    if not report and last is not None:
+        # Its master was killed before it could report: what it left on disk a second before is the best there is.
+        return {**last, "state": state, "reason": reason, "members": [], "eta_s": 0.0}
     metrics = report.get("metrics", {})
     membership = report.get("membership") or [{}]
     return {

@@ -47,6 +47,8 @@ FAREWELL_S = 3.0
 GENERATION = 1
 #: History entries of one message to somebody who watches.
 MOST_ENTRIES = 1000
+#: The status is left on disk this often.
+NOTE_S = 1.0
 
 
 class Master:
@@ -84,7 +86,7 @@ class Master:
         self._journal = Journal(job_dir.journal)
         self._sessions = Sessions(self.put, runtime.to_json(), GENERATION)
         self._address = ""
-        self._tick_due_s = 0.0
+        self._tick_due_s = self._note_due_s = 0.0
 
     # ---- asked by servicers, on their threads
 
@@ -201,7 +203,15 @@ class Master:
             except queue.Empty:
                 pass
         self._tick_due_s = time.monotonic() + TICK_S
+        self._note_status()
         return e.Tick()
+
+    def _note_status(self) -> None:
+        """Leave the status on disk now and then, for whoever asks after a job whose processes were killed."""
+        now_s = time.monotonic()
+        if now_s >= self._note_due_s:
+            self._note_due_s = now_s + NOTE_S
+            write_json_atomic(self._job_dir.status_json, self.status(), sync=False)
 
     def _step(self, event: e.Event) -> None:
         with self._changed:
@@ -287,14 +297,14 @@ class Master:
                 self._step(event)
 
     def _write_report(self) -> None:
-        exported = self._exported or Exported("", records.Ledger(), {})
+        exported = self._exported
         with self._changed:
             report = records.report(
                 self._runtime,
                 self._state,
-                exported.ledger,
-                exported.model_sha256,
-                exported.test_metrics,
+                exported.ledger if exported else None,
+                exported.model_sha256 if exported else "",
+                exported.test_metrics if exported else {},
                 0.0,
                 self._now(),
             )

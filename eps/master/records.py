@@ -6,6 +6,7 @@ Pure: read from the master's state; nothing here changes it.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -46,18 +47,24 @@ class Ledger:
         )
 
 
-def metrics_of(runtime: Runtime, record: ClockRecord) -> dict[str, float]:
+def number(value: float) -> float | None:
+    """Return a value that JSON can say: None for one that is not finite."""
+    return value if math.isfinite(value) else None
+
+
+def metrics_of(runtime: Runtime, record: ClockRecord) -> dict[str, float | None]:
     """Return the test metrics of a clock by name; empty where it was not evaluated."""
     if not record.evaluation:
         return {}
-    return EvalSums.from_vector(runtime.model, record.evaluation).summary()
+    found = EvalSums.from_vector(runtime.model, record.evaluation).summary()
+    return {name: number(value) for name, value in found.items()}
 
 
 def history_entry(runtime: Runtime, record: ClockRecord, started_s: float) -> dict[str, Any]:
     """Return one line of the history."""
     return {
         "clock": record.clock,
-        "loss": record.loss,
+        "loss": number(record.loss),
         "seconds": round(record.completed_s - started_s, 6),
         **metrics_of(runtime, record),
     }
@@ -120,7 +127,7 @@ def status(runtime: Runtime, state: MasterState, started_s: float, now_s: float)
         "plan": next((change_entry(p, completed_s, now_s) for p in live if p.phase is not Phase.QUEUED), None),
         "queued": [change_entry(p, completed_s, now_s) for p in live if p.phase is Phase.QUEUED],
         "changes": [change_entry(p, completed_s, now_s) for p in recent if p.ended],
-        "loss": history[-1].loss if history else None,
+        "loss": number(history[-1].loss) if history else None,
         "metrics": metrics_of(runtime, evaluated) if evaluated else {},
         "iteration_s": round(progress.iteration_s, 6),
         "eta_s": round((total - clock) * progress.iteration_s, 3) if running else 0.0,
@@ -144,6 +151,15 @@ def _member(state: MasterState, name: str) -> dict[str, Any]:
     }
 
 
+def ledger_entry(runtime: Runtime, ledger: Ledger | None) -> dict[str, int | None]:
+    """Return the ledger; of a job that was not exported only what is expected, for nobody asked the servers."""
+    if ledger is not None:
+        return dataclasses.asdict(ledger)
+    settings = runtime.settings
+    expected = settings.iterations * settings.num_splits * settings.num_partitions
+    return {**dict.fromkeys(dataclasses.asdict(Ledger()), None), "expected": expected}
+
+
 def percentile(values: Sequence[float], share: float) -> float:
     """Return the value below which ``share`` of ``values`` lie (nearest rank); 0 for none."""
     if not values:
@@ -155,7 +171,7 @@ def percentile(values: Sequence[float], share: float) -> float:
 def report(
     runtime: Runtime,
     state: MasterState,
-    ledger: Ledger,
+    ledger: Ledger | None,
     model_sha256: str,
     test_metrics: dict[str, float],
     started_s: float,
@@ -165,9 +181,9 @@ def report(
     history, completed_s = state.progress.history, state.progress.completed_s
     lasted = [b - a for a, b in pairwise(completed_s)]
     final = history[-1] if history and history[-1].clock == runtime.settings.iterations else None
-    metrics: dict[str, Any] = {"train_loss": final.loss if final else None}
+    metrics: dict[str, Any] = {"train_loss": number(final.loss) if final else None}
     if test_metrics:
-        metrics["test"] = test_metrics
+        metrics["test"] = {name: number(value) for name, value in test_metrics.items()}
     return {
         "name": runtime.name,
         "state": str(state.state),
@@ -177,7 +193,7 @@ def report(
         "history": [history_entry(runtime, record, started_s) for record in history],
         "model_sha256": model_sha256,
         "changes": [change_entry(p, completed_s, now_s) for p in state.plans.values()],
-        "ledger": dataclasses.asdict(ledger),
+        "ledger": ledger_entry(runtime, ledger),
         "iteration_seconds": {
             "p50": round(percentile(lasted, 0.5), 6),
             "p99": round(percentile(lasted, 0.99), 6),

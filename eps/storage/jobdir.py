@@ -10,6 +10,7 @@
         ├── job.json              the job's settings
         ├── supervisor.json       {"pid"}
         ├── master.json           where the job master listens
+        ├── status.json           how far the job was a second ago
         ├── journal.jsonl         what the job master decided
         ├── logs/                 one file per process
         ├── containers/ID/        scratch space of a container; gone when it ends
@@ -190,6 +191,11 @@ class JobDir:
     def model(self) -> Path:
         """The trained model."""
         return self.path / "model.npz"
+
+    @property
+    def status_json(self) -> Path:
+        """The job's status of a second ago, for when nobody can be asked any more."""
+        return self.path / "status.json"
 
     @property
     def ended_json(self) -> Path:

@@ -8,7 +8,9 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import traceback
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -72,7 +74,7 @@ class Worker:
             # A user's model may raise anything; the master must know why this worker stops.
             if not self._ended.is_set():
                 logger.exception("W[%s] cannot go on", self.name)
-                session.report(m.MemberFailed(self.name, type(error).__name__, str(error)))
+                session.report(m.MemberFailed(self.name, type(error).__name__, describe(error)))
         # Drained or finished: splits can still be asked for until the master says that nobody needs this worker.
         # Then nobody needs anything of it, so the end of the process is all the tidying there is.
         self._ended.wait()
@@ -177,6 +179,15 @@ class Worker:
         self._loop.warm_up(copy.split)
         self._session.report(m.SplitReceived(self.name, copy.plan_id, copy.split, size_bytes, checksum))
         reply.send(Message(simple("done")))
+
+
+def describe(error: Exception) -> str:
+    """Return an error in words; one that is not ours with its type and the line that raised it."""
+    if isinstance(error, EpsError):
+        return str(error)
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
+    return f"{type(error).__name__}: {error}{where}"
 
 
 def run(context: ContainerContext) -> int:

@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ import pytest
 import eps
 from eps.errors import ConfigError, DataError, TrainingError
 from eps.master_link import wait_for
+from eps.storage.atomic import read_json
 from tests.integration.conftest import processes_with
 from tests.integration.test_operations import ENDLESS, TIMEOUT_S, wait_for_clock
 
@@ -119,3 +121,20 @@ def test_bad_settings_are_refused_before_anything_starts(
     with pytest.raises(error, match=text):
         eps.run(name="bad", **settings)
     assert processes_with(str(home)) == []
+
+
+def test_status_of_a_job_whose_master_was_killed_says_how_far_it_came(home: Path) -> None:
+    with eps.Job.start(name="late", workers=2, servers=1, **ENDLESS) as job:
+        wait_for_clock(job, 1)
+        job.add_workers(1)
+        wait_for(lambda: "changes" in read(job, "status.json"), TIMEOUT_S, "the status on disk")
+        wait_for(lambda: bool(read(job, "status.json")["changes"]), TIMEOUT_S, "the change in it")
+        os.kill(read(job, "master.json")["pid"], signal.SIGKILL)
+        job.wait(TIMEOUT_S)
+        status = job.status()
+    assert status["state"] != "running" and status["clock"] > 0
+    assert (status["membership_version"], status["changes"][0]["phase"]) == (2, "released")
+
+
+def read(job: eps.Job, name: str) -> dict[str, Any]:
+    return dict(read_json(job.directory.path / name) or {})
