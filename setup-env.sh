@@ -9,6 +9,7 @@ python="${PYTHON:-python3}"
 }
 stamp=".venv/.installed-$(sha256sum pyproject.toml | cut -c1-16)"
 if [ ! -e "$stamp" ]; then
+    echo "setting up .venv (once; takes a few minutes)" >&2
     if ! "$python" -m venv .venv 2>/dev/null; then
         # Debian splits venv off into a package of its own.
         [ "$(id -u)" = 0 ] || { echo "install the package python3-venv first" >&2; exit 2; }

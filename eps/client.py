@@ -20,6 +20,7 @@ from typing import Any
 from eps.config import JobSpec
 from eps.core.reconfig import Operation, Phase
 from eps.errors import ConfigError, EpsError, JobFinishedError, PlanError, RpcError, StorageError, TrainingError
+from eps.home import check_home
 from eps.jobspec_file import RunRequest
 from eps.master_link import GIVE_UP_S, MasterLink, Progress, wait_for
 from eps.pb import control_pb2 as pb
@@ -97,12 +98,14 @@ class Job:
         return cls.start_request(request, detach=detach)
 
     @classmethod
-    def start_request(cls, request: RunRequest, *, detach: bool = False) -> Job:
-        """Start the job of a request; raises as :meth:`start`."""
+    def start_request(
+        cls, request: RunRequest, *, detach: bool = False, before_data: Callable[[], None] | None = None
+    ) -> Job:
+        """Start the job of a request; ``before_data`` is called before its data is read.  Raises as :meth:`start`."""
         # Not needed to look at a job or to change its size, and the slowest import of all.
         from eps.launch import prepare_job
 
-        prepared = prepare_job(request)
+        prepared = prepare_job(request, before_data)
         return cls(prepared.directory, prepared.start(tied=not detach))
 
     @classmethod
@@ -114,6 +117,7 @@ class Job:
         JobNotFoundError
             There is none.
         """
+        check_home(writable=False)
         return cls(find_job(name))
 
     @property
@@ -431,12 +435,10 @@ def check_results(request: RunRequest) -> None:
         if not text:
             continue
         path = Path(text)
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise ConfigError(f"{name} {path}: its folder cannot be made: {error.strerror}") from error
+        if not path.parent.is_dir():
+            raise ConfigError(f"{name} is {path}, but its folder {path.parent} must exist")
         if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
-            raise ConfigError(f"{name} {path}: must be a file that can be written")
+            raise ConfigError(f"{name} is {path}, but must be a file that can be written")
 
 
 def deliver(job: Job, request: RunRequest) -> None:
@@ -464,10 +466,9 @@ def copy_result(source: Path, target: Path, missing: str) -> None:
     if not source.exists():
         raise StorageError(missing)
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source, target)
     except OSError as error:
-        raise StorageError(error.errno, f"{target}: cannot be written: {error.strerror}") from error
+        raise StorageError(f"{target}: cannot be written: {error.strerror}; what it was to hold is {source}") from error
 
 
 def ended_status(directory: JobDir) -> dict[str, Any]:
@@ -492,8 +493,8 @@ def ended_status(directory: JobDir) -> dict[str, Any]:
         "clock": report.get("clock", 0),
         "iterations": settings.get("iterations", 0),
         "membership_version": membership[-1].get("version", 0),
-        "workers": 0,
-        "servers": 0,
+        "workers": len(membership[-1].get("workers", ())),
+        "servers": len(membership[-1].get("servers", ())),
         "members": [],
         "plan": None,
         "queued": [],

@@ -38,59 +38,81 @@ class JobSpec:
     """Everything that a user says about a job."""
 
     # What is trained.
-    model: str = _option("logistic", "svm, logistic, linear, lasso, ridge, robust, softmax, dnn, or path.py:Class")
-    hidden: str = _option("128", "dnn: sizes of the hidden layers, as in 128,64")
+    model: str = _option(
+        "logistic", "svm, logistic, linear, lasso, ridge, robust, softmax, dnn, or path.py:Class", metavar="NAME"
+    )
+    hidden: str = _option("128", "dnn: sizes of the hidden layers, as in 128,64", metavar="N,N")
     huber_delta: float = _option(1.0, "robust: residuals beyond this count linearly")
-    model_options: str = _option("", "options of a user's own model as JSON, as in '{\"rank\": 8}'")
+    model_options: str = _option("", "options of a user's own model as JSON, as in '{\"rank\": 8}'", metavar="JSON")
     intercept: bool = _option(True, "train an intercept; it is never penalised")
     # On what.
-    data: str = _option("", "training data: a file, several joined by commas, or sklearn:NAME", group="data")
-    labels: str = _option("", "file of labels, where they are not in the data", group="data")
+    data: str = _option(
+        "", "training data: a file, several joined by commas, or sklearn:NAME", group="data", metavar="PATH"
+    )
+    labels: str = _option("", "file of labels, where they are not in the data", group="data", metavar="PATH")
     test: str = _option(
         "",
         "test data: a file, the fraction of the data to hold out, as in 0.2, or the last rows, as in last:5000",
         group="data",
+        metavar="PATH|X|last:N",
     )
-    test_labels: str = _option("", "file of the test data's labels", group="data")
+    test_labels: str = _option("", "file of the test data's labels", group="data", metavar="PATH")
     folds: int = _option(0, "cross-validate: K folds, one training after the other", group="data")
     fold: int = _option(-1, "train only this fold of --folds, counted from 0", group="data")
     format: str = _option(
-        "auto", "auto, libsvm, csv, dense, npz, npy, idx, text (raw text as n-grams) or sklearn", group="data"
+        "auto",
+        "auto, libsvm, csv, dense, npz, npy, idx, text (raw text as n-grams) or sklearn",
+        group="data",
+        metavar="NAME",
     )
     features: int = _option(0, "number of features; 0 takes it from the data", group="data")
     label_column: str = _option(
-        "auto", "column of the label in dense text: auto, first, last, a number or a name", group="data"
+        "auto",
+        "column of the label in dense text: auto, first, last, a number or a name",
+        group="data",
+        metavar="NAME|N",
     )
-    columns: str = _option("", "columns to keep of dense text: names or numbers joined by commas", group="data")
+    columns: str = _option(
+        "", "columns to keep of dense text: names or numbers joined by commas", group="data", metavar="NAMES"
+    )
     target_scale: float = _option(1.0, "divide a regression's labels by this", group="data")
-    delimiter: str = _option("auto", "what divides the columns of dense text; auto finds it", group="data")
-    index_base: str = _option("auto", "number of the first feature of LIBSVM files: auto, 0 or 1", group="data")
+    delimiter: str = _option("auto", "what divides the columns of dense text; auto finds it", group="data", metavar="C")
+    index_base: str = _option(
+        "auto", "number of the first feature of LIBSVM files: auto, 0 or 1", group="data", metavar="auto|0|1"
+    )
     normalize: str = _option(
         "none",
         "none, l2 (rows to length 1), standard (columns to mean 0, variance 1), tfidf or binary (for text)",
         group="data",
+        metavar="NAME",
     )
     splits: int = _option(12, "pieces the training data is cut into; the most workers a job can have", group="data")
     # How.
     iterations: int = _option(100, "iterations (clocks) to train", group="training")
-    batch_size: str = _option("full", "samples of an iteration over all workers, or full", group="training")
-    optimizer: str = _option("adam", "sgd, momentum, adagrad, adam or ftrl", group="training")
+    batch_size: str = _option(
+        "full", "samples of an iteration over all workers, or full", group="training", metavar="N|full"
+    )
+    optimizer: str = _option("adam", "sgd, momentum, adagrad, adam or ftrl", group="training", metavar="NAME")
     learning_rate: float = _option(0.1, "step size", group="training")
     momentum: float = _option(0.9, "momentum: share of the last step that goes on", group="training")
     beta1: float = _option(0.9, "adam: decay of the mean of gradients", group="training")
     beta2: float = _option(0.999, "adam: decay of the mean of squares", group="training")
     l1: float = _option(0.0, "L1 penalty, applied once per clock at the servers", group="training")
     l2: float = _option(0.0, "L2 penalty, applied once per clock at the servers", group="training")
-    consistency: str = _option("bsp", "bsp, ssp:N (a worker is at most N clocks ahead) or asp", group="training")
+    consistency: str = _option(
+        "bsp", "bsp, ssp:N (a worker is at most N clocks ahead) or asp", group="training", metavar="NAME"
+    )
     seed: int = _option(0, "seed of the start, the batches, and the cut of the data", group="training")
-    init: str = _option("", "start from this exported model (.npz)", group="training")
+    init: str = _option("", "start from this exported model (.npz)", group="training", metavar="PATH")
     eval_every: int = _option(
         0, "clocks between evaluations on the test data; 0 chooses about 100 in all", group="training"
     )
     exchange_timeout_s: float = _option(
         600.0, "seconds after which a worker gives up a clock that is not complete everywhere", group="training"
     )
-    on_divergence: str = _option("stop", "when the loss is not finite: stop or continue", group="training")
+    on_divergence: str = _option(
+        "stop", "when the loss is not finite: stop or continue", group="training", metavar="stop|continue"
+    )
     # With what.
     workers: int = _option(3, "workers at the start", group="size")
     servers: int = _option(3, "servers at the start", group="size")
@@ -180,9 +202,12 @@ class JobSpec:
                     f"at is {text!r}, but with {self.iterations} iterations K must be at most {self.iterations - 1}"
                 )
             try:
-                found.append(Trigger(int(clock), parse_change(change)))
+                asked = parse_change(change)
             except PlanError as error:
                 raise ConfigError(f"at is {text!r}: {error}") from None
+            if asked.count < 1:
+                raise ConfigError(f"at is {text!r}, but a change must concern at least 1 member")
+            found.append(Trigger(int(clock), asked))
         return tuple(found)
 
     def evaluate_at(self, clock: int) -> bool:

@@ -249,8 +249,8 @@ def status_text(status: Status) -> str:
     lines.append(
         f"  clock {status['clock']} of {status['iterations']}, membership version {status['membership_version']}"
     )
-    measured = [f"loss {number_text(status['loss'])}"]
-    measured += [f"{name} {number_text(value)}" for name, value in ordered_metrics(status["metrics"])]
+    measured = [f"train loss {number_text(status['loss'])}"]
+    measured += [f"test {name} {number_text(value)}" for name, value in ordered_metrics(status["metrics"])]
     lines.append("  " + ", ".join(measured))
     live = status["state"] in LIVE_STATES
     speed = f"  {seconds_text(status['iteration_s'])} per iteration, {seconds_text(status['elapsed_s'])}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,20 @@ from eps.data.dataset import DatasetInfo
 from eps.data.settings import DataSettings
 from eps.errors import ConfigError, DataError, JobExistsError
 from eps.export import read_model
+from eps.home import check_home
 from eps.jobspec_file import RunRequest
-from eps.ml.combinations import check_combination
+from eps.ml.combinations import check_combination, check_given
 from eps.ml.models import MODELS, load_model
-from eps.runtime import DataShape, Runtime, model_options, optimizer_settings, settled
+from eps.runtime import (
+    DataShape,
+    Runtime,
+    check_memory,
+    check_model,
+    machine_memory_bytes,
+    model_options,
+    optimizer_settings,
+    settled,
+)
 from eps.server.initial import INIT_FILE
 from eps.storage.atomic import atomic_writer, write_bytes_atomic
 from eps.storage.jobdir import JobDir, JobLock, cache_dir, check_job_name, create_job_dir, jobs_dir
@@ -82,8 +93,14 @@ def data_settings(spec: JobSpec) -> DataSettings:
     return DataSettings.from_dict(values)
 
 
-def prepare_job(request: RunRequest) -> PreparedJob:
+def prepare_job(request: RunRequest, before_data: Callable[[], None] | None = None) -> PreparedJob:
     """Check the settings, prepare the data, and make the job's directory.
+
+    Parameters
+    ----------
+    request : RunRequest
+    before_data : callable, optional
+        Called when all that can be checked without the data is right.
 
     Raises
     ------
@@ -97,13 +114,19 @@ def prepare_job(request: RunRequest) -> PreparedJob:
         Something cannot be written.
     """
     spec = request.spec
-    check_combination(load_model(spec.model), optimizer_settings(spec))
+    model = load_model(spec.model)
+    check_combination(model, optimizer_settings(spec))
+    check_given(model, spec.optimizer, request.given)
+    check_model(spec)
+    check_home(writable=True)
     name = request.name or free_name(spec.model)
     check_job_name(name)
     if JobDir(jobs_dir() / name).is_running():
         # Asked again when the directory is made; here it saves the wait for the data.
         raise JobExistsError(f"job {name!r} is running: end it or choose another name")
     settings = data_settings(spec)
+    if before_data is not None:
+        before_data()
     dataset = prepare(settings, None, cache_dir())
     shape = DataShape(
         num_features=dataset.num_features,
@@ -141,6 +164,7 @@ def check_runtime(runtime: Runtime) -> None:
         Settings, model and data do not fit together.
     """
     _ = runtime.settings, runtime.ranges, runtime.grid, runtime.optimizer, runtime.shares
+    check_memory(runtime, machine_memory_bytes())
 
 
 def free_name(model: str) -> str:

@@ -8,17 +8,21 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from eps.config import DEFAULT_PARTITIONS, JobSpec
 from eps.core.settings import CoreSettings
+from eps.errors import ConfigError
 from eps.ml.batches import batch_share
 from eps.ml.grid import Grid
 from eps.ml.layout import KeySpace
-from eps.ml.models import Model, load_model
+from eps.ml.models import MODELS, Model, load_model
 from eps.ml.optim import Optimizer, OptimizerSettings, make_optimizer
 
 
@@ -153,14 +157,74 @@ def optimizer_settings(spec: JobSpec) -> OptimizerSettings:
 
 def model_options(spec: JobSpec) -> dict[str, Any]:
     """Return the options of the settings' model, by the names that its class declares."""
-    known: dict[str, Any] = {
-        "hidden": tuple(int(size) for size in spec.hidden.split(",") if size.strip()),
-        "huber_delta": spec.huber_delta,
-    }
+    known: dict[str, Any] = {"hidden": _hidden_sizes(spec.hidden), "huber_delta": spec.huber_delta}
     options = {name: known[name] for name in load_model(spec.model).options if name in known}
     if spec.model_options:
-        options.update(json.loads(spec.model_options))
+        options.update(_own_options(spec.model_options))
     return options
+
+
+def _hidden_sizes(text: str) -> tuple[int, ...]:
+    sizes = [part.strip() for part in text.split(",")]
+    if not all(size.isdecimal() and int(size) >= 1 for size in sizes):
+        raise ConfigError(f"hidden is {text!r}, but must be whole numbers from 1 on joined by commas, as in 128,64")
+    return tuple(int(size) for size in sizes)
+
+
+def _own_options(text: str) -> dict[str, Any]:
+    try:
+        options = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"model_options is {text!r}, but must be a JSON object: {error}") from None
+    if not isinstance(options, dict):
+        raise ConfigError(f'model_options is {text!r}, but must be a JSON object, as in {{"rank": 8}}')
+    return options
+
+
+def check_model(spec: JobSpec) -> None:
+    """Refuse, before the data is known, a model that no data would make possible.
+
+    Raises
+    ------
+    ConfigError
+        The model is unknown or cannot be loaded, or has no such options.
+    """
+    cls, options = load_model(spec.model), model_options(spec)
+    if spec.model in MODELS:
+        outputs = {"binary": 2, "multiclass": 2, "regression": 1}[cls.task_for(options)]
+        make_model(spec, 1, outputs)
+    elif cls.__init__ is Model.__init__:
+        # One with an __init__ of its own may treat options in its own way, and may need the real sizes.
+        cls.check_options(options)
+
+
+def memory_bytes(runtime: Runtime) -> int:
+    """Return what the servers of a job hold at least: parameters, the optimizer's slots and the sums of a clock."""
+    per_key = 4 * (1 + len(runtime.optimizer.slots)) + np.dtype(runtime.grid.dtype).itemsize
+    return runtime.key_space.num_keys * per_key
+
+
+def machine_memory_bytes() -> int:
+    """Return the size of this machine's physical memory."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def check_memory(runtime: Runtime, available_bytes: int) -> None:
+    """Refuse a model that cannot fit into memory.
+
+    Raises
+    ------
+    ConfigError
+        The servers would need more than ``available_bytes``.
+    """
+    needed = memory_bytes(runtime)
+    if needed > available_bytes:
+        raise ConfigError(
+            f"the model has {runtime.key_space.num_keys} parameters for {runtime.shape.num_features} features and "
+            f"needs {needed} bytes (parameters, state of {runtime.spec.optimizer}, sums), but must fit into the "
+            f"{available_bytes} bytes of this machine's memory: set --features to the width that the data should "
+            "have, or use another data file"
+        )
 
 
 def make_model(spec: JobSpec, num_features: int, num_outputs: int) -> Model:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import sys
 
-from eps.cli import EXIT_OK
+from eps.cli import EXIT_INTERRUPTED, EXIT_OK
 from eps.client import ChangeRecord, Job
+from eps.core.reconfig import UNCOMMITTED
 from eps.display import ChangeNews
 from eps.errors import ConfigError
 
@@ -39,16 +41,35 @@ def change(args: argparse.Namespace) -> int:
             record = job.change(args.operation, members, wait=False, request_id=args.request_id)
             print(f"plan {record['plan_id']}")
             return EXIT_OK
-        news = ChangeNews()
-
-        def tell(record: ChangeRecord) -> None:
-            for line in news.lines([record]):
-                print(line, flush=True)
-
-        job.change(args.operation, members, request_id=args.request_id, on_news=tell)
-        return EXIT_OK
+        return _change_and_wait(job, args, members)
     finally:
         job.close()
+
+
+def _change_and_wait(job: Job, args: argparse.Namespace, members: int | list[str]) -> int:
+    news = ChangeNews()
+    latest: ChangeRecord | None = None
+
+    def tell(record: ChangeRecord) -> None:
+        nonlocal latest
+        latest = record
+        for line in news.lines([record]):
+            print(line, flush=True)
+
+    try:
+        job.change(args.operation, members, request_id=args.request_id, on_news=tell)
+    except KeyboardInterrupt:
+        if latest is not None:
+            print(f"\n{_still_going(args.name, latest)}", file=sys.stderr)
+        return EXIT_INTERRUPTED
+    return EXIT_OK
+
+
+def _still_going(name: str, record: ChangeRecord) -> str:
+    text = f"plan {record['plan_id']} goes on"
+    if record["phase"] in UNCOMMITTED:
+        text += f"; `eps cancel {name} {record['plan_id']}` aborts it"
+    return text
 
 
 def cancel(args: argparse.Namespace) -> int:

@@ -15,6 +15,7 @@ from eps.cli import EXIT_OK
 from eps.client import Job, ended_status
 from eps.display import list_text, status_text
 from eps.errors import JobNotFoundError, RpcError
+from eps.home import check_home
 from eps.storage.jobdir import JobDir, find_job, list_jobs
 
 #: A job of a list that does not answer does not hold up the others.
@@ -44,6 +45,7 @@ def status(args: argparse.Namespace) -> int:
 
 def list_all(args: argparse.Namespace) -> int:
     """Show all jobs."""
+    check_home(writable=False)
     found = [_brief_status(job) for job in list_jobs()]
     print(json.dumps(found, indent=1) if args.json else list_text(found))
     return EXIT_OK

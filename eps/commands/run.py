@@ -106,10 +106,8 @@ def _started(request: RunRequest, stream: TextIO, quiet: bool) -> Job:
     text = f"preparing {request.spec.data} ..."
     notice = threading.Timer(NOTICED_S, print, (text,), {"file": stream, "flush": True})
     notice.daemon = True
-    if not quiet:
-        notice.start()
     try:
-        return Job.start_request(request)
+        return Job.start_request(request, before_data=None if quiet else notice.start)
     finally:
         notice.cancel()
 

@@ -19,6 +19,8 @@ from eps.data.raw import Float64Array, Int64Array, RawData, csr_float32
 from eps.errors import DataError
 
 _CHUNK_BYTES = 8 << 20
+#: Indices are read as float64, which holds all whole numbers below this.
+_INDEX_LIMIT = 2**53
 _COMMENT = re.compile(rb"#[^\n]*")
 _NUMBER = re.compile(rb"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 _NOT_FINITE = re.compile(rb"[+-]?(nan|inf|infinity)", re.IGNORECASE)
@@ -143,7 +145,7 @@ def _parse_fast(chunk: bytes, first_line: int) -> _Rows | None:
     at = np.arange(starts.size) + colons_before
     feature_at = at[~is_label]
     positions = numbers[feature_at]
-    if (positions < 0).any() or (positions >= 2**53).any():
+    if (positions < 0).any() or (positions >= _INDEX_LIMIT).any():
         return None
     indices = positions.astype(np.int64)
     label_at = np.flatnonzero(is_label)
@@ -193,6 +195,8 @@ def _parse_lines(chunk: bytes, first_line: int, name: str) -> _Rows:
             position = _number(index_text, token, "the index", name, line)
             if position < 0 or position != int(position):
                 raise _malformed(name, line, token, "the index must be a whole number that is not negative")
+            if position >= _INDEX_LIMIT:
+                raise _malformed(name, line, token, f"the index is too large: must be below {_INDEX_LIMIT}")
             if position <= previous:
                 raise _malformed(name, line, token, f"indices must increase, but {previous} comes before")
             previous = int(position)
@@ -219,5 +223,5 @@ def _number(text: bytes, token: bytes, what: str, name: str, line: int) -> float
 
 
 def _malformed(name: str, line: int, token: bytes, rule: str) -> DataError:
-    shown = token[:60].decode("utf-8", errors="replace")
+    shown = token[:60].decode("utf-8", errors="backslashreplace")
     return DataError(f"{name}:{line}: {shown}: {rule}")

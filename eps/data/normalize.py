@@ -20,6 +20,8 @@ from eps.errors import ConfigError, DataError
 
 #: Sparse data of at most this many columns is made dense where its columns are to be centred.
 MAX_DENSIFIED_COLUMNS = 1024
+#: ``tfidf`` keeps a weight for every column, whether it occurs or not: half a gigabyte at this width.
+MAX_WEIGHTED_COLUMNS = 1 << 26
 #: Kinds that have statistics of the training rows.
 FITTED_KINDS = ("standard", "tfidf")
 _ROWS_AT_ONCE = 8192
@@ -123,13 +125,18 @@ def fit_normalizer(kind: str, X: Matrix) -> Normalizer:
     Raises
     ------
     ConfigError
-        ``kind`` is unknown, or ``standard`` is asked of sparse data with too many columns to be made dense.
+        ``kind`` is unknown, or ``standard`` is asked of sparse data with too many columns to be made dense, or
+        ``tfidf`` with too many to keep a weight for each.
     """
     if kind not in NORMALIZATIONS:
         raise ConfigError(f"normalize is {kind!r}, but must be one of {', '.join(NORMALIZATIONS)}")
     if kind == "standard":
         return _fit_standard(X)
     if kind == "tfidf":
+        if X.shape[1] > MAX_WEIGHTED_COLUMNS:
+            raise ConfigError(
+                f"normalize is 'tfidf', but the data has {X.shape[1]} columns: must be at most {MAX_WEIGHTED_COLUMNS}"
+            )
         # Smooth idf: as if one document more held every word, so that none divides by zero.
         frequency = np.bincount(X.indices[X.data != 0], minlength=X.shape[1]) if sparse.issparse(X) else (X != 0).sum(0)
         return Normalizer(kind, scale=np.log((1.0 + X.shape[0]) / (1.0 + frequency)) + 1.0)

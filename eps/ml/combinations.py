@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from eps.errors import ConfigError
 from eps.ml.models.base import Model, PenaltyRule
 from eps.ml.optim import OptimizerSettings
 
+#: Options of single models, and the model of the library that has each.
+_MODEL_OPTIONS = {"hidden": "dnn", "huber_delta": "robust"}
+#: Constants of single optimizers.
+_CONSTANTS = {"momentum": "momentum", "beta1": "adam", "beta2": "adam"}
 _INSTEAD = {"l1": "use linear, or lasso with --l1", "l2": "use linear, or ridge with --l2"}
 
 
@@ -20,8 +26,33 @@ def check_combination(model: type[Model] | Model, optimizer: OptimizerSettings) 
         A penalty that the model needs is missing, or one that it excludes is given.
     """
     cls = model if isinstance(model, type) else type(model)
-    _check_penalty(cls, "l1", cls.l1_penalty, optimizer.l1)
-    _check_penalty(cls, "l2", cls.l2_penalty, optimizer.l2)
+    penalties = (("l1", cls.l1_penalty, optimizer.l1), ("l2", cls.l2_penalty, optimizer.l2))
+    # What must go is told before what is missing: `lasso --l2 0.1` meant another model.
+    for penalty, rule, value in sorted(penalties, key=lambda item: item[1] != "refused"):
+        _check_penalty(cls, penalty, rule, value)
+
+
+def check_given(model: type[Model], optimizer: str, given: Collection[str]) -> None:
+    """Refuse settings that somebody gave and that would have no effect.
+
+    Parameters
+    ----------
+    model : type of Model
+    optimizer : str
+    given : collection of str
+        Names of the settings that are not defaults.
+
+    Raises
+    ------
+    ConfigError
+        An option of another model, or a constant of another optimizer.
+    """
+    for name, needed in _MODEL_OPTIONS.items():
+        if name in given and name not in model.options:
+            raise ConfigError(f"{name} is given, but {model.__name__.lower()} has no such option: it is for {needed}")
+    for name, needed in _CONSTANTS.items():
+        if name in given and optimizer != needed:
+            raise ConfigError(f"{name} is given, but optimizer is {optimizer!r}: it is for {needed}")
 
 
 def _check_penalty(cls: type[Model], penalty: str, rule: PenaltyRule, value: float) -> None:

@@ -77,6 +77,7 @@ class FakeMaster(JobMasterServicer):
         #: So many calls are dropped after they were taken in, as by a master that dies.
         self.drop = 0
         self.on_kill: Callable[[], None] = lambda: None
+        self.on_plan: Callable[[], None] = lambda: None
 
     def _take(self, method: str, request: Any, context: grpc.ServicerContext) -> None:
         self.asked.append((method, request))
@@ -108,6 +109,7 @@ class FakeMaster(JobMasterServicer):
 
     def GetPlan(self, request: pb.PlanRequest, context: grpc.ServicerContext) -> pb.PlanReply:
         """Give the plans one after the other; the last one again and again."""
+        self.on_plan()
         if not self.plans:
             raise PlanError(f"there is no plan {request.plan_id}")
         plan = self.plans.pop(0) if len(self.plans) > 1 else self.plans[0]

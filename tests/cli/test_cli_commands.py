@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -11,8 +13,9 @@ import pytest
 
 import eps
 import hscheduler.cli
-from eps.cli import build_parser, main
+from eps.cli import main, printable
 from eps.errors import PlanError
+from eps.parser import build_parser
 from tests.cli.conftest import FakeJob, change_of, status_of
 
 ROOT = Path(eps.__file__).parent.parent
@@ -82,7 +85,17 @@ def test_refused_change_ends_with_3(fake: FakeJob, capsys: pytest.CaptureFixture
         (["run", "--model", "ridge", "--data", "x"], 2, "ridge needs l2"),
         (["run", "--folds", "3", "--data", "sklearn:iris", "--export", "m.npz"], 2, "gives 3 models"),
         (["run", "--folds", "3", "--data", "sklearn:iris", "--detach"], 2, "cannot be detached"),
-        (["run", "--report", "/proc/nothing/r.json"], 2, "its folder cannot be made"),
+        (["run", "--report", "/nowhere/r.json"], 2, "its folder /nowhere must exist"),
+        (["run", "--export", "/nowhere/m.npz"], 2, "its folder /nowhere must exist"),
+        (["run", "--model", "dnn", "--hidden", "a,b", "--data", "x"], 2, "hidden is 'a,b', but must be whole numbers"),
+        (["run", "--model", "dnn", "--hidden", "0", "--data", "x"], 2, "hidden is '0'"),
+        (["run", "--model-options", "{x}", "--data", "x"], 2, "model_options is '{x}', but must be a JSON object"),
+        (["run", "--model-options", "3", "--data", "x"], 2, "model_options is '3', but must be a JSON object"),
+        (["run", "--model-options", '{"rank": 8}', "--data", "x"], 2, "Logistic has no option rank"),
+        (["run", "--at", "1:add-workers=0", "--data", "x"], 2, "a change must concern at least 1 member"),
+        (["run", "--momentum", "0.5", "--data", "x"], 2, "momentum is given, but optimizer is 'adam'"),
+        (["run", "--model", "/nowhere/my.py:Net", "--data", "x"], 2, "/nowhere/my.py does not exist"),
+        (["run", "--data", "a\x1b[31m"], 2, "a\\x1b[31m: no such file"),
         (["predict", "--model", "nowhere.npz", "--data", "x"], 2, "no such file"),
     ],
 )
@@ -147,7 +160,7 @@ def test_each_command_has_help_with_examples(capsys: pytest.CaptureFixture[str])
 
 def test_help_imports_nothing_heavy() -> None:
     code = (
-        "import sys\nfrom eps.cli import build_parser\nbuild_parser().format_help()\n"
+        "import sys\nfrom eps.parser import build_parser\nbuild_parser().format_help()\n"
         "print([m for m in ('numpy', 'scipy', 'grpc', 'sklearn') if m in sys.modules])"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
@@ -166,3 +179,65 @@ def test_hscheduler_says_that_it_is_not_there_yet(capsys: pytest.CaptureFixture[
         hscheduler.cli.main(["--version"])
     assert end.value.code == 0
     assert capsys.readouterr().out == f"hscheduler {eps.__version__}\n"
+
+
+@pytest.mark.parametrize("words", [["run", "--data", "sklearn:iris"], ["list"], ["status", "x"]])
+def test_a_home_that_is_no_directory_ends_with_2(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    home = tmp_path / "file"
+    home.write_text("")
+    monkeypatch.setenv("EPS_HOME", str(home))
+    assert main(words) == 2
+    assert f"EPS_HOME is {home}, which " in capsys.readouterr().err
+
+
+def test_a_running_name_is_refused_before_the_data_is_looked_at(
+    fake: FakeJob, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run", "--name", "fake", "--data", "nowhere.svm"]) == 2
+    shown = capsys.readouterr()
+    assert "job 'fake' is running" in shown.err and "preparing" not in shown.out
+
+
+def test_interrupted_wait_for_a_change_says_that_the_plan_goes_on(
+    fake: FakeJob, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt() -> None:
+        if len(asked) == 2:
+            os.kill(os.getpid(), signal.SIGINT)
+        asked.append(None)
+
+    asked: list[None] = []
+    fake.master.plans = [change_of(9, phase="queued")]
+    fake.master.on_plan = interrupt
+    assert main(["add-servers", "fake", "1"]) == 130
+    assert capsys.readouterr().err == "\nplan 9 goes on; `eps cancel fake 9` aborts it\n"
+
+
+def test_interrupt_during_imports_ends_with_130_and_no_traceback() -> None:
+    code = (
+        "import sys\nfrom eps.cli import main\n"
+        "class Interrupt:\n"
+        "    def find_spec(self, name, path, target=None):\n"
+        "        if name == 'eps.config': raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Interrupt())\nsys.exit(main(['list']))"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert (found.returncode, found.stderr) == (130, "")
+
+
+def test_what_a_terminal_would_obey_is_shown_escaped() -> None:
+    assert printable("a\x1b[2J\udc80b\tc\u00e9\nd") == "a\\x1b[2J\\udc80b\\tc\u00e9\nd"
+
+
+def test_help_explains_phases_and_values(capsys: pytest.CaptureFixture[str]) -> None:
+    for words, expected in (
+        (["add-workers"], "lists-updated (everyone knows their addresses)"),
+        (["run"], "--data PATH"),
+        (["run"], "--optimizer NAME"),
+        (["run"], "--batch-size N|full"),
+    ):
+        with pytest.raises(SystemExit):
+            build_parser().parse_args([*words, "--help"])
+        assert expected in capsys.readouterr().out

@@ -131,6 +131,10 @@ def test_status_shows_who_holds_what() -> None:
     assert "plan 1 add-workers=2: queued, proposed" in text
 
 
+def test_status_says_which_loss_is_which() -> None:
+    assert "train loss 0.2500, test accuracy 0.8750, test f1 0.5000, test loss 0.3000" in status_text(status_of())
+
+
 def test_list_is_a_table_of_jobs() -> None:
     assert list_text([]) == "no jobs"
     heading, row = list_text([status_of()]).splitlines()

@@ -90,7 +90,7 @@ class Terminal:
 
 
 def test_run_on_a_pipe_tells_changes_and_a_summary_and_writes_results(job: JobDir, tmp_path: Path) -> None:
-    report, model = tmp_path / "out" / "r.json", tmp_path / "m.npz"
+    report, model = tmp_path / "r.json", tmp_path / "m.npz"
     done = run_eps(
         "run", "--name", "j", *IRIS, "--test", "0.2", "--iterations", "80", "--at", "20:add-workers=1",
         "--at", "30:remove-servers=server-1", "--report", str(report), "--export", str(model),

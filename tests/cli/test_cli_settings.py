@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from eps.cli import build_parser
 from eps.commands.run import request_of
 from eps.config import JobSpec
 from eps.errors import ConfigError
 from eps.jobspec_file import RunRequest, read_job_file
+from eps.parser import build_parser
 
 
 def request(*words: str) -> RunRequest:

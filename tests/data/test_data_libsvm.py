@@ -44,6 +44,8 @@ def test_features_fixes_the_width() -> None:
         ("1 2:1 2:1", "f:3: 2:1: indices must increase, but 2 comes before"),
         ("1 3:1 2:1", "f:3: 2:1: indices must increase, but 3 comes before"),
         ("1 1.5:1", "f:3: 1.5:1: the index must be a whole number"),
+        ("1 99999999999999999999:1", "f:3: 99999999999999999999:1: the index is too large: must be below"),
+        ("1 \x1b1:1", r"f:3: \x1b1:1: the index must be a number"),
         ("1 1:nan", "f:3: 1:nan: the value must be a finite number"),
         ("1 1:1e999", "f:3: 1:1e999: the value must be a finite number"),
         ("1 1:1e99", "f:3: 1:1e.99: values must fit in float32"),

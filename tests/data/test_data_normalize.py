@@ -94,3 +94,9 @@ def test_a_damaged_normaliser_is_refused() -> None:
         Normalizer.from_arrays({"kind": np.array("standard"), "scale": np.ones(2)})
     with pytest.raises(DataError, match="'missing'"):
         Normalizer.from_arrays({})
+
+
+def test_weights_of_too_many_columns_are_refused() -> None:
+    X = sparse.csr_matrix((2, 2**33), dtype=np.float32)
+    with pytest.raises(ConfigError, match="8589934592 columns: must be at most"):
+        fit_normalizer("tfidf", X)

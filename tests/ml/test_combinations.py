@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from eps.errors import ConfigError
-from eps.ml.combinations import check_combination
+from eps.ml.combinations import check_combination, check_given
 from eps.ml.models import MODELS, load_model
 from eps.ml.optim import OPTIMIZERS, OptimizerSettings
 
@@ -13,6 +13,7 @@ from eps.ml.optim import OPTIMIZERS, OptimizerSettings
     [
         ("lasso", 0.0, 0.0, "lasso needs l1 > 0"),
         ("lasso", 0.1, 0.1, "lasso takes no l2"),
+        ("lasso", 0.0, 0.1, "lasso takes no l2"),
         ("ridge", 0.0, 0.0, "ridge needs l2 > 0"),
         ("ridge", 0.1, 0.1, "ridge takes no l1"),
     ],
@@ -29,3 +30,26 @@ def test_every_model_works_with_every_rule_and_its_penalties(model: str, optimiz
     check_combination(load_model(model), OptimizerSettings(optimizer, l1=l1, l2=l2))
     cls = load_model(model)
     check_combination(cls(3, 1 if cls.task == "regression" else 2), OptimizerSettings(optimizer, l1=l1, l2=l2))
+
+
+@pytest.mark.parametrize(
+    ("model", "optimizer", "given", "message"),
+    [
+        ("softmax", "adam", "hidden", "hidden is given, but softmax has no such option: it is for dnn"),
+        ("linear", "adam", "huber_delta", "huber_delta is given, but linear has no such option: it is for robust"),
+        ("linear", "adam", "momentum", "momentum is given, but optimizer is 'adam': it is for momentum"),
+        ("linear", "sgd", "beta1", "beta1 is given, but optimizer is 'sgd': it is for adam"),
+        ("linear", "ftrl", "beta2", "beta2 is given, but optimizer is 'ftrl': it is for adam"),
+    ],
+)
+def test_a_setting_that_somebody_gave_and_that_has_no_effect_is_refused(
+    model: str, optimizer: str, given: str, message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        check_given(load_model(model), optimizer, {given})
+    check_given(load_model(model), optimizer, ())
+
+
+def test_settings_of_the_chosen_model_and_optimizer_may_be_given() -> None:
+    check_given(load_model("dnn"), "adam", {"hidden", "beta1", "beta2"})
+    check_given(load_model("robust"), "momentum", {"huber_delta", "momentum"})

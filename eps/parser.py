@@ -1,0 +1,215 @@
+"""The parser of the command line: which commands and flags there are, with their help.  L5.
+
+Flags of ``eps run`` are the fields of :class:`~eps.config.JobSpec`, with their help texts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from typing import Any
+
+from eps._version import __version__
+from eps.cli import EXIT_CODES
+from eps.config import JobSpec
+
+_DESCRIPTION = """\
+Train models on workers and servers whose number changes while training runs.
+
+Under BSP the trained model is the same to the last bit, whatever joins or leaves.
+Jobs are found by name under EPS_HOME (default ~/.eps).
+"""
+
+_RUN_DESCRIPTION = """\
+Train a model, and show how it goes.  The job ends with this command (Ctrl-C ends it
+in order; a second Ctrl-C at once), unless it is detached.
+
+Settings come from defaults, then JOB.toml, then flags.  JOB.toml has the flags'
+names as keys, `at = ["40:add-workers=2"]` among them; its paths count from its folder.
+"""
+
+_RUN_EXAMPLES = """\
+examples:
+  eps run --data sklearn:digits --model softmax --test 0.2
+  eps run --name a9a --data a9a.gz --test a9a.t.gz --iterations 200 \\
+      --at 40:add-workers=2 --at 60:remove-servers=server-1,server-2 --report a9a.json
+  eps run job.toml --learning-rate 0.01 --detach
+"""
+
+#: What the phases of a change mean, by whether it adds members.
+_PHASES = {
+    True: """
+
+Its phases are told as they are reached: queued (waits for the changes before it), proposed (new processes start),
+prepared (they are there), lists-updated (everyone knows their addresses), copied (they have the data they will hold),
+committed (from here it happens and cannot be aborted), switched (everyone works with them) and released (whoever gave
+data away has dropped it).""",
+    False: """
+
+Its phases are told as they are reached: queued (waits for the changes before it), proposed (planned), prepared and
+lists-updated (nothing to wait for), copied (those that stay have the data they will hold), committed (from here it
+happens and cannot be aborted), switched (everyone works without them) and released (their processes have ended).""",
+}
+
+#: Groups of the flags of ``eps run``, by the ``group`` of the field.
+_GROUPS = {"model": "model", "data": "data", "training": "training", "size": "size"}
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of ``eps``; a parsed command has ``command``, ``module:function``."""
+    parser = argparse.ArgumentParser(
+        "eps",
+        description=_DESCRIPTION,
+        epilog=EXIT_CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"eps {__version__}")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    _add_run(commands)
+    _add_inspection(commands)
+    _add_changes(commands)
+    _add_endings(commands)
+    _add_predict(commands)
+    _command(commands, "version", "print the version", "inspect:version", "eps version")
+    return parser
+
+
+def _command(commands: Any, name: str, help_text: str, target: str, *examples: str, text: str = "") -> Any:
+    shown = "\n".join(["examples:", *(f"  {line}" for line in examples)])
+    parser = commands.add_parser(
+        name,
+        help=help_text,
+        description=text or help_text[:1].upper() + help_text[1:] + ".",
+        epilog=shown,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.set_defaults(command=target)
+    return parser
+
+
+def _add_run(commands: Any) -> None:
+    parser = commands.add_parser(
+        "run",
+        help="train a model",
+        description=_RUN_DESCRIPTION,
+        epilog=f"{_RUN_EXAMPLES}\n{EXIT_CODES}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        argument_default=argparse.SUPPRESS,
+        allow_abbrev=False,
+    )
+    parser.set_defaults(command="run:run")
+    parser.add_argument("job_file", nargs="?", metavar="JOB.toml", help="file with settings; flags go before it")
+    parser.add_argument("--name", metavar="NAME", help="name of the job (default: the model's, with a number)")
+    parser.add_argument("--report", metavar="PATH", help="write the report here, as JSON")
+    parser.add_argument("--export", metavar="PATH", help="write the trained model here, as .npz")
+    parser.add_argument("--detach", action="store_true", help="return when the job trains; it goes on by itself")
+    parser.add_argument("--quiet", action="store_true", help="no progress, no summary")
+    groups = {key: parser.add_argument_group(title) for key, title in _GROUPS.items()}
+    for field in dataclasses.fields(JobSpec):
+        _add_flag(groups[field.metadata.get("group", "model")], field)
+
+
+def _add_flag(group: Any, field: dataclasses.Field[Any]) -> None:
+    flag, default = f"--{field.name.replace('_', '-')}", field.default
+    help_text = field.metadata["help"].replace("%", "%%")
+    if isinstance(default, bool):
+        shown = f"{help_text} (default {'yes' if default else 'no'})"
+        group.add_argument(flag, action=argparse.BooleanOptionalAction, help=shown)
+    elif isinstance(default, tuple):
+        group.add_argument(flag, action="append", metavar="K:CHANGE", help=f"{help_text}; may be repeated")
+    else:
+        kind = {int: ("N", int), float: ("X", float)}.get(type(default), (field.metadata.get("metavar", "TEXT"), str))
+        shown = f"{help_text} (default {default})" if default not in ("", 0, -1) else help_text
+        group.add_argument(flag, metavar=kind[0], type=kind[1], help=shown)
+
+
+def _add_inspection(commands: Any) -> None:
+    status = _command(commands, "status", "show a job", "inspect:status", "eps status a9a", "eps status a9a --json")
+    status.add_argument("name", metavar="NAME")
+    status.add_argument("--json", action="store_true", help="print JSON")
+    listing = _command(commands, "list", "show all jobs", "inspect:list_all", "eps list")
+    listing.add_argument("--json", action="store_true", help="print JSON")
+    logs = _command(
+        commands,
+        "logs",
+        "show what the processes of a job wrote",
+        "inspect:logs",
+        "eps logs a9a",
+        "eps logs a9a worker-2 --follow",
+    )
+    logs.add_argument("name", metavar="NAME")
+    logs.add_argument(
+        "member", metavar="MEMBER", nargs="?", default="", help="worker-N, server-N, master or supervisor"
+    )
+    logs.add_argument("--follow", action="store_true", help="go on until the job has ended")
+
+
+def _add_changes(commands: Any) -> None:
+    for role in ("workers", "servers"):
+        for adds in (True, False):
+            _add_change(commands, role, adds)
+
+
+def _add_change(commands: Any, role: str, adds: bool) -> None:
+    operation = f"{'add' if adds else 'remove'}-{role}"
+    limit = "splits" if role == "workers" else "partitions"
+    text = (
+        f"Add {role} to a running job; it trains on meanwhile.  A job has at most as many {role} as {limit}."
+        if adds
+        else f"Remove {role} from a running job; it trains on meanwhile.  By number, those with the highest numbers "
+        f"go;\nby name, those named.  At least one has to stay."
+    )
+    text += _PHASES[adds]
+    examples = [f"eps {operation} a9a 2", f"eps {operation} a9a 1 --dry-run"]
+    if not adds:
+        examples.append(f"eps {operation} a9a {role[:-1]}-1,{role[:-1]}-2")
+    help_text = f"{'add' if adds else 'remove'} {role} {'to' if adds else 'from'} a running job"
+    parser = _command(commands, operation, help_text, "change:change", *examples, text=text)
+    parser.set_defaults(operation=operation)
+    parser.add_argument("name", metavar="NAME")
+    parser.add_argument("members", metavar="N" if adds else "N|NAMES", nargs="?" if adds else None, default="1")
+    parser.add_argument("--dry-run", action="store_true", help="print what would move; nothing happens")
+    parser.add_argument("--no-wait", action="store_true", help="print the plan's number and return at once")
+    parser.add_argument(
+        "--request-id", default="", metavar="ID", help="the same id again is the same change (default: a new one)"
+    )
+
+
+def _add_endings(commands: Any) -> None:
+    cancel = _command(
+        commands,
+        "cancel",
+        "abort a change that is not committed",
+        "change:cancel",
+        "eps cancel a9a",
+        "eps cancel a9a 3",
+    )
+    cancel.add_argument("name", metavar="NAME")
+    cancel.add_argument("plan", metavar="PLAN", nargs="?", type=int, help="its number; default: the next to happen")
+    kill = _command(commands, "kill", "end a job", "change:kill", "eps kill a9a")
+    kill.add_argument("name", metavar="NAME")
+
+
+def _add_predict(commands: Any) -> None:
+    predict = _command(
+        commands,
+        "predict",
+        "apply a trained model to new rows",
+        "predict:predict",
+        "eps predict --model a9a.npz --data a9a.t.gz --out classes.txt",
+        "eps predict --model digits.npz --data new.csv",
+        text="Apply a trained model to new rows: one prediction a line, and how good they are where labels are known.",
+    )
+    predict.add_argument("--model", required=True, metavar="FILE", help="as written by eps run --export")
+    predict.add_argument("--data", required=True, metavar="FILE", help="rows, in the form of the training data")
+    predict.add_argument("--labels", default="", metavar="FILE", help="labels, where they are not in the data")
+    predict.add_argument(
+        "--format", default="", metavar="NAME", help="format of the data, if not that of the training data"
+    )
+    predict.add_argument("--out", default="", metavar="FILE", help="write predictions here, and metrics as output")
+    predict.add_argument("--json", action="store_true", help="print the metrics as JSON")
+    predict.add_argument(
+        "--code", default="", metavar="path.py:Class", help="a user's own model, if its file has moved since"
+    )

@@ -1,0 +1,50 @@
+"""What is refused before a job's processes start."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from eps.client import copy_result
+from eps.config import JobSpec
+from eps.errors import ConfigError, StorageError
+from eps.jobspec_file import RunRequest
+from eps.launch import prepare_job
+from eps.runtime import DataShape, Runtime, check_memory, memory_bytes
+
+
+def test_memory_counts_parameters_slots_and_sums(tmp_path: Path) -> None:
+    shape = DataShape(99, 2, (4, 4), True, 0, ("", ""))
+    runtime = Runtime("job", JobSpec(splits=2, workers=1, optimizer="adam"), shape, tmp_path, tmp_path)
+    # 100 keys (with the intercept): float32 values, two float32 slots, int32 sums.
+    assert memory_bytes(runtime) == 100 * (4 + 8 + 4)
+    check_memory(runtime, 1600)
+    with pytest.raises(ConfigError, match=r"100 parameters for 99 features and needs 1600 bytes .* --features"):
+        check_memory(runtime, 1599)
+
+
+def test_a_model_wider_than_the_machine_is_refused_before_its_job_is_made(home: Path, tmp_path: Path) -> None:
+    data = tmp_path / "wide.svm"
+    index = 2**52
+    data.write_text("".join(f"{-1 if i % 2 else 1} 1:1 {index if i == 3 else 7}:2\n" for i in range(24)))
+    with pytest.raises(ConfigError, match=f"{index + 1} parameters for {index} features"):
+        prepare_job(RunRequest.from_values({"data": str(data)}))
+    assert not (home / "jobs").exists()
+
+
+def test_checks_come_before_the_data_is_announced(home: Path) -> None:
+    told: list[str] = []
+    request = RunRequest.from_values({"data": "sklearn:iris", "model": "logistic", "model_options": '{"rank": 2}'})
+    with pytest.raises(ConfigError, match="no option rank"):
+        prepare_job(request, before_data=lambda: told.append("data"))
+    assert told == []
+
+
+def test_result_that_cannot_be_copied_is_named_where_it_is(tmp_path: Path) -> None:
+    source = tmp_path / "model.npz"
+    source.write_text("x")
+    with pytest.raises(StorageError) as caught:
+        copy_result(source, tmp_path / "gone" / "m.npz", "missing")
+    assert "[Errno" not in str(caught.value)
+    assert str(source) in str(caught.value)
