@@ -40,8 +40,8 @@ logger = logging.getLogger(__name__)
 
 PartT = TypeVar("PartT", x.PushPart, x.PullPart)
 
-#: Key sets that are remembered for each server; a worker whose set was forgotten sends it again.
-MOST_KEYSETS = 4096
+#: Bytes of key sets that a server remembers; a worker whose set was forgotten sends it again.
+MOST_KEYSET_BYTES = 512 << 20
 
 
 class ServerShell:
@@ -52,6 +52,7 @@ class ServerShell:
         self._state = ServerState(name, runtime.settings)
         self._stores: dict[int, PartitionStore] = {}
         self._keysets: OrderedDict[tuple[int, bytes], np.ndarray] = OrderedDict()
+        self._keyset_bytes = 0
         self._peers = Peers(van)
         self._streams: dict[tuple[int, MemberId], FollowerStream] = {}
         self._snapshots_sent: dict[tuple[int, int], m.PartitionSent] = {}
@@ -153,9 +154,14 @@ class ServerShell:
             return part
         name = key_of(part)
         if part.keys is not None:
-            self._keysets[name] = part.keys
-            while len(self._keysets) > MOST_KEYSETS:
-                self._keysets.popitem(last=False)
+            if name not in self._keysets:
+                # A copy of its own: the received one would keep the whole message in memory.
+                self._keysets[name] = part.keys.copy()
+                self._keyset_bytes += part.keys.nbytes
+            self._keysets.move_to_end(name)
+            while self._keyset_bytes > MOST_KEYSET_BYTES and len(self._keysets) > 1:
+                _, forgotten = self._keysets.popitem(last=False)
+                self._keyset_bytes -= forgotten.nbytes
         elif name not in self._keysets:
             return None
         self._keysets.move_to_end(name)

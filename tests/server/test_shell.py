@@ -242,3 +242,13 @@ def test_follower_that_does_not_answer_holds_up_no_order(rig: Rig) -> None:
     rig.shell.on_order(m.AbortPlan(7))
     assert rig.exchange(pulls=[PullPart(0, 1)])[1][0].clock == 1
     silent.close()
+
+
+def test_key_sets_beyond_the_bound_are_forgotten_and_asked_for_again(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("eps.server.shell.MOST_KEYSET_BYTES", 16)
+    first, second = np.array([0, 1], np.int64), np.array([1, 2], np.int64)
+    rig.exchange(pulls=[PullPart(0, -1, keyset_digest(first), first)])
+    rig.exchange(pulls=[PullPart(0, -1, keyset_digest(second), second)])
+    refusal = rig.exchange(pulls=[PullPart(0, -1, keyset_digest(first))])[1][0].refusal
+    assert refusal is not None and refusal.unknown_keyset
+    assert len(rig.exchange(pulls=[PullPart(0, -1, keyset_digest(second))])[1][0].values) == 2
