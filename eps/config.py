@@ -241,7 +241,7 @@ class JobSpec:
 
     @classmethod
     def read_toml(cls, path: Path) -> dict[str, Any]:
-        """Return the keys of a TOML file, with ``name`` among them if given; paths count from the file's folder.
+        """Return the keys of a TOML file as they stand there, unchecked.
 
         Raises
         ------

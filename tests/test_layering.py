@@ -144,7 +144,7 @@ def test_breach_is_found(module: str, source: str) -> None:
     [
         ("eps.core.planner", "from eps.core import tables\nfrom eps.errors import PlanError\nimport math"),
         ("eps.core.planner", "from .tables import SplitTable"),
-        ("eps.ml.optim", "import numpy as np\nfrom scipy import sparse\nfrom eps.core.types import PartitionId"),
+        ("eps.ml.optim", "import numpy as np\nfrom scipy import sparse\nfrom eps.core.types import MemberId"),
         ("eps.rpc.codec", "from eps.pb import control_pb2"),
         ("hscheduler.model", "from eps.core.types import Role"),
     ],

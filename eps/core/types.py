@@ -7,17 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NewType
 
-#: ``worker-3``: a name is never used again within a job.
-WorkerId = NewType("WorkerId", str)
-#: ``server-2``.
-ServerId = NewType("ServerId", str)
-#: 0-based number of a fixed key range of the parameters (P1 of the paper is 0).
-PartitionId = NewType("PartitionId", int)
-#: 0-based number of a fixed piece of the training data (D1 of the paper is 0).
-SplitId = NewType("SplitId", int)
-#: A worker's or a server's name.
+#: A worker's or a server's name, ``worker-3`` or ``server-2``: never used again within a job.  Partitions and
+#: splits are numbered from 0 (P1 and D1 of the paper are 0).
 MemberId = str
 
 

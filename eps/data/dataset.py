@@ -73,11 +73,6 @@ class DatasetInfo:
         """Rows of the test set; 0 where there is none."""
         return sum(self.split_test_rows)
 
-    @property
-    def num_classes(self) -> int:
-        """Classes; 0 for regression."""
-        return len(self.classes)
-
     def split_path(self, split: int) -> Path:
         """Return the file of a split, numbered from 0."""
         return self.directory / split_name(split)

@@ -89,11 +89,6 @@ class Reply:
         self._lock = threading.Lock()
         self._answered = False
 
-    @property
-    def answered(self) -> bool:
-        """True once the request was answered."""
-        return self._answered
-
     def send(self, message: Message) -> None:
         """Answer the request."""
         self._answer(message)
