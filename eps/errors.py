@@ -11,7 +11,8 @@
     ├── ProtocolError                       a peer said something that the protocol does not allow
     │   ├── StaleMembershipError            judged against an older membership; carries the current version
     │   ├── IllegalTransitionError          a state machine was asked for a step that it does not have
-    │   └── FrameError                      bytes on the data plane that are not a frame
+    │   ├── FrameError                      bytes on the data plane that are not a frame
+    │   └── AuthenticationError             a peer that does not prove the job's token
     ├── TransferError                       a partition or split arrived damaged
     ├── StorageError (OSError)              a journal, export or cache that cannot be read or written
     ├── ResourceError                       a container could not be had
@@ -91,6 +92,10 @@ class IllegalTransitionError(ProtocolError):
 
 class FrameError(ProtocolError):
     """Bytes on the data plane that are not a well-formed frame."""
+
+
+class AuthenticationError(ProtocolError):
+    """A peer that does not prove the job's token; the message never contains it."""
 
 
 class TransferError(EpsError):

@@ -21,6 +21,7 @@ from eps.home import check_home
 from eps.jobspec_file import RunRequest
 from eps.ml.combinations import check_combination, check_given
 from eps.ml.models import MODELS, load_model
+from eps.rpc.certificates import check_tls, make_certificates
 from eps.runtime import (
     DataShape,
     Runtime,
@@ -118,6 +119,8 @@ def prepare_job(request: RunRequest, before_data: Callable[[], None] | None = No
     check_combination(model, optimizer_settings(spec))
     check_given(model, spec.optimizer, request.given)
     check_model(spec)
+    if spec.tls:
+        check_tls()
     check_home(writable=True)
     name = request.name or free_name(spec.model)
     check_job_name(name)
@@ -143,6 +146,8 @@ def prepare_job(request: RunRequest, before_data: Callable[[], None] | None = No
     initial = _initial_values(runtime, dataset) if spec.init else None
     directory, lock = create_job_dir(name)
     try:
+        if spec.tls:
+            make_certificates(directory.tls)
         if spec.model not in MODELS:
             runtime = _with_model_code(runtime, directory.path)
         if initial is not None:

@@ -17,6 +17,7 @@ from eps.errors import DeadlineError, JobFinishedError, PeerUnavailableError
 from eps.pb import control_pb2 as pb
 from eps.pb.control_pb2_grpc import JobMasterStub
 from eps.rpc.call import call, channel, error_of
+from eps.rpc.security import Security
 from eps.storage.atomic import read_json
 from eps.storage.jobdir import JobDir
 
@@ -139,7 +140,7 @@ class MasterLink:
         if address != self._address:
             self._forget()
         if self._channel is None:
-            self._address, self._channel = address, channel(address)
+            self._address, self._channel = address, channel(address, Security.of_job(self._job.path))
         return _make_stub(self._channel)
 
     def _forget(self) -> None:

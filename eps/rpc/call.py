@@ -14,8 +14,18 @@ import grpc
 
 from eps import errors
 from eps.core.types import Address
-from eps.errors import ConfigError, DeadlineError, EpsError, PeerUnavailableError, ProtocolError, RpcError
+from eps.errors import (
+    AuthenticationError,
+    ConfigError,
+    DeadlineError,
+    EpsError,
+    PeerUnavailableError,
+    ProtocolError,
+    RpcError,
+)
+from eps.rpc.authentication import ProofInterceptor, TokenInterceptor
 from eps.rpc.error_codec import decode_error, encode_error, error_name, shortened
+from eps.rpc.security import NO_SECURITY, TLS_NAME, Security
 from eps.rpc.threads import ThreadPerCall
 
 logger = logging.getLogger(__name__)
@@ -35,6 +45,7 @@ _STATUS: dict[type[EpsError], grpc.StatusCode] = {
     errors.StaleMembershipError: grpc.StatusCode.ABORTED,
     errors.IllegalTransitionError: grpc.StatusCode.FAILED_PRECONDITION,
     errors.FrameError: grpc.StatusCode.INVALID_ARGUMENT,
+    errors.AuthenticationError: grpc.StatusCode.UNAUTHENTICATED,
     errors.TransferError: grpc.StatusCode.DATA_LOSS,
     errors.StorageError: grpc.StatusCode.INTERNAL,
     errors.ResourceError: grpc.StatusCode.RESOURCE_EXHAUSTED,
@@ -53,7 +64,7 @@ _CLASS_OF_STATUS: dict[grpc.StatusCode, type[EpsError]] = {
     grpc.StatusCode.CANCELLED: PeerUnavailableError,
     grpc.StatusCode.DEADLINE_EXCEEDED: DeadlineError,
     grpc.StatusCode.UNIMPLEMENTED: ProtocolError,
-    grpc.StatusCode.UNAUTHENTICATED: ProtocolError,
+    grpc.StatusCode.UNAUTHENTICATED: AuthenticationError,
     grpc.StatusCode.PERMISSION_DENIED: ProtocolError,
     grpc.StatusCode.INVALID_ARGUMENT: ProtocolError,
 }
@@ -137,9 +148,27 @@ def call(method: Callable[..., Any], request: Any, timeout_s: float, what: str) 
         raise error_of(rpc_error, f"{what} (deadline {timeout_s} s)") from rpc_error
 
 
-def channel(address: Address | str) -> grpc.Channel:
-    """Return a channel to ``address`` with our options; it connects when first used, and the caller closes it."""
-    return grpc.insecure_channel(str(address), options=CHANNEL_OPTIONS)
+def channel(address: Address | str, security: Security = NO_SECURITY) -> grpc.Channel:
+    """Return a channel to ``address`` with our options; it connects when first used, and the caller closes it.
+
+    Parameters
+    ----------
+    address : Address or str
+    security : Security
+        Its token is proven by every call; with its TLS files the connection is encrypted, and both ends are known.
+
+    Raises
+    ------
+    StorageError
+        The TLS files cannot be read.
+    """
+    credentials = security.channel_credentials()
+    if credentials is None:
+        plain = grpc.insecure_channel(str(address), options=CHANNEL_OPTIONS)
+    else:
+        options = (*CHANNEL_OPTIONS, ("grpc.ssl_target_name_override", TLS_NAME))
+        plain = grpc.secure_channel(str(address), credentials, options=options)
+    return plain if security.token is None else grpc.intercept_channel(plain, ProofInterceptor(security))
 
 
 class ServicerErrors(grpc.ServerInterceptor):  # type: ignore[misc,type-arg,unused-ignore]
@@ -196,7 +225,11 @@ def servicer_errors(handler: Any, what: str) -> Any:
 
 
 def serve(
-    register: Callable[[grpc.Server], None], host: str = "127.0.0.1", port: int = 0, max_workers: int = 1024
+    register: Callable[[grpc.Server], None],
+    host: str = "127.0.0.1",
+    port: int = 0,
+    max_workers: int = 1024,
+    security: Security = NO_SECURITY,
 ) -> tuple[grpc.Server, int]:
     """Start a server with our options and error map.
 
@@ -208,6 +241,8 @@ def serve(
         0 lets the system choose.
     max_workers : int
         Calls and streams at the same time, each on a thread of its own; a further one is refused.
+    security : Security
+        What every caller must prove before anything of its call is read.
 
     Returns
     -------
@@ -219,27 +254,38 @@ def serve(
     ------
     ConfigError
         The address cannot be listened on.
+    StorageError
+        The TLS files cannot be read.
     """
     pool: Any = ThreadPerCall("eps-rpc")
     server = grpc.server(
-        pool, interceptors=[ServicerErrors()], options=CHANNEL_OPTIONS, maximum_concurrent_rpcs=max_workers
+        pool,
+        interceptors=[ServicerErrors(), TokenInterceptor(security)],
+        options=CHANNEL_OPTIONS,
+        maximum_concurrent_rpcs=max_workers,
     )
     register(server)
-    bound = bind(server, host, port)
+    bound = bind(server, host, port, security)
     server.start()
     return server, bound
 
 
-def bind(server: grpc.Server, host: str, port: int) -> int:
-    """Give ``server`` its address and return the port.
+def bind(server: grpc.Server, host: str, port: int, security: Security = NO_SECURITY) -> int:
+    """Give ``server`` its address, with TLS where ``security`` has it, and return the port.
 
     Raises
     ------
     ConfigError
         The address cannot be listened on.
+    StorageError
+        The TLS files cannot be read.
     """
+    credentials = security.server_credentials()
     try:
-        bound = server.add_insecure_port(f"{host}:{port}")
+        if credentials is None:
+            bound = server.add_insecure_port(f"{host}:{port}")
+        else:
+            bound = server.add_secure_port(f"{host}:{port}", credentials)
     except RuntimeError as error:
         raise ConfigError(f"cannot listen on {host}:{port}: {error}") from error
     if bound == 0:

@@ -22,6 +22,7 @@ from eps.pb import control_pb2 as pb
 from eps.pb.control_pb2_grpc import MemberSessionStub
 from eps.rpc.call import channel, error_of
 from eps.rpc.codec import order_from_pb, report_to_pb
+from eps.rpc.security import NO_SECURITY, Security
 
 logger = logging.getLogger(__name__)
 
@@ -37,10 +38,16 @@ class MemberSession:
         ``host:port`` of the job master.
     container_id : str
         The container that this process runs in; the master knows it by this.
+    address : Address
+        Where this member's data plane listens.
+    security : Security
+        Of the job.
     """
 
-    def __init__(self, master: str, container_id: str, address: Address, pid: int) -> None:
-        self._channel = channel(master)
+    def __init__(
+        self, master: str, container_id: str, address: Address, pid: int, security: Security = NO_SECURITY
+    ) -> None:
+        self._channel = channel(master, security)
         self._outgoing: queue.SimpleQueue[pb.Report | None] = queue.SimpleQueue()
         self._welcome = threading.Event()
         self._welcomed: pb.Welcome | None = None

@@ -6,7 +6,8 @@
     ├── cache/                    prepared data sets, shared by all jobs
     └── jobs/NAME/
         ├── lock                  locked (flock) for as long as the job runs
-        ├── token                 what a caller must present to this job
+        ├── token                 what a caller must prove to know
+        ├── tls/                  authority, certificate and key of the job, where it uses TLS
         ├── job.json              the job's settings
         ├── supervisor.json       {"pid"}
         ├── master.json           where the job master listens
@@ -149,8 +150,13 @@ class JobDir:
 
     @property
     def token(self) -> Path:
-        """What a caller must present."""
+        """What a caller must prove to know."""
         return self.path / "token"
+
+    @property
+    def tls(self) -> Path:
+        """Certificates; there only where the job uses TLS."""
+        return self.path / "tls"
 
     @property
     def job_json(self) -> Path:

@@ -14,6 +14,7 @@ from eps.errors import EpsError, PlanError
 from eps.pb import control_pb2 as pb
 from eps.pb.control_pb2_grpc import JobMasterServicer, add_JobMasterServicer_to_server
 from eps.rpc.call import serve, stop
+from eps.rpc.security import Security
 from eps.storage.atomic import write_json_atomic
 from eps.storage.jobdir import JobDir, JobLock, create_job_dir
 
@@ -141,7 +142,9 @@ class FakeJob:
         self._lock: JobLock
         self.dir, self._lock = create_job_dir(name, home)
         self.master = FakeMaster()
-        self._server, self.port = serve(lambda server: add_JobMasterServicer_to_server(self.master, server))
+        self._server, self.port = serve(
+            lambda server: add_JobMasterServicer_to_server(self.master, server), security=Security.of_job(self.dir.path)
+        )
         self.master.on_kill = lambda: self.end("killed", "killed on request")
         write_json_atomic(
             self.dir.master_json, {"host": "127.0.0.1", "port": self.port, "pid": 1, "generation": 1}, sync=False

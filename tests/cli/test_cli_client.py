@@ -10,12 +10,14 @@ import pytest
 
 from eps.client import Job
 from eps.errors import (
+    AuthenticationError,
     ConfigError,
     DeadlineError,
     JobFinishedError,
     JobNotFoundError,
     PeerUnavailableError,
     PlanError,
+    StorageError,
     UnknownMemberError,
 )
 from eps.storage.atomic import write_json_atomic
@@ -121,6 +123,19 @@ def test_master_that_never_answers_is_given_up(fake: FakeJob) -> None:
     fake.dir.master_json.unlink()
     with Job(fake.dir, patience_s=0.0) as job, pytest.raises(PeerUnavailableError, match="does not answer"):
         job.status()
+
+
+def test_client_with_another_token_is_refused_at_once(fake: FakeJob) -> None:
+    fake.dir.token.write_text("0" * 32 + "\n")
+    with Job.find("fake") as job, pytest.raises(AuthenticationError, match="the proof is wrong"):
+        job.cancel()
+    assert fake.master.asked == []
+
+
+def test_client_that_may_not_read_the_token_says_so(fake: FakeJob) -> None:
+    fake.dir.token.unlink()
+    with Job.find("fake") as job, pytest.raises(StorageError, match="token: cannot be read"):
+        job.add_workers(1)
 
 
 def test_wait_ends_at_its_deadline(fake: FakeJob) -> None:

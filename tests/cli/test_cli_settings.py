@@ -32,16 +32,20 @@ def test_no_flags_give_the_defaults() -> None:
 def test_each_setting_has_a_flag_that_sets_it() -> None:
     values: dict[str, Any] = {
         "model": "svm", "optimizer": "sgd", "normalize": "l2", "on_divergence": "continue", "consistency": "ssp:3",
-        "batch_size": "32", "at": ("5:add-workers=2",), "intercept": False, "fold": 1, "folds": 4, "hidden": "7,8",
+        "batch_size": "32", "at": ("5:add-workers=2",), "fold": 1, "folds": 4, "hidden": "7,8",
     }  # fmt: skip
     for field in dataclasses.fields(JobSpec):
         value = values.get(field.name)
+        if isinstance(field.default, bool):
+            value = not field.default
         if value is None:
             value = {int: 11, float: 0.5, str: "x"}[type(field.default)]
         if field.name in ("test", "fold"):
             continue
         flag = "--" + field.name.replace("_", "-")
-        words = ["--no-intercept"] if value is False else [flag, value[0] if isinstance(value, tuple) else str(value)]
+        words = [flag, value[0] if isinstance(value, tuple) else str(value)]
+        if isinstance(value, bool):
+            words = [flag] if value else ["--no-" + flag[2:]]
         assert getattr(request(*words).spec, field.name) == value, flag
 
 
