@@ -194,3 +194,21 @@ class DataHeader(_message.Message):
     export_reply: ExportReply
     done: Done
     def __init__(self, exchange: _Optional[_Union[Exchange, _Mapping]] = ..., exchange_reply: _Optional[_Union[ExchangeReply, _Mapping]] = ..., snapshot: _Optional[_Union[PartitionSnapshot, _Mapping]] = ..., update: _Optional[_Union[PartitionUpdate, _Mapping]] = ..., promote: _Optional[_Union[PartitionPromote, _Mapping]] = ..., split_copy: _Optional[_Union[SplitCopy, _Mapping]] = ..., export_request: _Optional[_Union[ExportRequest, _Mapping]] = ..., export_reply: _Optional[_Union[ExportReply, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ...) -> None: ...
+
+class Meeting(_message.Message):
+    __slots__ = ("host_id", "offers")
+    HOST_ID_FIELD_NUMBER: _ClassVar[int]
+    OFFERS_FIELD_NUMBER: _ClassVar[int]
+    host_id: str
+    offers: _containers.RepeatedCompositeFieldContainer[Offer]
+    def __init__(self, host_id: _Optional[str] = ..., offers: _Optional[_Iterable[_Union[Offer, _Mapping]]] = ...) -> None: ...
+
+class Offer(_message.Message):
+    __slots__ = ("transport", "host", "port")
+    TRANSPORT_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    PORT_FIELD_NUMBER: _ClassVar[int]
+    transport: str
+    host: str
+    port: int
+    def __init__(self, transport: _Optional[str] = ..., host: _Optional[str] = ..., port: _Optional[int] = ...) -> None: ...

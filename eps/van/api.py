@@ -7,12 +7,16 @@ another and a reply back.  Implementations plug in here and nowhere else; one is
 1.  Requests of one connection reach the handler in the order of ``request`` calls, one at a time; connections are
     independent of each other: a handler that blocks holds up its own connection only.
 2.  Many requests may be outstanding on a connection, and replies may come in any order.
-3.  A received array is private to the receiver, writable, C-contiguous and starts on a 64-byte boundary.
+3.  A received array is C-contiguous and aligned to its items; one that was copied starts on a 64-byte boundary.  It
+    may lie in the sender's memory, and is read-only then: those of a request are valid until it is answered, those of
+    a reply as long as somebody has them.  Whoever wants to keep or change one makes a copy.
 4.  A van may read the arrays of a message after ``request`` or ``send`` has returned, without a copy of its own.
     The sender leaves them unchanged: those of a request until its future is done, those of a reply for good.
-    Give :meth:`Message.copied` where that cannot be promised.
+    Give :meth:`Message.copied` where that cannot be promised.  Arrays of :meth:`Van.empty` travel with the fewest
+    copies that the transport allows.
 5.  Whatever a peer sends, at most its own connection is lost.
-6.  After ``close`` nothing of a connection, listener or van is left: no thread, no channel, no file descriptor.
+6.  Both ends have proved the job's token before a message is taken.
+7.  After ``close`` nothing of a connection, listener or van is left: no thread, no channel, no file descriptor.
 
 Source: design section 2 (data plane); the word is ps-lite's.
 """
@@ -113,6 +117,10 @@ Handler = Callable[[Message, ReplyTo], None]
 class Connection(Protocol):
     """A way to one listener.  Safe to use from several threads."""
 
+    @property
+    def transport(self) -> str:
+        """What it goes over: ``shm``, ``unix``, ``tcp``, ``grpc`` or ``inproc``."""
+
     def request(self, message: Message) -> Future[Message]:
         """Send a request; the future holds the reply, or raises the handler's error.
 
@@ -127,6 +135,17 @@ class Connection(Protocol):
             The message is not one that a van carries.
         DeadlineError
             The connection's outgoing queue stayed full.
+        """
+
+    def call(self, message: Message, timeout_s: float) -> Message:
+        """Send a request and return its reply: the fastest way to one reply.
+
+        Raises
+        ------
+        DeadlineError
+            No reply within ``timeout_s`` seconds.
+        EpsError
+            What :meth:`request` raises, or its future.
         """
 
     def close(self) -> None:
@@ -149,7 +168,10 @@ class Listener(Protocol):
 
 
 class Van(Protocol):
-    """A transport."""
+    """A transport, or several."""
+
+    def empty(self, shape: int | tuple[int, ...], dtype: np.dtype | type) -> np.ndarray:
+        """Return an uninitialised array in the memory that is cheapest to send from."""
 
     def listen(self, handler: Handler, host: str = "127.0.0.1", port: int = 0) -> Listener:
         """Take connections at ``host:port``.

@@ -1,4 +1,4 @@
-"""Messages as frames of at most a MiB, and back.  L2, pure: no sockets, no threads.
+"""Messages as frames and back: of at most a MiB for gRPC, one a message on sockets.  L2, pure: no sockets, no threads.
 
 A message is laid out once: description, header bytes, then the payload: the arrays, each on a 64-byte boundary of it.
 That image is cut into frames; every frame carries the request id, so frames of several messages may interleave::
@@ -7,7 +7,8 @@ That image is cut into frames; every frame carries the request id, so frames of 
                  then the body: a piece of the image, in order
     flags        1: first frame of the message
     description  header bytes u32 | arrays u32 | payload bytes u64, then per array:
-                 type u8 | dimensions u8 | reserved u16 | reserved u32 | 4 lengths u64 (unused ones are 0)
+                 type u8 | dimensions u8 | place u16 | reserved u32 | 4 lengths u64 (unused ones are 0)
+    place        0: the array's bytes are in the payload; 1: in the sender's shared memory (``eps/van/stream.py``)
 
 All of it is little-endian.  Description and header lie in the first frame as a whole, so that everything is checked
 before memory is reserved for the payload.
@@ -18,7 +19,7 @@ from __future__ import annotations
 import enum
 import math
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -42,7 +43,10 @@ FRAME_HEADER = struct.Struct("<4sBBHQII")
 _DESCRIPTION = struct.Struct("<IIQ")
 _ARRAY = struct.Struct("<BBHI4Q")
 assert _ARRAY.size == ARRAY_DESCRIPTION_BYTES
-_HEAD_START = FRAME_HEADER.size + _DESCRIPTION.size
+#: Frame header and the fixed part of a description.
+HEAD_START = FRAME_HEADER.size + _DESCRIPTION.size
+#: In the place of an array that lies in the sender's shared memory: segment, offset in it, number of the lease.
+LENT = struct.Struct("<QQQ")
 _MAX_BODY_BYTES = MAX_FRAME_BYTES - FRAME_HEADER.size
 _FIRST = 1
 _DTYPE_NUMBERS: dict[np.dtype[Any], int] = {dtype: number for number, dtype in enumerate(DTYPES)}
@@ -60,6 +64,12 @@ class Kind(enum.IntEnum):
     REPLY = 2
     #: A reply whose header is an encoded error.
     ERROR = 3
+    #: Shared memory only, each before a message that needs it: a segment, whose descriptor comes with it; ...
+    SEGMENT = 4
+    #: ... a segment that nothing will lie in any more; ...
+    FORGET = 5
+    #: ... leases of replies that the requester gives back.
+    RELEASE = 6
 
 
 class Received(NamedTuple):
@@ -103,6 +113,34 @@ def check_message(message: Message, limits: Limits) -> int:
     return image_bytes
 
 
+#: Takes an array; returns its :data:`LENT` record where it is to stay in shared memory, else None.
+Lend = Callable[[np.ndarray], bytes | None]
+
+
+def layout(message: Message, lend: Lend | None = None) -> tuple[bytes, list[bytes | memoryview], int]:
+    """Return the image of a message: its description and header, the pieces of its payload, bytes of the payload."""
+    descriptions = []
+    payload: list[bytes | memoryview] = []
+    payload_bytes = 0
+    for array in message.arrays:
+        shape = array.shape
+        lengths = (*shape, *(0,) * (MAX_DIMS - len(shape)))
+        record = None if lend is None else lend(array)
+        lent = record is not None
+        descriptions.append(_ARRAY.pack(_DTYPE_NUMBERS[array.dtype], len(shape), lent, 0, *lengths))
+        padding_bytes = -payload_bytes % ALIGNMENT_BYTES
+        if padding_bytes:
+            payload.append(_PADDING[:padding_bytes])
+        piece: bytes | memoryview = record or b""
+        if record is None and array.nbytes:
+            piece = array.data.cast("B") if shape else array.tobytes()
+        if piece:
+            payload.append(piece)
+        payload_bytes += padding_bytes + len(piece)
+    description = _DESCRIPTION.pack(len(message.header), len(descriptions), payload_bytes)
+    return b"".join((description, *descriptions, message.header)), payload, payload_bytes
+
+
 def encode(message: Message, request_id: int, kind: Kind) -> Iterable[bytes]:
     """Return the frames of ``message``: a tuple where it fits into one, else an iterator that builds each when asked.
 
@@ -113,25 +151,46 @@ def encode(message: Message, request_id: int, kind: Kind) -> Iterable[bytes]:
     request_id : int
         0 <= id < 2**64; links a reply to its request.
     """
-    descriptions = []
-    payload: list[bytes | memoryview] = []
-    payload_bytes = 0
-    for array in message.arrays:
-        shape = array.shape
-        lengths = (*shape, *(0,) * (MAX_DIMS - len(shape)))
-        descriptions.append(_ARRAY.pack(_DTYPE_NUMBERS[array.dtype], len(shape), 0, 0, *lengths))
-        padding_bytes = -payload_bytes % ALIGNMENT_BYTES
-        if padding_bytes:
-            payload.append(_PADDING[:padding_bytes])
-        if array.nbytes:
-            payload.append(array.reshape(-1).view(np.uint8).data)
-        payload_bytes += padding_bytes + array.nbytes
-    description = _DESCRIPTION.pack(len(message.header), len(descriptions), payload_bytes)
-    head = b"".join((description, *descriptions, message.header))
+    head, payload, payload_bytes = layout(message)
     body_bytes = len(head) + payload_bytes
     if body_bytes <= _MAX_BODY_BYTES:
         return (b"".join((FRAME_HEADER.pack(MAGIC, VERSION, kind, _FIRST, request_id, body_bytes, 0), head, *payload)),)
     return _encode_long([head, *payload], request_id, kind)
+
+
+def whole(message: Message, request_id: int, kind: Kind, lend: Lend | None = None) -> list[bytes | memoryview]:
+    """Return ``message`` as one frame of any length, in pieces that are sent as they lie: for sockets."""
+    head, payload, payload_bytes = layout(message, lend)
+    prefix = FRAME_HEADER.pack(MAGIC, VERSION, kind, _FIRST, request_id, len(head) + payload_bytes, 0)
+    return [prefix + head, *payload]
+
+
+def control(kind: Kind, body: bytes) -> bytes:
+    """Return a frame of the socket transports' own, without a message in it."""
+    return FRAME_HEADER.pack(MAGIC, VERSION, kind, _FIRST, 0, len(body), 0) + body
+
+
+def parse_frame_header(
+    frame: bytes | bytearray, kinds: Mapping[int, Kind], start: int = 0
+) -> tuple[Kind, int, int, int]:
+    """Return (kind, flags, request id, body bytes) of the frame at ``start``.
+
+    Raises
+    ------
+    FrameError
+        It is not a frame, or of a kind that this end does not receive.
+    """
+    magic, version, number, flags, request_id, body_bytes, zero = FRAME_HEADER.unpack_from(frame, start)
+    if magic != MAGIC:
+        raise FrameError(f"a frame starts with {magic!r}, but must start with {MAGIC!r}")
+    if version != VERSION:
+        raise FrameError(f"a frame of version {version}, but this end speaks version {VERSION}")
+    kind = kinds.get(number)
+    if kind is None:
+        raise FrameError(f"kind {number} is not one that this end receives")
+    if flags & ~_FIRST or zero:
+        raise FrameError(f"unknown flags {flags} or reserved field {zero}")
+    return kind, flags, request_id, body_bytes
 
 
 def _encode_long(image: list[bytes | memoryview], request_id: int, kind: Kind) -> Iterator[bytes]:
@@ -158,44 +217,94 @@ def _bodies(image: list[bytes | memoryview]) -> Iterator[tuple[int, list[bytes |
         yield _MAX_BODY_BYTES - room, body
 
 
+#: An array as its message describes it: type, shape, where it (or the record that says where it lies) starts in the
+#: payload, and whether it lies in the sender's shared memory and has a :data:`LENT` record in its place.
+Described = tuple[np.dtype[Any], tuple[int, ...], int, bool]
+
+
+class Head(NamedTuple):
+    """What comes before a message's payload."""
+
+    header: bytes
+    arrays: list[Described]
+    payload_bytes: int
+    #: Bytes of frame header, description and header bytes.
+    stop: int
+
+
+def head_bytes(frame: bytes | bytearray, limits: Limits, start: int = 0) -> int:
+    """Return how long the head of a message is, from the first :data:`HEAD_START` bytes of its frame at ``start``.
+
+    Raises
+    ------
+    FrameError
+        It breaks a limit.
+    """
+    header_bytes, num_arrays, _ = _DESCRIPTION.unpack_from(frame, start + FRAME_HEADER.size)
+    if header_bytes > limits.max_header_bytes:
+        raise FrameError(f"a header of {header_bytes} bytes, but {limits.max_header_bytes} is the limit")
+    if num_arrays > limits.max_arrays:
+        raise FrameError(f"{num_arrays} arrays, but {limits.max_arrays} is the limit")
+    return int(HEAD_START + num_arrays * _ARRAY.size + header_bytes)
+
+
+def parse_head(
+    frame: bytes | bytearray, limits: Limits, lending: bool = False, start: int = 0, stop: int | None = None
+) -> Head:
+    """Return the head of a message from its frame in ``[start, stop)``; nothing was reserved for the payload yet.
+
+    Parameters
+    ----------
+    lending : bool
+        True where the transport can refer to the sender's memory.
+
+    Raises
+    ------
+    FrameError
+        It is not a head, or breaks a limit.
+    """
+    come = (len(frame) if stop is None else stop) - start
+    if come < HEAD_START:
+        raise FrameError(f"a first frame of {come} bytes has no description")
+    needed = head_bytes(frame, limits, start)
+    header_bytes, num_arrays, payload_bytes = _DESCRIPTION.unpack_from(frame, start + FRAME_HEADER.size)
+    if needed > come:
+        raise FrameError(f"description and header need {needed} bytes, but the frame has {come}")
+    arrays = []
+    end = 0
+    at = start + HEAD_START
+    for _ in range(num_arrays):
+        dtype, shape, size_bytes, lent = _read_array(frame, at)
+        if lent and not lending:
+            raise FrameError("an array in shared memory, on a transport without any")
+        end += -end % ALIGNMENT_BYTES
+        arrays.append((dtype, shape, end, lent))
+        end += LENT.size if lent else size_bytes
+        at += _ARRAY.size
+    if payload_bytes != end:
+        raise FrameError(f"a payload of {payload_bytes} bytes, but its arrays need {end}")
+    return Head(bytes(frame[at : at + header_bytes]), arrays, payload_bytes, needed)
+
+
 class _Partial:
     """A message whose description has come, and the memory that the rest goes into."""
 
     __slots__ = ("header", "kind", "payload", "received_bytes", "size_bytes", "views")
 
     def __init__(self, kind: Kind, frame: bytes, limits: Limits, room_bytes: int) -> None:
-        if len(frame) < _HEAD_START:
-            raise FrameError(f"a first frame of {len(frame)} bytes has no description")
-        header_bytes, num_arrays, payload_bytes = _DESCRIPTION.unpack_from(frame, FRAME_HEADER.size)
-        if header_bytes > limits.max_header_bytes:
-            raise FrameError(f"a header of {header_bytes} bytes, but {limits.max_header_bytes} is the limit")
-        if num_arrays > limits.max_arrays:
-            raise FrameError(f"{num_arrays} arrays, but {limits.max_arrays} is the limit")
-        header_start = _HEAD_START + num_arrays * _ARRAY.size
-        payload_start = header_start + header_bytes
-        if payload_start > len(frame):
-            raise FrameError(f"description and header need {payload_start} bytes, but the frame has {len(frame)}")
-        self.size_bytes = payload_start - FRAME_HEADER.size + payload_bytes
+        head = parse_head(frame, limits)
+        self.size_bytes = head.stop - FRAME_HEADER.size + head.payload_bytes
         if self.size_bytes > room_bytes:
             raise FrameError(
                 f"a message of {self.size_bytes} bytes, but {limits.max_message_bytes} is the limit for all messages "
                 f"that are incomplete, and {room_bytes} bytes are left"
             )
         self.kind = kind
-        self.header = frame[header_start:payload_start]
-        views = []
-        end = 0
-        for start in range(_HEAD_START, header_start, _ARRAY.size):
-            dtype, shape, size_bytes = _read_array(frame, start)
-            end += -end % ALIGNMENT_BYTES
-            views.append((shape, dtype, end))
-            end += size_bytes
-        if payload_bytes != end:
-            raise FrameError(f"a payload of {payload_bytes} bytes, but its arrays need {end}")
-        self.payload = aligned_empty(payload_bytes)
-        self.views = views
+        self.header = head.header
+        self.payload = aligned_empty(head.payload_bytes)
+        self.views = [(shape, dtype, offset) for dtype, shape, offset, _ in head.arrays]
         self.received_bytes = 0
-        self.take(frame, payload_start)
+        self.take(frame, head.stop)
 
     def take(self, frame: bytes, start: int) -> None:
         """Take the next piece of the payload: what ``frame`` holds from ``start``."""
@@ -219,13 +328,13 @@ class _Partial:
         )
 
 
-def _read_array(frame: bytes, offset: int) -> tuple[np.dtype[Any], tuple[int, ...], int]:
-    number, ndim, zero_a, zero_b, *lengths = _ARRAY.unpack_from(frame, offset)
+def _read_array(frame: bytes | bytearray, offset: int) -> tuple[np.dtype[Any], tuple[int, ...], int, bool]:
+    number, ndim, place, zero, *lengths = _ARRAY.unpack_from(frame, offset)
     if number >= len(DTYPES):
         raise FrameError(f"array type {number} is not one of 0 to {len(DTYPES) - 1}")
     if ndim > MAX_DIMS:
         raise FrameError(f"an array has {ndim} dimensions, but {MAX_DIMS} is the limit")
-    if zero_a or zero_b or any(lengths[ndim:]):
+    if place > 1 or zero or (ndim < MAX_DIMS and any(lengths[ndim:])):
         raise FrameError("unused fields of an array's description must be 0")
     dtype = DTYPES[number]
     shape = tuple(lengths[:ndim])
@@ -233,7 +342,7 @@ def _read_array(frame: bytes, offset: int) -> tuple[np.dtype[Any], tuple[int, ..
     # A length of 0 makes an array of no bytes whatever the others are; NumPy multiplies those all the same.
     if size_bytes == 0 and math.prod([max(length, 1) for length in shape]) * dtype.itemsize >= 1 << 62:
         raise FrameError(f"an array of shape {shape} is beyond any memory")
-    return dtype, shape, size_bytes
+    return dtype, shape, size_bytes, bool(place)
 
 
 class Decoder:
@@ -267,16 +376,7 @@ class Decoder:
                 f"a frame of {len(frame)} bytes, but it must be longer than its header of {FRAME_HEADER.size} bytes "
                 f"and have at most {MAX_FRAME_BYTES} bytes"
             )
-        magic, version, number, flags, request_id, body_bytes, zero = FRAME_HEADER.unpack_from(frame)
-        if magic != MAGIC:
-            raise FrameError(f"a frame starts with {magic!r}, but must start with {MAGIC!r}")
-        if version != VERSION:
-            raise FrameError(f"a frame of version {version}, but this end speaks version {VERSION}")
-        kind = self._kinds.get(number)
-        if kind is None:
-            raise FrameError(f"kind {number} is not one that this end receives")
-        if flags & ~_FIRST or zero:
-            raise FrameError(f"unknown flags {flags} or reserved field {zero}")
+        kind, flags, request_id, body_bytes = parse_frame_header(frame, self._kinds)
         if body_bytes != len(frame) - FRAME_HEADER.size:
             raise FrameError(f"a body of {body_bytes} bytes is announced, but {len(frame) - FRAME_HEADER.size} came")
         partial = self._partial.get(request_id)

@@ -6,31 +6,43 @@ at either end one thread that reads and one that writes.
 
 from __future__ import annotations
 
-import hmac
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
 import grpc
+import numpy as np
 
 from eps.core.types import Address
-from eps.errors import DeadlineError, EpsError, FrameError, PeerUnavailableError, ProtocolError
+from eps.errors import AuthenticationError, DeadlineError, EpsError, FrameError, PeerUnavailableError
 from eps.rpc import call as rpc
+from eps.rpc.authentication import TokenInterceptor
 from eps.rpc.error_codec import decode_error, encode_error
+from eps.rpc.security import NO_SECURITY, Security
 from eps.rpc.threads import ThreadPerCall
 from eps.van.api import Handler, Limits, Message
 from eps.van.frames import Decoder, Kind, Received, check_message
+from eps.van.handshake import (
+    ANSWER_BYTES,
+    CHALLENGE_BYTES,
+    HANDSHAKE_TIMEOUT_S,
+    PROOF_BYTES,
+    ConnectorHandshake,
+    ListenerHandshake,
+)
 from eps.van.outbox import Outbox
-from eps.van.pending import PendingRequests, Reply, handle
+from eps.van.pending import PendingRequests, Reply, handle, wait_for
 
 logger = logging.getLogger(__name__)
 
-#: The one method; its messages are frames.
+#: The method whose messages are those of the handshake, then frames.
 METHOD = "/eps.van/Stream"
-_TOKEN_KEY = "eps-token"
+#: The method that says how else this listener can be reached (``eps/van/negotiated.py``).
+MEET_METHOD = "/eps.van/Meet"
+GRPC = "grpc"
 _JOIN_S = 5.0
 
 
@@ -39,42 +51,60 @@ class GrpcVan:
 
     Parameters
     ----------
-    token : str, optional
-        Sent when connecting, and asked of whoever connects to a listener of this van.
+    security : Security
+        Its token is asked of both ends, of each call by an interceptor and of each stream by a challenge.
     limits : Limits, optional
     max_connections : int
         To one listener; a further one is refused.
     """
 
-    def __init__(self, token: str | None = None, limits: Limits | None = None, max_connections: int = 1024) -> None:
-        self._token = token
+    transport = GRPC
+
+    def __init__(
+        self, security: Security = NO_SECURITY, limits: Limits | None = None, max_connections: int = 1024
+    ) -> None:
+        self._security = security
         self._limits = limits or Limits()
         self._max_connections = max_connections
 
-    def listen(self, handler: Handler, host: str = "127.0.0.1", port: int = 0) -> GrpcListener:
-        """Take connections."""
-        return GrpcListener(handler, host, port, self._token, self._limits, self._max_connections)
+    def empty(self, shape: int | tuple[int, ...], dtype: np.dtype | type) -> np.ndarray:
+        """Return an uninitialised array; frames are copies whatever memory it has."""
+        return np.empty(shape, dtype)
+
+    def listen(
+        self,
+        handler: Handler,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        meet: Callable[[bytes], bytes] | None = None,
+    ) -> GrpcListener:
+        """Take connections; ``meet`` answers :data:`MEET_METHOD`, where it is given."""
+        return GrpcListener(handler, host, port, self._security, self._limits, self._max_connections, meet)
 
     def connect(self, address: Address, timeout_s: float = 10.0) -> GrpcConnection:
         """Connect to a listener; a refused connection fails at once, whatever ``timeout_s`` is."""
-        return GrpcConnection(address, self._token, self._limits, timeout_s)
+        return GrpcConnection(address, self._security, self._limits, timeout_s)
 
 
 class GrpcConnection:
     """The requesting end of a stream."""
 
-    def __init__(self, address: Address, token: str | None, limits: Limits, timeout_s: float) -> None:
+    transport = GRPC
+
+    def __init__(self, address: Address, security: Security, limits: Limits, timeout_s: float) -> None:
         self._address = address
         self._limits = limits
         self._pending = PendingRequests()
         self._outbox = Outbox(limits)
         self._greeted = threading.Event()
         self._refusal: EpsError | None = None
-        self._channel = rpc.channel(address)
+        self._handshake = ConnectorHandshake(security.token, GRPC)
+        self._timeout_s = timeout_s
+        self._answered = threading.Event()
+        self._proof = b""
+        self._channel = rpc.channel(address, security)
         channel: Any = self._channel
-        stream = channel.stream_stream(METHOD)
-        metadata = () if token is None else ((_TOKEN_KEY, token),)
-        self._call = stream(iter(self._outbox), metadata=metadata)
+        self._call = channel.stream_stream(METHOD)(self._outgoing())
         self._reader = threading.Thread(target=self._read, name=f"eps-van-read-{address}", daemon=True)
         self._reader.start()
         if not self._greeted.wait(timeout_s):
@@ -110,22 +140,41 @@ class GrpcConnection:
             self._reader.join(_JOIN_S)
         self._channel.close()
 
+    def call(self, message: Message, timeout_s: float) -> Message:
+        """Send a request and wait for its reply."""
+        return wait_for(self.request(message), str(self._address), timeout_s)
+
+    def _outgoing(self) -> Iterator[bytes]:
+        yield self._handshake.challenge()
+        if self._answered.wait(self._timeout_s) and self._proof:
+            yield self._proof
+            yield from self._outbox
+
     def _read(self) -> None:
         decoder = Decoder(self._limits, (Kind.HELLO, Kind.REPLY, Kind.ERROR))
         error: EpsError = PeerUnavailableError(f"{self._address} ended the connection")
         try:
+            answer = next(self._call, b"")
+            if len(answer) != ANSWER_BYTES:
+                raise AuthenticationError(f"{self._address} does not answer a challenge")
+            self._proof = self._handshake.proof(answer)
+            self._answered.set()
             for frame in self._call:
                 received = decoder.feed(frame)
                 if received is not None:
                     self._take(received)
         except grpc.RpcError as rpc_error:
             error = rpc.error_of(rpc_error, f"connection to {self._address}")
+        except AuthenticationError as refusal:
+            error = refusal
+            self._call.cancel()
         except FrameError as frame_error:
             logger.warning("%s sent what is not a frame: %s", self._address, frame_error)
             error = frame_error
             self._call.cancel()
         finally:
             # Also where memory ran out: whoever waits for a reply must not wait for a thread that is gone.
+            self._answered.set()
             self._pending.fail_all(str(error))
             self._outbox.close()
             if not self._greeted.is_set():
@@ -150,16 +199,28 @@ class GrpcConnection:
 
 
 class GrpcListener:
-    """A gRPC server that knows one method."""
+    """A gRPC server that knows the van's methods."""
 
     def __init__(
-        self, handler: Handler, host: str, port: int, token: str | None, limits: Limits, max_connections: int
+        self,
+        handler: Handler,
+        host: str,
+        port: int,
+        security: Security,
+        limits: Limits,
+        max_connections: int,
+        meet: Callable[[bytes], bytes] | None = None,
     ) -> None:
         self._threads = ThreadPerCall("eps-van-write")
         pool: Any = self._threads
-        self._server = grpc.server(pool, options=rpc.CHANNEL_OPTIONS, maximum_concurrent_rpcs=max_connections)
-        self._server.add_generic_rpc_handlers((_Method(handler, token, limits),))
-        self._address = Address(host, rpc.bind(self._server, host, port))
+        self._server = grpc.server(
+            pool,
+            interceptors=[rpc.ServicerErrors(), TokenInterceptor(security)],
+            options=rpc.CHANNEL_OPTIONS,
+            maximum_concurrent_rpcs=max_connections,
+        )
+        self._server.add_generic_rpc_handlers((_Methods(handler, security, limits, meet),))
+        self._address = Address(host, rpc.bind(self._server, host, port, security))
         self._server.start()
 
     @property
@@ -173,33 +234,28 @@ class GrpcListener:
         self._threads.join(_JOIN_S)
 
 
-class _Method(grpc.GenericRpcHandler):  # type: ignore[misc,type-arg,unused-ignore]
-    """Answers :data:`METHOD` for those who have the token."""
+class _Methods(grpc.GenericRpcHandler):  # type: ignore[misc,type-arg,unused-ignore]
+    """Answers :data:`METHOD` and, where it is wanted, :data:`MEET_METHOD`; bytes in, bytes out."""
 
-    def __init__(self, handler: Handler, token: str | None, limits: Limits) -> None:
+    def __init__(
+        self, handler: Handler, security: Security, limits: Limits, meet: Callable[[bytes], bytes] | None
+    ) -> None:
         self._handler = handler
-        self._token = token
+        self._security = security
         self._limits = limits
+        self._meet = meet
 
     def service(self, handler_call_details: Any) -> Any:
-        """Return what runs a connection, or a refusal; None for another method."""
-        if handler_call_details.method != METHOD:
-            return None
-        accept = self._connection if self._admits(handler_call_details.invocation_metadata) else self._refusal
-        return rpc.servicer_errors(grpc.stream_stream_rpc_method_handler(accept), METHOD)
-
-    def _admits(self, metadata: Any) -> bool:
-        if self._token is None:
-            return True
-        given = next((value for key, value in metadata if key == _TOKEN_KEY), "")
-        given_bytes = given if isinstance(given, bytes) else given.encode()
-        return hmac.compare_digest(given_bytes, self._token.encode())
+        """Return what runs the call; None for another method."""
+        if handler_call_details.method == METHOD:
+            return grpc.stream_stream_rpc_method_handler(self._connection)
+        meet = self._meet
+        if handler_call_details.method == MEET_METHOD and meet is not None:
+            return grpc.unary_unary_rpc_method_handler(lambda request, context: meet(request))
+        return None
 
     def _connection(self, frames: Iterator[bytes], context: Any) -> Iterator[bytes]:
-        return _ServedStream(self._handler, self._limits, frames, context).run()
-
-    def _refusal(self, frames: Iterator[bytes], context: Any) -> Iterator[bytes]:
-        raise ProtocolError("the token is missing or wrong")
+        return _ServedStream(self._handler, self._security, self._limits, frames, context).run()
 
 
 class _ServedStream:
@@ -208,8 +264,11 @@ class _ServedStream:
     All replies go through the outbox, so that nobody but this connection ever waits for its peer.
     """
 
-    def __init__(self, handler: Handler, limits: Limits, frames: Iterator[bytes], context: Any) -> None:
+    def __init__(
+        self, handler: Handler, security: Security, limits: Limits, frames: Iterator[bytes], context: Any
+    ) -> None:
         self._handler = handler
+        self._handshake = ListenerHandshake(security.token, GRPC)
         self._limits = limits
         self._frames = frames
         self._context = context
@@ -219,6 +278,15 @@ class _ServedStream:
 
     def run(self) -> Iterator[bytes]:
         """Yield the frames to send, until either end has had enough."""
+        # A peer that says nothing must not keep a thread.
+        deadline = threading.Timer(HANDSHAKE_TIMEOUT_S, self._context.cancel)
+        deadline.daemon = True
+        deadline.start()
+        try:
+            yield self._handshake.answer(self._piece(CHALLENGE_BYTES))
+            self._handshake.check(self._piece(PROOF_BYTES))
+        finally:
+            deadline.cancel()
         reader = threading.Thread(target=self._read, name="eps-van-serve", daemon=True)
         if not self._context.add_callback(self._outbox.close):
             return
@@ -232,6 +300,15 @@ class _ServedStream:
             reader.join()
         if self._error is not None:
             raise self._error
+
+    def _piece(self, size_bytes: int) -> bytes:
+        try:
+            piece = next(self._frames, b"")
+        except grpc.RpcError:
+            piece = b""
+        if len(piece) != size_bytes:
+            raise AuthenticationError(f"{len(piece)} bytes where a handshake of {size_bytes} bytes is due")
+        return piece
 
     def _read(self) -> None:
         decoder = Decoder(self._limits, (Kind.REQUEST,))

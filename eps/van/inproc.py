@@ -12,12 +12,14 @@ from concurrent.futures import Future
 from functools import partial
 from queue import SimpleQueue
 
+import numpy as np
+
 from eps.core.types import Address
 from eps.errors import ConfigError, EpsError, PeerUnavailableError
 from eps.rpc.error_codec import decode_error, encode_error
 from eps.van.api import Handler, Limits, Message
 from eps.van.frames import check_message
-from eps.van.pending import PendingRequests, Reply, handle
+from eps.van.pending import PendingRequests, Reply, handle, wait_for
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +34,10 @@ class InProcessVan:
         self._lock = threading.Lock()
         self._listeners: dict[Address, InProcessListener] = {}
         self._free_ports = itertools.count(1)
+
+    def empty(self, shape: int | tuple[int, ...], dtype: np.dtype | type) -> np.ndarray:
+        """Return an uninitialised array; what is sent is copied whatever memory it has."""
+        return np.empty(shape, dtype)
 
     def listen(self, handler: Handler, host: str = "127.0.0.1", port: int = 0) -> InProcessListener:
         """Take connections; the ports are this object's own and have nothing to do with the system's."""
@@ -97,6 +103,8 @@ class InProcessListener:
 class InProcessConnection:
     """One queue of requests and one thread that hands them to the handler."""
 
+    transport = "inproc"
+
     def __init__(self, listener: InProcessListener, limits: Limits) -> None:
         self._listener = listener
         self._limits = limits
@@ -122,6 +130,10 @@ class InProcessConnection:
             request_id, future = self._pending.add()
             self._requests.put((request_id, message.copied()))
         return future
+
+    def call(self, message: Message, timeout_s: float) -> Message:
+        """Send a request and wait for its reply."""
+        return wait_for(self.request(message), str(self._listener.address), timeout_s)
 
     def close(self) -> None:
         """Fail what is outstanding and end the thread."""

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 
-from eps.errors import EpsError, PeerUnavailableError, ProtocolError, RpcError
+from eps.errors import DeadlineError, EpsError, PeerUnavailableError, ProtocolError, RpcError
 from eps.van.api import Handler, Message, ReplyTo
 
 logger = logging.getLogger(__name__)
@@ -71,6 +71,25 @@ class PendingRequests:
             futures, self._futures = self._futures, {}
         for future in futures.values():
             future.set_exception(PeerUnavailableError(reason))
+
+
+def wait_for(future: Future[Message], peer: str, timeout_s: float) -> Message:
+    """Return the reply that a future of a connection brings.
+
+    Raises
+    ------
+    DeadlineError
+        It did not come in time.
+    EpsError
+        What the handler raised.
+    """
+    try:
+        return future.result(timeout_s)
+    except TimeoutError:
+        # A handler's own DeadlineError is a TimeoutError as well.
+        if future.done():
+            raise
+        raise DeadlineError(f"{peer} did not answer within {timeout_s:g} s") from None
 
 
 class Reply:

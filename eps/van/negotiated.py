@@ -1,0 +1,186 @@
+"""The van of a job: when two members meet, they choose the best way between them.  L2.
+
+A member's address is that of its gRPC server.  Who connects asks it first (``/eps.van/Meet``, a call like any other of
+the control plane, with the token proven) how else it can be reached, and takes the first way that works:
+
+1.  shared memory and 2. Unix sockets, where both are on one host, in one network namespace;
+3.  TCP;
+4.  gRPC streams, where nothing but gRPC passes between the two.
+
+Source: design section 2 (the data plane is a van); the measurements of performance.md, sections 2 and 5.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+from google.protobuf.message import DecodeError
+
+from eps.core.types import Address
+from eps.errors import AuthenticationError, ConfigError, EpsError, PeerUnavailableError, ProtocolError
+from eps.pb import data_pb2 as pb
+from eps.rpc import call as rpc
+from eps.rpc.security import NO_SECURITY, Security
+from eps.van.api import Connection, Handler, Limits, Listener
+from eps.van.grpc_van import GRPC, MEET_METHOD, GrpcVan
+from eps.van.sockets import SHARED_MEMORY, TCP, UNIX, SocketVan
+
+logger = logging.getLogger(__name__)
+
+#: Best first.
+WAYS = (SHARED_MEMORY, UNIX, TCP, GRPC)
+AUTO = "auto"
+_MOST_OFFERS = 16
+#: Share of the time to connect that one way may take.
+_MOST_OF_TIME = 0.5
+
+
+def host_id() -> str:
+    """Return what two processes have in common that can meet on a Unix socket: the boot, and the network namespace."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return f"{boot}/{os.stat('/proc/self/ns/net').st_ino}"
+    except OSError:
+        # No such thing here: nobody is taken to be on this host.
+        return ""
+
+
+class NegotiatedVan:
+    """A van that is every other van.
+
+    Parameters
+    ----------
+    security : Security
+    ways : str
+        ``auto``, or the only way to take: ``shm``, ``unix``, ``tcp`` or ``grpc``.  Under TLS there is no shared memory.
+    limits : Limits, optional
+
+    Raises
+    ------
+    ConfigError
+        There is no such way.
+    """
+
+    def __init__(self, security: Security = NO_SECURITY, ways: str = AUTO, limits: Limits | None = None) -> None:
+        self._security = security
+        self._grpc = GrpcVan(security, limits)
+        self._allows_grpc = True
+        self._sockets: dict[str, SocketVan] = {
+            way: SocketVan(way, security, limits)
+            for way in WAYS
+            if way != GRPC and not (way == SHARED_MEMORY and security.tls is not None)
+        }
+        self.restrict_to(ways)
+
+    def restrict_to(self, ways: str) -> None:
+        """Take only this way from now on; a member knows its job's settings only after it listens.
+
+        Raises
+        ------
+        ConfigError
+            There is no such way.
+        """
+        if ways not in (AUTO, *WAYS):
+            raise ConfigError(f"van is {ways!r}, but must be {AUTO} or one of {', '.join(WAYS)}")
+        if ways == SHARED_MEMORY and self._security.tls is not None:
+            raise ConfigError("van is 'shm', but a job with TLS has no shared memory: use auto, unix, tcp or grpc")
+        if ways != AUTO:
+            self._sockets = {way: van for way, van in self._sockets.items() if way == ways}
+            self._allows_grpc = ways == GRPC
+
+    def empty(self, shape: int | tuple[int, ...], dtype: np.dtype | type) -> np.ndarray:
+        """Return an uninitialised array: in shared memory, where this van has it."""
+        shared = self._sockets.get(SHARED_MEMORY)
+        return np.empty(shape, dtype) if shared is None else shared.empty(shape, dtype)
+
+    def listen(self, handler: Handler, host: str = "127.0.0.1", port: int = 0) -> NegotiatedListener:
+        """Take connections, in every way that this van has."""
+        listeners: dict[str, Listener] = {}
+        try:
+            for way, van in self._sockets.items():
+                listeners[way] = van.listen(handler, host)
+            meeting = pb.Meeting(host_id=host_id())
+            for way, listener in listeners.items():
+                # Whoever asks knows a name of this host already; one that it listens on may mean nothing elsewhere.
+                name = "" if way == TCP else listener.address.host
+                meeting.offers.add(transport=way, host=name, port=listener.address.port)
+            answer = meeting.SerializeToString()
+            front = self._grpc.listen(handler if self._allows_grpc else _not_here, host, port, lambda request: answer)
+        except BaseException:
+            for listener in listeners.values():
+                listener.close()
+            raise
+        return NegotiatedListener(front, list(listeners.values()))
+
+    def connect(self, address: Address, timeout_s: float = 10.0) -> Connection:
+        """Connect in the best way there is."""
+        deadline_s = time.monotonic() + timeout_s
+        reasons = []
+        if self._sockets:
+            meeting = self._meet(address, timeout_s)
+            for way, place in self._ways(address, meeting):
+                left_s = max(0.1, (deadline_s - time.monotonic()) * _MOST_OF_TIME)
+                try:
+                    return self._sockets[way].connect(place, left_s)
+                except AuthenticationError:
+                    raise
+                except EpsError as error:
+                    logger.info("%s cannot be reached by %s: %s", address, way, error)
+                    reasons.append(f"{way}: {error}")
+        if self._allows_grpc:
+            return self._grpc.connect(address, max(0.1, deadline_s - time.monotonic()))
+        raise PeerUnavailableError(f"{address} offers no way that this van takes ({'; '.join(reasons) or 'none'})")
+
+    def _meet(self, address: Address, timeout_s: float) -> pb.Meeting:
+        channel: Any = rpc.channel(address, self._security)
+        try:
+            answer = channel.unary_unary(MEET_METHOD)(b"", timeout=timeout_s)
+        except grpc.RpcError as error:
+            raise rpc.error_of(error, f"meeting {address}") from error
+        finally:
+            channel.close()
+        try:
+            return pb.Meeting.FromString(answer)
+        except DecodeError as error:
+            raise ProtocolError(f"{address} does not say how it can be reached: {error}") from error
+
+    def _ways(self, address: Address, meeting: pb.Meeting) -> Sequence[tuple[str, Address]]:
+        """Return the ways to try, best first."""
+        here = meeting.host_id != "" and meeting.host_id == host_id()
+        offers = {offer.transport: offer for offer in meeting.offers[:_MOST_OFFERS]}
+        found = []
+        for way in WAYS:
+            offer = offers.get(way)
+            if offer is None or way not in self._sockets or (way != TCP and not here):
+                continue
+            found.append((way, Address(offer.host or address.host, offer.port)))
+        return found
+
+
+def _not_here(message: object, reply: object) -> None:
+    raise ProtocolError("this member takes no data over gRPC")
+
+
+class NegotiatedListener:
+    """The listeners of one member."""
+
+    def __init__(self, front: Listener, others: Sequence[Listener]) -> None:
+        self._front = front
+        self._others = others
+
+    @property
+    def address(self) -> Address:
+        """Where to meet."""
+        return self._front.address
+
+    def close(self) -> None:
+        """End all connections and give everything back."""
+        for listener in (self._front, *self._others):
+            listener.close()

@@ -1,0 +1,88 @@
+"""Waiting for the first of several replies, of several connections, on one thread.  L2."""
+
+from __future__ import annotations
+
+import select
+import time
+from collections import deque
+from concurrent.futures import Future
+from queue import Empty, SimpleQueue
+from typing import Generic, TypeVar
+
+from eps.van.api import Connection, Message
+from eps.van.requester import SocketConnection
+
+TagT = TypeVar("TagT")
+
+
+class Replies(Generic[TagT]):
+    """Requests that are under way, each with a tag.  Used by one thread.
+
+    Replies over sockets are read by :meth:`next` itself, those of other vans come from their threads.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: dict[Future[Message], tuple[TagT, SocketConnection | None]] = {}
+        self._done: SimpleQueue[Future[Message]] = SimpleQueue()
+        self._ready: deque[Future[Message]] = deque()
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def tags(self) -> list[TagT]:
+        """Of the requests that are under way, oldest first."""
+        return [tag for tag, _ in self._waiting.values()]
+
+    def request(self, tag: TagT, connection: Connection, message: Message) -> None:
+        """Send a request; raises what :meth:`eps.van.api.Connection.request` raises."""
+        if isinstance(connection, SocketConnection):
+            self._waiting[connection.post(message)] = tag, connection
+            return
+        future = connection.request(message)
+        self._waiting[future] = tag, None
+        future.add_done_callback(self._done.put)
+
+    def next(self, timeout_s: float) -> tuple[TagT, Future[Message]] | None:
+        """Return the tag and the done future of a request, or None where none was answered in time."""
+        deadline_s = time.monotonic() + timeout_s
+        while True:
+            future = self._first_done()
+            if future is not None:
+                return self._waiting.pop(future)[0], future
+            left_s = deadline_s - time.monotonic()
+            if left_s <= 0 or not self._waiting:
+                return None
+            self._wait(left_s)
+
+    def _first_done(self) -> Future[Message] | None:
+        try:
+            return self._done.get_nowait()
+        except Empty:
+            pass
+        if not self._ready:
+            self._ready.extend(f for f, (_, by_socket) in self._waiting.items() if by_socket and f.done())
+        return self._ready.popleft() if self._ready else None
+
+    def _wait(self, timeout_s: float) -> None:
+        connections = {c.fileno(): c for _, c in self._waiting.values() if c is not None}
+        if not connections:
+            self._keep(self._done, timeout_s)
+            return
+        if len(connections) < len({id(c) for _, c in self._waiting.values()}):
+            # Some come from other threads: look at those often.
+            timeout_s = min(timeout_s, 0.002)
+        buffered = [c for c in connections.values() if c.buffered]
+        poller = select.poll()
+        for descriptor in connections:
+            if descriptor >= 0:
+                poller.register(descriptor, select.POLLIN)
+        events = poller.poll(0 if buffered else timeout_s * 1000)
+        for connection in {*buffered, *(connections[descriptor] for descriptor, _ in events)}:
+            connection.read_available()
+
+    def _keep(self, queue: SimpleQueue[Future[Message]], timeout_s: float) -> None:
+        try:
+            self._ready.append(queue.get(timeout=timeout_s))
+        except Empty:
+            return

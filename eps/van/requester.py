@@ -1,0 +1,258 @@
+"""The requesting end of a socket connection: whoever waits for a reply reads it.  L2.
+
+A thread of its own that read replies would cost two switches of thread for each of them, more than the round trip of a
+small message.  So :meth:`SocketConnection.call` and :class:`eps.van.replies.Replies` read on the waiting thread, and a
+reader thread reads only for requests that nobody waits for in this way.
+"""
+
+from __future__ import annotations
+
+import logging
+import select
+import threading
+import time
+from collections import deque
+from concurrent.futures import Future
+
+import numpy as np
+
+from eps.errors import DeadlineError, EpsError, FrameError
+from eps.rpc.error_codec import decode_error
+from eps.van.api import Limits, Message
+from eps.van.arena import Arena, Segment
+from eps.van.frames import Kind, Received, check_message, whole
+from eps.van.pending import PendingRequests, wait_for
+from eps.van.stream import Lender, Part, StreamReader, StreamWriter
+from eps.van.wires import Wire
+
+logger = logging.getLogger(__name__)
+
+_JOIN_S = 5.0
+
+
+class SocketConnection:
+    """A connection over a wire whose handshake is done.
+
+    Parameters
+    ----------
+    wire : Wire
+        Owned from now on.
+    peer : str
+        For messages.
+    transport : str
+    arena : Arena or None
+        Shared memory, where the transport has it.
+    """
+
+    def __init__(self, wire: Wire, peer: str, transport: str, limits: Limits, arena: Arena | None) -> None:
+        self.transport = transport
+        self._wire = wire
+        self._peer = peer
+        self._limits = limits
+        self._pending = PendingRequests()
+        self._lender = None if arena is None else Lender(arena, limits)
+        #: Leases of replies whose arrays are gone.
+        self._returned: deque[int] = deque()
+        self._reader = StreamReader(
+            wire,
+            limits,
+            (Kind.HELLO, Kind.REPLY, Kind.ERROR),
+            lending=arena is not None,
+            returned=self._returned,
+        )
+        self._writer = StreamWriter(wire, limits, f"eps-van-write-{peer}", self._fail)
+        self._sending = threading.Lock()
+        #: Request -> leases of its arrays; its reply gives them back.
+        self._lent: dict[int, list[int]] = {}
+        #: Held by the one thread that reads.
+        self._reading = threading.Lock()
+        self._poller = select.poll()
+        self._poller.register(wire.fileno(), select.POLLIN)
+        self._changed = threading.Condition()
+        #: Requests whose replies the reader thread is to read.
+        self._armed: set[int] = set()
+        self._thread: threading.Thread | None = None
+        self._ended = False
+
+    # ---- requests
+
+    def request(self, message: Message) -> Future[Message]:
+        """Send a request; the reader thread takes its reply."""
+        request_id, future = self._post(message)
+        self._arm(request_id, future)
+        return future
+
+    def call(self, message: Message, timeout_s: float) -> Message:
+        """Send a request and return its reply, which this thread reads."""
+        request_id, future = self._post(message)
+        deadline_s = time.monotonic() + timeout_s
+        while not future.done():
+            if not self._reading.acquire(blocking=False):
+                # Another thread reads; should it stop, the reader thread goes on.
+                self._arm(request_id, future)
+                break
+            try:
+                self._read_until(future, deadline_s)
+            finally:
+                self._stop_reading()
+        return wait_for(future, self._peer, max(0.0, deadline_s - time.monotonic()))
+
+    def post(self, message: Message) -> Future[Message]:
+        """Send a request whose reply :meth:`read_available` is to take."""
+        return self._post(message)[1]
+
+    def fileno(self) -> int:
+        """Return the descriptor that is readable when a reply comes."""
+        return self._wire.fileno()
+
+    @property
+    def buffered(self) -> bool:
+        """True if :meth:`read_available` finds something although the descriptor may not be readable."""
+        return self._reader.buffered
+
+    def read_available(self) -> None:
+        """Take what has come; call when the descriptor is readable or :attr:`buffered`."""
+        if self._pending.closed or not self._reading.acquire(blocking=False):
+            return
+        try:
+            self._read_one()
+            while self._reader.buffered and not self._pending.closed:
+                self._read_one()
+        finally:
+            self._stop_reading()
+
+    @property
+    def closed(self) -> bool:
+        """True once the connection is closed or known to be broken."""
+        return self._pending.closed or self._wire.hung_up()
+
+    def _post(self, message: Message) -> tuple[int, Future[Message]]:
+        size_bytes = check_message(message, self._limits)
+        request_id, future = self._pending.add()
+        try:
+            with self._sending:
+                self._send(message, size_bytes, request_id)
+        except DeadlineError:
+            self._pending.withdraw(request_id)
+            self._give_back(request_id)
+            raise
+        return request_id, future
+
+    def _send(self, message: Message, size_bytes: int, request_id: int) -> None:
+        lender = self._lender
+        if lender is None:
+            # Where it is closed in the meantime, the future fails with the other outstanding ones.
+            self._writer.send([Part(whole(message, request_id, Kind.REQUEST))], size_bytes)
+            return
+        leases: list[int] = []
+        segments: list[Segment] = []
+
+        def lend(array: np.ndarray) -> bytes | None:
+            return lender.lend(array, leases, segments)
+
+        pieces = whole(message, request_id, Kind.REQUEST, lend)
+        if leases:
+            self._lent[request_id] = leases
+        parts = lender.parts_before(segments, self._returned)
+        parts.append(Part(pieces))
+        self._writer.send(parts, size_bytes)
+
+    def _give_back(self, request_id: int) -> None:
+        leases = self._lent.pop(request_id, None)
+        if leases and self._lender is not None:
+            self._lender.give_back(leases)
+
+    # ---- replies
+
+    def _arm(self, request_id: int, future: Future[Message]) -> None:
+        with self._changed:
+            if future.done():
+                return
+            self._armed.add(request_id)
+            if self._thread is None and not self._ended:
+                self._thread = threading.Thread(target=self._run, name=f"eps-van-read-{self._peer}", daemon=True)
+                self._thread.start()
+            self._changed.notify_all()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._ended or self._armed)
+                if self._ended:
+                    return
+            with self._reading:
+                while self._armed and not self._pending.closed:
+                    self._read_one()
+            if self._pending.closed:
+                return
+
+    def _read_until(self, future: Future[Message], deadline_s: float) -> None:
+        poller = self._poller
+        while not future.done() and not self._pending.closed:
+            if not self._reader.buffered:
+                left_s = deadline_s - time.monotonic()
+                if left_s <= 0 or not poller.poll(left_s * 1000):
+                    return
+            self._read_one()
+
+    def _stop_reading(self) -> None:
+        self._reading.release()
+        if self._armed:
+            with self._changed:
+                self._changed.notify_all()
+
+    def _read_one(self) -> None:
+        """Read one message; called by the holder of ``_reading``."""
+        try:
+            received = self._reader.read()
+            if received is not None:
+                self._take(received)
+        except FrameError as error:
+            logger.warning("%s sent what is not a message: %s", self._peer, error)
+            self._fail(str(error))
+        except EpsError as error:
+            self._fail(str(error))
+        except Exception as error:
+            # Also where memory ran out: whoever waits for a reply must not wait for ever.
+            self._fail(f"{type(error).__name__}: {error}")
+
+    def _take(self, received: Received) -> None:
+        kind, request_id, message = received
+        if kind is Kind.HELLO:
+            raise FrameError("a second hello")
+        outcome: Message | EpsError = message
+        if kind is Kind.ERROR:
+            try:
+                outcome = decode_error(message.header)
+            except ValueError as error:
+                raise FrameError(str(error)) from error
+        self._give_back(request_id)
+        self._armed.discard(request_id)
+        if not self._pending.resolve(request_id, outcome):
+            raise FrameError(f"a reply to request {request_id}, which does not wait for one")
+
+    def _fail(self, reason: str) -> None:
+        self._pending.fail_all(f"the connection to {self._peer} was lost: {reason}")
+        self._wire.shut_down()
+
+    # ---- the end
+
+    def close(self) -> None:
+        """Fail what is outstanding and give everything back."""
+        self._pending.fail_all(f"the connection to {self._peer} was closed")
+        self._wire.shut_down()
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+            thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(_JOIN_S)
+        self._writer.close()
+        if self._reading.acquire(timeout=_JOIN_S):
+            # Nobody reads: the descriptor may be given back.
+            self._wire.close()
+            self._reader.close()
+            self._reading.release()
+        if self._lender is not None:
+            self._lender.close()
+

@@ -1,0 +1,374 @@
+"""The vans over sockets of this system: TCP, Unix, and Unix with shared memory.  L2.
+
+An address with a host that begins with ``@`` is an abstract Unix socket: it has a name, no file, and goes with its
+listener.  Who may connect is decided by the job's token (``eps/van/handshake.py``), not by where a socket lies.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import secrets
+import socket
+import threading
+import time
+from functools import partial
+
+import numpy as np
+
+from eps.core.types import Address
+from eps.errors import (
+    AuthenticationError,
+    ConfigError,
+    DeadlineError,
+    EpsError,
+    FrameError,
+    PeerUnavailableError,
+    ProtocolError,
+)
+from eps.rpc.error_codec import encode_error
+from eps.rpc.security import NO_SECURITY, TLS_NAME, Security
+from eps.van.api import Handler, Limits, Message
+from eps.van.arena import Arena, Segment
+from eps.van.frames import Kind, check_message, whole
+from eps.van.handshake import (
+    ANSWER_BYTES,
+    CHALLENGE_BYTES,
+    HANDSHAKE_TIMEOUT_S,
+    PROOF_BYTES,
+    ConnectorHandshake,
+    ListenerHandshake,
+)
+from eps.van.pending import Reply, handle
+from eps.van.requester import SocketConnection
+from eps.van.stream import LEND_BYTES, Lender, Part, StreamReader, StreamWriter
+from eps.van.wires import PlainWire, Wire, receive_exactly
+
+logger = logging.getLogger(__name__)
+
+TCP, UNIX, SHARED_MEMORY = "tcp", "unix", "shm"
+TRANSPORTS = (SHARED_MEMORY, UNIX, TCP)
+_JOIN_S = 5.0
+_BACKLOG = 512
+#: Connections whose handshake is under way: strangers cannot take more threads than that.
+_MOST_STRANGERS = 64
+
+
+class SocketVan:
+    """A van over one kind of socket.
+
+    Parameters
+    ----------
+    transport : str
+        ``tcp``, ``unix`` or ``shm``: a Unix socket whose large arrays stay in shared memory.
+    security : Security
+        Its token is asked of both ends; with TLS, connections are wrapped, and there is no shared memory.
+    limits : Limits, optional
+    arena : Arena, optional
+        Shared memory to lend from; one of the van's own by default.
+    max_connections : int
+        To one listener; a further one is refused.
+
+    Raises
+    ------
+    ConfigError
+        The transport is unknown, or shared memory was asked for together with TLS.
+    """
+
+    def __init__(
+        self,
+        transport: str,
+        security: Security = NO_SECURITY,
+        limits: Limits | None = None,
+        arena: Arena | None = None,
+        max_connections: int = 1024,
+    ) -> None:
+        if transport not in TRANSPORTS:
+            raise ConfigError(f"transport is {transport!r}, but must be one of {', '.join(TRANSPORTS)}")
+        if transport == SHARED_MEMORY and security.tls is not None:
+            raise ConfigError("shared memory passes descriptors, which TLS cannot carry: use unix or tcp with TLS")
+        self.transport = transport
+        self.security = security
+        self.limits = limits or Limits()
+        self.arena = (arena or Arena()) if transport == SHARED_MEMORY else None
+        self.max_connections = max_connections
+
+    def empty(self, shape: int | tuple[int, ...], dtype: np.dtype | type) -> np.ndarray:
+        """Return an uninitialised array that this van sends without a copy."""
+        if self.arena is not None:
+            size_bytes = math.prod(shape if isinstance(shape, tuple) else (shape,)) * np.dtype(dtype).itemsize
+            if size_bytes >= LEND_BYTES:
+                return self.arena.array(shape, dtype)
+        return np.empty(shape, dtype)
+
+    def listen(self, handler: Handler, host: str = "127.0.0.1", port: int = 0) -> SocketListener:
+        """Take connections; on Unix sockets ``host`` may be a name with ``@`` before it, else one is made up."""
+        if self.transport == TCP:
+            family, place = (socket.AF_INET6 if ":" in host else socket.AF_INET), (host, port)
+            address = None
+        else:
+            name = host if host.startswith("@") else f"@eps-{secrets.token_hex(12)}"
+            family, place = socket.AF_UNIX, "\0" + name[1:]  # type: ignore[assignment]
+            address = Address(name, port)
+        listening = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            if family != socket.AF_UNIX:
+                listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listening.bind(place)
+            listening.listen(_BACKLOG)
+        except OSError as error:
+            listening.close()
+            raise ConfigError(f"cannot listen on {host}:{port}: {error}") from error
+        if address is None:
+            address = Address(host, listening.getsockname()[1])
+        return SocketListener(self, listening, address, handler)
+
+    def connect(self, address: Address, timeout_s: float = 10.0) -> SocketConnection:
+        """Connect to a listener; a refused connection fails at once, whatever ``timeout_s`` is."""
+        deadline_s = time.monotonic() + timeout_s
+        unix = address.host.startswith("@")
+        if unix == (self.transport == TCP):
+            raise ConfigError(f"{address} is not an address for {self.transport}")
+        try:
+            sock = _connect_unix(address.host, timeout_s) if unix else _connect_tcp(address, timeout_s)
+        except OSError as error:
+            raise PeerUnavailableError(f"nobody listens on {address}: {error}") from error
+        try:
+            wire = self._greet(sock, deadline_s)
+        except EpsError as error:
+            sock.close()
+            raise type(error)(f"{address}: {error}") from error
+        except OSError as error:
+            sock.close()
+            raise PeerUnavailableError(f"{address} ended the connection: {error}") from error
+        return SocketConnection(wire, str(address), self.transport, self.limits, self.arena)
+
+    def _greet(self, sock: socket.socket, deadline_s: float) -> Wire:
+        context = self.security.ssl_context(server_side=False)
+        if context is not None:
+            sock.settimeout(max(0.001, deadline_s - time.monotonic()))
+            sock = context.wrap_socket(sock, server_hostname=TLS_NAME)
+        handshake = ConnectorHandshake(self.security.token, self.transport)
+        sock.sendall(handshake.challenge())
+        sock.sendall(handshake.proof(receive_exactly(sock, ANSWER_BYTES, deadline_s)))
+        greeting = b"".join(bytes(piece) for piece in whole(Message(), 0, Kind.HELLO))
+        try:
+            found = receive_exactly(sock, len(greeting), deadline_s)
+        except PeerUnavailableError as error:
+            raise AuthenticationError(f"the listener refuses this end's proof: {error}") from error
+        if found != greeting:
+            raise ProtocolError("the listener does not greet as one")
+        return _wire_of(sock, self.transport)
+
+
+def _connect_tcp(address: Address, timeout_s: float) -> socket.socket:
+    return socket.create_connection((address.host, address.port), timeout_s)
+
+
+def _connect_unix(name: str, timeout_s: float) -> socket.socket:
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        sock.settimeout(timeout_s)
+        sock.connect("\0" + name[1:])
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
+def _wire_of(sock: socket.socket, transport: str) -> Wire:
+    if type(sock) is socket.socket:
+        return PlainWire(sock, passes_descriptors=transport == SHARED_MEMORY)
+    from eps.van.tls_wire import wire_of
+
+    return wire_of(sock)
+
+
+class SocketListener:
+    """A listening socket, and a thread for each connection to it."""
+
+    def __init__(self, van: SocketVan, listening: socket.socket, address: Address, handler: Handler) -> None:
+        self._van = van
+        self._listening = listening
+        self._address = address
+        self._handler = handler
+        self._context = van.security.ssl_context(server_side=True)
+        self._lock = threading.Lock()
+        self._closed = False
+        self._strangers: set[socket.socket] = set()
+        self._served: set[_Served] = set()
+        self._threads: set[threading.Thread] = set()
+        self._acceptor = threading.Thread(target=self._accept, name=f"eps-van-accept-{address}", daemon=True)
+        self._acceptor.start()
+
+    @property
+    def address(self) -> Address:
+        """Where to connect."""
+        return self._address
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                sock, _ = self._listening.accept()
+            except OSError as error:
+                if self._closed:
+                    return
+                # Out of descriptors, or a peer that had gone already: whoever is connected must not suffer from it.
+                logger.warning("%s cannot take a connection: %s", self._address, error)
+                threading.Event().wait(0.05)
+                continue
+            with self._lock:
+                full = len(self._served) >= self._van.max_connections or len(self._strangers) >= _MOST_STRANGERS
+                if full or self._closed:
+                    sock.close()
+                    continue
+                self._strangers.add(sock)
+                thread = threading.Thread(target=self._run, args=(sock,), name="eps-van-serve", daemon=True)
+                self._threads.add(thread)
+                # Inside the lock: a listener that is closed joins only threads that were started.
+                thread.start()
+
+    def _run(self, sock: socket.socket) -> None:
+        try:
+            wire = self._meet(sock)
+            if wire is not None:
+                self._serve(wire)
+        finally:
+            with self._lock:
+                self._strangers.discard(sock)
+                self._threads.discard(threading.current_thread())
+
+    def _meet(self, sock: socket.socket) -> Wire | None:
+        """Return the wire of a peer that has proved the token; None, and nothing is left, where it has not."""
+        deadline_s = time.monotonic() + HANDSHAKE_TIMEOUT_S
+        wrapped = sock
+        try:
+            if self._context is not None:
+                sock.settimeout(HANDSHAKE_TIMEOUT_S)
+                wrapped = self._context.wrap_socket(sock, server_side=True)
+            handshake = ListenerHandshake(self._van.security.token, self._van.transport)
+            wrapped.sendall(handshake.answer(receive_exactly(wrapped, CHALLENGE_BYTES, deadline_s)))
+            handshake.check(receive_exactly(wrapped, PROOF_BYTES, deadline_s))
+            wrapped.settimeout(max(0.001, deadline_s - time.monotonic()))
+            wrapped.sendall(b"".join(bytes(piece) for piece in whole(Message(), 0, Kind.HELLO)))
+            return _wire_of(wrapped, self._van.transport)
+        except (EpsError, OSError, ValueError) as error:
+            logger.warning("a connection to %s is refused: %s", self._address, error)
+            wrapped.close()
+            return None
+
+    def _serve(self, wire: Wire) -> None:
+        served = _Served(wire, self._handler, self._van.limits, self._van.arena)
+        with self._lock:
+            if self._closed:
+                wire.close()
+                return
+            self._served.add(served)
+        try:
+            served.run()
+        finally:
+            with self._lock:
+                self._served.discard(served)
+
+    def close(self) -> None:
+        """End all connections and give everything back."""
+        with self._lock:
+            self._closed = True
+            served, strangers, threads = list(self._served), list(self._strangers), list(self._threads)
+        try:
+            self._listening.shutdown(socket.SHUT_RDWR)
+        except OSError as error:
+            logger.debug("%s was not listening any more: %s", self._address, error)
+        self._listening.close()
+        for sock in strangers:
+            try:
+                sock.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                # Wrapped in TLS by now, or ended: its deadline ends it.
+                continue
+        for connection in served:
+            connection.end()
+        deadline_s = time.monotonic() + _JOIN_S
+        for thread in [self._acceptor, *threads]:
+            if thread is not threading.current_thread():
+                thread.join(max(0.0, deadline_s - time.monotonic()))
+
+
+class _Served:
+    """The answering end of a connection; its thread reads and calls the handler.
+
+    Replies leave on the thread that gives them as far as the socket takes them, and never make it wait.
+    """
+
+    def __init__(self, wire: Wire, handler: Handler, limits: Limits, arena: Arena | None) -> None:
+        self._wire = wire
+        self._handler = handler
+        self._limits = limits
+        self._lender = None if arena is None else Lender(arena, limits)
+        self._reader = StreamReader(
+            wire,
+            limits,
+            (Kind.REQUEST,),
+            lending=arena is not None,
+            on_release=None if self._lender is None else self._lender.give_back,
+        )
+        self._writer = StreamWriter(wire, limits, "eps-van-reply", self._broken)
+        self._sending = threading.Lock()
+
+    def run(self) -> None:
+        """Serve until the peer or the listener has had enough."""
+        try:
+            while True:
+                received = self._reader.read()
+                if received is not None:
+                    handle(self._handler, received.message, Reply(partial(self._answer, received.request_id)))
+                # Not held until the next request comes.
+                del received
+        except FrameError as error:
+            logger.warning("a connection is ended, its peer sent what is not a message: %s", error)
+        except PeerUnavailableError as error:
+            logger.debug("the peer of a connection has gone: %s", error)
+        except MemoryError as error:
+            logger.warning("a connection is ended, there is no memory for its message: %s", error)
+        finally:
+            self._wire.shut_down()
+            self._writer.close()
+            self._wire.close()
+            self._reader.close()
+            if self._lender is not None:
+                self._lender.close()
+
+    def end(self) -> None:
+        """Wake whoever waits for the peer."""
+        self._wire.shut_down()
+
+    def _broken(self, reason: str) -> None:
+        logger.debug("a reply was not sent: %s", reason)
+        self._wire.shut_down()
+
+    def _answer(self, request_id: int, outcome: Message | EpsError) -> None:
+        kind = Kind.REPLY
+        if not isinstance(outcome, Message):
+            outcome, kind = Message(encode_error(outcome)), Kind.ERROR
+        size_bytes = check_message(outcome, self._limits)
+        try:
+            with self._sending:
+                self._send(outcome, size_bytes, request_id, kind)
+        except DeadlineError:
+            # A peer that takes nothing for this long is lost; its requests would never be answered.
+            self._wire.shut_down()
+            raise
+
+    def _send(self, message: Message, size_bytes: int, request_id: int, kind: Kind) -> None:
+        lender = self._lender
+        if lender is None:
+            self._writer.send([Part(whole(message, request_id, kind))], size_bytes)
+            return
+        leases: list[int] = []
+        segments: list[Segment] = []
+
+        def lend(array: np.ndarray) -> bytes | None:
+            return lender.lend(array, leases, segments)
+
+        pieces = whole(message, request_id, kind, lend)
+        self._writer.send([*lender.parts_before(segments, None), Part(pieces)], size_bytes)

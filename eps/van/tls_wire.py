@@ -1,0 +1,112 @@
+"""A socket under TLS as a wire; imported only where a job uses TLS.  L2."""
+
+from __future__ import annotations
+
+import select
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Sequence
+
+from eps.errors import FrameError, PeerUnavailableError
+from eps.van.wires import STALL_S, Buffer, hung_up, prepare
+
+
+class TlsWire:
+    """A socket under TLS.
+
+    OpenSSL's connection may not be used by two threads at once, so every call of it is made under a lock and never
+    waits; waiting is done on the socket, outside the lock.
+    """
+
+    def __init__(self, sock: ssl.SSLSocket) -> None:
+        prepare(sock)
+        sock.settimeout(0)
+        self._sock = sock
+        self._lock = threading.Lock()
+
+    def fileno(self) -> int:
+        """Return the descriptor."""
+        return self._sock.fileno()
+
+    def receive(self, into: memoryview, whole: bool = False) -> int:
+        """Receive."""
+        count = 0
+        deadline_s = time.monotonic() + STALL_S
+        while count < (len(into) if whole else 1):
+            try:
+                with self._lock:
+                    got = self._sock.recv_into(into[count:])
+            except ssl.SSLWantReadError:
+                if not self._wait(select.POLLIN, deadline_s):
+                    return count
+                continue
+            except ssl.SSLWantWriteError:
+                if not self._wait(select.POLLOUT, deadline_s):
+                    return count
+                continue
+            except (OSError, ValueError) as error:
+                raise PeerUnavailableError(f"the connection broke: {error}") from error
+            if got == 0:
+                raise PeerUnavailableError("the peer ended the connection")
+            count += got
+            deadline_s = time.monotonic() + STALL_S
+        return count
+
+    @property
+    def pending(self) -> bool:
+        """True where OpenSSL holds bytes that the socket does not have any more."""
+        with self._lock:
+            return self._sock.fileno() >= 0 and self._sock.pending() > 0
+
+    def _wait(self, events: int, deadline_s: float) -> bool:
+        poller = select.poll()
+        poller.register(self._sock.fileno(), events)
+        return bool(poller.poll(max(0.0, deadline_s - time.monotonic()) * 1000))
+
+    def take_descriptor(self) -> int:
+        """Refuse: descriptors do not travel under TLS."""
+        raise FrameError("a segment came over TLS, which carries no descriptors")
+
+    def send_now(self, pieces: Sequence[Buffer], descriptors: Sequence[int] = ()) -> int:
+        """Leave it to :meth:`send_some`: a record that was begun must be repeated with the very same bytes."""
+        return 0
+
+    def send_some(self, pieces: Sequence[Buffer], descriptors: Sequence[int] = ()) -> int:
+        """Send the first piece."""
+        piece = pieces[0]
+        deadline_s = time.monotonic() + STALL_S
+        while True:
+            try:
+                with self._lock:
+                    return self._sock.send(piece)
+            except ssl.SSLWantWriteError:
+                events = select.POLLOUT
+            except ssl.SSLWantReadError:
+                events = select.POLLIN
+            except ValueError as error:
+                raise OSError(f"the connection was closed: {error}") from error
+            if not self._wait(events, deadline_s):
+                raise TimeoutError(f"the peer took nothing for {STALL_S} s")
+
+    def hung_up(self) -> bool:
+        """Return True if the peer has gone."""
+        return hung_up(self._sock.fileno())
+
+    def shut_down(self) -> None:
+        """End the connection, without TLS's farewell: whoever waits must wake now."""
+        try:
+            socket.socket.shutdown(self._sock, socket.SHUT_RDWR)
+        except OSError:
+            return
+
+    def close(self) -> None:
+        """Give the descriptor back."""
+        self._sock.close()
+
+
+def wire_of(sock: socket.socket) -> TlsWire:
+    """Return the wire of a socket that a TLS context has wrapped."""
+    assert isinstance(sock, ssl.SSLSocket)
+    return TlsWire(sock)

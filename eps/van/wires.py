@@ -1,0 +1,248 @@
+"""What the socket transports need of a socket, and the plain one; that under TLS is ``eps/van/tls_wire.py``.  L2.
+
+A wire is read by one thread at a time and written by one thread at a time, which may be two different ones.
+"""
+
+from __future__ import annotations
+
+import array
+import os
+import select
+import socket
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import Protocol
+
+from eps.errors import FrameError, PeerUnavailableError
+
+Buffer = bytes | memoryview
+
+#: A peer that sends nothing in the middle of a message, or takes nothing, for this long is lost.
+STALL_S = 60
+#: Unused descriptors that a peer may have sent.
+_MOST_DESCRIPTORS = 256
+_DESCRIPTOR_BYTES = array.array("i").itemsize
+_ANCILLARY_BYTES = socket.CMSG_SPACE(16 * _DESCRIPTOR_BYTES)
+#: Pieces in one ``sendmsg``; the kernel takes 1024.
+_MOST_PIECES = 512
+_SOCKET_BUFFER_BYTES = 4 << 20
+
+
+class Wire(Protocol):
+    """One connected socket."""
+
+    @property
+    def pending(self) -> bool:
+        """True if there is something to receive although the descriptor may not be readable."""
+
+    def fileno(self) -> int:
+        """Return the descriptor, for ``poll``."""
+
+    def receive(self, into: memoryview, whole: bool = False) -> int:
+        """Receive at least one byte, or all of ``into``; return how many, or 0 where none came for :data:`STALL_S`.
+
+        Raises
+        ------
+        PeerUnavailableError
+            The peer has ended the connection.
+        """
+
+    def send_now(self, pieces: Sequence[Buffer], descriptors: Sequence[int] = ()) -> int:
+        """Send what goes without waiting; return how many bytes went.
+
+        Raises
+        ------
+        OSError
+            The connection is broken.
+        """
+
+    def send_some(self, pieces: Sequence[Buffer], descriptors: Sequence[int] = ()) -> int:
+        """Send, waiting up to :data:`STALL_S`; return how many bytes went, more than 0.
+
+        Raises
+        ------
+        OSError
+            The connection is broken, or the peer takes nothing.
+        """
+
+    def take_descriptor(self) -> int:
+        """Return the oldest descriptor that came and was not taken.
+
+        Raises
+        ------
+        FrameError
+            There is none.
+        """
+
+    def hung_up(self) -> bool:
+        """Return True if the peer has ended the connection."""
+
+    def shut_down(self) -> None:
+        """End the connection at both ends; wakes who waits here."""
+
+    def close(self) -> None:
+        """Give the descriptor back; nobody may use the wire any more."""
+
+
+def hung_up(descriptor: int) -> bool:
+    """Return True if the peer of a socket has ended the connection."""
+    if descriptor < 0:
+        return True
+    poller = select.poll()
+    poller.register(descriptor, select.POLLRDHUP)
+    return bool(poller.poll(0))
+
+
+class PlainWire:
+    """A stream socket as it is.
+
+    Parameters
+    ----------
+    sock : socket
+        Connected; owned from now on.
+    passes_descriptors : bool
+        A Unix socket that shared memory is used with.
+    """
+
+    def __init__(self, sock: socket.socket, passes_descriptors: bool = False) -> None:
+        prepare(sock)
+        sock.settimeout(None)
+        # The kernel's own deadlines: no poll before each call.
+        limit = STALL_S.to_bytes(8, "little") + bytes(8)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+        self._sock = sock
+        self._passes = passes_descriptors
+        self._descriptors: deque[int] = deque()
+
+    @property
+    def pending(self) -> bool:
+        """False: what there is shows at the descriptor."""
+        return False
+
+    def fileno(self) -> int:
+        """Return the descriptor."""
+        return self._sock.fileno()
+
+    def receive(self, into: memoryview, whole: bool = False) -> int:
+        """Receive."""
+        try:
+            if self._passes and not whole:
+                count, ancillary, _, _ = self._sock.recvmsg_into(
+                    [into], _ANCILLARY_BYTES, socket.MSG_CMSG_CLOEXEC
+                )
+                if ancillary:
+                    self._keep(ancillary)
+            else:
+                count = self._sock.recv_into(into, 0, socket.MSG_WAITALL if whole else 0)
+        except BlockingIOError:
+            return 0
+        except OSError as error:
+            raise PeerUnavailableError(f"the connection broke: {error}") from error
+        if count == 0:
+            raise PeerUnavailableError("the peer ended the connection")
+        return count
+
+    def _keep(self, ancillary: list[tuple[int, int, bytes]]) -> None:
+        for level, kind, content in ancillary:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                found = array.array("i")
+                found.frombytes(content[: len(content) - len(content) % _DESCRIPTOR_BYTES])
+                self._descriptors.extend(found)
+        if len(self._descriptors) > _MOST_DESCRIPTORS:
+            raise FrameError(f"more than {_MOST_DESCRIPTORS} descriptors came without a segment that they are for")
+
+    def take_descriptor(self) -> int:
+        """Return the oldest descriptor."""
+        if not self._descriptors:
+            raise FrameError("a segment came without its descriptor")
+        return self._descriptors.popleft()
+
+    def send_now(self, pieces: Sequence[Buffer], descriptors: Sequence[int] = ()) -> int:
+        """Send without waiting."""
+        try:
+            return self._send(pieces, descriptors, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return 0
+
+    def send_some(self, pieces: Sequence[Buffer], descriptors: Sequence[int] = ()) -> int:
+        """Send."""
+        try:
+            return self._send(pieces, descriptors, 0)
+        except BlockingIOError:
+            raise TimeoutError(f"the peer took nothing for {STALL_S} s") from None
+
+    def _send(self, pieces: Sequence[Buffer], descriptors: Sequence[int], flags: int) -> int:
+        ancillary = []
+        if descriptors:
+            ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))]
+        return self._sock.sendmsg(pieces[:_MOST_PIECES], ancillary, flags | socket.MSG_NOSIGNAL)
+
+    def hung_up(self) -> bool:
+        """Return True if the peer has gone."""
+        return hung_up(self._sock.fileno())
+
+    def shut_down(self) -> None:
+        """End the connection."""
+        try:
+            self._sock.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            # It has ended already.
+            return
+
+    def close(self) -> None:
+        """Give the descriptors back."""
+        self._sock.close()
+        while self._descriptors:
+            os.close(self._descriptors.popleft())
+
+
+def prepare(sock: socket.socket) -> None:
+    """Set what every connection of a job has."""
+    if sock.family == socket.AF_UNIX:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SOCKET_BUFFER_BYTES)
+        return
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    # A machine that vanished without a word is noticed after half a minute.
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 20)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 2)
+
+
+def receive_exactly(sock: socket.socket, size_bytes: int, deadline_s: float) -> bytes:
+    """Return ``size_bytes`` bytes of a socket (plain or TLS) that is not a wire yet, by a time of the monotonic clock.
+
+    Raises
+    ------
+    PeerUnavailableError
+        They did not come in time, or the peer ended the connection.
+    """
+    content = bytearray()
+    while len(content) < size_bytes:
+        left_s = deadline_s - time.monotonic()
+        if left_s <= 0:
+            raise PeerUnavailableError(f"{len(content)} of {size_bytes} bytes of a handshake came in time")
+        sock.settimeout(left_s)
+        try:
+            piece = sock.recv(size_bytes - len(content))
+        except OSError as error:
+            raise PeerUnavailableError(f"no handshake: {error}") from error
+        if not piece:
+            raise PeerUnavailableError("the peer ended the connection during the handshake")
+        content += piece
+    return bytes(content)
+
+
+def advanced(pieces: Sequence[Buffer], count: int) -> list[Buffer]:
+    """Return what is left of ``pieces`` after ``count`` bytes."""
+    left = list(pieces)
+    skipped = 0
+    while skipped < len(left) and count >= len(left[skipped]):
+        count -= len(left[skipped])
+        skipped += 1
+    left = left[skipped:]
+    if count:
+        left[0] = memoryview(left[0])[count:]
+    return left
