@@ -25,6 +25,11 @@ from eps.errors import ConfigError, PlanError
 OPTIMIZERS = ("sgd", "momentum", "adagrad", "adam", "ftrl")
 NORMALIZATIONS = ("none", "l2", "standard", "tfidf", "binary")
 
+#: As in ``eps.van.negotiated``.
+VANS = ("auto", "shm", "unix", "tcp", "grpc")
+PUSHES = ("auto", "dense", "changes")
+WIRES = ("float32", "float16")
+
 #: Partitions of a job that does not say how many: four for each of the three servers of EPS §2.3.
 DEFAULT_PARTITIONS = 12
 
@@ -102,6 +107,12 @@ class JobSpec:
     consistency: str = _option(
         "bsp", "bsp, ssp:N (a worker is at most N clocks ahead) or asp", group="training", metavar="NAME"
     )
+    reproducible: bool = _option(
+        True,
+        "sums that do not depend on who computes what, so that the model is the same to the bit whatever the size of "
+        "the job; off only under bsp saves a little time and the clock that sets the first grid",
+        group="training",
+    )
     seed: int = _option(0, "seed of the start, the batches, and the cut of the data", group="training")
     init: str = _option("", "start from this exported model (.npz)", group="training", metavar="PATH")
     eval_every: int = _option(
@@ -112,6 +123,28 @@ class JobSpec:
     )
     on_divergence: str = _option(
         "stop", "when the loss is not finite: stop or continue", group="training", metavar="stop|continue"
+    )
+    push: str = _option(
+        "auto",
+        "what is pushed and pulled: auto (the keys that a worker's splits touch, where the data is sparse; else all), "
+        "dense (all), or changes (as auto, and of those only what is not zero)",
+        group="data plane",
+        metavar="NAME",
+    )
+    skip_unchanged: bool = _option(
+        False, "do not send a worker the parameters of a partition that it has already", group="data plane"
+    )
+    wire: str = _option(
+        "float32",
+        "float32, or float16: half the bytes; not where sums are reproducible",
+        group="data plane",
+        metavar="float32|float16",
+    )
+    van: str = _option(
+        "auto",
+        "how data travels: auto (the best that two members share), shm, unix, tcp or grpc",
+        group="data plane",
+        metavar="NAME",
     )
     # With what.
     workers: int = _option(3, "workers at the start", group="size")
@@ -124,6 +157,10 @@ class JobSpec:
     max_containers: int = _option(0, "containers that may run at once; 0 sets no limit", group="size")
     at: tuple[str, ...] = _option(
         (), "K:CHANGE asks for a change when clock K is complete, as in 40:add-workers=2", group="size"
+    )
+    # Among whom.
+    tls: bool = _option(
+        False, "encrypt every connection of the job, with certificates made for it; needs eps[tls]", group="safety"
     )
 
     def __post_init__(self) -> None:
@@ -162,11 +199,18 @@ class JobSpec:
     def _check_words(self) -> None:
         for name, known in (
             ("optimizer", OPTIMIZERS), ("normalize", NORMALIZATIONS), ("on_divergence", ("stop", "continue")),
+            ("push", PUSHES), ("van", VANS), ("wire", WIRES),
         ):  # fmt: skip
             value = getattr(self, name)
             if value not in known:
                 raise ConfigError(f"{name} is {value!r}, but must be one of {', '.join(known)}")
-        self.staleness()
+        if self.staleness() == 0 and self.reproducible and self.wire == "float16":
+            raise ConfigError(
+                "wire is 'float16', but the sums of bsp are reproducible to the last bit, which float16 cannot be: "
+                "add --no-reproducible, or use --wire float32"
+            )
+        if self.van == "shm" and self.tls:
+            raise ConfigError("van is 'shm', but a job with TLS has no shared memory: use auto, unix, tcp or grpc")
 
     def staleness(self) -> int:
         """Return the staleness bound in clocks: 0 for BSP, :data:`~eps.core.settings.UNBOUNDED` for ASP."""
@@ -187,7 +231,7 @@ class JobSpec:
             num_partitions=self.partitions or DEFAULT_PARTITIONS,
             iterations=self.iterations,
             staleness=staleness,
-            reproducible=staleness == 0,
+            reproducible=staleness == 0 and self.reproducible,
         )
 
     def triggers(self) -> tuple[Trigger, ...]:

@@ -29,7 +29,7 @@ class CoreSettings:
     iterations: int
     #: Staleness bound in clocks: 0 is BSP, n > 0 is SSP, :data:`UNBOUNDED` is ASP.
     staleness: int = 0
-    #: True under BSP: sums on the grid, so that the model does not depend on who computed what.
+    #: Sums on the grid, so that the model does not depend on who computed what; only under BSP, and there by default.
     reproducible: bool = True
 
     def __post_init__(self) -> None:

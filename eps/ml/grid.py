@@ -22,8 +22,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from eps.errors import ConfigError, ProtocolError, TrainingError
+from eps.errors import ConfigError, ProtocolError
+from eps.ml import kernels
 from eps.ml.arrays import Float32Array, Float64Array, Int16Array, Int64Array
+from eps.ml.blocks import Blocks, bits_of, check_finite
 
 #: Sums on the grid: int32, or int64 for many splits.
 IntegerArray = NDArray[Any]
@@ -38,8 +40,8 @@ EXPONENT_FLOOR = -88
 GROWTH_BITS = 2
 #: The running maximum loses a power of two every so many clocks.
 DECAY_CLOCKS = 8
-#: Keys that are added at a time, so that temporaries stay in the cache.
-CHUNK_KEYS = 65536
+#: Keys that are closed and stepped at a time: sum, mean, parameters and slots of a chunk fit into the cache.
+CLOSE_KEYS = 32768
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,57 +98,6 @@ class RawBlock(NamedTuple):
     values: Float32Array
 
 
-class _Blocks:
-    """Where the blocks of a range lie in an array over the range, or over a sorted list of some of its keys."""
-
-    def __init__(self, block_keys: int, start_key: int, length: int, keys: Int64Array | None) -> None:
-        if start_key % block_keys:
-            raise ValueError(f"the range starts at key {start_key}, but must start at a multiple of {block_keys}")
-        self.num_blocks = -(-length // block_keys)
-        edges = np.minimum(np.arange(self.num_blocks + 1, dtype=np.int64) * block_keys, length)
-        self._set_bounds(edges if keys is None else np.searchsorted(keys, edges + start_key))
-        if keys is not None and self.size != keys.size:
-            raise ValueError(f"keys outside the range [{start_key}, {start_key + length})")
-
-    def _set_bounds(self, bounds: Int64Array) -> None:
-        #: Block b is at [bounds[b], bounds[b + 1]).
-        self.bounds = bounds
-        self.counts = np.diff(bounds)
-        #: Blocks that have keys.
-        self.present = np.flatnonzero(self.counts)
-        self.size = int(bounds[-1]) if bounds.size else 0
-
-    def at(self, positions: Int64Array) -> _Blocks:
-        """Return the blocks of an array over some sorted positions of this one."""
-        part = object.__new__(_Blocks)
-        part.num_blocks = self.num_blocks
-        part._set_bounds(np.searchsorted(positions, self.bounds))
-        if part.size != positions.size:
-            raise ValueError(f"positions outside the {self.size} keys of the sum")
-        return part
-
-    def chunks(self) -> Iterator[tuple[NDArray[np.intp], slice]]:
-        """Yield runs of present blocks with the positions that they take, of about ``CHUNK_KEYS`` keys."""
-        first = 0
-        while first < self.present.size:
-            limit = self.bounds[self.present[first]] + CHUNK_KEYS
-            stops = self.bounds[self.present[first:] + 1]
-            count = max(1, int(np.searchsorted(stops, limit, side="right")))
-            blocks = self.present[first : first + count]
-            yield blocks, slice(int(self.bounds[blocks[0]]), int(self.bounds[blocks[-1] + 1]))
-            first += count
-
-    def maxima(self, grad: Float32Array) -> Float32Array:
-        """Return max |grad| of each block, 0 for blocks without keys."""
-        found = np.zeros(self.num_blocks, dtype=np.float32)
-        # NaN is wanted here: the caller looks for it in the maxima.
-        with np.errstate(invalid="ignore"):
-            for blocks, part in self.chunks():
-                starts = self.bounds[blocks] - part.start
-                found[blocks] = np.maximum.reduceat(np.abs(grad[part]), starts)
-        return found
-
-
 def block_maxima(
     grad: Float32Array,
     start_key: int,
@@ -174,8 +125,8 @@ def block_maxima(
     """
     if length is None:
         length = grad.size if keys is None else int(keys[-1]) + 1 - start_key if keys.size else 0
-    maxima = _Blocks(block_keys, start_key, length, keys).maxima(grad)
-    _check_finite(maxima, start_key, block_keys, None)
+    maxima = Blocks(block_keys, start_key, length, keys).maxima(grad)
+    check_finite(maxima, start_key, block_keys, None)
     return maxima
 
 
@@ -206,10 +157,21 @@ def next_exponents(exponents: Int16Array, maxima: Float32Array, clock: int) -> I
 class SplitSum:
     """Running sum of a worker over its splits, at one clock and over one range of keys.
 
+    Parameters
+    ----------
+    grid : Grid
+    exponents : ndarray, shape (num_blocks,), int16
+    start_key, length : int
+        The range.
+    keys : ndarray of int64, sorted, or None
+        Global keys of the sum; None is the range.
+    out : ndarray of the grid's type, optional
+        Memory of the sum, whatever it holds.
+    blocks : Blocks, optional
+        Of these keys, where the caller keeps them.
+
     Attributes
     ----------
-    sum : ndarray, int32 or int64
-        Over the range, or over ``keys``.
     maxima : ndarray, shape (num_blocks,), float32
         Largest |contribution| of any split so far, on the grid or off it.
     raw : list of RawBlock
@@ -218,22 +180,42 @@ class SplitSum:
     """
 
     def __init__(
-        self, grid: Grid, exponents: Int16Array, start_key: int, length: int, keys: Int64Array | None = None
+        self,
+        grid: Grid,
+        exponents: Int16Array,
+        start_key: int,
+        length: int,
+        keys: Int64Array | None = None,
+        out: IntegerArray | None = None,
+        blocks: Blocks | None = None,
     ) -> None:
         self.grid = grid
         self.start_key = start_key
         self.keys = keys
-        self._blocks = _Blocks(grid.block_keys, start_key, length, keys)
+        self._blocks = Blocks(grid.block_keys, start_key, length, keys) if blocks is None else blocks
         if exponents.size != self._blocks.num_blocks:
             raise ValueError(f"{exponents.size} exponents given for {self._blocks.num_blocks} blocks")
         self._exponents = exponents
         self._scale = np.ldexp(np.float32(1.0), -grid.unit_exponents(exponents))
-        self.sum: IntegerArray = np.zeros(self._blocks.size, dtype=grid.dtype)
+        size = self._blocks.size
+        self._sum = _memory(out, size, grid.dtype)
+        # Nothing is written before the first split: one that has every key is stored, not added to zeros.
+        self._written = False
         self.maxima: Float32Array = np.zeros(exponents.size, dtype=np.float32)
         self.raw: list[RawBlock] = []
         self.splits: list[int] = []
 
-    def add(self, split: int, grad: Float32Array, positions: Int64Array | None = None) -> None:
+    @property
+    def sum(self) -> IntegerArray:
+        """The sum, int32 or int64, over the range or over ``keys``."""
+        if not self._written:
+            self._sum.fill(0)
+            self._written = True
+        return self._sum
+
+    def add(
+        self, split: int, grad: Float32Array, positions: Int64Array | None = None, blocks: Blocks | None = None
+    ) -> None:
         """Add the contribution of a split.
 
         Parameters
@@ -243,40 +225,86 @@ class SplitSum:
             Over the range or the keys of this sum, or over ``positions``.
         positions : ndarray of int64, sorted, or None
             Where ``grad`` lies within the keys of this sum; it is zero elsewhere.
+        blocks : Blocks, optional
+            Of ``positions``, where the caller keeps them.
 
         Raises
         ------
         TrainingError
             A value is NaN or infinite; nothing was added then.
         """
-        blocks = self._blocks if positions is None else self._blocks.at(positions)
+        if blocks is None:
+            blocks = self._blocks if positions is None else self._blocks.at(positions)
         if grad.size != blocks.size:
             raise ValueError(f"split {split}: {grad.size} values given for {blocks.size} keys")
+        compiled = kernels.compiled()
+        if compiled is not None:
+            maxima, off = self._round_compiled(compiled, split, grad, positions, blocks)
+        else:
+            maxima, off = self._round(split, grad, positions, blocks)
+        if off.size:
+            self._keep_raw(split, off, blocks, grad, positions)
+        np.maximum(self.maxima, maxima, out=self.maxima)
+        self.splits.append(split)
+
+    def _round(
+        self, split: int, grad: Float32Array, positions: Int64Array | None, blocks: Blocks
+    ) -> tuple[Float32Array, NDArray[np.intp]]:
+        """Add what is on the grid; return the maxima and the blocks off the grid."""
         maxima = blocks.maxima(grad)
-        _check_finite(maxima, self.start_key, self.grid.block_keys, split)
-        scale = self._scale
+        check_finite(maxima, self.start_key, self.grid.block_keys, split)
         off = np.flatnonzero(exponents_of(maxima) > self._exponents + np.int16(GROWTH_BITS))
+        scale = self._scale
         if off.size:
             scale = scale.copy()
             scale[off] = 0.0
-            self._keep_raw(split, off, blocks, grad, positions)
+        store = positions is None and not self._written
+        total = self._sum if store else self.sum
+        self._written = True
         for present, part in blocks.chunks():
             rounded = np.repeat(scale[present], blocks.counts[present])
             rounded *= grad[part]
             np.rint(rounded, out=rounded)
-            whole = rounded.astype(self.grid.dtype)
-            if positions is None:
-                self.sum[part] += whole
+            if store:
+                np.copyto(total[part], rounded, casting="unsafe")
+            elif positions is None:
+                total[part] += rounded.astype(self.grid.dtype)
             else:
-                self.sum[positions[part]] += whole
-        np.maximum(self.maxima, maxima, out=self.maxima)
-        self.splits.append(split)
+                total[positions[part]] += rounded.astype(self.grid.dtype)
+        return maxima, off
+
+    def _round_compiled(
+        self,
+        compiled: kernels.Kernels,
+        split: int,
+        grad: Float32Array,
+        positions: Int64Array | None,
+        blocks: Blocks,
+    ) -> tuple[Float32Array, NDArray[np.intp]]:
+        """Do what :meth:`_round` does, to the bit, in one pass over memory."""
+        bits, maxima = bits_of(grad), np.zeros(blocks.num_blocks, dtype=np.float32)
+        off = np.zeros(blocks.num_blocks, dtype=np.bool_)
+        store = positions is None and not self._written
+        total = self._sum if store else self.sum
+        run, where = (compiled.round_dense, ()) if positions is None else (compiled.round_at, (positions,))
+        given = (bits, bits.view(np.float32), *where, blocks.bounds)
+        mode = kernels.STORE if store else kernels.ADD
+        bad = run(*given, self._exponents, self._scale, total, mode, maxima.view(np.uint32), off)
+        if bad < 0:
+            self._written = True
+            return maxima, np.flatnonzero(off)
+        if not store:
+            # Integers: what was added before the bad block can be taken off again exactly.
+            run(*given, self._exponents[:bad], self._scale, total, kernels.SUBTRACT, maxima.view(np.uint32), off)
+        maxima[bad] = np.nan
+        check_finite(maxima, self.start_key, self.grid.block_keys, split)
+        raise AssertionError("a block that is not finite was not found")
 
     def _keep_raw(
         self,
         split: int,
         off: NDArray[np.intp],
-        blocks: _Blocks,
+        blocks: Blocks,
         grad: Float32Array,
         positions: Int64Array | None,
     ) -> None:
@@ -293,22 +321,54 @@ class SplitSum:
 class ClockSum:
     """Sum of a server over everything that was pushed to one partition at one clock.
 
+    Parameters
+    ----------
+    grid : Grid
+    exponents : ndarray, shape (num_blocks,), int16
+    start_key, length : int
+        The partition.
+    keys : ndarray of int64, sorted, or None
+        Global keys of the sum; None is the partition.
+    out : ndarray of the grid's type, optional
+        Memory of the sum, whatever it holds.
+    blocks : Blocks, optional
+        Of these keys, where the caller keeps them.
+
     Attributes
     ----------
-    sum : ndarray, shape (length,), int32 or int64
     maxima : ndarray, shape (num_blocks,), float32
     raw : list of RawBlock
         Values are over the whole block.
     """
 
-    def __init__(self, grid: Grid, exponents: Int16Array, start_key: int, length: int) -> None:
+    def __init__(
+        self,
+        grid: Grid,
+        exponents: Int16Array,
+        start_key: int,
+        length: int,
+        keys: Int64Array | None = None,
+        out: IntegerArray | None = None,
+        blocks: Blocks | None = None,
+    ) -> None:
         self.grid = grid
         self.start_key = start_key
         self.exponents = exponents
         self.length = length
-        self.sum: IntegerArray = np.zeros(length, dtype=grid.dtype)
+        self.keys = keys
+        self._blocks = Blocks(grid.block_keys, start_key, length, keys) if blocks is None else blocks
+        self._sum = _memory(out, self._blocks.size, grid.dtype)
+        self._written = False
         self.maxima: Float32Array = np.zeros(exponents.size, dtype=np.float32)
         self.raw: list[RawBlock] = []
+
+    @property
+    def sum(self) -> IntegerArray:
+        """The sum, int32 or int64, over the partition or over ``keys``."""
+        if not self._written:
+            self._sum.fill(0)
+            self._written = True
+        return self._sum
 
     def add(
         self,
@@ -316,8 +376,11 @@ class ClockSum:
         maxima: Float32Array,
         raw: Iterable[tuple[int, int, Float32Array]] = (),
         keys: Int64Array | None = None,
+        positions: Int64Array | None = None,
     ) -> None:
         """Add a pushed :class:`SplitSum`; the caller sees to it that each split is added once.
+
+        Nothing is kept of what is given.
 
         Parameters
         ----------
@@ -326,7 +389,9 @@ class ClockSum:
         maxima : ndarray, shape (num_blocks,), float32
         raw : iterable of (split, block, values)
         keys : ndarray of int64, sorted, or None
-            Global keys of ``part``.
+            Global keys of ``part``; None is the partition.
+        positions : ndarray of int64, sorted, or None
+            Where ``keys`` lie in a sum that has keys of its own.
 
         Raises
         ------
@@ -343,18 +408,86 @@ class ClockSum:
             raise ProtocolError(
                 f"keys {keys[0]} .. {keys[-1]} were pushed to [{self.start_key}, {self.start_key + self.length})"
             )
+        if self.keys is not None and (positions is None or positions.size != part.size):
+            raise ValueError(f"a sum over {self.keys.size} keys needs to know where the {part.size} added ones are")
         self.raw.extend([self._over_block(RawBlock(*block), keys) for block in raw])
-        if keys is None:
-            self.sum += part
+        if not self._written and part.size == self._sum.size:
+            # Ascending and equally many: the same keys.
+            np.copyto(self._sum, part)
+            self._written = True
+        elif keys is None or part.size == self._sum.size:
+            self._sum += part
+        elif positions is not None:
+            kernels.add_at(self.sum, positions, 0, part)
         else:
-            self.sum[keys - self.start_key] += part
+            kernels.add_at(self.sum, keys, self.start_key, part)
         np.maximum(self.maxima, maxima, out=self.maxima)
+
+    def over(self, keys: Int64Array | None, out: IntegerArray | None = None, blocks: Blocks | None = None) -> ClockSum:
+        """Return the same sum over other keys; it is zero at those that this one does not have."""
+        found = ClockSum(self.grid, self.exponents, self.start_key, self.length, keys, out, blocks)
+        found.maxima, found.raw = self.maxima, self.raw
+        if self.keys is None and keys is not None:
+            np.take(self.sum, keys - self.start_key, out=found._sum, mode="clip")
+            found._written = True
+        elif self.keys is None:
+            np.copyto(found.sum, self.sum)
+        elif keys is None:
+            found.sum[self.keys - self.start_key] = self.sum
+        else:
+            return self.over(None).over(keys, out, blocks)
+        return found
+
+    def means(self, samples: int, keys: Int64Array | None = None) -> Iterator[tuple[slice, Float32Array]]:
+        """Yield ``total / samples`` as float32, part by part, so that what follows finds it in the cache.
+
+        Parameters
+        ----------
+        samples : int
+            At least 1.
+        keys : ndarray of int64, sorted, or None
+            Global keys; None is those of the sum.
+
+        Yields
+        ------
+        slice
+            Positions in the sum, or in ``keys``.
+        ndarray, float32
+            Valid until the next one is asked for.
+        """
+        if keys is not None:
+            yield from self.over(keys).means(samples)
+            return
+        blocks, sums, compiled = self._blocks, self.sum, kernels.compiled()
+        units = np.ldexp(1.0, self.grid.unit_exponents(self.exponents))
+        raw = {} if not self.raw else _by_block(self.raw if self.keys is None else self._raw_at(self.keys))
+        memory = np.empty(max(CLOSE_KEYS, int(blocks.counts.max(initial=0))), dtype=np.float32)
+        for present, part in blocks.chunks(CLOSE_KEYS):
+            mean = memory[: part.stop - part.start]
+            if compiled is not None:
+                first, stop = int(present[0]), int(present[-1]) + 1
+                bounds = blocks.bounds[first : stop + 1] - part.start
+                compiled.mean(sums[part], bounds, units[first:stop], float(samples), mean)
+            else:
+                exact = sums[part] * np.repeat(units[present], blocks.counts[present])
+                exact /= samples
+                np.copyto(mean, exact, casting="same_kind")
+            for block in present.tolist() if raw else ():
+                if block in raw:
+                    place = slice(int(blocks.bounds[block]), int(blocks.bounds[block + 1]))
+                    exact = sums[place] * units[block]
+                    for one in raw[block]:
+                        exact += one.values
+                    mean[place.start - part.start : place.stop - part.start] = exact / samples
+            yield part, mean
 
     def total(self, keys: Int64Array | None = None) -> Float64Array:
         """Return the sum over all splits, float64, over the partition or at some global keys."""
+        if self.keys is not None:
+            return self.over(None).total(keys)
         if keys is None:
             return total(self.grid, self.exponents, self.sum, self.raw, self.start_key)
-        blocks = _Blocks(self.grid.block_keys, self.start_key, self.length, keys)
+        blocks = Blocks(self.grid.block_keys, self.start_key, self.length, keys)
         return _total(self.grid, self.exponents, self.sum[keys - self.start_key], self._raw_at(keys), blocks)
 
     def next_exponents(self, clock: int) -> Int16Array:
@@ -418,12 +551,12 @@ def total(
     """
     if length is None:
         length = int_sum.size if keys is None else exponents.size * grid.block_keys
-    blocks = _Blocks(grid.block_keys, start_key, length, keys)
+    blocks = Blocks(grid.block_keys, start_key, length, keys)
     return _total(grid, exponents, int_sum, (RawBlock(*block) for block in raw), blocks)
 
 
 def _total(
-    grid: Grid, exponents: Int16Array, int_sum: IntegerArray, raw: Iterable[RawBlock], blocks: _Blocks
+    grid: Grid, exponents: Int16Array, int_sum: IntegerArray, raw: Iterable[RawBlock], blocks: Blocks
 ) -> Float64Array:
     unit = np.ldexp(1.0, grid.unit_exponents(exponents))
     result: Float64Array = int_sum * np.repeat(unit, blocks.counts)
@@ -435,12 +568,17 @@ def _total(
     return result
 
 
-def _check_finite(maxima: Float32Array, start_key: int, block_keys: int, split: int | None) -> None:
-    bad = np.flatnonzero(~np.isfinite(maxima))
-    if bad.size:
-        first = start_key + int(bad[0]) * block_keys
-        of_split = "" if split is None else f" of split {split}"
-        raise TrainingError(
-            f"the gradient{of_split} is NaN or infinite between keys {first} and {first + block_keys}: "
-            "training diverged; a smaller learning rate or normalised data may help"
-        )
+def _by_block(raw: Iterable[RawBlock]) -> dict[int, list[RawBlock]]:
+    """Return the raw blocks by block, each in split order."""
+    found: dict[int, list[RawBlock]] = {}
+    for one in sorted(raw, key=lambda item: item.split):
+        found.setdefault(one.block, []).append(one)
+    return found
+
+
+def _memory(out: IntegerArray | None, size: int, dtype: np.dtype[Any]) -> IntegerArray:
+    if out is None:
+        return np.empty(size, dtype=dtype)
+    if out.shape != (size,) or out.dtype != dtype:
+        raise ValueError(f"memory {out.dtype}{out.shape} was given for a sum {dtype}({size},)")
+    return out

@@ -192,7 +192,7 @@ class KeySpace:
         return self._unpack(flat, None)
 
     def pack(self, params: Mapping[str, Float32Array]) -> Float32Array:
-        """Return one array of shape (P,), float32, with the tensors one after the other.
+        """Return one array of shape (P,), float32, with the tensors one after the other; of one tensor, its memory.
 
         Raises
         ------
@@ -239,4 +239,5 @@ class KeySpace:
             if array.shape != shape:
                 raise TrainingError(f"tensor {tensor.name!r} has shape {array.shape}, but {shape} was declared")
             parts.append(array.reshape(-1))
-        return np.concatenate(parts)
+        # A single tensor is one array already.
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)

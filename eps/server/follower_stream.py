@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass
 
 from eps.core.types import Address
@@ -23,11 +25,19 @@ ATTEMPTS = 4
 RECONNECT_S = 0.1
 
 
-@dataclass(frozen=True, slots=True)
+#: Messages on the way at the same time: while one is checked and installed over there, the next one travels and the one
+#: after it gets its checksum here.
+WINDOW = 3
+
+
+@dataclass(slots=True)
 class _Item:
     make: Callable[[], Message]
     size_bytes: int
     done: Callable[[], None]
+    #: What ``make`` returned, until it is acknowledged: it may have to be sent again.
+    message: Message | None = None
+    sent: Future[Message] | None = None
 
 
 class FollowerStream:
@@ -73,42 +83,53 @@ class FollowerStream:
             self._fail(DeadlineError(f"{self._address} did not take what waits for it within {SEND_TIMEOUT_S:g} s"))
 
     def _run(self) -> None:
+        attempts = 0
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._stopped or self._waiting)
                 if self._stopped:
                     return
-                item = self._waiting[0]
-            error = self._send(item)
-            if error is not None:
+                window = list(itertools.islice(self._waiting, WINDOW))
+            try:
+                for item in window:
+                    self._send(item)
+                # Those behind it are looked at when it is their turn.
+                self._await(window[0])
+            except PeerUnavailableError as error:
+                attempts += 1
+                if attempts == ATTEMPTS:
+                    self._fail(error)
+                    return
+                logger.info("the connection to %s broke: %s", self._address, error)
+                with self._changed:
+                    # What arrives twice is dropped there.
+                    for item in self._waiting:
+                        item.sent = None
+                    if self._changed.wait_for(lambda: self._stopped, RECONNECT_S):
+                        return
+                continue
+            except EpsError as error:
                 self._fail(error)
                 return
-            item.done()
+            attempts = 0
+            window[0].done()
             with self._changed:
                 if self._waiting:
-                    self._waiting.popleft()
-                    self._waiting_bytes -= item.size_bytes
+                    self._waiting_bytes -= self._waiting.popleft().size_bytes
                 self._changed.notify_all()
 
-    def _send(self, item: _Item) -> EpsError | None:
-        """Send the first of what waits; a connection that broke is made again (what arrives twice is dropped there)."""
-        message = item.make()
-        for attempt in range(ATTEMPTS):
-            try:
-                self._peers.to(self._address).request(message).result(SEND_TIMEOUT_S)
-                return None
-            except PeerUnavailableError as error:
-                if attempt + 1 == ATTEMPTS:
-                    return error
-                logger.info("the connection to %s broke: %s", self._address, error)
-            except EpsError as error:
-                return error
-            except TimeoutError:
-                return DeadlineError(f"{self._address} did not answer within {SEND_TIMEOUT_S:g} s")
-            with self._changed:
-                if self._changed.wait_for(lambda: self._stopped, RECONNECT_S):
-                    break
-        return PeerUnavailableError(f"sending to {self._address} was stopped")
+    def _send(self, item: _Item) -> None:
+        if item.sent is None:
+            if item.message is None:
+                item.message = item.make()
+            item.sent = self._peers.to(self._address).request(item.message)
+
+    def _await(self, item: _Item) -> None:
+        assert item.sent is not None
+        try:
+            item.sent.result(SEND_TIMEOUT_S)
+        except TimeoutError as error:
+            raise DeadlineError(f"{self._address} did not answer within {SEND_TIMEOUT_S:g} s") from error
 
     def _fail(self, error: EpsError) -> None:
         with self._changed:

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING
 from eps.core import messages as m
 from eps.errors import EpsError, ProtocolError
 from eps.logs import set_up_logging
+from eps.rpc.security import Security
 from eps.rpc.session import MemberSession
 from eps.runtime import Runtime
 from eps.server.shell import ServerShell
-from eps.van.api import Message, ReplyTo, Van
-from eps.van.grpc_van import GrpcVan
+from eps.van.api import Message, ReplyTo
 from eps.van.memory import tune_malloc
+from eps.van.negotiated import NegotiatedVan
 
 if TYPE_CHECKING:
     from eps.supervisor.context import ContainerContext
@@ -31,9 +32,10 @@ READY_TIMEOUT_S = 60.0
 class Server:
     """One server process."""
 
-    def __init__(self, context: ContainerContext, van: Van) -> None:
+    def __init__(self, context: ContainerContext) -> None:
         self._context = context
-        self._van = van
+        self._security = Security.of_job(context.job_dir)
+        self._van = NegotiatedVan(self._security)
         self._shell: ServerShell | None = None
         self._ready = threading.Event()
         self._ended = threading.Event()
@@ -44,10 +46,18 @@ class Server:
         """Register, serve until told to end, and return the exit code."""
         listener = self._van.listen(self._handle)
         assert self._context.master_address is not None
-        session = MemberSession(self._context.master_address, self._context.container_id, listener.address, os.getpid())
+        session = MemberSession(
+            self._context.master_address,
+            self._context.container_id,
+            listener.address,
+            os.getpid(),
+            self._security,
+        )
         welcome = session.open(self._on_order, self._on_session_end)()
         self.name = welcome.name
-        self._shell = ServerShell(Runtime.from_json(welcome.job_json), self.name, self._van, session.report)
+        runtime = Runtime.from_json(welcome.job_json)
+        self._van.restrict_to(runtime.spec.van)
+        self._shell = ServerShell(runtime, self.name, self._van, session.report)
         self._ready.set()
         logger.info("S[%s] M ready at %s", self.name, listener.address)
         # Nobody needs anything of it after that, so the end of the process is all the tidying there is.
@@ -84,4 +94,4 @@ def run(context: ContainerContext) -> int:
     """Entry point of a server's container."""
     set_up_logging()
     tune_malloc()
-    return Server(context, GrpcVan()).run()
+    return Server(context).run()

@@ -1,30 +1,32 @@
 """The arrays of one partition: parameters, optimizer slots, the clock's sum, the version before.
 
 Not thread-safe; the server's lock guards it.  Decides nothing: what to do, and whether, is ``eps.core.server_state``'s.
+Nothing that it is given is kept: requests lend their arrays until they are answered.
 
-Memory: parameters, slots, and either the clock's sum or the version before, never both: the first contribution of a
-clock proves that every partition completed the clock before (its sender pulled all of them), so that nobody can need
-the version before any more.
+Memory: parameters, slots, the memory of the clock's sum, and the version before, which goes when the next clock
+begins: the first contribution of a clock proves that every partition completed the clock before (its sender pulled all
+of them), so that nobody can need the version before any more.  A step goes over them once, in parts that fit into the
+cache.
 
-Source: EPS §2.2 Fig. 1c (steps of a server); design section 5; reproducible.md.
+Source: EPS §2.2 Fig. 1c (steps of a server); design section 5; reproducible.md; performance.md section 3.
 """
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Literal, overload
 
 import numpy as np
 
 from eps.errors import ProtocolError, TransferError
-from eps.ml import lazy
-from eps.ml.grid import ClockSum, next_exponents
-from eps.rpc.exchange import PushPart
+from eps.ml import kernels, lazy
+from eps.ml.grid import CLOSE_KEYS, ClockSum, next_exponents
+from eps.ml.plain import PlainClockSum
+from eps.rpc.exchange import PullPart, PushPart
 from eps.runtime import Runtime
-
-#: Unions of key sets that are remembered; they are the same clock after clock while nobody comes or goes.
-MOST_UNIONS = 16
+from eps.server.hot_keys import HotKeys, step_out_of_place
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -34,9 +36,13 @@ class UpdateData:
     gradient: np.ndarray
     #: Positions in the partition, ascending, int64; None: every key.
     keys: np.ndarray | None
-    #: The grid's exponents after it, int16 by block; empty under SSP and ASP.
+    #: The grid's exponents after it, int16 by block; empty where sums are not reproducible.
     exponents: np.ndarray
     rate_scale: float
+
+
+def _empty(length: int) -> np.ndarray:
+    return np.empty(length, np.float32)
 
 
 class PartitionStore:
@@ -48,21 +54,27 @@ class PartitionStore:
     partition : int
     values : ndarray, shape (p,), float32
         The start of the parameters.
+    empty : callable
+        Returns memory for so many float32; what is read, and under dense BSP the parameters, lie in it.
     """
 
-    def __init__(self, runtime: Runtime, partition: int, values: np.ndarray) -> None:
+    def __init__(
+        self, runtime: Runtime, partition: int, values: np.ndarray, empty: Callable[[int], np.ndarray] = _empty
+    ) -> None:
         self.start, self.stop = runtime.ranges[partition]
         settings = runtime.settings
         if values.shape != (self.stop - self.start,):
             raise ProtocolError(
                 f"partition {partition} starts with {values.shape} values; it has {self.stop - self.start} keys"
             )
+        kernels.use_for(runtime.key_space.num_keys)
         self.partition = partition
         self._runtime = runtime
         self._settings = settings
+        self._empty = empty
         self._optimizer = runtime.optimizer
         self._penalised = runtime.key_space.penalised_mask(self.start, self.stop)
-        self.values = np.array(values, dtype=np.float32)
+        self.values = self._own(values)
         self.slots = list(self._optimizer.initial_slots(self.values, self._penalised))
         no_exponents = np.empty(0, np.int16)
         self.exponents = runtime.grid.initial_exponents(len(values)) if settings.reproducible else no_exponents
@@ -72,104 +84,150 @@ class PartitionStore:
         lazily = runtime.sparse and settings.bsp and not self._optimizer.idle_step_changes_nothing()
         #: Clocks applied to each key; None where a zero gradient changes nothing or every key is stepped.
         self.last: np.ndarray | None = np.zeros(len(values), np.int32) if lazily else None
+        self._hot = self._make_hot()
         self._previous: np.ndarray | None = None
-        self._previous_keys: np.ndarray | None = None
         self._previous_exponents = self.exponents
-        self._sum: ClockSum | None = None
+        self._sum: ClockSum | PlainClockSum | None = None
+        self._sum_memory: np.ndarray | None = None
         self._maxima: np.ndarray | None = None
         self._samples = 0
         self._contributed: list[int] = []
-        self._touched: list[PushPart] = []
-        self._unions: dict[tuple[bytes, ...], np.ndarray] = {}
+        #: Key sets that contributed to the clock: those in the table, and the keys of the others.
+        self._known: set[bytes] = set()
+        self._unknown: dict[bytes, np.ndarray | None] = {}
+
+    def _own(self, values: np.ndarray) -> np.ndarray:
+        mine = self._empty(len(values))
+        np.copyto(mine, values)
+        return mine
+
+    def _make_hot(self) -> HotKeys | None:
+        """Return the table of the keys that are pushed, where only some of them are."""
+        if not (self._runtime.sparse and self._settings.bsp):
+            return None
+        return HotKeys(
+            self._optimizer,
+            self._runtime.grid.block_keys,
+            self.start,
+            self.values,
+            self.slots,
+            self.last,
+            self._penalised,
+            max(0, self.clock),
+        )
 
     # ---- BSP: one step for each clock
 
     def accumulate(self, push: PushPart, first_of_clock: bool) -> None:
         """Add a push, which :func:`eps.server.checks.check_push` has passed, to the clock's sum."""
         if first_of_clock:
-            self._previous = self._previous_keys = None
+            self._previous = None
+            if self._hot is not None:
+                self._hot.drop_previous()
         if self.clock < 0:
             # The clock before the first only measures maxima, which set the first grid.
-            self._maxima = push.maxima if self._maxima is None else np.maximum(self._maxima, push.maxima)
+            self._maxima = push.maxima.copy() if self._maxima is None else np.maximum(self._maxima, push.maxima)
             return
+        positions = None
+        if self._hot is not None:
+            known, positions = self._hot.find(push.keyset, push.keys, keep=True)
+            if known:
+                self._known.add(push.keyset)
+            else:
+                if push.keyset not in self._unknown:
+                    self._unknown[push.keyset] = None if push.keys is None else push.keys.copy()
+                if self._sum is not None and self._sum.keys is not None:
+                    self._sum = self._sum.over(None)
+            if self._unknown:
+                positions = None
         if self._sum is None:
-            self._sum = ClockSum(self._runtime.grid, self.exponents, self.start, len(self.values))
-        self._sum.add(push.total, push.maxima, push.raw, push.keys)
+            self._sum = self._new_sum()
+        if isinstance(self._sum, ClockSum):
+            self._sum.add(push.total, push.maxima, push.raw, push.keys, positions)
+        else:
+            self._sum.add(push.total, push.keys, positions)
         self._samples += push.samples
         self._contributed.extend(push.splits)
-        self._touched.append(push)
 
-    def step(self, clock: int) -> UpdateData:
-        """Close the clock: one optimizer step with the mean gradient; the version before stays readable."""
+    def _new_sum(self) -> ClockSum | PlainClockSum:
+        """Return an empty sum: over the table, or over the partition where there is none or a key set is not in it."""
+        length, hot = len(self.values), self._hot
+        keys, memory, blocks = None, self._sum_memory, None
+        if hot is not None and not self._unknown:
+            keys, memory, blocks = hot.keys, hot.sum_memory, hot.blocks
+        if self._settings.reproducible:
+            return ClockSum(self._runtime.grid, self.exponents, self.start, length, keys, memory, blocks)
+        return PlainClockSum(self.start, length, keys, memory)
+
+    @overload
+    def step(self, clock: int, keep_gradient: Literal[True] = True) -> UpdateData: ...
+
+    @overload
+    def step(self, clock: int, keep_gradient: bool) -> UpdateData | None: ...
+
+    def step(self, clock: int, keep_gradient: bool = True) -> UpdateData | None:
+        """Close the clock: one optimizer step with the mean gradient; the version before stays readable.
+
+        Parameters
+        ----------
+        clock : int
+        keep_gradient : bool
+            Whether a follower needs the step.
+
+        Returns
+        -------
+        UpdateData, or None if it is not to be kept
+        """
         assert clock == self.clock, (clock, self.clock)
         if clock < 0:
             assert self._maxima is not None
             update = UpdateData(np.empty(0, np.float32), None, next_exponents(self.exponents, self._maxima, clock), 1.0)
             self._maxima = None
-            self._measure(update, clock)
+            self._measure(update.exponents, clock)
             return update
-        closed = self._sum
+        closed, samples = self._sum, max(1, self._samples)
         assert closed is not None
-        keys = self._union()
-        gradient = (closed.total(keys) / max(1, self._samples)).astype(np.float32)
-        positions = None if keys is None else keys - self.start
-        update = UpdateData(gradient, positions, closed.next_exponents(clock), 1.0)
-        contributed = self._contributed
-        self._sum, self._samples, self._contributed, self._touched = None, 0, [], []
-        self._apply_step(update, clock)
-        np.add.at(self.applications, contributed, 1)
-        return update
-
-    def _measure(self, update: UpdateData, clock: int) -> None:
-        self._previous_exponents, self.exponents, self.clock = self.exponents, update.exponents, clock + 1
-
-    def _union(self) -> np.ndarray | None:
-        """Return the global keys touched at this clock, or None for all of them."""
-        if any(push.keys is None for push in self._touched):
-            return None
-        sets = {push.keyset: push.keys for push in self._touched if push.keys is not None}
-        name = tuple(sorted(sets))
-        if name not in self._unions:
-            if len(self._unions) >= MOST_UNIONS:
-                self._unions.clear()
-            self._unions[name] = np.unique(np.concatenate(list(sets.values())))
-        return self._unions[name]
-
-    def _apply_step(self, update: UpdateData, clock: int) -> None:
-        """Apply a step out of place (dense) or keep what it overwrites (sparse)."""
-        if update.keys is None:
-            # Readers may still send the old array, so it is replaced, never changed.
-            self._previous, self._previous_keys = self.values, None
-            values = self.values.copy()
-            self._optimizer.step(values, self.slots, update.gradient, clock, self._penalised)
-            self.values = values
+        exponents = closed.next_exponents(clock) if isinstance(closed, ClockSum) else self.exponents
+        places = None
+        if self._hot is not None:
+            closed = self._over_table(self._hot, closed)
+            gradient = self._hot.step(closed.means(samples), keep_gradient)
+            self._hot.sum_memory, places = closed.sum, self._hot.places
         else:
-            self._previous = self._read(update.keys, clock)
-            self._previous_keys = update.keys
-            if self.last is not None:
-                lazy.step_lazy(
-                    self._optimizer,
-                    self.values,
-                    self.slots,
-                    self.last,
-                    update.keys,
-                    update.gradient,
-                    clock,
-                    self._penalised,
-                )
-            else:
-                self._step_keys(update, clock)
-        self._previous_exponents, self.exponents = self.exponents, update.exponents
-        self.clock = clock + 1
+            gradient = self._step_dense(closed.means(samples), clock, keep_gradient)
+            self._sum_memory = closed.sum
+        np.add.at(self.applications, self._contributed, 1)
+        self._sum, self._samples, self._contributed = None, 0, []
+        self._known, self._unknown = set(), {}
+        self._measure(exponents, clock)
+        return None if gradient is None else UpdateData(gradient, places, exponents, 1.0)
 
-    def _step_keys(self, update: UpdateData, clock: int) -> None:
-        keys = update.keys
-        values, slots = self.values[keys], [slot[keys] for slot in self.slots]
-        penalised = None if self._penalised is None else self._penalised[keys]
-        self._optimizer.step(values, slots, update.gradient, clock, penalised, update.rate_scale)
-        self.values[keys] = values
-        for slot, changed in zip(self.slots, slots, strict=True):
-            slot[keys] = changed
+    def _measure(self, exponents: np.ndarray, clock: int) -> None:
+        self._previous_exponents, self.exponents, self.clock = self.exponents, exponents, clock + 1
+        if self._hot is not None:
+            self._hot.clock = self.clock
+
+    def _over_table(self, hot: HotKeys, closed: ClockSum | PlainClockSum) -> ClockSum | PlainClockSum:
+        """Make the table what this clock touched; return the sum over it."""
+        if not self._unknown and hot.names == self._known:
+            return closed
+        hot.rebuild({**{name: hot.keys_of(name) for name in self._known}, **self._unknown})
+        if closed.keys is hot.keys:
+            return closed
+        if isinstance(closed, ClockSum):
+            return closed.over(hot.keys, None, hot.blocks)
+        return closed.over(hot.keys)
+
+    def _step_dense(
+        self, means: Iterable[tuple[slice, np.ndarray]], clock: int, keep_gradient: bool
+    ) -> np.ndarray | None:
+        # Readers may still send the old array, so it is replaced, never changed.
+        values = self._empty(len(self.values))
+        gradient = step_out_of_place(
+            self._optimizer, self.values, values, self.slots, means, clock, self._penalised, keep_gradient
+        )
+        self._previous, self.values = self.values, values
+        return gradient
 
     # ---- SSP and ASP: one step for each push
 
@@ -190,10 +248,16 @@ class PartitionStore:
     def _apply_now(self, update: UpdateData, clock: int) -> None:
         if update.rate_scale <= 0.0:
             return
-        if update.keys is None:
+        keys = update.keys
+        if keys is None:
             self._optimizer.step(self.values, self.slots, update.gradient, clock, self._penalised, update.rate_scale)
-        else:
-            self._step_keys(update, clock)
+            return
+        values, slots = self.values[keys], [slot[keys] for slot in self.slots]
+        penalised = None if self._penalised is None else self._penalised[keys]
+        self._optimizer.step(values, slots, update.gradient, clock, penalised, update.rate_scale)
+        self.values[keys] = values
+        for slot, changed in zip(self.slots, slots, strict=True):
+            slot[keys] = changed
 
     # ---- followers
 
@@ -201,15 +265,20 @@ class PartitionStore:
         """Apply what the owner applied; the bits are the owner's."""
         if not self._settings.bsp:
             self._apply_now(update, clock)
-        elif clock < 0:
-            self._measure(update, clock)
-            return
         else:
-            self._apply_step(update, clock)
+            if clock >= 0 and self._hot is not None:
+                self._hot.set_places(update.keys)
+                self._hot.step(_parts(update.gradient), keep_gradient=False)
+            elif clock >= 0:
+                self._step_dense(_parts(update.gradient), clock, keep_gradient=False)
+            self._measure(update.exponents.copy(), clock)
+            if clock < 0:
+                return
         np.add.at(self.applications, list(splits), 1)
 
     def snapshot(self) -> tuple[tuple[np.ndarray, ...], int]:
         """Return (arrays, size_bytes): the partition as an opaque blob that nobody changes later."""
+        self._write_back()
         last = self.last if self.last is not None else np.empty(0, np.int32)
         state = np.array([self.clock], np.int64)
         # Under BSP a dense step replaces the parameters; everything else is changed in place.
@@ -238,63 +307,78 @@ class PartitionStore:
                 raise TransferError(
                     f"partition {self.partition}: {theirs.dtype}{theirs.shape} where {mine.dtype}{mine.shape} is due"
                 )
+        if self.last is not None and (last.shape != self.last.shape or last.dtype != self.last.dtype):
+            raise TransferError(
+                f"partition {self.partition}: clocks {last.dtype}{last.shape} where int32{self.last.shape} is due"
+            )
         self.clock = int(state[0])
-        self.values, self.exponents, self.applications = values, exponents, applications
-        self._previous_exponents = exponents
-        self.slots = list(slots)
+        self.values = self._own(values)
+        self.exponents = self._previous_exponents = exponents.copy()
+        self.applications = applications.copy()
+        self.slots = [slot.copy() for slot in slots]
         if self.last is not None:
-            self.last = last
+            self.last = last.copy()
+        self._hot = self._make_hot()
+
+    def _write_back(self) -> None:
+        if self._hot is not None:
+            self._hot.write_back()
+            self.values = self._hot.values
 
     # ---- reading
 
     def read(self, clock: int, keys: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+        """Do what :meth:`pull` does, with positions in the partition for keys."""
+        return self._read(clock, None if keys is None else keys + self.start, b"")
+
+    def pull(self, clock: int, part: PullPart) -> tuple[np.ndarray, np.ndarray]:
         """Return (values, exponents) of ``clock``; arrays that nobody changes later.
 
         Parameters
         ----------
         clock : int
             Under BSP the current clock or the one before; ignored under SSP and ASP.
-        keys : ndarray of int64, ascending, or None for all
-            Positions in the partition.
+        part : PullPart
+            With its keys filled in, where it has a key set; None is every key of the partition.
+
+        Raises
+        ------
+        ProtocolError
+            The version is not kept any more.
         """
-        if not self._settings.bsp:
-            values = self.values.copy() if keys is None else self.values[keys]
-            return values, self.exponents
-        if clock == self.clock:
-            if keys is None and not self._runtime.sparse:
-                return self.values, self.exponents
-            return self._read(keys, clock), self.exponents
-        return self._read_previous(clock, keys), self._previous_exponents
+        return self._read(clock, part.keys, part.keyset)
 
-    def _read(self, keys: np.ndarray | None, clock: int) -> np.ndarray:
-        if keys is None:
-            keys = np.arange(len(self.values), dtype=np.int64)
-        if self.last is None:
-            found: np.ndarray = self.values[keys]
-            return found
-        return lazy.peek(self._optimizer, self.values, self.slots, self.last, keys, clock, self._penalised)
-
-    def _read_previous(self, clock: int, keys: np.ndarray | None) -> np.ndarray:
-        if clock < 0 or self._previous is None:
-            # Clock -1 changes no parameter: its version is that of clock 0.
-            if clock == -1 and self.clock == 0:
-                return self._read(keys, 0)
+    def _read(self, clock: int, keys: np.ndarray | None, keyset: bytes) -> tuple[np.ndarray, np.ndarray]:
+        previous = self._settings.bsp and clock != self.clock
+        exponents = self._previous_exponents if previous else self.exponents
+        # Clock -1 changes no parameter: its version is that of clock 0.
+        unchanged = clock == -1 and self.clock == 0
+        if previous and not unchanged and (clock < 0 or not self._has_previous()):
             raise ProtocolError(f"partition {self.partition} does not keep its parameters of clock {clock} any more")
-        if self._previous_keys is None:
-            return self._previous if keys is None else self._previous[keys]
+        previous = previous and not unchanged
+        if self._hot is not None:
+            out = self._empty(len(self.values) if keys is None else len(keys))
+            self._hot.read(keyset, keys, out, previous)
+            return out, exponents
+        source = self._previous if previous else self.values
+        assert source is not None
+        if keys is None and self._settings.bsp:
+            return source, exponents
         if keys is None:
-            keys = np.arange(len(self.values), dtype=np.int64)
-        where = np.searchsorted(self._previous_keys, keys)
-        where[where == len(self._previous_keys)] = 0
-        stepped = self._previous_keys[where] == keys if len(self._previous_keys) else np.zeros(len(keys), bool)
-        found = np.empty(len(keys), np.float32)
-        found[stepped] = self._previous[where[stepped]]
-        found[~stepped] = self._read(keys[~stepped], clock)
-        return found
+            return self._own(source), exponents
+        out = self._empty(len(keys))
+        kernels.take(source, keys, self.start, out)
+        return out, exponents
+
+    def _has_previous(self) -> bool:
+        return self._previous is not None if self._hot is None else self._hot.has_previous
 
     def export(self) -> np.ndarray:
         """Return every value brought up to date, shape (p,), float32."""
-        return self._read(None, self.clock) if self.last is not None else self.values.copy()
+        self._write_back()
+        if self.last is None:
+            return self.values.copy()
+        return lazy.peek(self._optimizer, self.values, self.slots, self.last, None, max(0, self.clock), self._penalised)
 
     def ledger(self) -> tuple[int, int, int]:
         """Return (applied, lost, applied_twice) in units of (clock, split) of this partition."""
@@ -303,6 +387,13 @@ class PartitionStore:
         lost = int(np.maximum(0, iterations - self.applications).sum())
         twice = int(np.maximum(0, self.applications - iterations).sum())
         return applied, lost, twice
+
+
+def _parts(gradient: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
+    """Yield a whole gradient as :meth:`eps.ml.grid.ClockSum.means` yields one."""
+    for start in range(0, len(gradient), CLOSE_KEYS):
+        part = slice(start, min(start + CLOSE_KEYS, len(gradient)))
+        yield part, gradient[part]
 
 
 def checksum_of(arrays: Sequence[np.ndarray]) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from eps.errors import ProtocolError
 from eps.pb import data_pb2 as pb
 from eps.rpc.exchange import PullAnswer, PullPart, PushAnswer, PushPart, build_reply
+from eps.rpc.lean import PLAIN, Lean
 from eps.van.api import Message, ReplyTo
 
 
@@ -20,8 +21,11 @@ class PendingExchange:
     Called with the server's lock held.
     """
 
-    def __init__(self, reply: ReplyTo, pushes: Sequence[PushPart], pulls: Sequence[PullPart]) -> None:
+    def __init__(
+        self, reply: ReplyTo, pushes: Sequence[PushPart], pulls: Sequence[PullPart], lean: Lean = PLAIN
+    ) -> None:
         self._reply = reply
+        self._lean = lean
         self._pushes: dict[int, PushAnswer | None] = dict.fromkeys((part.partition for part in pushes), None)
         self._pulls: dict[int, PullAnswer | None] = dict.fromkeys((part.partition for part in pulls), None)
         self._missing = len(self._pushes) + len(self._pulls)
@@ -52,7 +56,7 @@ class PendingExchange:
         again = pb.Refusal(retry=True)
         pushes = [a or PushAnswer(p, accepted=False, refusal=again) for p, a in self._pushes.items()]
         pulls = [a or PullAnswer(p, refusal=again) for p, a in self._pulls.items()]
-        self._reply.send(build_reply(pushes, pulls))
+        self._reply.send(build_reply(pushes, pulls, self._lean))
 
 
 @dataclass(eq=False)

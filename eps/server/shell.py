@@ -53,6 +53,7 @@ class ServerShell:
         self._stores: dict[int, PartitionStore] = {}
         self._keysets: OrderedDict[tuple[int, bytes], np.ndarray] = OrderedDict()
         self._keyset_bytes = 0
+        self._van = van
         self._peers = Peers(van)
         self._streams: dict[tuple[int, MemberId], FollowerStream] = {}
         self._snapshots_sent: dict[tuple[int, int], m.PartitionSent] = {}
@@ -119,8 +120,8 @@ class ServerShell:
                 raise ProtocolError(f"a server does not answer messages of kind {kind!r}")
 
     def _on_exchange(self, exchange: pb.Exchange, message: Message, reply: ReplyTo) -> None:
-        pushes, pulls = x.parse_exchange(exchange, message.arrays)
-        pending = PendingExchange(reply, pushes, pulls)
+        pushes, pulls = x.parse_exchange(exchange, message.arrays, self._runtime.longest_partition)
+        pending = PendingExchange(reply, pushes, pulls, self._runtime.lean)
         parts: list[x.PushPart | x.PullPart] = [*pushes, *pulls]
         for part in parts:
             check_part(self._runtime, part)
@@ -225,7 +226,8 @@ class ServerShell:
             case s.Accumulate(request, partition, _, _, first_of_clock):
                 self._stores[partition].accumulate(_push(request).part, first_of_clock)
             case s.StepPartition(partition, clock):
-                self._keep_for_followers(partition, self._stores[partition].step(clock))
+                followed = bool(self._state.partitions[partition].followers)
+                self._keep_for_followers(partition, self._stores[partition].step(clock, followed))
             case s.ApplyPush(request, partition, clock, _):
                 update = self._stores[partition].apply_push(_push(request).part, clock)
                 self._keep_for_followers(partition, update)
@@ -241,24 +243,25 @@ class ServerShell:
                 self._forward(request, to)
             case s.CreatePartition(partition):
                 start, stop = self._runtime.ranges[partition]
-                self._stores[partition] = PartitionStore(
-                    self._runtime, partition, initial_values(self._runtime, start, stop)
-                )
+                self._stores[partition] = self._new_store(partition, initial_values(self._runtime, start, stop))
             case s.ReportToMaster(report):
                 self._report(report)
             case _:
                 self._transfer(command)
 
-    def _keep_for_followers(self, partition: int, update: UpdateData) -> None:
+    def _new_store(self, partition: int, values: np.ndarray) -> PartitionStore:
+        van = self._van
+        return PartitionStore(self._runtime, partition, values, lambda length: van.empty(length, np.float32))
+
+    def _keep_for_followers(self, partition: int, update: UpdateData | None) -> None:
         """Keep an update for the commands that send it on; nobody else needs its memory."""
-        if self._state.partitions[partition].followers:
+        if update is not None and self._state.partitions[partition].followers:
             self._last_update[partition] = update
 
     def _answer_pull(self, request: object, partition: int, clock: int) -> None:
         assert isinstance(request, PullRequest)
-        store, keys = self._stores[partition], request.part.keys
         try:
-            values, exponents = store.read(clock, None if keys is None else keys - store.start)
+            values, exponents = self._stores[partition].pull(clock, request.part)
         except ProtocolError as error:
             # A late repeat of a pull that was answered long ago.
             request.refuse(pb.Refusal(error=str(error)))
@@ -274,7 +277,7 @@ class ServerShell:
         pushes = [request.part] if isinstance(request, PushRequest) else []
         pulls = [request.part] if isinstance(request, PullRequest) else []
         try:
-            future = self._peers.to(address).request(x.build_exchange(pushes, pulls))
+            future = self._peers.to(address).request(x.build_exchange(pushes, pulls, self._runtime.lean))
         except EpsError as error:
             self._relay(request, error)
             return
@@ -353,7 +356,7 @@ class ServerShell:
             case s.InstallSnapshot(request, partition):
                 assert isinstance(request, TransferRequest)
                 start, stop = self._runtime.ranges[partition]
-                store = PartitionStore(self._runtime, partition, np.zeros(stop - start, np.float32))
+                store = self._new_store(partition, np.zeros(stop - start, np.float32))
                 store.install(request.message.arrays)
                 self._stores[partition] = store
                 self._acknowledge(request)

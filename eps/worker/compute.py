@@ -7,18 +7,20 @@ Source: EPS §2.2 step 4; performance.md section 4 (keys are localised once per 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 
 from eps.core.messages import SplitResult
 from eps.data.splitfile import SplitData
-from eps.errors import TrainingError
+from eps.ml import kernels
 from eps.ml.batches import draw
-from eps.ml.grid import SplitSum, block_maxima
+from eps.ml.blocks import Blocks, check_finite
+from eps.ml.grid import SplitSum
 from eps.ml.metrics import EvalSums
+from eps.ml.plain import PlainSplitSum
 from eps.rpc.exchange import PullPart, PushPart, keyset_digest
 from eps.runtime import Runtime
 
@@ -40,10 +42,10 @@ class ActiveSet:
         #: Global keys, ascending, int64; None: every key of the model.
         self.keys: np.ndarray | None = None
         self._touched: dict[int, np.ndarray] = {}
-        if runtime.sparse:
-            for split, data in self.splits.items():
-                assert data.features is not None
+        for split, data in self.splits.items():
+            if data.features is not None and space.has_feature_rows:
                 self._touched[split] = space.touched_keys(data.features)
+        if runtime.sparse:
             merged = [*self._touched.values()]
             self.keys = np.unique(np.concatenate(merged)) if merged else np.empty(0, np.int64)
         self.size = space.num_keys if self.keys is None else len(self.keys)
@@ -51,6 +53,20 @@ class ActiveSet:
         #: Partition p's keys are at [bounds[p], bounds[p + 1]).
         self.bounds = edges if self.keys is None else np.searchsorted(self.keys, edges)
         self.block_bounds = -(-edges // space.block_keys)
+        kernels.use_for(space.num_keys)
+
+    @cached_property
+    def blocks(self) -> Blocks:
+        """Where the grid's blocks lie in :attr:`keys`."""
+        space = self._runtime.key_space
+        return Blocks(space.block_keys, 0, space.num_keys, self.keys)
+
+    @cached_property
+    def split_blocks(self) -> dict[int, Blocks]:
+        """Split -> where the grid's blocks lie in the split's keys."""
+        return {
+            split: self.blocks if where is None else self.blocks.at(where) for split, where in self.positions.items()
+        }
 
     @cached_property
     def positions(self) -> dict[int, np.ndarray | None]:
@@ -58,8 +74,10 @@ class ActiveSet:
         found: dict[int, np.ndarray | None] = {}
         for split in self.splits:
             touched = self._touched.get(split)
-            whole = touched is None or self.keys is None or len(touched) == len(self.keys)
-            found[split] = None if whole else np.searchsorted(self.keys, touched)  # type: ignore[arg-type]
+            if touched is None or len(touched) == self.size:
+                found[split] = None
+            else:
+                found[split] = touched if self.keys is None else np.searchsorted(self.keys, touched)
         return found
 
     @cached_property
@@ -74,18 +92,16 @@ class ActiveSet:
         assert self.keys is not None
         return self.keys[self.bounds[partition] : self.bounds[partition + 1]]
 
-    def touched(self, split: int) -> np.ndarray | None:
-        """Return the global keys of one split, or None for all."""
-        return self._touched.get(split)
-
 
 @dataclass(eq=False)
 class Parameters:
     """Parameters of one clock over the keys of an active set, as they are received."""
 
     values: np.ndarray
-    #: The grid's exponents by block over the whole key space; empty under SSP and ASP.
+    #: The grid's exponents by block over the whole key space; empty where sums are not reproducible.
     exponents: np.ndarray
+    #: Partition -> version of its values, where the server counts them.
+    versions: dict[int, int] = field(default_factory=dict)
 
 
 @dataclass(eq=False)
@@ -114,15 +130,33 @@ class ClockWork:
         )
 
 
-def pull_part(active: ActiveSet, partition: int, min_clock: int) -> PullPart:
+def pull_part(active: ActiveSet, partition: int, min_clock: int, have_version: int = 0) -> PullPart:
     """Return the pull of an active set's keys in one partition."""
-    return PullPart(partition, min_clock, active.keysets[partition])
+    return PullPart(partition, min_clock, active.keysets[partition], None, have_version)
 
 
 def compute(
-    runtime: Runtime, active: ActiveSet, parameters: Parameters, clock: int, only: Iterable[int] = ()
+    runtime: Runtime,
+    active: ActiveSet,
+    parameters: Parameters,
+    clock: int,
+    only: Iterable[int] = (),
+    empty: Callable[[int, np.dtype], np.ndarray] = np.empty,
 ) -> ClockWork:
     """Compute the gradients of the active splits (or of ``only`` some) at one clock, and sum them.
+
+    Parameters
+    ----------
+    runtime : Runtime
+    active : ActiveSet
+    parameters : Parameters
+        Of the clock.
+    clock : int
+    only : iterable of int
+        Splits; empty is all of them.
+    empty : callable
+        Returns memory for the sum that will be pushed, given the number of values and their type; what it holds
+        does not matter.
 
     Raises
     ------
@@ -132,37 +166,33 @@ def compute(
     space, settings = runtime.key_space, runtime.settings
     chosen = [split for split in active.splits if split in set(only)] if only else list(active.splits)
     results: list[SplitResult] = []
-    measures_only = settings.reproducible and clock < 0
-    total, maxima = np.empty(0, np.float32), np.empty(0, np.float32)
-    sums: SplitSum | None = None
-    if measures_only:
+    maxima = np.empty(0, np.float32)
+    sums: SplitSum | PlainSplitSum | None = None
+    if settings.reproducible and clock < 0:
         maxima = np.zeros(space.num_blocks, np.float32)
-        total = np.empty(0, runtime.grid.dtype)
     elif settings.reproducible:
-        sums = SplitSum(runtime.grid, parameters.exponents, 0, space.num_keys, active.keys)
+        out = empty(active.size, runtime.grid.dtype)
+        sums = SplitSum(runtime.grid, parameters.exponents, 0, space.num_keys, active.keys, out, active.blocks)
     else:
-        total = np.zeros(active.size, np.float32)
+        sums = PlainSplitSum(empty(active.size, np.dtype(np.float32)))
     for split in chosen:
         result, gradient = _split_gradient(runtime, active, parameters, clock, split)
         results.append(result)
-        if measures_only:
-            _check_finite(gradient, split)
-            found = block_maxima(gradient, 0, space.block_keys, active.touched(split), space.num_keys)
-            np.maximum(maxima, found, out=maxima)
+        where = active.positions[split]
+        if isinstance(sums, SplitSum):
+            sums.add(split, gradient, where, active.split_blocks[split])
         elif sums is not None:
-            sums.add(split, gradient, active.positions[split])
+            sums.add(split, gradient, where)
         else:
-            _check_finite(gradient, split)
-            where = active.positions[split]
-            if where is None:
-                total += gradient
-            else:
-                total[where] += gradient
+            found = active.split_blocks[split].maxima(gradient)
+            check_finite(found, 0, space.block_keys, split)
+            np.maximum(maxima, found, out=maxima)
     raw: tuple[tuple[int, int, np.ndarray], ...] = ()
-    if sums is not None:
-        total, maxima, raw = sums.sum, sums.maxima, tuple(sums.raw)
+    if isinstance(sums, SplitSum):
+        maxima, raw = sums.maxima, tuple(sums.raw)
+    total = np.empty(0, runtime.grid.dtype) if sums is None else sums.sum
     samples = sum(result.samples for result in results)
-    return ClockWork(clock, tuple(chosen), samples, tuple(results), active, total, maxima, raw, measures_only)
+    return ClockWork(clock, tuple(chosen), samples, tuple(results), active, total, maxima, raw, sums is None)
 
 
 def _split_gradient(
@@ -170,7 +200,7 @@ def _split_gradient(
 ) -> tuple[SplitResult, np.ndarray]:
     data, model, space = active.splits[split], runtime.model, runtime.key_space
     where = active.positions[split]
-    flat = parameters.values if where is None else parameters.values[where]
+    flat = _at(parameters.values, where)
     local = data.X.shape[1]
     params = space.unpack_local(flat, local)
     share, rows = runtime.shares[split], data.num_rows
@@ -196,7 +226,7 @@ def measure(runtime: Runtime, active: ActiveSet, parameters: Parameters) -> tupl
     results = []
     for split, data in active.splits.items():
         where = active.positions[split]
-        flat = parameters.values if where is None else parameters.values[where]
+        flat = _at(parameters.values, where)
         params = runtime.key_space.unpack_local(flat, data.X.shape[1])
         with np.errstate(over="ignore", invalid="ignore"):
             loss_sum = runtime.model.loss(params, data.X, data.y) if data.num_rows else 0.0
@@ -213,8 +243,9 @@ def evaluate(runtime: Runtime, data: SplitData, params: dict[str, np.ndarray]) -
     return sums.to_vector()
 
 
-def _check_finite(gradient: np.ndarray, split: int) -> None:
-    if not np.isfinite(gradient).all():
-        raise TrainingError(
-            f"the gradient of split {split} is not finite: training diverged; a smaller learning rate may help"
-        )
+def _at(values: np.ndarray, positions: np.ndarray | None) -> np.ndarray:
+    if positions is None:
+        return values
+    found = np.empty(len(positions), np.float32)
+    kernels.take(values, positions, 0, found)
+    return found

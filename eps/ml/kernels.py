@@ -1,0 +1,300 @@
+"""Compiled passes over arrays, for models so large that memory is what limits them; NumPy does the rest.
+
+Every kernel gives the bits of the NumPy code beside its call: one IEEE operation for each of NumPy's, in its order, no
+``fastmath``.  Kernels are there only where NumPy is more than 20 % slower; dense sums of the servers and the steps of
+the optimizers stay with NumPy.  Milliseconds per million values, one core, blocks of 4,096 keys, NumPy 2.4, Numba 0.68:
+
+===============================================  =====  =====
+what                                             NumPy  Numba
+===============================================  =====  =====
+first split's gradient stored (``round_dense``)  0.61   0.10
+later split's gradient added (``round_dense``)   0.72   0.11
+the same at half of the keys (``round_at``)      2.38   0.76
+magnitude of each block (``largest``)            0.20   0.05
+sum at positions (``add_at``)                    1.65   0.50
+read at positions (``take``)                     0.60   0.44
+mean gradient of a clock (``mean``)              1.31   0.30
+dense ``+=``, for comparison                     0.10
+===============================================  =====  =====
+
+Numba takes half a second to import, so it is imported only when a process asks with :func:`use_for` for a model with
+many keys.  ``EPS_KERNELS`` says otherwise: ``numpy`` never, ``numba`` always, ``auto`` (the default) by size.
+
+Source: performance.md section 3, reproducible.md ("Cost").  Deviation: none.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from eps.errors import ConfigError
+from eps.ml.arrays import Float32Array, Int64Array
+
+#: Environment variable that chooses between NumPy and compiled kernels.
+VARIABLE = "EPS_KERNELS"
+#: Below this a clock takes less than a millisecond in NumPy, and half a second of import is never earned back.
+MANY_KEYS = 1 << 17
+
+#: What a pass does with the rounded values.
+STORE, ADD, SUBTRACT = 0, 1, -1
+
+_MAGNITUDE = np.uint32(0x7FFFFFFF)
+_INFINITY = np.uint32(0x7F800000)
+_MANTISSA_BITS = np.uint32(23)
+#: The exponent field of 2^-1, whose frexp exponent is 0.
+_HALF = 126
+#: ``grid.EXPONENT_FLOOR``.
+_FLOOR = -88
+
+
+@dataclass(frozen=True, slots=True)
+class Kernels:
+    """The compiled passes.  Positions are not checked: the caller has."""
+
+    #: (bits, grad, bounds, exponents, scale, sum, mode, found, off) -> block that is not finite, or -1.
+    round_dense: Callable[..., int]
+    #: (bits, grad, positions, bounds, exponents, scale, sum, mode, found, off) -> the same.
+    round_at: Callable[..., int]
+    #: (bits, bounds, found): magnitude of each block.
+    largest: Callable[..., None]
+    #: (sum, positions, offset, part): ``sum[positions - offset] += part``.
+    add_at: Callable[..., None]
+    #: (values, positions, offset, out): ``out[:] = values[positions - offset]``.
+    take: Callable[..., None]
+    #: (sum, bounds, units, samples, mean): ``sum * unit / samples`` by block.
+    mean: Callable[..., None]
+
+
+_loaded: Kernels | None = None
+
+
+def use_for(num_keys: int) -> Kernels | None:
+    """Return the compiled kernels if a model of ``num_keys`` is worth them and Numba is there, else None.
+
+    From then on :func:`compiled` returns them in this process.
+
+    Raises
+    ------
+    ConfigError
+        ``EPS_KERNELS`` is none of its values, or asks for Numba where it is missing.
+    """
+    choice = _choice()
+    if choice == "numba" or (choice == "auto" and num_keys > MANY_KEYS):
+        return _load(required=choice == "numba")
+    return None
+
+
+def preload(num_keys: int) -> None:
+    """Import and compile what :func:`use_for` would, so that processes forked after it have it."""
+    use_for(num_keys)
+
+
+def compiled() -> Kernels | None:
+    """Return the kernels if this process has loaded them (or ``EPS_KERNELS`` is ``numba``), else None."""
+    choice = _choice()
+    if choice == "numpy":
+        return None
+    return _load(required=True) if choice == "numba" else _loaded
+
+
+def add_at(total: NDArray[Any], positions: Int64Array, offset: int, part: NDArray[Any]) -> None:
+    """Add ``part`` to ``total`` at ``positions - offset``, which are without repeats and inside it."""
+    found = compiled()
+    if found is not None:
+        found.add_at(total, positions, offset, part)
+    else:
+        total[positions - offset if offset else positions] += part
+
+
+def take(values: Float32Array, positions: Int64Array, offset: int, out: Float32Array) -> None:
+    """Set ``out`` to ``values[positions - offset]``, which must be inside ``values``."""
+    found = compiled()
+    if found is not None:
+        found.take(values, positions, offset, out)
+    else:
+        # With mode="raise" NumPy would fill a buffer first.
+        np.take(values, positions - offset if offset else positions, out=out, mode="clip")
+
+
+def _choice() -> str:
+    choice = os.environ.get(VARIABLE) or "auto"
+    if choice not in ("auto", "numpy", "numba"):
+        raise ConfigError(f"{VARIABLE} is {choice!r}, but must be auto, numpy or numba")
+    return choice
+
+
+def _load(required: bool) -> Kernels | None:
+    global _loaded
+    if _loaded is None:
+        try:
+            numba = importlib.import_module("numba")
+        except ImportError as error:
+            if required:
+                raise ConfigError(f"{VARIABLE} is numba, which cannot be imported: {error}") from None
+            return None
+        _loaded = _compile(numba)
+    return _loaded
+
+
+def _compile(numba: Any) -> Kernels:
+    types = numba.types
+
+    def given(dtype: Any) -> Any:
+        # What came over a wire is read-only, and may lie at any address.
+        return types.Array(dtype, 1, "C", readonly=True, aligned=False)
+
+    def taken(dtype: Any) -> Any:
+        return types.Array(dtype, 1, "C")
+
+    bits, floats, indices = given(types.uint32), given(types.float32), given(types.int64)
+    exponents, flags, found = given(types.int16), taken(types.boolean), taken(types.uint32)
+
+    def signatures(before: list[Any], after: list[Any], returned: Any, number_types: tuple[Any, ...]) -> list[Any]:
+        return [returned(*before, taken(number), *after) for number in number_types]
+
+    whole = (types.int32, types.int64)
+    rest = [types.int64, found, flags]
+    dense = [bits, floats, indices, exponents, floats]
+    sparse = [bits, floats, indices, indices, exponents, floats]
+    means = [indices, given(types.float64), types.float64, taken(types.float32)]
+
+    def build(function: Callable[..., Any], accepted: list[Any]) -> Any:
+        try:
+            return numba.njit(accepted, nogil=True, cache=True)(function)
+        except (RuntimeError, OSError):
+            # No directory for the cache can be written, or the disk is full: compiled again by every process then.
+            return numba.njit(accepted, nogil=True)(function)
+
+    by_type: dict[str, dict[Any, Any]] = {"dense": {}, "sparse": {}}
+    for number, cast in ((types.int32, np.int32), (types.int64, np.int64)):
+        by_type["dense"][np.dtype(cast)] = build(_round_dense(cast), signatures(dense, rest, types.int64, (number,)))
+        by_type["sparse"][np.dtype(cast)] = build(_round_at(cast), signatures(sparse, rest, types.int64, (number,)))
+
+    def round_dense(*args: Any) -> int:
+        return int(by_type["dense"][args[5].dtype](*args))
+
+    def round_at(*args: Any) -> int:
+        return int(by_type["sparse"][args[6].dtype](*args))
+
+    adds = [types.void(taken(number), indices, types.int64, given(number)) for number in (*whole, types.float32)]
+    return Kernels(
+        round_dense=round_dense,
+        round_at=round_at,
+        largest=build(_largest, [types.void(bits, indices, found)]),
+        add_at=build(_add_at, adds),
+        take=build(_take, [types.void(floats, indices, types.int64, taken(types.float32))]),
+        mean=build(_mean, [types.void(given(number), *means) for number in whole]),
+    )
+
+
+# What follows is compiled.  Blocks are sliced first: indices that surely are not negative let loops be vectorised.
+# Magnitudes are compared as integers, which orders them like the numbers, infinity above all and NaN above that.
+
+
+def _round_dense(cast: Any) -> Callable[..., int]:
+    """Return the pass that adds a split's gradient to a sum, with integers of type ``cast``."""
+
+    def round_dense(
+        bits: Any, grad: Any, bounds: Any, exponents: Any, scale: Any, total: Any, mode: int, found: Any, off: Any
+    ) -> int:
+        for block in range(exponents.size):
+            part = grad[bounds[block] : bounds[block + 1]]
+            if part.size == 0:
+                continue
+            magnitudes = bits[bounds[block] : bounds[block + 1]]
+            top = np.uint32(0)
+            for i in range(part.size):
+                top = max(top, np.uint32(magnitudes[i] & _MAGNITUDE))
+            if top >= _INFINITY:
+                return block
+            found[block] = top
+            target = total[bounds[block] : bounds[block + 1]]
+            if max(np.int32(top >> _MANTISSA_BITS) - _HALF, _FLOOR) > exponents[block] + 2:
+                off[block] = True
+                if mode == 0:
+                    for i in range(part.size):
+                        target[i] = 0
+                continue
+            factor = scale[block]
+            if mode == 0:
+                for i in range(part.size):
+                    target[i] = cast(np.rint(part[i] * factor))
+            else:
+                for i in range(part.size):
+                    target[i] += cast(mode) * cast(np.rint(part[i] * factor))
+        return -1
+
+    return round_dense
+
+
+def _round_at(cast: Any) -> Callable[..., int]:
+    """Return the pass that adds a split's gradient at some positions of a sum."""
+
+    def round_at(
+        bits: Any,
+        grad: Any,
+        positions: Any,
+        bounds: Any,
+        exponents: Any,
+        scale: Any,
+        total: Any,
+        mode: int,
+        found: Any,
+        off: Any,
+    ) -> int:
+        for block in range(exponents.size):
+            part = grad[bounds[block] : bounds[block + 1]]
+            if part.size == 0:
+                continue
+            magnitudes = bits[bounds[block] : bounds[block + 1]]
+            top = np.uint32(0)
+            for i in range(part.size):
+                top = max(top, np.uint32(magnitudes[i] & _MAGNITUDE))
+            if top >= _INFINITY:
+                return block
+            found[block] = top
+            if max(np.int32(top >> _MANTISSA_BITS) - _HALF, _FLOOR) > exponents[block] + 2:
+                off[block] = True
+                continue
+            where = positions[bounds[block] : bounds[block + 1]]
+            factor = scale[block]
+            for i in range(part.size):
+                total[where[i]] += cast(mode) * cast(np.rint(part[i] * factor))
+        return -1
+
+    return round_at
+
+
+def _largest(bits: Any, bounds: Any, found: Any) -> None:
+    for block in range(found.size):
+        magnitudes = bits[bounds[block] : bounds[block + 1]]
+        top = np.uint32(0)
+        for i in range(magnitudes.size):
+            top = max(top, np.uint32(magnitudes[i] & _MAGNITUDE))
+        found[block] = top
+
+
+def _add_at(total: Any, positions: Any, offset: int, part: Any) -> None:
+    for i in range(positions.size):
+        total[positions[i] - offset] += part[i]
+
+
+def _take(values: Any, positions: Any, offset: int, out: Any) -> None:
+    for i in range(positions.size):
+        out[i] = values[positions[i] - offset]
+
+
+def _mean(total: Any, bounds: Any, units: Any, samples: float, mean: Any) -> None:
+    for block in range(units.size):
+        part = total[bounds[block] : bounds[block + 1]]
+        target = mean[bounds[block] : bounds[block + 1]]
+        unit = units[block]
+        for i in range(part.size):
+            target[i] = np.float32(np.float64(part[i]) * unit / samples)

@@ -1,0 +1,150 @@
+"""A worker's arithmetic and a server's arrays in one loop: with and without reproducible sums."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from eps.config import JobSpec
+from eps.data.splitfile import SplitData
+from eps.errors import ConfigError, TrainingError
+from eps.ml import kernels
+from eps.rpc.exchange import PullPart
+from eps.runtime import DataShape, Runtime
+from eps.server.checks import check_part, check_push
+from eps.server.partition_store import PartitionStore
+from eps.worker.compute import ActiveSet, Parameters, compute
+
+SPLITS, ROWS, FEATURES = 4, 30, 400
+
+
+def make_runtime(is_sparse: bool, **settings: object) -> Runtime:
+    spec = JobSpec.from_dict({"splits": SPLITS, "partitions": 3, "iterations": 15, "learning_rate": 0.05} | settings)
+    shape = DataShape(FEATURES, 2, (ROWS,) * SPLITS, sparse=is_sparse, test_rows=0, split_checksums=("",) * SPLITS)
+    return Runtime("job", spec, shape, Path("unused"), Path("unused"))
+
+
+def make_splits(is_sparse: bool) -> dict[int, SplitData]:
+    rng = np.random.default_rng(0)
+    found = {}
+    for split in range(SPLITS):
+        X = (rng.normal(size=(ROWS, FEATURES)) * (rng.random((ROWS, FEATURES)) < 0.05)).astype(np.float32)
+        y = (X[:, :200].sum(axis=1) > 0).astype(np.int32)
+        features = np.flatnonzero(X.any(axis=0)).astype(np.int64) if is_sparse else None
+        data = sparse.csr_matrix(X[:, features]) if is_sparse else X
+        found[split] = SplitData(data, y, FEATURES, features, data[:0], y[:0])
+    return found
+
+
+def train(runtime: Runtime, groups: list[list[int]], localised: bool | None = None) -> tuple[np.ndarray, list[float]]:
+    """Return the model and the loss of every clock; each group of splits is a worker."""
+    splits, settings = make_splits(runtime.sparse if localised is None else localised), runtime.settings
+    workers = [ActiveSet(runtime, {split: splits[split] for split in group}) for group in groups]
+    stores = [
+        PartitionStore(runtime, p, runtime.key_space.initial_values(a, b, 0)) for p, (a, b) in enumerate(runtime.ranges)
+    ]
+    losses = []
+    for clock in range(settings.first_clock, settings.iterations):
+        done = []
+        for active in workers:
+            blocks = runtime.key_space.num_blocks if settings.reproducible else 0
+            parameters = Parameters(np.empty(active.size, np.float32), np.empty(blocks, np.int16))
+            for p, store in enumerate(stores):
+                keys = None if active.keys is None else active.keys_of(p)
+                values, exponents = store.pull(clock, PullPart(p, clock, active.keysets[p], keys))
+                parameters.values[active.bounds[p] : active.bounds[p + 1]] = values
+                if blocks:
+                    parameters.exponents[active.block_bounds[p] : active.block_bounds[p + 1]] = exponents
+            done.append((active, compute(runtime, active, parameters, clock)))
+        for p, store in enumerate(stores):
+            for i, (active, work) in enumerate(done):
+                push = work.push(p)
+                keys = None if active.keys is None else active.keys_of(p)
+                push = type(push)(
+                    p, clock, push.splits, push.samples, push.total, push.maxima, push.keyset, keys, push.raw
+                )
+                check_part(runtime, push)
+                check_push(runtime, push)
+                store.accumulate(push, i == 0)
+            store.step(clock, False)
+        losses.append(sum(result.loss_sum for _, work in done for result in work.results))
+    return np.concatenate([store.export() for store in stores]), losses
+
+
+@pytest.mark.parametrize("is_sparse", [True, False], ids=["sparse", "dense"])
+@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+def test_training_without_reproducible_sums_reaches_the_same_model_nearly(is_sparse: bool, optimizer: str) -> None:
+    groups = [[0, 1], [2, 3]]
+    exact, _ = train(make_runtime(is_sparse, optimizer=optimizer), groups)
+    plain_runtime = make_runtime(is_sparse, optimizer=optimizer, reproducible=False)
+    assert plain_runtime.settings.bsp and plain_runtime.settings.first_clock == 0
+    plain, losses = train(plain_runtime, groups)
+    assert losses[-1] < 0.96 * losses[0] and len(losses) == 15
+    assert np.allclose(exact, plain, rtol=1e-2, atol=1e-4)
+
+
+@pytest.mark.parametrize("is_sparse", [True, False], ids=["sparse", "dense"])
+def test_model_has_the_same_bits_whatever_the_workers_and_the_kernels(
+    is_sparse: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("numba")
+    found = set()
+    for choice in ("numpy", "numba"):
+        monkeypatch.setenv(kernels.VARIABLE, choice)
+        for groups in ([[0, 1, 2, 3]], [[3], [0, 2], [1]]):
+            found.add(train(make_runtime(is_sparse), groups)[0].tobytes())
+    assert len(found) == 1
+
+
+def test_sparse_data_gives_the_same_bits_where_every_key_is_pushed() -> None:
+    groups = [[0, 1], [2, 3]]
+    touched_only, _ = train(make_runtime(True), groups)
+    every_key, _ = train(make_runtime(False), groups, localised=True)
+    assert touched_only.tobytes() == every_key.tobytes()
+
+
+def test_sum_is_made_in_the_memory_that_was_given() -> None:
+    runtime = make_runtime(False)
+    active = ActiveSet(runtime, make_splits(False))
+    blocks = np.full(runtime.key_space.num_blocks, 20, np.int16)
+    made: list[np.ndarray] = []
+
+    def empty(length: int, dtype: np.dtype) -> np.ndarray:
+        made.append(np.full(length, 99, dtype))
+        return made[-1]
+
+    parameters = Parameters(np.zeros(active.size, np.float32), blocks)
+    given = compute(runtime, active, parameters, 0, empty=empty)
+    usual = compute(runtime, active, parameters, 0)
+    assert len(made) == 1 and made[0].size == active.size
+    for p in range(3):
+        assert np.shares_memory(given.push(p).total, made[0])
+        assert given.push(p).total.tobytes() == usual.push(p).total.tobytes()
+
+
+@pytest.mark.parametrize("clock", [-1, 0])
+@pytest.mark.parametrize("reproducible", [True, False])
+def test_gradient_that_is_not_finite_stops_training(clock: int, reproducible: bool) -> None:
+    runtime = make_runtime(False, reproducible=reproducible)
+    active = ActiveSet(runtime, make_splits(False))
+    blocks = np.full(runtime.key_space.num_blocks, 20, np.int16)
+    with pytest.raises(TrainingError, match="split 0 is"):
+        compute(runtime, active, Parameters(np.full(active.size, np.nan, np.float32), blocks), clock)
+
+
+def test_choice_of_kernels_that_does_not_exist_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(kernels.VARIABLE, "fast")
+    with pytest.raises(ConfigError, match="must be auto, numpy or numba"):
+        kernels.compiled()
+    with pytest.raises(ConfigError, match="must be auto, numpy or numba"):
+        kernels.use_for(1)
+
+
+def test_small_models_need_no_compiled_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(kernels.VARIABLE, "auto")
+    assert kernels.use_for(kernels.MANY_KEYS) is None
+    monkeypatch.setenv(kernels.VARIABLE, "numpy")
+    assert kernels.use_for(10**9) is None and kernels.compiled() is None
