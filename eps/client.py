@@ -26,7 +26,7 @@ from eps.master_link import GIVE_UP_S, MasterLink, Progress, wait_for
 from eps.pb import control_pb2 as pb
 from eps.storage.atomic import read_json
 from eps.storage.jobdir import JobDir, find_job
-from eps.supervisor.start import SupervisorHandle, kill_supervisor
+from eps.supervisor.start import SupervisorHandle, WarmSupervisor, kill_supervisor
 
 #: A plan is asked for its news at least this often while somebody waits for it.
 PLAN_NEWS_S = 0.25
@@ -103,10 +103,16 @@ class Job:
     ) -> Job:
         """Start the job of a request; ``before_data`` is called before its data is read.  Raises as :meth:`start`."""
         # Not needed to look at a job or to change its size, and the slowest import of all.
-        from eps.launch import prepare_job
+        # It imports what the job's processes need while this process imports what it needs, and reads the data.
+        warm = WarmSupervisor()
+        try:
+            from eps.launch import prepare_job
 
-        prepared = prepare_job(request, before_data)
-        return cls(prepared.directory, prepared.start(tied=not detach))
+            prepared = prepare_job(request, before_data)
+        except BaseException:
+            warm.cancel()
+            raise
+        return cls(prepared.directory, prepared.start(tied=not detach, warm=warm))
 
     @classmethod
     def find(cls, name: str) -> Job:

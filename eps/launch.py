@@ -35,7 +35,7 @@ from eps.runtime import (
 from eps.server.initial import INIT_FILE
 from eps.storage.atomic import atomic_writer, write_bytes_atomic
 from eps.storage.jobdir import JobDir, JobLock, cache_dir, check_job_name, create_job_dir, jobs_dir
-from eps.supervisor.start import SupervisorHandle, start_supervisor
+from eps.supervisor.start import SupervisorHandle, WarmSupervisor, start_supervisor
 
 #: Folder of a job's directory with the file of a user's own model.
 MODEL_CODE = "model-code"
@@ -50,8 +50,8 @@ class PreparedJob:
     runtime: Runtime
     dataset: DatasetInfo
 
-    def start(self, *, tied: bool) -> SupervisorHandle:
-        """Start the job's processes and hand the lock to them.
+    def start(self, *, tied: bool, warm: WarmSupervisor | None = None) -> SupervisorHandle:
+        """Start the job's processes, by ``warm`` where there is one, and hand the lock to them.
 
         Raises
         ------
@@ -59,6 +59,8 @@ class PreparedJob:
             They cannot be started.
         """
         try:
+            if warm is not None:
+                return warm.give(self.directory.path, tied, self.lock)
             return start_supervisor(self.directory.path, tied, lock=self.lock)
         finally:
             self.lock.close()

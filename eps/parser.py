@@ -52,7 +52,7 @@ happens and cannot be aborted), switched (everyone works without them) and relea
 }
 
 #: Groups of the flags of ``eps run``, by the ``group`` of the field.
-_GROUPS = {"model": "model", "data": "data", "training": "training", "size": "size"}
+_GROUPS = {name: name for name in ("model", "data", "training", "size", "data plane", "safety")}
 
 
 def build_parser() -> argparse.ArgumentParser:

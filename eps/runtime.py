@@ -24,6 +24,7 @@ from eps.ml.grid import Grid
 from eps.ml.layout import KeySpace
 from eps.ml.models import MODELS, Model, load_model
 from eps.ml.optim import Optimizer, OptimizerSettings, make_optimizer
+from eps.rpc.lean import Lean
 
 
 @dataclass(frozen=True)
@@ -117,6 +118,16 @@ class Runtime:
         size = self.spec.batch_size
         return batch_share("full" if size == "full" else int(size), self.shape.split_rows)
 
+    @cached_property
+    def longest_partition(self) -> int:
+        """Keys of the largest partition."""
+        return max(stop - start for start, stop in self.ranges)
+
+    @cached_property
+    def lean(self) -> Lean:
+        """What is left out on the wire."""
+        return Lean(self.spec.push == "changes", self.spec.wire == "float16", self.spec.skip_unchanged)
+
     @property
     def samples_per_clock(self) -> int:
         """Samples of a clock over all splits."""
@@ -125,7 +136,7 @@ class Runtime:
     @cached_property
     def sparse(self) -> bool:
         """True where workers pull and push only the keys that their splits touch."""
-        return self.shape.sparse and self.key_space.has_feature_rows
+        return self.shape.sparse and self.key_space.has_feature_rows and self.spec.push != "dense"
 
 
 def settled(spec: JobSpec, num_features: int, num_outputs: int) -> JobSpec:

@@ -29,12 +29,13 @@ from eps.resources.api import ContainerEvent, ContainerRequest, ResourceManager
 from eps.resources.api import Exited as ContainerEnded
 from eps.resources.api import Running as ContainerRunning
 from eps.rpc.call import serve
+from eps.rpc.security import NO_SECURITY, Security
 from eps.runtime import Runtime
 from eps.storage.atomic import write_json_atomic
 from eps.storage.jobdir import JobDir
 from eps.storage.journal import Journal
-from eps.van.grpc_van import GrpcVan
 from eps.van.memory import tune_malloc
+from eps.van.negotiated import NegotiatedVan
 
 if TYPE_CHECKING:
     from eps.supervisor.context import ContainerContext
@@ -59,13 +60,18 @@ class Master:
     runtime : Runtime
     job_dir : JobDir
     resources : ResourceManager
+    security : Security
+        What members and clients must prove.
     """
 
-    def __init__(self, runtime: Runtime, job_dir: JobDir, resources: ResourceManager) -> None:
+    def __init__(
+        self, runtime: Runtime, job_dir: JobDir, resources: ResourceManager, security: Security = NO_SECURITY
+    ) -> None:
         self._runtime = runtime
+        self._security = security
         self._job_dir = job_dir
         self._resources = resources
-        self._van = GrpcVan()
+        self._van = NegotiatedVan(security, runtime.spec.van)
         self._events: queue.SimpleQueue[e.Event] = queue.SimpleQueue()
         self._changed = threading.Condition()
         self._answers: dict[str, e.Answer] = {}
@@ -173,7 +179,7 @@ class Master:
             add_JobMasterServicer_to_server(JobMasterService(self), server)
             add_MemberSessionServicer_to_server(self._sessions, server)
 
-        server, port = serve(register, max_workers=1024)
+        server, port = serve(register, max_workers=1024, security=self._security)
         self._address = f"127.0.0.1:{port}"
         poller = threading.Thread(target=self._poll_resources, name="resources", daemon=True)
         poller.start()
@@ -328,6 +334,6 @@ def run(context: ContainerContext) -> int:
     assert context.supervisor_fd is not None
     resources = LocalResourceManager(context.supervisor_fd, runtime.spec.max_containers)
     try:
-        return Master(runtime, job_dir, resources).run()
+        return Master(runtime, job_dir, resources, Security.of_job(job_dir.path)).run()
     finally:
         resources.close()

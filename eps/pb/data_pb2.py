@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from eps.pb import control_pb2 as eps_dot_pb_dot_control__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x11\x65ps/pb/data.proto\x12\x06\x65ps.pb\x1a\x14\x65ps/pb/control.proto\"\xb1\x01\n\rPartitionPush\x12\x11\n\tpartition\x18\x01 \x01(\r\x12\r\n\x05\x63lock\x18\x02 \x01(\x12\x12\x0e\n\x06splits\x18\x03 \x03(\r\x12\x0f\n\x07samples\x18\x04 \x01(\x04\x12\x0e\n\x06keyset\x18\x05 \x01(\x0c\x12\x10\n\x08has_keys\x18\x06 \x01(\x08\x12\x12\n\nraw_splits\x18\x07 \x03(\r\x12\x12\n\nraw_blocks\x18\x08 \x03(\r\x12\x13\n\x0braw_lengths\x18\t \x03(\r\"W\n\rPartitionPull\x12\x11\n\tpartition\x18\x01 \x01(\r\x12\x11\n\tmin_clock\x18\x02 \x01(\x12\x12\x0e\n\x06keyset\x18\x03 \x01(\x0c\x12\x10\n\x08has_keys\x18\x04 \x01(\x08\"W\n\x08\x45xchange\x12%\n\x06pushes\x18\x01 \x03(\x0b\x32\x15.eps.pb.PartitionPush\x12$\n\x05pulls\x18\x02 \x03(\x0b\x32\x15.eps.pb.PartitionPull\"a\n\nPushResult\x12\x11\n\tpartition\x18\x01 \x01(\r\x12\x0c\n\x04have\x18\x02 \x03(\r\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x03 \x01(\x08\x12 \n\x07refusal\x18\x04 \x01(\x0b\x32\x0f.eps.pb.Refusal\"P\n\nPullResult\x12\x11\n\tpartition\x18\x01 \x01(\r\x12\r\n\x05\x63lock\x18\x02 \x01(\x12\x12 \n\x07refusal\x18\x03 \x01(\x0b\x32\x0f.eps.pb.Refusal\"g\n\x07Refusal\x12\r\n\x05retry\x18\x01 \x01(\x08\x12&\n\nmembership\x18\x02 \x01(\x0b\x32\x12.eps.pb.Membership\x12\x16\n\x0eunknown_keyset\x18\x03 \x01(\x08\x12\r\n\x05\x65rror\x18\x04 \x01(\t\"V\n\rExchangeReply\x12\"\n\x06pushes\x18\x01 \x03(\x0b\x32\x12.eps.pb.PushResult\x12!\n\x05pulls\x18\x02 \x03(\x0b\x32\x12.eps.pb.PullResult\"\xaf\x01\n\x11PartitionSnapshot\x12\x0f\n\x07plan_id\x18\x01 \x01(\r\x12\x11\n\tpartition\x18\x02 \x01(\r\x12\x10\n\x08sequence\x18\x03 \x01(\r\x12\x11\n\tcompleted\x18\x04 \x01(\x12\x12\x12\n\nnext_clock\x18\x05 \x03(\x12\x12\x0f\n\x07\x61pplied\x18\x06 \x01(\x04\x12\x1a\n\x12\x64uplicates_refused\x18\x07 \x01(\x04\x12\x10\n\x08\x63hecksum\x18\x08 \x01(\t\"\x8a\x01\n\x0fPartitionUpdate\x12\x0f\n\x07plan_id\x18\x01 \x01(\r\x12\x11\n\tpartition\x18\x02 \x01(\r\x12\x10\n\x08sequence\x18\x03 \x01(\r\x12\r\n\x05\x63lock\x18\x04 \x01(\x12\x12\x0e\n\x06splits\x18\x05 \x03(\r\x12\x12\n\nrate_scale\x18\x06 \x01(\x01\x12\x0e\n\x06sparse\x18\x07 \x01(\x08\"H\n\x10PartitionPromote\x12\x0f\n\x07plan_id\x18\x01 \x01(\r\x12\x11\n\tpartition\x18\x02 \x01(\r\x12\x10\n\x08sequence\x18\x03 \x01(\r\"=\n\tSplitCopy\x12\x0f\n\x07plan_id\x18\x01 \x01(\r\x12\r\n\x05split\x18\x02 \x01(\r\x12\x10\n\x08\x63hecksum\x18\x03 \x01(\t\"\"\n\rExportRequest\x12\x11\n\tpartition\x18\x01 \x01(\r\"n\n\x0b\x45xportReply\x12\r\n\x05\x63lock\x18\x01 \x01(\x12\x12\x0f\n\x07\x61pplied\x18\x02 \x01(\x04\x12\x1a\n\x12\x64uplicates_refused\x18\x03 \x01(\x04\x12\x0c\n\x04lost\x18\x04 \x01(\x04\x12\x15\n\rapplied_twice\x18\x05 \x01(\x04\"\x06\n\x04\x44one\"\x97\x03\n\nDataHeader\x12$\n\x08\x65xchange\x18\x01 \x01(\x0b\x32\x10.eps.pb.ExchangeH\x00\x12/\n\x0e\x65xchange_reply\x18\x02 \x01(\x0b\x32\x15.eps.pb.ExchangeReplyH\x00\x12-\n\x08snapshot\x18\x03 \x01(\x0b\x32\x19.eps.pb.PartitionSnapshotH\x00\x12)\n\x06update\x18\x04 \x01(\x0b\x32\x17.eps.pb.PartitionUpdateH\x00\x12+\n\x07promote\x18\x05 \x01(\x0b\x32\x18.eps.pb.PartitionPromoteH\x00\x12\'\n\nsplit_copy\x18\x06 \x01(\x0b\x32\x11.eps.pb.SplitCopyH\x00\x12/\n\x0e\x65xport_request\x18\x07 \x01(\x0b\x32\x15.eps.pb.ExportRequestH\x00\x12+\n\x0c\x65xport_reply\x18\x08 \x01(\x0b\x32\x13.eps.pb.ExportReplyH\x00\x12\x1c\n\x04\x64one\x18\t \x01(\x0b\x32\x0c.eps.pb.DoneH\x00\x42\x06\n\x04kind\"9\n\x07Meeting\x12\x0f\n\x07host_id\x18\x01 \x01(\t\x12\x1d\n\x06offers\x18\x02 \x03(\x0b\x32\r.eps.pb.Offer\"6\n\x05Offer\x12\x11\n\ttransport\x18\x01 \x01(\t\x12\x0c\n\x04host\x18\x02 \x01(\t\x12\x0c\n\x04port\x18\x03 \x01(\rb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x11\x65ps/pb/data.proto\x12\x06\x65ps.pb\x1a\x14\x65ps/pb/control.proto\"\xcd\x01\n\rPartitionPush\x12\x11\n\tpartition\x18\x01 \x01(\r\x12\r\n\x05\x63lock\x18\x02 \x01(\x12\x12\x0e\n\x06splits\x18\x03 \x03(\r\x12\x0f\n\x07samples\x18\x04 \x01(\x04\x12\x0e\n\x06keyset\x18\x05 \x01(\x0c\x12\x10\n\x08has_keys\x18\x06 \x01(\x08\x12\x12\n\nraw_splits\x18\x07 \x03(\r\x12\x12\n\nraw_blocks\x18\x08 \x03(\r\x12\x13\n\x0braw_lengths\x18\t \x03(\r\x12\x1a\n\x04\x66orm\x18\n \x01(\x0b\x32\x0c.eps.pb.Form\"L\n\x04\x46orm\x12\x0e\n\x06length\x18\x01 \x01(\x04\x12\x14\n\x0c\x63hanged_only\x18\x02 \x01(\x08\x12\x0f\n\x07\x66loat16\x18\x03 \x01(\x08\x12\r\n\x05scale\x18\x04 \x01(\x02\"m\n\rPartitionPull\x12\x11\n\tpartition\x18\x01 \x01(\r\x12\x11\n\tmin_clock\x18\x02 \x01(\x12\x12\x0e\n\x06keyset\x18\x03 \x01(\x0c\x12\x10\n\x08has_keys\x18\x04 \x01(\x08\x12\x14\n\x0chave_version\x18\x05 \x01(\x04\"W\n\x08\x45xchange\x12%\n\x06pushes\x18\x01 \x03(\x0b\x32\x15.eps.pb.PartitionPush\x12$\n\x05pulls\x18\x02 \x03(\x0b\x32\x15.eps.pb.PartitionPull\"a\n\nPushResult\x12\x11\n\tpartition\x18\x01 \x01(\r\x12\x0c\n\x04have\x18\x02 \x03(\r\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x03 \x01(\x08\x12 \n\x07refusal\x18\x04 \x01(\x0b\x32\x0f.eps.pb.Refusal\"\x90\x01\n\nPullResult\x12\x11\n\tpartition\x18\x01 \x01(\r\x12\r\n\x05\x63lock\x18\x02 \x01(\x12\x12 \n\x07refusal\x18\x03 \x01(\x0b\x32\x0f.eps.pb.Refusal\x12\x1a\n\x04\x66orm\x18\x04 \x01(\x0b\x32\x0c.eps.pb.Form\x12\x0f\n\x07version\x18\x05 \x01(\x04\x12\x11\n\tunchanged\x18\x06 \x01(\x08\"g\n\x07Refusal\x12\r\n\x05retry\x18\x01 \x01(\x08\x12&\n\nmembership\x18\x02 \x01(\x0b\x32\x12.eps.pb.Membership\x12\x16\n\x0eunknown_keyset\x18\x03 \x01(\x08\x12\r\n\x05\x65rror\x18\x04 \x01(\t\"V\n\rExchangeReply\x12\"\n\x06pushes\x18\x01 \x03(\x0b\x32\x12.eps.pb.PushResult\x12!\n\x05pulls\x18\x02 \x03(\x0b\x32\x12.eps.pb.PullResult\"\xaf\x01\n\x11PartitionSnapshot\x12\x0f\n\x07plan_id\x18\x01 \x01(\r\x12\x11\n\tpartition\x18\x02 \x01(\r\x12\x10\n\x08sequence\x18\x03 \x01(\r\x12\x11\n\tcompleted\x18\x04 \x01(\x12\x12\x12\n\nnext_clock\x18\x05 \x03(\x12\x12\x0f\n\x07\x61pplied\x18\x06 \x01(\x04\x12\x1a\n\x12\x64uplicates_refused\x18\x07 \x01(\x04\x12\x10\n\x08\x63hecksum\x18\x08 \x01(\t\"\x8a\x01\n\x0fPartitionUpdate\x12\x0f\n\x07plan_id\x18\x01 \x01(\r\x12\x11\n\tpartition\x18\x02 \x01(\r\x12\x10\n\x08sequence\x18\x03 \x01(\r\x12\r\n\x05\x63lock\x18\x04 \x01(\x12\x12\x0e\n\x06splits\x18\x05 \x03(\r\x12\x12\n\nrate_scale\x18\x06 \x01(\x01\x12\x0e\n\x06sparse\x18\x07 \x01(\x08\"H\n\x10PartitionPromote\x12\x0f\n\x07plan_id\x18\x01 \x01(\r\x12\x11\n\tpartition\x18\x02 \x01(\r\x12\x10\n\x08sequence\x18\x03 \x01(\r\"=\n\tSplitCopy\x12\x0f\n\x07plan_id\x18\x01 \x01(\r\x12\r\n\x05split\x18\x02 \x01(\r\x12\x10\n\x08\x63hecksum\x18\x03 \x01(\t\"\"\n\rExportRequest\x12\x11\n\tpartition\x18\x01 \x01(\r\"n\n\x0b\x45xportReply\x12\r\n\x05\x63lock\x18\x01 \x01(\x12\x12\x0f\n\x07\x61pplied\x18\x02 \x01(\x04\x12\x1a\n\x12\x64uplicates_refused\x18\x03 \x01(\x04\x12\x0c\n\x04lost\x18\x04 \x01(\x04\x12\x15\n\rapplied_twice\x18\x05 \x01(\x04\"\x06\n\x04\x44one\"\x97\x03\n\nDataHeader\x12$\n\x08\x65xchange\x18\x01 \x01(\x0b\x32\x10.eps.pb.ExchangeH\x00\x12/\n\x0e\x65xchange_reply\x18\x02 \x01(\x0b\x32\x15.eps.pb.ExchangeReplyH\x00\x12-\n\x08snapshot\x18\x03 \x01(\x0b\x32\x19.eps.pb.PartitionSnapshotH\x00\x12)\n\x06update\x18\x04 \x01(\x0b\x32\x17.eps.pb.PartitionUpdateH\x00\x12+\n\x07promote\x18\x05 \x01(\x0b\x32\x18.eps.pb.PartitionPromoteH\x00\x12\'\n\nsplit_copy\x18\x06 \x01(\x0b\x32\x11.eps.pb.SplitCopyH\x00\x12/\n\x0e\x65xport_request\x18\x07 \x01(\x0b\x32\x15.eps.pb.ExportRequestH\x00\x12+\n\x0c\x65xport_reply\x18\x08 \x01(\x0b\x32\x13.eps.pb.ExportReplyH\x00\x12\x1c\n\x04\x64one\x18\t \x01(\x0b\x32\x0c.eps.pb.DoneH\x00\x42\x06\n\x04kind\"9\n\x07Meeting\x12\x0f\n\x07host_id\x18\x01 \x01(\t\x12\x1d\n\x06offers\x18\x02 \x03(\x0b\x32\r.eps.pb.Offer\"6\n\x05Offer\x12\x11\n\ttransport\x18\x01 \x01(\t\x12\x0c\n\x04host\x18\x02 \x01(\t\x12\x0c\n\x04port\x18\x03 \x01(\rb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,37 +33,39 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'eps.pb.data_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_PARTITIONPUSH']._serialized_start=52
-  _globals['_PARTITIONPUSH']._serialized_end=229
-  _globals['_PARTITIONPULL']._serialized_start=231
-  _globals['_PARTITIONPULL']._serialized_end=318
-  _globals['_EXCHANGE']._serialized_start=320
-  _globals['_EXCHANGE']._serialized_end=407
-  _globals['_PUSHRESULT']._serialized_start=409
-  _globals['_PUSHRESULT']._serialized_end=506
-  _globals['_PULLRESULT']._serialized_start=508
-  _globals['_PULLRESULT']._serialized_end=588
-  _globals['_REFUSAL']._serialized_start=590
-  _globals['_REFUSAL']._serialized_end=693
-  _globals['_EXCHANGEREPLY']._serialized_start=695
-  _globals['_EXCHANGEREPLY']._serialized_end=781
-  _globals['_PARTITIONSNAPSHOT']._serialized_start=784
-  _globals['_PARTITIONSNAPSHOT']._serialized_end=959
-  _globals['_PARTITIONUPDATE']._serialized_start=962
-  _globals['_PARTITIONUPDATE']._serialized_end=1100
-  _globals['_PARTITIONPROMOTE']._serialized_start=1102
-  _globals['_PARTITIONPROMOTE']._serialized_end=1174
-  _globals['_SPLITCOPY']._serialized_start=1176
-  _globals['_SPLITCOPY']._serialized_end=1237
-  _globals['_EXPORTREQUEST']._serialized_start=1239
-  _globals['_EXPORTREQUEST']._serialized_end=1273
-  _globals['_EXPORTREPLY']._serialized_start=1275
-  _globals['_EXPORTREPLY']._serialized_end=1385
-  _globals['_DONE']._serialized_start=1387
-  _globals['_DONE']._serialized_end=1393
-  _globals['_DATAHEADER']._serialized_start=1396
-  _globals['_DATAHEADER']._serialized_end=1803
-  _globals['_MEETING']._serialized_start=1805
-  _globals['_MEETING']._serialized_end=1862
-  _globals['_OFFER']._serialized_start=1864
-  _globals['_OFFER']._serialized_end=1918
+  _globals['_PARTITIONPUSH']._serialized_end=257
+  _globals['_FORM']._serialized_start=259
+  _globals['_FORM']._serialized_end=335
+  _globals['_PARTITIONPULL']._serialized_start=337
+  _globals['_PARTITIONPULL']._serialized_end=446
+  _globals['_EXCHANGE']._serialized_start=448
+  _globals['_EXCHANGE']._serialized_end=535
+  _globals['_PUSHRESULT']._serialized_start=537
+  _globals['_PUSHRESULT']._serialized_end=634
+  _globals['_PULLRESULT']._serialized_start=637
+  _globals['_PULLRESULT']._serialized_end=781
+  _globals['_REFUSAL']._serialized_start=783
+  _globals['_REFUSAL']._serialized_end=886
+  _globals['_EXCHANGEREPLY']._serialized_start=888
+  _globals['_EXCHANGEREPLY']._serialized_end=974
+  _globals['_PARTITIONSNAPSHOT']._serialized_start=977
+  _globals['_PARTITIONSNAPSHOT']._serialized_end=1152
+  _globals['_PARTITIONUPDATE']._serialized_start=1155
+  _globals['_PARTITIONUPDATE']._serialized_end=1293
+  _globals['_PARTITIONPROMOTE']._serialized_start=1295
+  _globals['_PARTITIONPROMOTE']._serialized_end=1367
+  _globals['_SPLITCOPY']._serialized_start=1369
+  _globals['_SPLITCOPY']._serialized_end=1430
+  _globals['_EXPORTREQUEST']._serialized_start=1432
+  _globals['_EXPORTREQUEST']._serialized_end=1466
+  _globals['_EXPORTREPLY']._serialized_start=1468
+  _globals['_EXPORTREPLY']._serialized_end=1578
+  _globals['_DONE']._serialized_start=1580
+  _globals['_DONE']._serialized_end=1586
+  _globals['_DATAHEADER']._serialized_start=1589
+  _globals['_DATAHEADER']._serialized_end=1996
+  _globals['_MEETING']._serialized_start=1998
+  _globals['_MEETING']._serialized_end=2055
+  _globals['_OFFER']._serialized_start=2057
+  _globals['_OFFER']._serialized_end=2111
 # @@protoc_insertion_point(module_scope)

@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class PartitionPush(_message.Message):
-    __slots__ = ("partition", "clock", "splits", "samples", "keyset", "has_keys", "raw_splits", "raw_blocks", "raw_lengths")
+    __slots__ = ("partition", "clock", "splits", "samples", "keyset", "has_keys", "raw_splits", "raw_blocks", "raw_lengths", "form")
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     CLOCK_FIELD_NUMBER: _ClassVar[int]
     SPLITS_FIELD_NUMBER: _ClassVar[int]
@@ -18,6 +18,7 @@ class PartitionPush(_message.Message):
     RAW_SPLITS_FIELD_NUMBER: _ClassVar[int]
     RAW_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     RAW_LENGTHS_FIELD_NUMBER: _ClassVar[int]
+    FORM_FIELD_NUMBER: _ClassVar[int]
     partition: int
     clock: int
     splits: _containers.RepeatedScalarFieldContainer[int]
@@ -27,19 +28,34 @@ class PartitionPush(_message.Message):
     raw_splits: _containers.RepeatedScalarFieldContainer[int]
     raw_blocks: _containers.RepeatedScalarFieldContainer[int]
     raw_lengths: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, partition: _Optional[int] = ..., clock: _Optional[int] = ..., splits: _Optional[_Iterable[int]] = ..., samples: _Optional[int] = ..., keyset: _Optional[bytes] = ..., has_keys: _Optional[bool] = ..., raw_splits: _Optional[_Iterable[int]] = ..., raw_blocks: _Optional[_Iterable[int]] = ..., raw_lengths: _Optional[_Iterable[int]] = ...) -> None: ...
+    form: Form
+    def __init__(self, partition: _Optional[int] = ..., clock: _Optional[int] = ..., splits: _Optional[_Iterable[int]] = ..., samples: _Optional[int] = ..., keyset: _Optional[bytes] = ..., has_keys: _Optional[bool] = ..., raw_splits: _Optional[_Iterable[int]] = ..., raw_blocks: _Optional[_Iterable[int]] = ..., raw_lengths: _Optional[_Iterable[int]] = ..., form: _Optional[_Union[Form, _Mapping]] = ...) -> None: ...
+
+class Form(_message.Message):
+    __slots__ = ("length", "changed_only", "float16", "scale")
+    LENGTH_FIELD_NUMBER: _ClassVar[int]
+    CHANGED_ONLY_FIELD_NUMBER: _ClassVar[int]
+    FLOAT16_FIELD_NUMBER: _ClassVar[int]
+    SCALE_FIELD_NUMBER: _ClassVar[int]
+    length: int
+    changed_only: bool
+    float16: bool
+    scale: float
+    def __init__(self, length: _Optional[int] = ..., changed_only: _Optional[bool] = ..., float16: _Optional[bool] = ..., scale: _Optional[float] = ...) -> None: ...
 
 class PartitionPull(_message.Message):
-    __slots__ = ("partition", "min_clock", "keyset", "has_keys")
+    __slots__ = ("partition", "min_clock", "keyset", "has_keys", "have_version")
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     MIN_CLOCK_FIELD_NUMBER: _ClassVar[int]
     KEYSET_FIELD_NUMBER: _ClassVar[int]
     HAS_KEYS_FIELD_NUMBER: _ClassVar[int]
+    HAVE_VERSION_FIELD_NUMBER: _ClassVar[int]
     partition: int
     min_clock: int
     keyset: bytes
     has_keys: bool
-    def __init__(self, partition: _Optional[int] = ..., min_clock: _Optional[int] = ..., keyset: _Optional[bytes] = ..., has_keys: _Optional[bool] = ...) -> None: ...
+    have_version: int
+    def __init__(self, partition: _Optional[int] = ..., min_clock: _Optional[int] = ..., keyset: _Optional[bytes] = ..., has_keys: _Optional[bool] = ..., have_version: _Optional[int] = ...) -> None: ...
 
 class Exchange(_message.Message):
     __slots__ = ("pushes", "pulls")
@@ -62,14 +78,20 @@ class PushResult(_message.Message):
     def __init__(self, partition: _Optional[int] = ..., have: _Optional[_Iterable[int]] = ..., accepted: _Optional[bool] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ...) -> None: ...
 
 class PullResult(_message.Message):
-    __slots__ = ("partition", "clock", "refusal")
+    __slots__ = ("partition", "clock", "refusal", "form", "version", "unchanged")
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     CLOCK_FIELD_NUMBER: _ClassVar[int]
     REFUSAL_FIELD_NUMBER: _ClassVar[int]
+    FORM_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    UNCHANGED_FIELD_NUMBER: _ClassVar[int]
     partition: int
     clock: int
     refusal: Refusal
-    def __init__(self, partition: _Optional[int] = ..., clock: _Optional[int] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ...) -> None: ...
+    form: Form
+    version: int
+    unchanged: bool
+    def __init__(self, partition: _Optional[int] = ..., clock: _Optional[int] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ..., form: _Optional[_Union[Form, _Mapping]] = ..., version: _Optional[int] = ..., unchanged: _Optional[bool] = ...) -> None: ...
 
 class Refusal(_message.Message):
     __slots__ = ("retry", "membership", "unknown_keyset", "error")

@@ -18,7 +18,11 @@ from google.protobuf.message import DecodeError
 
 from eps.errors import ProtocolError
 from eps.pb import data_pb2 as pb
+from eps.rpc.lean import PLAIN, Lean, pack, unpack
 from eps.van.api import Message
+
+#: Keys of a partition, where nothing better is known: positions are int32.
+MOST_KEYS = 2**31 - 1
 
 #: A block off the grid: (split, block from the partition's first, values).
 Raw = tuple[int, int, np.ndarray]
@@ -53,6 +57,8 @@ class PullPart:
     keyset: bytes = b""
     #: As in :class:`PushPart`.
     keys: np.ndarray | None = None
+    #: Version of the values that the worker has; 0: none, or it wants them in any case.
+    have_version: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -74,6 +80,10 @@ class PullAnswer:
     values: np.ndarray = field(default_factory=lambda: np.empty(0, np.float32))
     exponents: np.ndarray = field(default_factory=lambda: np.empty(0, np.int16))
     refusal: pb.Refusal | None = None
+    #: Counts the changes of the partition's values; 0 where the server does not say.
+    version: int = 0
+    #: The values are those of the version that the worker has, and are empty here.
+    unchanged: bool = False
 
 
 def keyset_digest(keys: np.ndarray) -> bytes:
@@ -99,8 +109,8 @@ def parse_header(message: Message) -> pb.DataHeader:
     return header
 
 
-def build_exchange(pushes: Sequence[PushPart], pulls: Sequence[PullPart]) -> Message:
-    """Return the message that carries ``pushes`` and ``pulls`` to one server."""
+def build_exchange(pushes: Sequence[PushPart], pulls: Sequence[PullPart], lean: Lean = PLAIN) -> Message:
+    """Return the message that carries ``pushes`` and ``pulls`` to one server, with ``lean`` left out."""
     header = pb.DataHeader()
     exchange = header.exchange
     exchange.SetInParent()
@@ -116,7 +126,10 @@ def build_exchange(pushes: Sequence[PushPart], pulls: Sequence[PullPart]) -> Mes
         )
         if push.keys is not None:
             arrays.append(push.keys)
-        arrays += [push.total, push.maxima]
+        form, sums = pack(push.total, lean)
+        if form is not None:
+            part.form.CopyFrom(form)
+        arrays += [*sums, push.maxima]
         if push.raw:
             part.raw_splits.extend(split for split, _, _ in push.raw)
             part.raw_blocks.extend(block for _, block, _ in push.raw)
@@ -128,14 +141,17 @@ def build_exchange(pushes: Sequence[PushPart], pulls: Sequence[PullPart]) -> Mes
             min_clock=pull.min_clock,
             keyset=pull.keyset,
             has_keys=pull.keys is not None,
+            have_version=pull.have_version,
         )
         if pull.keys is not None:
             arrays.append(pull.keys)
     return Message(header.SerializeToString(), tuple(np.ascontiguousarray(a) for a in arrays))
 
 
-def parse_exchange(exchange: pb.Exchange, arrays: Sequence[np.ndarray]) -> tuple[list[PushPart], list[PullPart]]:
-    """Return the parts of an exchange.
+def parse_exchange(
+    exchange: pb.Exchange, arrays: Sequence[np.ndarray], longest: int
+) -> tuple[list[PushPart], list[PullPart]]:
+    """Return the parts of an exchange; no partition has more than ``longest`` keys.
 
     Raises
     ------
@@ -143,9 +159,9 @@ def parse_exchange(exchange: pb.Exchange, arrays: Sequence[np.ndarray]) -> tuple
         The arrays are not those that the header promises.
     """
     rest = iter(arrays)
-    pushes = [_push_part(part, rest) for part in exchange.pushes]
+    pushes = [_push_part(part, rest, longest) for part in exchange.pushes]
     pulls = [
-        PullPart(part.partition, part.min_clock, part.keyset, _keys(rest) if part.has_keys else None)
+        PullPart(part.partition, part.min_clock, part.keyset, _keys(rest) if part.has_keys else None, part.have_version)
         for part in exchange.pulls
     ]
     if next(rest, None) is not None:
@@ -153,9 +169,10 @@ def parse_exchange(exchange: pb.Exchange, arrays: Sequence[np.ndarray]) -> tuple
     return pushes, pulls
 
 
-def _push_part(part: pb.PartitionPush, rest: Iterator[np.ndarray]) -> PushPart:
+def _push_part(part: pb.PartitionPush, rest: Iterator[np.ndarray], longest: int) -> PushPart:
     keys = _keys(rest) if part.has_keys else None
-    total, maxima = _next(rest, None), _next(rest, np.dtype(np.float32))
+    total = unpack(part.form, rest, longest) if part.HasField("form") else _next(rest, None)
+    maxima = _next(rest, np.dtype(np.float32))
     raw: list[Raw] = []
     if part.raw_splits:
         if not len(part.raw_splits) == len(part.raw_blocks) == len(part.raw_lengths):
@@ -187,8 +204,10 @@ def _next(rest: Iterator[np.ndarray], dtype: np.dtype | None) -> np.ndarray:
     return array
 
 
-def build_reply(pushes: Sequence[PushAnswer], pulls: Sequence[PullAnswer]) -> Message:
-    """Return the reply to an exchange."""
+def build_reply(pushes: Sequence[PushAnswer], pulls: Sequence[PullAnswer], lean: Lean = PLAIN) -> Message:
+    """Return the reply to an exchange, with values as ``lean`` says."""
+    # Parameters are hardly ever zero.
+    lean = Lean(float16=lean.float16)
     header = pb.DataHeader()
     reply = header.exchange_reply
     reply.SetInParent()
@@ -198,16 +217,23 @@ def build_reply(pushes: Sequence[PushAnswer], pulls: Sequence[PullAnswer]) -> Me
         if answer.refusal is not None:
             result.refusal.CopyFrom(answer.refusal)
     for pull in pulls:
-        found = reply.pulls.add(partition=pull.partition, clock=pull.clock)
+        found = reply.pulls.add(partition=pull.partition, clock=pull.clock, version=pull.version)
         if pull.refusal is not None:
             found.refusal.CopyFrom(pull.refusal)
+            continue
+        if pull.unchanged:
+            found.unchanged = True
         else:
-            arrays += [pull.values, pull.exponents]
+            form, values = pack(pull.values, lean)
+            if form is not None:
+                found.form.CopyFrom(form)
+            arrays += values
+        arrays.append(pull.exponents)
     return Message(header.SerializeToString(), tuple(arrays))
 
 
-def parse_reply(message: Message) -> tuple[list[PushAnswer], list[PullAnswer]]:
-    """Return the answers that a reply carries.
+def parse_reply(message: Message, longest: int = MOST_KEYS) -> tuple[list[PushAnswer], list[PullAnswer]]:
+    """Return the answers that a reply carries; no partition has more than ``longest`` keys.
 
     Raises
     ------
@@ -227,8 +253,14 @@ def parse_reply(message: Message) -> tuple[list[PushAnswer], list[PullAnswer]]:
         if p.HasField("refusal"):
             pulls.append(PullAnswer(p.partition, refusal=p.refusal))
         else:
-            values, exponents = _next(rest, np.dtype(np.float32)), _next(rest, np.dtype(np.int16))
-            pulls.append(PullAnswer(p.partition, p.clock, values, exponents))
+            if p.unchanged:
+                values = np.empty(0, np.float32)
+            elif p.HasField("form"):
+                values = unpack(p.form, rest, longest)
+            else:
+                values = _next(rest, np.dtype(np.float32))
+            exponents = _next(rest, np.dtype(np.int16))
+            pulls.append(PullAnswer(p.partition, p.clock, values, exponents, None, p.version, p.unchanged))
     return pushes, pulls
 
 

@@ -197,10 +197,19 @@ class HotKeys:
         self.clock += 1
         return gradient
 
+    def keep_values(self) -> None:
+        """Close a clock whose step changes nothing: the version before is this one."""
+        self.drop_previous()
+        self._previous = self._values
+        self._ahead = True
+        self.clock += 1
+
     def drop_previous(self) -> None:
         """Keep the version before no longer."""
         if self._previous is not None:
-            self._spare, self._previous = self._previous, None
+            if self._previous is not self._values:
+                self._spare = self._previous
+            self._previous = None
 
     def write_back(self) -> None:
         """Bring the partition's arrays up to date."""

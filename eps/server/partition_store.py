@@ -13,12 +13,12 @@ Source: EPS §2.2 Fig. 1c (steps of a server); design section 5; reproducible.md
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, overload
 
 import numpy as np
+import xxhash
 
 from eps.errors import ProtocolError, TransferError
 from eps.ml import kernels, lazy
@@ -59,11 +59,13 @@ class PartitionStore:
     """
 
     def __init__(
-        self, runtime: Runtime, partition: int, values: np.ndarray, empty: Callable[[int], np.ndarray] = _empty
+        self, runtime: Runtime, partition: int, values: np.ndarray | None, empty: Callable[[int], np.ndarray] = _empty
     ) -> None:
         self.start, self.stop = runtime.ranges[partition]
         settings = runtime.settings
-        if values.shape != (self.stop - self.start,):
+        if values is None:
+            values = np.empty(0, np.float32)
+        elif values.shape != (self.stop - self.start,):
             raise ProtocolError(
                 f"partition {partition} starts with {values.shape} values; it has {self.stop - self.start} keys"
             )
@@ -76,9 +78,12 @@ class PartitionStore:
         self._penalised = runtime.key_space.penalised_mask(self.start, self.stop)
         self.values = self._own(values)
         self.slots = list(self._optimizer.initial_slots(self.values, self._penalised))
-        no_exponents = np.empty(0, np.int16)
-        self.exponents = runtime.grid.initial_exponents(len(values)) if settings.reproducible else no_exponents
+        self.exponents = np.empty(0, np.int16)
+        if settings.reproducible:
+            self.exponents = runtime.grid.initial_exponents(self.stop - self.start)
         self.clock = settings.first_clock
+        #: Counts the changes of the values, from 1; a follower's may be ahead of its owner's, never behind.
+        self.version = self._previous_version = 1
         #: How often each split was added to the parameters; counted where it happens, for the ledger.
         self.applications = np.zeros(settings.num_splits, np.int64)
         lazily = runtime.sparse and settings.bsp and not self._optimizer.idle_step_changes_nothing()
@@ -189,11 +194,18 @@ class PartitionStore:
         assert closed is not None
         exponents = closed.next_exponents(clock) if isinstance(closed, ClockSum) else self.exponents
         places = None
-        if self._hot is not None:
+        self._previous_version = self.version
+        if not keep_gradient and self._changes_nothing(closed):
+            gradient = None
+            self._keep_values()
+            self._sum_memory = None if self._hot is not None else closed.sum
+        elif self._hot is not None:
+            self.version += 1
             closed = self._over_table(self._hot, closed)
             gradient = self._hot.step(closed.means(samples), keep_gradient)
             self._hot.sum_memory, places = closed.sum, self._hot.places
         else:
+            self.version += 1
             gradient = self._step_dense(closed.means(samples), clock, keep_gradient)
             self._sum_memory = closed.sum
         np.add.at(self.applications, self._contributed, 1)
@@ -201,6 +213,20 @@ class PartitionStore:
         self._known, self._unknown = set(), {}
         self._measure(exponents, clock)
         return None if gradient is None else UpdateData(gradient, places, exponents, 1.0)
+
+    def _changes_nothing(self, closed: ClockSum | PlainClockSum) -> bool:
+        """Return whether the step of a clock leaves every value as it is."""
+        if not self._optimizer.idle_step_changes_nothing() or (isinstance(closed, ClockSum) and closed.raw):
+            return False
+        # Stops at the first value that is not zero.
+        return not closed.sum.any()
+
+    def _keep_values(self) -> None:
+        """Close a clock that changes nothing: its version is the one before."""
+        if self._hot is not None:
+            self._hot.keep_values()
+        else:
+            self._previous = self.values
 
     def _measure(self, exponents: np.ndarray, clock: int) -> None:
         self._previous_exponents, self.exponents, self.clock = self.exponents, exponents, clock + 1
@@ -242,6 +268,7 @@ class PartitionStore:
         mean = (gradient / np.float32(max(1, push.samples))).astype(np.float32)
         update = UpdateData(mean, keys, np.empty(0, np.int16), share)
         self._apply_now(update, clock)
+        self.version += 1
         np.add.at(self.applications, list(push.splits), 1)
         return update
 
@@ -263,6 +290,8 @@ class PartitionStore:
 
     def apply_update(self, update: UpdateData, clock: int, splits: Sequence[int]) -> None:
         """Apply what the owner applied; the bits are the owner's."""
+        self._previous_version = self.version
+        self.version += 1
         if not self._settings.bsp:
             self._apply_now(update, clock)
         else:
@@ -280,7 +309,7 @@ class PartitionStore:
         """Return (arrays, size_bytes): the partition as an opaque blob that nobody changes later."""
         self._write_back()
         last = self.last if self.last is not None else np.empty(0, np.int32)
-        state = np.array([self.clock], np.int64)
+        state = np.array([self.clock, self.version], np.int64)
         # Under BSP a dense step replaces the parameters; everything else is changed in place.
         replaced = self._settings.bsp and not self._runtime.sparse
         values = self.values if replaced else self.values.copy()
@@ -300,18 +329,18 @@ class PartitionStore:
                 f"partition {self.partition} came as {len(arrays)} arrays; expected {5 + len(self.slots)}"
             )
         state, values, exponents, applications, last, *slots = arrays
-        expected: list[np.ndarray] = [self.values, self.exponents, self.applications, *self.slots]
-        found: list[np.ndarray] = [values, exponents, applications, *slots]
-        for mine, theirs in zip(expected, found, strict=True):
-            if mine.shape != theirs.shape or mine.dtype != theirs.dtype:
-                raise TransferError(
-                    f"partition {self.partition}: {theirs.dtype}{theirs.shape} where {mine.dtype}{mine.shape} is due"
-                )
-        if self.last is not None and (last.shape != self.last.shape or last.dtype != self.last.dtype):
-            raise TransferError(
-                f"partition {self.partition}: clocks {last.dtype}{last.shape} where int32{self.last.shape} is due"
-            )
-        self.clock = int(state[0])
+        size = self.stop - self.start
+        expected = [(size, np.float32), (len(self.exponents), np.int16), (len(self.applications), np.int64)]
+        expected += [(size, np.float32)] * len(slots) + [(2, np.int64)]
+        for (length, dtype), theirs in zip(expected, [values, exponents, applications, *slots, state], strict=True):
+            if theirs.shape != (length,) or theirs.dtype != dtype:
+                due = f"{np.dtype(dtype)}({length},)"
+                raise TransferError(f"partition {self.partition}: {theirs.dtype}{theirs.shape} where {due} is due")
+        if self.last is not None and (last.shape != (size,) or last.dtype != np.int32):
+            found = f"{last.dtype}{last.shape}"
+            raise TransferError(f"partition {self.partition}: clocks {found} where int32({size},) is due")
+        self.clock, self.version = int(state[0]), int(state[1])
+        self._previous_version = self.version
         self.values = self._own(values)
         self.exponents = self._previous_exponents = exponents.copy()
         self.applications = applications.copy()
@@ -370,6 +399,14 @@ class PartitionStore:
         kernels.take(source, keys, self.start, out)
         return out, exponents
 
+    def version_at(self, clock: int) -> int:
+        """Return the version of the values that :meth:`pull` returns for ``clock``."""
+        return self._previous_version if self._settings.bsp and clock != self.clock else self.version
+
+    def exponents_at(self, clock: int) -> np.ndarray:
+        """Return the exponents that :meth:`pull` returns for ``clock``."""
+        return self._previous_exponents if self._settings.bsp and clock != self.clock else self.exponents
+
     def _has_previous(self) -> bool:
         return self._previous is not None if self._hot is None else self._hot.has_previous
 
@@ -397,8 +434,9 @@ def _parts(gradient: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
 
 
 def checksum_of(arrays: Sequence[np.ndarray]) -> str:
-    """Return the CRC-32 over the bytes of ``arrays``, in order, as eight hexadecimal digits."""
-    crc = 0
+    """Return the XXH3 (64 bits) over the bytes of ``arrays``, in order, in hexadecimal: as fast as memory is read."""
+    digest = xxhash.xxh3_64()
     for array in arrays:
-        crc = zlib.crc32(np.ascontiguousarray(array).view(np.uint8).data if array.nbytes else b"", crc)
-    return f"{crc:08x}"
+        if array.nbytes:
+            digest.update(np.ascontiguousarray(array).view(np.uint8).data)
+    return digest.hexdigest()

@@ -9,6 +9,7 @@ from eps.errors import ProtocolError
 from eps.pb import data_pb2 as pb
 from eps.rpc.exchange import PullAnswer, PullPart, PushAnswer, PushPart, build_reply
 from eps.rpc.lean import PLAIN, Lean
+from eps.server.partition_store import PartitionStore
 from eps.van.api import Message, ReplyTo
 
 
@@ -92,6 +93,8 @@ class TransferRequest:
     message: Message
     #: Of a snapshot as it arrived.
     checksum: str = ""
+    #: The partition that a snapshot describes.
+    store: PartitionStore | None = None
 
 
 def key_of(part: PushPart | PullPart) -> tuple[int, bytes]:

@@ -173,7 +173,12 @@ class ServerShell:
         found = checksum_of(message.arrays)
         if found != part.checksum:
             raise TransferError(f"partition {part.partition} left as {part.checksum} and arrived as {found}")
-        request = TransferRequest(reply, header, message, found)
+        if part.partition >= len(self._runtime.ranges):
+            raise ProtocolError(f"a snapshot of partition {part.partition}; the job has {len(self._runtime.ranges)}")
+        # Outside the lock: the partitions that are served here wait for no copy.
+        store = self._new_store(part.partition, None)
+        store.install(message.arrays)
+        request = TransferRequest(reply, header, message, found, store)
         self._step(
             s.SnapshotArrived(
                 request,
@@ -249,7 +254,7 @@ class ServerShell:
             case _:
                 self._transfer(command)
 
-    def _new_store(self, partition: int, values: np.ndarray) -> PartitionStore:
+    def _new_store(self, partition: int, values: np.ndarray | None) -> PartitionStore:
         van = self._van
         return PartitionStore(self._runtime, partition, values, lambda length: van.empty(length, np.float32))
 
@@ -260,13 +265,21 @@ class ServerShell:
 
     def _answer_pull(self, request: object, partition: int, clock: int) -> None:
         assert isinstance(request, PullRequest)
+        store, part = self._stores[partition], request.part
+        version = store.version_at(clock)
+        if part.have_version == version and self._runtime.lean.skip_unchanged:
+            empty = np.empty(0, np.float32)
+            request.exchange.settle(
+                x.PullAnswer(partition, clock, empty, store.exponents_at(clock), None, version, unchanged=True)
+            )
+            return
         try:
-            values, exponents = self._stores[partition].pull(clock, request.part)
+            values, exponents = store.pull(clock, part)
         except ProtocolError as error:
             # A late repeat of a pull that was answered long ago.
             request.refuse(pb.Refusal(error=str(error)))
             return
-        request.exchange.settle(x.PullAnswer(partition, clock, values, exponents))
+        request.exchange.settle(x.PullAnswer(partition, clock, values, exponents, None, version))
 
     def _forward(self, request: object, to: MemberId) -> None:
         """Pass one part on to the partition's owner and relay what it says; connecting may take a while."""
@@ -354,11 +367,8 @@ class ServerShell:
                     stream.stop()
                 self._last_update.clear()
             case s.InstallSnapshot(request, partition):
-                assert isinstance(request, TransferRequest)
-                start, stop = self._runtime.ranges[partition]
-                store = self._new_store(partition, np.zeros(stop - start, np.float32))
-                store.install(request.message.arrays)
-                self._stores[partition] = store
+                assert isinstance(request, TransferRequest) and request.store is not None
+                self._stores[partition] = request.store
                 self._acknowledge(request)
             case s.ReportCaughtUp(plan_id, partition, request):
                 if isinstance(request, TransferRequest):

@@ -1,10 +1,15 @@
-"""``python -m eps.supervisor JOB_DIR``: run the supervisor of one job; its exit code is the job's."""
+"""``python -m eps.supervisor JOB_DIR``: run the supervisor of one job; its exit code is the job's.
+
+With ``--handoff-fd`` it imports first and is told its job then, over that socket.
+"""
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import signal as signals
+import socket
 import sys
 import traceback
 from collections.abc import Sequence
@@ -15,7 +20,7 @@ from eps.errors import EpsError
 from eps.storage.atomic import write_json_atomic
 from eps.storage.jobdir import JobDir, JobLock
 from eps.supervisor.context import ENTRY_POINTS
-from eps.supervisor.environment import PRELOAD, num_threads, preload, prepare_environment
+from eps.supervisor.environment import PRELOAD, num_threads, preload, preload_kernels, prepare_environment
 from eps.supervisor.loop import STOP_SIGNALS, Supervisor, clean_up
 from eps.supervisor.state import GRACE_S, End
 
@@ -26,7 +31,8 @@ CANNOT_START = 2
 def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Return the command line's values."""
     parser = argparse.ArgumentParser(prog="python -m eps.supervisor", description="Own the processes of one job.")
-    parser.add_argument("job_dir", type=Path, metavar="JOB_DIR", help="the job's directory")
+    parser.add_argument("job_dir", type=Path, nargs="?", metavar="JOB_DIR", help="the job's directory")
+    parser.add_argument("--handoff-fd", type=int, metavar="N", help="socket that says the job's directory later")
     parser.add_argument("--tied-fd", type=int, metavar="N", help="read end of a pipe: its end of file ends the job")
     parser.add_argument("--lock-fd", type=int, metavar="N", default=-1, help="the open lock file, already locked")
     parser.add_argument("--preload", metavar="MODULES", default=",".join(PRELOAD), help="joined by commas")
@@ -45,6 +51,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         _line_buffered(stream)
     entry_points = dict(ENTRY_POINTS)
     entry_points.update(text.split("=", 1) for text in arguments.entry)
+    failures: list[str] = []
+    modules = [name for name in arguments.preload.split(",") if name]
+    modules += sorted({entry.partition(":")[0] for entry in entry_points.values()})
+    if arguments.handoff_fd is not None:
+        failures = preload(modules)
+        if not _take_job(arguments):
+            return 0
     job = JobDir(arguments.job_dir.absolute())
     try:
         # Held until this process is gone: nobody closes it.
@@ -57,10 +70,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"eps.supervisor: {error}", file=sys.stderr)
         return CANNOT_START
     signals.pthread_sigmask(signals.SIG_BLOCK, STOP_SIGNALS)
-    modules = [name for name in arguments.preload.split(",") if name]
-    modules += sorted({entry.partition(":")[0] for entry in entry_points.values()})
-    for failure in preload(modules):
+    if arguments.handoff_fd is None:
+        failures = preload(modules)
+    for failure in failures:
         print(f"eps.supervisor: {failure}", file=sys.stderr)
+    preload_kernels(job.job_json)
     if num_threads() > 1:
         print(
             f"eps.supervisor: {num_threads()} threads after the imports: a lock that one of them holds now "
@@ -76,6 +90,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     finally:
         lock.close()
+
+
+def _take_job(arguments: argparse.Namespace) -> bool:
+    """Wait for the job, and take its files; return False where whoever started this process has none for it."""
+    with socket.socket(fileno=arguments.handoff_fd) as handoff:
+        content, descriptors, _, _ = socket.recv_fds(handoff, 64 * 1024, 2)
+    if not content:
+        return False
+    arguments.job_dir = Path(json.loads(content)["job_dir"])
+    arguments.lock_fd, *tied = descriptors
+    arguments.tied_fd = tied[0] if tied else None
+    log = os.open(JobDir(arguments.job_dir).log("supervisor"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.close(log)
+    return True
 
 
 def _line_buffered(stream: TextIO) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import importlib
 import os
+import sys
 import traceback
 from collections.abc import Iterable, MutableMapping
 from pathlib import Path
@@ -45,6 +46,23 @@ def preload(modules: Iterable[str]) -> list[str]:
     gc.collect()
     gc.freeze()
     return failures
+
+
+def preload_kernels(job_json: Path) -> None:
+    """Compile what a large model needs, once for all processes of the job; a job without settings needs nothing."""
+    try:
+        text = job_json.read_text(encoding="utf-8")
+    except OSError:
+        return
+    from eps.errors import EpsError
+    from eps.ml import kernels
+    from eps.runtime import Runtime
+
+    try:
+        kernels.preload(Runtime.from_json(text).key_space.num_keys)
+    except (EpsError, ValueError, KeyError, TypeError) as error:
+        # The container that needs them fails in the same way, and says so.
+        print(f"eps.supervisor: no compiled kernels: {error}", file=sys.stderr)
 
 
 def num_threads() -> int:

@@ -97,8 +97,8 @@ class _Block:
 
     def __del__(self) -> None:
         # May run anywhere, also inside the arena's own lock: it only leaves a note.
-        if not self.retired:
-            self._freed.append(self._place)
+        segment, offset, block_bytes = self._place
+        self._freed.append((segment, offset, 0 if self.retired else block_bytes))
 
 
 class Arena:
@@ -222,8 +222,11 @@ class Arena:
         """Take in the blocks whose arrays are gone."""
         while self._freed:
             segment, offset, block_bytes = self._freed.popleft()
+            if not block_bytes and not segment.dedicated:
+                continue
             if segment.dedicated:
-                if self._idle_bytes + block_bytes > MOST_IDLE_BYTES:
+                # A peer that was lost may be reading a retired one; the others are told that it is gone.
+                if not block_bytes or self._idle_bytes + block_bytes > MOST_IDLE_BYTES:
                     for listener in self._listeners:
                         listener(segment.number)
                     continue

@@ -270,17 +270,22 @@ def parse_head(
     header_bytes, num_arrays, payload_bytes = _DESCRIPTION.unpack_from(frame, start + FRAME_HEADER.size)
     if needed > come:
         raise FrameError(f"description and header need {needed} bytes, but the frame has {come}")
-    arrays = []
+    arrays: list[Described] = []
     end = 0
     at = start + HEAD_START
     for _ in range(num_arrays):
-        dtype, shape, size_bytes, lent = _read_array(frame, at)
-        if lent and not lending:
-            raise FrameError("an array in shared memory, on a transport without any")
+        number, ndim, place, zero, *lengths = _ARRAY.unpack_from(frame, at)
+        if number >= len(DTYPES) or ndim > MAX_DIMS or place > lending or zero or any(lengths[ndim:]):
+            raise FrameError(_wrong_array(number, ndim, place))
+        dtype, shape = DTYPES[number], tuple(lengths[:ndim])
+        size_bytes = math.prod(shape) * dtype.itemsize
+        # A length of 0 makes an array of no bytes whatever the others are; NumPy multiplies those all the same.
+        if size_bytes == 0 and math.prod([max(length, 1) for length in shape]) * dtype.itemsize >= 1 << 62:
+            raise FrameError(f"an array of shape {shape} is beyond any memory")
         end += -end % ALIGNMENT_BYTES
-        arrays.append((dtype, shape, end, lent))
-        end += LENT.size if lent else size_bytes
-        at += _ARRAY.size
+        arrays.append((dtype, shape, end, place != 0))
+        end += LENT.size if place else size_bytes
+        at += ARRAY_DESCRIPTION_BYTES
     if payload_bytes != end:
         raise FrameError(f"a payload of {payload_bytes} bytes, but its arrays need {end}")
     return Head(bytes(frame[at : at + header_bytes]), arrays, payload_bytes, needed)
@@ -328,21 +333,14 @@ class _Partial:
         )
 
 
-def _read_array(frame: bytes | bytearray, offset: int) -> tuple[np.dtype[Any], tuple[int, ...], int, bool]:
-    number, ndim, place, zero, *lengths = _ARRAY.unpack_from(frame, offset)
+def _wrong_array(number: int, ndim: int, place: int) -> str:
     if number >= len(DTYPES):
-        raise FrameError(f"array type {number} is not one of 0 to {len(DTYPES) - 1}")
+        return f"array type {number} is not one of 0 to {len(DTYPES) - 1}"
     if ndim > MAX_DIMS:
-        raise FrameError(f"an array has {ndim} dimensions, but {MAX_DIMS} is the limit")
-    if place > 1 or zero or (ndim < MAX_DIMS and any(lengths[ndim:])):
-        raise FrameError("unused fields of an array's description must be 0")
-    dtype = DTYPES[number]
-    shape = tuple(lengths[:ndim])
-    size_bytes = math.prod(shape) * dtype.itemsize
-    # A length of 0 makes an array of no bytes whatever the others are; NumPy multiplies those all the same.
-    if size_bytes == 0 and math.prod([max(length, 1) for length in shape]) * dtype.itemsize >= 1 << 62:
-        raise FrameError(f"an array of shape {shape} is beyond any memory")
-    return dtype, shape, size_bytes, bool(place)
+        return f"an array has {ndim} dimensions, but {MAX_DIMS} is the limit"
+    if place == 1:
+        return "an array in shared memory, on a transport without any"
+    return "unused fields of an array's description must be 0"
 
 
 class Decoder:

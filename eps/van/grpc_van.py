@@ -23,7 +23,7 @@ from eps.rpc.authentication import TokenInterceptor
 from eps.rpc.error_codec import decode_error, encode_error
 from eps.rpc.security import NO_SECURITY, Security
 from eps.rpc.threads import ThreadPerCall
-from eps.van.api import Handler, Limits, Message
+from eps.van.api import MAX_FRAME_BYTES, Handler, Limits, Message
 from eps.van.frames import Decoder, Kind, Received, check_message
 from eps.van.handshake import (
     ANSWER_BYTES,
@@ -43,6 +43,8 @@ METHOD = "/eps.van/Stream"
 #: The method that says how else this listener can be reached (``eps/van/negotiated.py``).
 MEET_METHOD = "/eps.van/Meet"
 GRPC = "grpc"
+#: gRPC itself ends a stream that brings more, before it reserves memory for it; the frames' own limit is below.
+_MOST_MESSAGE_BYTES = 2 * MAX_FRAME_BYTES
 _JOIN_S = 5.0
 
 
@@ -216,7 +218,7 @@ class GrpcListener:
         self._server = grpc.server(
             pool,
             interceptors=[rpc.ServicerErrors(), TokenInterceptor(security)],
-            options=rpc.CHANNEL_OPTIONS,
+            options=(*rpc.CHANNEL_OPTIONS, ("grpc.max_receive_message_length", _MOST_MESSAGE_BYTES)),
             maximum_concurrent_rpcs=max_connections,
         )
         self._server.add_generic_rpc_handlers((_Methods(handler, security, limits, meet),))
@@ -321,8 +323,8 @@ class _ServedStream:
         except FrameError as error:
             logger.warning("a connection is ended, its peer sent what is not a frame: %s", error)
             self._error = error
-        except grpc.RpcError:
-            logger.debug("the peer of a connection has gone")
+        except (grpc.RpcError, DeadlineError) as error:
+            logger.debug("the peer of a connection has gone: %s", error)
         finally:
             self._outbox.close()
         if not self._written.wait(_JOIN_S):

@@ -33,12 +33,12 @@ class Peers:
         made = self._van.connect(address)
         with self._lock:
             known = self._connections.get(address)
-            if known is None or known.closed:
-                self._connections[address] = made
-                return made
-        # Another thread was faster.
-        made.close()
-        return known
+            found, surplus = (made, known) if known is None or known.closed else (known, made)
+            self._connections[address] = found
+        if surplus is not None:
+            # One that broke still holds what it lent; or another thread was faster.
+            surplus.close()
+        return found
 
     def keep(self, addresses: Iterable[Address]) -> None:
         """Close the connections to everybody else."""

@@ -13,12 +13,56 @@ from eps.van.api import Handler, Message, ReplyTo
 logger = logging.getLogger(__name__)
 
 
+class Waiting:
+    """A reply that one thread waits for; a third of the cost of a future.
+
+    Attributes
+    ----------
+    outcome : Message, EpsError or None
+        None until it is there.
+    """
+
+    __slots__ = ("_arrived", "_lock", "outcome")
+
+    def __init__(self, lock: threading.Lock) -> None:
+        self._lock = lock
+        self._arrived: threading.Event | None = None
+        self.outcome: Message | EpsError | None = None
+
+    def done(self) -> bool:
+        """Return True once there is an outcome."""
+        return self.outcome is not None
+
+    def set_result(self, message: Message) -> None:
+        """Give it its outcome."""
+        self._set(message)
+
+    def set_exception(self, error: EpsError) -> None:
+        """Give it its outcome."""
+        self._set(error)
+
+    def _set(self, outcome: Message | EpsError) -> None:
+        self.outcome = outcome
+        with self._lock:
+            arrived = self._arrived
+        if arrived is not None:
+            arrived.set()
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait until another thread has set the outcome, or the time is over."""
+        with self._lock:
+            if self.outcome is not None:
+                return
+            self._arrived = self._arrived or threading.Event()
+        self._arrived.wait(timeout_s)
+
+
 class PendingRequests:
     """The requests of one connection that wait for their replies.  Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._futures: dict[int, Future[Message]] = {}
+        self._futures: dict[int, Future[Message] | Waiting] = {}
         self._next_id = 1
         self._error: PeerUnavailableError | None = None
 
@@ -38,13 +82,21 @@ class PendingRequests:
         future: Future[Message] = Future()
         # A request that has left cannot be called back: from here on the future cannot be cancelled.
         future.set_running_or_notify_cancel()
+        return self._add(future), future
+
+    def add_waiting(self) -> tuple[int, Waiting]:
+        """Return a new request id and where its one waiting thread finds the outcome; raises as :meth:`add`."""
+        waiting = Waiting(self._lock)
+        return self._add(waiting), waiting
+
+    def _add(self, future: Future[Message] | Waiting) -> int:
         with self._lock:
             if self._error is not None:
                 raise PeerUnavailableError(str(self._error))
             request_id = self._next_id
             self._next_id += 1
             self._futures[request_id] = future
-        return request_id, future
+        return request_id
 
     def withdraw(self, request_id: int) -> None:
         """Forget a request that could not be sent."""
@@ -123,8 +175,8 @@ class Reply:
             self._answered = True
         try:
             self._deliver(outcome)
-        except ProtocolError:
-            # A message that no van carries was refused before anything left: the requester still waits.
+        except (ProtocolError, MemoryError):
+            # The message was refused, or could not be laid out, before anything left: the requester still waits.
             self._answered = False
             raise
 

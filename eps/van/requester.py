@@ -21,7 +21,7 @@ from eps.rpc.error_codec import decode_error
 from eps.van.api import Limits, Message
 from eps.van.arena import Arena, Segment
 from eps.van.frames import Kind, Received, check_message, whole
-from eps.van.pending import PendingRequests, wait_for
+from eps.van.pending import PendingRequests, Waiting
 from eps.van.stream import Lender, Part, StreamReader, StreamWriter
 from eps.van.wires import Wire
 
@@ -78,28 +78,40 @@ class SocketConnection:
 
     def request(self, message: Message) -> Future[Message]:
         """Send a request; the reader thread takes its reply."""
-        request_id, future = self._post(message)
+        size_bytes = check_message(message, self._limits)
+        request_id, future = self._pending.add()
+        self._post(message, size_bytes, request_id)
         self._arm(request_id, future)
         return future
 
     def call(self, message: Message, timeout_s: float) -> Message:
         """Send a request and return its reply, which this thread reads."""
-        request_id, future = self._post(message)
+        size_bytes = check_message(message, self._limits)
+        request_id, waiting = self._pending.add_waiting()
+        self._post(message, size_bytes, request_id)
         deadline_s = time.monotonic() + timeout_s
-        while not future.done():
-            if not self._reading.acquire(blocking=False):
+        while waiting.outcome is None:
+            if self._reading.acquire(blocking=False):
+                try:
+                    self._read_until(waiting, deadline_s)
+                finally:
+                    self._stop_reading()
+            else:
                 # Another thread reads; should it stop, the reader thread goes on.
-                self._arm(request_id, future)
-                break
-            try:
-                self._read_until(future, deadline_s)
-            finally:
-                self._stop_reading()
-        return wait_for(future, self._peer, max(0.0, deadline_s - time.monotonic()))
+                self._arm(request_id, waiting)
+                waiting.wait(max(0.0, deadline_s - time.monotonic()))
+            if waiting.outcome is None and time.monotonic() >= deadline_s:
+                raise DeadlineError(f"{self._peer} did not answer within {timeout_s:g} s")
+        if isinstance(waiting.outcome, Message):
+            return waiting.outcome
+        raise waiting.outcome
 
     def post(self, message: Message) -> Future[Message]:
         """Send a request whose reply :meth:`read_available` is to take."""
-        return self._post(message)[1]
+        size_bytes = check_message(message, self._limits)
+        request_id, future = self._pending.add()
+        self._post(message, size_bytes, request_id)
+        return future
 
     def fileno(self) -> int:
         """Return the descriptor that is readable when a reply comes."""
@@ -126,24 +138,22 @@ class SocketConnection:
         """True once the connection is closed or known to be broken."""
         return self._pending.closed or self._wire.hung_up()
 
-    def _post(self, message: Message) -> tuple[int, Future[Message]]:
-        size_bytes = check_message(message, self._limits)
-        request_id, future = self._pending.add()
+    def _post(self, message: Message, size_bytes: int, request_id: int) -> None:
+        # Where it is closed in the meantime, the request fails with the other outstanding ones.
         try:
-            with self._sending:
-                self._send(message, size_bytes, request_id)
+            if self._lender is None:
+                self._writer.send((Part(whole(message, request_id, Kind.REQUEST)),), size_bytes)
+            else:
+                with self._sending:
+                    self._lend_and_send(self._lender, message, size_bytes, request_id)
         except DeadlineError:
             self._pending.withdraw(request_id)
             self._give_back(request_id)
             raise
-        return request_id, future
 
-    def _send(self, message: Message, size_bytes: int, request_id: int) -> None:
-        lender = self._lender
-        if lender is None:
-            # Where it is closed in the meantime, the future fails with the other outstanding ones.
-            self._writer.send([Part(whole(message, request_id, Kind.REQUEST))], size_bytes)
-            return
+    def _lend_and_send(self, lender: Lender, message: Message, size_bytes: int, request_id: int) -> None:
+        # Now, while nothing is lent: a segment that is noted as passed must have left.
+        self._writer.await_room(size_bytes)
         leases: list[int] = []
         segments: list[Segment] = []
 
@@ -164,7 +174,7 @@ class SocketConnection:
 
     # ---- replies
 
-    def _arm(self, request_id: int, future: Future[Message]) -> None:
+    def _arm(self, request_id: int, future: Future[Message] | Waiting) -> None:
         with self._changed:
             if future.done():
                 return
@@ -186,9 +196,9 @@ class SocketConnection:
             if self._pending.closed:
                 return
 
-    def _read_until(self, future: Future[Message], deadline_s: float) -> None:
+    def _read_until(self, waiting: Waiting, deadline_s: float) -> None:
         poller = self._poller
-        while not future.done() and not self._pending.closed:
+        while waiting.outcome is None and not self._pending.closed:
             if not self._reader.buffered:
                 left_s = deadline_s - time.monotonic()
                 if left_s <= 0 or not poller.poll(left_s * 1000):

@@ -18,7 +18,6 @@ import numpy as np
 
 from eps.core.types import Address
 from eps.errors import (
-    AuthenticationError,
     ConfigError,
     DeadlineError,
     EpsError,
@@ -131,7 +130,8 @@ class SocketVan:
             raise ConfigError(f"{address} is not an address for {self.transport}")
         try:
             sock = _connect_unix(address.host, timeout_s) if unix else _connect_tcp(address, timeout_s)
-        except OSError as error:
+        except (OSError, OverflowError, ValueError) as error:
+            # The last two: a name or a port, of whoever offers it, that is none.
             raise PeerUnavailableError(f"nobody listens on {address}: {error}") from error
         try:
             wire = self._greet(sock, deadline_s)
@@ -148,15 +148,20 @@ class SocketVan:
         if context is not None:
             sock.settimeout(max(0.001, deadline_s - time.monotonic()))
             sock = context.wrap_socket(sock, server_hostname=TLS_NAME)
+        try:
+            return self._prove(sock, deadline_s)
+        except BaseException:
+            # Wrapped, it is not the caller's socket any more.
+            sock.close()
+            raise
+
+    def _prove(self, sock: socket.socket, deadline_s: float) -> Wire:
         handshake = ConnectorHandshake(self.security.token, self.transport)
         sock.sendall(handshake.challenge())
         sock.sendall(handshake.proof(receive_exactly(sock, ANSWER_BYTES, deadline_s)))
         greeting = b"".join(bytes(piece) for piece in whole(Message(), 0, Kind.HELLO))
-        try:
-            found = receive_exactly(sock, len(greeting), deadline_s)
-        except PeerUnavailableError as error:
-            raise AuthenticationError(f"the listener refuses this end's proof: {error}") from error
-        if found != greeting:
+        # It has proved the same token: where it ends here, it is closing or full.
+        if receive_exactly(sock, len(greeting), deadline_s) != greeting:
             raise ProtocolError("the listener does not greet as one")
         return _wire_of(sock, self.transport)
 
@@ -224,9 +229,15 @@ class SocketListener:
                     continue
                 self._strangers.add(sock)
                 thread = threading.Thread(target=self._run, args=(sock,), name="eps-van-serve", daemon=True)
+                try:
+                    # Inside the lock: a listener that is closed joins only threads that were started.
+                    thread.start()
+                except RuntimeError as error:
+                    logger.warning("%s cannot serve a connection: %s", self._address, error)
+                    self._strangers.discard(sock)
+                    sock.close()
+                    continue
                 self._threads.add(thread)
-                # Inside the lock: a listener that is closed joins only threads that were started.
-                thread.start()
 
     def _run(self, sock: socket.socket) -> None:
         try:
@@ -235,7 +246,6 @@ class SocketListener:
                 self._serve(wire)
         finally:
             with self._lock:
-                self._strangers.discard(sock)
                 self._threads.discard(threading.current_thread())
 
     def _meet(self, sock: socket.socket) -> Wire | None:
@@ -245,7 +255,15 @@ class SocketListener:
         try:
             if self._context is not None:
                 sock.settimeout(HANDSHAKE_TIMEOUT_S)
-                wrapped = self._context.wrap_socket(sock, server_side=True)
+                ssl_socket = self._context.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
+                wrapped = ssl_socket
+                with self._lock:
+                    # From here on it is the wrapped one that can be ended.
+                    self._strangers.discard(sock)
+                    self._strangers.add(wrapped)
+                    if self._closed:
+                        raise PeerUnavailableError("the listener is closed")
+                ssl_socket.do_handshake()
             handshake = ListenerHandshake(self._van.security.token, self._van.transport)
             wrapped.sendall(handshake.answer(receive_exactly(wrapped, CHALLENGE_BYTES, deadline_s)))
             handshake.check(receive_exactly(wrapped, PROOF_BYTES, deadline_s))
@@ -256,6 +274,9 @@ class SocketListener:
             logger.warning("a connection to %s is refused: %s", self._address, error)
             wrapped.close()
             return None
+        finally:
+            with self._lock:
+                self._strangers.difference_update((sock, wrapped))
 
     def _serve(self, wire: Wire) -> None:
         served = _Served(wire, self._handler, self._van.limits, self._van.arena)
@@ -282,9 +303,10 @@ class SocketListener:
         self._listening.close()
         for sock in strangers:
             try:
-                sock.shutdown(socket.SHUT_RDWR)
+                # The plain one: that of TLS would take the session from under the thread that uses it.
+                socket.socket.shutdown(sock, socket.SHUT_RDWR)
             except OSError:
-                # Wrapped in TLS by now, or ended: its deadline ends it.
+                # It has ended already.
                 continue
         for connection in served:
             connection.end()
@@ -326,8 +348,8 @@ class _Served:
                 del received
         except FrameError as error:
             logger.warning("a connection is ended, its peer sent what is not a message: %s", error)
-        except PeerUnavailableError as error:
-            logger.debug("the peer of a connection has gone: %s", error)
+        except EpsError as error:
+            logger.debug("a connection has ended: %s", error)
         except MemoryError as error:
             logger.warning("a connection is ended, there is no memory for its message: %s", error)
         finally:
@@ -352,18 +374,18 @@ class _Served:
             outcome, kind = Message(encode_error(outcome)), Kind.ERROR
         size_bytes = check_message(outcome, self._limits)
         try:
-            with self._sending:
-                self._send(outcome, size_bytes, request_id, kind)
+            if self._lender is None:
+                self._writer.send((Part(whole(outcome, request_id, kind)),), size_bytes)
+            else:
+                with self._sending:
+                    self._lend_and_send(self._lender, outcome, size_bytes, request_id, kind)
         except DeadlineError:
             # A peer that takes nothing for this long is lost; its requests would never be answered.
             self._wire.shut_down()
             raise
 
-    def _send(self, message: Message, size_bytes: int, request_id: int, kind: Kind) -> None:
-        lender = self._lender
-        if lender is None:
-            self._writer.send([Part(whole(message, request_id, kind))], size_bytes)
-            return
+    def _lend_and_send(self, lender: Lender, message: Message, size_bytes: int, request_id: int, kind: Kind) -> None:
+        self._writer.await_room(size_bytes)
         leases: list[int] = []
         segments: list[Segment] = []
 

@@ -293,12 +293,26 @@ class StreamWriter:
         finally:
             with self._changed:
                 self._busy = False
-                if left:
+                if left and not self._closed:
                     self._queue.appendleft(_Queued(left, size_bytes))
                     self._waiting_bytes += size_bytes
                 if self._queue:
                     self._wake()
+                elif self._closed:
+                    self._changed.notify_all()
         return True
+
+    def await_room(self, size_bytes: int) -> None:
+        """Wait until a message can be sent, for who cannot take back what it does to send one.
+
+        Raises
+        ------
+        DeadlineError
+            The queue stayed full.
+        """
+        with self._changed:
+            if self._busy or self._queue:
+                self._await_room(size_bytes)
 
     def _send_now(self, parts: Sequence[Part]) -> deque[Part] | None:
         """Send what goes without waiting; return what is left."""
@@ -360,6 +374,8 @@ class StreamWriter:
             self._queue.clear()
             self._waiting_bytes = 0
             self._changed.notify_all()
+            # Whoever sends now has the descriptor in hand: it must not be given back and mean another file.
+            self._changed.wait_for(lambda: not self._busy, 5.0)
             thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             thread.join(5.0)
@@ -417,7 +433,11 @@ class Lender:
         if place is None:
             if self._copied_bytes + array.nbytes > self._max_copied_bytes and self._copied_bytes:
                 return None
-            array, copied_bytes = arena.copy(array), array.nbytes
+            try:
+                array, copied_bytes = arena.copy(array), array.nbytes
+            except MemoryError:
+                # No more shared memory, or no descriptor for it: there is still the socket.
+                return None
             place = arena.find(array)
             assert place is not None
         segment, offset = place

@@ -9,13 +9,11 @@ Source: EPS §2.2 Fig. 1b steps 1, 5 and 6, Fig. 7; design section 6.
 from __future__ import annotations
 
 import logging
-import queue
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -25,8 +23,10 @@ from eps.core.types import Address, MemberId
 from eps.errors import DeadlineError, EpsError, PeerUnavailableError, ProtocolError
 from eps.pb import data_pb2 as pb
 from eps.rpc.codec import membership_from_pb
-from eps.rpc.exchange import PullAnswer, PullPart, PushAnswer, PushPart, build_exchange, parse_reply
+from eps.rpc.exchange import MOST_KEYS, PullAnswer, PullPart, PushAnswer, PushPart, build_exchange, parse_reply
+from eps.rpc.lean import PLAIN, Lean
 from eps.van.api import Connection, Message, Van
+from eps.van.replies import Replies
 
 logger = logging.getLogger(__name__)
 
@@ -35,6 +35,8 @@ PartT = TypeVar("PartT", PushPart, PullPart)
 #: A part that no membership can place is given up after this long.
 ROUTING_DEADLINE_S = 30.0
 RETRY_S = 0.02
+#: Sums in one message; an exchange with more is cut into several.
+MESSAGE_BYTES = 4 << 20
 #: Refusals further apart than this have nothing to do with each other.
 CALM_S = 1.0
 
@@ -74,6 +76,10 @@ class Exchanges:
         Takes the membership that came with a refusal.
     timeout_s : float
         A clock that is not complete everywhere after this long is given up.
+    lean : Lean
+        What is left out on the wire.
+    longest : int
+        Keys of the largest partition.
     """
 
     def __init__(
@@ -82,7 +88,11 @@ class Exchanges:
         keys_of: Callable[[int, bytes], np.ndarray],
         on_membership: Callable[[Membership], None],
         timeout_s: float,
+        lean: Lean = PLAIN,
+        longest: int = MOST_KEYS,
     ) -> None:
+        self._lean = lean
+        self._longest = longest
         self._van = van
         self._keys_of = keys_of
         self._on_membership = on_membership
@@ -117,24 +127,22 @@ class Exchanges:
         DeadlineError
             Not everything was answered in time; says what is missing.
         """
-        answers: queue.SimpleQueue[tuple[_Sent, Future[Message]]] = queue.SimpleQueue()
+        under_way: Replies[_Sent] = Replies()
         again: list[PushPart | PullPart] = [*pushes, *pulls]
-        under_way: list[_Sent] = []
         started_s = retry_s = time.monotonic()
         trouble = _Trouble()
         while again or under_way:
             now_s = time.monotonic()
             if again and now_s >= retry_s:
-                again = self._send(again, route, answers, under_way)
+                again = self._send(again, route, under_way)
                 if again:
                     retry_s = now_s + RETRY_S
                     trouble.met(now_s)
             self._check_deadlines(now_s, started_s, trouble.since_s, again, under_way)
-            try:
-                sent, future = answers.get(timeout=RETRY_S if again else 1.0)
-            except queue.Empty:
+            answered = under_way.next(RETRY_S if again else 1.0)
+            if answered is None:
                 continue
-            under_way.remove(sent)
+            sent, future = answered
             refused, at_once = self._take(sent, future, on_push, on_pull)
             again += refused + at_once
             if refused:
@@ -149,7 +157,7 @@ class Exchanges:
         started_s: float,
         stuck_s: float | None,
         again: list[PushPart | PullPart],
-        under_way: list[_Sent],
+        under_way: Replies[_Sent],
     ) -> None:
         if self._stopped:
             raise PeerUnavailableError("this worker was told to end")
@@ -157,7 +165,7 @@ class Exchanges:
             raise PeerUnavailableError(f"no membership places {_names(again)} for {ROUTING_DEADLINE_S:g} s")
         if now_s - started_s > self._timeout_s:
             waiting = list(again)
-            for late in under_way:
+            for late in under_way.tags:
                 waiting += [*late.pushes, *late.pulls]
             raise DeadlineError(f"waited {self._timeout_s:g} s for {_names(waiting)}")
 
@@ -165,35 +173,40 @@ class Exchanges:
         self,
         parts: list[PushPart | PullPart],
         route: Callable[[PushPart | PullPart], Membership],
-        answers: queue.SimpleQueue[tuple[_Sent, Future[Message]]],
-        under_way: list[_Sent],
+        under_way: Replies[_Sent],
     ) -> list[PushPart | PullPart]:
         """Group parts by owner and send them; return those whose owner cannot be reached now."""
-        # Of one partition a message has one push and one pull at most; what is more goes into further messages.
-        groups: dict[tuple[MemberId, int], list[PushPart | PullPart]] = {}
         addresses: dict[MemberId, Address] = {}
-        counted: Counter[tuple[type, int]] = Counter()
+        by_owner: dict[MemberId, list[PushPart | PullPart]] = {}
         for part in parts:
             membership = route(part)
             owner = membership.partitions.owners[part.partition]
             addresses[owner] = membership.addresses[owner]
-            groups.setdefault((owner, counted[type(part), part.partition]), []).append(part)
-            counted[type(part), part.partition] += 1
+            by_owner.setdefault(owner, []).append(part)
         failed: list[PushPart | PullPart] = []
-        for (server, _), group in groups.items():
-            address = addresses[server]
-            pushes = [self._attach(p, address) for p in group if isinstance(p, PushPart)]
-            pulls = [self._attach(p, address) for p in group if isinstance(p, PullPart)]
-            sent = _Sent(server, tuple(pushes), tuple(pulls))
-            try:
-                future = self._connection(address).request(build_exchange(pushes, pulls))
-            except PeerUnavailableError as error:
-                logger.info("%s is not reachable: %s", server, error)
-                failed.extend(group)
-                continue
-            under_way.append(sent)
-            future.add_done_callback(partial(_deliver, answers, sent))
+        waiting = [(server, deque(messages_of(group))) for server, group in by_owner.items()]
+        while waiting:
+            # In turn, so that all servers have something to do from the beginning.
+            for server, messages in waiting:
+                group = messages.popleft()
+                if not self._send_one(server, addresses[server], group, under_way):
+                    failed.extend(group)
+            waiting = [(server, messages) for server, messages in waiting if messages]
         return failed
+
+    def _send_one(
+        self, server: MemberId, address: Address, group: list[PushPart | PullPart], under_way: Replies[_Sent]
+    ) -> bool:
+        """Send one message; return False where the server cannot be reached now."""
+        pushes = [self._attach(p, address) for p in group if isinstance(p, PushPart)]
+        pulls = [self._attach(p, address) for p in group if isinstance(p, PullPart)]
+        sent = _Sent(server, tuple(pushes), tuple(pulls))
+        try:
+            under_way.request(sent, self._connection(address), build_exchange(pushes, pulls, self._lean))
+        except PeerUnavailableError as error:
+            logger.info("%s is not reachable: %s", server, error)
+            return False
+        return True
 
     def _attach(self, part: PartT, address: Address) -> PartT:
         """Add the keys where this server has not seen the set from us."""
@@ -223,7 +236,7 @@ class Exchanges:
     ) -> tuple[list[PushPart | PullPart], list[PushPart | PullPart]]:
         """Hand the answers on; return the parts to send again after a while, and those to send at once."""
         try:
-            pushed, pulled = parse_reply(future.result())
+            pushed, pulled = parse_reply(future.result(), self._longest)
         except PeerUnavailableError as error:
             logger.info("%s went away: %s", sent.server, error)
             return [*sent.pushes, *sent.pulls], []
@@ -283,8 +296,31 @@ class Exchanges:
                 logger.debug("closing a connection: %s", error)
 
 
-def _deliver(answers: queue.SimpleQueue[tuple[_Sent, Future[Message]]], sent: _Sent, future: Future[Message]) -> None:
-    answers.put((sent, future))
+def messages_of(parts: Sequence[PushPart | PullPart]) -> list[list[PushPart | PullPart]]:
+    """Divide what goes to one server into messages, in order of partitions, a push with the pull that follows it.
+
+    Of one partition a message has one push and one pull at most.  A large exchange is cut at :data:`MESSAGE_BYTES`: the
+    server adds the first partitions while the last ones are on the wire, and answers them as they are ready.
+    """
+    messages: list[list[PushPart | PullPart]] = []
+    layers: dict[int, list[PushPart | PullPart]] = {}
+    counted: Counter[tuple[type, int]] = Counter()
+    for part in parts:
+        name = type(part), part.partition
+        layers.setdefault(counted[name], []).append(part)
+        counted[name] += 1
+    for layer in layers.values():
+        # Parts of one partition stay together; the push comes first.
+        layer.sort(key=lambda part: (part.partition, isinstance(part, PullPart)))
+        size_bytes, last = MESSAGE_BYTES, -1
+        for part in layer:
+            if size_bytes >= MESSAGE_BYTES and part.partition != last:
+                messages.append([])
+                size_bytes = 0
+            messages[-1].append(part)
+            size_bytes += part.total.nbytes if isinstance(part, PushPart) else 0
+            last = part.partition
+    return messages
 
 
 def _names(parts: list[PushPart | PullPart]) -> str:

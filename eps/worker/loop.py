@@ -17,7 +17,7 @@ from eps.core import messages as m
 from eps.core.membership import Membership
 from eps.core.types import MemberId
 from eps.core.worker_state import Work, WorkerState
-from eps.errors import DeadlineError
+from eps.errors import DeadlineError, ProtocolError
 from eps.rpc.exchange import PullAnswer, PullPart, PushAnswer, PushPart
 from eps.runtime import Runtime
 from eps.van.api import Van
@@ -50,7 +50,15 @@ class TrainingLoop:
         self._stopped = False
         self._active: ActiveSet | None = None
         self._warm = False
-        self._exchanges = Exchanges(van, self._keys_of, self._on_refused, runtime.spec.exchange_timeout_s)
+        self._van = van
+        self._exchanges = Exchanges(
+            van,
+            self._keys_of,
+            self._on_refused,
+            runtime.spec.exchange_timeout_s,
+            runtime.lean,
+            runtime.longest_partition,
+        )
         self._connected_version = 0
         #: Partition -> its clock as last received (EPS Fig. 1b step 3).
         self._partition_clocks: dict[int, int] = {}
@@ -209,17 +217,19 @@ class TrainingLoop:
         blocks = self._runtime.key_space.num_blocks if self._runtime.settings.reproducible else 0
         return Parameters(np.empty(active.size, np.float32), np.empty(blocks, np.int16))
 
-    def _pulls(self, active: ActiveSet, min_clock: int) -> list[PullPart]:
-        return [pull_part(active, p, min_clock) for p in range(self._runtime.settings.num_partitions)]
+    def _pulls(self, active: ActiveSet, min_clock: int, have: Parameters | None = None) -> list[PullPart]:
+        versions = have.versions if have is not None and self._runtime.lean.skip_unchanged else {}
+        partitions = range(self._runtime.settings.num_partitions)
+        return [pull_part(active, p, min_clock, versions.get(p, 0)) for p in partitions]
 
     def _train(self, work: Work, active: ActiveSet, parameters: Parameters) -> None:
-        done = compute(self._runtime, active, parameters, work.clock)
+        done = compute(self._runtime, active, parameters, work.clock, empty=self._van.empty)
         pushes = [done.push(p) for p in range(self._runtime.settings.num_partitions)]
         pulls: list[PullPart] = []
         following = self._following(work.clock, active)
         ahead = self._empty_parameters(active)
         if following is not None:
-            pulls = self._pulls(active, self._runtime.settings.min_clock_to_read(following))
+            pulls = self._pulls(active, self._runtime.settings.min_clock_to_read(following), parameters)
         self._report(m.ClockReported(self.state.name, work.clock, done.results))
 
         def rest(partition: int, have: tuple[int, ...]) -> list[PushPart]:
@@ -227,7 +237,7 @@ class TrainingLoop:
             single = (compute(self._runtime, active, parameters, done.clock, only=(s,)) for s in done.splits)
             return [work.push(partition) for work in single if work.splits[0] not in have]
 
-        self._exchange(pushes, pulls, active, ahead, work.clock, work.clock + 1, rest)
+        self._exchange(pushes, pulls, active, ahead, work.clock, work.clock + 1, rest, parameters)
         if following is not None:
             self._ahead = (following, active, ahead)
         with self._changed:
@@ -250,8 +260,13 @@ class TrainingLoop:
         push_clock: int,
         pull_clock: int,
         rest: Callable[[int, tuple[int, ...]], list[PushPart]] = lambda partition, have: [],
+        have: Parameters | None = None,
     ) -> None:
-        """Run an exchange; ``rest`` returns what to push where a partition had some of a push's splits already."""
+        """Run an exchange; ``rest`` returns what to push where a partition had some of a push's splits already.
+
+        What a server says is unchanged is taken from ``have``.  The parameters of a clock are never overwritten by the
+        next ones: until the exchange is complete they may be needed to compute some of it again.
+        """
 
         def route(part: PushPart | PullPart) -> Membership:
             with self._changed:
@@ -263,7 +278,13 @@ class TrainingLoop:
         def pulled(answer: PullAnswer) -> None:
             self._partition_clocks[answer.partition] = answer.clock
             a, b = active.bounds[answer.partition], active.bounds[answer.partition + 1]
-            into.values[a:b] = answer.values
+            if answer.unchanged:
+                if have is None or have.versions.get(answer.partition) != answer.version:
+                    raise ProtocolError(f"partition {answer.partition} is said to be unchanged since it was never here")
+                into.values[a:b] = have.values[a:b]
+            else:
+                into.values[a:b] = answer.values
+            into.versions[answer.partition] = answer.version
             if len(into.exponents):
                 first, stop = active.block_bounds[answer.partition], active.block_bounds[answer.partition + 1]
                 into.exponents[first:stop] = answer.exponents

@@ -19,11 +19,12 @@ from eps.core import messages as m
 from eps.errors import EpsError, ProtocolError
 from eps.logs import set_up_logging
 from eps.rpc.exchange import parse_header, simple
+from eps.rpc.security import Security
 from eps.rpc.session import MemberSession
 from eps.runtime import Runtime
-from eps.van.api import Message, ReplyTo, Van
-from eps.van.grpc_van import GrpcVan
+from eps.van.api import Message, ReplyTo
 from eps.van.memory import tune_malloc
+from eps.van.negotiated import NegotiatedVan
 from eps.van.peers import Peers
 from eps.worker.datasets import Datasets
 from eps.worker.loop import TrainingLoop
@@ -39,16 +40,17 @@ TRANSFER_TIMEOUT_S = 120.0
 class Worker:
     """One worker process."""
 
-    def __init__(self, context: ContainerContext, van: Van) -> None:
+    def __init__(self, context: ContainerContext) -> None:
         self._context = context
-        self._van = van
+        self._security = Security.of_job(context.job_dir)
+        self._van = NegotiatedVan(self._security)
         self._loop: TrainingLoop | None = None
         self._runtime: Runtime | None = None
         self._datasets: Datasets | None = None
         self._ready = threading.Event()
         self._ended = threading.Event()
         self._session: MemberSession | None = None
-        self._peers = Peers(van)
+        self._peers = Peers(self._van)
         self._transfers = ThreadPoolExecutor(1, thread_name_prefix="transfer")
         #: (plan, split) that are being sent or loaded; those that were, too, so that a repeat is told apart.
         self._under_way: set[tuple[int, int]] = set()
@@ -59,11 +61,18 @@ class Worker:
         """Register, train, and return the exit code."""
         listener = self._van.listen(self._handle)
         assert self._context.master_address is not None
-        session = MemberSession(self._context.master_address, self._context.container_id, listener.address, os.getpid())
+        session = MemberSession(
+            self._context.master_address,
+            self._context.container_id,
+            listener.address,
+            os.getpid(),
+            self._security,
+        )
         self._session = session
         welcome = session.open(self._on_order, self._on_session_end)()
         self.name = welcome.name
         self._runtime = runtime = Runtime.from_json(welcome.job_json)
+        self._van.restrict_to(runtime.spec.van)
         self._datasets = Datasets(runtime, runtime.job_dir / "containers" / self._context.container_id / "splits")
         self._loop = TrainingLoop(runtime, self.name, self._van, self._datasets, session.report)
         self._ready.set()
@@ -194,4 +203,4 @@ def run(context: ContainerContext) -> int:
     """Entry point of a worker's container."""
     set_up_logging()
     tune_malloc()
-    return Worker(context, GrpcVan()).run()
+    return Worker(context).run()
