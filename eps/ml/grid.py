@@ -195,8 +195,7 @@ class SplitSum:
         self._blocks = Blocks(grid.block_keys, start_key, length, keys) if blocks is None else blocks
         if exponents.size != self._blocks.num_blocks:
             raise ValueError(f"{exponents.size} exponents given for {self._blocks.num_blocks} blocks")
-        self._exponents = exponents
-        self._scale = np.ldexp(np.float32(1.0), -grid.unit_exponents(exponents))
+        self.set_exponents(exponents)
         size = self._blocks.size
         self._sum = _memory(out, size, grid.dtype)
         # Nothing is written before the first split: one that has every key is stored, not added to zeros.
@@ -204,6 +203,13 @@ class SplitSum:
         self.maxima: Float32Array = np.zeros(exponents.size, dtype=np.float32)
         self.raw: list[RawBlock] = []
         self.splits: list[int] = []
+
+    def set_exponents(self, exponents: Int16Array) -> None:
+        """Take the exponents again: they come with the parameters, and those of blocks without contributions may come
+        after the first splits were added.
+        """
+        self._exponents = exponents
+        self._scale = np.ldexp(np.float32(1.0), -self.grid.unit_exponents(exponents))
 
     @property
     def sum(self) -> IntegerArray:

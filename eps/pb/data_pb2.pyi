@@ -114,7 +114,7 @@ class ExchangeReply(_message.Message):
     def __init__(self, pushes: _Optional[_Iterable[_Union[PushResult, _Mapping]]] = ..., pulls: _Optional[_Iterable[_Union[PullResult, _Mapping]]] = ...) -> None: ...
 
 class PartitionSnapshot(_message.Message):
-    __slots__ = ("plan_id", "partition", "sequence", "completed", "next_clock", "applied", "duplicates_refused", "checksum")
+    __slots__ = ("plan_id", "partition", "sequence", "completed", "next_clock", "applied", "duplicates_refused", "checksum", "keysets")
     PLAN_ID_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
@@ -123,6 +123,7 @@ class PartitionSnapshot(_message.Message):
     APPLIED_FIELD_NUMBER: _ClassVar[int]
     DUPLICATES_REFUSED_FIELD_NUMBER: _ClassVar[int]
     CHECKSUM_FIELD_NUMBER: _ClassVar[int]
+    KEYSETS_FIELD_NUMBER: _ClassVar[int]
     plan_id: int
     partition: int
     sequence: int
@@ -131,7 +132,8 @@ class PartitionSnapshot(_message.Message):
     applied: int
     duplicates_refused: int
     checksum: str
-    def __init__(self, plan_id: _Optional[int] = ..., partition: _Optional[int] = ..., sequence: _Optional[int] = ..., completed: _Optional[int] = ..., next_clock: _Optional[_Iterable[int]] = ..., applied: _Optional[int] = ..., duplicates_refused: _Optional[int] = ..., checksum: _Optional[str] = ...) -> None: ...
+    keysets: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, plan_id: _Optional[int] = ..., partition: _Optional[int] = ..., sequence: _Optional[int] = ..., completed: _Optional[int] = ..., next_clock: _Optional[_Iterable[int]] = ..., applied: _Optional[int] = ..., duplicates_refused: _Optional[int] = ..., checksum: _Optional[str] = ..., keysets: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class PartitionUpdate(_message.Message):
     __slots__ = ("plan_id", "partition", "sequence", "clock", "splits", "rate_scale", "sparse")

@@ -9,14 +9,12 @@ from __future__ import annotations
 import dataclasses
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, Union, cast, get_args, get_origin
 
 from eps.core import messages as m
 from eps.core.membership import Membership
-from eps.core.tables import PartitionTable, SplitTable
-from eps.core.types import Address
 from eps.errors import ProtocolError
 from eps.pb import control_pb2 as pb
 
@@ -31,75 +29,113 @@ def _classes(union: Any) -> dict[str, type]:
 
 _REPORTS = _classes(m.Report)
 _ORDERS = _classes(m.Order)
+_FIELDS = {cls: name for classes in (_REPORTS, _ORDERS) for name, cls in classes.items()}
+
+
+#: Writes a value into a field of a protobuf message; reads one out of it.
+_Writer = Callable[[Any, Any], None]
+_Reader = Callable[[Any], Any]
 
 
 @cache
-def _hints(cls: type) -> dict[str, Any]:
-    return typing.get_type_hints(cls)
+def _filler(cls: Any) -> _Writer:
+    """Return what copies the fields of a dataclass into a protobuf message; made once for each class."""
+    writers = [(name, _writer(name, hint)) for name, hint in typing.get_type_hints(cls).items()]
+
+    def fill(target: Any, value: Any) -> None:
+        for name, write in writers:
+            write(target, getattr(value, name))
+
+    return fill
 
 
-def _fill(target: Any, value: Any) -> None:
-    """Copy the fields of a dataclass into a protobuf message."""
-    for field in dataclasses.fields(value):
-        item = getattr(value, field.name)
-        if isinstance(item, PartitionTable | SplitTable | Membership | Address):
-            _fill(getattr(target, field.name), item)
-            getattr(target, field.name).SetInParent()
-        elif isinstance(item, Mapping):
-            for key, entry in item.items():
-                _fill(getattr(target, field.name)[key], entry)
-        elif isinstance(item, tuple) and item and dataclasses.is_dataclass(item[0]):
-            for entry in item:
-                _fill(getattr(target, field.name).add(), entry)
-        elif isinstance(item, tuple) and item and isinstance(item[0], tuple):
-            for entry in item:
-                getattr(target, field.name).add(names=entry)
-        elif isinstance(item, tuple):
-            getattr(target, field.name).extend(item)
-        else:
-            setattr(target, field.name, item)
-
-
-def _read(cls: Any, source: Any) -> Any:
-    """Return the dataclass ``cls`` with the fields of a protobuf message."""
-    values = {name: _convert(hint, getattr(source, name)) for name, hint in _hints(cls).items()}
-    return cls(**values)
-
-
-def _convert(hint: Any, value: Any) -> Any:
+def _writer(name: str, hint: Any) -> _Writer:
     origin, args = get_origin(hint), get_args(hint)
     if dataclasses.is_dataclass(hint):
-        return _read(hint, value)
+        fill = _filler(hint)
+
+        def write_one(target: Any, item: Any) -> None:
+            part = getattr(target, name)
+            part.SetInParent()
+            fill(part, item)
+
+        return write_one
+    if origin is not None and origin is not tuple and issubclass(cast(type, origin), Mapping):
+        fill_entry = _filler(args[1])
+
+        def write_map(target: Any, item: Any) -> None:
+            entries = getattr(target, name)
+            for key, entry in item.items():
+                fill_entry(entries[key], entry)
+
+        return write_map
+    if origin is tuple and dataclasses.is_dataclass(args[0]):
+        fill_each = _filler(args[0])
+
+        def write_rows(target: Any, item: Any) -> None:
+            rows = getattr(target, name)
+            for entry in item:
+                fill_each(rows.add(), entry)
+
+        return write_rows
+    if origin is tuple and get_origin(args[0]) is tuple:
+
+        def write_names(target: Any, item: Any) -> None:
+            rows = getattr(target, name)
+            for entry in item:
+                rows.add(names=entry)
+
+        return write_names
+    if origin is tuple:
+        return lambda target, item: getattr(target, name).extend(item)
+    return lambda target, item: setattr(target, name, item)
+
+
+@cache
+def _reader(cls: Any) -> _Reader:
+    """Return what makes a dataclass of a protobuf message; made once for each class."""
+    readers = [(name, _converter(hint)) for name, hint in typing.get_type_hints(cls).items()]
+    return lambda source: cls(**{name: convert(getattr(source, name)) for name, convert in readers})
+
+
+def _converter(hint: Any) -> _Reader:
+    origin, args = get_origin(hint), get_args(hint)
+    if dataclasses.is_dataclass(hint):
+        return _reader(hint)
     if origin is tuple:
         inner = args[0]
         if get_origin(inner) is tuple:
-            return tuple(tuple(entry.names) for entry in value)
-        return tuple(_convert(inner, entry) for entry in value)
+            return lambda value: tuple([tuple(entry.names) for entry in value])
+        if not dataclasses.is_dataclass(inner):
+            return tuple
+        read_each = _reader(inner)
+        return lambda value: tuple([read_each(entry) for entry in value])
     if origin is not None and issubclass(cast(type, origin), Mapping):
-        return {key: _read(args[1], entry) for key, entry in value.items()}
+        read_entry = _reader(args[1])
+        return lambda value: {key: read_entry(entry) for key, entry in value.items()}
     if origin in (Union, types.UnionType):
         raise TypeError(f"{hint}: unions are not carried")
-    return value
+    return lambda value: value
 
 
 def membership_to_pb(membership: Membership) -> pb.Membership:
     """Return the wire form of a membership."""
     message = pb.Membership()
-    _fill(message, membership)
+    _filler(Membership)(message, membership)
     return message
 
 
 def membership_from_pb(message: pb.Membership) -> Membership:
     """Return the membership in ``message``."""
-    return cast(Membership, _read(Membership, message))
+    return cast(Membership, _reader(Membership)(message))
 
 
 def report_to_pb(report: m.Report) -> pb.Report:
     """Return the wire form of a report."""
     message = pb.Report()
-    part = getattr(message, _snake(type(report).__name__))
+    part = getattr(message, _FIELDS[type(report)])
     part.SetInParent()
-    _fill(part, report)
+    _filler(cast(Any, type(report)))(part, report)
     return message
 
 
@@ -117,9 +153,9 @@ def report_from_pb(message: pb.Report) -> m.Report:
 def order_to_pb(order: m.Order, generation: int) -> pb.Order:
     """Return the wire form of an order of this generation of the master."""
     message = pb.Order(generation=generation)
-    part = getattr(message, _snake(type(order).__name__))
+    part = getattr(message, _FIELDS[type(order)])
     part.SetInParent()
-    _fill(part, order)
+    _filler(cast(Any, type(order)))(part, order)
     return message
 
 
@@ -138,7 +174,7 @@ def _from_pb(message: Any, classes: Mapping[str, type]) -> Any:
     kind = message.WhichOneof("kind")
     if kind is None or kind not in classes:
         raise ProtocolError(f"a control message of kind {kind!r}; known are {', '.join(sorted(classes))}")
-    return _read(classes[kind], getattr(message, kind))
+    return _reader(classes[kind])(getattr(message, kind))
 
 
 def _check_same_fields() -> None:

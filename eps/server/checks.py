@@ -5,6 +5,8 @@ A peer that sends nonsense gets an error; the partition, and everybody else, is 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from eps.errors import ProtocolError
@@ -24,6 +26,22 @@ def check_part(runtime: Runtime, part: PushPart | PullPart) -> None:
         raise ProtocolError(f"keys {keys[0]} to {keys[-1]} for partition {part.partition}, {rule}")
     if keyset_digest(keys) != part.keyset:
         raise ProtocolError(f"keys for partition {part.partition} that are not those of their digest")
+
+
+def divided(arrays: Sequence[np.ndarray], num_keysets: int) -> tuple[Sequence[np.ndarray], Sequence[np.ndarray]]:
+    """Return the arrays of a snapshot, and the keys of the key sets that came with it.
+
+    Raises
+    ------
+    ProtocolError
+        Fewer arrays than key sets, or keys that are none.
+    """
+    if num_keysets > len(arrays):
+        raise ProtocolError(f"a snapshot of {len(arrays)} arrays with {num_keysets} key sets")
+    keysets = arrays[len(arrays) - num_keysets :]
+    if any(keys.dtype != np.int64 or keys.ndim != 1 for keys in keysets):
+        raise ProtocolError("a snapshot has key sets that are not int64 in one row")
+    return arrays[: len(arrays) - num_keysets], keysets
 
 
 def check_push(runtime: Runtime, push: PushPart) -> None:

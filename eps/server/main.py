@@ -20,6 +20,7 @@ from eps.server.shell import ServerShell
 from eps.van.api import Message, ReplyTo
 from eps.van.memory import tune_malloc
 from eps.van.negotiated import NegotiatedVan
+from eps.van.traffic import TRAFFIC
 
 if TYPE_CHECKING:
     from eps.supervisor.context import ContainerContext
@@ -83,6 +84,7 @@ class Server:
 
     def _end(self, exit_code: int, reason: str) -> None:
         logger.info("S[%s] M ends: %s", self.name, reason)
+        logger.info("S[%s] %s", self.name, TRAFFIC)
         self._exit_code = exit_code
         self._ended.set()
         if not self._ready.is_set():

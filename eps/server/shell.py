@@ -28,7 +28,7 @@ from eps.pb import data_pb2 as pb
 from eps.rpc import exchange as x
 from eps.rpc.codec import membership_to_pb
 from eps.runtime import Runtime
-from eps.server.checks import check_part, check_push
+from eps.server.checks import check_part, check_push, divided
 from eps.server.follower_stream import FollowerStream
 from eps.server.initial import initial_values
 from eps.server.partition_store import PartitionStore, UpdateData, checksum_of
@@ -154,19 +154,21 @@ class ServerShell:
         if not part.keyset:
             return part
         name = key_of(part)
-        if part.keys is not None:
-            if name not in self._keysets:
-                # A copy of its own: the received one would keep the whole message in memory.
-                self._keysets[name] = part.keys.copy()
-                self._keyset_bytes += part.keys.nbytes
-            self._keysets.move_to_end(name)
-            while self._keyset_bytes > MOST_KEYSET_BYTES and len(self._keysets) > 1:
-                _, forgotten = self._keysets.popitem(last=False)
-                self._keyset_bytes -= forgotten.nbytes
+        if part.keys is not None and name not in self._keysets:
+            self._register(name, part.keys)
         elif name not in self._keysets:
             return None
         self._keysets.move_to_end(name)
         return replace(part, keys=self._keysets[name])
+
+    def _register(self, name: tuple[int, bytes], keys: np.ndarray) -> None:
+        """Remember a key set; the longest unused ones are forgotten where there are too many."""
+        # A copy of its own: the received one would keep the whole message in memory.
+        self._keysets[name] = keys.copy()
+        self._keyset_bytes += keys.nbytes
+        while self._keyset_bytes > MOST_KEYSET_BYTES and len(self._keysets) > 1:
+            _, forgotten = self._keysets.popitem(last=False)
+            self._keyset_bytes -= forgotten.nbytes
 
     def _on_snapshot(self, header: pb.DataHeader, message: Message, reply: ReplyTo) -> None:
         part = header.snapshot
@@ -177,7 +179,13 @@ class ServerShell:
             raise ProtocolError(f"a snapshot of partition {part.partition}; the job has {len(self._runtime.ranges)}")
         # Outside the lock: the partitions that are served here wait for no copy.
         store = self._new_store(part.partition, None)
-        store.install(message.arrays)
+        blob, keysets = divided(message.arrays, len(part.keysets))
+        store.install(blob)
+        with self._lock:
+            # The registration moves with the partition: no worker has to send its keys again.
+            for digest, keys in zip(part.keysets, keysets, strict=True):
+                if (part.partition, digest) not in self._keysets:
+                    self._register((part.partition, digest), keys)
         request = TransferRequest(reply, header, message, found, store)
         self._step(
             s.SnapshotArrived(
@@ -398,8 +406,10 @@ class ServerShell:
         return self._streams[plan_id, to]
 
     def _send_snapshot(self, command: s.SendSnapshot) -> None:
-        arrays, size_bytes = self._stores[command.partition].snapshot()
+        blob, size_bytes = self._stores[command.partition].snapshot()
         name, plan_id, partition = self._state.name, command.plan_id, command.partition
+        keysets = {digest: keys for (of, digest), keys in self._keysets.items() if of == partition}
+        arrays = (*blob, *keysets.values())
         found: list[str] = []
 
         def make() -> Message:
@@ -414,6 +424,7 @@ class ServerShell:
                 applied=command.applied,
                 duplicates_refused=command.duplicates_refused,
                 checksum=found[0],
+                keysets=tuple(keysets),
             )
             return Message(header, arrays)
 

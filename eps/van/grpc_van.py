@@ -35,6 +35,7 @@ from eps.van.handshake import (
 )
 from eps.van.outbox import Outbox
 from eps.van.pending import PendingRequests, Reply, handle, wait_for
+from eps.van.traffic import TRAFFIC
 
 logger = logging.getLogger(__name__)
 
@@ -125,6 +126,7 @@ class GrpcConnection:
         """Send a request."""
         size_bytes = check_message(message, self._limits)
         request_id, future = self._pending.add()
+        TRAFFIC.sent(message)
         try:
             # Where it is closed in the meantime, the future fails with the other outstanding ones.
             self._outbox.put(message, size_bytes, request_id, Kind.REQUEST)

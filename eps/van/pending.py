@@ -9,6 +9,7 @@ from concurrent.futures import Future
 
 from eps.errors import DeadlineError, EpsError, PeerUnavailableError, ProtocolError, RpcError
 from eps.van.api import Handler, Message, ReplyTo
+from eps.van.traffic import TRAFFIC
 
 logger = logging.getLogger(__name__)
 
@@ -110,6 +111,7 @@ class PendingRequests:
             known = future is not None or self._error is not None
         if future is not None:
             if isinstance(outcome, Message):
+                TRAFFIC.received(outcome)
                 future.set_result(outcome)
             else:
                 future.set_exception(outcome)
@@ -173,6 +175,8 @@ class Reply:
             if self._answered:
                 raise ProtocolError("the request was answered before; a request has exactly one answer")
             self._answered = True
+        if isinstance(outcome, Message):
+            TRAFFIC.sent(outcome)
         try:
             self._deliver(outcome)
         except (ProtocolError, MemoryError):
@@ -183,6 +187,7 @@ class Reply:
 
 def handle(handler: Handler, message: Message, reply: ReplyTo) -> None:
     """Call ``handler``; what it raises becomes the answer, so that no requester waits for a handler that failed."""
+    TRAFFIC.received(message)
     try:
         handler(message, reply)
     except Exception as error:

@@ -23,6 +23,7 @@ from eps.van.arena import Arena, Segment
 from eps.van.frames import Kind, Received, check_message, whole
 from eps.van.pending import PendingRequests, Waiting
 from eps.van.stream import Lender, Part, StreamReader, StreamWriter
+from eps.van.traffic import TRAFFIC
 from eps.van.wires import Wire
 
 logger = logging.getLogger(__name__)
@@ -139,6 +140,7 @@ class SocketConnection:
         return self._pending.closed or self._wire.hung_up()
 
     def _post(self, message: Message, size_bytes: int, request_id: int) -> None:
+        TRAFFIC.sent(message)
         # Where it is closed in the meantime, the request fails with the other outstanding ones.
         try:
             if self._lender is None:
@@ -265,4 +267,3 @@ class SocketConnection:
             self._reading.release()
         if self._lender is not None:
             self._lender.close()
-

@@ -5,6 +5,7 @@ Source: performance.md sections 1 and 2 (no bytes objects in between; ``recv_int
 
 from __future__ import annotations
 
+import math
 import os
 import struct
 import threading
@@ -190,7 +191,8 @@ class StreamReader:
             return np.ndarray(shape, dtype, payload, base + offset)
         number, place, lease = LENT.unpack_from(payload.data, base + offset)
         mapping = self._segments.get(number)
-        size_bytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        # Not NumPy's product, which wraps around: a peer could make any shape look small.
+        size_bytes = math.prod(shape) * dtype.itemsize
         if mapping is None:
             raise FrameError(f"an array lies in segment {number}, which was never passed")
         if place + size_bytes > mapping.size_bytes or place % dtype.itemsize:
@@ -501,4 +503,3 @@ def _drained(numbers: deque[int]) -> list[int]:
     while numbers:
         found.append(numbers.popleft())
     return found
-

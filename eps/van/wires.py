@@ -129,9 +129,7 @@ class PlainWire:
         """Receive."""
         try:
             if self._passes and not whole:
-                count, ancillary, _, _ = self._sock.recvmsg_into(
-                    [into], _ANCILLARY_BYTES, socket.MSG_CMSG_CLOEXEC
-                )
+                count, ancillary, _, _ = self._sock.recvmsg_into([into], _ANCILLARY_BYTES, socket.MSG_CMSG_CLOEXEC)
                 if ancillary:
                     self._keep(ancillary)
             else:

@@ -7,7 +7,7 @@ Source: EPS §2.2 step 4; performance.md section 4 (keys are localised once per 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -87,6 +87,22 @@ class ActiveSet:
             return (b"",) * len(self._runtime.ranges)
         return tuple(keyset_digest(self.keys_of(p)) for p in range(len(self.bounds) - 1))
 
+    def partitions_of(self, split: int) -> frozenset[int]:
+        """Return the partitions that a split needs."""
+        return self._partitions_of[split]
+
+    @cached_property
+    def _partitions_of(self) -> dict[int, frozenset[int]]:
+        everything = frozenset(range(len(self.bounds) - 1))
+        found = {}
+        for split, where in self.positions.items():
+            if where is None:
+                found[split] = everything
+            else:
+                edges = np.searchsorted(where, self.bounds)
+                found[split] = frozenset(np.flatnonzero(np.diff(edges)).tolist())
+        return found
+
     def keys_of(self, partition: int) -> np.ndarray:
         """Return the global keys in a partition."""
         assert self.keys is not None
@@ -135,6 +151,100 @@ def pull_part(active: ActiveSet, partition: int, min_clock: int, have_version: i
     return PullPart(partition, min_clock, active.keysets[partition], None, have_version)
 
 
+class Computation:
+    """The gradients of some splits at one clock, summed as they are computed; in any order, with the same bits.
+
+    A split can be added as soon as the parameters of its own partitions are there: :meth:`ready` says which.
+
+    Parameters
+    ----------
+    runtime : Runtime
+    active : ActiveSet
+    parameters : Parameters
+        Of the clock.
+    clock : int
+    only : iterable of int
+        Splits; empty is all of the active set.
+    empty : callable
+        Returns memory for the sum that will be pushed, given the number of values and their type; what it holds
+        does not matter.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        active: ActiveSet,
+        parameters: Parameters,
+        clock: int,
+        only: Iterable[int] = (),
+        empty: Callable[[int, np.dtype], np.ndarray] = np.empty,
+    ) -> None:
+        self.clock = clock
+        self.active = active
+        self._runtime = runtime
+        self._parameters = parameters
+        self._empty = empty
+        self._left = [split for split in active.splits if split in set(only)] if only else list(active.splits)
+        self._results: dict[int, SplitResult] = {}
+        self._maxima = np.zeros(runtime.key_space.num_blocks if runtime.settings.reproducible else 0, np.float32)
+        self._sums: SplitSum | PlainSplitSum | None = None
+        self._measures_only = runtime.settings.reproducible and clock < 0
+
+    def ready(self, arrived: Collection[int]) -> list[int]:
+        """Return the splits that can be computed with the parameters of these partitions."""
+        return [split for split in self._left if self.active.partitions_of(split) <= set(arrived)]
+
+    def add(self, split: int) -> None:
+        """Compute a split.
+
+        Raises
+        ------
+        TrainingError
+            A gradient is not finite and the job stops on divergence; the model raised.
+        """
+        result, gradient = _split_gradient(self._runtime, self.active, self._parameters, self.clock, split)
+        where, blocks = self.active.positions[split], self.active.split_blocks[split]
+        sums = self._sum()
+        if isinstance(sums, SplitSum):
+            sums.add(split, gradient, where, blocks)
+        elif sums is not None:
+            sums.add(split, gradient, where)
+        else:
+            found = blocks.maxima(gradient)
+            check_finite(found, 0, self._runtime.key_space.block_keys, split)
+            np.maximum(self._maxima, found, out=self._maxima)
+        self._left.remove(split)
+        self._results[split] = result
+
+    def _sum(self) -> SplitSum | PlainSplitSum | None:
+        runtime, active, exponents = self._runtime, self.active, self._parameters.exponents
+        if self._measures_only:
+            return None
+        if isinstance(self._sums, SplitSum):
+            # More of them may have come since the last split.
+            self._sums.set_exponents(exponents)
+        elif self._sums is None and runtime.settings.reproducible:
+            out = self._empty(active.size, runtime.grid.dtype)
+            num_keys = runtime.key_space.num_keys
+            self._sums = SplitSum(runtime.grid, exponents, 0, num_keys, active.keys, out, active.blocks)
+        elif self._sums is None:
+            self._sums = PlainSplitSum(self._empty(active.size, np.dtype(np.float32)))
+        return self._sums
+
+    def finish(self) -> ClockWork:
+        """Compute what is left; return all of it.  Raises as :meth:`add`."""
+        for split in list(self._left):
+            self.add(split)
+        splits = tuple(sorted(self._results))
+        results = tuple(self._results[split] for split in splits)
+        sums = self._sum()
+        raw = tuple(sums.raw) if isinstance(sums, SplitSum) else ()
+        maxima = sums.maxima if isinstance(sums, SplitSum) else self._maxima
+        total = np.empty(0, self._runtime.grid.dtype) if sums is None else sums.sum
+        samples = sum(result.samples for result in results)
+        return ClockWork(self.clock, splits, samples, results, self.active, total, maxima, raw, self._measures_only)
+
+
 def compute(
     runtime: Runtime,
     active: ActiveSet,
@@ -145,54 +255,9 @@ def compute(
 ) -> ClockWork:
     """Compute the gradients of the active splits (or of ``only`` some) at one clock, and sum them.
 
-    Parameters
-    ----------
-    runtime : Runtime
-    active : ActiveSet
-    parameters : Parameters
-        Of the clock.
-    clock : int
-    only : iterable of int
-        Splits; empty is all of them.
-    empty : callable
-        Returns memory for the sum that will be pushed, given the number of values and their type; what it holds
-        does not matter.
-
-    Raises
-    ------
-    TrainingError
-        A gradient is not finite and the job stops on divergence; the model raised.
+    Parameters and errors are those of :class:`Computation`.
     """
-    space, settings = runtime.key_space, runtime.settings
-    chosen = [split for split in active.splits if split in set(only)] if only else list(active.splits)
-    results: list[SplitResult] = []
-    maxima = np.empty(0, np.float32)
-    sums: SplitSum | PlainSplitSum | None = None
-    if settings.reproducible and clock < 0:
-        maxima = np.zeros(space.num_blocks, np.float32)
-    elif settings.reproducible:
-        out = empty(active.size, runtime.grid.dtype)
-        sums = SplitSum(runtime.grid, parameters.exponents, 0, space.num_keys, active.keys, out, active.blocks)
-    else:
-        sums = PlainSplitSum(empty(active.size, np.dtype(np.float32)))
-    for split in chosen:
-        result, gradient = _split_gradient(runtime, active, parameters, clock, split)
-        results.append(result)
-        where = active.positions[split]
-        if isinstance(sums, SplitSum):
-            sums.add(split, gradient, where, active.split_blocks[split])
-        elif sums is not None:
-            sums.add(split, gradient, where)
-        else:
-            found = active.split_blocks[split].maxima(gradient)
-            check_finite(found, 0, space.block_keys, split)
-            np.maximum(maxima, found, out=maxima)
-    raw: tuple[tuple[int, int, np.ndarray], ...] = ()
-    if isinstance(sums, SplitSum):
-        maxima, raw = sums.maxima, tuple(sums.raw)
-    total = np.empty(0, runtime.grid.dtype) if sums is None else sums.sum
-    samples = sum(result.samples for result in results)
-    return ClockWork(clock, tuple(chosen), samples, tuple(results), active, total, maxima, raw, sums is None)
+    return Computation(runtime, active, parameters, clock, only, empty).finish()
 
 
 def _split_gradient(

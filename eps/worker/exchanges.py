@@ -98,7 +98,7 @@ class Exchanges:
         self._on_membership = on_membership
         self._timeout_s = timeout_s
         self._connections: dict[Address, Connection] = {}
-        self._known: set[tuple[Address, int, bytes]] = set()
+        self._known: set[tuple[int, bytes]] = set()
         self._stopped = False
 
     def run(
@@ -198,8 +198,8 @@ class Exchanges:
         self, server: MemberId, address: Address, group: list[PushPart | PullPart], under_way: Replies[_Sent]
     ) -> bool:
         """Send one message; return False where the server cannot be reached now."""
-        pushes = [self._attach(p, address) for p in group if isinstance(p, PushPart)]
-        pulls = [self._attach(p, address) for p in group if isinstance(p, PullPart)]
+        pushes = [self._attach(p) for p in group if isinstance(p, PushPart)]
+        pulls = [self._attach(p) for p in group if isinstance(p, PullPart)]
         sent = _Sent(server, tuple(pushes), tuple(pulls))
         try:
             under_way.request(sent, self._connection(address), build_exchange(pushes, pulls, self._lean))
@@ -208,11 +208,11 @@ class Exchanges:
             return False
         return True
 
-    def _attach(self, part: PartT, address: Address) -> PartT:
-        """Add the keys where this server has not seen the set from us."""
+    def _attach(self, part: PartT) -> PartT:
+        """Add the keys where nobody has registered the set yet; a registration moves with its partition."""
         if not part.keyset:
             return part
-        name = (address, part.partition, part.keyset)
+        name = part.partition, part.keyset
         if name in self._known:
             return replace(part, keys=None)
         self._known.add(name)
@@ -224,7 +224,6 @@ class Exchanges:
             if found is not None:
                 found.close()
             found = self._connections[address] = self._van.connect(address, timeout_s=5.0)
-            self._known = {name for name in self._known if name[0] != address}
         return found
 
     def _take(
@@ -265,7 +264,7 @@ class Exchanges:
         if refusal.HasField("membership"):
             self._on_membership(membership_from_pb(refusal.membership))
         if refusal.unknown_keyset:
-            self._known = {n for n in self._known if n[1:] != (part.partition, part.keyset)}
+            self._known.discard((part.partition, part.keyset))
         return refusal.unknown_keyset
 
     def keep(self, addresses: Iterable[Address]) -> None:
@@ -273,7 +272,6 @@ class Exchanges:
         wanted = set(addresses)
         for address in [a for a in self._connections if a not in wanted]:
             self._connections.pop(address).close()
-        self._known = {name for name in self._known if name[0] in wanted}
 
     def connect(self, membership: Membership) -> None:
         """Connect to every server, so that the first exchange need not; who does not answer is tried again there."""

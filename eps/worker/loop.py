@@ -21,7 +21,7 @@ from eps.errors import DeadlineError, ProtocolError
 from eps.rpc.exchange import PullAnswer, PullPart, PushAnswer, PushPart
 from eps.runtime import Runtime
 from eps.van.api import Van
-from eps.worker.compute import ActiveSet, Parameters, compute, measure, pull_part
+from eps.worker.compute import ActiveSet, Computation, Parameters, compute, measure, pull_part
 from eps.worker.datasets import Datasets
 from eps.worker.exchanges import Exchanges
 
@@ -67,8 +67,8 @@ class TrainingLoop:
         self._releases: list[int] = []
         #: No exchange is under way.
         self._idle = True
-        #: Parameters of the next clock, where the last exchange brought them.
-        self._ahead: tuple[int, ActiveSet, Parameters] | None = None
+        #: Parameters of the next clock, where the last exchange brought them, and what was computed with the first.
+        self._ahead: tuple[Parameters, Computation] | None = None
 
     # ---- the session's thread
 
@@ -153,11 +153,11 @@ class TrainingLoop:
             if work is None:
                 break
             active = self._activate(work)
-            parameters = self._parameters(work, active)
+            parameters, begun = self._parameters(work, active)
             if work.clock >= self._runtime.settings.iterations:
                 self._finish(work, measure(self._runtime, active, parameters))
             else:
-                self._train(work, active, parameters)
+                self._train(work, active, parameters, begun)
 
     def _connect(self) -> None:
         """Connect to the servers as soon as they are known; the clocks before the first one may still run."""
@@ -204,26 +204,31 @@ class TrainingLoop:
             logger.info("W[%s] clock %d: %s", self.state.name, work.clock, self._datasets.describe())
         return self._active
 
-    def _parameters(self, work: Work, active: ActiveSet) -> Parameters:
-        """Return the parameters of the clock: those that came with the last exchange, or pulled now."""
+    def _parameters(self, work: Work, active: ActiveSet) -> tuple[Parameters, Computation]:
+        """Return the parameters of the clock, and what was begun with those that came with the last exchange."""
         ahead, self._ahead = self._ahead, None
-        if ahead is not None and ahead[0] == work.clock and ahead[1] is active:
-            return ahead[2]
+        if ahead is not None and ahead[1].clock == work.clock and ahead[1].active is active:
+            return ahead
         parameters = self._empty_parameters(active)
-        self._exchange([], self._pulls(active, work.min_clock), active, parameters, work.clock, work.clock)
-        return parameters
+        begun = self._begin(active, parameters, work.clock)
+        self._exchange([], self._pulls(active, work.min_clock), active, parameters, work.clock, work.clock, begun=begun)
+        return parameters, begun
+
+    def _begin(self, active: ActiveSet, parameters: Parameters, clock: int) -> Computation:
+        return Computation(self._runtime, active, parameters, clock, empty=self._van.empty)
 
     def _empty_parameters(self, active: ActiveSet) -> Parameters:
         blocks = self._runtime.key_space.num_blocks if self._runtime.settings.reproducible else 0
-        return Parameters(np.empty(active.size, np.float32), np.empty(blocks, np.int16))
+        # Exponents that have not come yet are those of blocks that nothing was added to.
+        return Parameters(np.empty(active.size, np.float32), np.zeros(blocks, np.int16))
 
     def _pulls(self, active: ActiveSet, min_clock: int, have: Parameters | None = None) -> list[PullPart]:
         versions = have.versions if have is not None and self._runtime.lean.skip_unchanged else {}
         partitions = range(self._runtime.settings.num_partitions)
         return [pull_part(active, p, min_clock, versions.get(p, 0)) for p in partitions]
 
-    def _train(self, work: Work, active: ActiveSet, parameters: Parameters) -> None:
-        done = compute(self._runtime, active, parameters, work.clock, empty=self._van.empty)
+    def _train(self, work: Work, active: ActiveSet, parameters: Parameters, begun: Computation) -> None:
+        done = begun.finish()
         pushes = [done.push(p) for p in range(self._runtime.settings.num_partitions)]
         pulls: list[PullPart] = []
         following = self._following(work.clock, active)
@@ -237,9 +242,10 @@ class TrainingLoop:
             single = (compute(self._runtime, active, parameters, done.clock, only=(s,)) for s in done.splits)
             return [work.push(partition) for work in single if work.splits[0] not in have]
 
-        self._exchange(pushes, pulls, active, ahead, work.clock, work.clock + 1, rest, parameters)
-        if following is not None:
-            self._ahead = (following, active, ahead)
+        following_begun = None if following is None else self._begin(active, ahead, following)
+        self._exchange(pushes, pulls, active, ahead, work.clock, work.clock + 1, rest, parameters, following_begun)
+        if following_begun is not None:
+            self._ahead = ahead, following_begun
         with self._changed:
             self.state.done(work.clock)
 
@@ -261,12 +267,17 @@ class TrainingLoop:
         pull_clock: int,
         rest: Callable[[int, tuple[int, ...]], list[PushPart]] = lambda partition, have: [],
         have: Parameters | None = None,
+        begun: Computation | None = None,
     ) -> None:
         """Run an exchange; ``rest`` returns what to push where a partition had some of a push's splits already.
 
         What a server says is unchanged is taken from ``have``.  The parameters of a clock are never overwritten by the
         next ones: until the exchange is complete they may be needed to compute some of it again.
+
+        Splits whose parameters have come are computed (``begun``) while those of other partitions are on their way.
         """
+        arrived: set[int] = set()
+        settings = self._runtime.settings
 
         def route(part: PushPart | PullPart) -> Membership:
             with self._changed:
@@ -288,6 +299,11 @@ class TrainingLoop:
             if len(into.exponents):
                 first, stop = active.block_bounds[answer.partition], active.block_bounds[answer.partition + 1]
                 into.exponents[first:stop] = answer.exponents
+            arrived.add(answer.partition)
+            # Once all have come nothing is gained any more.
+            if begun is not None and begun.clock < settings.iterations and len(arrived) < settings.num_partitions:
+                for split in begun.ready(arrived):
+                    begun.add(split)
 
         self._exchanges.run(pushes, pulls, route, pushed, pulled)
 

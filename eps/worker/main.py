@@ -26,6 +26,7 @@ from eps.van.api import Message, ReplyTo
 from eps.van.memory import tune_malloc
 from eps.van.negotiated import NegotiatedVan
 from eps.van.peers import Peers
+from eps.van.traffic import TRAFFIC
 from eps.worker.datasets import Datasets
 from eps.worker.loop import TrainingLoop
 
@@ -134,6 +135,7 @@ class Worker:
 
     def _end(self, exit_code: int, reason: str) -> None:
         logger.info("W[%s] M ends: %s", self.name, reason)
+        logger.info("W[%s] %s", self.name, TRAFFIC)
         self._exit_code = exit_code
         self._ended.set()
         if self._loop is not None:

@@ -1,0 +1,59 @@
+"""How much this process has said and heard on the data plane.  L2.
+
+Messages are counted as what they are, header bytes and arrays, whatever their transport makes of them: the same job
+counts the same over TCP, where they are copied, and over shared memory, where they stay where they lie.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from eps.van.api import Message
+
+
+class Traffic:
+    """Counters of messages and their bytes.  Thread-safe; costs a fraction of a microsecond a message.
+
+    Attributes
+    ----------
+    messages_out, bytes_out, messages_in, bytes_in : int
+    """
+
+    __slots__ = ("_lock", "bytes_in", "bytes_out", "messages_in", "messages_out")
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.messages_out = self.bytes_out = self.messages_in = self.bytes_in = 0
+
+    def sent(self, message: Message) -> None:
+        """Count a request or a reply that leaves."""
+        size_bytes = _size_bytes(message)
+        with self._lock:
+            self.messages_out += 1
+            self.bytes_out += size_bytes
+
+    def received(self, message: Message) -> None:
+        """Count a request or a reply that came."""
+        size_bytes = _size_bytes(message)
+        with self._lock:
+            self.messages_in += 1
+            self.bytes_in += size_bytes
+
+    def __str__(self) -> str:
+        return (
+            f"data plane: {self.messages_out} messages of {self.bytes_out} bytes out, {self.messages_in} of "
+            f"{self.bytes_in} in; {time.process_time():.3f} s of processor time"
+        )
+
+
+def _size_bytes(message: Message) -> int:
+    # Message.size_bytes, without its generator: this is on the way of every small message.
+    size_bytes = len(message.header)
+    for array in message.arrays:
+        size_bytes += array.nbytes
+    return size_bytes
+
+
+#: Of this process.
+TRAFFIC = Traffic()
