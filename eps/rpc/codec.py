@@ -52,7 +52,7 @@ def _filler(cls: Any) -> _Writer:
 def _writer(name: str, hint: Any) -> _Writer:
     origin, args = get_origin(hint), get_args(hint)
     if dataclasses.is_dataclass(hint):
-        fill = _filler(hint)
+        fill = _filler(cast(Any, hint))
 
         def write_one(target: Any, item: Any) -> None:
             part = getattr(target, name)
@@ -70,7 +70,7 @@ def _writer(name: str, hint: Any) -> _Writer:
 
         return write_map
     if origin is tuple and dataclasses.is_dataclass(args[0]):
-        fill_each = _filler(args[0])
+        fill_each = _filler(cast(Any, args[0]))
 
         def write_rows(target: Any, item: Any) -> None:
             rows = getattr(target, name)
@@ -101,14 +101,14 @@ def _reader(cls: Any) -> _Reader:
 def _converter(hint: Any) -> _Reader:
     origin, args = get_origin(hint), get_args(hint)
     if dataclasses.is_dataclass(hint):
-        return _reader(hint)
+        return _reader(cast(Any, hint))
     if origin is tuple:
         inner = args[0]
         if get_origin(inner) is tuple:
             return lambda value: tuple([tuple(entry.names) for entry in value])
         if not dataclasses.is_dataclass(inner):
             return tuple
-        read_each = _reader(inner)
+        read_each = _reader(cast(Any, inner))
         return lambda value: tuple([read_each(entry) for entry in value])
     if origin is not None and issubclass(cast(type, origin), Mapping):
         read_entry = _reader(args[1])

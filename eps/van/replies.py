@@ -13,6 +13,8 @@ from eps.van.api import Connection, Message
 from eps.van.requester import SocketConnection
 
 TagT = TypeVar("TagT")
+_LOOK_S = 0.002
+_LOOK_SHARED_S = 0.02
 
 
 class Replies(Generic[TagT]):
@@ -71,7 +73,9 @@ class Replies(Generic[TagT]):
             return
         if len(connections) < len({id(c) for _, c in self._waiting.values()}):
             # Some come from other threads: look at those often.
-            timeout_s = min(timeout_s, 0.002)
+            timeout_s = min(timeout_s, _LOOK_S)
+        # Where other threads use a connection too, one of them may have read what this one waits for.
+        timeout_s = min(timeout_s, _LOOK_SHARED_S)
         buffered = [c for c in connections.values() if c.buffered]
         poller = select.poll()
         for descriptor in connections:
