@@ -27,6 +27,7 @@ from eps.runtime import DataShape, Runtime, settled
 from eps.server.initial import INIT_FILE
 from eps.storage.jobdir import JobDir, cache_dir, create_job_dir
 from eps.supervisor.context import MASTER, ContainerContext
+from eps.supervisor.environment import PRELOAD
 from eps.supervisor.start import start_supervisor
 
 ENTRY_POINT = "benchmarks.warm_job:run_when_told"
@@ -59,7 +60,13 @@ class WarmJob:
         self.job_dir, lock = create_job_dir(name)
         os.mkfifo(self.job_dir.path / _GO_FIFO)
         with lock:
-            self._handle = start_supervisor(self.job_dir.path, tied=True, lock=lock, entry_points={MASTER: ENTRY_POINT})
+            self._handle = start_supervisor(
+                self.job_dir.path,
+                tied=True,
+                lock=lock,
+                entry_points={MASTER: ENTRY_POINT},
+                preload=(*PRELOAD, "benchmarks.warm_kernels"),
+            )
         self._go_fd = self._wait_until_warm()
         self._memory = _MemorySampler(self._handle.pid)
 
@@ -111,7 +118,7 @@ class WarmJob:
 
     @property
     def peak_memory_bytes(self) -> int:
-        """Largest sum of the private memory of the job's processes that was seen."""
+        """Largest sum of the memory of the job's processes that was seen."""
         return self._memory.peak_bytes
 
     def close(self) -> None:
@@ -141,7 +148,7 @@ def make_runtime(job_dir: JobDir, spec: JobSpec) -> Runtime:
 
 
 class _MemorySampler:
-    """Looks every :data:`SAMPLE_S` at the anonymous memory of a supervisor's children."""
+    """Looks every :data:`SAMPLE_S` at the memory of a supervisor's children; what they share is counted once."""
 
     def __init__(self, parent_pid: int) -> None:
         self._parent_pid = parent_pid
@@ -157,17 +164,17 @@ class _MemorySampler:
                 pids = children.read_text(encoding="ascii").split()
             except OSError:
                 return
-            self.peak_bytes = max(self.peak_bytes, sum(_anonymous_bytes(pid) for pid in pids))
+            self.peak_bytes = max(self.peak_bytes, sum(_memory_bytes(pid) for pid in pids))
 
     def stop(self) -> None:
         self._stopped.set()
         self._thread.join(5.0)
 
 
-def _anonymous_bytes(pid: str) -> int:
+def _memory_bytes(pid: str) -> int:
     try:
-        text = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
+        text = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii")
     except OSError:
         return 0
-    line = next((line for line in text.splitlines() if line.startswith("RssAnon:")), "RssAnon: 0 kB")
+    line = next((line for line in text.splitlines() if line.startswith("Pss:")), "Pss: 0 kB")
     return int(line.split()[1]) * 1024

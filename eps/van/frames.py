@@ -51,6 +51,8 @@ _MAX_BODY_BYTES = MAX_FRAME_BYTES - FRAME_HEADER.size
 _FIRST = 1
 _DTYPE_NUMBERS: dict[np.dtype[Any], int] = {dtype: number for number, dtype in enumerate(DTYPES)}
 _PADDING = bytes(ALIGNMENT_BYTES)
+# Up to here a copy is cheaper than a list of pieces.
+_JOIN_BYTES = 4 * 1024
 # Above it a copy is worth letting other threads run meanwhile, which NumPy does and a memoryview does not.
 _COPY_UNLOCKED_BYTES = 16 * 1024
 
@@ -162,6 +164,8 @@ def whole(message: Message, request_id: int, kind: Kind, lend: Lend | None = Non
     """Return ``message`` as one frame of any length, in pieces that are sent as they lie: for sockets."""
     head, payload, payload_bytes = layout(message, lend)
     prefix = FRAME_HEADER.pack(MAGIC, VERSION, kind, _FIRST, request_id, len(head) + payload_bytes, 0)
+    if payload_bytes <= _JOIN_BYTES:
+        return [b"".join((prefix, head, *payload))]
     return [prefix + head, *payload]
 
 
@@ -232,26 +236,24 @@ class Head(NamedTuple):
     stop: int
 
 
-def head_bytes(frame: bytes | bytearray, limits: Limits, start: int = 0) -> int:
-    """Return how long the head of a message is, from the first :data:`HEAD_START` bytes of its frame at ``start``.
+def described_lengths(frame: bytes | bytearray, limits: Limits, start: int = 0) -> tuple[int, int]:
+    """Return the bytes of the header and those of the arrays' descriptions, from the message's frame at ``start``.
 
     Raises
     ------
     FrameError
-        It breaks a limit.
+        They break a limit.
     """
     header_bytes, num_arrays, _ = _DESCRIPTION.unpack_from(frame, start + FRAME_HEADER.size)
     if header_bytes > limits.max_header_bytes:
         raise FrameError(f"a header of {header_bytes} bytes, but {limits.max_header_bytes} is the limit")
     if num_arrays > limits.max_arrays:
         raise FrameError(f"{num_arrays} arrays, but {limits.max_arrays} is the limit")
-    return int(HEAD_START + num_arrays * _ARRAY.size + header_bytes)
+    return header_bytes, num_arrays * ARRAY_DESCRIPTION_BYTES
 
 
-def parse_head(
-    frame: bytes | bytearray, limits: Limits, lending: bool = False, start: int = 0, stop: int | None = None
-) -> Head:
-    """Return the head of a message from its frame in ``[start, stop)``; nothing was reserved for the payload yet.
+def parse_description(description: bytes, lending: bool) -> tuple[list[Described], int]:
+    """Return the arrays that a description (without the frame's header) announces, and the bytes of the payload.
 
     Parameters
     ----------
@@ -261,20 +263,14 @@ def parse_head(
     Raises
     ------
     FrameError
-        It is not a head, or breaks a limit.
+        It makes no sense; nothing was reserved for the payload yet.
     """
-    come = (len(frame) if stop is None else stop) - start
-    if come < HEAD_START:
-        raise FrameError(f"a first frame of {come} bytes has no description")
-    needed = head_bytes(frame, limits, start)
-    header_bytes, num_arrays, payload_bytes = _DESCRIPTION.unpack_from(frame, start + FRAME_HEADER.size)
-    if needed > come:
-        raise FrameError(f"description and header need {needed} bytes, but the frame has {come}")
+    _, num_arrays, payload_bytes = _DESCRIPTION.unpack_from(description)
     arrays: list[Described] = []
     end = 0
-    at = start + HEAD_START
+    at = _DESCRIPTION.size
     for _ in range(num_arrays):
-        number, ndim, place, zero, *lengths = _ARRAY.unpack_from(frame, at)
+        number, ndim, place, zero, *lengths = _ARRAY.unpack_from(description, at)
         if number >= len(DTYPES) or ndim > MAX_DIMS or place > lending or zero or any(lengths[ndim:]):
             raise FrameError(_wrong_array(number, ndim, place))
         dtype, shape = DTYPES[number], tuple(lengths[:ndim])
@@ -288,7 +284,26 @@ def parse_head(
         at += ARRAY_DESCRIPTION_BYTES
     if payload_bytes != end:
         raise FrameError(f"a payload of {payload_bytes} bytes, but its arrays need {end}")
-    return Head(bytes(frame[at : at + header_bytes]), arrays, payload_bytes, needed)
+    return arrays, payload_bytes
+
+
+def parse_head(frame: bytes, limits: Limits) -> Head:
+    """Return the head of a message from its first frame; nothing was reserved for the payload yet.
+
+    Raises
+    ------
+    FrameError
+        It is not a head, or breaks a limit.
+    """
+    if len(frame) < HEAD_START:
+        raise FrameError(f"a first frame of {len(frame)} bytes has no description")
+    header_bytes, described_bytes = described_lengths(frame, limits)
+    header_start = HEAD_START + described_bytes
+    stop = header_start + header_bytes
+    if stop > len(frame):
+        raise FrameError(f"description and header need {stop} bytes, but the frame has {len(frame)}")
+    arrays, payload_bytes = parse_description(frame[FRAME_HEADER.size : header_start], lending=False)
+    return Head(frame[header_start:stop], arrays, payload_bytes, stop)
 
 
 class _Partial:

@@ -27,9 +27,9 @@ from eps.van.frames import (
     Kind,
     Received,
     control,
-    head_bytes,
+    described_lengths,
+    parse_description,
     parse_frame_header,
-    parse_head,
 )
 from eps.van.wires import STALL_S, Buffer, Wire, advanced
 
@@ -39,6 +39,8 @@ _MOST_CONTROL_BYTES = 32 * 1024
 #: Payloads up to this size share memory, of this size: whoever keeps such an array keeps a slab.
 _SMALL_BYTES = 4 * 1024
 _SLAB_BYTES = 64 * 1024
+#: Descriptions that a connection remembers.
+_MOST_DESCRIPTIONS = 256
 _MOST_SEGMENTS = 4096
 _SEGMENT = struct.Struct("<QQ")
 _NUMBER = struct.Struct("<Q")
@@ -87,6 +89,7 @@ class StreamReader:
         self._view = memoryview(self._buffer)
         self._start = self._stop = 0
         self._slab, self._slab_used = aligned_empty(0), 0
+        self._descriptions: dict[bytes, tuple[list[Described], int]] = {}
 
     @property
     def buffered(self) -> bool:
@@ -145,16 +148,27 @@ class StreamReader:
     def _message(self, body_bytes: int) -> Message:
         if body_bytes > self._limits.max_message_bytes:
             raise FrameError(f"a message of {body_bytes} bytes, but {self._limits.max_message_bytes} is the limit")
-        self._fill(HEAD_START)
-        needed = head_bytes(self._buffer, self._limits, self._start)
+        if self._stop - self._start < HEAD_START:
+            self._fill(HEAD_START)
+        header_bytes, described_bytes = described_lengths(self._buffer, self._limits, self._start)
+        header_start = HEAD_START + described_bytes
+        needed = header_start + header_bytes
         if self._stop - self._start < needed:
             self._fill(needed)
-        header, arrays, payload_bytes, _ = parse_head(
-            self._buffer, self._limits, self._lending, self._start, self._stop
-        )
+        start = self._start
+        # The same few descriptions come again and again: they are read once.
+        description = bytes(self._view[start + FRAME_HEADER.size : start + header_start])
+        found = self._descriptions.get(description)
+        if found is None:
+            found = parse_description(description, self._lending)
+            if len(self._descriptions) >= _MOST_DESCRIPTIONS:
+                self._descriptions.clear()
+            self._descriptions[description] = found
+        arrays, payload_bytes = found
         if needed - FRAME_HEADER.size + payload_bytes != body_bytes:
             raise FrameError(f"a body of {body_bytes} bytes is announced, but the message has others")
-        self._start += needed
+        header = bytes(self._view[start + header_start : start + needed])
+        self._start = start + needed
         payload, base = self._payload(payload_bytes)
         return Message(header, tuple([self._array(array, payload, base) for array in arrays]))
 

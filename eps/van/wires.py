@@ -172,10 +172,13 @@ class PlainWire:
             raise TimeoutError(f"the peer took nothing for {STALL_S} s") from None
 
     def _send(self, pieces: Sequence[Buffer], descriptors: Sequence[int], flags: int) -> int:
-        ancillary = []
+        flags |= socket.MSG_NOSIGNAL
         if descriptors:
-            ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))]
-        return self._sock.sendmsg(pieces[:_MOST_PIECES], ancillary, flags | socket.MSG_NOSIGNAL)
+            rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))
+            return self._sock.sendmsg(pieces, [rights], flags)
+        if len(pieces) == 1:
+            return self._sock.send(pieces[0], flags)
+        return self._sock.sendmsg(pieces[:_MOST_PIECES], (), flags)
 
     def hung_up(self) -> bool:
         """Return True if the peer has gone."""

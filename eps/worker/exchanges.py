@@ -98,6 +98,8 @@ class Exchanges:
         self._on_membership = on_membership
         self._timeout_s = timeout_s
         self._connections: dict[Address, Connection] = {}
+        #: Made for a plan that is under way; taken, or closed, when its membership holds.
+        self._prepared: dict[Address, Connection] = {}
         self._known: set[tuple[int, bytes]] = set()
         self._stopped = False
 
@@ -223,8 +225,23 @@ class Exchanges:
         if found is None or found.closed:
             if found is not None:
                 found.close()
-            found = self._connections[address] = self._van.connect(address, timeout_s=5.0)
+            prepared = self._prepared.pop(address, None)
+            if prepared is not None and prepared.closed:
+                prepared.close()
+                prepared = None
+            found = self._connections[address] = prepared or self._van.connect(address, timeout_s=5.0)
         return found
+
+    def prepare(self, addresses: Iterable[Address]) -> None:
+        """Connect to servers that a plan adds, before anybody waits for them; may be called from any thread."""
+        for address in addresses:
+            if address in self._prepared or address in self._connections:
+                continue
+            try:
+                self._prepared[address] = self._van.connect(address, timeout_s=5.0)
+            except EpsError as error:
+                # Tried again when it is needed.
+                logger.info("%s is not reachable yet: %s", address, error)
 
     def _take(
         self,
@@ -272,6 +289,8 @@ class Exchanges:
         wanted = set(addresses)
         for address in [a for a in self._connections if a not in wanted]:
             self._connections.pop(address).close()
+        for address in [a for a in list(self._prepared) if a not in wanted]:
+            self._prepared.pop(address).close()
 
     def connect(self, membership: Membership) -> None:
         """Connect to every server, so that the first exchange need not; who does not answer is tried again there."""
@@ -287,7 +306,7 @@ class Exchanges:
 
     def close(self) -> None:
         """Close the connections."""
-        for connection in self._connections.values():
+        for connection in [*self._connections.values(), *self._prepared.values()]:
             try:
                 connection.close()
             except EpsError as error:

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from eps.core import messages as m
 from eps.core.membership import Membership
-from eps.core.types import MemberId
+from eps.core.types import MemberId, Role
 from eps.core.worker_state import Work, WorkerState
 from eps.errors import DeadlineError, ProtocolError
 from eps.rpc.exchange import PullAnswer, PullPart, PushAnswer, PushPart
@@ -79,6 +79,10 @@ class TrainingLoop:
             self._commit_clocks[plan_id] = membership.from_clock
             self._changed.notify_all()
         return acked
+
+    def on_lists(self, added: Sequence[m.Newcomer]) -> None:
+        """Connect to the servers that a plan is about to add, so that no iteration waits for it."""
+        self._exchanges.prepare(entry.address for entry in added if entry.name.startswith(Role.SERVER.value))
 
     def _on_refused(self, membership: Membership) -> None:
         """A server refused a part with the membership that it holds."""

@@ -111,7 +111,8 @@ class Worker:
                 for split in self._loop.needed():
                     self._datasets.activate(split)
                 self._session.report(acked)
-            case m.UpdateLists(plan_id, _):
+            case m.UpdateLists(plan_id, added):
+                self._loop.on_lists(added)
                 self._session.report(m.ListsUpdated(self.name, plan_id))
             case m.SendSplits(plan_id, transfers):
                 for target in transfers:
