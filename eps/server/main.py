@@ -18,7 +18,7 @@ from eps.rpc.session import MemberSession
 from eps.runtime import Runtime
 from eps.server.shell import ServerShell
 from eps.van.api import Message, ReplyTo
-from eps.van.memory import tune_malloc
+from eps.van.memory import raise_descriptor_limit, tune_malloc
 from eps.van.negotiated import NegotiatedVan
 from eps.van.traffic import TRAFFIC
 
@@ -96,4 +96,5 @@ def run(context: ContainerContext) -> int:
     """Entry point of a server's container."""
     set_up_logging()
     tune_malloc()
+    raise_descriptor_limit()
     return Server(context).run()

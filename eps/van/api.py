@@ -143,7 +143,8 @@ class Connection(Protocol):
         Raises
         ------
         DeadlineError
-            No reply within ``timeout_s`` seconds.
+            No reply within ``timeout_s`` seconds.  A peer that stops in the middle of its reply is given a while
+            longer, and its connection is lost then.
         EpsError
             What :meth:`request` raises, or its future.
         """

@@ -220,7 +220,8 @@ class GrpcListener:
         self._server = grpc.server(
             pool,
             interceptors=[rpc.ServicerErrors(), TokenInterceptor(security)],
-            options=(*rpc.CHANNEL_OPTIONS, ("grpc.max_receive_message_length", _MOST_MESSAGE_BYTES)),
+            # Of an option that is given twice, gRPC takes the first.
+            options=(("grpc.max_receive_message_length", _MOST_MESSAGE_BYTES), *rpc.CHANNEL_OPTIONS),
             maximum_concurrent_rpcs=max_connections,
         )
         self._server.add_generic_rpc_handlers((_Methods(handler, security, limits, meet),))

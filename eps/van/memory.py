@@ -1,8 +1,9 @@
-"""Tuning of the C library's allocator for large buffers that come and go.  L2."""
+"""Tuning of a process that uses a van: the C library's allocator, and the number of descriptors.  L2."""
 
 from __future__ import annotations
 
 import ctypes
+import resource
 
 _M_TRIM_THRESHOLD = -1
 _M_TOP_PAD = -2
@@ -34,3 +35,10 @@ def tune_malloc() -> bool:
         (_M_TOP_PAD, 64 << 20),
     )
     return all([mallopt(option, value) == 1 for option, value in settings])
+
+
+def raise_descriptor_limit() -> None:
+    """Allow this process as many descriptors as it may have: each segment of shared memory holds one or two."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

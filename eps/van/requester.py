@@ -13,6 +13,7 @@ import threading
 import time
 from collections import deque
 from concurrent.futures import Future
+from contextlib import suppress
 
 import numpy as np
 
@@ -254,6 +255,10 @@ class SocketConnection:
 
     def close(self) -> None:
         """Fail what is outstanding and give everything back."""
+        if self._lender is not None and self._returned and not self.closed:
+            # What was lent on a connection that ends is lost for the peer; this is not any more.
+            with suppress(EpsError), self._sending:
+                self._writer.send(self._lender.parts_before((), self._returned), 0)
         self._pending.fail_all(f"the connection to {self._peer} was closed")
         self._wire.shut_down()
         with self._changed:

@@ -19,7 +19,7 @@ from eps.errors import FrameError, PeerUnavailableError
 Buffer = bytes | memoryview
 
 #: A peer that sends nothing in the middle of a message, or takes nothing, for this long is lost.
-STALL_S = 60
+STALL_S = 20
 #: Unused descriptors that a peer may have sent.
 _MOST_DESCRIPTORS = 256
 _DESCRIPTOR_BYTES = array.array("i").itemsize

@@ -23,7 +23,7 @@ from eps.rpc.security import Security
 from eps.rpc.session import MemberSession
 from eps.runtime import Runtime
 from eps.van.api import Message, ReplyTo
-from eps.van.memory import tune_malloc
+from eps.van.memory import raise_descriptor_limit, tune_malloc
 from eps.van.negotiated import NegotiatedVan
 from eps.van.peers import Peers
 from eps.van.traffic import TRAFFIC
@@ -206,4 +206,5 @@ def run(context: ContainerContext) -> int:
     """Entry point of a worker's container."""
     set_up_logging()
     tune_malloc()
+    raise_descriptor_limit()
     return Worker(context).run()

@@ -7,56 +7,34 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from queue import SimpleQueue
 
 import grpc
 import numpy as np
 import pytest
 
 from eps.core.types import Address
-from eps.errors import DeadlineError, PeerUnavailableError, ProtocolError
+from eps.errors import AuthenticationError, DeadlineError, PeerUnavailableError, ProtocolError
 from eps.rpc import call as rpc
+from eps.rpc.security import NO_SECURITY, Security
 from eps.van.api import MAX_FRAME_BYTES, MIB, Limits, Message, ReplyTo
 from eps.van.frames import Decoder, Kind, check_message, encode
-from eps.van.grpc_van import METHOD, GrpcListener, GrpcVan
+from eps.van.grpc_van import GrpcListener, GrpcVan
 from eps.van.memory import tune_malloc
 from eps.van.outbox import Outbox
-
-DEADLINE_S = 20.0
-
-
-def echo(message: Message, reply: ReplyTo) -> None:
-    reply.send(message)
+from tests.van.raw_peers import DEADLINE_S, OTHER_TOKEN, TOKEN, RawStream, dial, echo
 
 
 @pytest.fixture
 def listener() -> Iterator[GrpcListener]:
-    listener = GrpcVan().listen(echo)
+    listener = GrpcVan(TOKEN).listen(echo)
     yield listener
     listener.close()
 
 
-def assert_works(listener: GrpcListener, token: str | None = None) -> None:
-    connection = GrpcVan(token).connect(listener.address, DEADLINE_S)
+def assert_works(listener: GrpcListener, security: Security = TOKEN) -> None:
+    connection = GrpcVan(security).connect(listener.address, DEADLINE_S)
     assert connection.request(Message(b"hello")).result(DEADLINE_S).header == b"hello"
     connection.close()
-
-
-class RawStream:
-    """A peer that speaks to the listener's method without our frames."""
-
-    def __init__(self, address: Address) -> None:
-        self._channel = rpc.channel(address)
-        self._frames: SimpleQueue[bytes | None] = SimpleQueue()
-        self.call = self._channel.stream_stream(METHOD)(iter(self._frames.get, None), timeout=DEADLINE_S)
-        assert Decoder(Limits()).feed(next(self.call)).kind is Kind.HELLO
-
-    def send(self, frame: bytes) -> None:
-        self._frames.put(frame)
-
-    def close(self) -> None:
-        self._frames.put(None)
-        self._channel.close()
 
 
 GOOD = next(iter(encode(Message(b"good"), 1, Kind.REQUEST)))
@@ -76,8 +54,8 @@ GOOD = next(iter(encode(Message(b"good"), 1, Kind.REQUEST)))
     ids=["empty", "garbage", "truncated", "too long a body", "oversized", "a reply", "noise"],
 )
 def test_what_is_not_a_frame_ends_its_own_connection_only(listener: GrpcListener, bad: bytes) -> None:
-    other = GrpcVan().connect(listener.address, DEADLINE_S)
-    raw = RawStream(listener.address)
+    other = GrpcVan(TOKEN).connect(listener.address, DEADLINE_S)
+    raw = RawStream(listener.address).shake_hands()
     raw.send(GOOD)
     received = Decoder(Limits()).feed(next(raw.call))
     assert received is not None and received.message.header == b"good"
@@ -93,8 +71,8 @@ def test_what_is_not_a_frame_ends_its_own_connection_only(listener: GrpcListener
 
 
 def test_an_announcement_above_the_limit_ends_the_connection_before_memory_is_reserved() -> None:
-    listener = GrpcVan(limits=Limits(max_message_bytes=MIB)).listen(echo)
-    connection = GrpcVan().connect(listener.address, DEADLINE_S)
+    listener = GrpcVan(TOKEN, Limits(max_message_bytes=MIB)).listen(echo)
+    connection = GrpcVan(TOKEN).connect(listener.address, DEADLINE_S)
     future = connection.request(Message(b"", (np.zeros(8 * MIB, np.uint8),)))
     with pytest.raises(PeerUnavailableError, match="the limit"):
         future.result(DEADLINE_S)
@@ -104,10 +82,9 @@ def test_an_announcement_above_the_limit_ends_the_connection_before_memory_is_re
 
 
 def test_bytes_that_are_not_even_http_harm_nobody(listener: GrpcListener) -> None:
-    other = GrpcVan().connect(listener.address, DEADLINE_S)
-    address = (listener.address.host, listener.address.port)
+    other = GrpcVan(TOKEN).connect(listener.address, DEADLINE_S)
     for noise in (b"", b"GET / HTTP/1.1\r\n\r\n", np.random.default_rng(2).bytes(100_000), b"PRI * HTTP/2.0\r\n\r\nSM"):
-        with socket.create_connection(address, DEADLINE_S) as raw:
+        with dial(listener.address) as raw:
             try:
                 raw.sendall(noise)
             except OSError:
@@ -118,24 +95,31 @@ def test_bytes_that_are_not_even_http_harm_nobody(listener: GrpcListener) -> Non
 
 
 def test_another_method_is_refused(listener: GrpcListener) -> None:
-    with rpc.channel(listener.address) as channel, pytest.raises(ProtocolError, match="UNIMPLEMENTED"):
+    with rpc.channel(listener.address, TOKEN) as channel, pytest.raises(ProtocolError, match="UNIMPLEMENTED"):
         rpc.call(channel.unary_unary("/eps.van/Other"), b"", DEADLINE_S, what="another method")
 
 
-@pytest.mark.parametrize("token", [None, "wrong", ""])
-def test_a_listener_with_a_token_refuses_who_has_not_got_it(token: str | None) -> None:
-    listener = GrpcVan("right").listen(echo)
-    with pytest.raises(ProtocolError, match="token"):
-        GrpcVan(token).connect(listener.address, DEADLINE_S)
-    assert_works(listener, "right")
-    listener.close()
+@pytest.mark.parametrize("security", [NO_SECURITY, OTHER_TOKEN], ids=["none", "another"])
+def test_a_listener_with_a_token_refuses_who_has_not_got_it(listener: GrpcListener, security: Security) -> None:
+    with pytest.raises(AuthenticationError, match="token"):
+        GrpcVan(security).connect(listener.address, DEADLINE_S)
+    assert_works(listener)
+
+
+def test_a_listener_without_the_token_is_refused_by_who_has_it() -> None:
+    for security in (NO_SECURITY, OTHER_TOKEN):
+        listener = GrpcVan(security).listen(echo)
+        with pytest.raises(AuthenticationError, match="token"):
+            GrpcVan(TOKEN).connect(listener.address, DEADLINE_S)
+        assert_works(listener, security)
+        listener.close()
 
 
 def test_a_connection_above_the_limit_is_refused_and_those_before_go_on() -> None:
-    listener = GrpcVan(max_connections=2).listen(echo)
-    held = [GrpcVan().connect(listener.address, DEADLINE_S) for _ in range(2)]
+    listener = GrpcVan(TOKEN, max_connections=2).listen(echo)
+    held = [GrpcVan(TOKEN).connect(listener.address, DEADLINE_S) for _ in range(2)]
     with pytest.raises(Exception, match="RESOURCE_EXHAUSTED"):
-        GrpcVan().connect(listener.address, DEADLINE_S)
+        GrpcVan(TOKEN).connect(listener.address, DEADLINE_S)
     assert [c.request(Message(b"x")).result(DEADLINE_S).header for c in held] == [b"x", b"x"]
     for connection in held:
         connection.close()
@@ -146,13 +130,14 @@ def test_a_port_that_takes_connections_and_says_nothing_is_unavailable() -> None
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = Address("127.0.0.1", silent.getsockname()[1])
         with pytest.raises(PeerUnavailableError, match=r"0\.2 s"):
-            GrpcVan().connect(address, 0.2)
+            GrpcVan(TOKEN).connect(address, 0.2)
 
 
 SERVING = """
 import sys
+from eps.rpc.security import JobToken, Security
 from eps.van.grpc_van import GrpcVan
-listener = GrpcVan().listen(lambda message, reply: None)
+listener = GrpcVan(Security(JobToken(b"the token of these tests"))).listen(lambda message, reply: None)
 print(listener.address.port, flush=True)
 sys.stdin.read()
 if sys.argv[1:] == ["raise"]:
@@ -163,7 +148,7 @@ if sys.argv[1:] == ["raise"]:
 def test_a_process_that_is_killed_fails_what_is_outstanding() -> None:
     with subprocess.Popen([sys.executable, "-c", SERVING], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
-        connection = GrpcVan().connect(Address("127.0.0.1", int(process.stdout.readline())), DEADLINE_S)
+        connection = GrpcVan(TOKEN).connect(Address("127.0.0.1", int(process.stdout.readline())), DEADLINE_S)
         future = connection.request(Message(b"never answered"))
         process.kill()
         with pytest.raises(PeerUnavailableError):
@@ -176,7 +161,7 @@ def test_a_process_ends_even_if_it_did_not_close_its_listener() -> None:
     command = [sys.executable, "-c", SERVING, "raise"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None and process.stdin is not None
-        connection = GrpcVan().connect(Address("127.0.0.1", int(process.stdout.readline())), DEADLINE_S)
+        connection = GrpcVan(TOKEN).connect(Address("127.0.0.1", int(process.stdout.readline())), DEADLINE_S)
         process.stdin.close()
         assert process.wait(DEADLINE_S) == 3
         connection.close()
@@ -189,11 +174,11 @@ def test_closing_the_listener_is_not_held_up_by_a_peer_that_reads_nothing() -> N
         entered.set()
         reply.send(Message(b"", (np.zeros(64 * MIB, np.uint8),)))
 
-    listener = GrpcVan().listen(flood)
-    raw = RawStream(listener.address)
+    listener = GrpcVan(TOKEN).listen(flood)
+    raw = RawStream(listener.address).shake_hands()
     raw.send(GOOD)
     assert entered.wait(DEADLINE_S)
-    other = GrpcVan().connect(listener.address, DEADLINE_S)
+    other = GrpcVan(TOKEN).connect(listener.address, DEADLINE_S)
     assert other.request(Message()).result(DEADLINE_S).arrays[0].nbytes == 64 * MIB
     other.close()
     listener.close()

@@ -1,0 +1,249 @@
+"""Peers of a van that do not use the van: they say whatever a test wants, and notice how it is taken."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from queue import SimpleQueue
+from typing import Any
+
+import grpc
+import numpy as np
+
+from eps.core.types import Address
+from eps.rpc import call as rpc
+from eps.rpc.security import JobToken, Security
+from eps.van.api import Connection, Limits, Message, ReplyTo
+from eps.van.frames import Decoder, Kind, whole
+from eps.van.grpc_van import GRPC, METHOD
+from eps.van.handshake import ANSWER_BYTES, CHALLENGE_BYTES, PROOF_BYTES, ConnectorHandshake, ListenerHandshake
+
+DEADLINE_S = 20.0
+TOKEN = Security(JobToken(b"the token of these tests"))
+OTHER_TOKEN = Security(JobToken(b"the token of another job"))
+
+
+def echo(message: Message, reply: ReplyTo) -> None:
+    reply.send(message)
+
+
+def frame_of(message: Message, request_id: int = 1, kind: Kind = Kind.REQUEST) -> bytes:
+    """Return a message as the one frame that it is on a socket."""
+    return b"".join(bytes(piece) for piece in whole(message, request_id, kind))
+
+
+HELLO = frame_of(Message(), 0, Kind.HELLO)
+
+
+def still_works(connection: Connection) -> None:
+    sent = Message(b"still here", (np.arange(5), np.zeros(20_000)))
+    received = connection.call(sent, DEADLINE_S)
+    assert received.header == sent.header
+    assert [a.tobytes() for a in received.arrays] == [a.tobytes() for a in sent.arrays]
+
+
+def eventually(condition: Callable[[], bool], what: str, within_s: float = DEADLINE_S) -> None:
+    """Wait for what another thread brings about and does not announce."""
+    deadline_s = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < deadline_s, f"not within {within_s} s: {what}"
+        threading.Event().wait(0.005)
+
+
+def descriptors() -> dict[str, str]:
+    """Return the open descriptors of this process and what they are."""
+    found = {}
+    for number in os.listdir("/proc/self/fd"):
+        try:
+            found[number] = os.readlink(f"/proc/self/fd/{number}")
+        except OSError:
+            # That of the listing itself, or one that was closed meanwhile.
+            continue
+    return found
+
+
+def shared_mappings() -> list[str]:
+    """Return the lines of this process's map that are segments of an arena, its own or a peer's."""
+    with open("/proc/self/maps", encoding="utf-8") as maps:
+        return [line for line in maps if "memfd:eps-" in line]
+
+
+@contextmanager
+def nothing_left(spare_descriptors: int = 0) -> Iterator[None]:
+    """Fail where the block leaves a thread or a descriptor behind."""
+    threads, number = set(threading.enumerate()), len(descriptors())
+    # A record that pytest keeps would keep an error, its frames, and what they hold.
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(logging.NOTSET)
+    eventually(
+        lambda: not [t for t in set(threading.enumerate()) - threads if t.is_alive()],
+        f"no thread is left but those from before, now {[t.name for t in set(threading.enumerate()) - threads]}",
+    )
+    eventually(lambda: len(descriptors()) <= number + spare_descriptors, "the descriptors are given back")
+
+
+def dial(address: Address) -> socket.socket:
+    """Return a socket that is connected to a listener."""
+    if not address.host.startswith("@"):
+        return socket.create_connection((address.host, address.port), DEADLINE_S)
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    sock.settimeout(DEADLINE_S)
+    sock.connect("\0" + address.host[1:])
+    return sock
+
+
+def receive(sock: socket.socket, size_bytes: int) -> bytes:
+    """Return the next bytes; fewer where the peer ends the connection."""
+    content = bytearray()
+    while len(content) < size_bytes:
+        try:
+            piece = sock.recv(size_bytes - len(content))
+        except ConnectionError:
+            break
+        if not piece:
+            break
+        content += piece
+    return bytes(content)
+
+
+def rest(sock: socket.socket) -> bytes:
+    """Return all that comes until the peer ends the connection, which it must do before the deadline."""
+    content = b""
+    while piece := receive(sock, 1 << 16):
+        content += piece
+    return content
+
+
+def send(sock: socket.socket, content: bytes) -> None:
+    """Send; a peer that has ended the connection already is what a test expects."""
+    try:
+        sock.sendall(content)
+    except ConnectionError:
+        return
+
+
+def end_sending(sock: socket.socket) -> None:
+    """Tell the peer that nothing more comes; what it sends can still be read."""
+    try:
+        sock.shutdown(socket.SHUT_WR)
+    except OSError:
+        return
+
+
+def shake_hands(sock: socket.socket, transport: str, security: Security = TOKEN) -> None:
+    """Do a connector's handshake."""
+    handshake = ConnectorHandshake(security.token, transport)
+    sock.sendall(handshake.challenge())
+    sock.sendall(handshake.proof(receive(sock, ANSWER_BYTES)))
+    assert receive(sock, len(HELLO)) == HELLO
+
+
+def proven(address: Address, transport: str, security: Security = TOKEN) -> socket.socket:
+    """Return a socket whose handshake is done."""
+    sock = dial(address)
+    shake_hands(sock, transport, security)
+    return sock
+
+
+def accept_handshake(sock: socket.socket, transport: str, security: Security = TOKEN, greets: bool = True) -> None:
+    """Do a listener's handshake."""
+    handshake = ListenerHandshake(security.token, transport)
+    sock.sendall(handshake.answer(receive(sock, CHALLENGE_BYTES)))
+    handshake.check(receive(sock, PROOF_BYTES))
+    if greets:
+        sock.sendall(HELLO)
+
+
+class RawListener:
+    """Takes one connection on a thread and lets ``play`` do what it wants with it."""
+
+    def __init__(self, play: Callable[[socket.socket], None], unix: bool = False) -> None:
+        self._play = play
+        if unix:
+            self._listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            # No name: the kernel chooses one.
+            self._listening.bind("")
+            self._listening.listen()
+            self.address = Address("@" + self._listening.getsockname()[1:].decode(), 0)
+        else:
+            self._listening = socket.create_server(("127.0.0.1", 0))
+            self.address = Address("127.0.0.1", self._listening.getsockname()[1])
+        self._listening.settimeout(DEADLINE_S)
+        self.failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            sock, _ = self._listening.accept()
+            with sock:
+                sock.settimeout(DEADLINE_S)
+                self._play(sock)
+        except BaseException as error:
+            self.failure = error
+
+    def __enter__(self) -> RawListener:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._thread.join(DEADLINE_S)
+        self._listening.close()
+        assert not self._thread.is_alive()
+        assert self.failure is None, self.failure
+
+
+class RawStream:
+    """A peer on a stream of the van over gRPC that sends what it likes as messages.
+
+    Parameters
+    ----------
+    channel : grpc.Channel, optional
+        To share; by default one of its own.
+    """
+
+    def __init__(self, address: Address, security: Security = TOKEN, channel: grpc.Channel | None = None) -> None:
+        self._own = None if channel is not None else rpc.channel(address, security)
+        used: Any = channel or self._own
+        self._messages: SimpleQueue[bytes | None] = SimpleQueue()
+        self.call = used.stream_stream(METHOD)(iter(self._messages.get, None), timeout=DEADLINE_S)
+
+    def send(self, message: bytes) -> None:
+        self._messages.put(message)
+
+    def receive(self) -> bytes:
+        return bytes(next(self.call))
+
+    def shake_hands(self, security: Security = TOKEN) -> RawStream:
+        handshake = ConnectorHandshake(security.token, GRPC)
+        self.send(handshake.challenge())
+        self.send(handshake.proof(self.receive()))
+        received = Decoder(Limits()).feed(self.receive())
+        assert received is not None and received.kind is Kind.HELLO
+        return self
+
+    def end_sending(self) -> None:
+        self._messages.put(None)
+
+    def outcome(self) -> tuple[int, grpc.RpcError | None]:
+        """Wait for the end; return how many messages came before it, and the status where it is an error."""
+        count = 0
+        try:
+            for _ in self.call:
+                count += 1
+        except grpc.RpcError as error:
+            return count, error
+        return count, None
+
+    def close(self) -> None:
+        self._messages.put(None)
+        self.call.cancel()
+        if self._own is not None:
+            self._own.close()

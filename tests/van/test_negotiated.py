@@ -1,0 +1,262 @@
+"""Which way two members take when they meet, and what becomes of those that do not belong together."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import pytest
+
+from eps.core.types import Address
+from eps.errors import AuthenticationError, ConfigError, EpsError, PeerUnavailableError, ProtocolError
+from eps.pb import data_pb2 as pb
+from eps.rpc.certificates import make_certificates
+from eps.rpc.security import NO_SECURITY, Security, TlsFiles
+from eps.van.api import Message, Van
+from eps.van.grpc_van import GrpcListener, GrpcVan
+from eps.van.negotiated import NegotiatedVan, host_id
+from eps.van.sockets import SocketVan
+from tests.van.raw_peers import DEADLINE_S, OTHER_TOKEN, TOKEN, echo, nothing_left, still_works
+
+SOCKET_WAYS = ["shm", "unix", "tcp"]
+#: What an error may take, on a busy machine.
+SOON_S = 8.0
+
+
+def way_taken(van: Van, address: Address) -> str:
+    connection = van.connect(address, DEADLINE_S)
+    try:
+        still_works(connection)
+        return connection.transport
+    finally:
+        connection.close()
+
+
+@pytest.fixture
+def member() -> Iterator[Address]:
+    listener = NegotiatedVan(TOKEN).listen(echo)
+    yield listener.address
+    listener.close()
+
+
+@contextmanager
+def front(*offers: tuple[str, str, int], host: str | None = None) -> Iterator[Address]:
+    """Yield the address of a member that takes streams, and says of itself what the test wants."""
+    meeting = pb.Meeting(host_id=host_id() if host is None else host)
+    for way, name, number in offers:
+        meeting.offers.add(transport=way, host=name, port=number)
+    listener: GrpcListener = GrpcVan(TOKEN).listen(echo, meet=lambda request: meeting.SerializeToString())
+    yield listener.address
+    listener.close()
+
+
+@contextmanager
+def silent_port() -> Iterator[int]:
+    """Yield a port that takes connections and says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        yield silent.getsockname()[1]
+
+
+def dead_port() -> int:
+    with silent_port() as number:
+        return number
+
+
+def test_members_of_one_host_meet_in_shared_memory(member: Address) -> None:
+    assert way_taken(NegotiatedVan(TOKEN), member) == "shm"
+
+
+@pytest.mark.parametrize("way", [*SOCKET_WAYS, "grpc"])
+def test_the_only_way_that_one_end_takes_is_taken(member: Address, way: str) -> None:
+    assert way_taken(NegotiatedVan(TOKEN, way), member) == way
+    listener = NegotiatedVan(TOKEN, way).listen(echo)
+    assert way_taken(NegotiatedVan(TOKEN), listener.address) == way
+    listener.close()
+
+
+@pytest.mark.parametrize(("ours", "theirs"), [("tcp", "unix"), ("shm", "tcp"), ("unix", "grpc")])
+def test_members_without_a_way_in_common_do_not_meet(ours: str, theirs: str) -> None:
+    listener = NegotiatedVan(TOKEN, theirs).listen(echo)
+    with pytest.raises(PeerUnavailableError, match="no way"):
+        NegotiatedVan(TOKEN, ours).connect(listener.address, DEADLINE_S)
+    listener.close()
+
+
+def test_a_way_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(ConfigError, match="pigeon"):
+        NegotiatedVan(TOKEN, "pigeon")
+
+
+def test_a_listener_restricted_to_sockets_answers_streams_with_a_clear_error() -> None:
+    listener = NegotiatedVan(TOKEN, "tcp").listen(echo)
+    connection = GrpcVan(TOKEN).connect(listener.address, DEADLINE_S)
+    with pytest.raises(ProtocolError, match="no data over gRPC"):
+        connection.call(Message(b"x"), DEADLINE_S)
+    connection.close()
+    listener.close()
+
+
+def test_where_the_names_lead_nowhere_tcp_is_taken() -> None:
+    tcp = SocketVan("tcp", TOKEN).listen(echo)
+    for name in ("@eps-nobody", "@", "@" + "x" * 200, "no-name", "@nul\0nul", ""):
+        with front(("shm", name, 0), ("unix", name, 0), ("tcp", "", tcp.address.port)) as address:
+            assert way_taken(NegotiatedVan(TOKEN), address) == "tcp", name
+    tcp.close()
+
+
+def test_where_no_socket_leads_anywhere_streams_are_taken() -> None:
+    for port in (dead_port(), 0, 70_000, 0xFFFF_FFFF):
+        with front(("shm", "@eps-nobody", 0), ("tcp", "", port)) as address:
+            assert way_taken(NegotiatedVan(TOKEN), address) == "grpc", port
+    for host in ("no such host", "x" * 100, "a..b", "\0", "127.0.0.1:80"):
+        with front(("tcp", host, 80)) as address:
+            assert way_taken(NegotiatedVan(TOKEN), address) == "grpc", host
+
+
+def test_a_socket_that_says_nothing_takes_only_a_share_of_the_time() -> None:
+    with silent_port() as number, front(("tcp", "", number)) as address:
+        connection = NegotiatedVan(TOKEN).connect(address, 3.0)
+        assert connection.transport == "grpc"
+        still_works(connection)
+        connection.close()
+
+
+def test_offers_that_nobody_knows_are_passed_over() -> None:
+    with front(*[(f"pigeon-{i}", "coop", i) for i in range(100)]) as address:
+        assert way_taken(NegotiatedVan(TOKEN), address) == "grpc"
+
+
+@pytest.mark.parametrize("host", ["", "another boot/another namespace"])
+def test_a_member_of_another_host_is_not_sought_on_unix_sockets(host: str) -> None:
+    listeners = {way: SocketVan(way, TOKEN).listen(echo) for way in SOCKET_WAYS}
+    offers = [(way, listeners[way].address.host, listeners[way].address.port) for way in SOCKET_WAYS]
+    with front(*offers, host=host) as address:
+        assert way_taken(NegotiatedVan(TOKEN), address) == "tcp"
+        with pytest.raises(PeerUnavailableError, match="no way"):
+            NegotiatedVan(TOKEN, "shm").connect(address, DEADLINE_S)
+    with front(*offers) as address:
+        assert way_taken(NegotiatedVan(TOKEN), address) == "shm"
+    for listener in listeners.values():
+        listener.close()
+
+
+def test_where_nobody_listens_it_is_said_at_once() -> None:
+    started_s = time.monotonic()
+    for way in ("auto", "grpc", "tcp"):
+        with pytest.raises(PeerUnavailableError):
+            NegotiatedVan(TOKEN, way).connect(Address("127.0.0.1", dead_port()), DEADLINE_S)
+    assert time.monotonic() - started_s < SOON_S
+
+
+@pytest.mark.parametrize("way", ["auto", *SOCKET_WAYS, "grpc"])
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [(TOKEN, OTHER_TOKEN), (TOKEN, NO_SECURITY), (NO_SECURITY, TOKEN)],
+    ids=["another token", "no token here", "no token there"],
+)
+def test_members_of_different_jobs_refuse_each_other(way: str, theirs: Security, ours: Security) -> None:
+    with nothing_left(spare_descriptors=6):
+        listener = NegotiatedVan(theirs).listen(echo)
+        with pytest.raises(AuthenticationError):
+            NegotiatedVan(ours, way).connect(listener.address, DEADLINE_S)
+        assert way_taken(NegotiatedVan(theirs), listener.address) == "shm"
+        listener.close()
+
+
+@pytest.mark.parametrize("way", SOCKET_WAYS)
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [(TOKEN, OTHER_TOKEN), (TOKEN, NO_SECURITY), (NO_SECURITY, TOKEN)],
+    ids=["another token", "no token here", "no token there"],
+)
+def test_sockets_of_different_jobs_refuse_each_other(way: str, theirs: Security, ours: Security) -> None:
+    with nothing_left():
+        listener = SocketVan(way, theirs).listen(echo)
+        with pytest.raises(AuthenticationError, match="token"):
+            SocketVan(way, ours).connect(listener.address, DEADLINE_S)
+        listener.close()
+
+
+# ---- TLS
+
+
+@pytest.fixture(scope="module")
+def tls(tmp_path_factory: pytest.TempPathFactory) -> Security:
+    directory = tmp_path_factory.mktemp("tls")
+    make_certificates(directory)
+    return Security(TOKEN.token, TlsFiles.within(directory))
+
+
+@pytest.fixture(scope="module")
+def tls_of_another_job(tmp_path_factory: pytest.TempPathFactory) -> Security:
+    directory = tmp_path_factory.mktemp("other")
+    make_certificates(directory)
+    return Security(TOKEN.token, TlsFiles.within(directory))
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A van and the way in which it is asked for."""
+
+    name: str
+
+    def van(self, security: Security) -> Van:
+        if self.name == "auto":
+            return NegotiatedVan(security)
+        return GrpcVan(security) if self.name == "grpc" else SocketVan(self.name, security)
+
+
+KINDS = [Kind("tcp"), Kind("unix"), Kind("grpc"), Kind("auto")]
+
+
+def test_under_tls_there_is_no_shared_memory(tls: Security) -> None:
+    for make in (lambda: NegotiatedVan(tls, "shm"), lambda: SocketVan("shm", tls)):
+        with pytest.raises(ConfigError, match=r"TLS|tls"):
+            make()
+    listener = NegotiatedVan(tls).listen(echo)
+    assert way_taken(NegotiatedVan(tls), listener.address) == "unix"
+    listener.close()
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+@pytest.mark.parametrize("plain_listens", [True, False], ids=["plain listener", "plain connector"])
+def test_who_speaks_tls_and_who_does_not_part_in_time(kind: Kind, plain_listens: bool, tls: Security) -> None:
+    theirs, ours = (TOKEN, tls) if plain_listens else (tls, TOKEN)
+    with nothing_left(spare_descriptors=6):
+        listener = kind.van(theirs).listen(echo)
+        started_s = time.monotonic()
+        with pytest.raises(EpsError) as caught:
+            kind.van(ours).connect(listener.address, DEADLINE_S)
+        assert time.monotonic() - started_s < SOON_S
+        assert isinstance(caught.value, PeerUnavailableError | AuthenticationError)
+        assert str(listener.address) in str(caught.value)
+        van = kind.van(theirs)
+        way_taken(van, listener.address)
+        listener.close()
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+def test_certificates_of_another_job_are_refused_in_time(
+    kind: Kind, tls: Security, tls_of_another_job: Security
+) -> None:
+    with nothing_left(spare_descriptors=6):
+        listener = kind.van(tls).listen(echo)
+        started_s = time.monotonic()
+        with pytest.raises(EpsError):
+            kind.van(tls_of_another_job).connect(listener.address, DEADLINE_S)
+        assert time.monotonic() - started_s < SOON_S
+        way_taken(kind.van(tls), listener.address)
+        listener.close()
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+def test_under_tls_the_token_is_asked_all_the_same(kind: Kind, tls: Security) -> None:
+    with nothing_left(spare_descriptors=6):
+        listener = kind.van(tls).listen(echo)
+        with pytest.raises(AuthenticationError):
+            kind.van(Security(OTHER_TOKEN.token, tls.tls)).connect(listener.address, DEADLINE_S)
+        way_taken(kind.van(tls), listener.address)
+        listener.close()
