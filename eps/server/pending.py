@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from eps.errors import ProtocolError
@@ -19,13 +19,24 @@ class PendingExchange:
     A part that is refused, or a sum that is not used, ends the wait of the others: what they wait for may be what the
     worker has to send first.  Parts without an answer are then to be sent again.
 
-    Called with the server's lock held.
+    Called with the server's lock held, but for :meth:`send`.
+
+    Parameters
+    ----------
+    on_complete : callable, optional
+        Sees to it that :meth:`send` is called; without it the answer is sent at once.
     """
 
     def __init__(
-        self, reply: ReplyTo, pushes: Sequence[PushPart], pulls: Sequence[PullPart], lean: Lean = PLAIN
+        self,
+        reply: ReplyTo,
+        pushes: Sequence[PushPart],
+        pulls: Sequence[PullPart],
+        lean: Lean = PLAIN,
+        on_complete: Callable[[PendingExchange], None] | None = None,
     ) -> None:
         self._reply = reply
+        self._on_complete = on_complete
         self._lean = lean
         self._pushes: dict[int, PushAnswer | None] = dict.fromkeys((part.partition for part in pushes), None)
         self._pulls: dict[int, PullAnswer | None] = dict.fromkeys((part.partition for part in pulls), None)
@@ -54,6 +65,13 @@ class PendingExchange:
         if self._answered or not self._taken_in or (self._missing and not self._hurried):
             return
         self._answered = True
+        if self._on_complete is None:
+            self.send()
+        else:
+            self._on_complete(self)
+
+    def send(self) -> None:
+        """Send the answer; outside the server's lock, because whoever gets it runs at once, and may be in the way."""
         again = pb.Refusal(retry=True)
         pushes = [a or PushAnswer(p, accepted=False, refusal=again) for p, a in self._pushes.items()]
         pulls = [a or PullAnswer(p, refusal=again) for p, a in self._pulls.items()]

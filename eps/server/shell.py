@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
@@ -60,6 +60,8 @@ class ServerShell:
         self._checksums: dict[tuple[int, int], str] = {}
         self._last_update: dict[int, UpdateData] = {}
         self._report = report
+        #: Exchanges whose answers wait for the lock's release.
+        self._complete: deque[PendingExchange] = deque()
         self._forwards = ThreadPoolExecutor(2, thread_name_prefix="forward")
         self._lock = threading.RLock()
 
@@ -121,7 +123,7 @@ class ServerShell:
 
     def _on_exchange(self, exchange: pb.Exchange, message: Message, reply: ReplyTo) -> None:
         pushes, pulls = x.parse_exchange(exchange, message.arrays, self._runtime.longest_partition)
-        pending = PendingExchange(reply, pushes, pulls, self._runtime.lean)
+        pending = PendingExchange(reply, pushes, pulls, self._runtime.lean, self._complete.append)
         parts: list[x.PushPart | x.PullPart] = [*pushes, *pulls]
         for part in parts:
             check_part(self._runtime, part)
@@ -148,6 +150,17 @@ class ServerShell:
                 else:
                     self._execute(self._state.step(s.PullArrived(wanted, pull.partition, pull.min_clock)))
             pending.taken_in()
+        self._send_complete()
+
+    def _send_complete(self) -> None:
+        """Send the answers that became complete; without the lock."""
+        while self._complete:
+            try:
+                exchange = self._complete.popleft()
+            except IndexError:
+                # Another thread was faster.
+                return
+            exchange.send()
 
     def _with_keys(self, part: PartT) -> PartT | None:
         """Return the part with its keys, or None where its key set is not known."""
@@ -223,6 +236,7 @@ class ServerShell:
     def _step(self, event: s.ServerEvent) -> None:
         with self._lock:
             self._execute(self._state.step(event))
+        self._send_complete()
 
     def _execute(self, commands: list[s.ServerCommand]) -> None:
         for command in commands:
@@ -319,6 +333,7 @@ class ServerShell:
             else:
                 request.exchange.settle(found)
             self._execute(self._state.step(s.ForwardAnswered(request)))
+        self._send_complete()
 
     def _stale(self) -> pb.Refusal:
         """Return the refusal of a part that was routed by an old membership, with the one in force."""

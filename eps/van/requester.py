@@ -168,9 +168,7 @@ class SocketConnection:
         pieces = whole(message, request_id, Kind.REQUEST, lend)
         if leases:
             self._lent[request_id] = leases
-        parts = lender.parts_before(segments, self._returned)
-        parts.append(Part(pieces))
-        self._writer.send(parts, size_bytes)
+        self._writer.send(lender.parts_of(pieces, segments, self._returned), size_bytes)
 
     def _give_back(self, request_id: int) -> None:
         leases = self._lent.pop(request_id, None)

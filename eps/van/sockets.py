@@ -393,4 +393,4 @@ class _Served:
             return lender.lend(array, leases, segments)
 
         pieces = whole(message, request_id, kind, lend)
-        self._writer.send([*lender.parts_before(segments, None), Part(pieces)], size_bytes)
+        self._writer.send(lender.parts_of(pieces, segments, None), size_bytes)

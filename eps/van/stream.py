@@ -490,6 +490,14 @@ class Lender:
             parts.append(Part([control(Kind.RELEASE, struct.pack(f"<{len(numbers)}Q", *numbers))]))
         return parts
 
+    def parts_of(self, pieces: list[Buffer], segments: Sequence[Segment], returned: deque[int] | None) -> list[Part]:
+        """Return a message with the transport's own frames before it, in as few parts as can be."""
+        before = self.parts_before(segments, returned)
+        if segments or not before:
+            return [*before, Part(pieces)]
+        first = b"".join([piece for part in before for piece in (*part.pieces,)] + [pieces[0]])
+        return [Part([first, *pieces[1:]])]
+
     def give_back(self, leases: Iterable[int]) -> None:
         """Take arrays back; numbers that were never lent are ignored."""
         dropped = []

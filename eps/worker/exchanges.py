@@ -110,6 +110,7 @@ class Exchanges:
         route: Callable[[PushPart | PullPart], Membership],
         on_push: Callable[[PushAnswer], list[PushPart]],
         on_pull: Callable[[PullAnswer], None],
+        on_sent: Callable[[], None] = lambda: None,
     ) -> None:
         """Send all parts to their owners and return when each is answered.
 
@@ -121,6 +122,8 @@ class Exchanges:
             Takes the answer to a push; returns the pushes to send in its place.
         on_pull : callable
             Takes the parameters of a partition.
+        on_sent : callable
+            Called once, when everything has been sent for the first time: what can be done while servers work.
 
         Raises
         ------
@@ -133,6 +136,7 @@ class Exchanges:
         again: list[PushPart | PullPart] = [*pushes, *pulls]
         started_s = retry_s = time.monotonic()
         trouble = _Trouble()
+        told = False
         while again or under_way:
             now_s = time.monotonic()
             if again and now_s >= retry_s:
@@ -140,6 +144,9 @@ class Exchanges:
                 if again:
                     retry_s = now_s + RETRY_S
                     trouble.met(now_s)
+            if not told:
+                told = True
+                on_sent()
             self._check_deadlines(now_s, started_s, trouble.since_s, again, under_way)
             answered = under_way.next(RETRY_S if again else 1.0)
             if answered is None:

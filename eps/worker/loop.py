@@ -239,7 +239,9 @@ class TrainingLoop:
         ahead = self._empty_parameters(active)
         if following is not None:
             pulls = self._pulls(active, self._runtime.settings.min_clock_to_read(following), parameters)
-        self._report(m.ClockReported(self.state.name, work.clock, done.results))
+
+        def tell() -> None:
+            self._report(m.ClockReported(self.state.name, work.clock, done.results))
 
         def rest(partition: int, have: tuple[int, ...]) -> list[PushPart]:
             # A sum cannot be taken apart: the splits that a server misses are pushed one by one (reproducible.md).
@@ -247,7 +249,9 @@ class TrainingLoop:
             return [work.push(partition) for work in single if work.splits[0] not in have]
 
         following_begun = None if following is None else self._begin(active, ahead, following)
-        self._exchange(pushes, pulls, active, ahead, work.clock, work.clock + 1, rest, parameters, following_begun)
+        self._exchange(
+            pushes, pulls, active, ahead, work.clock, work.clock + 1, rest, parameters, following_begun, tell
+        )
         if following_begun is not None:
             self._ahead = ahead, following_begun
         with self._changed:
@@ -272,6 +276,7 @@ class TrainingLoop:
         rest: Callable[[int, tuple[int, ...]], list[PushPart]] = lambda partition, have: [],
         have: Parameters | None = None,
         begun: Computation | None = None,
+        on_sent: Callable[[], None] = lambda: None,
     ) -> None:
         """Run an exchange; ``rest`` returns what to push where a partition had some of a push's splits already.
 
@@ -309,7 +314,7 @@ class TrainingLoop:
                 for split in begun.ready(arrived):
                     begun.add(split)
 
-        self._exchanges.run(pushes, pulls, route, pushed, pulled)
+        self._exchanges.run(pushes, pulls, route, pushed, pulled, on_sent)
 
     def _keys_of(self, partition: int, keyset: bytes) -> np.ndarray:
         assert self._active is not None and self._active.keysets[partition] == keyset

@@ -16,7 +16,6 @@ from eps.ml.arrays import Float32Array, Float64Array, Matrix, Targets
 from eps.ml.layout import TensorSpec
 from eps.ml.models.base import Model, Params
 
-
 #: 2 to this power is a number still.
 _FACTORS = 1000
 
