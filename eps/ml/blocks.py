@@ -67,7 +67,7 @@ class Blocks:
     def maxima(self, grad: Float32Array) -> Float32Array:
         """Return max |grad| of each block, 0 for blocks without keys; NaN or infinity where a value is."""
         found = np.zeros(self.num_blocks, dtype=np.float32)
-        compiled = kernels.compiled()
+        compiled = kernels.active()
         if compiled is not None:
             compiled.largest(bits_of(grad), self.bounds, found.view(np.uint32))
             return found

@@ -16,7 +16,7 @@ first clock that trains is on the grid as well.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,6 +26,7 @@ from eps.errors import ConfigError, ProtocolError
 from eps.ml import kernels
 from eps.ml.arrays import Float32Array, Float64Array, Int16Array, Int64Array
 from eps.ml.blocks import Blocks, bits_of, check_finite
+from eps.ml.steps import CLOSE_KEYS, Quotient
 
 #: Sums on the grid: int32, or int64 for many splits.
 IntegerArray = NDArray[Any]
@@ -40,8 +41,6 @@ EXPONENT_FLOOR = -88
 GROWTH_BITS = 2
 #: The running maximum loses a power of two every so many clocks.
 DECAY_CLOCKS = 8
-#: Keys that are closed and stepped at a time: sum, mean, parameters and slots of a chunk fit into the cache.
-CLOSE_KEYS = 32768
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,24 +55,24 @@ class Grid:
 
     num_splits: int
     block_keys: int
+    #: A value on the grid is at most ``2^value_bits`` in size, so the sum of all splits fits the type.
+    value_bits: int = field(init=False, repr=False, compare=False)
+    #: Type of the sums, in memory and on the wire.
+    dtype: np.dtype[Any] = field(init=False, repr=False, compare=False)
+    #: Values on the grid are multiples of ``2^(exponent + shift)``.
+    shift: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not 1 <= self.num_splits <= 2**22:
             raise ConfigError(f"splits is {self.num_splits}, but must be in 1 .. {2**22} for reproducible sums")
         if self.block_keys < 1:
             raise ConfigError(f"a block has {self.block_keys} keys, but must have at least 1")
-
-    @property
-    def value_bits(self) -> int:
-        """A value on the grid is at most ``2^value_bits`` in size, so the sum of all splits fits the type."""
-        if self.num_splits > MAX_INT32_SPLITS:
-            return INT64_VALUE_BITS
-        return 30 - (self.num_splits - 1).bit_length()
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Type of the sums, in memory and on the wire."""
-        return np.dtype(np.int64 if self.num_splits > MAX_INT32_SPLITS else np.int32)
+        wide = self.num_splits > MAX_INT32_SPLITS
+        bits = INT64_VALUE_BITS if wide else 30 - (self.num_splits - 1).bit_length()
+        # Asked for with every push and split, so computed once.
+        object.__setattr__(self, "value_bits", bits)
+        object.__setattr__(self, "dtype", np.dtype(np.int64 if wide else np.int32))
+        object.__setattr__(self, "shift", GROWTH_BITS - bits)
 
     def num_blocks(self, length: int) -> int:
         """Return the number of blocks of a range of ``length`` keys."""
@@ -85,7 +84,7 @@ class Grid:
 
     def unit_exponents(self, exponents: Int16Array) -> NDArray[np.int32]:
         """Return E of each block: values on the grid are multiples of ``2^E``."""
-        return exponents.astype(np.int32) + (GROWTH_BITS - self.value_bits)
+        return exponents.astype(np.int32) + self.shift
 
 
 class RawBlock(NamedTuple):
@@ -149,9 +148,13 @@ def next_exponents(exponents: Int16Array, maxima: Float32Array, clock: int) -> I
         Largest |contribution| over all splits at ``clock``.
     """
     decay = 1 if (clock + 1) % DECAY_CLOCKS == 0 else 0
+    compiled = kernels.active()
+    if compiled is not None:
+        following: Int16Array = np.empty_like(exponents)
+        compiled.following(bits_of(maxima), exponents, decay, following)
+        return following
     decayed = np.maximum(exponents - np.int16(decay), np.int16(EXPONENT_FLOOR))
-    following: Int16Array = np.maximum(exponents_of(maxima), decayed)
-    return following
+    return np.asarray(np.maximum(exponents_of(maxima), decayed), dtype=np.int16)
 
 
 class SplitSum:
@@ -209,7 +212,6 @@ class SplitSum:
         after the first splits were added.
         """
         self._exponents = exponents
-        self._scale = np.ldexp(np.float32(1.0), -self.grid.unit_exponents(exponents))
 
     @property
     def sum(self) -> IntegerArray:
@@ -243,7 +245,7 @@ class SplitSum:
             blocks = self._blocks if positions is None else self._blocks.at(positions)
         if grad.size != blocks.size:
             raise ValueError(f"split {split}: {grad.size} values given for {blocks.size} keys")
-        compiled = kernels.compiled()
+        compiled = kernels.active()
         if compiled is not None:
             maxima, off = self._round_compiled(compiled, split, grad, positions, blocks)
         else:
@@ -260,10 +262,8 @@ class SplitSum:
         maxima = blocks.maxima(grad)
         check_finite(maxima, self.start_key, self.grid.block_keys, split)
         off = np.flatnonzero(exponents_of(maxima) > self._exponents + np.int16(GROWTH_BITS))
-        scale = self._scale
-        if off.size:
-            scale = scale.copy()
-            scale[off] = 0.0
+        scale = np.ldexp(np.float32(1.0), -self.grid.unit_exponents(self._exponents))
+        scale[off] = 0.0
         store = positions is None and not self._written
         total = self._sum if store else self.sum
         self._written = True
@@ -292,16 +292,18 @@ class SplitSum:
         off = np.zeros(blocks.num_blocks, dtype=np.bool_)
         store = positions is None and not self._written
         total = self._sum if store else self.sum
-        run, where = (compiled.round_dense, ()) if positions is None else (compiled.round_at, (positions,))
+        run, where = (
+            (compiled.round_dense, ()) if positions is None else (compiled.round_at, (kernels.unsigned(positions),))
+        )
         given = (bits, bits.view(np.float32), *where, blocks.bounds)
         mode = kernels.STORE if store else kernels.ADD
-        bad = run(*given, self._exponents, self._scale, total, mode, maxima.view(np.uint32), off)
+        bad = run(*given, self._exponents, self.grid.shift, total, mode, maxima.view(np.uint32), off)
         if bad < 0:
             self._written = True
             return maxima, np.flatnonzero(off)
         if not store:
             # Integers: what was added before the bad block can be taken off again exactly.
-            run(*given, self._exponents[:bad], self._scale, total, kernels.SUBTRACT, maxima.view(np.uint32), off)
+            run(*given, self._exponents[:bad], self.grid.shift, total, kernels.SUBTRACT, maxima.view(np.uint32), off)
         maxima[bad] = np.nan
         check_finite(maxima, self.start_key, self.grid.block_keys, split)
         raise AssertionError("a block that is not finite was not found")
@@ -382,7 +384,7 @@ class ClockSum:
         maxima: Float32Array,
         raw: Iterable[tuple[int, int, Float32Array]] = (),
         keys: Int64Array | None = None,
-        positions: Int64Array | None = None,
+        positions: kernels.Positions | None = None,
     ) -> None:
         """Add a pushed :class:`SplitSum`; the caller sees to it that each split is added once.
 
@@ -396,7 +398,7 @@ class ClockSum:
         raw : iterable of (split, block, values)
         keys : ndarray of int64, sorted, or None
             Global keys of ``part``; None is the partition.
-        positions : ndarray of int64, sorted, or None
+        positions : ndarray of int64 or uint32, sorted, or None
             Where ``keys`` lie in a sum that has keys of its own.
 
         Raises
@@ -444,6 +446,12 @@ class ClockSum:
             return self.over(None).over(keys, out, blocks)
         return found
 
+    def quotient(self, samples: int) -> Quotient | None:
+        """Return ``total / samples`` before it is formed; None where there are blocks off the grid."""
+        if self.raw:
+            return None
+        return Quotient(self.sum, self._blocks.bounds, self.exponents, self.grid.shift, float(samples))
+
     def means(self, samples: int, keys: Int64Array | None = None) -> Iterator[tuple[slice, Float32Array]]:
         """Yield ``total / samples`` as float32, part by part, so that what follows finds it in the cache.
 
@@ -464,7 +472,7 @@ class ClockSum:
         if keys is not None:
             yield from self.over(keys).means(samples)
             return
-        blocks, sums, compiled = self._blocks, self.sum, kernels.compiled()
+        blocks, sums, compiled = self._blocks, self.sum, kernels.active()
         units = np.ldexp(1.0, self.grid.unit_exponents(self.exponents))
         raw = {} if not self.raw else _by_block(self.raw if self.keys is None else self._raw_at(self.keys))
         memory = np.empty(max(CLOSE_KEYS, int(blocks.counts.max(initial=0))), dtype=np.float32)

@@ -1,8 +1,9 @@
 """Compiled passes over arrays, for models so large that memory is what limits them; NumPy does the rest.
 
 Every kernel gives the bits of the NumPy code beside its call: one IEEE operation for each of NumPy's, in its order, no
-``fastmath``.  Kernels are there only where NumPy is more than 20 % slower; dense sums of the servers and the steps of
-the optimizers stay with NumPy.  Milliseconds per million values, one core, blocks of 4,096 keys, NumPy 2.4, Numba 0.68:
+``fastmath``.  Kernels are there only where NumPy is more than 20 % slower; dense sums of the servers stay with NumPy,
+and steps of the optimizers are in :mod:`eps.ml.kernels_step`.  Milliseconds per million values, one core, blocks of
+4,096 keys, NumPy 2.4, Numba 0.68:
 
 ===============================================  =====  =====
 what                                             NumPy  Numba
@@ -11,8 +12,8 @@ first split's gradient stored (``round_dense``)  0.61   0.10
 later split's gradient added (``round_dense``)   0.72   0.11
 the same at half of the keys (``round_at``)      2.38   0.76
 magnitude of each block (``largest``)            0.20   0.05
-sum at positions (``add_at``)                    1.65   0.50
-read at positions (``take``)                     0.60   0.44
+sum at positions (``add_at``)                    1.65   0.31
+read at positions (``take``)                     0.57   0.27
 mean gradient of a clock (``mean``)              1.31   0.30
 dense ``+=``, for comparison                     0.10
 ===============================================  =====  =====
@@ -26,6 +27,7 @@ Source: performance.md section 3, reproducible.md ("Cost").  Deviation: none.
 from __future__ import annotations
 
 import importlib
+import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -35,12 +37,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eps.errors import ConfigError
-from eps.ml.arrays import Float32Array, Int64Array
+from eps.ml.arrays import Float32Array
 
 #: Environment variable that chooses between NumPy and compiled kernels.
 VARIABLE = "EPS_KERNELS"
 #: Below this a clock takes less than a millisecond in NumPy, and half a second of import is never earned back.
 MANY_KEYS = 1 << 17
+
+#: Positions in an array: int64, or uint32, which costs less to read where they are kept.
+Positions = NDArray[Any]
 
 #: What a pass does with the rounded values.
 STORE, ADD, SUBTRACT = 0, 1, -1
@@ -58,9 +63,9 @@ _FLOOR = -88
 class Kernels:
     """The compiled passes.  Positions are not checked: the caller has."""
 
-    #: (bits, grad, bounds, exponents, scale, sum, mode, found, off) -> block that is not finite, or -1.
+    #: (bits, grad, bounds, exponents, shift, sum, mode, found, off) -> block that is not finite, or -1.
     round_dense: Callable[..., int]
-    #: (bits, grad, positions, bounds, exponents, scale, sum, mode, found, off) -> the same.
+    #: (bits, grad, positions, bounds, exponents, shift, sum, mode, found, off) -> the same.
     round_at: Callable[..., int]
     #: (bits, bounds, found): magnitude of each block.
     largest: Callable[..., None]
@@ -70,15 +75,18 @@ class Kernels:
     take: Callable[..., None]
     #: (sum, bounds, units, samples, mean): ``sum * unit / samples`` by block.
     mean: Callable[..., None]
+    #: (bits of maxima, exponents, decay, following): exponents of the next clock.
+    following: Callable[..., None]
 
 
 _loaded: Kernels | None = None
+_active: Kernels | None = None
 
 
 def use_for(num_keys: int) -> Kernels | None:
     """Return the compiled kernels if a model of ``num_keys`` is worth them and Numba is there, else None.
 
-    From then on :func:`compiled` returns them in this process.
+    From then on :func:`active` returns them in this process.
 
     Raises
     ------
@@ -86,9 +94,10 @@ def use_for(num_keys: int) -> Kernels | None:
         ``EPS_KERNELS`` is none of its values, or asks for Numba where it is missing.
     """
     choice = _choice()
-    if choice == "numba" or (choice == "auto" and num_keys > MANY_KEYS):
-        return _load(required=choice == "numba")
-    return None
+    if choice == "auto" and num_keys > MANY_KEYS:
+        _load(required=False)
+    found = compiled()
+    return None if choice == "auto" and num_keys <= MANY_KEYS else found
 
 
 def preload(num_keys: int) -> None:
@@ -97,27 +106,40 @@ def preload(num_keys: int) -> None:
 
 
 def compiled() -> Kernels | None:
-    """Return the kernels if this process has loaded them (or ``EPS_KERNELS`` is ``numba``), else None."""
+    """Return the kernels if this process has loaded them (or ``EPS_KERNELS`` is ``numba``), else None.
+
+    From then on :func:`active` returns the same in this process.
+    """
+    global _active
     choice = _choice()
-    if choice == "numpy":
-        return None
-    return _load(required=True) if choice == "numba" else _loaded
+    _active = None if choice == "numpy" else _load(required=True) if choice == "numba" else _loaded
+    return _active
 
 
-def add_at(total: NDArray[Any], positions: Int64Array, offset: int, part: NDArray[Any]) -> None:
+def active() -> Kernels | None:
+    """Return what :func:`compiled` returned last: to read the environment takes as long as a small kernel."""
+    return _active
+
+
+def unsigned(positions: Positions) -> NDArray[Any]:
+    """Return positions as compiled code takes them: signed ones might count from the end, which costs a third more."""
+    return positions.view(np.uint64) if positions.dtype == np.int64 else positions
+
+
+def add_at(total: NDArray[Any], positions: Positions, offset: int, part: NDArray[Any]) -> None:
     """Add ``part`` to ``total`` at ``positions - offset``, which are without repeats and inside it."""
-    found = compiled()
+    found = _active
     if found is not None:
-        found.add_at(total, positions, offset, part)
+        found.add_at(total, unsigned(positions), offset, part)
     else:
         total[positions - offset if offset else positions] += part
 
 
-def take(values: Float32Array, positions: Int64Array, offset: int, out: Float32Array) -> None:
+def take(values: Float32Array, positions: Positions, offset: int, out: Float32Array) -> None:
     """Set ``out`` to ``values[positions - offset]``, which must be inside ``values``."""
-    found = compiled()
+    found = _active
     if found is not None:
-        found.take(values, positions, offset, out)
+        found.take(values, unsigned(positions), offset, out)
     else:
         # With mode="raise" NumPy would fill a buffer first.
         np.take(values, positions - offset if offset else positions, out=out, mode="clip")
@@ -130,29 +152,45 @@ def _choice() -> str:
     return choice
 
 
+def numba() -> Any:
+    """Return the compiler, which is imported when it is needed first."""
+    return importlib.import_module("numba")
+
+
 def _load(required: bool) -> Kernels | None:
     global _loaded
     if _loaded is None:
         try:
-            numba = importlib.import_module("numba")
+            numba()
         except ImportError as error:
             if required:
                 raise ConfigError(f"{VARIABLE} is numba, which cannot be imported: {error}") from None
             return None
-        _loaded = _compile(numba)
+        _loaded = _compile()
     return _loaded
 
 
-def _compile(numba: Any) -> Kernels:
-    types = numba.types
+def given(dtype: Any) -> Any:
+    """Return the type of an array that is only read: what came over a wire is read-only, and may lie anywhere."""
+    return numba().types.Array(dtype, 1, "C", readonly=True, aligned=False)
 
-    def given(dtype: Any) -> Any:
-        # What came over a wire is read-only, and may lie at any address.
-        return types.Array(dtype, 1, "C", readonly=True, aligned=False)
 
-    def taken(dtype: Any) -> Any:
-        return types.Array(dtype, 1, "C")
+def taken(dtype: Any) -> Any:
+    """Return the type of an array that is written."""
+    return numba().types.Array(dtype, 1, "C")
 
+
+def build(function: Callable[..., Any], accepted: list[Any], **options: Any) -> Any:
+    """Return a function compiled for some signatures, kept on disk where that is possible."""
+    try:
+        return numba().njit(accepted, nogil=True, cache=True, **options)(function)
+    except (RuntimeError, OSError):
+        # No directory for the cache can be written, or the disk is full: compiled again by every process then.
+        return numba().njit(accepted, nogil=True, **options)(function)
+
+
+def _compile() -> Kernels:
+    types = numba().types
     bits, floats, indices = given(types.uint32), given(types.float32), given(types.int64)
     exponents, flags, found = given(types.int16), taken(types.boolean), taken(types.uint32)
 
@@ -161,16 +199,9 @@ def _compile(numba: Any) -> Kernels:
 
     whole = (types.int32, types.int64)
     rest = [types.int64, found, flags]
-    dense = [bits, floats, indices, exponents, floats]
-    sparse = [bits, floats, indices, indices, exponents, floats]
+    dense = [bits, floats, indices, exponents, types.int64]
+    sparse = [bits, floats, given(types.uint64), indices, exponents, types.int64]
     means = [indices, given(types.float64), types.float64, taken(types.float32)]
-
-    def build(function: Callable[..., Any], accepted: list[Any]) -> Any:
-        try:
-            return numba.njit(accepted, nogil=True, cache=True)(function)
-        except (RuntimeError, OSError):
-            # No directory for the cache can be written, or the disk is full: compiled again by every process then.
-            return numba.njit(accepted, nogil=True)(function)
 
     by_type: dict[str, dict[Any, Any]] = {"dense": {}, "sparse": {}}
     for number, cast in ((types.int32, np.int32), (types.int64, np.int64)):
@@ -183,14 +214,16 @@ def _compile(numba: Any) -> Kernels:
     def round_at(*args: Any) -> int:
         return int(by_type["sparse"][args[6].dtype](*args))
 
-    adds = [types.void(taken(number), indices, types.int64, given(number)) for number in (*whole, types.float32)]
+    places = [[given(number), types.uint64] for number in (types.uint32, types.uint64)]
+    adds = [types.void(taken(number), *where, given(number)) for number in (*whole, types.float32) for where in places]
     return Kernels(
         round_dense=round_dense,
         round_at=round_at,
         largest=build(_largest, [types.void(bits, indices, found)]),
         add_at=build(_add_at, adds),
-        take=build(_take, [types.void(floats, indices, types.int64, taken(types.float32))]),
+        take=build(_take, [types.void(floats, *where, taken(types.float32)) for where in places]),
         mean=build(_mean, [types.void(given(number), *means) for number in whole]),
+        following=build(_following, [types.void(bits, exponents, types.int64, taken(types.int16))]),
     )
 
 
@@ -202,7 +235,7 @@ def _round_dense(cast: Any) -> Callable[..., int]:
     """Return the pass that adds a split's gradient to a sum, with integers of type ``cast``."""
 
     def round_dense(
-        bits: Any, grad: Any, bounds: Any, exponents: Any, scale: Any, total: Any, mode: int, found: Any, off: Any
+        bits: Any, grad: Any, bounds: Any, exponents: Any, shift: int, total: Any, mode: int, found: Any, off: Any
     ) -> int:
         for block in range(exponents.size):
             part = grad[bounds[block] : bounds[block + 1]]
@@ -222,7 +255,7 @@ def _round_dense(cast: Any) -> Callable[..., int]:
                     for i in range(part.size):
                         target[i] = 0
                 continue
-            factor = scale[block]
+            factor = np.float32(math.ldexp(1.0, -(exponents[block] + shift)))
             if mode == 0:
                 for i in range(part.size):
                     target[i] = cast(np.rint(part[i] * factor))
@@ -243,7 +276,7 @@ def _round_at(cast: Any) -> Callable[..., int]:
         positions: Any,
         bounds: Any,
         exponents: Any,
-        scale: Any,
+        shift: int,
         total: Any,
         mode: int,
         found: Any,
@@ -264,7 +297,7 @@ def _round_at(cast: Any) -> Callable[..., int]:
                 off[block] = True
                 continue
             where = positions[bounds[block] : bounds[block + 1]]
-            factor = scale[block]
+            factor = np.float32(math.ldexp(1.0, -(exponents[block] + shift)))
             for i in range(part.size):
                 total[where[i]] += cast(mode) * cast(np.rint(part[i] * factor))
         return -1
@@ -298,3 +331,9 @@ def _mean(total: Any, bounds: Any, units: Any, samples: float, mean: Any) -> Non
         unit = units[block]
         for i in range(part.size):
             target[i] = np.float32(np.float64(part[i]) * unit / samples)
+
+
+def _following(bits: Any, exponents: Any, decay: int, following: Any) -> None:
+    for block in range(exponents.size):
+        found = np.int64(bits[block] >> _MANTISSA_BITS) - _HALF
+        following[block] = max(found, exponents[block] - decay, _FLOOR)

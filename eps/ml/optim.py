@@ -16,11 +16,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from eps.errors import ConfigError
+from eps.ml import kernels_step
 from eps.ml.arrays import BoolArray, Float32Array
 
 #: Keys that are updated at a time, so that temporaries stay in the cache.
@@ -94,9 +95,14 @@ class Optimizer:
     slots: ClassVar[tuple[str, ...]] = ()
     #: True if a step with the same inputs does the same at every clock where the rate does not decay.
     time_invariant: ClassVar[bool] = True
+    #: Its compiled step.
+    rule: ClassVar[int]
 
     def __init__(self, settings: OptimizerSettings) -> None:
         self.settings = settings
+        #: Which penalties are on, for the compiled step.
+        self.penalties = (settings.l1 != 0) * kernels_step.L1 + (settings.l2 != 0) * kernels_step.L2
+        self._latest: tuple[int, bool, Float32Array] | None = None
 
     def initial_slots(self, w0: Float32Array, penalised: BoolArray | None = None) -> list[Float32Array]:
         """Return the slots at the start; may change the last bits of ``w0`` to agree with them (FTRL)."""
@@ -162,6 +168,29 @@ class Optimizer:
         """Return the learning rate at a 0-based clock."""
         return self.settings.learning_rate * rate_scale / (1.0 + self.settings.decay * clock)
 
+    def constants(self, clock: int, has_mask: bool) -> Float32Array:
+        """Return the constants of the compiled step, rounded where :meth:`step` rounds them."""
+        # The partitions of a server ask for the same ones one after the other.
+        known = self._latest
+        if known is not None and known[0] == clock and known[1] == has_mask:
+            return known[2]
+        rate, l1 = self.rate(clock, 1.0), self.settings.l1
+        with np.errstate(over="ignore"):
+            threshold = self._threshold(rate, np.float32(l1) if has_mask and l1 != 0 else l1)
+            found = np.zeros(kernels_step.NUM_CONSTANTS, dtype=np.float32)
+            own = self._own_constants(clock)
+            found[: 3 + len(own)] = (rate, threshold, self.settings.l2, *own)
+        self._latest = clock, has_mask, found
+        return found
+
+    def _threshold(self, rate: float, l1: Any) -> Any:
+        """Return what the compiled step takes for L1."""
+        return l1
+
+    def _own_constants(self, clock: int) -> tuple[float, ...]:
+        """Return the constants that only this rule has."""
+        return ()
+
     def _update(self, w: Float32Array, slots: list[Float32Array], grad: Float32Array, at: _Constants) -> None:
         raise NotImplementedError
 
@@ -201,6 +230,11 @@ class Sgd(Optimizer):
     The proximal step: Duchi and Singer 2009 (FOBOS).  Deviation: none.
     """
 
+    rule = kernels_step.SGD
+
+    def _threshold(self, rate: float, l1: Any) -> Any:
+        return rate * l1
+
     def _update(self, w: Float32Array, slots: list[Float32Array], grad: Float32Array, at: _Constants) -> None:
         w -= at.rate * _with_l2(w, grad, at.l2)
         if not _is_off(at.l1):
@@ -216,6 +250,13 @@ class Momentum(Optimizer):
     """
 
     slots = ("velocity",)
+    rule = kernels_step.MOMENTUM
+
+    def _threshold(self, rate: float, l1: Any) -> Any:
+        return rate / (1.0 - self.settings.momentum) * l1
+
+    def _own_constants(self, clock: int) -> tuple[float, ...]:
+        return (self.settings.momentum,)
 
     def idle_step_changes_nothing(self) -> bool:
         return False
@@ -240,6 +281,10 @@ class Adagrad(Optimizer):
     """
 
     slots = ("square_sum",)
+    rule = kernels_step.ADAGRAD
+
+    def _own_constants(self, clock: int) -> tuple[float, ...]:
+        return (self.settings.epsilon,)
 
     def at_rest(self, w: Float32Array, slots: Sequence[Float32Array], penalised: BoolArray | None) -> BoolArray:
         return super().at_rest(w, (), penalised)
@@ -266,6 +311,12 @@ class Adam(Optimizer):
 
     slots = ("mean", "square_mean")
     time_invariant = False
+    rule = kernels_step.ADAM
+
+    def _own_constants(self, clock: int) -> tuple[float, ...]:
+        beta1, beta2 = self.settings.beta1, self.settings.beta2
+        corrections = (1.0 - beta2 ** (clock + 1), 1.0 - beta1 ** (clock + 1))
+        return (beta1, 1.0 - beta1, beta2, 1.0 - beta2, *corrections, self.settings.epsilon)
 
     def idle_step_changes_nothing(self) -> bool:
         return False
@@ -300,6 +351,10 @@ class Ftrl(Optimizer):
     """
 
     slots = ("z", "n")
+    rule = kernels_step.FTRL
+
+    def _own_constants(self, clock: int) -> tuple[float, ...]:
+        return self.settings.ftrl_beta, self.settings.learning_rate
 
     def initial_slots(self, w0: Float32Array, penalised: BoolArray | None = None) -> list[Float32Array]:
         everything = slice(0, w0.size)

@@ -12,7 +12,7 @@ import numpy as np
 from eps.errors import ProtocolError, TrainingError
 from eps.ml import kernels
 from eps.ml.arrays import Float32Array, Int64Array
-from eps.ml.grid import CLOSE_KEYS
+from eps.ml.steps import CLOSE_KEYS, Quotient, plain_quotient
 
 
 class PlainSplitSum:
@@ -87,7 +87,9 @@ class PlainClockSum:
             self._written = True
         return self._sum
 
-    def add(self, part: Float32Array, keys: Int64Array | None = None, positions: Int64Array | None = None) -> None:
+    def add(
+        self, part: Float32Array, keys: Int64Array | None = None, positions: kernels.Positions | None = None
+    ) -> None:
         """Add what was pushed; arguments as of :meth:`eps.ml.grid.ClockSum.add`.
 
         Raises
@@ -123,6 +125,10 @@ class PlainClockSum:
         else:
             return self.over(None).over(keys, out)
         return found
+
+    def quotient(self, samples: int) -> Quotient:
+        """Return ``sum / samples`` before it is formed."""
+        return plain_quotient(self.sum, float(np.float32(samples)))
 
     def means(self, samples: int) -> Iterator[tuple[slice, Float32Array]]:
         """Yield ``sum / samples`` part by part; see :meth:`eps.ml.grid.ClockSum.means`."""

@@ -13,6 +13,9 @@ from eps.errors import ProtocolError
 from eps.rpc.exchange import PullPart, PushPart, keyset_digest
 from eps.runtime import Runtime
 
+_FLOAT32 = np.dtype(np.float32)
+_LARGEST_BITS = np.finfo(np.float32).max.view(np.uint32)
+
 
 def check_part(runtime: Runtime, part: PushPart | PullPart) -> None:
     """Raise ProtocolError unless the job has the partition, and the keys, where attached, are its."""
@@ -54,11 +57,12 @@ def check_push(runtime: Runtime, push: PushPart) -> None:
     size = stop - start if push.keys is None else len(push.keys)
     if settings.reproducible and push.clock < 0:
         size = 0
-    dtype = runtime.grid.dtype if settings.reproducible else np.dtype(np.float32)
+    dtype = runtime.grid.dtype if settings.reproducible else _FLOAT32
     _check_array(push, "sum", push.total, dtype, size)
     blocks = runtime.grid.num_blocks(stop - start) if settings.reproducible else 0
-    _check_array(push, "maxima", push.maxima, np.dtype(np.float32), blocks)
-    if not (np.isfinite(push.maxima).all() and (push.maxima >= 0).all()):
+    _check_array(push, "maxima", push.maxima, _FLOAT32, blocks)
+    # Magnitudes are ordered as their bits are, and what is negative, infinite or NaN has greater ones.
+    if np.maximum.reduce(push.maxima.view(np.uint32), initial=0) > _LARGEST_BITS:
         raise ProtocolError(f"a push to partition {push.partition} has maxima that are no magnitudes")
     for split, block, values in push.raw:
         if split not in push.splits or not 0 <= block < blocks:

@@ -15,16 +15,19 @@ Source: performance.md section 5 ("cache each worker's key list at the server as
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 
 from eps.ml import kernels, lazy
 from eps.ml.blocks import Blocks
 from eps.ml.optim import Optimizer
+from eps.ml.steps import Summed, step_out_of_place
 
 #: Beyond this share of a partition's keys all of them are the table: as fast, and without a second set of arrays.
 MOST_OF_A_PARTITION = 0.25
+#: Partitions with no more keys have positions of 32 bits.
+_UINT32_KEYS = 1 << 32
 
 
 class HotKeys:
@@ -111,7 +114,7 @@ class HotKeys:
         Returns
         -------
         bool
-        ndarray of int64, or None
+        ndarray of uint32 (or int64), or None
             None too where every key of the partition is meant.
         """
         if keys is None:
@@ -126,6 +129,9 @@ class HotKeys:
                     return False, None
                 if not np.array_equal(self.keys[found], keys):
                     return False, None
+            if self._size <= _UINT32_KEYS:
+                # Half the memory to read with every push and pull.
+                found = found.astype(np.uint32)
             if keep and keyset:
                 self._positions[keyset] = found
         return True, found
@@ -135,7 +141,7 @@ class HotKeys:
         if not keyset:
             return None
         found = self._positions[keyset]
-        return found + self._start if self.keys is None else self.keys[found]
+        return found.astype(np.int64) + self._start if self.keys is None else self.keys[found]
 
     def rebuild(self, keysets: Mapping[bytes, np.ndarray | None]) -> None:
         """Make the table the union of some key sets.
@@ -172,13 +178,14 @@ class HotKeys:
 
     # ---- steps
 
-    def step(self, means: Iterable[tuple[slice, np.ndarray]], keep_gradient: bool) -> np.ndarray | None:
+    def step(self, closed: Summed, samples: int, keep_gradient: bool) -> np.ndarray | None:
         """Apply the step of the clock to every key of the table; the version before stays readable.
 
         Parameters
         ----------
-        means : iterable of (slice, ndarray)
-            Mean gradient over the table, part by part.
+        closed : Summed
+            Sum of the clock over the table.
+        samples : int
         keep_gradient : bool
 
         Returns
@@ -191,7 +198,7 @@ class HotKeys:
         after = np.empty_like(before) if self._spare is None else self._spare
         self._spare = None
         gradient = step_out_of_place(
-            self._optimizer, before, after, self._slots, means, self.clock, self._mask, keep_gradient
+            self._optimizer, closed, samples, before, after, self._slots, self.clock, self._mask, keep_gradient
         )
         self._values, self._ahead = after, True
         self.clock += 1
@@ -247,7 +254,7 @@ class HotKeys:
         """
         source = self._previous if previous else self._values
         assert source is not None
-        if keys is not None and self.places is None:
+        if keys is not None and self.places is None and keyset not in self._positions:
             kernels.take(source, keys, self._start, out)
             return
         known, positions = self.find(keyset, keys)
@@ -269,31 +276,3 @@ class HotKeys:
             found: np.ndarray = self.values[places]
             return found
         return lazy.peek(self._optimizer, self.values, self.slots, self.last, places, clock, self._penalised)
-
-
-def step_out_of_place(
-    optimizer: Optimizer,
-    before: np.ndarray,
-    after: np.ndarray,
-    slots: list[np.ndarray],
-    means: Iterable[tuple[slice, np.ndarray]],
-    clock: int,
-    penalised: np.ndarray | None,
-    keep_gradient: bool,
-) -> np.ndarray | None:
-    """Write parameters after a step to ``after``, part by part; slots change in place.
-
-    Returns
-    -------
-    ndarray, float32, or None
-        The whole gradient, if it is to be kept.
-    """
-    gradient = np.empty_like(before) if keep_gradient else None
-    for part, mean in means:
-        values = after[part]
-        np.copyto(values, before[part])
-        mask = None if penalised is None else penalised[part]
-        optimizer.step(values, [slot[part] for slot in slots], mean, clock, mask)
-        if gradient is not None:
-            gradient[part] = mean
-    return gradient

@@ -13,7 +13,7 @@ Source: EPS §2.2 Fig. 1c (steps of a server); design section 5; reproducible.md
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, overload
 
@@ -22,11 +22,13 @@ import xxhash
 
 from eps.errors import ProtocolError, TransferError
 from eps.ml import kernels, lazy
-from eps.ml.grid import CLOSE_KEYS, ClockSum, next_exponents
+from eps.ml.blocks import Blocks
+from eps.ml.grid import ClockSum, next_exponents
 from eps.ml.plain import PlainClockSum
+from eps.ml.steps import Formed, Summed, prepare, step_out_of_place
 from eps.rpc.exchange import PullPart, PushPart
 from eps.runtime import Runtime
-from eps.server.hot_keys import HotKeys, step_out_of_place
+from eps.server.hot_keys import HotKeys
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,6 +41,12 @@ class UpdateData:
     #: The grid's exponents after it, int16 by block; empty where sums are not reproducible.
     exponents: np.ndarray
     rate_scale: float
+
+
+#: Keys of a sum that are looked at first for one that is not zero.
+_FIRST_LOOK = 256
+#: Below this many they are counted one by one.
+_FEW_SPLITS = 16
 
 
 def _empty(length: int) -> np.ndarray:
@@ -70,6 +78,8 @@ class PartitionStore:
                 f"partition {partition} starts with {values.shape} values; it has {self.stop - self.start} keys"
             )
         kernels.use_for(runtime.key_space.num_keys)
+        if settings.bsp:
+            prepare(runtime.optimizer, runtime.grid.dtype if settings.reproducible else np.dtype(np.float32))
         self.partition = partition
         self._runtime = runtime
         self._settings = settings
@@ -94,6 +104,7 @@ class PartitionStore:
         self._previous_exponents = self.exponents
         self._sum: ClockSum | PlainClockSum | None = None
         self._sum_memory: np.ndarray | None = None
+        self._blocks: Blocks | None = None
         self._maxima: np.ndarray | None = None
         self._samples = 0
         self._contributed: list[int] = []
@@ -157,9 +168,11 @@ class PartitionStore:
     def _new_sum(self) -> ClockSum | PlainClockSum:
         """Return an empty sum: over the table, or over the partition where there is none or a key set is not in it."""
         length, hot = len(self.values), self._hot
-        keys, memory, blocks = None, self._sum_memory, None
+        keys, memory, blocks = None, self._sum_memory, self._blocks
         if hot is not None and not self._unknown:
             keys, memory, blocks = hot.keys, hot.sum_memory, hot.blocks
+        elif blocks is None and self._settings.reproducible:
+            blocks = self._blocks = Blocks(self._runtime.grid.block_keys, self.start, length, None)
         if self._settings.reproducible:
             return ClockSum(self._runtime.grid, self.exponents, self.start, length, keys, memory, blocks)
         return PlainClockSum(self.start, length, keys, memory)
@@ -202,13 +215,13 @@ class PartitionStore:
         elif self._hot is not None:
             self.version += 1
             closed = self._over_table(self._hot, closed)
-            gradient = self._hot.step(closed.means(samples), keep_gradient)
+            gradient = self._hot.step(closed, samples, keep_gradient)
             self._hot.sum_memory, places = closed.sum, self._hot.places
         else:
             self.version += 1
-            gradient = self._step_dense(closed.means(samples), clock, keep_gradient)
+            gradient = self._step_dense(closed, samples, clock, keep_gradient)
             self._sum_memory = closed.sum
-        np.add.at(self.applications, self._contributed, 1)
+        self._count(self._contributed)
         self._sum, self._samples, self._contributed = None, 0, []
         self._known, self._unknown = set(), {}
         self._measure(exponents, clock)
@@ -218,8 +231,13 @@ class PartitionStore:
         """Return whether the step of a clock leaves every value as it is."""
         if not self._optimizer.idle_step_changes_nothing() or (isinstance(closed, ClockSum) and closed.raw):
             return False
-        # Stops at the first value that is not zero.
-        return not closed.sum.any()
+        # Either way all of an array is read, so it is asked for little first.
+        sums, start, size = closed.sum, 0, _FIRST_LOOK
+        while start < len(sums):
+            if np.count_nonzero(sums[start : start + size]):
+                return False
+            start, size = start + size, 8 * size
+        return True
 
     def _keep_values(self) -> None:
         """Close a clock that changes nothing: its version is the one before."""
@@ -244,16 +262,22 @@ class PartitionStore:
             return closed.over(hot.keys, None, hot.blocks)
         return closed.over(hot.keys)
 
-    def _step_dense(
-        self, means: Iterable[tuple[slice, np.ndarray]], clock: int, keep_gradient: bool
-    ) -> np.ndarray | None:
+    def _step_dense(self, closed: Summed, samples: int, clock: int, keep_gradient: bool) -> np.ndarray | None:
         # Readers may still send the old array, so it is replaced, never changed.
         values = self._empty(len(self.values))
         gradient = step_out_of_place(
-            self._optimizer, self.values, values, self.slots, means, clock, self._penalised, keep_gradient
+            self._optimizer, closed, samples, self.values, values, self.slots, clock, self._penalised, keep_gradient
         )
         self._previous, self.values = self.values, values
         return gradient
+
+    def _count(self, splits: Sequence[int]) -> None:
+        # For a few splits, add.at costs more than the additions.
+        if len(splits) > _FEW_SPLITS:
+            np.add.at(self.applications, splits, 1)
+            return
+        for split in splits:
+            self.applications[split] += 1
 
     # ---- SSP and ASP: one step for each push
 
@@ -269,7 +293,7 @@ class PartitionStore:
         update = UpdateData(mean, keys, np.empty(0, np.int16), share)
         self._apply_now(update, clock)
         self.version += 1
-        np.add.at(self.applications, list(push.splits), 1)
+        self._count(push.splits)
         return update
 
     def _apply_now(self, update: UpdateData, clock: int) -> None:
@@ -297,13 +321,13 @@ class PartitionStore:
         else:
             if clock >= 0 and self._hot is not None:
                 self._hot.set_places(update.keys)
-                self._hot.step(_parts(update.gradient), keep_gradient=False)
+                self._hot.step(Formed(update.gradient), 1, keep_gradient=False)
             elif clock >= 0:
-                self._step_dense(_parts(update.gradient), clock, keep_gradient=False)
+                self._step_dense(Formed(update.gradient), 1, clock, keep_gradient=False)
             self._measure(update.exponents.copy(), clock)
             if clock < 0:
                 return
-        np.add.at(self.applications, list(splits), 1)
+        self._count(splits)
 
     def snapshot(self) -> tuple[tuple[np.ndarray, ...], int]:
         """Return (arrays, size_bytes): the partition as an opaque blob that nobody changes later."""
@@ -424,13 +448,6 @@ class PartitionStore:
         lost = int(np.maximum(0, iterations - self.applications).sum())
         twice = int(np.maximum(0, self.applications - iterations).sum())
         return applied, lost, twice
-
-
-def _parts(gradient: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
-    """Yield a whole gradient as :meth:`eps.ml.grid.ClockSum.means` yields one."""
-    for start in range(0, len(gradient), CLOSE_KEYS):
-        part = slice(start, min(start + CLOSE_KEYS, len(gradient)))
-        yield part, gradient[part]
 
 
 def checksum_of(arrays: Sequence[np.ndarray]) -> str:

@@ -54,12 +54,17 @@ def preload_kernels(job_json: Path) -> None:
         text = job_json.read_text(encoding="utf-8")
     except OSError:
         return
+    import numpy as np
+
     from eps.errors import EpsError
-    from eps.ml import kernels
+    from eps.ml import kernels, steps
     from eps.runtime import Runtime
 
     try:
-        kernels.preload(Runtime.from_json(text).key_space.num_keys)
+        runtime = Runtime.from_json(text)
+        kernels.preload(runtime.key_space.num_keys)
+        sums = runtime.grid.dtype if runtime.settings.reproducible else np.dtype(np.float32)
+        steps.prepare(runtime.optimizer, sums)
     except (EpsError, ValueError, KeyError, TypeError) as error:
         # The container that needs them fails in the same way, and says so.
         print(f"eps.supervisor: no compiled kernels: {error}", file=sys.stderr)

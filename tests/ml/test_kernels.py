@@ -10,7 +10,7 @@ import pytest
 
 from eps.errors import ConfigError, TrainingError
 from eps.ml import kernels
-from eps.ml.grid import ClockSum, Grid, SplitSum, block_maxima
+from eps.ml.grid import ClockSum, Grid, SplitSum, block_maxima, next_exponents
 from eps.ml.plain import PlainClockSum, PlainSplitSum
 
 LENGTH = 1000
@@ -24,6 +24,7 @@ def _numba() -> None:
 def both(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     for choice in ("numpy", "numba"):
         monkeypatch.setenv(kernels.VARIABLE, choice)
+        kernels.compiled()
         yield choice
 
 
@@ -166,5 +167,18 @@ def test_kernels_need_no_directory_for_a_cache(monkeypatch: pytest.MonkeyPatch) 
                 built.append(made)
             return made
 
-    numba = pytest.importorskip("numba")
-    assert kernels._compile(OnlyOne(numba)).take is not None and len(built) == 1
+    limited = OnlyOne(pytest.importorskip("numba"))
+    monkeypatch.setattr(kernels, "numba", lambda: limited)
+    assert kernels._compile().take is not None and len(built) == 1
+
+
+def test_exponents_of_the_next_clock_have_the_bits_of_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(2)
+    maxima = np.abs(gradient(rng))
+    maxima[:5] = 0.0, 1e-45, 1.2e-38, 3.4e38, 1.0
+    exponents = rng.integers(-88, 129, LENGTH).astype(np.int16)
+    found = {
+        b"".join(next_exponents(exponents, as_received(maxima), clock).tobytes() for clock in (-1, 6, 7))
+        for _ in both(monkeypatch)
+    }
+    assert len(found) == 1

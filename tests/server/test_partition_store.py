@@ -14,6 +14,7 @@ from eps.ml import kernels
 from eps.ml.grid import RawBlock, SplitSum, exponents_of, next_exponents
 from eps.rpc.exchange import PullPart, PushPart, keyset_digest
 from eps.runtime import DataShape, Runtime
+from eps.server.checks import check_push
 from eps.server.partition_store import PartitionStore
 
 SPLITS, FEATURES, PARTITIONS, SAMPLES = 6, 700, 3, 7
@@ -307,3 +308,14 @@ def test_sums_that_need_not_be_reproducible_are_close_to_exact_ones(settings: di
         assert np.allclose(rig.store.read(rig.clock, None)[0], eager.values, rtol=1e-4, atol=1e-4)
         if rig.rng.random() < 0.4:
             rig.regroup()
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, -1.0, -1e-45])
+def test_push_with_maxima_that_are_no_magnitudes_is_refused(bad: float) -> None:
+    runtime = make_runtime()
+    blocks = runtime.grid.num_blocks(runtime.ranges[0][1] - runtime.ranges[0][0])
+    maxima = np.full(blocks, np.finfo(np.float32).max, np.float32)
+    check_push(runtime, PushPart(0, -1, (0,), SAMPLES, np.empty(0, runtime.grid.dtype), maxima))
+    maxima[-1] = bad
+    with pytest.raises(ProtocolError, match="no magnitudes"):
+        check_push(runtime, PushPart(0, -1, (0,), SAMPLES, np.empty(0, runtime.grid.dtype), maxima))
