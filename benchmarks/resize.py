@@ -14,11 +14,9 @@ the stopped job to the first of the new one, less one usual iteration.
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
 import math
 import os
-import platform
 import statistics
 import sys
 import tempfile
@@ -37,6 +35,7 @@ sys.path.insert(0, str(ROOT))
 
 import numpy as np  # noqa: E402
 
+from benchmarks.bench_common import machine, plotting, ratio, rounded, say, spread  # noqa: E402
 from benchmarks.warm_job import WarmJob, prepare_data  # noqa: E402
 from eps.config import JobSpec  # noqa: E402
 from eps.core.progress import pause_and_slowdown  # noqa: E402
@@ -131,7 +130,7 @@ def measure(scale: Scale, data: Path, optimizer: str, restarts: bool) -> dict[st
     prepare_data(JobSpec.from_dict(settings))
     with warm_job("elastic") as job:
         first_restart = WarmJob("restart-0") if restarts else None
-        _say(f"{scale.num_parameters / 1e6:g} M parameters: {scale.iterations} iterations, {4 * scale.repeats} changes")
+        say(f"{scale.num_parameters / 1e6:g} M parameters: {scale.iterations} iterations, {4 * scale.repeats} changes")
         job.go({**settings, "at": [f"{clock}:{operation}=1" for clock, operation in scale.triggers]})
         report = job.wait(JOB_TIMEOUT_S)
         result = _elastic_result(scale, report, job.peak_memory_bytes)
@@ -141,8 +140,8 @@ def measure(scale: Scale, data: Path, optimizer: str, restarts: bool) -> dict[st
                 entry = result["operations"][operation]
                 entry["restart_s"] = spread([v["restart_s"] for v in values])
                 entry["restart_phases_s"] = values
-                entry["restart_over_pause"] = _ratio(entry["restart_s"]["median"], entry["pause_s"]["median"])
-                entry["restart_over_slowdown"] = _ratio(entry["restart_s"]["median"], entry["slowdown_s"]["median"])
+                entry["restart_over_pause"] = ratio(entry["restart_s"]["median"], entry["pause_s"]["median"])
+                entry["restart_over_slowdown"] = ratio(entry["restart_s"]["median"], entry["slowdown_s"]["median"])
     return result
 
 
@@ -162,9 +161,9 @@ def _elastic_result(scale: Scale, report: dict[str, Any], peak_memory_bytes: int
         "size_bytes": 4 * scale.num_parameters,
         "iterations": scale.iterations,
         "iteration_s": {
-            "p50": _round(statistics.median(quiet)),
-            "p90": _round(sorted(quiet)[int(0.9 * len(quiet))]),
-            "max": _round(max(quiet)),
+            "p50": rounded(statistics.median(quiet)),
+            "p90": rounded(sorted(quiet)[int(0.9 * len(quiet))]),
+            "max": rounded(max(quiet)),
             "count": len(quiet),
         },
         "peak_memory_bytes": peak_memory_bytes,
@@ -180,7 +179,7 @@ def _elastic_result(scale: Scale, report: dict[str, Any], peak_memory_bytes: int
         result["operations"][operation] = {
             "phases": sorted({change["phase"] for change in changes}),
             "pause_s": pause,
-            "pause_iterations": _ratio(pause["median"], usual_s),
+            "pause_iterations": ratio(pause["median"], usual_s),
             "slowdown_s": spread([change["slowdown_s"] for change in changes]),
             "completion_s": spread(lasted),
             "phases_s": changes[-1]["seconds"],
@@ -199,7 +198,7 @@ def _quiet_pause(completed_s: list[float], lives: Sequence[tuple[float, float]],
         while begin + lasted_s < end:
             found.append(pause_and_slowdown(completed_s, begin, begin + lasted_s)[0])
             begin += lasted_s
-    return _round(statistics.median(found)) if found else None
+    return rounded(statistics.median(found)) if found else None
 
 
 def _restart(
@@ -232,7 +231,7 @@ def _restart(
                 "start_and_first_iteration_s": first_s - told_s,
             }
             found[operation].append(
-                {"restart_s": _round(sum(phases.values()) - usual_s), **{k: _round(v) for k, v in phases.items()}}
+                {"restart_s": rounded(sum(phases.values()) - usual_s), **{k: rounded(v) for k, v in phases.items()}}
             )
             stopped, ended_s = new, now_ended_s
             if following is None:
@@ -241,24 +240,6 @@ def _restart(
     finally:
         new.close()
     return found
-
-
-def spread(values: Sequence[float]) -> dict[str, Any]:
-    """Return median, range and values of some measurements."""
-    return {
-        "median": _round(statistics.median(values)),
-        "min": _round(min(values)),
-        "max": _round(max(values)),
-        "values": [_round(v) for v in values],
-    }
-
-
-def _ratio(a: float, b: float) -> float | None:
-    return round(a / b, 2) if b > 0 else None
-
-
-def _round(value: float) -> float:
-    return round(value, 5)
 
 
 def table(results: Sequence[dict[str, Any]]) -> str:
@@ -285,11 +266,8 @@ def table(results: Sequence[dict[str, Any]]) -> str:
 
 def draw(results: Sequence[dict[str, Any]], path: Path) -> None:
     """Draw pauses and restarts beside an iteration; says so where there is nothing to draw with."""
-    try:
-        pyplot = importlib.import_module("matplotlib.pyplot")
-        pyplot.switch_backend("agg")
-    except ImportError:
-        _say("no picture: matplotlib is not installed")
+    pyplot = plotting()
+    if pyplot is None:
         return
     figure, axes = pyplot.subplots(1, len(results), figsize=(4.5 * len(results), 4), sharey=True, squeeze=False)
     for axis, result in zip(axes[0], results, strict=True):
@@ -309,10 +287,6 @@ def draw(results: Sequence[dict[str, Any]], path: Path) -> None:
     figure.savefig(path, dpi=120)
 
 
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
-
-
 def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Return the command line's values."""
     parser = argparse.ArgumentParser(description="Measure what changes of size cost a running job.")
@@ -330,13 +304,7 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
 def summary(results: Sequence[dict[str, Any]], optimizer: str) -> dict[str, Any]:
     """Return the results with what they were measured on."""
     return {
-        "machine": {
-            "cpus": os.cpu_count(),
-            "platform": platform.platform(),
-            "python": platform.python_version(),
-            "numpy": np.__version__,
-            "load_5_minutes": os.getloadavg()[1],
-        },
+        "machine": machine(),
         "job": {
             "workers": MEMBERS,
             "servers": MEMBERS,
@@ -363,7 +331,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         for millions in sizes:
             scale = scale_of(millions, arguments.repeats, arguments.quick)
             results.append(measure(scale, data, arguments.optimizer, not arguments.no_restarts))
-            _say(table(results[-1:]))
+            say(table(results[-1:]))
             if arguments.output:
                 # After each size: the larger ones take long.
                 text = json.dumps(summary(results, arguments.optimizer), indent=1)
@@ -372,7 +340,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.picture:
         draw(results, arguments.picture)
     if len(results) > 1:
-        _say(table(results))
+        say(table(results))
     print(text)
     return 0
 

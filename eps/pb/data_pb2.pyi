@@ -58,12 +58,16 @@ class PartitionPull(_message.Message):
     def __init__(self, partition: _Optional[int] = ..., min_clock: _Optional[int] = ..., keyset: _Optional[bytes] = ..., has_keys: _Optional[bool] = ..., have_version: _Optional[int] = ...) -> None: ...
 
 class Exchange(_message.Message):
-    __slots__ = ("pushes", "pulls")
+    __slots__ = ("pushes", "pulls", "packed_sums", "packed_maxima")
     PUSHES_FIELD_NUMBER: _ClassVar[int]
     PULLS_FIELD_NUMBER: _ClassVar[int]
+    PACKED_SUMS_FIELD_NUMBER: _ClassVar[int]
+    PACKED_MAXIMA_FIELD_NUMBER: _ClassVar[int]
     pushes: _containers.RepeatedCompositeFieldContainer[PartitionPush]
     pulls: _containers.RepeatedCompositeFieldContainer[PartitionPull]
-    def __init__(self, pushes: _Optional[_Iterable[_Union[PartitionPush, _Mapping]]] = ..., pulls: _Optional[_Iterable[_Union[PartitionPull, _Mapping]]] = ...) -> None: ...
+    packed_sums: _containers.RepeatedScalarFieldContainer[int]
+    packed_maxima: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, pushes: _Optional[_Iterable[_Union[PartitionPush, _Mapping]]] = ..., pulls: _Optional[_Iterable[_Union[PartitionPull, _Mapping]]] = ..., packed_sums: _Optional[_Iterable[int]] = ..., packed_maxima: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class PushResult(_message.Message):
     __slots__ = ("partition", "have", "accepted", "refusal")
@@ -106,12 +110,14 @@ class Refusal(_message.Message):
     def __init__(self, retry: _Optional[bool] = ..., membership: _Optional[_Union[_control_pb2.Membership, _Mapping]] = ..., unknown_keyset: _Optional[bool] = ..., error: _Optional[str] = ...) -> None: ...
 
 class ExchangeReply(_message.Message):
-    __slots__ = ("pushes", "pulls")
+    __slots__ = ("pushes", "pulls", "packed_exponents")
     PUSHES_FIELD_NUMBER: _ClassVar[int]
     PULLS_FIELD_NUMBER: _ClassVar[int]
+    PACKED_EXPONENTS_FIELD_NUMBER: _ClassVar[int]
     pushes: _containers.RepeatedCompositeFieldContainer[PushResult]
     pulls: _containers.RepeatedCompositeFieldContainer[PullResult]
-    def __init__(self, pushes: _Optional[_Iterable[_Union[PushResult, _Mapping]]] = ..., pulls: _Optional[_Iterable[_Union[PullResult, _Mapping]]] = ...) -> None: ...
+    packed_exponents: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, pushes: _Optional[_Iterable[_Union[PushResult, _Mapping]]] = ..., pulls: _Optional[_Iterable[_Union[PullResult, _Mapping]]] = ..., packed_exponents: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class PartitionSnapshot(_message.Message):
     __slots__ = ("plan_id", "partition", "sequence", "completed", "next_clock", "applied", "duplicates_refused", "checksum", "keysets")

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from google.protobuf.message import DecodeError
@@ -23,6 +23,8 @@ from eps.van.api import Message
 
 #: Keys of a partition, where nothing better is known: positions are int32.
 MOST_KEYS = 2**31 - 1
+
+_NO_EXPONENTS = np.empty(0, np.int16)
 
 #: A block off the grid: (split, block from the partition's first, values).
 Raw = tuple[int, int, np.ndarray]
@@ -115,6 +117,11 @@ def build_exchange(pushes: Sequence[PushPart], pulls: Sequence[PullPart], lean: 
     exchange = header.exchange
     exchange.SetInParent()
     arrays: list[np.ndarray] = []
+    packed = _packed(pushes, lean)
+    if packed is not None:
+        arrays += packed
+        exchange.packed_sums.extend([len(push.total) for push in pushes])
+        exchange.packed_maxima.extend([len(push.maxima) for push in pushes])
     for push in pushes:
         part = exchange.pushes.add(
             partition=push.partition,
@@ -126,6 +133,8 @@ def build_exchange(pushes: Sequence[PushPart], pulls: Sequence[PullPart], lean: 
         )
         if push.keys is not None:
             arrays.append(push.keys)
+        if packed is not None:
+            continue
         form, sums = pack(push.total, lean)
         if form is not None:
             part.form.CopyFrom(form)
@@ -148,6 +157,36 @@ def build_exchange(pushes: Sequence[PushPart], pulls: Sequence[PullPart], lean: 
     return Message(header.SerializeToString(), tuple(np.ascontiguousarray(a) for a in arrays))
 
 
+def _packed(pushes: Sequence[PushPart], lean: Lean) -> list[np.ndarray] | None:
+    """Return one array of all sums and one of all maxima, where that takes no copy."""
+    if len(pushes) < 2 or lean != PLAIN or any(push.raw or push.keys is not None for push in pushes):
+        return None
+    sums = _side_by_side([push.total for push in pushes])
+    maxima = _side_by_side([push.maxima for push in pushes])
+    return None if sums is None or maxima is None else [sums, maxima]
+
+
+def _side_by_side(parts: Sequence[np.ndarray]) -> np.ndarray | None:
+    """Return the array that ``parts`` are pieces of, one after the other; None where they are something else."""
+    first = parts[0]
+    whole = first.base
+    if not isinstance(whole, np.ndarray) or whole.ndim != 1 or whole.dtype != first.dtype:
+        return None
+    start = at = (_address(first) - _address(whole)) // first.itemsize
+    for part in parts:
+        if part.base is not whole or part.dtype != first.dtype or not part.flags.c_contiguous:
+            return None
+        if len(part) and _address(part) != _address(whole) + at * first.itemsize:
+            return None
+        at += len(part)
+    return whole[start:at]
+
+
+def _address(array: np.ndarray) -> int:
+    address: int = array.__array_interface__["data"][0]
+    return address
+
+
 def parse_exchange(
     exchange: pb.Exchange, arrays: Sequence[np.ndarray], longest: int
 ) -> tuple[list[PushPart], list[PullPart]]:
@@ -159,7 +198,10 @@ def parse_exchange(
         The arrays are not those that the header promises.
     """
     rest = iter(arrays)
-    pushes = [_push_part(part, rest, longest) for part in exchange.pushes]
+    if exchange.packed_sums:
+        pushes = _unpacked(exchange, rest)
+    else:
+        pushes = [_push_part(part, rest, longest) for part in exchange.pushes]
     pulls = [
         PullPart(part.partition, part.min_clock, part.keyset, _keys(rest) if part.has_keys else None, part.have_version)
         for part in exchange.pulls
@@ -167,6 +209,32 @@ def parse_exchange(
     if next(rest, None) is not None:
         raise ProtocolError(f"an exchange came with {len(arrays)} arrays, more than its parts need")
     return pushes, pulls
+
+
+def _unpacked(exchange: pb.Exchange, rest: Iterator[np.ndarray]) -> list[PushPart]:
+    """Return the pushes whose arrays travelled side by side."""
+    sums = _pieces(_next(rest, None), exchange.packed_sums)
+    maxima = _pieces(_next(rest, np.dtype(np.float32)), exchange.packed_maxima)
+    if not len(sums) == len(maxima) == len(exchange.pushes):
+        raise ProtocolError(f"{len(exchange.pushes)} pushes came with {len(sums)} sums and {len(maxima)} maxima")
+    if any(part.has_keys or part.raw_splits or part.HasField("form") for part in exchange.pushes):
+        raise ProtocolError("pushes whose sums are side by side must be plain")
+    return [
+        PushPart(part.partition, part.clock, tuple(part.splits), part.samples, total, found, part.keyset)
+        for part, total, found in zip(exchange.pushes, sums, maxima, strict=True)
+    ]
+
+
+def _pieces(whole: np.ndarray, lengths: Sequence[int]) -> list[np.ndarray]:
+    """Return ``whole`` cut into pieces of these lengths."""
+    if sum(lengths) != len(whole):
+        raise ProtocolError(f"an array of {len(whole)} values is announced as pieces of {sum(lengths)}")
+    pieces = []
+    at = 0
+    for length in lengths:
+        pieces.append(whole[at : at + length])
+        at += length
+    return pieces
 
 
 def _push_part(part: pb.PartitionPush, rest: Iterator[np.ndarray], longest: int) -> PushPart:
@@ -212,6 +280,7 @@ def build_reply(pushes: Sequence[PushAnswer], pulls: Sequence[PullAnswer], lean:
     reply = header.exchange_reply
     reply.SetInParent()
     arrays: list[np.ndarray] = []
+    exponents: list[np.ndarray] = []
     for answer in pushes:
         result = reply.pushes.add(partition=answer.partition, have=answer.have, accepted=answer.accepted)
         if answer.refusal is not None:
@@ -228,7 +297,10 @@ def build_reply(pushes: Sequence[PushAnswer], pulls: Sequence[PullAnswer], lean:
             if form is not None:
                 found.form.CopyFrom(form)
             arrays += values
-        arrays.append(pull.exponents)
+        exponents.append(pull.exponents)
+    if exponents:
+        reply.packed_exponents.extend([len(e) for e in exponents])
+        arrays.append(exponents[0] if len(exponents) == 1 else np.concatenate(exponents))
     return Message(header.SerializeToString(), tuple(arrays))
 
 
@@ -249,18 +321,25 @@ def parse_reply(message: Message, longest: int = MOST_KEYS) -> tuple[list[PushAn
         for p in header.exchange_reply.pushes
     ]
     pulls = []
+    served = []
     for p in header.exchange_reply.pulls:
         if p.HasField("refusal"):
             pulls.append(PullAnswer(p.partition, refusal=p.refusal))
+            continue
+        if p.unchanged:
+            values = np.empty(0, np.float32)
+        elif p.HasField("form"):
+            values = unpack(p.form, rest, longest)
         else:
-            if p.unchanged:
-                values = np.empty(0, np.float32)
-            elif p.HasField("form"):
-                values = unpack(p.form, rest, longest)
-            else:
-                values = _next(rest, np.dtype(np.float32))
-            exponents = _next(rest, np.dtype(np.int16))
-            pulls.append(PullAnswer(p.partition, p.clock, values, exponents, None, p.version, p.unchanged))
+            values = _next(rest, np.dtype(np.float32))
+        served.append(len(pulls))
+        pulls.append(PullAnswer(p.partition, p.clock, values, _NO_EXPONENTS, None, p.version, p.unchanged))
+    lengths = header.exchange_reply.packed_exponents
+    if len(lengths) != len(served):
+        raise ProtocolError(f"a reply serves {len(served)} pulls and has exponents of {len(lengths)}")
+    if served:
+        for i, exponents in zip(served, _pieces(_next(rest, np.dtype(np.int16)), lengths), strict=True):
+            pulls[i] = replace(pulls[i], exponents=exponents)
     return pushes, pulls
 
 

@@ -41,7 +41,7 @@ from eps.van.handshake import (
 from eps.van.pending import Reply, handle
 from eps.van.requester import SocketConnection
 from eps.van.stream import LEND_BYTES, Lender, Part, StreamReader, StreamWriter
-from eps.van.wires import PlainWire, Wire, receive_exactly
+from eps.van.wires import PlainWire, Wire, prepare, receive_exactly
 
 logger = logging.getLogger(__name__)
 
@@ -167,7 +167,10 @@ class SocketVan:
 
 
 def _connect_tcp(address: Address, timeout_s: float) -> socket.socket:
-    return socket.create_connection((address.host, address.port), timeout_s)
+    sock = socket.create_connection((address.host, address.port), timeout_s)
+    # Before TLS shakes hands: its short messages would each wait for an acknowledgement.
+    prepare(sock)
+    return sock
 
 
 def _connect_unix(name: str, timeout_s: float) -> socket.socket:
@@ -253,6 +256,7 @@ class SocketListener:
         deadline_s = time.monotonic() + HANDSHAKE_TIMEOUT_S
         wrapped = sock
         try:
+            prepare(sock)
             if self._context is not None:
                 sock.settimeout(HANDSHAKE_TIMEOUT_S)
                 ssl_socket = self._context.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)

@@ -27,6 +27,8 @@ _ANCILLARY_BYTES = socket.CMSG_SPACE(16 * _DESCRIPTOR_BYTES)
 #: Pieces in one ``sendmsg``; the kernel takes 1024.
 _MOST_PIECES = 512
 _SOCKET_BUFFER_BYTES = 4 << 20
+#: TCP is fastest in pieces that stay in the cache between the two ends: 3.3 GB/s against 2.3 with 40 MB a call.
+_TCP_PIECE_BYTES = 1 << 20
 
 
 class Wire(Protocol):
@@ -40,7 +42,9 @@ class Wire(Protocol):
         """Return the descriptor, for ``poll``."""
 
     def receive(self, into: memoryview, whole: bool = False) -> int:
-        """Receive at least one byte, or all of ``into``; return how many, or 0 where none came for :data:`STALL_S`.
+        """Receive at least one byte; return how many, or 0 where none came for :data:`STALL_S`.
+
+        Where ``whole`` is true, ``into`` is all that is left of an array: the wire may wait until it is full.
 
         Raises
         ------
@@ -114,6 +118,8 @@ class PlainWire:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
         self._sock = sock
         self._passes = passes_descriptors
+        #: Most that one call moves; 0: anything.
+        self._piece_bytes = 0 if sock.family == socket.AF_UNIX else _TCP_PIECE_BYTES
         self._descriptors: deque[int] = deque()
 
     @property
@@ -132,6 +138,8 @@ class PlainWire:
                 count, ancillary, _, _ = self._sock.recvmsg_into([into], _ANCILLARY_BYTES, socket.MSG_CMSG_CLOEXEC)
                 if ancillary:
                     self._keep(ancillary)
+            elif self._piece_bytes:
+                count = self._sock.recv_into(into[: self._piece_bytes])
             else:
                 count = self._sock.recv_into(into, 0, socket.MSG_WAITALL if whole else 0)
         except BlockingIOError:
@@ -177,7 +185,12 @@ class PlainWire:
             rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))
             return self._sock.sendmsg(pieces, [rights], flags)
         if len(pieces) == 1:
-            return self._sock.send(pieces[0], flags)
+            piece = pieces[0]
+            if self._piece_bytes and len(piece) > self._piece_bytes:
+                piece = memoryview(piece)[: self._piece_bytes]
+            return self._sock.send(piece, flags)
+        if self._piece_bytes:
+            pieces = _beginning(pieces, self._piece_bytes)
         return self._sock.sendmsg(pieces[:_MOST_PIECES], (), flags)
 
     def hung_up(self) -> bool:
@@ -197,6 +210,16 @@ class PlainWire:
         self._sock.close()
         while self._descriptors:
             os.close(self._descriptors.popleft())
+
+
+def _beginning(pieces: Sequence[Buffer], most_bytes: int) -> Sequence[Buffer]:
+    """Return the first ``most_bytes`` of ``pieces``."""
+    room = most_bytes
+    for i, piece in enumerate(pieces):
+        if len(piece) >= room:
+            return [*pieces[:i], memoryview(piece)[:room]]
+        room -= len(piece)
+    return pieces
 
 
 def prepare(sock: socket.socket) -> None:

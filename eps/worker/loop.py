@@ -325,6 +325,10 @@ class TrainingLoop:
         with self._changed:
             self.state.done(work.clock)
 
+    def forget(self) -> None:
+        """Drop the arrays: nothing is computed any more."""
+        self._ahead = self._active = None
+
     def close(self) -> None:
         """Close the connections."""
         self._exchanges.close()

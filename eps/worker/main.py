@@ -23,7 +23,7 @@ from eps.rpc.security import Security
 from eps.rpc.session import MemberSession
 from eps.runtime import Runtime
 from eps.van.api import Message, ReplyTo
-from eps.van.memory import raise_descriptor_limit, tune_malloc
+from eps.van.memory import give_back, raise_descriptor_limit, tune_malloc
 from eps.van.negotiated import NegotiatedVan
 from eps.van.peers import Peers
 from eps.van.traffic import TRAFFIC
@@ -85,6 +85,9 @@ class Worker:
             if not self._ended.is_set():
                 logger.exception("W[%s] cannot go on", self.name)
                 session.report(m.MemberFailed(self.name, type(error).__name__, describe(error)))
+        # A large model is written now, by others: what this process held for computing is theirs.
+        self._loop.forget()
+        give_back()
         # Drained or finished: splits can still be asked for until the master says that nobody needs this worker.
         # Then nobody needs anything of it, so the end of the process is all the tidying there is.
         self._ended.wait()

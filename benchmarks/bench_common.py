@@ -1,0 +1,194 @@
+"""What the benchmarks share: spreads and ratios, what they ran on, and samples taken while others leave it alone."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from benchmarks.peers_watch import QUIET_CORES, machine_busy_s
+
+ResultT = TypeVar("ResultT")
+
+#: A sample during which others used more of the machine than this many cores is taken again, if it may.
+MOST_FOREIGN_CORES = 0.3
+#: Shortest stretch over which the kernel's count of busy time (in hundredths of a second) says anything.
+_LOOK_S = 0.2
+#: How a process's own processor clock is named from outside: POSIX leaves it open, this is Linux.
+_CPU_CLOCK_KIND = 2
+
+
+def say(text: str) -> None:
+    """Tell whoever watches."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def rounded(value: float) -> float:
+    """Return a measurement with the digits that mean something."""
+    return round(value, 5)
+
+
+def ratio(a: float, b: float, digits: int = 2) -> float | None:
+    """Return a / b, None where b is not positive."""
+    return round(a / b, digits) if b > 0 else None
+
+
+def spread(values: Sequence[float]) -> dict[str, Any]:
+    """Return median, range and values of some measurements."""
+    return {
+        "median": rounded(statistics.median(values)),
+        "min": rounded(min(values)),
+        "max": rounded(max(values)),
+        "values": [rounded(v) for v in values],
+    }
+
+
+def machine() -> dict[str, Any]:
+    """Return what a benchmark ran on."""
+    return {
+        "cpus": os.cpu_count(),
+        "platform": platform.platform(),
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "load_5_minutes": os.getloadavg()[1],
+    }
+
+
+def plotting() -> Any:
+    """Return ``matplotlib.pyplot``, ready to draw into files; None where it is not installed."""
+    try:
+        pyplot = importlib.import_module("matplotlib.pyplot")
+    except ImportError:
+        say("no picture: matplotlib is not installed")
+        return None
+    pyplot.switch_backend("agg")
+    return pyplot
+
+
+def process_cpu_s(pid: int) -> float:
+    """Return the processor time of a process, its threads included, in seconds with the precision of the scheduler."""
+    return time.clock_gettime((~pid << 3) | _CPU_CLOCK_KIND)
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One promise, and what was measured."""
+
+    name: str
+    measured: float | None
+    limit: float
+    #: True where more is better.
+    at_least: bool
+    note: str = ""
+
+    @property
+    def passed(self) -> bool:
+        """Whether it is kept; a value that could not be measured keeps nothing."""
+        if self.measured is None:
+            return False
+        return self.measured >= self.limit if self.at_least else self.measured <= self.limit
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it for JSON."""
+        kind = "at_least" if self.at_least else "at_most"
+        values = {"name": self.name, "measured": self.measured, kind: self.limit, "passed": self.passed}
+        return {**values, "note": self.note} if self.note else values
+
+    def line(self) -> str:
+        """Return it for people."""
+        sign = ">=" if self.at_least else "<="
+        shown = "-" if self.measured is None else f"{self.measured:g}"
+        note = f"  ({self.note})" if self.note else ""
+        return f"{'pass' if self.passed else 'FAIL'}  {self.name}: {shown} (bar {sign} {self.limit:g}){note}"
+
+
+@dataclass(frozen=True)
+class Used:
+    """What a sample cost."""
+
+    wall_s: float
+    #: Processor time of this process, then of each that belongs to the benchmark.
+    cpu_s: tuple[float, ...]
+    #: Cores that all others used on average.
+    foreign_cores: float
+
+
+@dataclass
+class Sampler:
+    """Takes samples while others leave the machine alone.
+
+    Each waits until others use less than :data:`~benchmarks.peers_watch.QUIET_CORES`, and is repeated where they used
+    more than :data:`MOST_FOREIGN_CORES` meanwhile; the quietest try counts.
+
+    Parameters
+    ----------
+    pids : sequence of int
+        Processes that belong to the benchmark, besides this one.
+    patience_s : float
+        For all waiting together; afterwards every first try counts.
+    """
+
+    pids: Sequence[int] = ()
+    patience_s: float = 240.0
+    tries: int = 3
+    #: Cores that others used in the samples that counted, and how many were not quiet.
+    foreign_cores: list[float] = field(default_factory=list)
+    repeated: int = 0
+
+    def take(self, measure: Callable[[], ResultT]) -> tuple[ResultT, Used]:
+        """Return what ``measure`` returned in the quietest try, and what that try cost."""
+        found: list[tuple[ResultT, Used]] = []
+        while True:
+            self._wait()
+            busy_s, cpu_s, began_s = machine_busy_s(), self._cpu_s(), time.monotonic()
+            result = measure()
+            wall_s = time.monotonic() - began_s
+            spent_s = tuple(after - before for after, before in zip(self._cpu_s(), cpu_s, strict=True))
+            foreign = max(0.0, machine_busy_s() - busy_s - sum(spent_s)) / wall_s
+            found.append((result, Used(wall_s, spent_s, foreign)))
+            if foreign <= MOST_FOREIGN_CORES or len(found) == self.tries or self.patience_s <= 0:
+                break
+            self.patience_s -= wall_s
+            self.repeated += 1
+        best = min(found, key=lambda entry: entry[1].foreign_cores)
+        self.foreign_cores.append(best[1].foreign_cores)
+        return best
+
+    def _cpu_s(self) -> tuple[float, ...]:
+        return (time.process_time(), *map(process_cpu_s, self.pids))
+
+    def _wait(self) -> None:
+        while self.patience_s > 0:
+            busy_s, own_s, began_s = machine_busy_s(), sum(self._cpu_s()), time.monotonic()
+            time.sleep(_LOOK_S)
+            looked_s = time.monotonic() - began_s
+            if (machine_busy_s() - busy_s - (sum(self._cpu_s()) - own_s)) / looked_s < QUIET_CORES:
+                return
+            self.patience_s -= looked_s
+
+    def noise(self) -> dict[str, Any]:
+        """Return how quiet the machine was in the samples that counted."""
+        values = sorted(self.foreign_cores) or [0.0]
+        return {
+            "foreign_cores_median": rounded(statistics.median(values)),
+            "foreign_cores_p90": rounded(values[int(0.9 * (len(values) - 1))]),
+            "foreign_cores_max": rounded(values[-1]),
+            "samples": len(self.foreign_cores),
+            "samples_above_limit": sum(value > MOST_FOREIGN_CORES for value in values),
+            "repeated": self.repeated,
+        }
+
+
+def write_json(path: Path | None, text: str) -> None:
+    """Write the results where they were asked for."""
+    if path is not None:
+        path.write_text(text + "\n", encoding="utf-8")

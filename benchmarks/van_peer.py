@@ -1,0 +1,126 @@
+"""The listening process of ``van.py``: every transport and its raw counterpart, answered by one process.
+
+It writes where it listens as JSON on standard output, and ends when its standard input does.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import socket
+import struct
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+import numpy as np  # noqa: E402
+
+from benchmarks import van_raw as raw  # noqa: E402
+from eps.rpc.security import NO_SECURITY, JobToken, Security, TlsFiles  # noqa: E402
+from eps.van.api import Handler, Message, ReplyTo, Van  # noqa: E402
+from eps.van.grpc_van import GrpcVan  # noqa: E402
+from eps.van.memory import tune_malloc  # noqa: E402
+from eps.van.sockets import SocketVan  # noqa: E402
+
+TRANSPORTS = ("tcp", "unix", "shm", "grpc")
+#: Header of a request: what, and bytes of the array to answer with.
+REQUEST = struct.Struct("<BQ")
+#: PUSH: acknowledge.  PUSH_OUT: copy into an array of our own first.  PULL: an ordinary array.  PULL_EMPTY: one of
+#: ``van.empty``.  PING: what came.
+PUSH, PUSH_OUT, PULL, PULL_EMPTY, PING = range(5)
+
+
+def securities(directory: Path, token: str) -> dict[str, Security]:
+    """Return what a connection may ask of its peer: nothing, the token, the token and a certificate."""
+    job_token = JobToken.from_hex(token)
+    return {
+        "open": NO_SECURITY,
+        "token": Security(job_token),
+        "tls": Security(job_token, TlsFiles.within(directory)),
+    }
+
+
+def van_of(transport: str, security: Security) -> SocketVan | GrpcVan:
+    """Return the van of a transport."""
+    return GrpcVan(security) if transport == "grpc" else SocketVan(transport, security)
+
+
+class Memory:
+    """Arrays by size and kind, filled once: whoever asks again gets the same, with warm pages."""
+
+    def __init__(self) -> None:
+        self._ordinary: dict[int, np.ndarray] = {}
+        self._of_van: dict[tuple[int, int], np.ndarray] = {}
+
+    def ordinary(self, size_bytes: int) -> np.ndarray:
+        """Return float32 of an array that NumPy made."""
+        if size_bytes not in self._ordinary:
+            self._ordinary[size_bytes] = np.ones(size_bytes // 4, np.float32)
+        return self._ordinary[size_bytes]
+
+    def of_van(self, van: Van, size_bytes: int) -> np.ndarray:
+        """Return float32 of :meth:`eps.van.api.Van.empty`."""
+        name = id(van), size_bytes
+        if name not in self._of_van:
+            self._of_van[name] = van.empty(size_bytes // 4, np.float32)
+            self._of_van[name][:] = 1
+        return self._of_van[name]
+
+
+def handler_of(van: Van, memory: Memory) -> Handler:
+    """Return what answers the requests of :mod:`benchmarks.van`."""
+
+    def handle(message: Message, reply: ReplyTo) -> None:
+        what, size_bytes = REQUEST.unpack(message.header)
+        if what == PING:
+            reply.send(message)
+        elif what == PULL:
+            reply.send(Message(b"", (memory.ordinary(size_bytes),)))
+        elif what == PULL_EMPTY:
+            reply.send(Message(b"", (memory.of_van(van, size_bytes),)))
+        else:
+            if what == PUSH_OUT:
+                np.copyto(memory.ordinary(message.arrays[0].nbytes), message.arrays[0])
+            reply.send(Message(b"done"))
+
+    return handle
+
+
+def main() -> int:
+    """Listen everywhere and wait."""
+    tune_malloc()
+    settings: dict[str, Any] = json.loads(sys.argv[1])
+    memory = Memory()
+    addresses: dict[str, Any] = {"van": {}, "raw": {}}
+    # A gRPC server ends with its last reference.
+    listeners: list[Any] = []
+    for name, security in securities(Path(settings["tls"]), settings["token"]).items():
+        for transport in TRANSPORTS:
+            if transport == "shm" and name == "tls":
+                continue
+            van = van_of(transport, security)
+            if isinstance(van, GrpcVan):
+                # The other method is a unary call of the control plane's kind.
+                listener: Any = van.listen(handler_of(van, memory), meet=lambda request: b"met")
+            else:
+                listener = van.listen(handler_of(van, memory))
+            listeners.append(listener)
+            addresses["van"][f"{transport} {name}"] = [listener.address.host, listener.address.port]
+    for name in ("tcp", "unix"):
+        family = socket.AF_INET if name == "tcp" else socket.AF_UNIX
+        listening = socket.socket(family, socket.SOCK_STREAM)
+        listening.bind(("127.0.0.1", 0) if name == "tcp" else f"\0eps-raw-{secrets.token_hex(8)}")
+        listening.listen()
+        raw.serve(listening, memory.ordinary)
+        bound = listening.getsockname()
+        addresses["raw"][name] = [*bound] if name == "tcp" else bound.decode()
+    print(json.dumps(addresses), flush=True)
+    sys.stdin.read()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
