@@ -240,7 +240,9 @@ class Master:
                 case e.ReleaseContainer(container_id):
                     self._resources.release(container_id)
                 case e.Name(container_id, name):
-                    self._sessions.name(container_id, name)
+                    membership = self._state.membership
+                    servers = () if membership is None else [membership.addresses[s] for s in membership.servers]
+                    self._sessions.name(container_id, name, servers)
                 case e.Answer():
                     with self._changed:
                         if command.request_id in self._asked:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import grpc
@@ -77,13 +77,15 @@ class Sessions(MemberSessionServicer):
             logger.debug("M the session of %s ended", container_id, exc_info=True)
         outgoing.put(None)
 
-    def name(self, container_id: str, name: MemberId) -> None:
-        """Tell a registered process its name and the job's settings."""
+    def name(self, container_id: str, name: MemberId, servers: Iterable[Address] = ()) -> None:
+        """Tell a registered process its name, the job's settings, and where the servers are."""
         with self._lock:
             self._container_of[name] = container_id
             outgoing = self._outgoing.get(container_id)
         if outgoing is not None:
             welcome = pb.Welcome(name=name, generation=self._generation, job_json=self._job_json)
+            for address in servers:
+                welcome.servers.add(host=address.host, port=address.port)
             outgoing.put(pb.Order(welcome=welcome, generation=self._generation))
 
     def send(self, to: MemberId, order: Order) -> None:

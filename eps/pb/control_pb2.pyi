@@ -214,14 +214,16 @@ class Hello(_message.Message):
     def __init__(self, container_id: _Optional[str] = ..., address: _Optional[_Union[Address, _Mapping]] = ..., pid: _Optional[int] = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("name", "generation", "job_json")
+    __slots__ = ("name", "generation", "job_json", "servers")
     NAME_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     JOB_JSON_FIELD_NUMBER: _ClassVar[int]
+    SERVERS_FIELD_NUMBER: _ClassVar[int]
     name: str
     generation: int
     job_json: str
-    def __init__(self, name: _Optional[str] = ..., generation: _Optional[int] = ..., job_json: _Optional[str] = ...) -> None: ...
+    servers: _containers.RepeatedCompositeFieldContainer[Address]
+    def __init__(self, name: _Optional[str] = ..., generation: _Optional[int] = ..., job_json: _Optional[str] = ..., servers: _Optional[_Iterable[_Union[Address, _Mapping]]] = ...) -> None: ...
 
 class Target(_message.Message):
     __slots__ = ("item", "target", "address")

@@ -15,7 +15,7 @@ import numpy as np
 
 from eps.core import messages as m
 from eps.core.membership import Membership
-from eps.core.types import MemberId, Role
+from eps.core.types import Address, MemberId, Role
 from eps.core.worker_state import Work, WorkerState
 from eps.errors import DeadlineError, ProtocolError
 from eps.rpc.exchange import PullAnswer, PullPart, PushAnswer, PushPart
@@ -80,6 +80,10 @@ class TrainingLoop:
             self._changed.notify_all()
         return acked
 
+    def prepare(self, servers: Sequence[Address]) -> None:
+        """Connect to the servers that there are, for a worker that joins a job that trains."""
+        self._exchanges.prepare(servers)
+
     def on_lists(self, added: Sequence[m.Newcomer]) -> None:
         """Connect to the servers that a plan is about to add, so that no iteration waits for it."""
         self._exchanges.prepare(entry.address for entry in added if entry.name.startswith(Role.SERVER.value))
@@ -135,14 +139,14 @@ class TrainingLoop:
                 return
             self._warm = True
         active = ActiveSet(self._runtime, {split: self._datasets.activate(split)})
-        # With what computing takes, as much as an iteration has: parameters, those of the next clock, what is received.
-        held = [self._empty_parameters(active) for _ in range(3)]
+        # With what computing takes, as much as an iteration has: parameters, and those of the next clock.
+        held = [self._empty_parameters(active) for _ in range(2)]
         for parameters in held:
             parameters.values.fill(0.0)
             # So large that everything is on the grid, as it usually is.
             parameters.exponents.fill(60)
         try:
-            compute(self._runtime, active, held[0], 0)
+            compute(self._runtime, active, held[0], 0, empty=self._van.empty)
         except Exception as error:
             # A user's model may not like parameters that are all zero; what matters shows at the first clock.
             logger.info("while warming up: %s", error)

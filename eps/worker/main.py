@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from eps.core import messages as m
+from eps.core.types import Address
 from eps.errors import EpsError, ProtocolError
 from eps.logs import set_up_logging
 from eps.rpc.exchange import parse_header, simple
@@ -76,6 +77,7 @@ class Worker:
         self._van.restrict_to(runtime.spec.van)
         self._datasets = Datasets(runtime, runtime.job_dir / "containers" / self._context.container_id / "splits")
         self._loop = TrainingLoop(runtime, self.name, self._van, self._datasets, session.report)
+        self._loop.prepare([Address(server.host, server.port) for server in welcome.servers])
         self._ready.set()
         logger.info("W[%s] M ready at %s", self.name, listener.address)
         try:
