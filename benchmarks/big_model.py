@@ -6,6 +6,7 @@ Used as ``--model benchmarks/big_model.py:TiledLinear --model-options '{"num_par
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -54,3 +55,15 @@ class TiledLinear(Model):
 
     def loss_of_scores(self, scores: np.ndarray, y: np.ndarray) -> float:
         return float(np.square(scores.astype(np.float64) - y).sum() / 2)
+
+
+class IdleLinear(TiledLinear):
+    """The same, with a pause in each gradient: a job that leaves the machine idle between its exchanges."""
+
+    options: ClassVar[Mapping[str, Any]] = {**TiledLinear.options, "sleep_s": 1.0}
+
+    def loss_and_gradient(
+        self, params: Mapping[str, np.ndarray], X: Any, y: np.ndarray
+    ) -> tuple[float, dict[str, np.ndarray]]:
+        time.sleep(self.chosen["sleep_s"])
+        return super().loss_and_gradient(params, X, y)

@@ -64,6 +64,8 @@ class Runtime:
                 "shape": self.shape.__dict__,
                 "dataset_dir": str(self.dataset_dir),
                 "job_dir": str(self.job_dir),
+                # For who must not run the model's code: a user's own may do anything when it is imported.
+                "num_keys": self.key_space.num_keys,
             }
         )
 

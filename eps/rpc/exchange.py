@@ -49,6 +49,11 @@ class PushPart:
     keys: np.ndarray | None = None
     raw: tuple[Raw, ...] = ()
 
+    def copied(self) -> PushPart:
+        """Return the same push with arrays of its own, for who needs it longer than its message lives."""
+        raw = tuple((split, block, values.copy()) for split, block, values in self.raw)
+        return replace(self, total=self.total.copy(), maxima=self.maxima.copy(), raw=raw)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PullPart:
@@ -61,6 +66,8 @@ class PullPart:
     keys: np.ndarray | None = None
     #: Version of the values that the worker has; 0: none, or it wants them in any case.
     have_version: int = 0
+    #: Values that are expected; does not travel.
+    size: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -168,18 +175,20 @@ def _packed(pushes: Sequence[PushPart], lean: Lean) -> list[np.ndarray] | None:
 
 def _side_by_side(parts: Sequence[np.ndarray]) -> np.ndarray | None:
     """Return the array that ``parts`` are pieces of, one after the other; None where they are something else."""
-    first = parts[0]
-    whole = first.base
-    if not isinstance(whole, np.ndarray) or whole.ndim != 1 or whole.dtype != first.dtype:
+    filled = [part for part in parts if len(part)]
+    if not filled:
+        return parts[0]
+    base, dtype = filled[0].base, filled[0].dtype
+    # The base of an array of shared memory is the bytes of its block.
+    if not isinstance(base, np.ndarray) or base.ndim != 1 or not base.flags.c_contiguous:
         return None
-    start = at = (_address(first) - _address(whole)) // first.itemsize
-    for part in parts:
-        if part.base is not whole or part.dtype != first.dtype or not part.flags.c_contiguous:
+    start = at = _address(filled[0])
+    for part in filled:
+        if part.base is not base or part.dtype != dtype or not part.flags.c_contiguous or _address(part) != at:
             return None
-        if len(part) and _address(part) != _address(whole) + at * first.itemsize:
-            return None
-        at += len(part)
-    return whole[start:at]
+        at += part.nbytes
+    first = start - _address(base)
+    return base.view(np.uint8)[first : first + at - start].view(dtype)
 
 
 def _address(array: np.ndarray) -> int:

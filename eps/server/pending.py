@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from eps.errors import ProtocolError
+from eps.errors import EpsError, ProtocolError
 from eps.pb import data_pb2 as pb
-from eps.rpc.exchange import PullAnswer, PullPart, PushAnswer, PushPart, build_reply
+from eps.rpc.exchange import PullAnswer, PullPart, PushAnswer, PushPart, build_reply, simple
 from eps.rpc.lean import PLAIN, Lean
 from eps.server.partition_store import PartitionStore
 from eps.van.api import Message, ReplyTo
+
+logger = logging.getLogger(__name__)
 
 
 class PendingExchange:
@@ -44,6 +47,12 @@ class PendingExchange:
         if not self._missing or self._missing != len(pushes) + len(pulls):
             raise ProtocolError("an exchange has at least one part, and one push and one pull at most for a partition")
         self._taken_in = self._hurried = self._answered = False
+        self._requests: list[PushRequest] = []
+        self._answer: Message | None = None
+
+    def track(self, request: PushRequest) -> None:
+        """Know a push of this message: the server may need it after the message was answered."""
+        self._requests.append(request)
 
     def settle(self, answer: PushAnswer | PullAnswer) -> None:
         """Take the answer to one part; one that comes after the reply was sent is too late to matter."""
@@ -65,17 +74,33 @@ class PendingExchange:
         if self._answered or not self._taken_in or (self._missing and not self._hurried):
             return
         self._answered = True
+        for request in self._requests:
+            if self._pushes[request.part.partition] is None:
+                # Its memory is the worker's again as soon as the answer has left.
+                request.part = request.part.copied()
+        again = pb.Refusal(retry=True)
+        pushes = [a or PushAnswer(p, accepted=False, refusal=again) for p, a in self._pushes.items()]
+        pulls = [a or PullAnswer(p, refusal=again) for p, a in self._pulls.items()]
+        self._answer = build_reply(pushes, pulls, self._lean)
+        self._requests = []
         if self._on_complete is None:
             self.send()
         else:
             self._on_complete(self)
 
     def send(self) -> None:
-        """Send the answer; outside the server's lock, because whoever gets it runs at once, and may be in the way."""
-        again = pb.Refusal(retry=True)
-        pushes = [a or PushAnswer(p, accepted=False, refusal=again) for p, a in self._pushes.items()]
-        pulls = [a or PullAnswer(p, refusal=again) for p, a in self._pulls.items()]
-        self._reply.send(build_reply(pushes, pulls, self._lean))
+        """Send the answer; outside the server's lock, because whoever gets it runs at once, and may be in the way.
+
+        Never raises: whoever calls it is usually serving somebody else.
+        """
+        assert self._answer is not None
+        try:
+            self._reply.send(self._answer)
+        except ProtocolError as error:
+            logger.warning("an answer cannot be sent: %s", error)
+            self._reply.fail(error)
+        except EpsError as error:
+            logger.warning("an answer was not taken: %s", error)
 
 
 @dataclass(eq=False)
@@ -84,6 +109,9 @@ class PushRequest:
 
     exchange: PendingExchange
     part: PushPart
+
+    def __post_init__(self) -> None:
+        self.exchange.track(self)
 
     def refuse(self, refusal: pb.Refusal) -> None:
         """Answer that the part is not served."""
@@ -113,6 +141,13 @@ class TransferRequest:
     checksum: str = ""
     #: The partition that a snapshot describes.
     store: PartitionStore | None = None
+
+    def acknowledge(self) -> None:
+        """Answer that it is done; never raises."""
+        try:
+            self.reply.send(Message(simple("done")))
+        except EpsError as error:
+            logger.warning("an acknowledgement was not taken: %s", error)
 
 
 def key_of(part: PushPart | PullPart) -> tuple[int, bytes]:

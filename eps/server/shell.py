@@ -60,8 +60,8 @@ class ServerShell:
         self._checksums: dict[tuple[int, int], str] = {}
         self._last_update: dict[int, UpdateData] = {}
         self._report = report
-        #: Exchanges whose answers wait for the lock's release.
-        self._complete: deque[PendingExchange] = deque()
+        #: What sends the answers that wait for the lock's release.
+        self._complete: deque[Callable[[], None]] = deque()
         self._forwards = ThreadPoolExecutor(2, thread_name_prefix="forward")
         self._lock = threading.RLock()
 
@@ -123,7 +123,9 @@ class ServerShell:
 
     def _on_exchange(self, exchange: pb.Exchange, message: Message, reply: ReplyTo) -> None:
         pushes, pulls = x.parse_exchange(exchange, message.arrays, self._runtime.longest_partition)
-        pending = PendingExchange(reply, pushes, pulls, self._runtime.lean, self._complete.append)
+        pending = PendingExchange(
+            reply, pushes, pulls, self._runtime.lean, lambda done: self._complete.append(done.send)
+        )
         parts: list[x.PushPart | x.PullPart] = [*pushes, *pulls]
         for part in parts:
             check_part(self._runtime, part)
@@ -156,11 +158,11 @@ class ServerShell:
         """Send the answers that became complete; without the lock."""
         while self._complete:
             try:
-                exchange = self._complete.popleft()
+                send = self._complete.popleft()
             except IndexError:
                 # Another thread was faster.
                 return
-            exchange.send()
+            send()
 
     def _with_keys(self, part: PartT) -> PartT | None:
         """Return the part with its keys, or None where its key set is not known."""
@@ -306,6 +308,9 @@ class ServerShell:
     def _forward(self, request: object, to: MemberId) -> None:
         """Pass one part on to the partition's owner and relay what it says; connecting may take a while."""
         assert isinstance(request, PushRequest | PullRequest)
+        if isinstance(request, PushRequest):
+            # Its message may be answered, and its memory used again, before it has left.
+            request.part = request.part.copied()
         self._forwards.submit(self._pass_on, request, self._address_of(to))
 
     def _pass_on(self, request: PushRequest | PullRequest, address: Address) -> None:
@@ -313,19 +318,20 @@ class ServerShell:
         pulls = [request.part] if isinstance(request, PullRequest) else []
         try:
             future = self._peers.to(address).request(x.build_exchange(pushes, pulls, self._runtime.lean))
-        except EpsError as error:
+        except Exception as error:
+            # Whatever it is: a part without an answer would keep this server from being released.
             self._relay(request, error)
             return
         # Callbacks run on a thread of the connection and must not wait for the lock.
         future.add_done_callback(lambda done: self._forwards.submit(self._relay, request, done))
 
-    def _relay(self, request: PushRequest | PullRequest, answer: Future[Message] | EpsError) -> None:
+    def _relay(self, request: PushRequest | PullRequest, answer: Future[Message] | Exception) -> None:
         found: x.PushAnswer | x.PullAnswer | None = None
         try:
             if isinstance(answer, Future):
                 pushed, pulled = x.parse_reply(answer.result())
                 found = pushed[0] if pushed else pulled[0]
-        except (EpsError, IndexError) as error:
+        except Exception as error:
             logger.info("a part that was passed on was not answered: %s", error)
         with self._lock:
             if found is None:
@@ -409,6 +415,8 @@ class ServerShell:
             case s.DropPartition(partition):
                 self._stores.pop(partition, None)
                 self._last_update.pop(partition, None)
+                for name in [name for name in self._keysets if name[0] == partition]:
+                    self._keyset_bytes -= self._keysets.pop(name).nbytes
 
     def _stream(self, plan_id: int, to: MemberId) -> FollowerStream:
         if (plan_id, to) not in self._streams:
@@ -467,7 +475,7 @@ class ServerShell:
         self._stream(command.plan_id, command.to).send(lambda: message, message.size_bytes)
 
     def _acknowledge(self, request: TransferRequest) -> None:
-        request.reply.send(Message(x.simple("done")))
+        self._complete.append(request.acknowledge)
 
     def close(self) -> None:
         """Stop sending and close the connections to other servers."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import importlib
+import json
 import os
 import sys
 import traceback
@@ -49,24 +50,34 @@ def preload(modules: Iterable[str]) -> list[str]:
 
 
 def preload_kernels(job_json: Path) -> None:
-    """Compile what a large model needs, once for all processes of the job; a job without settings needs nothing."""
+    """Compile what a large model needs, once for all processes of the job; a job without settings needs nothing.
+
+    Runs none of the model's code, and never raises: a container that needs the kernels fails in the same way, and says
+    so.
+    """
     try:
-        text = job_json.read_text(encoding="utf-8")
-    except OSError:
+        values = json.loads(job_json.read_text(encoding="utf-8"))
+        num_keys = int(values.get("num_keys", 0))
+        if not num_keys:
+            return
+        import numpy as np
+
+        from eps.config import JobSpec
+        from eps.ml import kernels, steps
+        from eps.ml.grid import Grid
+        from eps.ml.optim import make_optimizer
+        from eps.runtime import optimizer_settings
+
+        spec = JobSpec.from_dict(values["spec"])
+        kernels.preload(num_keys)
+        reproducible = spec.core_settings().reproducible
+        steps.prepare(
+            make_optimizer(optimizer_settings(spec)),
+            Grid(spec.splits, 1).dtype if reproducible else np.dtype(np.float32),
+        )
+    except FileNotFoundError:
         return
-    import numpy as np
-
-    from eps.errors import EpsError
-    from eps.ml import kernels, steps
-    from eps.runtime import Runtime
-
-    try:
-        runtime = Runtime.from_json(text)
-        kernels.preload(runtime.key_space.num_keys)
-        sums = runtime.grid.dtype if runtime.settings.reproducible else np.dtype(np.float32)
-        steps.prepare(runtime.optimizer, sums)
-    except (EpsError, ValueError, KeyError, TypeError) as error:
-        # The container that needs them fails in the same way, and says so.
+    except Exception as error:
         print(f"eps.supervisor: no compiled kernels: {error}", file=sys.stderr)
 
 

@@ -24,7 +24,14 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from eps.core.types import Address
-from eps.errors import AuthenticationError, ConfigError, EpsError, PeerUnavailableError, ProtocolError
+from eps.errors import (
+    AuthenticationError,
+    ConfigError,
+    DeadlineError,
+    EpsError,
+    PeerUnavailableError,
+    ProtocolError,
+)
 from eps.pb import data_pb2 as pb
 from eps.rpc import call as rpc
 from eps.rpc.security import NO_SECURITY, Security
@@ -143,7 +150,10 @@ class NegotiatedVan:
         try:
             answer = channel.unary_unary(MEET_METHOD)(b"", timeout=timeout_s)
         except grpc.RpcError as error:
-            raise rpc.error_of(error, f"meeting {address}") from error
+            found = rpc.error_of(error, f"meeting {address}")
+            if isinstance(found, DeadlineError):
+                found = PeerUnavailableError(f"{address} did not answer within {timeout_s:g} s")
+            raise found from error
         finally:
             channel.close()
         try:

@@ -148,7 +148,8 @@ class ClockWork:
 
 def pull_part(active: ActiveSet, partition: int, min_clock: int, have_version: int = 0) -> PullPart:
     """Return the pull of an active set's keys in one partition."""
-    return PullPart(partition, min_clock, active.keysets[partition], None, have_version)
+    size = int(active.bounds[partition + 1] - active.bounds[partition])
+    return PullPart(partition, min_clock, active.keysets[partition], None, have_version, size)
 
 
 class Computation:

@@ -9,10 +9,11 @@ Source: EPS §2.2 Fig. 1b steps 1, 5 and 6, Fig. 7; design section 6.
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -35,8 +36,11 @@ PartT = TypeVar("PartT", PushPart, PullPart)
 #: A part that no membership can place is given up after this long.
 ROUTING_DEADLINE_S = 30.0
 RETRY_S = 0.02
-#: Sums in one message; an exchange with more is cut into several.
+CONNECT_TIMEOUT_S = 5.0
+#: Sums in one message, or values in its answer; an exchange with more is cut into several.
 MESSAGE_BYTES = 4 << 20
+#: Parts of one message: each has a few arrays, and a message carries 1,024.
+MESSAGE_PARTS = 200
 #: Refusals further apart than this have nothing to do with each other.
 CALM_S = 1.0
 
@@ -99,7 +103,9 @@ class Exchanges:
         self._timeout_s = timeout_s
         self._connections: dict[Address, Connection] = {}
         #: Made for a plan that is under way; taken, or closed, when its membership holds.
-        self._prepared: dict[Address, Connection] = {}
+        self._prepared: dict[Address, Future[Connection]] = {}
+        self._preparing = threading.Lock()
+        self._connector = ThreadPoolExecutor(4, thread_name_prefix="connect")
         self._known: set[tuple[int, bytes]] = set()
         self._stopped = False
 
@@ -232,23 +238,39 @@ class Exchanges:
         if found is None or found.closed:
             if found is not None:
                 found.close()
-            prepared = self._prepared.pop(address, None)
-            if prepared is not None and prepared.closed:
-                prepared.close()
-                prepared = None
-            found = self._connections[address] = prepared or self._van.connect(address, timeout_s=5.0)
+            found = self._connections[address] = self._prepared_for(address) or self._van.connect(
+                address, timeout_s=CONNECT_TIMEOUT_S
+            )
         return found
 
+    def _prepared_for(self, address: Address) -> Connection | None:
+        """Return the connection that was prepared, where there is one that works."""
+        with self._preparing:
+            prepared = self._prepared.pop(address, None)
+        if prepared is None:
+            return None
+        try:
+            connection = prepared.result(2 * CONNECT_TIMEOUT_S)
+        except (EpsError, TimeoutError, CancelledError) as error:
+            logger.info("%s is not reachable yet: %s", address, error)
+            return None
+        if connection.closed:
+            connection.close()
+            return None
+        return connection
+
     def prepare(self, addresses: Iterable[Address]) -> None:
-        """Connect to servers that a plan adds, before anybody waits for them; may be called from any thread."""
-        for address in addresses:
-            if address in self._prepared or address in self._connections:
-                continue
-            try:
-                self._prepared[address] = self._van.connect(address, timeout_s=5.0)
-            except EpsError as error:
-                # Tried again when it is needed.
-                logger.info("%s is not reachable yet: %s", address, error)
+        """Begin to connect to servers that a plan adds, before anybody waits for them; returns at once, any thread."""
+        with self._preparing:
+            for address in addresses:
+                if address not in self._prepared and address not in self._connections:
+                    self._prepared[address] = self._connector.submit(self._van.connect, address, CONNECT_TIMEOUT_S)
+
+    def _drop_prepared(self, addresses: Iterable[Address]) -> None:
+        with self._preparing:
+            dropped = [self._prepared.pop(address) for address in addresses if address in self._prepared]
+        for prepared in dropped:
+            prepared.add_done_callback(_close_prepared)
 
     def _take(
         self,
@@ -296,8 +318,7 @@ class Exchanges:
         wanted = set(addresses)
         for address in [a for a in self._connections if a not in wanted]:
             self._connections.pop(address).close()
-        for address in [a for a in list(self._prepared) if a not in wanted]:
-            self._prepared.pop(address).close()
+        self._drop_prepared([a for a in list(self._prepared) if a not in wanted or a in self._connections])
 
     def connect(self, membership: Membership) -> None:
         """Connect to every server, so that the first exchange need not; who does not answer is tried again there."""
@@ -313,11 +334,18 @@ class Exchanges:
 
     def close(self) -> None:
         """Close the connections."""
-        for connection in [*self._connections.values(), *self._prepared.values()]:
+        self._drop_prepared(list(self._prepared))
+        self._connector.shutdown(wait=False)
+        for connection in self._connections.values():
             try:
                 connection.close()
             except EpsError as error:
                 logger.debug("closing a connection: %s", error)
+
+
+def _close_prepared(prepared: Future[Connection]) -> None:
+    if not prepared.cancelled() and prepared.exception() is None:
+        prepared.result().close()
 
 
 def messages_of(parts: Sequence[PushPart | PullPart]) -> list[list[PushPart | PullPart]]:
@@ -338,11 +366,16 @@ def messages_of(parts: Sequence[PushPart | PullPart]) -> list[list[PushPart | Pu
         layer.sort(key=lambda part: (part.partition, isinstance(part, PullPart)))
         size_bytes, last = MESSAGE_BYTES, -1
         for part in layer:
-            if size_bytes >= MESSAGE_BYTES and part.partition != last:
+            begins = part.partition != last
+            if begins and (size_bytes >= MESSAGE_BYTES or len(messages[-1]) >= MESSAGE_PARTS):
                 messages.append([])
                 size_bytes = 0
             messages[-1].append(part)
-            size_bytes += part.total.nbytes if isinstance(part, PushPart) else 0
+            if isinstance(part, PushPart):
+                size_bytes += part.total.nbytes
+            elif begins:
+                # Without a push: what comes back is what counts.
+                size_bytes += 4 * part.size
             last = part.partition
     return messages
 

@@ -249,7 +249,10 @@ class TrainingLoop:
 
         def rest(partition: int, have: tuple[int, ...]) -> list[PushPart]:
             # A sum cannot be taken apart: the splits that a server misses are pushed one by one (reproducible.md).
-            single = (compute(self._runtime, active, parameters, done.clock, only=(s,)) for s in done.splits)
+            single = (
+                compute(self._runtime, active, parameters, done.clock, only=(s,), empty=self._van.empty)
+                for s in done.splits
+            )
             return [work.push(partition) for work in single if work.splits[0] not in have]
 
         following_begun = None if following is None else self._begin(active, ahead, following)

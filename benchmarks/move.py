@@ -1,0 +1,156 @@
+"""How fast partitions move to a server that is added, against a bare TCP socket in the same run.
+
+    python benchmarks/move.py
+    python benchmarks/move.py --quick
+    python benchmarks/move.py --output move.json
+
+One worker and one server; a second server is added and gets half of the parameters: while the job trains, and while it
+is idle (a model whose gradient takes seconds and no processor). Moved bytes are divided by the time from the address
+lists to the last acknowledged copy, which is installed by then: checksums at both ends and the copy into place are in it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parents[1]
+if __name__ == "__main__":
+    sys.path.insert(0, str(ROOT))
+
+from benchmarks import van_raw  # noqa: E402
+from benchmarks.bench_common import Bar, machine, ratio, rounded, say, spread, write_json  # noqa: E402
+from benchmarks.scale_jobs import Ran, run_job  # noqa: E402
+from benchmarks.van_measure import Peer  # noqa: E402
+
+MODEL = ROOT / "benchmarks" / "big_model.py"
+ROWS, FEATURES = 240, 100
+#: Long enough for the copies of an idle job to be made between two iterations.
+IDLE_S = 4.0
+
+
+def job_settings(folder: Path, num_parameters: int, van: str, idle: bool) -> dict[str, object]:
+    """Return the settings of a job that adds a server."""
+    options: dict[str, object] = {"num_parameters": num_parameters}
+    at, iterations = (3, 6) if idle else (12, 40)
+    if idle:
+        options["sleep_s"] = IDLE_S
+    return {
+        "model": f"{MODEL}:{'IdleLinear' if idle else 'TiledLinear'}",
+        "model_options": json.dumps(options),
+        "data": folder / "X.npy",
+        "labels": folder / "y.npy",
+        "optimizer": "sgd",
+        "learning_rate": 0.001,
+        "splits": 2,
+        "partitions": 12,
+        "workers": 1,
+        "servers": 1,
+        "iterations": iterations,
+        "at": f"{at}:add-servers=1",
+        "van": van,
+    }
+
+
+def moved(ran: Ran) -> dict[str, Any]:
+    """Return what the change of a job moved, how fast, and what it cost the iterations meanwhile."""
+    (change,) = ran.report["changes"]
+    phases = change["seconds"]
+    copied_s = phases["copied"] - phases["lists-updated"]
+    # The same iterations would have taken so long if nothing had happened.
+    usual_s = phases["released"] - change["slowdown_s"]
+    return {
+        "moved_bytes": change["bytes_moved"],
+        "copied_s": rounded(copied_s),
+        "gb_per_s": rounded(change["bytes_moved"] / copied_s / 1e9),
+        "iteration_s": rounded(statistics.median(ran.iteration_s)),
+        "slower": rounded(change["slowdown_s"] / usual_s) if usual_s > 0 else None,
+        "foreign_cores": rounded(ran.foreign_cores),
+    }
+
+
+def raw_gb_per_s(size_bytes: int, rounds: int) -> dict[str, Any]:
+    """Return the speed of a bare TCP socket between two processes, as :mod:`benchmarks.van` measures it."""
+    from time import perf_counter
+
+    found: dict[str, list[float]] = {mode: [] for mode in van_raw.MODES}
+    with tempfile.TemporaryDirectory(prefix="eps-move-") as folder:
+        peer = Peer.start(Path(folder))
+        try:
+            sock = peer.connect_raw("tcp")
+            array = np.ones(size_bytes // 4, np.float32)
+            for _ in range(rounds + 1):
+                for mode in van_raw.MODES:
+                    began = perf_counter()
+                    van_raw.push(sock, array, mode)
+                    found[mode].append(size_bytes / (perf_counter() - began) / 1e9)
+            sock.close()
+        finally:
+            peer.end()
+    best = max(found.values(), key=lambda speeds: statistics.median(speeds[1:]))
+    return spread(best[1:])
+
+
+def measure(num_parameters: int, rounds: int) -> dict[str, Any]:
+    """Return speeds by transport, idle and training, and those of the socket."""
+    rng = np.random.default_rng(3)
+    results: dict[str, Any] = {"parameters": num_parameters, "raw_tcp_gb_per_s": raw_gb_per_s(1 << 27, 5), "moves": {}}
+    with tempfile.TemporaryDirectory(prefix="eps-move-") as name:
+        folder = Path(name)
+        np.save(folder / "X.npy", rng.normal(size=(ROWS, FEATURES)).astype(np.float32))
+        np.save(folder / "y.npy", rng.normal(size=ROWS).astype(np.float32))
+        for round_ in range(rounds):
+            for van in ("tcp", "auto"):
+                for idle in (True, False):
+                    what = f"{van} {'idle' if idle else 'training'}"
+                    say(f"round {round_ + 1} of {rounds}: {what}")
+                    settings = job_settings(folder, num_parameters, van, idle)
+                    ran = run_job(folder, f"move-{round_}-{van}-{int(idle)}", settings)
+                    results["moves"].setdefault(what, []).append(moved(ran))
+    return results
+
+
+def bars(results: dict[str, Any]) -> list[Bar]:
+    """Return the promises, and what became of them."""
+    raw = results["raw_tcp_gb_per_s"]["median"]
+    found = []
+    for what, moves in results["moves"].items():
+        speed = statistics.median(move["gb_per_s"] for move in moves)
+        limit = 0.7 if what.endswith("idle") else 0.4
+        found.append(Bar(f"{what}: speed of a move / raw TCP", ratio(speed, raw, 3), limit, at_least=True))
+        if what.endswith("training"):
+            slower = statistics.median(move["slower"] for move in moves)
+            found.append(Bar(f"{what}: training slower by", rounded(slower), 1 / 3, at_least=False))
+    return found
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the benchmark."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--millions", type=int, default=100, help="millions of parameters")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--quick", action="store_true", help="4 million parameters, one round: does it work?")
+    parser.add_argument("--output", type=Path, help="write the JSON there as well")
+    arguments = parser.parse_args(argv)
+    millions, rounds = (4, 1) if arguments.quick else (arguments.millions, arguments.rounds)
+    results = measure(millions * 1_000_000, rounds)
+    judged = bars(results)
+    for bar in judged:
+        say(bar.line())
+    document = {"benchmark": "move", "machine": machine(), **results, "bars": [bar.as_dict() for bar in judged]}
+    text = json.dumps(document, indent=1)
+    write_json(arguments.output, text)
+    print(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

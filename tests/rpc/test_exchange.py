@@ -1,0 +1,158 @@
+"""Pushes and pulls as messages: packed, cut, lean."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from eps.errors import ProtocolError
+from eps.rpc.exchange import (
+    PullAnswer,
+    PullPart,
+    PushPart,
+    build_exchange,
+    build_reply,
+    parse_exchange,
+    parse_header,
+    parse_reply,
+)
+from eps.rpc.lean import PLAIN, Lean
+from eps.van.api import Limits
+from eps.van.arena import Arena
+from eps.van.frames import check_message
+from eps.worker.exchanges import MESSAGE_BYTES, MESSAGE_PARTS, messages_of
+
+LONGEST = 1 << 20
+
+
+def pushes_of(total: np.ndarray, maxima: np.ndarray, num_partitions: int) -> list[PushPart]:
+    size, blocks = len(total) // num_partitions, len(maxima) // num_partitions
+    return [
+        PushPart(
+            p, 5, (0, 1), 10, total[p * size : (p + 1) * size], maxima[p * blocks : (p + 1) * blocks], keyset=bytes([p % 256])
+        )
+        for p in range(num_partitions)
+    ]
+
+
+def parsed(pushes: list[PushPart], pulls: list[PullPart], lean: Lean = PLAIN) -> tuple[list[PushPart], list[PullPart]]:
+    message = build_exchange(pushes, pulls, lean)
+    return parse_exchange(parse_header(message).exchange, message.arrays, LONGEST)
+
+
+@pytest.mark.parametrize("shared", [False, True], ids=["heap", "shared memory"])
+def test_sums_that_lie_side_by_side_travel_as_one_array(shared: bool) -> None:
+    arena = Arena()
+    total = arena.array(120_000, np.int32) if shared else np.empty(120_000, np.int32)
+    total[:] = np.arange(120_000)
+    maxima = np.arange(24, dtype=np.float32)
+    pushes = pushes_of(total, maxima, 12)
+    message = build_exchange(pushes, [PullPart(p, 6) for p in range(12)])
+    assert len(message.arrays) == 2
+    assert np.shares_memory(message.arrays[0], total)
+    found, pulls = parse_exchange(parse_header(message).exchange, message.arrays, LONGEST)
+    assert len(pulls) == 12
+    for got, want in zip(found, pushes, strict=True):
+        assert (got.partition, got.clock, got.splits, got.samples, got.keyset) == (
+            want.partition,
+            want.clock,
+            want.splits,
+            want.samples,
+            want.keyset,
+        )
+        assert np.array_equal(got.total, want.total) and got.total.dtype == np.int32
+        assert np.array_equal(got.maxima, want.maxima)
+
+
+def test_sums_that_lie_apart_come_back_as_they_were() -> None:
+    total, maxima = np.arange(40, dtype=np.int32), np.arange(8, dtype=np.float32)
+    pushes = pushes_of(total, maxima, 4)
+    for apart in ([pushes[0], pushes[2]], [pushes[1], pushes[0]], pushes[:2] + pushes_of(total.copy(), maxima, 4)[2:]):
+        found, _ = parsed(apart, [])
+        for got, want in zip(found, apart, strict=True):
+            assert np.array_equal(got.total, want.total) and np.array_equal(got.maxima, want.maxima)
+
+
+def test_pushes_without_sums_are_packed_too() -> None:
+    empty, maxima = np.empty(0, np.int32), np.arange(8, dtype=np.float32)
+    found, _ = parsed(pushes_of(empty, maxima, 4), [])
+    assert [len(push.total) for push in found] == [0] * 4
+    assert np.concatenate([push.maxima for push in found]).tolist() == maxima.tolist()
+
+
+@pytest.mark.parametrize("change", ["sum", "maxima", "count"])
+def test_packed_sums_that_do_not_fit_their_lengths_are_refused(change: str) -> None:
+    message = build_exchange(pushes_of(np.arange(40, dtype=np.int32), np.arange(8, dtype=np.float32), 4), [])
+    header = parse_header(message)
+    if change == "sum":
+        header.exchange.packed_sums[0] += 1
+    elif change == "maxima":
+        header.exchange.packed_maxima[0] += 1
+    else:
+        del header.exchange.pushes[-1]
+    with pytest.raises(ProtocolError):
+        parse_exchange(header.exchange, message.arrays, LONGEST)
+
+
+def test_only_changes_travel_and_a_partition_without_any_still_completes() -> None:
+    total = np.zeros(1000, np.int32)
+    total[[3, 501]] = 7, -2
+    pushes = pushes_of(total, np.ones(4, np.float32), 4)
+    message = build_exchange(pushes, [], Lean(changed_only=True))
+    assert sum(array.nbytes for array in message.arrays) < 100
+    found, _ = parse_exchange(parse_header(message).exchange, message.arrays, LONGEST)
+    assert np.array_equal(np.concatenate([push.total for push in found]), total)
+    assert [push.splits for push in found] == [(0, 1)] * 4
+
+
+def test_an_announced_length_beyond_the_partition_is_refused_before_memory_is_reserved() -> None:
+    message = build_exchange(pushes_of(np.zeros(40, np.int32), np.ones(4, np.float32), 4), [], Lean(changed_only=True))
+    header = parse_header(message)
+    header.exchange.pushes[0].form.length = 1 << 50
+    with pytest.raises(ProtocolError, match="most there can be"):
+        parse_exchange(header.exchange, message.arrays, LONGEST)
+
+
+def test_float16_keeps_three_digits_of_small_gradients() -> None:
+    total = np.random.default_rng(1).normal(scale=1e-6, size=400).astype(np.float32)
+    found, _ = parsed(pushes_of(total, np.empty(0, np.float32), 4), [], Lean(float16=True))
+    got = np.concatenate([push.total for push in found])
+    assert got.dtype == np.float32
+    assert np.abs(got - total).max() < 1e-3 * np.abs(total).max()
+
+
+def test_unchanged_values_do_not_travel() -> None:
+    values, exponents = np.arange(5, dtype=np.float32), np.arange(2, dtype=np.int16)
+    reply = build_reply(
+        [],
+        [
+            PullAnswer(0, 4, values, exponents, None, 9),
+            PullAnswer(1, 4, np.empty(0, np.float32), exponents + 2, None, 3, unchanged=True),
+        ],
+    )
+    _, (sent, kept) = parse_reply(reply)
+    assert sent.values.tolist() == values.tolist() and sent.version == 9 and not sent.unchanged
+    assert kept.unchanged and kept.version == 3 and kept.exponents.tolist() == [2, 3]
+
+
+def test_an_exchange_of_any_number_of_partitions_fits_into_messages() -> None:
+    pushes = pushes_of(np.zeros(1100, np.int32), np.zeros(1100, np.float32), 1100)
+    pulls = [PullPart(p, 6, size=1) for p in range(1100)]
+    for parts in ([*pushes, *pulls], pulls):
+        messages = messages_of(parts)
+        assert max(map(len, messages)) <= MESSAGE_PARTS + 1
+        assert sorted(id(part) for message in messages for part in message) == sorted(map(id, parts))
+        for message in messages:
+            sent = build_exchange(
+                [part for part in message if isinstance(part, PushPart)],
+                [part for part in message if isinstance(part, PullPart)],
+                Lean(changed_only=True),
+            )
+            check_message(sent, Limits())
+            answers = [PullAnswer(p.partition, 6, np.zeros(1, np.float32)) for p in message if isinstance(p, PullPart)]
+            check_message(build_reply([], answers), Limits())
+
+
+def test_what_comes_back_counts_where_nothing_is_pushed() -> None:
+    pulls = [PullPart(p, 0, size=MESSAGE_BYTES // 8) for p in range(6)]
+    assert [len(message) for message in messages_of(pulls)] == [2, 2, 2]
