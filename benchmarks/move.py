@@ -34,13 +34,13 @@ from benchmarks.van_measure import Peer  # noqa: E402
 MODEL = ROOT / "benchmarks" / "big_model.py"
 ROWS, FEATURES = 240, 100
 #: Long enough for the copies of an idle job to be made between two iterations.
-IDLE_S = 4.0
+IDLE_S = 1.5
 
 
 def job_settings(folder: Path, num_parameters: int, van: str, idle: bool) -> dict[str, object]:
     """Return the settings of a job that adds a server."""
     options: dict[str, object] = {"num_parameters": num_parameters}
-    at, iterations = (3, 6) if idle else (12, 40)
+    at, iterations = (1, 4) if idle else (12, 40)
     if idle:
         options["sleep_s"] = IDLE_S
     return {

@@ -109,10 +109,11 @@ class Job:
             from eps.launch import prepare_job
 
             prepared = prepare_job(request, before_data)
+            handle = prepared.start(tied=not detach, warm=warm)
         except BaseException:
             warm.cancel()
             raise
-        return cls(prepared.directory, prepared.start(tied=not detach, warm=warm))
+        return cls(prepared.directory, handle)
 
     @classmethod
     def find(cls, name: str) -> Job:

@@ -7,6 +7,11 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
+import time
+
+#: A line that others can cause is written at most once in this time.
+LOG_EVERY_S = 10.0
 
 
 def set_up_logging() -> None:
@@ -18,3 +23,32 @@ def set_up_logging() -> None:
         datefmt="%H:%M:%S",
         force=True,
     )
+
+
+class LimitedLog:
+    """Warnings that strangers can cause: at most one in a while, so that nobody can fill the disk.  Thread-safe.
+
+    Parameters
+    ----------
+    logger : Logger
+    every_s : float, seconds
+        Further warnings in this time are only counted; the next line says how many there were.
+    """
+
+    def __init__(self, logger: logging.Logger, every_s: float = LOG_EVERY_S) -> None:
+        self._logger = logger
+        self._every_s = every_s
+        self._lock = threading.Lock()
+        self._due_s = 0.0
+        self._num_unlogged = 0
+
+    def warning(self, message: str, *values: object) -> None:
+        """Write a warning, or count it; ``message`` and ``values`` as of :meth:`logging.Logger.warning`."""
+        with self._lock:
+            now_s = time.monotonic()
+            if now_s < self._due_s:
+                self._num_unlogged += 1
+                return
+            self._due_s = now_s + self._every_s
+            num_unlogged, self._num_unlogged = self._num_unlogged, 0
+        self._logger.warning(f"{message} (%s more since the last such line)", *values, num_unlogged)

@@ -24,7 +24,8 @@ class Lean:
 
     #: Pushes carry only the values that are not zero.
     changed_only: bool = False
-    #: Values travel as float16: half the bytes, 11 bits of each value.
+    #: Values travel as float16: half the bytes.  11 bits are kept of each value down to 2**-14 of the largest magnitude
+    #: of its array, fewer of smaller ones, and below 2**-25 of it a value becomes 0.
     float16: bool = False
     #: A worker that has a partition's values already does not get them again.
     skip_unchanged: bool = False
@@ -46,11 +47,19 @@ def pack(values: np.ndarray, lean: Lean) -> tuple[pb.Form | None, list[np.ndarra
     if lean.float16 and values.dtype == np.float32:
         form.float16 = True
         # The largest value becomes 1: gradients are small, and float16 has no numbers below 6e-8.
-        form.scale = float(np.abs(values).max(initial=0.0)) or 1.0
+        form.scale = _largest(values) or 1.0
         values = (values / np.float32(form.scale)).astype(np.float16)
     if not (form.changed_only or form.float16):
         return None, [values]
     return form, [*arrays, values]
+
+
+def _largest(values: np.ndarray) -> float:
+    """Return the largest magnitude that is finite: an infinite value or a NaN must not take the others with it."""
+    largest = float(np.abs(values).max(initial=0.0))
+    if np.isfinite(largest):
+        return largest
+    return float(np.abs(values).max(initial=0.0, where=np.isfinite(values)))
 
 
 def unpack(form: pb.Form, rest: Iterator[np.ndarray], longest: int) -> np.ndarray:

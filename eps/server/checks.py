@@ -22,13 +22,17 @@ def check_part(runtime: Runtime, part: PushPart | PullPart) -> None:
     if part.partition >= len(runtime.ranges):
         raise ProtocolError(f"a part for partition {part.partition}; the job has {len(runtime.ranges)}")
     keys, (start, stop) = part.keys, runtime.ranges[part.partition]
-    if keys is None:
-        return
+    if keys is not None:
+        _check_keys(part.partition, (start, stop), part.keyset, keys)
+
+
+def _check_keys(partition: int, bounds: tuple[int, int], digest: bytes, keys: np.ndarray) -> None:
+    start, stop = bounds
     if len(keys) and not (start <= keys[0] and keys[-1] < stop):
         rule = f"which has {start} to {stop - 1}"
-        raise ProtocolError(f"keys {keys[0]} to {keys[-1]} for partition {part.partition}, {rule}")
-    if keyset_digest(keys) != part.keyset:
-        raise ProtocolError(f"keys for partition {part.partition} that are not those of their digest")
+        raise ProtocolError(f"keys {keys[0]} to {keys[-1]} for partition {partition}, {rule}")
+    if keyset_digest(keys) != digest:
+        raise ProtocolError(f"keys for partition {partition} that are not those of their digest")
 
 
 def divided(arrays: Sequence[np.ndarray], num_keysets: int) -> tuple[Sequence[np.ndarray], Sequence[np.ndarray]]:
@@ -45,6 +49,35 @@ def divided(arrays: Sequence[np.ndarray], num_keysets: int) -> tuple[Sequence[np
     if any(keys.dtype != np.int64 or keys.ndim != 1 for keys in keysets):
         raise ProtocolError("a snapshot has key sets that are not int64 in one row")
     return arrays[: len(arrays) - num_keysets], keysets
+
+
+def check_keysets(runtime: Runtime, partition: int, digests: Sequence[bytes], keysets: Sequence[np.ndarray]) -> None:
+    """Check the key sets that came with a snapshot, before any of them is registered.
+
+    Parameters
+    ----------
+    runtime : Runtime
+    partition : int
+        The snapshot's.
+    digests : sequence of bytes
+        What the snapshot calls them.
+    keysets : sequence of ndarray
+        As of :func:`divided`: each int64, shape (k,).
+
+    Raises
+    ------
+    ProtocolError
+        The job has no such partition, or keys are not ascending and unique, not the partition's, or not those of their
+        digest.
+    """
+    if not 0 <= partition < len(runtime.ranges):
+        raise ProtocolError(f"a snapshot of partition {partition}; the job has {len(runtime.ranges)}")
+    if len(digests) != len(keysets):
+        raise ProtocolError(f"a snapshot has {len(keysets)} key sets, but names {len(digests)}")
+    for digest, keys in zip(digests, keysets, strict=True):
+        if not np.all(keys[1:] > keys[:-1]):
+            raise ProtocolError(f"a snapshot of partition {partition} has keys that are not ascending and unique")
+        _check_keys(partition, runtime.ranges[partition], digest, keys)
 
 
 def check_push(runtime: Runtime, push: PushPart) -> None:

@@ -51,7 +51,8 @@ class FollowerStream:
     address : Address
         Of the follower.
     on_failure : callable
-        Called once, on the sending thread, if something could not be sent; nothing is sent after it.
+        Called at most once, if something could not be sent, on the thread that noticed: the sending one, or one that
+        waits for room.  Nothing is sent after it, and no ``done`` called that was not under way.
     """
 
     def __init__(self, peers: Peers, address: Address, on_failure: Callable[[EpsError], None]) -> None:
@@ -112,6 +113,9 @@ class FollowerStream:
                 self._fail(error)
                 return
             attempts = 0
+            with self._changed:
+                if self._stopped:
+                    return
             window[0].done()
             with self._changed:
                 if self._waiting:
@@ -135,13 +139,17 @@ class FollowerStream:
         with self._changed:
             if self._stopped:
                 return
-        self.stop()
+            self._stop()
         self._on_failure(error)
 
     def stop(self) -> None:
         """Send nothing more; what waits is dropped."""
         with self._changed:
-            self._stopped = True
-            self._waiting.clear()
-            self._waiting_bytes = 0
-            self._changed.notify_all()
+            self._stop()
+
+    def _stop(self) -> None:
+        """Stop; called with the lock."""
+        self._stopped = True
+        self._waiting.clear()
+        self._waiting_bytes = 0
+        self._changed.notify_all()

@@ -28,7 +28,7 @@ from eps.pb import data_pb2 as pb
 from eps.rpc import exchange as x
 from eps.rpc.codec import membership_to_pb
 from eps.runtime import Runtime
-from eps.server.checks import check_part, check_push, divided
+from eps.server.checks import check_keysets, check_part, check_push, divided
 from eps.server.follower_stream import FollowerStream
 from eps.server.initial import initial_values
 from eps.server.partition_store import PartitionStore, UpdateData, checksum_of
@@ -195,6 +195,7 @@ class ServerShell:
         # Outside the lock: the partitions that are served here wait for no copy.
         store = self._new_store(part.partition, None)
         blob, keysets = divided(message.arrays, len(part.keysets))
+        check_keysets(self._runtime, part.partition, part.keysets, keysets)
         store.install(blob)
         with self._lock:
             # The registration moves with the partition: no worker has to send its keys again.

@@ -197,12 +197,12 @@ class WarmSupervisor:
         self._socket = ours
 
     def give(self, job_dir: Path, tied: bool, lock: JobLock) -> SupervisorHandle:
-        """Hand a job over; parameters and result as of :func:`start_supervisor`.
+        """Hand a job over, to a new process where this one has ended; parameters and result as of start_supervisor.
 
         Raises
         ------
         ResourceError
-            The process has ended.
+            It has ended, and no other one can be started.
         """
         read_fd = tie_fd = None
         try:
@@ -211,10 +211,12 @@ class WarmSupervisor:
                 read_fd, tie_fd = os.pipe()
                 descriptors.append(read_fd)
             socket.send_fds(self._socket, [json.dumps({"job_dir": str(job_dir.absolute())}).encode()], descriptors)
-        except OSError as error:
+        except OSError:
             if tie_fd is not None:
                 os.close(tie_fd)
-            raise ResourceError(f"the supervisor of {job_dir} cannot be reached: {error}") from error
+            self.cancel()
+            # All that is lost is the time that it would have saved.
+            return start_supervisor(job_dir, tied, lock=lock)
         finally:
             if read_fd is not None:
                 os.close(read_fd)
@@ -222,7 +224,7 @@ class WarmSupervisor:
         return SupervisorHandle(self._process, tie_fd)
 
     def cancel(self) -> None:
-        """End it; there is no job."""
+        """End it and wait for it; there is no job.  Harmless when repeated."""
         self._socket.close()
         self._process.kill()
         self._process.wait()

@@ -82,8 +82,24 @@ class Replies(Generic[TagT]):
             if descriptor >= 0:
                 poller.register(descriptor, select.POLLIN)
         events = poller.poll(0 if buffered else timeout_s * 1000)
-        for connection in {*buffered, *(connections[descriptor] for descriptor, _ in events)}:
-            connection.read_available()
+        ready = {*buffered, *(connections[descriptor] for descriptor, _ in events)}
+        busy = [connection for connection in ready if not connection.read_available()]
+        if busy and len(busy) == len(ready):
+            self._wait_beside(busy, connections, min(timeout_s, _LOOK_S))
+
+    def _wait_beside(
+        self, busy: list[SocketConnection], connections: dict[int, SocketConnection], timeout_s: float
+    ) -> None:
+        """Wait while other threads read ``busy``, whose descriptors stay readable meanwhile."""
+        poller = select.poll()
+        others = {d: c for d, c in connections.items() if d >= 0 and c not in busy}
+        for descriptor in others:
+            poller.register(descriptor, select.POLLIN)
+        if not others:
+            busy[0].await_reader(timeout_s)
+            return
+        for descriptor, _ in poller.poll(timeout_s * 1000):
+            others[descriptor].read_available()
 
     def _keep(self, queue: SimpleQueue[Future[Message]], timeout_s: float) -> None:
         try:

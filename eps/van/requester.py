@@ -15,15 +15,13 @@ from collections import deque
 from concurrent.futures import Future
 from contextlib import suppress
 
-import numpy as np
-
 from eps.errors import DeadlineError, EpsError, FrameError
 from eps.rpc.error_codec import decode_error
 from eps.van.api import Limits, Message
-from eps.van.arena import Arena, Segment
+from eps.van.arena import Arena
 from eps.van.frames import Kind, Received, check_message, whole
 from eps.van.pending import PendingRequests, Waiting
-from eps.van.stream import Lender, Part, StreamReader, StreamWriter
+from eps.van.stream import Lender, LendingWriter, Part, StreamReader, StreamWriter
 from eps.van.traffic import TRAFFIC
 from eps.van.wires import STALL_S, Wire
 
@@ -63,7 +61,7 @@ class SocketConnection:
             returned=self._returned,
         )
         self._writer = StreamWriter(wire, limits, f"eps-van-write-{peer}", self._fail)
-        self._sending = threading.Lock()
+        self._lending = None if self._lender is None else LendingWriter(self._writer, self._lender, self._returned)
         #: Request -> leases of its arrays; its reply gives them back.
         self._lent: dict[int, list[int]] = {}
         #: Held by the one thread that reads.
@@ -73,6 +71,8 @@ class SocketConnection:
         self._changed = threading.Condition()
         #: Requests whose replies the reader thread is to read.
         self._armed: set[int] = set()
+        #: Threads that wait for what another one reads.
+        self._watching = 0
         self._thread: threading.Thread | None = None
         self._ended = False
 
@@ -126,16 +126,34 @@ class SocketConnection:
         """True if :meth:`read_available` finds something although the descriptor may not be readable."""
         return self._reader.buffered
 
-    def read_available(self) -> None:
-        """Take what has come; call when the descriptor is readable or :attr:`buffered`."""
-        if self._pending.closed or not self._reading.acquire(blocking=False):
-            return
+    def read_available(self) -> bool:
+        """Take what has come; call when the descriptor is readable or :attr:`buffered`.
+
+        Returns
+        -------
+        bool
+            False where another thread reads: then the descriptor may stay readable without anything to do here.
+        """
+        if self._pending.closed:
+            return True
+        if not self._reading.acquire(blocking=False):
+            return False
         try:
             self._read_one()
             while self._reader.buffered and not self._pending.closed:
                 self._read_one()
         finally:
             self._stop_reading()
+        return True
+
+    def await_reader(self, timeout_s: float) -> None:
+        """Wait until the thread that reads has taken a reply or stopped, or the time is over."""
+        with self._changed:
+            self._watching += 1
+            try:
+                self._changed.wait(timeout_s)
+            finally:
+                self._watching -= 1
 
     @property
     def closed(self) -> bool:
@@ -146,29 +164,17 @@ class SocketConnection:
         TRAFFIC.sent(message)
         # Where it is closed in the meantime, the request fails with the other outstanding ones.
         try:
-            if self._lender is None:
+            if self._lending is None:
                 self._writer.send((Part(whole(message, request_id, Kind.REQUEST)),), size_bytes)
             else:
-                with self._sending:
-                    self._lend_and_send(self._lender, message, size_bytes, request_id)
-        except DeadlineError:
+                self._lending.send(message, size_bytes, request_id, Kind.REQUEST, self._lent)
+        except BaseException as error:
+            # Whatever it was: nobody gets the request's future, so nobody will ever wait for its reply.
             self._pending.withdraw(request_id)
-            self._give_back(request_id)
+            if isinstance(error, Exception):
+                self._give_back(request_id)
+            # Else it was interrupted, and the peer may be reading what was lent: that stays until the connection ends.
             raise
-
-    def _lend_and_send(self, lender: Lender, message: Message, size_bytes: int, request_id: int) -> None:
-        # Now, while nothing is lent: a segment that is noted as passed must have left.
-        self._writer.await_room(size_bytes)
-        leases: list[int] = []
-        segments: list[Segment] = []
-
-        def lend(array: np.ndarray) -> bytes | None:
-            return lender.lend(array, leases, segments)
-
-        pieces = whole(message, request_id, Kind.REQUEST, lend)
-        if leases:
-            self._lent[request_id] = leases
-        self._writer.send(lender.parts_of(pieces, segments, self._returned), size_bytes)
 
     def _give_back(self, request_id: int) -> None:
         leases = self._lent.pop(request_id, None)
@@ -211,7 +217,7 @@ class SocketConnection:
 
     def _stop_reading(self) -> None:
         self._reading.release()
-        if self._armed:
+        if self._armed or self._watching:
             with self._changed:
                 self._changed.notify_all()
 
@@ -241,8 +247,13 @@ class SocketConnection:
             except ValueError as error:
                 raise FrameError(str(error)) from error
         self._give_back(request_id)
-        self._armed.discard(request_id)
-        if not self._pending.resolve(request_id, outcome):
+        known = self._pending.resolve(request_id, outcome)
+        with self._changed:
+            # After it is resolved, under the lock: whoever arms it sees that it is done, or has armed it by now.
+            self._armed.discard(request_id)
+            if self._watching:
+                self._changed.notify_all()
+        if not known:
             raise FrameError(f"a reply to request {request_id}, which does not wait for one")
 
     def _fail(self, reason: str) -> None:
@@ -253,10 +264,10 @@ class SocketConnection:
 
     def close(self) -> None:
         """Fail what is outstanding and give everything back."""
-        if self._lender is not None and self._returned and not self.closed:
+        if self._lending is not None and self._returned and not self.closed:
             # What was lent on a connection that ends is lost for the peer; this is not any more.
-            with suppress(EpsError), self._sending:
-                self._writer.send(self._lender.parts_before((), self._returned), 0)
+            with suppress(EpsError):
+                self._lending.send_returned()
         self._pending.fail_all(f"the connection to {self._peer} was closed")
         self._wire.shut_down()
         with self._changed:

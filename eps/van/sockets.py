@@ -1,15 +1,18 @@
 """The vans over sockets of this system: TCP, Unix, and Unix with shared memory.  L2.
 
 An address with a host that begins with ``@`` is an abstract Unix socket: it has a name, no file, and goes with its
-listener.  Who may connect is decided by the job's token (``eps/van/handshake.py``), not by where a socket lies.
+listener.  Who may connect is decided by the job's token (``eps/van/handshake.py``), not by where a socket lies; other
+users of the machine do not even get as far as to be asked for it.
 """
 
 from __future__ import annotations
 
 import logging
 import math
+import os
 import secrets
 import socket
+import struct
 import threading
 import time
 from functools import partial
@@ -25,10 +28,11 @@ from eps.errors import (
     PeerUnavailableError,
     ProtocolError,
 )
+from eps.logs import LimitedLog
 from eps.rpc.error_codec import encode_error
 from eps.rpc.security import NO_SECURITY, TLS_NAME, Security
 from eps.van.api import Handler, Limits, Message
-from eps.van.arena import Arena, Segment
+from eps.van.arena import Arena
 from eps.van.frames import Kind, check_message, whole
 from eps.van.handshake import (
     ANSWER_BYTES,
@@ -40,7 +44,7 @@ from eps.van.handshake import (
 )
 from eps.van.pending import Reply, handle
 from eps.van.requester import SocketConnection
-from eps.van.stream import LEND_BYTES, Lender, Part, StreamReader, StreamWriter
+from eps.van.stream import LEND_BYTES, Lender, LendingWriter, Part, StreamReader, StreamWriter
 from eps.van.wires import PlainWire, Wire, prepare, receive_exactly
 
 logger = logging.getLogger(__name__)
@@ -51,6 +55,8 @@ _JOIN_S = 5.0
 _BACKLOG = 512
 #: Connections whose handshake is under way: strangers cannot take more threads than that.
 _MOST_STRANGERS = 64
+#: Linux: pid, uid and gid of who called ``connect``.
+_CREDENTIALS = struct.Struct("iII")
 
 
 class SocketVan:
@@ -192,6 +198,14 @@ def _wire_of(sock: socket.socket, transport: str) -> Wire:
     return wire_of(sock)
 
 
+def peer_uid(sock: socket.socket) -> int | None:
+    """Return the user id of the peer of a Unix socket, of this machine; None of any other socket."""
+    if sock.family != socket.AF_UNIX:
+        return None
+    content = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    return int(_CREDENTIALS.unpack(content)[1])
+
+
 class SocketListener:
     """A listening socket, and a thread for each connection to it."""
 
@@ -202,6 +216,8 @@ class SocketListener:
         self._handler = handler
         self._context = van.security.ssl_context(server_side=True)
         self._lock = threading.Lock()
+        self._refusals = LimitedLog(logger)
+        self._failures = LimitedLog(logger)
         self._closed = False
         self._strangers: set[socket.socket] = set()
         self._served: set[_Served] = set()
@@ -222,8 +238,13 @@ class SocketListener:
                 if self._closed:
                     return
                 # Out of descriptors, or a peer that had gone already: whoever is connected must not suffer from it.
-                logger.warning("%s cannot take a connection: %s", self._address, error)
+                self._failures.warning("%s cannot take a connection: %s", self._address, error)
                 threading.Event().wait(0.05)
+                continue
+            uid = peer_uid(sock)
+            if uid not in (None, 0, os.geteuid()):
+                self._refusals.warning("a connection to %s is refused: its peer is of user %s", self._address, uid)
+                sock.close()
                 continue
             with self._lock:
                 full = len(self._served) >= self._van.max_connections or len(self._strangers) >= _MOST_STRANGERS
@@ -236,7 +257,7 @@ class SocketListener:
                     # Inside the lock: a listener that is closed joins only threads that were started.
                     thread.start()
                 except RuntimeError as error:
-                    logger.warning("%s cannot serve a connection: %s", self._address, error)
+                    self._failures.warning("%s cannot serve a connection: %s", self._address, error)
                     self._strangers.discard(sock)
                     sock.close()
                     continue
@@ -275,7 +296,7 @@ class SocketListener:
             wrapped.sendall(b"".join(bytes(piece) for piece in whole(Message(), 0, Kind.HELLO)))
             return _wire_of(wrapped, self._van.transport)
         except (EpsError, OSError, ValueError) as error:
-            logger.warning("a connection to %s is refused: %s", self._address, error)
+            self._refusals.warning("a connection to %s is refused: %s", self._address, error)
             wrapped.close()
             return None
         finally:
@@ -339,7 +360,7 @@ class _Served:
             on_release=None if self._lender is None else self._lender.give_back,
         )
         self._writer = StreamWriter(wire, limits, "eps-van-reply", self._broken)
-        self._sending = threading.Lock()
+        self._lending = None if self._lender is None else LendingWriter(self._writer, self._lender)
 
     def run(self) -> None:
         """Serve until the peer or the listener has had enough."""
@@ -378,23 +399,11 @@ class _Served:
             outcome, kind = Message(encode_error(outcome)), Kind.ERROR
         size_bytes = check_message(outcome, self._limits)
         try:
-            if self._lender is None:
+            if self._lending is None:
                 self._writer.send((Part(whole(outcome, request_id, kind)),), size_bytes)
             else:
-                with self._sending:
-                    self._lend_and_send(self._lender, outcome, size_bytes, request_id, kind)
+                self._lending.send(outcome, size_bytes, request_id, kind)
         except DeadlineError:
             # A peer that takes nothing for this long is lost; its requests would never be answered.
             self._wire.shut_down()
             raise
-
-    def _lend_and_send(self, lender: Lender, message: Message, size_bytes: int, request_id: int, kind: Kind) -> None:
-        self._writer.await_room(size_bytes)
-        leases: list[int] = []
-        segments: list[Segment] = []
-
-        def lend(array: np.ndarray) -> bytes | None:
-            return lender.lend(array, leases, segments)
-
-        pieces = whole(message, request_id, kind, lend)
-        self._writer.send(lender.parts_of(pieces, segments, None), size_bytes)

@@ -30,6 +30,7 @@ from eps.van.frames import (
     described_lengths,
     parse_description,
     parse_frame_header,
+    whole,
 )
 from eps.van.wires import STALL_S, Buffer, Wire, advanced
 
@@ -306,6 +307,10 @@ class StreamWriter:
             left = self._send_now(parts)
         except OSError as error:
             self._on_broken(f"sending failed: {error}")
+        except BaseException as error:
+            # An interrupt, say: what left may be half a message, and nothing can follow it.
+            self._on_broken(f"sending was interrupted: {type(error).__name__}")
+            raise
         finally:
             with self._changed:
                 self._busy = False
@@ -355,8 +360,10 @@ class StreamWriter:
 
     def _wake(self) -> None:
         if self._thread is None and not self._closed:
-            self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+            thread.start()
+            # Not before: one that could not be started is tried again.
+            self._thread = thread
         self._changed.notify_all()
 
     def _run(self) -> None:
@@ -518,6 +525,58 @@ class Lender:
             arena.forget_listener(self._gone.append)
         for array, _ in lent.values():
             Arena.retire(array)
+
+
+class LendingWriter:
+    """Sends messages whose large arrays the peer reads where they lie.  Thread-safe.
+
+    Parameters
+    ----------
+    writer : StreamWriter
+    lender : Lender
+    returned : deque of int, optional
+        Leases of the peer that are to be given back with the next message.
+    """
+
+    def __init__(self, writer: StreamWriter, lender: Lender, returned: deque[int] | None = None) -> None:
+        self._writer = writer
+        self._lender = lender
+        self._returned = returned
+        # A segment that is noted as passed must have left before another message relies on it.
+        self._sending = threading.Lock()
+
+    def send(
+        self, message: Message, size_bytes: int, request_id: int, kind: Kind, lent: dict[int, list[int]] | None = None
+    ) -> None:
+        """Send a message as one frame; ``lent``, where given, has the leases of its arrays under its id.
+
+        Raises
+        ------
+        DeadlineError
+            The queue stayed full; nothing is lent.
+        """
+        leases: list[int] = []
+        segments: list[Segment] = []
+
+        def lend(array: np.ndarray) -> bytes | None:
+            return self._lender.lend(array, leases, segments)
+
+        with self._sending:
+            # Now, while nothing is lent.
+            self._writer.await_room(size_bytes)
+            try:
+                pieces = whole(message, request_id, kind, lend)
+            except BaseException:
+                self._lender.give_back(leases)
+                raise
+            if leases and lent is not None:
+                lent[request_id] = leases
+            self._writer.send(self._lender.parts_of(pieces, segments, self._returned), size_bytes)
+
+    def send_returned(self) -> None:
+        """Give back the peer's leases now; raises as :meth:`send`."""
+        with self._sending:
+            self._writer.send(self._lender.parts_before((), self._returned), 0)
 
 
 def _drained(numbers: deque[int]) -> list[int]:

@@ -12,6 +12,9 @@ from collections.abc import Sequence
 from eps.errors import FrameError, PeerUnavailableError
 from eps.van.wires import STALL_S, Buffer, hung_up, prepare
 
+#: Most that is given to OpenSSL at once: it says that it took all of it, or nothing of how much it took.
+_PIECE_BYTES = 1 << 20
+
 
 class TlsWire:
     """A socket under TLS.
@@ -74,8 +77,9 @@ class TlsWire:
         return 0
 
     def send_some(self, pieces: Sequence[Buffer], descriptors: Sequence[int] = ()) -> int:
-        """Send the first piece."""
-        piece = pieces[0]
+        """Send the first piece, or its beginning."""
+        # The same memory at each attempt: a record that was begun must be repeated with the very same bytes.
+        piece = memoryview(pieces[0])[:_PIECE_BYTES]
         deadline_s = time.monotonic() + STALL_S
         while True:
             try:
@@ -89,6 +93,9 @@ class TlsWire:
                 raise OSError(f"the connection was closed: {error}") from error
             if not self._wait(events, deadline_s):
                 raise TimeoutError(f"the peer took nothing for {STALL_S} s")
+            if events == select.POLLOUT:
+                # The socket was full and has room again, so the peer has taken something.
+                deadline_s = time.monotonic() + STALL_S
 
     def hung_up(self) -> bool:
         """Return True if the peer has gone."""

@@ -29,7 +29,13 @@ def pushes_of(total: np.ndarray, maxima: np.ndarray, num_partitions: int) -> lis
     size, blocks = len(total) // num_partitions, len(maxima) // num_partitions
     return [
         PushPart(
-            p, 5, (0, 1), 10, total[p * size : (p + 1) * size], maxima[p * blocks : (p + 1) * blocks], keyset=bytes([p % 256])
+            p,
+            5,
+            (0, 1),
+            10,
+            total[p * size : (p + 1) * size],
+            maxima[p * blocks : (p + 1) * blocks],
+            keyset=bytes([p % 256]),
         )
         for p in range(num_partitions)
     ]

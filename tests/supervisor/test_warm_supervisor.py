@@ -1,0 +1,53 @@
+"""A supervisor that is started before its job, and dies before it or soon after it got it."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from eps.storage.jobdir import create_job_dir
+from eps.supervisor.start import WarmSupervisor
+
+DEADLINE_S = 30.0
+
+
+@pytest.mark.usefixtures("no_leftovers")
+def test_a_job_whose_warm_supervisor_has_died_gets_another_one(tmp_path: Path) -> None:
+    warm = WarmSupervisor()
+    os.kill(warm._process.pid, signal.SIGKILL)
+    # Dead, but not waited for.
+    os.waitid(os.P_PID, warm._process.pid, os.WEXITED | os.WNOWAIT)
+    job, lock = create_job_dir("job", tmp_path)
+    with lock:
+        handle = warm.give(job.path, True, lock)
+    assert handle.pid != warm._process.pid
+    assert warm._process.returncode == -signal.SIGKILL
+    with handle:
+        # There is no job.json: it has begun, and says so.
+        assert handle.wait(DEADLINE_S) > 0
+    assert job.ended() is not None
+
+
+@pytest.mark.usefixtures("no_leftovers")
+def test_a_warm_supervisor_that_dies_with_its_job_is_seen_to_have_ended(tmp_path: Path) -> None:
+    warm = WarmSupervisor()
+    os.kill(warm._process.pid, signal.SIGSTOP)
+    job, lock = create_job_dir("job", tmp_path)
+    with lock:
+        handle = warm.give(job.path, True, lock)
+    os.kill(handle.pid, signal.SIGKILL)
+    assert handle.wait(DEADLINE_S) == -signal.SIGKILL
+    assert handle.poll() == -signal.SIGKILL
+    handle.close()
+    assert not job.is_running()
+
+
+@pytest.mark.usefixtures("no_leftovers")
+def test_cancelling_twice_is_harmless() -> None:
+    warm = WarmSupervisor()
+    warm.cancel()
+    warm.cancel()
+    assert warm._process.returncode == -signal.SIGKILL

@@ -1,0 +1,80 @@
+"""A wire under TLS on a link that is slow, but not dead."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from eps.rpc.certificates import make_certificates
+from eps.rpc.security import TLS_NAME, Security, TlsFiles
+from eps.van import tls_wire
+from eps.van.wires import advanced
+from tests.van.raw_peers import DEADLINE_S, TOKEN
+
+STALL_S = 0.8
+
+
+@pytest.fixture
+def ends(tmp_path: Path) -> tuple[ssl.SSLSocket, ssl.SSLSocket]:
+    """Two ends of a socket pair that have shaken hands."""
+    make_certificates(tmp_path / "tls")
+    security = Security(TOKEN.token, TlsFiles.within(tmp_path / "tls"))
+    client, server = security.ssl_context(server_side=False), security.ssl_context(server_side=True)
+    assert client is not None and server is not None
+    ours, theirs = socket.socketpair()
+    wrapped = server.wrap_socket(theirs, server_side=True, do_handshake_on_connect=False)
+    thread = threading.Thread(target=wrapped.do_handshake)
+    thread.start()
+    sock = client.wrap_socket(ours, server_hostname=TLS_NAME)
+    thread.join(DEADLINE_S)
+    return sock, wrapped
+
+
+def test_a_slow_link_is_alive_as_long_as_something_passes(
+    ends: tuple[ssl.SSLSocket, ssl.SSLSocket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tls_wire, "STALL_S", STALL_S)
+    sock, peer = ends
+    content = bytes(range(256)) * (8 << 10)
+    found = bytearray()
+
+    def read_slowly() -> None:
+        pause = threading.Event()
+        while len(found) < len(content):
+            found.extend(peer.recv(16 << 10))
+            pause.wait(0.02)
+
+    wire = tls_wire.wire_of(sock)
+    # Little fits in between: the wire has to wait for the peer, longer for each of its pieces than a stall may be.
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 64 << 10)
+    began_s = time.monotonic()
+    with peer:
+        thread = threading.Thread(target=read_slowly)
+        thread.start()
+        left = [memoryview(content)]
+        sent = []
+        while left:
+            sent.append(wire.send_some(left))
+            left = advanced(left, sent[-1])  # type: ignore[assignment]
+        thread.join(DEADLINE_S)
+    wire.close()
+    assert bytes(found) == content
+    assert time.monotonic() - began_s > 2 * STALL_S
+    assert max(sent) <= 1 << 20
+
+
+def test_a_peer_that_takes_nothing_is_lost(
+    ends: tuple[ssl.SSLSocket, ssl.SSLSocket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tls_wire, "STALL_S", STALL_S)
+    sock, peer = ends
+    wire = tls_wire.wire_of(sock)
+    with peer, pytest.raises(TimeoutError):
+        while True:
+            wire.send_some([bytes(1 << 20)])
+    wire.close()
