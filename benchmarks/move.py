@@ -6,7 +6,7 @@
 
 One worker and one server; a second server is added and gets half of the parameters: while the job trains, and while it
 is idle (a model whose gradient takes seconds and no processor). Moved bytes are divided by the time from the address
-lists to the last acknowledged copy, which is installed by then: checksums at both ends and the copy into place are in it.
+lists to the last acknowledged copy, which is installed by then: checksums at both ends and the copy are in it.
 """
 
 from __future__ import annotations

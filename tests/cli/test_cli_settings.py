@@ -33,6 +33,7 @@ def test_each_setting_has_a_flag_that_sets_it() -> None:
     values: dict[str, Any] = {
         "model": "svm", "optimizer": "sgd", "normalize": "l2", "on_divergence": "continue", "consistency": "ssp:3",
         "batch_size": "32", "at": ("5:add-workers=2",), "fold": 1, "folds": 4, "hidden": "7,8",
+        "push": "dense", "van": "tcp", "wire": "float32",
     }  # fmt: skip
     for field in dataclasses.fields(JobSpec):
         value = values.get(field.name)
@@ -47,6 +48,27 @@ def test_each_setting_has_a_flag_that_sets_it() -> None:
         if isinstance(value, bool):
             words = [flag] if value else ["--no-" + flag[2:]]
         assert getattr(request(*words).spec, field.name) == value, flag
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (("--wire", "float16"), "reproducible to the last bit"),
+        (("--van", "shm", "--tls"), "no shared memory"),
+        (("--van", "carrier-pigeon"), "auto, shm, unix, tcp, grpc"),
+        (("--push", "some"), "auto, dense, changes"),
+    ],
+)
+def test_settings_of_the_data_plane_that_cannot_be_are_refused_with_the_rule(
+    words: tuple[str, ...], reason: str
+) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        request(*words)
+
+
+def test_float16_is_taken_where_no_bit_is_promised() -> None:
+    for words in (("--no-reproducible",), ("--consistency", "asp"), ("--consistency", "ssp:2")):
+        assert request("--wire", "float16", *words).spec.wire == "float16"
 
 
 def test_flags_go_over_the_file_and_the_file_over_defaults(tmp_path: Path) -> None:
