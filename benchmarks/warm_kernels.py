@@ -2,4 +2,4 @@
 
 from eps.ml import kernels
 
-kernels.preload(kernels.MANY_KEYS + 1)
+kernels.use_for(kernels.MANY_KEYS + 1)

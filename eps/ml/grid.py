@@ -27,6 +27,7 @@ from eps.ml import kernels
 from eps.ml.arrays import Float32Array, Float64Array, Int16Array, Int64Array
 from eps.ml.blocks import Blocks, bits_of, check_finite
 from eps.ml.steps import CLOSE_KEYS, Quotient
+from eps.ml.sums import WrittenOnce
 
 #: Sums on the grid: int32, or int64 for many splits.
 IntegerArray = NDArray[Any]
@@ -157,13 +158,14 @@ def next_exponents(exponents: Int16Array, maxima: Float32Array, clock: int) -> I
     return np.asarray(np.maximum(exponents_of(maxima), decayed), dtype=np.int16)
 
 
-class SplitSum:
+class SplitSum(WrittenOnce):
     """Running sum of a worker over its splits, at one clock and over one range of keys.
 
     Parameters
     ----------
     grid : Grid
     exponents : ndarray, shape (num_blocks,), int16
+        Not copied: those of blocks without contributions may be filled in while splits are added.
     start_key, length : int
         The range.
     keys : ndarray of int64, sorted, or None
@@ -198,28 +200,11 @@ class SplitSum:
         self._blocks = Blocks(grid.block_keys, start_key, length, keys) if blocks is None else blocks
         if exponents.size != self._blocks.num_blocks:
             raise ValueError(f"{exponents.size} exponents given for {self._blocks.num_blocks} blocks")
-        self.set_exponents(exponents)
-        size = self._blocks.size
-        self._sum = _memory(out, size, grid.dtype)
-        # Nothing is written before the first split: one that has every key is stored, not added to zeros.
-        self._written = False
+        super().__init__(_memory(out, self._blocks.size, grid.dtype))
+        self._exponents = exponents
         self.maxima: Float32Array = np.zeros(exponents.size, dtype=np.float32)
         self.raw: list[RawBlock] = []
         self.splits: list[int] = []
-
-    def set_exponents(self, exponents: Int16Array) -> None:
-        """Take the exponents again: they come with the parameters, and those of blocks without contributions may come
-        after the first splits were added.
-        """
-        self._exponents = exponents
-
-    @property
-    def sum(self) -> IntegerArray:
-        """The sum, int32 or int64, over the range or over ``keys``."""
-        if not self._written:
-            self._sum.fill(0)
-            self._written = True
-        return self._sum
 
     def add(
         self, split: int, grad: Float32Array, positions: Int64Array | None = None, blocks: Blocks | None = None
@@ -326,7 +311,7 @@ class SplitSum:
             self.raw.append(RawBlock(split, block, values))
 
 
-class ClockSum:
+class ClockSum(WrittenOnce):
     """Sum of a server over everything that was pushed to one partition at one clock.
 
     Parameters
@@ -365,18 +350,9 @@ class ClockSum:
         self.length = length
         self.keys = keys
         self._blocks = Blocks(grid.block_keys, start_key, length, keys) if blocks is None else blocks
-        self._sum = _memory(out, self._blocks.size, grid.dtype)
-        self._written = False
+        super().__init__(_memory(out, self._blocks.size, grid.dtype))
         self.maxima: Float32Array = np.zeros(exponents.size, dtype=np.float32)
         self.raw: list[RawBlock] = []
-
-    @property
-    def sum(self) -> IntegerArray:
-        """The sum, int32 or int64, over the partition or over ``keys``."""
-        if not self._written:
-            self._sum.fill(0)
-            self._written = True
-        return self._sum
 
     def add(
         self,
@@ -419,16 +395,7 @@ class ClockSum:
         if self.keys is not None and (positions is None or positions.size != part.size):
             raise ValueError(f"a sum over {self.keys.size} keys needs to know where the {part.size} added ones are")
         self.raw.extend([self._over_block(RawBlock(*block), keys) for block in raw])
-        if not self._written and part.size == self._sum.size:
-            # Ascending and equally many: the same keys.
-            np.copyto(self._sum, part)
-            self._written = True
-        elif keys is None or part.size == self._sum.size:
-            self._sum += part
-        elif positions is not None:
-            kernels.add_at(self.sum, positions, 0, part)
-        else:
-            kernels.add_at(self.sum, keys, self.start_key, part)
+        self._add_part(part, keys, self.start_key, positions)
         np.maximum(self.maxima, maxima, out=self.maxima)
 
     def over(self, keys: Int64Array | None, out: IntegerArray | None = None, blocks: Blocks | None = None) -> ClockSum:

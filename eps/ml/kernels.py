@@ -100,11 +100,6 @@ def use_for(num_keys: int) -> Kernels | None:
     return None if choice == "auto" and num_keys <= MANY_KEYS else found
 
 
-def preload(num_keys: int) -> None:
-    """Import and compile what :func:`use_for` would, so that processes forked after it have it."""
-    use_for(num_keys)
-
-
 def compiled() -> Kernels | None:
     """Return the kernels if this process has loaded them (or ``EPS_KERNELS`` is ``numba``), else None.
 

@@ -13,28 +13,17 @@ from eps.errors import ProtocolError, TrainingError
 from eps.ml import kernels
 from eps.ml.arrays import Float32Array, Int64Array
 from eps.ml.steps import CLOSE_KEYS, Quotient, plain_quotient
+from eps.ml.sums import WrittenOnce
 
 
-class PlainSplitSum:
+class PlainSplitSum(WrittenOnce):
     """Running sum of a worker over its splits.
 
     Parameters
     ----------
-    out : ndarray, float32
-        Memory of the sum, whatever it holds.
+    memory : ndarray, float32
+        Of the sum, whatever it holds.
     """
-
-    def __init__(self, out: Float32Array) -> None:
-        self._sum = out
-        self._written = False
-
-    @property
-    def sum(self) -> Float32Array:
-        """The sum."""
-        if not self._written:
-            self._sum.fill(0)
-            self._written = True
-        return self._sum
 
     def add(self, split: int, grad: Float32Array, positions: Int64Array | None = None) -> None:
         """Add the contribution of a split, at all keys or at some positions.
@@ -57,7 +46,7 @@ class PlainSplitSum:
         self._written = True
 
 
-class PlainClockSum:
+class PlainClockSum(WrittenOnce):
     """Sum of a server over what was pushed to one partition at one clock.
 
     Parameters
@@ -76,16 +65,7 @@ class PlainClockSum:
         self.start_key = start_key
         self.length = length
         self.keys = keys
-        self._sum = np.empty(length if keys is None else keys.size, dtype=np.float32) if out is None else out
-        self._written = False
-
-    @property
-    def sum(self) -> Float32Array:
-        """The sum, over the partition or over ``keys``."""
-        if not self._written:
-            self._sum.fill(0)
-            self._written = True
-        return self._sum
+        super().__init__(np.empty(length if keys is None else keys.size, dtype=np.float32) if out is None else out)
 
     def add(
         self, part: Float32Array, keys: Int64Array | None = None, positions: kernels.Positions | None = None
@@ -102,15 +82,7 @@ class PlainClockSum:
             raise ProtocolError(f"a sum of {part.size} {part.dtype} was pushed, but {expected} float32 were expected")
         if self.keys is not None and (positions is None or positions.size != part.size):
             raise ValueError(f"a sum over {self.keys.size} keys needs to know where the {part.size} added ones are")
-        if not self._written and part.size == self._sum.size:
-            np.copyto(self._sum, part)
-            self._written = True
-        elif keys is None or part.size == self._sum.size:
-            self._sum += part
-        elif positions is not None:
-            kernels.add_at(self.sum, positions, 0, part)
-        else:
-            kernels.add_at(self.sum, keys, self.start_key, part)
+        self._add_part(part, keys, self.start_key, positions)
 
     def over(self, keys: Int64Array | None, out: Float32Array | None = None) -> PlainClockSum:
         """Return the same sum over other keys; it is zero at those that this one does not have."""

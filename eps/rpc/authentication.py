@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 import grpc
 
 from eps.errors import AuthenticationError
+from eps.logs import LimitedLog
 from eps.rpc.security import Security
 
 logger = logging.getLogger(__name__)
@@ -33,8 +34,6 @@ PROOF_KEY = "eps-proof"
 CLOCK_WINDOW_S = 300.0
 #: Calls remembered, about 20 MiB; more than this within the window makes the window narrower.
 MOST_CALLS_REMEMBERED = 100_000
-#: Refusals are logged at most this often, so that nobody can fill the disk with them.
-LOG_EVERY_S = 10.0
 
 _ROLE = b"grpc-call"
 _NONCE_BYTES = 16
@@ -128,9 +127,7 @@ class TokenInterceptor(grpc.ServerInterceptor):  # type: ignore[misc,type-arg,un
         self._token = security.token
         self._now_s = now_s
         self._memory = memory or CallMemory()
-        self._log_lock = threading.Lock()
-        self._log_due_s = 0.0
-        self._num_unlogged = 0
+        self._log = LimitedLog(logger)
 
     def intercept_service(self, continuation: Callable[[Any], Any], handler_call_details: Any) -> Any:
         """Return the method's handler, or one that refuses before anything of the request is read."""
@@ -139,7 +136,7 @@ class TokenInterceptor(grpc.ServerInterceptor):  # type: ignore[misc,type-arg,un
             return continuation(handler_call_details)
 
         def refuse(requests: Iterator[Any], context: Any) -> Iterator[Any]:
-            self._log(context.peer(), objection)
+            self._log.warning("refused a call of %s: %s", context.peer(), objection)
             raise AuthenticationError(f"the call does not prove the job's token: {objection}")
 
         # A stream reads nothing until it is asked to; its caller sees the same status, whatever kind the method is.
@@ -160,16 +157,6 @@ class TokenInterceptor(grpc.ServerInterceptor):  # type: ignore[misc,type-arg,un
         if not self._token.proves(proof, _ROLE, struct.pack("<Q", time_ms), nonce, method.encode()):
             return "the proof is wrong"
         return self._memory.objection(time_ms, nonce, int(self._now_s() * 1000))
-
-    def _log(self, peer: str, objection: str) -> None:
-        with self._log_lock:
-            now_s = time.monotonic()
-            if now_s < self._log_due_s:
-                self._num_unlogged += 1
-                return
-            self._log_due_s = now_s + LOG_EVERY_S
-            num_unlogged, self._num_unlogged = self._num_unlogged, 0
-        logger.warning("refused a call of %s: %s (%s more since the last such line)", peer, objection, num_unlogged)
 
 
 class _CallDetails(NamedTuple):

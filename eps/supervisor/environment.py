@@ -69,7 +69,7 @@ def preload_kernels(job_json: Path) -> None:
         from eps.runtime import optimizer_settings
 
         spec = JobSpec.from_dict(values["spec"])
-        kernels.preload(num_keys)
+        kernels.use_for(num_keys)
         reproducible = spec.core_settings().reproducible
         steps.prepare(
             make_optimizer(optimizer_settings(spec)),

@@ -7,7 +7,7 @@ Source: EPS §2.2 step 4; performance.md section 4 (keys are localised once per 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -191,9 +191,9 @@ class Computation:
         self._sums: SplitSum | PlainSplitSum | None = None
         self._measures_only = runtime.settings.reproducible and clock < 0
 
-    def ready(self, arrived: Collection[int]) -> list[int]:
+    def ready(self, arrived: Set[int]) -> list[int]:
         """Return the splits that can be computed with the parameters of these partitions."""
-        return [split for split in self._left if self.active.partitions_of(split) <= set(arrived)]
+        return [split for split in self._left if self.active.partitions_of(split) <= arrived]
 
     def add(self, split: int) -> None:
         """Compute a split.
@@ -219,16 +219,14 @@ class Computation:
 
     def _sum(self) -> SplitSum | PlainSplitSum | None:
         runtime, active, exponents = self._runtime, self.active, self._parameters.exponents
-        if self._measures_only:
-            return None
-        if isinstance(self._sums, SplitSum):
-            # More of them may have come since the last split.
-            self._sums.set_exponents(exponents)
-        elif self._sums is None and runtime.settings.reproducible:
+        if self._measures_only or self._sums is not None:
+            return self._sums
+        if runtime.settings.reproducible:
             out = self._empty(active.size, runtime.grid.dtype)
             num_keys = runtime.key_space.num_keys
+            # The exponents of partitions that are on their way are filled in before their first split.
             self._sums = SplitSum(runtime.grid, exponents, 0, num_keys, active.keys, out, active.blocks)
-        elif self._sums is None:
+        else:
             self._sums = PlainSplitSum(self._empty(active.size, np.dtype(np.float32)))
         return self._sums
 
