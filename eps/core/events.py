@@ -74,6 +74,8 @@ class ReportReceived:
     """A member reported."""
 
     report: Report
+    #: How long ago, where it travelled together with later ones.
+    age_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

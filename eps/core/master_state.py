@@ -140,8 +140,8 @@ class MasterState:
                 self._on_registered(event)
             case e.MemberConnected(name):
                 self._say_again(name)
-            case e.ReportReceived(report):
-                self._on_report(report)
+            case e.ReportReceived(report, age_s):
+                self._on_report(report, age_s)
             case e.ChangeRequested():
                 self._on_change(event)
             case e.CancelRequested():
@@ -243,7 +243,7 @@ class MasterState:
 
     # ---- reports
 
-    def _on_report(self, report: m.Report) -> None:
+    def _on_report(self, report: m.Report, age_s: float) -> None:
         match report:
             case m.MemberFailed(name, kind, message):
                 if self.driver is not None and name in self.driver.plan.added and self.driver.plan.undecided:
@@ -255,7 +255,7 @@ class MasterState:
                 self._on_transfer_failed(plan_id, f"{name}: {message}")
                 return
             case m.ClockReported(_, clock, results):
-                self._on_clock(clock, results)
+                self._on_clock(clock, results, self._now_s - age_s)
                 return
             case m.MembershipAcked(name, 1):
                 self._acked_start.add(name)
@@ -284,8 +284,8 @@ class MasterState:
             # A follower that misses updates can never be promoted; splits were all there before the commit.
             self._end(JobState.FAILED, reason)
 
-    def _on_clock(self, clock: int, results: tuple[m.SplitResult, ...]) -> None:
-        for record in self.progress.add(clock, results, self._now_s):
+    def _on_clock(self, clock: int, results: tuple[m.SplitResult, ...], at_s: float) -> None:
+        for record in self.progress.add(clock, results, at_s):
             loss = record.loss_sum
             if self._stop_on_divergence and (loss != loss or loss in (float("inf"), float("-inf"))):
                 self._end(

@@ -14,8 +14,9 @@ from math import ceil
 from eps.core.messages import SplitResult
 from eps.core.settings import CoreSettings
 
-#: The horizon stays this far ahead of the fastest worker, so that granting never makes anybody wait.
-LOOKAHEAD_S = 0.05
+#: The horizon stays this far ahead of the fastest worker, so that granting never makes anybody wait, also where reports
+#: linger for a while before they are sent.
+LOOKAHEAD_S = 0.08
 MIN_LOOKAHEAD_CLOCKS = 2
 MAX_LOOKAHEAD_CLOCKS = 256
 #: Iterations before a plan whose median says how long one usually takes.
@@ -56,6 +57,7 @@ class ClockProgress:
     #: When each clock of the history was complete.
     completed_s: list[float] = field(default_factory=list)
     _open: dict[int, dict[int, SplitResult]] = field(default_factory=dict)
+    _latest_s: dict[int, float] = field(default_factory=dict)
     #: Smoothed seconds of an iteration; 0 before two are known.
     iteration_s: float = 0.0
     _last_s: float | None = None
@@ -64,21 +66,28 @@ class ClockProgress:
         self.completed = self.settings.first_clock
         self.fastest = self.settings.first_clock - 1
 
-    def add(self, clock: int, results: tuple[SplitResult, ...], now_s: float) -> list[ClockRecord]:
-        """Take results in; return the clocks that this completed.  A result that is known already is ignored."""
+    def add(self, clock: int, results: tuple[SplitResult, ...], at_s: float) -> list[ClockRecord]:
+        """Take results in; return the clocks that this completed.  A result that is known already is ignored.
+
+        ``at_s`` is when they were computed; a clock is complete when the last of its results was, in whatever order
+        the members' reports arrive.
+        """
         if clock < self.completed or clock > self.settings.iterations:
             return []
         known = self._open.setdefault(clock, {})
         for result in results:
             known.setdefault(result.split, result)
         self.fastest = max(self.fastest, clock)
+        self._latest_s[clock] = max(at_s, self._latest_s.get(clock, at_s))
         done: list[ClockRecord] = []
         while len(self._open.get(self.completed, ())) == self.settings.num_splits:
-            done.append(self._close(self.completed, now_s))
+            done.append(self._close(self.completed))
             self.completed += 1
         return done
 
-    def _close(self, clock: int, now_s: float) -> ClockRecord:
+    def _close(self, clock: int) -> ClockRecord:
+        # Clocks are complete in order, also where members' reports took different times to arrive.
+        at_s = max(self._latest_s.pop(clock), self._last_s or 0.0)
         results = [result for _, result in sorted(self._open.pop(clock).items())]
         evaluated = [r.evaluation for r in results if r.evaluation]
         record = ClockRecord(
@@ -86,17 +95,17 @@ class ClockProgress:
             samples=sum(r.samples for r in results),
             loss_sum=sum(r.loss_sum for r in results),
             evaluation=tuple(sum(column) for column in zip(*evaluated, strict=True)),
-            completed_s=now_s,
+            completed_s=at_s,
         )
         if clock >= 0:
             self.history.append(record)
-            self.completed_s.append(now_s)
+            self.completed_s.append(at_s)
             if record.evaluation:
                 self.evaluated = record
         if self._last_s is not None:
-            lasted_s = now_s - self._last_s
+            lasted_s = at_s - self._last_s
             self.iteration_s = lasted_s if self.iteration_s == 0.0 else 0.8 * self.iteration_s + 0.2 * lasted_s
-        self._last_s = now_s
+        self._last_s = at_s
         return record
 
     @property

@@ -96,9 +96,10 @@ class Master:
 
     # ---- asked by servicers, on their threads
 
-    def put(self, event: e.Event) -> None:
-        """Queue an event."""
-        self._events.put(event)
+    def put(self, *events: e.Event) -> None:
+        """Queue events, in order."""
+        for event in events:
+            self._events.put(event)
 
     def ask(self, event: e.Event, request_id: str, timeout_s: float) -> e.Answer:
         """Queue a request and wait for its answer.

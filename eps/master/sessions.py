@@ -18,6 +18,9 @@ from eps.pb import control_pb2 as pb
 from eps.pb.control_pb2_grpc import MemberSessionServicer
 from eps.rpc.codec import order_to_pb, report_from_pb
 
+#: No report is taken to be older than this when it arrives.
+OLDEST_REPORT_S = 60.0
+
 logger = logging.getLogger(__name__)
 
 
@@ -27,14 +30,14 @@ class Sessions(MemberSessionServicer):
     Parameters
     ----------
     put : callable
-        Takes an event; never blocks.
+        Takes events; never blocks.
     job_json : str
         The job's settings, sent with the welcome.
     generation : int
         Of this master.
     """
 
-    def __init__(self, put: Callable[[e.Event], None], job_json: str, generation: int) -> None:
+    def __init__(self, put: Callable[..., None], job_json: str, generation: int) -> None:
         self._put = put
         self._job_json = job_json
         self._generation = generation
@@ -42,12 +45,12 @@ class Sessions(MemberSessionServicer):
         self._outgoing: dict[str, queue.SimpleQueue[pb.Order | None]] = {}
         self._container_of: dict[MemberId, str] = {}
 
-    def Attach(self, reports: Iterator[pb.Report], context: grpc.ServicerContext) -> Iterator[pb.Order]:
+    def Attach(self, reports: Iterator[pb.Reports], context: grpc.ServicerContext) -> Iterator[pb.Order]:
         """Serve one member's stream."""
         first = next(reports, None)
-        if first is None or first.WhichOneof("kind") != "hello":
+        if first is None or not first.reports or first.reports[0].WhichOneof("kind") != "hello":
             raise ProtocolError("a session must begin with hello")
-        hello = first.hello
+        hello = first.reports[0].hello
         outgoing: queue.SimpleQueue[pb.Order | None] = queue.SimpleQueue()
         with self._lock:
             self._outgoing[hello.container_id] = outgoing
@@ -56,6 +59,7 @@ class Sessions(MemberSessionServicer):
             target=self._read, args=(hello.container_id, reports, outgoing), name="reports", daemon=True
         )
         self._put(e.MemberRegistered(hello.container_id, Address(hello.address.host, hello.address.port), hello.pid))
+        self._receive(first.reports[1:])
         reader.start()
         while True:
             order = outgoing.get()
@@ -65,9 +69,8 @@ class Sessions(MemberSessionServicer):
 
     def _read(self, container_id: str, reports: Iterator[Any], outgoing: queue.SimpleQueue[pb.Order | None]) -> None:
         try:
-            for message in reports:
-                if message.WhichOneof("kind") != "hello":
-                    self._put(e.ReportReceived(report_from_pb(message)))
+            for batch in reports:
+                self._receive(batch.reports)
         except ProtocolError as error:
             logger.warning("M %s said something that is no report: %s", container_id, error)
         except grpc.RpcError as error:
@@ -76,6 +79,10 @@ class Sessions(MemberSessionServicer):
             # grpc ends the iterator of a cancelled stream with a bare Exception.
             logger.debug("M the session of %s ended", container_id, exc_info=True)
         outgoing.put(None)
+
+    def _receive(self, reports: Iterable[pb.Report]) -> None:
+        # A member's word about time is taken within reason only: the history must stay a history.
+        self._put(*[e.ReportReceived(report_from_pb(r), min(max(0.0, r.age_s), OLDEST_REPORT_S)) for r in reports])
 
     def name(self, container_id: str, name: MemberId, servers: Iterable[Address] = ()) -> None:
         """Tell a registered process its name, the job's settings, and where the servers are."""

@@ -37,7 +37,7 @@ class MemberSessionStub:
         """
         self.Attach = channel.stream_stream(
                 '/eps.pb.MemberSession/Attach',
-                request_serializer=eps_dot_pb_dot_control__pb2.Report.SerializeToString,
+                request_serializer=eps_dot_pb_dot_control__pb2.Reports.SerializeToString,
                 response_deserializer=eps_dot_pb_dot_control__pb2.Order.FromString,
                 _registered_method=True)
 
@@ -57,7 +57,7 @@ def add_MemberSessionServicer_to_server(servicer, server):
     rpc_method_handlers = {
             'Attach': grpc.stream_stream_rpc_method_handler(
                     servicer.Attach,
-                    request_deserializer=eps_dot_pb_dot_control__pb2.Report.FromString,
+                    request_deserializer=eps_dot_pb_dot_control__pb2.Reports.FromString,
                     response_serializer=eps_dot_pb_dot_control__pb2.Order.SerializeToString,
             ),
     }
@@ -87,7 +87,7 @@ class MemberSession:
             request_iterator,
             target,
             '/eps.pb.MemberSession/Attach',
-            eps_dot_pb_dot_control__pb2.Report.SerializeToString,
+            eps_dot_pb_dot_control__pb2.Reports.SerializeToString,
             eps_dot_pb_dot_control__pb2.Order.FromString,
             options,
             channel_credentials,

@@ -9,9 +9,8 @@ Source: EPS §5.2 (workers and servers keep a heartbeat channel to the Applicati
 from __future__ import annotations
 
 import logging
-import queue
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import grpc
 
@@ -21,7 +20,8 @@ from eps.errors import DeadlineError, EpsError, PeerUnavailableError
 from eps.pb import control_pb2 as pb
 from eps.pb.control_pb2_grpc import MemberSessionStub
 from eps.rpc.call import channel, error_of
-from eps.rpc.codec import order_from_pb, report_to_pb
+from eps.rpc.codec import order_from_pb
+from eps.rpc.report_queue import ReportQueue
 from eps.rpc.security import NO_SECURITY, Security
 
 logger = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ class MemberSession:
         self, master: str, container_id: str, address: Address, pid: int, security: Security = NO_SECURITY
     ) -> None:
         self._channel = channel(master, security)
-        self._outgoing: queue.SimpleQueue[pb.Report | None] = queue.SimpleQueue()
+        self._outgoing = ReportQueue()
         self._welcome = threading.Event()
         self._welcomed: pb.Welcome | None = None
         self._failure: EpsError | None = None
@@ -56,9 +56,9 @@ class MemberSession:
         self._on_end: Callable[[EpsError | None], None] | None = None
         hello = pb.Report(hello=pb.Hello(container_id=container_id, pid=pid))
         hello.hello.address.host, hello.hello.address.port = address.host, address.port
-        self._outgoing.put(hello)
+        self._outgoing.put_message(hello)
         self._closed = False
-        self._stream = MemberSessionStub(self._channel).Attach(self._reports())
+        self._stream = MemberSessionStub(self._channel).Attach(self._outgoing.batches())
         self._reader = threading.Thread(target=self._read, name="session", daemon=True)
 
     def open(
@@ -84,16 +84,9 @@ class MemberSession:
             raise self._failure or PeerUnavailableError("the job master ended the session before its welcome")
         return self._welcomed
 
-    def report(self, report: Report) -> None:
-        """Queue a report; returns at once."""
-        self._outgoing.put(report_to_pb(report))
-
-    def _reports(self) -> Iterator[pb.Report]:
-        while True:
-            message = self._outgoing.get()
-            if message is None:
-                return
-            yield message
+    def report(self, report: Report, *, can_wait: bool = False) -> None:
+        """Queue a report; returns at once.  One that nobody waits for may be sent together with later ones."""
+        self._outgoing.put(report, can_wait=can_wait)
 
     def _read(self) -> None:
         error: EpsError | None = None
@@ -126,7 +119,7 @@ class MemberSession:
     def close(self) -> None:
         """Say what is queued, end the stream and give everything back."""
         self._closed = True
-        self._outgoing.put(None)
+        self._outgoing.close()
         if self._reader.is_alive() and threading.current_thread() is not self._reader:
             self._reader.join(2.0)
         self._stream.cancel()

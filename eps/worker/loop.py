@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import numpy as np
 
@@ -31,6 +32,17 @@ logger = logging.getLogger(__name__)
 HORIZON_DEADLINE_S = 3600.0
 
 
+#: Closer to its horizon than this, a worker's reports do not linger.
+NEAR_HORIZON_CLOCKS = 3
+
+
+class Reporter(Protocol):
+    """Says something to the job master; what can wait may be sent together with what follows."""
+
+    def __call__(self, report: m.Report, *, can_wait: bool = False) -> None:
+        """Queue ``report``; return at once."""
+
+
 class TrainingLoop:
     """Computes the clocks that a worker owes."""
 
@@ -40,7 +52,7 @@ class TrainingLoop:
         name: MemberId,
         van: Van,
         datasets: Datasets,
-        report: Callable[[m.Report], None],
+        report: Reporter,
     ) -> None:
         self._runtime = runtime
         self.state = WorkerState(name, runtime.settings)
@@ -245,7 +257,9 @@ class TrainingLoop:
             pulls = self._pulls(active, self._runtime.settings.min_clock_to_read(following), parameters)
 
         def tell() -> None:
-            self._report(m.ClockReported(self.state.name, work.clock, done.results))
+            report = m.ClockReported(self.state.name, work.clock, done.results)
+            # The next grant follows from this report: the fewer clocks are granted, the sooner it is wanted.
+            self._report(report, can_wait=self.state.horizon - work.clock > NEAR_HORIZON_CLOCKS)
 
         def rest(partition: int, have: tuple[int, ...]) -> list[PushPart]:
             # A sum cannot be taken apart: the splits that a server misses are pushed one by one (reproducible.md).

@@ -106,7 +106,7 @@ def test_fast_iterations_are_granted_further_ahead() -> None:
     for clock in range(50):
         progress.add(clock, results(0, 1, 2), 0.001 * clock)
 
-    assert progress.lookahead == 50
+    assert progress.lookahead == 80
     assert ClockProgress(settings()).lookahead == MIN_LOOKAHEAD_CLOCKS
 
 
@@ -173,3 +173,12 @@ def test_faster_iterations_afterwards_make_up_for_slow_ones_and_never_count_belo
 def test_plan_before_the_first_iteration_cost_nothing() -> None:
     assert pause_and_slowdown([], 0.0, 1.0) == (0.0, 0.0)
     assert pause_and_slowdown([5.0], 0.0, 1.0) == (0.0, 0.0)
+
+
+def test_a_clock_is_complete_when_its_last_result_was_computed_not_when_the_report_arrived() -> None:
+    progress = ClockProgress(settings())
+    progress.add(0, results(0, 1), 5.0)
+    (first,) = progress.add(0, results(2), 4.0)
+    progress.add(1, results(0, 1), 4.5)
+    (second,) = progress.add(1, results(2), 4.7)
+    assert (first.completed_s, second.completed_s) == (5.0, 5.0)

@@ -36,7 +36,7 @@ def refusals(address: Address, security: Security) -> set[type[EpsError]]:
     with rpc.channel(address, security) as channel:
         master = JobMasterStub(channel)  # type: ignore[no-untyped-call]
         members = MemberSessionStub(channel)  # type: ignore[no-untyped-call]
-        hello = pb.Report(hello=pb.Hello(container_id="worker-9", pid=1))
+        hello = pb.Reports(reports=[pb.Report(hello=pb.Hello(container_id="worker-9", pid=1))])
         for attempt in (
             lambda: master.Status(pb.StatusRequest(), timeout=DEADLINE_S),
             lambda: master.Kill(pb.KillRequest(), timeout=DEADLINE_S),

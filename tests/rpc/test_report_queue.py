@@ -1,0 +1,52 @@
+"""Reports of a member: what can wait travels together, in order, and says how old it is."""
+
+from __future__ import annotations
+
+from eps.core import messages as m
+from eps.rpc.codec import report_from_pb
+from eps.rpc.report_queue import ReportQueue
+
+
+class Clock:
+    """Time that a test sets."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def clock_report(clock: int) -> m.ClockReported:
+    return m.ClockReported("worker-1", clock, (m.SplitResult(0, 10, 1.0, ()),))
+
+
+def test_what_can_wait_leaves_with_the_first_report_that_cannot_and_keeps_its_age() -> None:
+    clock = Clock()
+    queue = ReportQueue(clock)
+    queue.put(clock_report(1), can_wait=True)
+    clock.now_s += 0.25
+    queue.put(clock_report(2), can_wait=True)
+    clock.now_s += 0.5
+    queue.put(m.ListsUpdated("worker-1", 7))
+    batch = next(queue.batches())
+    assert [report_from_pb(report) for report in batch.reports] == [
+        clock_report(1),
+        clock_report(2),
+        m.ListsUpdated("worker-1", 7),
+    ]
+    assert [report.age_s for report in batch.reports] == [0.75, 0.5, 0.0]
+
+
+def test_a_report_that_can_wait_leaves_by_itself_in_the_end() -> None:
+    queue = ReportQueue()
+    queue.put(clock_report(1), can_wait=True)
+    assert len(next(queue.batches()).reports) == 1
+
+
+def test_what_is_queued_is_still_said_after_the_queue_is_closed() -> None:
+    queue = ReportQueue()
+    queue.put(clock_report(1), can_wait=True)
+    queue.put(clock_report(2), can_wait=True)
+    queue.close()
+    assert [len(batch.reports) for batch in queue.batches()] == [2]
