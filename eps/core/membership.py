@@ -42,9 +42,19 @@ class Membership:
     splits: SplitTable
     #: Invariant: keys are exactly workers and servers.
     addresses: Mapping[MemberId, Address] = field(default_factory=dict)
+    #: Where members were lost: the first clock of each split that may not have been contributed everywhere.  Such a
+    #: membership holds at once, and for everything that is on its way.  Empty where a plan made the membership.
+    split_clocks: tuple[int, ...] = ()
+    #: How often the job has gone back to a checkpoint; what is of an earlier epoch is void.
+    epoch: int = 0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "addresses", MappingProxyType(dict(self.addresses)))
+
+    @property
+    def takes_over(self) -> bool:
+        """True where it was made because members were lost."""
+        return bool(self.split_clocks)
 
     @property
     def members(self) -> tuple[MemberId, ...]:

@@ -123,6 +123,32 @@ class MemberFailed:
     message: str
 
 
+@dataclass(frozen=True, slots=True)
+class HeldPartition:
+    """What a server is to a partition, and how far it is."""
+
+    partition: int
+    #: A value of :class:`eps.core.server_state.Holding`.
+    holding: str
+    #: Per split, the next clock that it contributes.
+    next_clock: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """What a member holds and how far it is, after others were lost."""
+
+    name: MemberId
+    #: Number of the recovery that asked.
+    recovery: int
+    #: A worker: the last clock whose parameters it has read completely.
+    read_clock: int = 0
+    #: A server: the partitions whose arrays it has.
+    partitions: tuple[HeldPartition, ...] = ()
+    #: A server: results of the latest clocks, as workers sent them along with their pushes.
+    results: tuple[ClockReported, ...] = ()
+
+
 Report = (
     MembershipAcked
     | ListsUpdated
@@ -134,6 +160,7 @@ Report = (
     | PartitionPromoted
     | PlanReleased
     | MemberFailed
+    | Inventory
 )
 
 # ---- master -> member
@@ -231,6 +258,13 @@ class Shutdown:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class TakeInventory:
+    """Members were lost: say what you hold.  Answered with ``Inventory``."""
+
+    recovery: int
+
+
 Order = (
     UpdateLists
     | UpdateMembership
@@ -241,4 +275,5 @@ Order = (
     | AbortPlan
     | ReleasePlan
     | Shutdown
+    | TakeInventory
 )

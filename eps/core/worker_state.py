@@ -1,7 +1,8 @@
 """What a worker may do next: which clock, with which splits, under which membership.  Pure, no arrays.  L0.
 
 Source: EPS §2.2 Fig. 1b (receive, check the clock list, compute, push by the server list), §3.1.4, Figs 7, 8 and 11;
-design section 6 (the horizon, one clock divides donor and receiver).
+design section 5 (work is identified by clock and split, so that an heir can do what a lost worker owed), section 6
+(the horizon, one clock divides donor and receiver).
 """
 
 from __future__ import annotations
@@ -16,26 +17,34 @@ from eps.core.types import MemberId
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """One clock to compute (or, at clock ``iterations``, to measure)."""
+    """Splits of one clock to compute (or, at clock ``iterations``, to measure)."""
 
     clock: int
-    #: Active splits at that clock, ascending.
+    #: Active splits at that clock that are still to be computed, ascending.
     splits: tuple[int, ...]
     #: Partitions must have completed this many clocks before they are read.
     min_clock: int
 
 
 class WorkerState:
-    """Clock, horizon and memberships of one worker."""
+    """Clock, horizon and memberships of one worker.
+
+    A clock is computed (:meth:`computed`) and then pushed everywhere (:meth:`done`).  Between the two a membership that
+    takes over from lost members may bring further splits of the same clock.
+    """
 
     def __init__(self, name: MemberId, settings: CoreSettings) -> None:
         self.name = name
         self.settings = settings
         #: Memberships that still matter, oldest first.
         self.memberships: list[Membership] = []
-        #: The next clock to compute; None until the first membership that includes this worker.
+        #: The clock that is computed and pushed now; None until the first membership that includes this worker.
         self.clock: int | None = None
+        #: The last clock whose parameters were read completely.
+        self.read_clock = settings.first_clock - 1
         self.horizon = settings.first_clock - 1
+        #: Split -> next clock to compute, where it was computed here or taken over.
+        self._next: dict[int, int] = {}
         self._grant: m.GrantHorizon | None = None
 
     @property
@@ -43,14 +52,42 @@ class WorkerState:
         """The newest membership known."""
         return self.memberships[-1]
 
+    @property
+    def epoch(self) -> int:
+        """The epoch of the newest membership."""
+        return self.newest.epoch if self.memberships else 0
+
     def on_membership(self, membership: Membership) -> m.MembershipAcked:
         """Take a committed membership in (again); return the acknowledgement."""
         if not self.memberships or membership.version > self.newest.version:
-            self.memberships.append(membership)
+            if membership.takes_over:
+                self._take_over(membership)
+            else:
+                self.memberships.append(membership)
             if self.clock is None and self.name in membership.workers:
                 self.clock = membership.from_clock
             self._use_grant()
         return m.MembershipAcked(self.name, membership.version)
+
+    def _take_over(self, membership: Membership) -> None:
+        """Work by ``membership`` alone from now on, for what is on its way too."""
+        active = membership.splits.active_on(self.name)
+        starts = {split: membership.split_clocks[split] for split in active}
+        before = self.newest if self.memberships else None
+        if before is None or membership.epoch > before.epoch:
+            # Everything begins again at the checkpoint.
+            self.clock = self._grant = None
+            self.horizon, self.read_clock, self._next = membership.from_clock - 1, membership.from_clock - 1, starts
+        elif self.clock is not None and self.name in before.workers:
+            own = self.active_at(self.clock) if self.name in self.membership_at(self.clock).workers else ()
+            for split in active:
+                if split not in own:
+                    self._next[split] = max(starts[split], self._next.get(split, starts[split]))
+                    # SSP and ASP: what the lost worker was behind must be caught up.
+                    self.clock = min(self.clock, self._next[split])
+        self.memberships = [membership]
+        if self.clock is not None and not active:
+            self.clock = max(self.clock, membership.from_clock)
 
     def on_grant(self, grant: m.GrantHorizon) -> None:
         """Take a horizon in; it counts once the membership that came with it is known."""
@@ -81,8 +118,12 @@ class WorkerState:
         return self.membership_at(clock) if self.settings.bsp else self.newest
 
     def active_at(self, clock: int) -> tuple[int, ...]:
-        """Return the splits that this worker computes at ``clock``."""
+        """Return the splits that are active here at ``clock``."""
         return self.membership_at(clock).splits.active_on(self.name)
+
+    def due_at(self, clock: int) -> tuple[int, ...]:
+        """Return the splits that are active here at ``clock`` and not computed yet."""
+        return tuple(split for split in self.active_at(clock) if self._next.get(split, clock) <= clock)
 
     def needed(self) -> tuple[int, ...]:
         """Return the splits that must be in memory: active now or under any later membership known."""
@@ -106,17 +147,33 @@ class WorkerState:
 
     def next_work(self) -> Work | None:
         """Return what may be computed now, or None while the horizon is not granted (or nothing is left)."""
-        clock = self.clock
-        if clock is None or self.left or self.finished or clock > self.horizon:
+        if self.clock is None or self.left or self.finished or self.clock > self.horizon:
             return None
-        return Work(clock, self.active_at(clock), self.settings.min_clock_to_read(clock))
+        return Work(self.clock, self.due_at(self.clock), self.settings.min_clock_to_read(self.clock))
 
-    def done(self, clock: int) -> None:
-        """The clock was computed and pushed."""
-        assert clock == self.clock, (clock, self.clock)
+    def computed(self, clock: int, splits: tuple[int, ...]) -> None:
+        """These splits of a clock were computed; whoever needs them will get them from here."""
+        for split in splits:
+            self._next[split] = clock + 1
+
+    def done(self, clock: int) -> bool:
+        """All of a clock that was computed is pushed: go on to the next.
+
+        Returns
+        -------
+        bool
+            False where lost members left something of it, or of an earlier one, to this worker meanwhile.
+        """
+        assert self.clock is not None and clock >= self.clock, (clock, self.clock)
+        if clock > self.clock or self.due_at(clock):
+            return False
         self.clock = clock + 1
+        while not self.left and not self.finished and not self.due_at(self.clock) and self.active_at(self.clock):
+            # SSP and ASP: every split that is active here is further.
+            self.clock += 1
         while len(self.memberships) > 1 and self.memberships[1].from_clock <= self.clock:
             del self.memberships[0]
+        return True
 
     def waits_for(self) -> str:
         """Return what this worker waits for, as a sentence."""

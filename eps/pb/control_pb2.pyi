@@ -37,7 +37,7 @@ class SplitTable(_message.Message):
     def __init__(self, active: _Optional[_Iterable[str]] = ..., inactive: _Optional[_Iterable[_Union[Names, _Mapping]]] = ...) -> None: ...
 
 class Membership(_message.Message):
-    __slots__ = ("version", "from_clock", "workers", "servers", "partitions", "splits", "addresses")
+    __slots__ = ("version", "from_clock", "workers", "servers", "partitions", "splits", "addresses", "split_clocks", "epoch")
     class AddressesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -52,6 +52,8 @@ class Membership(_message.Message):
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
     SPLITS_FIELD_NUMBER: _ClassVar[int]
     ADDRESSES_FIELD_NUMBER: _ClassVar[int]
+    SPLIT_CLOCKS_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
     version: int
     from_clock: int
     workers: _containers.RepeatedScalarFieldContainer[str]
@@ -59,7 +61,9 @@ class Membership(_message.Message):
     partitions: PartitionTable
     splits: SplitTable
     addresses: _containers.MessageMap[str, Address]
-    def __init__(self, version: _Optional[int] = ..., from_clock: _Optional[int] = ..., workers: _Optional[_Iterable[str]] = ..., servers: _Optional[_Iterable[str]] = ..., partitions: _Optional[_Union[PartitionTable, _Mapping]] = ..., splits: _Optional[_Union[SplitTable, _Mapping]] = ..., addresses: _Optional[_Mapping[str, Address]] = ...) -> None: ...
+    split_clocks: _containers.RepeatedScalarFieldContainer[int]
+    epoch: int
+    def __init__(self, version: _Optional[int] = ..., from_clock: _Optional[int] = ..., workers: _Optional[_Iterable[str]] = ..., servers: _Optional[_Iterable[str]] = ..., partitions: _Optional[_Union[PartitionTable, _Mapping]] = ..., splits: _Optional[_Union[SplitTable, _Mapping]] = ..., addresses: _Optional[_Mapping[str, Address]] = ..., split_clocks: _Optional[_Iterable[int]] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class SplitResult(_message.Message):
     __slots__ = ("split", "samples", "loss_sum", "evaluation")
@@ -177,8 +181,32 @@ class MemberFailed(_message.Message):
     message: str
     def __init__(self, name: _Optional[str] = ..., kind: _Optional[str] = ..., message: _Optional[str] = ...) -> None: ...
 
+class HeldPartition(_message.Message):
+    __slots__ = ("partition", "holding", "next_clock")
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    HOLDING_FIELD_NUMBER: _ClassVar[int]
+    NEXT_CLOCK_FIELD_NUMBER: _ClassVar[int]
+    partition: int
+    holding: str
+    next_clock: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, partition: _Optional[int] = ..., holding: _Optional[str] = ..., next_clock: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class Inventory(_message.Message):
+    __slots__ = ("name", "recovery", "read_clock", "partitions", "results")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    RECOVERY_FIELD_NUMBER: _ClassVar[int]
+    READ_CLOCK_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    RESULTS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    recovery: int
+    read_clock: int
+    partitions: _containers.RepeatedCompositeFieldContainer[HeldPartition]
+    results: _containers.RepeatedCompositeFieldContainer[ClockReported]
+    def __init__(self, name: _Optional[str] = ..., recovery: _Optional[int] = ..., read_clock: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[HeldPartition, _Mapping]]] = ..., results: _Optional[_Iterable[_Union[ClockReported, _Mapping]]] = ...) -> None: ...
+
 class Report(_message.Message):
-    __slots__ = ("membership_acked", "lists_updated", "clock_reported", "partition_sent", "partition_caught_up", "split_received", "partition_promoted", "plan_released", "member_failed", "transfer_failed", "hello", "age_s")
+    __slots__ = ("membership_acked", "lists_updated", "clock_reported", "partition_sent", "partition_caught_up", "split_received", "partition_promoted", "plan_released", "member_failed", "transfer_failed", "inventory", "hello", "age_s")
     MEMBERSHIP_ACKED_FIELD_NUMBER: _ClassVar[int]
     LISTS_UPDATED_FIELD_NUMBER: _ClassVar[int]
     CLOCK_REPORTED_FIELD_NUMBER: _ClassVar[int]
@@ -189,6 +217,7 @@ class Report(_message.Message):
     PLAN_RELEASED_FIELD_NUMBER: _ClassVar[int]
     MEMBER_FAILED_FIELD_NUMBER: _ClassVar[int]
     TRANSFER_FAILED_FIELD_NUMBER: _ClassVar[int]
+    INVENTORY_FIELD_NUMBER: _ClassVar[int]
     HELLO_FIELD_NUMBER: _ClassVar[int]
     AGE_S_FIELD_NUMBER: _ClassVar[int]
     membership_acked: MembershipAcked
@@ -201,9 +230,10 @@ class Report(_message.Message):
     plan_released: PlanReleased
     member_failed: MemberFailed
     transfer_failed: TransferFailed
+    inventory: Inventory
     hello: Hello
     age_s: float
-    def __init__(self, membership_acked: _Optional[_Union[MembershipAcked, _Mapping]] = ..., lists_updated: _Optional[_Union[ListsUpdated, _Mapping]] = ..., clock_reported: _Optional[_Union[ClockReported, _Mapping]] = ..., partition_sent: _Optional[_Union[PartitionSent, _Mapping]] = ..., partition_caught_up: _Optional[_Union[PartitionCaughtUp, _Mapping]] = ..., split_received: _Optional[_Union[SplitReceived, _Mapping]] = ..., partition_promoted: _Optional[_Union[PartitionPromoted, _Mapping]] = ..., plan_released: _Optional[_Union[PlanReleased, _Mapping]] = ..., member_failed: _Optional[_Union[MemberFailed, _Mapping]] = ..., transfer_failed: _Optional[_Union[TransferFailed, _Mapping]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., age_s: _Optional[float] = ...) -> None: ...
+    def __init__(self, membership_acked: _Optional[_Union[MembershipAcked, _Mapping]] = ..., lists_updated: _Optional[_Union[ListsUpdated, _Mapping]] = ..., clock_reported: _Optional[_Union[ClockReported, _Mapping]] = ..., partition_sent: _Optional[_Union[PartitionSent, _Mapping]] = ..., partition_caught_up: _Optional[_Union[PartitionCaughtUp, _Mapping]] = ..., split_received: _Optional[_Union[SplitReceived, _Mapping]] = ..., partition_promoted: _Optional[_Union[PartitionPromoted, _Mapping]] = ..., plan_released: _Optional[_Union[PlanReleased, _Mapping]] = ..., member_failed: _Optional[_Union[MemberFailed, _Mapping]] = ..., transfer_failed: _Optional[_Union[TransferFailed, _Mapping]] = ..., inventory: _Optional[_Union[Inventory, _Mapping]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., age_s: _Optional[float] = ...) -> None: ...
 
 class Reports(_message.Message):
     __slots__ = ("reports",)
@@ -321,8 +351,14 @@ class Shutdown(_message.Message):
     reason: str
     def __init__(self, reason: _Optional[str] = ...) -> None: ...
 
+class TakeInventory(_message.Message):
+    __slots__ = ("recovery",)
+    RECOVERY_FIELD_NUMBER: _ClassVar[int]
+    recovery: int
+    def __init__(self, recovery: _Optional[int] = ...) -> None: ...
+
 class Order(_message.Message):
-    __slots__ = ("update_lists", "update_membership", "grant_horizon", "send_partitions", "send_splits", "abort_plan", "release_plan", "shutdown", "load_splits", "welcome", "generation")
+    __slots__ = ("update_lists", "update_membership", "grant_horizon", "send_partitions", "send_splits", "abort_plan", "release_plan", "shutdown", "load_splits", "take_inventory", "welcome", "generation")
     UPDATE_LISTS_FIELD_NUMBER: _ClassVar[int]
     UPDATE_MEMBERSHIP_FIELD_NUMBER: _ClassVar[int]
     GRANT_HORIZON_FIELD_NUMBER: _ClassVar[int]
@@ -332,6 +368,7 @@ class Order(_message.Message):
     RELEASE_PLAN_FIELD_NUMBER: _ClassVar[int]
     SHUTDOWN_FIELD_NUMBER: _ClassVar[int]
     LOAD_SPLITS_FIELD_NUMBER: _ClassVar[int]
+    TAKE_INVENTORY_FIELD_NUMBER: _ClassVar[int]
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     update_lists: UpdateLists
@@ -343,9 +380,10 @@ class Order(_message.Message):
     release_plan: ReleasePlan
     shutdown: Shutdown
     load_splits: LoadSplits
+    take_inventory: TakeInventory
     welcome: Welcome
     generation: int
-    def __init__(self, update_lists: _Optional[_Union[UpdateLists, _Mapping]] = ..., update_membership: _Optional[_Union[UpdateMembership, _Mapping]] = ..., grant_horizon: _Optional[_Union[GrantHorizon, _Mapping]] = ..., send_partitions: _Optional[_Union[SendPartitions, _Mapping]] = ..., send_splits: _Optional[_Union[SendSplits, _Mapping]] = ..., abort_plan: _Optional[_Union[AbortPlan, _Mapping]] = ..., release_plan: _Optional[_Union[ReleasePlan, _Mapping]] = ..., shutdown: _Optional[_Union[Shutdown, _Mapping]] = ..., load_splits: _Optional[_Union[LoadSplits, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., generation: _Optional[int] = ...) -> None: ...
+    def __init__(self, update_lists: _Optional[_Union[UpdateLists, _Mapping]] = ..., update_membership: _Optional[_Union[UpdateMembership, _Mapping]] = ..., grant_horizon: _Optional[_Union[GrantHorizon, _Mapping]] = ..., send_partitions: _Optional[_Union[SendPartitions, _Mapping]] = ..., send_splits: _Optional[_Union[SendSplits, _Mapping]] = ..., abort_plan: _Optional[_Union[AbortPlan, _Mapping]] = ..., release_plan: _Optional[_Union[ReleasePlan, _Mapping]] = ..., shutdown: _Optional[_Union[Shutdown, _Mapping]] = ..., load_splits: _Optional[_Union[LoadSplits, _Mapping]] = ..., take_inventory: _Optional[_Union[TakeInventory, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., generation: _Optional[int] = ...) -> None: ...
 
 class AddRequest(_message.Message):
     __slots__ = ("count", "request_id", "dry_run")

@@ -276,6 +276,7 @@ class TrainingLoop:
         if following_begun is not None:
             self._ahead = ahead, following_begun
         with self._changed:
+            self.state.computed(work.clock, work.splits)
             self.state.done(work.clock)
 
     def _following(self, clock: int, active: ActiveSet) -> int | None:
@@ -344,6 +345,7 @@ class TrainingLoop:
     def _finish(self, work: Work, results: tuple[m.SplitResult, ...]) -> None:
         self._report(m.ClockReported(self.state.name, work.clock, results))
         with self._changed:
+            self.state.computed(work.clock, work.splits)
             self.state.done(work.clock)
 
     def forget(self) -> None:

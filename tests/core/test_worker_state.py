@@ -39,6 +39,12 @@ def worker(name: str = "worker-1", settings: CoreSettings = BSP, horizon: int = 
     return state
 
 
+def finish(state: WorkerState, clock: int) -> None:
+    """Compute and push a clock."""
+    state.computed(clock, state.due_at(clock))
+    assert state.done(clock)
+
+
 def test_worker_waits_for_a_membership_then_for_the_horizon() -> None:
     state = WorkerState("worker-1", BSP)
     before = state.next_work(), state.waits_for()
@@ -55,7 +61,7 @@ def test_worker_computes_up_to_the_horizon_and_not_beyond() -> None:
     state = worker(horizon=2)
     for clock in range(3):
         assert state.next_work() == Work(clock, (0, 1), clock)
-        state.done(clock)
+        finish(state, clock)
 
     assert state.next_work() is None
 
@@ -132,7 +138,7 @@ def test_worker_that_leaves_owes_the_clocks_before() -> None:
     seen = []
     while (work := state.next_work()) is not None:
         seen.append((work.clock, state.left))
-        state.done(work.clock)
+        finish(state, work.clock)
 
     assert seen == [(clock, False) for clock in range(5)]
     assert state.left and not state.finished
@@ -145,7 +151,7 @@ def test_memberships_that_no_longer_matter_are_forgotten() -> None:
     versions = []
     for clock in range(6):
         versions.append([v.version for v in state.memberships])
-        state.done(clock)
+        finish(state, clock)
 
     assert versions == [[1, 2, 3]] * 3 + [[2, 3]] * 2 + [[3]]
 
@@ -156,9 +162,9 @@ def test_later_of_two_memberships_of_one_clock_holds() -> None:
     state.on_membership(replace(V3, from_clock=3))
 
     assert state.membership_at(3).version == 3
-    state.done(0)
-    state.done(1)
-    state.done(2)
+    finish(state, 0)
+    finish(state, 1)
+    finish(state, 2)
     assert state.left
 
 
@@ -168,14 +174,14 @@ def test_worker_is_finished_when_the_final_parameters_are_measured() -> None:
         assert not state.finished
         work = state.next_work()
         assert work is not None and work.min_clock == clock
-        state.done(clock)
+        finish(state, clock)
 
     assert state.finished and state.next_work() is None
 
 
 def test_clocks_are_done_in_order() -> None:
     with pytest.raises(AssertionError):
-        worker().done(3)
+        finish(worker(), 3)
 
 
 def test_clock_list_names_the_servers_of_the_newest_membership() -> None:
@@ -193,6 +199,6 @@ def test_work_says_how_stale_its_reads_may_be(staleness: int, min_clocks: list[i
         work = state.next_work()
         assert work is not None
         seen.append(work.min_clock)
-        state.done(clock)
+        finish(state, clock)
 
     assert seen == min_clocks

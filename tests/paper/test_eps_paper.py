@@ -110,6 +110,7 @@ def test_figure_1b_worker_computes_its_splits_of_a_clock_when_the_servers_reache
     worker = WorkerState(W1, SETTINGS)
     worker.on_membership(job_of_figure_4())
     worker.on_grant(m.GrantHorizon(10, 0, 1))
+    worker.computed(0, worker.due_at(0))
     worker.done(0)
 
     work = worker.next_work()

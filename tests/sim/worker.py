@@ -215,7 +215,8 @@ class SimWorker(SimProcess):
 
     def _done(self) -> None:
         assert self._work is not None
-        clock, self._work = self._work.clock, None
-        self.state.done(clock)
+        work, self._work = self._work, None
+        self.state.computed(work.clock, work.splits)
+        self.state.done(work.clock)
         self._release()
         self._advance()
