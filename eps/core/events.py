@@ -107,12 +107,16 @@ class KillRequested:
 class ExportDone:
     """The model is on disk."""
 
+    #: Of the export that was started.
+    number: int = 1
+
 
 @dataclass(frozen=True, slots=True)
 class ExportFailed:
     """The model could not be written."""
 
     message: str
+    number: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +194,8 @@ class Answer:
 @dataclass(frozen=True, slots=True)
 class StartExport:
     """Write the model from the owners of the partitions."""
+
+    number: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,46 +12,29 @@ Source: EPS §3.1.3 (global decision making), §3.2, §3.3, §5.2 (the four call
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from eps.core import events as e
 from eps.core import messages as m
 from eps.core.changes import Roster, after_plans, resolve
 from eps.core.events import ENDED_STATES, Command, JobState
 from eps.core.invariants import check_master
-from eps.core.membership import Membership
+from eps.core.master_recovery import REPLACEMENT, RecoveringJob
 from eps.core.plan_driver import PlanDriver, plan_transfer
-from eps.core.progress import ClockProgress
 from eps.core.reconfig import ENDED, Change, Phase, Plan
 from eps.core.settings import CoreSettings, Trigger
-from eps.core.tables import PartitionTable, SplitTable, spread_evenly
-from eps.core.types import Address, MemberId, Role, member_name
+from eps.core.types import MemberId, Role
 from eps.errors import EpsError, JobFinishedError, PlanError, TransferError
 
 #: Orders that are not acknowledged are sent again after this long.
 RESEND_S = 1.0
 #: A job has failed if one of its first members was started and has not registered after this long.
 START_PATIENCE_S = 300.0
+#: An export that failed is tried again after this long, and this often in all.
+EXPORT_AGAIN_S = 0.5
+MOST_EXPORTS = 4
 
 
-@dataclass
-class MemberRecord:
-    """A process of the job, from the request for its container to its end."""
-
-    name: MemberId
-    container_id: str
-    role: Role
-    address: Address | None = None
-    pid: int = 0
-    launched: bool = False
-
-    @property
-    def silent(self) -> bool:
-        """True if its process was started and has not registered."""
-        return self.launched and self.address is None
-
-
-class MasterState:
+class MasterState(RecoveringJob):
     """Membership, clocks and plans of one job.
 
     Parameters
@@ -74,40 +57,17 @@ class MasterState:
         *,
         stop_on_divergence: bool = True,
     ) -> None:
-        if not 1 <= num_workers <= settings.num_splits:
-            raise PlanError(f"{num_workers} workers for {settings.num_splits} splits: need 1 to {settings.num_splits}")
-        if not 1 <= num_servers <= settings.num_partitions:
-            raise PlanError(
-                f"{num_servers} servers for {settings.num_partitions} partitions: need 1 to {settings.num_partitions}"
-            )
-        self.settings = settings
-        self.state = JobState.STARTING
-        #: Why the job ended as it did.
-        self.reason = ""
-        self.progress = ClockProgress(settings)
-        self.membership: Membership | None = None
-        #: Every committed membership, oldest first.
-        self.memberships: list[Membership] = []
-        #: Every plan ever accepted, by number.
-        self.plans: dict[int, Plan] = {}
-        self.members: dict[MemberId, MemberRecord] = {}
-        self.horizon = settings.first_clock - 1
-        self.driver: PlanDriver | None = None
+        super().__init__(settings, num_workers, num_servers)
         self._queue: list[Plan] = []
         self._triggers = sorted(triggers, key=lambda t: t.clock)
-        self._by_container: dict[str, MemberRecord] = {}
         self._answers: dict[str, e.Answer] = {}
-        self._acked_start: set[MemberId] = set()
         #: The last plan aborted after its proposal, until a later one is released: nobody acknowledges an abort.
         self._aborted = 0
         self._stop_on_divergence = stop_on_divergence
-        self._next_number = {Role.WORKER: num_workers + 1, Role.SERVER: num_servers + 1}
-        self._next_container = 1
-        self._initial = [member_name(Role.WORKER, i + 1) for i in range(num_workers)]
-        self._initial += [member_name(Role.SERVER, i + 1) for i in range(num_servers)]
         self._resend_at_s = self._started_s = 0.0
-        self._out: list[Command] = []
-        self._now_s = 0.0
+        #: Number of the export that runs, or ran last.
+        self._export = 0
+        self._export_again_s: float | None = None
 
     # ---- entry
 
@@ -148,98 +108,15 @@ class MasterState:
                 self._on_cancel(event)
             case e.KillRequested(reason):
                 self._end(JobState.KILLED, reason)
-            case e.ExportDone():
-                self._end(JobState.FINISHED, "")
-            case e.ExportFailed(message):
-                self._end(JobState.FAILED, message)
+            case e.ExportDone(number):
+                if number == self._export and self.state is JobState.EXPORTING:
+                    self._end(JobState.FINISHED, "")
+            case e.ExportFailed(message, number):
+                self._on_export_failed(message, number)
             case e.Tick():
                 self._on_tick()
         self._advance()
         return self._out
-
-    # ---- containers and members
-
-    def _request_container(self, name: MemberId) -> None:
-        role = Role(name.partition("-")[0])
-        container_id = f"container-{self._next_container:04d}"
-        self._next_container += 1
-        record = MemberRecord(name, container_id, role)
-        self.members[name] = record
-        self._by_container[container_id] = record
-        self._out.append(e.RequestContainer(container_id, role))
-
-    def _on_granted(self, container_id: str) -> None:
-        record = self._by_container.get(container_id)
-        if record is None or self.driver is None or record.name not in self.driver.plan.added:
-            return
-        if record.name not in self.driver.granted:
-            self.driver.granted.add(record.name)
-            self.driver.granted_s = self._now_s
-
-    def _on_launched(self, event: e.ContainerLaunched) -> None:
-        record = self._by_container.get(event.container_id)
-        if record is None:
-            return
-        self._on_granted(event.container_id)
-        record.launched, record.pid = True, event.pid
-        if self.driver is not None and record.name in self.driver.plan.added:
-            self.driver.launched.add(record.name)
-            if self.driver.launched == set(self.driver.plan.added):
-                self.driver.plan.barriers_s.setdefault("B1", self._now_s)
-
-    def _on_registered(self, event: e.MemberRegistered) -> None:
-        record = self._by_container.get(event.container_id)
-        if record is None:
-            self._out.append(e.ReleaseContainer(event.container_id))
-            return
-        self._on_launched(e.ContainerLaunched(event.container_id, event.pid))
-        record.address, record.pid = event.address, event.pid
-        self._out.append(e.Name(event.container_id, record.name))
-        if self.driver is not None and record.name in self.driver.plan.added:
-            self.driver.newcomers[record.name] = event.address
-        elif self.state is JobState.STARTING and all(self.members[n].address for n in self._initial):
-            self._begin()
-
-    def _begin(self) -> None:
-        """Everybody is there: the first membership holds from the first clock."""
-        if self.membership is not None:
-            return
-        workers = tuple(n for n in self._initial if n.startswith(Role.WORKER.value))
-        servers = tuple(n for n in self._initial if n.startswith(Role.SERVER.value))
-        addresses = {n: a for n in self._initial if (a := self.members[n].address) is not None}
-        self.membership = Membership(
-            version=1,
-            from_clock=self.settings.first_clock,
-            workers=workers,
-            servers=servers,
-            partitions=PartitionTable(spread_evenly(self.settings.num_partitions, servers)),
-            splits=SplitTable.of(spread_evenly(self.settings.num_splits, workers)),
-            addresses=addresses,
-        )
-        self.memberships.append(self.membership)
-        self._journal({"kind": "membership", "version": 1, "from_clock": self.settings.first_clock}, sync=True)
-        for name in self.membership.members:
-            self._send(name, m.UpdateMembership(0, self.membership))
-
-    def _on_exited(self, event: e.ContainerExited) -> None:
-        record = self._by_container.pop(event.container_id, None)
-        if record is None:
-            return
-        self.members.pop(record.name, None)
-        driver = self.driver
-        if driver is not None and record.name in driver.plan.removed and driver.plan.phase is Phase.SWITCHED:
-            if record.name in driver.released:
-                driver.exited.add(record.name)
-                self._out.append(e.ReleaseContainer(event.container_id))
-                return
-        if driver is not None and record.name in driver.plan.added and driver.plan.undecided:
-            self._abort(driver.plan, f"{record.name} ended before it took part: {event.reason}")
-        elif (
-            record.name in self._initial
-            or (self.membership and record.name in self.membership.members)
-            or (driver is not None and record.name in driver.concerned)
-        ):
-            self._end(JobState.FAILED, f"{record.name} ended unexpectedly: {event.reason}")
 
     # ---- reports
 
@@ -251,14 +128,19 @@ class MasterState:
                 elif name in self.members and not self._is_drained(name):
                     self._end(JobState.FAILED, f"{name}: {message}")
                 return
-            case m.TransferFailed(name, plan_id, message):
-                self._on_transfer_failed(plan_id, f"{name}: {message}")
+            case m.TransferFailed(name, plan_id, message, target):
+                self._on_transfer_failed(plan_id, f"{name}: {message}", target)
                 return
-            case m.ClockReported(_, clock, results):
-                self._on_clock(clock, results, self._now_s - age_s)
+            case m.ClockReported():
+                self._on_clock(report, self._now_s - age_s)
                 return
-            case m.MembershipAcked(name, 1):
-                self._acked_start.add(name)
+            case m.Inventory():
+                if self.recovery is not None:
+                    self.recovery.hear(report)
+                return
+            case m.MembershipAcked(name, version):
+                if self.membership is not None and version == self.membership.version:
+                    self._unacked.discard(name)
         if self.driver is not None:
             ending = self.driver.ending()
             try:
@@ -274,18 +156,22 @@ class MasterState:
         """Whether a member that leaves has released everything, so that nothing of it is needed any more."""
         return self.driver is not None and name in self.driver.plan.removed and name in self.driver.released
 
-    def _on_transfer_failed(self, plan_id: int, reason: str) -> None:
+    def _on_transfer_failed(self, plan_id: int, reason: str, target: MemberId = "") -> None:
         driver = self.driver
-        if driver is None or driver.plan.plan_id != plan_id or driver.plan.phase is Phase.SWITCHED:
-            return
-        if driver.plan.undecided:
+        if driver is not None and driver.plan.plan_id == plan_id and driver.plan.undecided:
             self._abort(driver.plan, reason)
-        elif driver.role is Role.SERVER:
-            # A follower that misses updates can never be promoted; splits were all there before the commit.
-            self._end(JobState.FAILED, reason)
+            return
+        needed = plan_id == 0 or (driver is not None and driver.plan.plan_id == plan_id and driver.role is Role.SERVER)
+        record = self.members.get(target)
+        if needed and record is not None and target.startswith(Role.SERVER.value):
+            # Its owner cannot serve what a follower that others count on does not get: it must not be counted on.
+            self._out.append(e.ReleaseContainer(record.container_id))
+            self._on_exited(e.ContainerExited(record.container_id, f"cannot be reached: {reason}"))
 
-    def _on_clock(self, clock: int, results: tuple[m.SplitResult, ...], at_s: float) -> None:
-        for record in self.progress.add(clock, results, at_s):
+    def _on_clock(self, report: m.ClockReported, at_s: float) -> None:
+        if self.membership is None or report.epoch != self.membership.epoch:
+            return
+        for record in self.progress.add(report.clock, report.results, at_s):
             loss = record.loss_sum
             if self._stop_on_divergence and (loss != loss or loss in (float("inf"), float("-inf"))):
                 self._end(
@@ -374,9 +260,15 @@ class MasterState:
         """Do everything that has become possible."""
         if self.state in ENDED_STATES:
             return
-        if self.state is JobState.STARTING and self.membership is not None:
-            if self._acked_start >= set(self.membership.members):
-                self.state = JobState.RUNNING
+        if self.recovery is not None:
+            self._recover()
+        if self.recovery is not None or self._unacked or self.membership is None:
+            return
+        if self.state is JobState.STARTING:
+            self.state = JobState.RUNNING
+        if self.state is JobState.EXPORTING and self._export_again_s is not None:
+            if self._now_s >= self._export_again_s:
+                self._start_export()
         if self.state is JobState.RUNNING:
             self._fire_triggers()
             while self.driver is not None and self._step_plan():
@@ -385,11 +277,27 @@ class MasterState:
                 self._propose(self._queue.pop(0))
                 while self.driver is not None and self._step_plan():
                     pass
+            if self.driver is None and not self._queue:
+                self._replace()
             self._grant()
             if self.progress.finished and self.driver is None and not self._queue:
                 self.state = JobState.EXPORTING
                 self._journal({"kind": "trained", "clock": self.settings.iterations}, sync=True)
-                self._out.append(e.StartExport())
+                self._start_export()
+
+    def _start_export(self) -> None:
+        self._export += 1
+        self._export_again_s = None
+        self._out.append(e.StartExport(self._export))
+
+    def _on_export_failed(self, message: str, number: int) -> None:
+        if number != self._export or self.state is not JobState.EXPORTING:
+            return
+        if self._export >= MOST_EXPORTS:
+            self._end(JobState.FAILED, message)
+            return
+        # A server may have ended meanwhile; then another one has what it had.
+        self._export_again_s = self._now_s + EXPORT_AGAIN_S
 
     def _fire_triggers(self) -> None:
         while self._triggers and self.progress.completed >= self._triggers[0].clock:
@@ -451,6 +359,8 @@ class MasterState:
             case Phase.SWITCHED:
                 plan.enter(Phase.RELEASED, self._now_s)
                 self._journal({"kind": "released", "plan": plan.plan_id})
+                if not plan.request_id.startswith(REPLACEMENT):
+                    self.wanted[driver.role] += len(plan.added) - len(plan.removed)
                 self.driver, self._aborted = None, 0
                 return False
         self._out.extend(e.Send(to, order) for to, order in driver.orders())
@@ -534,24 +444,25 @@ class MasterState:
             overdue = self.driver.overdue(self._now_s, shrink, last)
             if overdue:
                 self._abort(self.driver.plan, overdue)
-        late = [n for n in self._initial if self.membership is None and self.members[n].silent]
+        late = [n for n in self._initial if self.membership is None and n in self.members and self.members[n].silent]
         if late and self._now_s - self._started_s >= START_PATIENCE_S:
             self._end(JobState.FAILED, f"{late[0]} did not register within {START_PATIENCE_S:g} s")
             return
         if self._now_s < self._resend_at_s:
             return
         self._resend_at_s = self._now_s + RESEND_S
+        if self.recovery is not None:
+            self._ask()
+            return
         if self.driver is not None:
             self._out.extend(e.Send(to, order) for to, order in self.driver.orders())
         if self.membership is not None:
+            for name in sorted(self._unacked):
+                self._send(name, self._membership_order())
             if self._aborted and self.driver is None:
                 for name in self.membership.members:
                     self._send(name, m.AbortPlan(self._aborted))
-            if self.state is JobState.STARTING:
-                for name in self.membership.members:
-                    if name not in self._acked_start:
-                        self._send(name, m.UpdateMembership(0, self.membership))
-            elif self.state is JobState.RUNNING:
+            if self.state is JobState.RUNNING and not self._unacked:
                 for name in self._horizon_audience():
                     self._send(name, self._horizon_order())
 
@@ -560,8 +471,10 @@ class MasterState:
         if self.membership is None or name not in self.members:
             return
         if name in self.membership.members:
-            self._send(name, m.UpdateMembership(0, self.membership))
-            if self.state is JobState.RUNNING and name in self.membership.workers:
+            self._send(name, self._membership_order())
+            if self.recovery is not None:
+                self._ask()
+            elif self.state is JobState.RUNNING and not self._unacked and name in self.membership.workers:
                 self._send(name, self._horizon_order())
         if self.driver is not None:
             self._out.extend(e.Send(to, order) for to, order in self.driver.orders() if to == name)
@@ -584,12 +497,6 @@ class MasterState:
         elif isinstance(event, e.MemberRegistered):
             self._out.append(e.ReleaseContainer(event.container_id))
         return self._out
-
-    def _send(self, to: MemberId, order: m.Order) -> None:
-        self._out.append(e.Send(to, order))
-
-    def _journal(self, record: dict[str, object], *, sync: bool = False) -> None:
-        self._out.append(e.Journal({**record, "at_s": round(self._now_s, 6)}, sync))
 
     def validate(self) -> None:
         """Assert what must always be true (design section 3); see :mod:`eps.core.invariants`."""

@@ -47,6 +47,8 @@ class Membership:
     split_clocks: tuple[int, ...] = ()
     #: How often the job has gone back to a checkpoint; what is of an earlier epoch is void.
     epoch: int = 0
+    #: The checkpoint that the epoch began with; empty for the seeded start.
+    checkpoint: str = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "addresses", MappingProxyType(dict(self.addresses)))

@@ -54,6 +54,8 @@ class ClockReported:
     name: MemberId
     clock: int
     results: tuple[SplitResult, ...]
+    #: Epoch of the membership under which they were computed.
+    epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +97,8 @@ class TransferFailed:
     name: MemberId
     plan_id: int
     message: str
+    #: Whom it could not be sent to.
+    target: MemberId = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ Source: EPS §3.2-3.3, Figs 5 and 10; design section 4.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from eps.core import messages as m
@@ -59,6 +60,8 @@ class PlanDriver:
     acked: set[MemberId] = field(default_factory=set)
     released: set[MemberId] = field(default_factory=set)
     exited: set[MemberId] = field(default_factory=set)
+    #: Members that ended while the plan was on its way; nothing is expected of them any more.
+    lost: set[MemberId] = field(default_factory=set)
 
     @property
     def role(self) -> Role:
@@ -73,7 +76,7 @@ class PlanDriver:
     @property
     def concerned(self) -> tuple[MemberId, ...]:
         """Everybody who takes part: members before the change, and those that come."""
-        return self.before.members + self.plan.added
+        return tuple(name for name in self.before.members + self.plan.added if name not in self.lost)
 
     def address_of(self, name: MemberId) -> Address:
         """Return where a member, old or new, listens."""
@@ -113,7 +116,7 @@ class PlanDriver:
             return waits
         if phase is Phase.SWITCHED:
             waits = [f"{name} to release" for name in self.concerned if name not in self.released]
-            return waits + [f"{name} to end" for name in self.plan.removed if name not in self.exited]
+            return waits + [f"{name} to end" for name in self._to_end()]
         return []
 
     def _item(self, move: Move) -> str:
@@ -125,7 +128,18 @@ class PlanDriver:
         return [v for v in self.moves if v.item not in self.received]
 
     def _unpromoted(self) -> list[Move]:
-        return [v for v in self.moves if v.item not in self.promoted] if self.role is Role.SERVER else []
+        if self.role is not Role.SERVER or self.plan.membership is None:
+            return []
+        owners = self.plan.membership.partitions.owners
+        return [v for v in self.moves if v.item not in self.promoted and owners[v.item] == v.target]
+
+    def take_over(self, membership: Membership, lost: Iterable[MemberId], *, rolled_back: bool) -> None:
+        """Go on under the membership that takes over from lost members in the place of the plan's own."""
+        self.lost.update(lost)
+        self.plan.membership = membership
+        self.acked.clear()
+        if rolled_back:
+            self.promoted.update(v.item for v in self.moves)
 
     def overdue(self, now_s: float, shrink: str, last: bool) -> str:
         """Return why an addition has waited too long for its newcomers, or nothing.
@@ -175,8 +189,11 @@ class PlanDriver:
         A server is drained when the workers are past their last exchange with it, too: an answer of its own that got
         lost is asked for again, at the same server.
         """
-        drained = self.role is Role.WORKER or set(self.before.workers) <= self.released
-        return tuple(n for n in self.plan.removed if drained and n in self.released and n not in self.exited)
+        drained = self.role is Role.WORKER or set(self.before.workers) <= self.released | self.lost
+        return tuple(n for n in self._to_end() if drained and n in self.released)
+
+    def _to_end(self) -> list[MemberId]:
+        return [n for n in self.plan.removed if n not in self.exited and n not in self.lost]
 
     def _transfer_orders(self) -> Orders:
         by_source: dict[MemberId, list[m.Target]] = {}

@@ -108,6 +108,15 @@ class ClockProgress:
         self._last_s = at_s
         return record
 
+    def roll_back(self, clock: int) -> None:
+        """Forget ``clock`` and all after it: they are computed again."""
+        self.completed, self.fastest = clock, clock - 1
+        self._open.clear()
+        self._latest_s.clear()
+        del self.history[max(0, clock) :]
+        del self.completed_s[max(0, clock) :]
+        self.evaluated = next((record for record in reversed(self.history) if record.evaluation), None)
+
     @property
     def finished(self) -> bool:
         """True when the final parameters have been measured."""

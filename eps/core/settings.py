@@ -31,6 +31,8 @@ class CoreSettings:
     staleness: int = 0
     #: Sums on the grid, so that the model does not depend on who computed what; only under BSP, and there by default.
     reproducible: bool = True
+    #: Standing followers of each partition, where there is more than one server.
+    followers: int = 0
 
     def __post_init__(self) -> None:
         if self.num_splits < 1 or self.num_partitions < 1 or self.iterations < 1:

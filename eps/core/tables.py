@@ -41,6 +41,14 @@ class PartitionTable:
         """Return the partitions of ``server``, ascending."""
         return tuple(p for p, owner in enumerate(self.owners) if owner == server)
 
+    def followers_of(self, partition: int) -> tuple[MemberId, ...]:
+        """Return the standing followers of a partition."""
+        return self.followers[partition] if self.followers else ()
+
+    def followed_by(self, server: MemberId) -> tuple[int, ...]:
+        """Return the partitions that ``server`` follows, ascending."""
+        return tuple(p for p, names in enumerate(self.followers) if server in names)
+
     def counts(self, servers: Iterable[MemberId]) -> dict[MemberId, int]:
         """Return how many partitions each of ``servers`` owns."""
         found = dict.fromkeys(servers, 0)
@@ -49,9 +57,10 @@ class PartitionTable:
         return found
 
     def with_owners(self, changes: Mapping[int, MemberId]) -> PartitionTable:
-        """Return the table after ``changes`` (partition -> new owner)."""
+        """Return the table after ``changes`` (partition -> new owner); what moves has no follower until it gets one."""
         owners = tuple(changes.get(p, owner) for p, owner in enumerate(self.owners))
-        return PartitionTable(owners, self.followers)
+        followers = tuple(() if p in changes else names for p, names in enumerate(self.followers))
+        return PartitionTable(owners, followers)
 
 
 @dataclass(frozen=True, slots=True)

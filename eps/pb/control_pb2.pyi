@@ -37,7 +37,7 @@ class SplitTable(_message.Message):
     def __init__(self, active: _Optional[_Iterable[str]] = ..., inactive: _Optional[_Iterable[_Union[Names, _Mapping]]] = ...) -> None: ...
 
 class Membership(_message.Message):
-    __slots__ = ("version", "from_clock", "workers", "servers", "partitions", "splits", "addresses", "split_clocks", "epoch")
+    __slots__ = ("version", "from_clock", "workers", "servers", "partitions", "splits", "addresses", "split_clocks", "epoch", "checkpoint")
     class AddressesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -54,6 +54,7 @@ class Membership(_message.Message):
     ADDRESSES_FIELD_NUMBER: _ClassVar[int]
     SPLIT_CLOCKS_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
     version: int
     from_clock: int
     workers: _containers.RepeatedScalarFieldContainer[str]
@@ -63,7 +64,8 @@ class Membership(_message.Message):
     addresses: _containers.MessageMap[str, Address]
     split_clocks: _containers.RepeatedScalarFieldContainer[int]
     epoch: int
-    def __init__(self, version: _Optional[int] = ..., from_clock: _Optional[int] = ..., workers: _Optional[_Iterable[str]] = ..., servers: _Optional[_Iterable[str]] = ..., partitions: _Optional[_Union[PartitionTable, _Mapping]] = ..., splits: _Optional[_Union[SplitTable, _Mapping]] = ..., addresses: _Optional[_Mapping[str, Address]] = ..., split_clocks: _Optional[_Iterable[int]] = ..., epoch: _Optional[int] = ...) -> None: ...
+    checkpoint: str
+    def __init__(self, version: _Optional[int] = ..., from_clock: _Optional[int] = ..., workers: _Optional[_Iterable[str]] = ..., servers: _Optional[_Iterable[str]] = ..., partitions: _Optional[_Union[PartitionTable, _Mapping]] = ..., splits: _Optional[_Union[SplitTable, _Mapping]] = ..., addresses: _Optional[_Mapping[str, Address]] = ..., split_clocks: _Optional[_Iterable[int]] = ..., epoch: _Optional[int] = ..., checkpoint: _Optional[str] = ...) -> None: ...
 
 class SplitResult(_message.Message):
     __slots__ = ("split", "samples", "loss_sum", "evaluation")
@@ -94,14 +96,16 @@ class ListsUpdated(_message.Message):
     def __init__(self, name: _Optional[str] = ..., plan_id: _Optional[int] = ...) -> None: ...
 
 class ClockReported(_message.Message):
-    __slots__ = ("name", "clock", "results")
+    __slots__ = ("name", "clock", "results", "epoch")
     NAME_FIELD_NUMBER: _ClassVar[int]
     CLOCK_FIELD_NUMBER: _ClassVar[int]
     RESULTS_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
     name: str
     clock: int
     results: _containers.RepeatedCompositeFieldContainer[SplitResult]
-    def __init__(self, name: _Optional[str] = ..., clock: _Optional[int] = ..., results: _Optional[_Iterable[_Union[SplitResult, _Mapping]]] = ...) -> None: ...
+    epoch: int
+    def __init__(self, name: _Optional[str] = ..., clock: _Optional[int] = ..., results: _Optional[_Iterable[_Union[SplitResult, _Mapping]]] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class PartitionSent(_message.Message):
     __slots__ = ("name", "plan_id", "partition", "size_bytes", "checksum")
@@ -144,14 +148,16 @@ class SplitReceived(_message.Message):
     def __init__(self, name: _Optional[str] = ..., plan_id: _Optional[int] = ..., split: _Optional[int] = ..., size_bytes: _Optional[int] = ..., checksum: _Optional[str] = ...) -> None: ...
 
 class TransferFailed(_message.Message):
-    __slots__ = ("name", "plan_id", "message")
+    __slots__ = ("name", "plan_id", "message", "target")
     NAME_FIELD_NUMBER: _ClassVar[int]
     PLAN_ID_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    TARGET_FIELD_NUMBER: _ClassVar[int]
     name: str
     plan_id: int
     message: str
-    def __init__(self, name: _Optional[str] = ..., plan_id: _Optional[int] = ..., message: _Optional[str] = ...) -> None: ...
+    target: str
+    def __init__(self, name: _Optional[str] = ..., plan_id: _Optional[int] = ..., message: _Optional[str] = ..., target: _Optional[str] = ...) -> None: ...
 
 class PartitionPromoted(_message.Message):
     __slots__ = ("name", "plan_id", "partition")

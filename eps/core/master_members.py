@@ -1,0 +1,176 @@
+"""The job master's members: from the request for a container to the end of its process.  L0, pure.
+
+The lowest layer of :class:`eps.core.master_state.MasterState`: what it is made of, and who is there.
+
+Source: EPS §5.2 (the ApplicationMaster asks for containers; processes register with it).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from eps.core import events as e
+from eps.core import messages as m
+from eps.core.events import Command, JobState
+from eps.core.membership import Membership
+from eps.core.plan_driver import PlanDriver
+from eps.core.progress import ClockProgress
+from eps.core.reconfig import Plan
+from eps.core.recovery import Recovery, standing_followers
+from eps.core.settings import CoreSettings
+from eps.core.tables import PartitionTable, SplitTable, spread_evenly
+from eps.core.types import Address, MemberId, Role, member_name
+from eps.errors import PlanError
+
+
+@dataclass
+class MemberRecord:
+    """A process of the job, from the request for its container to its end."""
+
+    name: MemberId
+    container_id: str
+    role: Role
+    address: Address | None = None
+    pid: int = 0
+    launched: bool = False
+
+    @property
+    def silent(self) -> bool:
+        """True if its process was started and has not registered."""
+        return self.launched and self.address is None
+
+
+class JobMembers:
+    """The members of a job, their containers, and the first membership.
+
+    Parameters
+    ----------
+    settings : CoreSettings
+    num_workers, num_servers : int
+        The size that the job starts with.
+
+    Raises
+    ------
+    PlanError
+        There would be more members than they have work for.
+    """
+
+    def __init__(self, settings: CoreSettings, num_workers: int, num_servers: int) -> None:
+        if not 1 <= num_workers <= settings.num_splits:
+            raise PlanError(f"{num_workers} workers for {settings.num_splits} splits: need 1 to {settings.num_splits}")
+        if not 1 <= num_servers <= settings.num_partitions:
+            raise PlanError(
+                f"{num_servers} servers for {settings.num_partitions} partitions: need 1 to {settings.num_partitions}"
+            )
+        self.settings = settings
+        self.state = JobState.STARTING
+        #: Why the job ended as it did.
+        self.reason = ""
+        self.progress = ClockProgress(settings)
+        self.membership: Membership | None = None
+        #: Every membership that ever held, oldest first.
+        self.memberships: list[Membership] = []
+        #: Every plan ever accepted, by number.
+        self.plans: dict[int, Plan] = {}
+        self.members: dict[MemberId, MemberRecord] = {}
+        self.horizon = settings.first_clock - 1
+        self.driver: PlanDriver | None = None
+        #: Members were lost, and it is not decided yet who takes over.
+        self.recovery: Recovery | None = None
+        self._by_container: dict[str, MemberRecord] = {}
+        #: Members that have not acknowledged the first membership, or the one that took over from lost members.
+        self._unacked: set[MemberId] = set()
+        self._next_number = {Role.WORKER: num_workers + 1, Role.SERVER: num_servers + 1}
+        self._next_container = 1
+        self._initial = [member_name(Role.WORKER, i + 1) for i in range(num_workers)]
+        self._initial += [member_name(Role.SERVER, i + 1) for i in range(num_servers)]
+        self._out: list[Command] = []
+        self._now_s = 0.0
+
+    def _request_container(self, name: MemberId) -> None:
+        role = Role(name.partition("-")[0])
+        container_id = f"container-{self._next_container:04d}"
+        self._next_container += 1
+        record = MemberRecord(name, container_id, role)
+        self.members[name] = record
+        self._by_container[container_id] = record
+        self._out.append(e.RequestContainer(container_id, role))
+
+    def _new_name(self, role: Role) -> MemberId:
+        """Return a name that was never used."""
+        name = member_name(role, self._next_number[role])
+        self._next_number[role] += 1
+        return name
+
+    def _on_granted(self, container_id: str) -> None:
+        record = self._by_container.get(container_id)
+        if record is None or self.driver is None or record.name not in self.driver.plan.added:
+            return
+        if record.name not in self.driver.granted:
+            self.driver.granted.add(record.name)
+            self.driver.granted_s = self._now_s
+
+    def _on_launched(self, event: e.ContainerLaunched) -> None:
+        record = self._by_container.get(event.container_id)
+        if record is None:
+            return
+        self._on_granted(event.container_id)
+        record.launched, record.pid = True, event.pid
+        if self.driver is not None and record.name in self.driver.plan.added:
+            self.driver.launched.add(record.name)
+            if self.driver.launched == set(self.driver.plan.added):
+                self.driver.plan.barriers_s.setdefault("B1", self._now_s)
+
+    def _on_registered(self, event: e.MemberRegistered) -> None:
+        record = self._by_container.get(event.container_id)
+        if record is None:
+            self._out.append(e.ReleaseContainer(event.container_id))
+            return
+        self._on_launched(e.ContainerLaunched(event.container_id, event.pid))
+        record.address, record.pid = event.address, event.pid
+        self._out.append(e.Name(event.container_id, record.name))
+        if self.driver is not None and record.name in self.driver.plan.added:
+            self.driver.newcomers[record.name] = event.address
+        elif self.recovery is not None and record.name in self.recovery.newcomers:
+            self.recovery.newcomers[record.name] = event.address
+        elif self.state is JobState.STARTING and all(self.members[n].address for n in self._initial):
+            self._begin()
+
+    def _begin(self) -> None:
+        """Everybody is there: the first membership holds from the first clock."""
+        if self.membership is not None:
+            return
+        workers = tuple(n for n in self._initial if n.startswith(Role.WORKER.value))
+        servers = tuple(n for n in self._initial if n.startswith(Role.SERVER.value))
+        addresses = {n: a for n in self._initial if (a := self.members[n].address) is not None}
+        owners = spread_evenly(self.settings.num_partitions, servers)
+        followers = standing_followers(owners, servers, ()) if self.settings.followers else ()
+        self.membership = Membership(
+            version=1,
+            from_clock=self.settings.first_clock,
+            workers=workers,
+            servers=servers,
+            partitions=PartitionTable(owners, followers),
+            splits=SplitTable.of(spread_evenly(self.settings.num_splits, workers)),
+            addresses=addresses,
+        )
+        self.memberships.append(self.membership)
+        self._journal({"kind": "membership", "version": 1, "from_clock": self.settings.first_clock}, sync=True)
+        self._announce()
+
+    def _announce(self) -> None:
+        """Tell everybody the membership; nothing is granted until all have acknowledged it."""
+        assert self.membership is not None
+        self._unacked = set(self.membership.members)
+        for name in self.membership.members:
+            self._send(name, self._membership_order())
+
+    def _membership_order(self) -> m.UpdateMembership:
+        assert self.membership is not None
+        return m.UpdateMembership(self.driver.plan.plan_id if self.driver is not None else 0, self.membership)
+
+    def _send(self, to: MemberId, order: m.Order) -> None:
+        self._out.append(e.Send(to, order))
+
+    def _journal(self, record: dict[str, object], *, sync: bool = False) -> None:
+        self._out.append(e.Journal({**record, "at_s": round(self._now_s, 6)}, sync))

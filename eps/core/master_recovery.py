@@ -1,0 +1,196 @@
+"""The job master when members are lost: asks the rest, lets them take over, goes back where it must, replaces.  L0, pure.
+
+The middle layer of :class:`eps.core.master_state.MasterState`.  What is decided is in :mod:`eps.core.recovery`; here is
+when, and what must be said.
+
+Source: design sections 4 and 5; Proteus §3.3; Spotnik §4.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+
+from eps.core import events as e
+from eps.core import messages as m
+from eps.core.events import JobState
+from eps.core.master_members import JobMembers
+from eps.core.membership import Membership
+from eps.core.reconfig import Change, Operation, Phase, Plan
+from eps.core.recovery import MOST_FRUITLESS, Recovery, Start, roll_back, take_over
+from eps.core.settings import CoreSettings
+from eps.core.types import MemberId, Role
+from eps.errors import EpsError
+
+#: A job that is smaller than it was asked to be asks for containers this often.
+REPLACE_S = 1.0
+#: Request ids of changes that replace lost members begin with this.
+REPLACEMENT = "replace-"
+_ADDITION = {Role.WORKER: Operation.ADD_WORKERS, Role.SERVER: Operation.ADD_SERVERS}
+
+
+class RecoveringJob(JobMembers):
+    """A job that outlives its members.
+
+    Parameters
+    ----------
+    settings, num_workers, num_servers
+        As of :class:`~eps.core.master_members.JobMembers`.
+    """
+
+    def __init__(self, settings: CoreSettings, num_workers: int, num_servers: int) -> None:
+        super().__init__(settings, num_workers, num_servers)
+        #: How many members of each role were asked for; those that are lost are replaced.
+        self.wanted = {Role.WORKER: num_workers, Role.SERVER: num_servers}
+        self._recoveries = 0
+        self._fruitless = 0
+        self._completed_at_loss = settings.first_clock
+        self._replacements = 0
+        self._replace_at_s = 0.0
+
+    @abstractmethod
+    def _abort(self, plan: Plan, reason: str) -> None: ...
+
+    @abstractmethod
+    def _end(self, state: JobState, reason: str) -> None: ...
+
+    @abstractmethod
+    def _on_clock(self, report: m.ClockReported, at_s: float) -> None: ...
+
+    @abstractmethod
+    def _accept(self, request_id: str, change: Change, dry_run: bool) -> e.Answer: ...
+
+    # ---- a member ends
+
+    def _on_exited(self, event: e.ContainerExited) -> None:
+        record = self._by_container.pop(event.container_id, None)
+        if record is None:
+            return
+        name, driver = record.name, self.driver
+        self.members.pop(name, None)
+        if driver is not None and name in driver.plan.removed and driver.plan.phase is Phase.SWITCHED:
+            if name in driver.released:
+                driver.exited.add(name)
+                self._out.append(e.ReleaseContainer(event.container_id))
+                return
+        if driver is not None and name in driver.plan.added and driver.plan.undecided:
+            self._abort(driver.plan, f"{name} ended before it took part: {event.reason}")
+        elif self.recovery is not None and name in self.recovery.newcomers:
+            # Somebody else is asked for in its place.
+            del self.recovery.newcomers[name]
+            self._note_loss(name, event.reason)
+        elif self.membership is None:
+            if name in self._initial and self._note_loss(name, event.reason):
+                self._request_container(name)
+        elif name in self.membership.members or (driver is not None and name in driver.concerned):
+            self._lose(name, event.reason)
+
+    def _lose(self, name: MemberId, reason: str) -> None:
+        """Begin to recover from the loss of a member, or of one more."""
+        if not self._note_loss(name, reason):
+            return
+        if self.driver is not None and self.driver.plan.undecided:
+            self._abort(self.driver.plan, f"{name} ended unexpectedly: {reason}")
+        before = self.recovery
+        self._recoveries += 1
+        self.recovery = Recovery(
+            self._recoveries,
+            {**(before.lost if before else {}), name: reason},
+            newcomers=before.newcomers if before else {},
+        )
+        self._ask()
+
+    def _note_loss(self, name: MemberId, reason: str) -> bool:
+        """Write a loss down; return False where it ends the job, because nothing is gained by going on."""
+        if self.progress.completed > self._completed_at_loss:
+            self._fruitless = 0
+        self._completed_at_loss = self.progress.completed
+        self._fruitless += 1
+        self._journal({"kind": "lost", "member": name, "reason": reason})
+        limit = MOST_FRUITLESS if self.membership is not None else MOST_FRUITLESS // 4
+        if self._fruitless >= limit:
+            also = f"; {self._fruitless} members ended like that without one complete clock between them"
+            self._end(JobState.FAILED, f"{name} ended unexpectedly: {reason}{also}")
+        return self._fruitless < limit
+
+    def _ask(self) -> None:
+        assert self.recovery is not None and self.membership is not None
+        for to, order in self.recovery.orders(self.membership):
+            self._send(to, order)
+
+    # ---- who takes over
+
+    def _recover(self) -> None:
+        """Decide who takes over as soon as everybody who is left has answered."""
+        recovery, before = self.recovery, self.membership
+        assert recovery is not None and before is not None
+        for role in recovery.empty_roles(before):
+            name = self._new_name(role)
+            recovery.newcomers[name] = None
+            self._request_container(name)
+        if recovery.missing(before):
+            return
+        membership = take_over(before, recovery, self.settings)
+        if membership is None:
+            membership = roll_back(before, recovery, self._start_again())
+        else:
+            for inventory in recovery.inventories.values():
+                for report in inventory.results:
+                    self._on_clock(report, self._now_s)
+        self.recovery = None
+        self._adopt(membership, recovery)
+
+    def _start_again(self) -> Start:
+        """Return where a job that lost parameters begins again."""
+        first = self.settings.first_clock
+        return Start("", first, (first,) * self.settings.num_splits)
+
+    def _adopt(self, membership: Membership, recovery: Recovery) -> None:
+        before = self.membership
+        assert before is not None
+        back = membership.epoch > before.epoch
+        self.membership = membership
+        self.memberships.append(membership)
+        self._journal(
+            {
+                "kind": "rolled-back" if back else "taken-over",
+                "lost": sorted(recovery.lost),
+                "version": membership.version,
+                "clock": membership.from_clock,
+                "epoch": membership.epoch,
+                "workers": list(membership.workers),
+                "servers": list(membership.servers),
+                "owners": list(membership.partitions.owners),
+                "active": list(membership.splits.active),
+            },
+            sync=True,
+        )
+        if back:
+            self.progress.roll_back(membership.from_clock)
+            self.horizon = membership.from_clock - 1
+            if self.state is JobState.EXPORTING:
+                self.state = JobState.RUNNING
+        leaving: tuple[MemberId, ...] = ()
+        if self.driver is not None:
+            leaving = tuple(n for n in self.driver.plan.removed if n in self.members)
+            self.driver.take_over(membership, recovery.lost, rolled_back=back)
+        self._announce()
+        for name in leaving:
+            self._send(name, self._membership_order())
+
+    # ---- the size that was asked for
+
+    def _replace(self) -> None:
+        """Ask for members in the place of those that were lost."""
+        assert self.membership is not None
+        if self._now_s < self._replace_at_s or self.horizon >= self.settings.iterations - 2:
+            return
+        for role, wanted in self.wanted.items():
+            lack = wanted - len(self.membership.of_role(role))
+            if lack <= 0:
+                continue
+            self._replace_at_s = self._now_s + REPLACE_S
+            self._replacements += 1
+            try:
+                self._accept(f"{REPLACEMENT}{self._replacements}", Change(_ADDITION[role], lack), dry_run=False)
+            except EpsError as error:
+                self._journal({"kind": "not-replaced", "role": str(role), "count": lack, "reason": str(error)})

@@ -1,0 +1,232 @@
+"""What becomes of a job that lost members: who takes over what, from which clock on.
+
+A recovery asks everybody who is left for an :class:`~eps.core.messages.Inventory` and derives one membership from the
+answers.  Nothing is remembered that cannot be asked: the clock from which heirs compute follows from what the servers
+hold, so nobody has to have reported it before.  L0, pure.
+
+Source: design section 4 ("a crash is a promotion nobody planned"), section 5 (exactly once when a worker dies after
+pushing to some servers); Proteus §3.3 (the previous owner takes over); Spotnik §4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from eps.core import messages as m
+from eps.core.membership import Membership
+from eps.core.settings import CoreSettings
+from eps.core.tables import PartitionTable, SplitTable, spread_evenly
+from eps.core.types import Address, MemberId, Role, member_number
+
+#: Recoveries without a complete clock between them, after which a job gives up: its members die of what it does.
+MOST_FRUITLESS = 12
+
+
+@dataclass
+class Recovery:
+    """Members were lost; the rest is asked what it has."""
+
+    number: int
+    #: Member -> how it ended.
+    lost: dict[MemberId, str] = field(default_factory=dict)
+    inventories: dict[MemberId, m.Inventory] = field(default_factory=dict)
+    #: Asked for because nobody of a role is left; they join with the membership that takes over.
+    newcomers: dict[MemberId, Address | None] = field(default_factory=dict)
+
+    def survivors(self, before: Membership) -> tuple[MemberId, ...]:
+        """Return the members of ``before`` that are left."""
+        return tuple(name for name in before.members if name not in self.lost)
+
+    def missing(self, before: Membership) -> tuple[MemberId, ...]:
+        """Return who has not answered yet, and who has not registered."""
+        silent = tuple(name for name in self.survivors(before) if name not in self.inventories)
+        return silent + tuple(name for name, address in self.newcomers.items() if address is None)
+
+    def orders(self, before: Membership) -> list[tuple[MemberId, m.Order]]:
+        """Return what to say to those who have not answered."""
+        order = m.TakeInventory(self.number)
+        return [(name, order) for name in self.survivors(before) if name not in self.inventories]
+
+    def hear(self, inventory: m.Inventory) -> None:
+        """Take an answer in; one to an earlier question says too little."""
+        if inventory.recovery == self.number and inventory.name not in self.lost:
+            self.inventories[inventory.name] = inventory
+
+    def empty_roles(self, before: Membership) -> tuple[Role, ...]:
+        """Return the roles of which nobody is left or on the way."""
+        here = self.survivors(before) + tuple(self.newcomers)
+        return tuple(role for role in Role if not any(name.startswith(role.value) for name in here))
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Where a job that must go back begins again: a checkpoint, or the seeded start."""
+
+    #: Name of the checkpoint; empty for the seeded start.
+    checkpoint: str
+    clock: int
+    #: Per split, the smallest next clock over the partitions.
+    split_clocks: tuple[int, ...]
+
+
+def take_over(before: Membership, recovery: Recovery, settings: CoreSettings) -> Membership | None:
+    """Return the membership without the lost members, or None where the only copy of a partition went with them.
+
+    Under BSP it holds from the first clock that some partition lacks.  No survivor is beyond it: who computes clock c
+    has read every partition at c.
+
+    Parameters
+    ----------
+    before : Membership
+        The newest one; where a plan is committed and not finished, the plan's, which then holds early.
+    recovery : Recovery
+        Complete: nothing is missing.
+    """
+    holders = _holders(before, recovery, settings)
+    if holders is None:
+        return None
+    owners = tuple(name for name, _ in holders)
+    clocks = [held.next_clock for _, held in holders]
+    split_clocks = tuple(min(column) for column in zip(*clocks, strict=True))
+    followers = tuple(
+        tuple(f for f in before.partitions.followers_of(p) if f not in recovery.lost and f != owner)
+        for p, owner in enumerate(owners)
+    )
+    return _membership(before, recovery, PartitionTable(owners, followers), min(split_clocks), split_clocks)
+
+
+def roll_back(before: Membership, recovery: Recovery, start: Start) -> Membership:
+    """Return the membership with which everybody goes back to ``start``, in a new epoch."""
+    servers = _left(before.servers, recovery, Role.SERVER)
+    owners = spread_evenly(len(before.partitions), servers)
+    followers = standing_followers(owners, servers, ()) if before.partitions.followers else ()
+    table = PartitionTable(owners, followers)
+    return _membership(before, recovery, table, start.clock, start.split_clocks, before.epoch + 1, start.checkpoint)
+
+
+def _membership(
+    before: Membership,
+    recovery: Recovery,
+    partitions: PartitionTable,
+    from_clock: int,
+    split_clocks: tuple[int, ...],
+    epoch: int | None = None,
+    checkpoint: str | None = None,
+) -> Membership:
+    workers, servers = (_left(before.of_role(role), recovery, role) for role in (Role.WORKER, Role.SERVER))
+    registered = {name: address for name, address in recovery.newcomers.items() if address is not None}
+    known = {**before.addresses, **registered}
+    return Membership(
+        version=before.version + 1,
+        from_clock=from_clock,
+        workers=workers,
+        servers=servers,
+        partitions=partitions,
+        splits=heirs(before.splits, workers),
+        addresses={name: known[name] for name in workers + servers},
+        split_clocks=split_clocks,
+        epoch=before.epoch if epoch is None else epoch,
+        checkpoint=before.checkpoint if checkpoint is None else checkpoint,
+    )
+
+
+def _left(members: Sequence[MemberId], recovery: Recovery, role: Role) -> tuple[MemberId, ...]:
+    new = [n for n, address in recovery.newcomers.items() if address is not None and n.startswith(role.value)]
+    return tuple(sorted([n for n in members if n not in recovery.lost] + new, key=member_number))
+
+
+def _holders(
+    before: Membership, recovery: Recovery, settings: CoreSettings
+) -> list[tuple[MemberId, m.HeldPartition]] | None:
+    """Return for each partition who shall own it and what it has; None where one of them is lost."""
+    need = max((v.read_clock for v in recovery.inventories.values() if v.name in before.workers), default=None)
+    found: list[tuple[MemberId, m.HeldPartition]] = []
+    for partition, owner in enumerate(before.partitions.owners):
+        copies = {
+            name: held
+            for name, inventory in recovery.inventories.items()
+            for held in inventory.partitions
+            if held.partition == partition
+        }
+        trusted = [owner, *(n for n, held in copies.items() if held.holding == "owner")]
+        trusted += before.partitions.followers_of(partition)
+        if settings.bsp:
+            # Any version that nobody has read beyond will do: the clock's contributions are pushed to it again.
+            trusted += sorted(copies, key=lambda name: (-min(copies[name].next_clock), name))
+        for name in trusted:
+            held = copies.get(name)
+            if held is not None and (not settings.bsp or need is None or min(held.next_clock) >= need):
+                found.append((name, held))
+                break
+        else:
+            return None
+    return found
+
+
+def heirs(splits: SplitTable, workers: Sequence[MemberId]) -> SplitTable:
+    """Return the table after everybody but ``workers`` is gone.
+
+    A split goes to the worker with the fewest, before others to one that has an inactive copy (EPS §3.1.4; Proteus
+    §3.3).  Splits of workers that are left stay where they are.
+    """
+    loads = {name: splits.counts(workers)[name] for name in workers}
+    changes: dict[int, MemberId] = {}
+    for split, holder in enumerate(splits.active):
+        if holder in loads:
+            continue
+        copies = splits.inactive[split]
+        heir = min(workers, key=lambda name: (loads[name], name not in copies, member_number(name)))
+        loads[heir] += 1
+        changes[split] = heir
+    active = tuple(changes.get(split, holder) for split, holder in enumerate(splits.active))
+    inactive = tuple(
+        tuple(name for name in holders if name in loads and name != active[split])
+        for split, holders in enumerate(splits.inactive)
+    )
+    return SplitTable(active, inactive)
+
+
+def standing_followers(
+    owners: Sequence[MemberId], servers: Sequence[MemberId], now: Sequence[Sequence[MemberId]]
+) -> tuple[tuple[MemberId, ...], ...]:
+    """Return one follower for each partition, on another server than its owner; none where there is one server only.
+
+    Followers that there are stay, as far as no server follows more than its share; the partitions of one owner are
+    followed by all others in turn, so that no single server inherits everything.
+    """
+    if len(servers) < 2:
+        return tuple(() for _ in owners)
+    share = -(-len(owners) // len(servers))
+    loads = dict.fromkeys(servers, 0)
+    #: (owner, follower) -> partitions.
+    pairs: dict[tuple[MemberId, MemberId], int] = {}
+    found: dict[int, MemberId] = {}
+
+    def take(partition: int, follower: MemberId) -> None:
+        found[partition] = follower
+        loads[follower] += 1
+        pair = owners[partition], follower
+        pairs[pair] = pairs.get(pair, 0) + 1
+
+    for partition, standing in enumerate(now):
+        if standing and standing[0] in loads and standing[0] != owners[partition] and loads[standing[0]] < share:
+            take(partition, standing[0])
+    for partition, owner in enumerate(owners):
+        if partition not in found:
+            others = [name for name in servers if name != owner]
+            key = member_number(owner)
+            count = len(servers)
+            take(
+                partition,
+                min(
+                    others,
+                    key=lambda n, o=owner, k=key: (  # type: ignore[misc]
+                        pairs.get((o, n), 0),
+                        loads[n],
+                        (member_number(n) - k) % max(count, 1),
+                        member_number(n),
+                    ),
+                ),
+            )
+    return tuple((found[partition],) for partition in range(len(owners)))
