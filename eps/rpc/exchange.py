@@ -157,7 +157,8 @@ def build_exchange(pushes: Sequence[PushPart], pulls: Sequence[PullPart], lean: 
         exchange.pull_partitions.extend([pull.partition for pull in pulls])
         if any(pull.keyset for pull in pulls):
             exchange.pull_keysets.extend([pull.keyset for pull in pulls])
-        exchange.pull_have_versions.extend([pull.have_version for pull in pulls])
+        if any(pull.have_version for pull in pulls):
+            exchange.pull_have_versions.extend([pull.have_version for pull in pulls])
     else:
         for pull in pulls:
             exchange.pulls.add(
@@ -225,6 +226,8 @@ def _side_by_side(parts: Sequence[np.ndarray]) -> np.ndarray | None:
     # The base of an array of shared memory is the bytes of its block.
     if not isinstance(base, np.ndarray) or base.ndim != 1 or not base.flags.c_contiguous:
         return None
+    if not filled[0].flags.c_contiguous:
+        return None
     start = at = _address(filled[0])
     for part in filled:
         if part.base is not base or part.dtype != dtype or not part.flags.c_contiguous or _address(part) != at:
@@ -237,7 +240,7 @@ def _side_by_side(parts: Sequence[np.ndarray]) -> np.ndarray | None:
 def _address(array: np.ndarray) -> int:
     if array.flags.writeable:
         # Four times faster than what follows.
-        return ctypes.addressof(ctypes.c_char.from_buffer(array))
+        return ctypes.addressof(ctypes.c_char.from_buffer(array.data))
     address: int = array.__array_interface__["data"][0]
     return address
 
