@@ -54,7 +54,7 @@ class ActiveSet:
         self.bounds = edges if self.keys is None else np.searchsorted(self.keys, edges)
         self.block_bounds = -(-edges // space.block_keys)
         starts, first_blocks = self.bounds.tolist(), self.block_bounds.tolist()
-        #: Of each partition, where its keys start and end, and its blocks: ints of Python, with which slices are faster.
+        #: Of each partition, where its keys start and end, and its blocks.  Slices are faster with Python's own ints.
         self.spans: tuple[tuple[int, int, int, int], ...] = tuple(
             zip(starts[:-1], starts[1:], first_blocks[:-1], first_blocks[1:], strict=True)
         )
