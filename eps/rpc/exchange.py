@@ -13,6 +13,7 @@ import ctypes
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import accumulate, pairwise
 from typing import TypeVar
 
 import numpy as np
@@ -224,25 +225,25 @@ def _side_by_side(parts: Sequence[np.ndarray]) -> np.ndarray | None:
         return parts[0]
     base, dtype = filled[0].base, filled[0].dtype
     # The base of an array of shared memory is the bytes of its block.
-    if not isinstance(base, np.ndarray) or base.ndim != 1 or not base.flags.c_contiguous:
+    if not isinstance(base, np.ndarray) or base.ndim != 1:
         return None
-    if not filled[0].flags.c_contiguous:
+    try:
+        start = at = _address(filled[0])
+        for part in filled:
+            if part.base is not base or part.dtype != dtype or _address(part) != at:
+                return None
+            at += part.nbytes
+        first = start - _address(base)
+    except TypeError:
+        # Read-only, or not in one piece.
         return None
-    start = at = _address(filled[0])
-    for part in filled:
-        if part.base is not base or part.dtype != dtype or not part.flags.c_contiguous or _address(part) != at:
-            return None
-        at += part.nbytes
-    first = start - _address(base)
     return base.view(np.uint8)[first : first + at - start].view(dtype)
 
 
 def _address(array: np.ndarray) -> int:
-    if array.flags.writeable:
-        # Four times faster than what follows.
-        return ctypes.addressof(ctypes.c_char.from_buffer(array.data))
-    address: int = array.__array_interface__["data"][0]
-    return address
+    """Return where an array starts, which must be writable and in one piece; else TypeError is raised."""
+    # Four times faster than what NumPy offers.
+    return ctypes.addressof(ctypes.c_char.from_buffer(array))  # type: ignore[arg-type]
 
 
 def parse_exchange(
@@ -326,14 +327,10 @@ def _column(values: Sequence[ValueT], count: int, missing: ValueT) -> Sequence[V
 
 def _pieces(whole: np.ndarray, lengths: Sequence[int]) -> list[np.ndarray]:
     """Return ``whole`` cut into pieces of these lengths."""
-    if sum(lengths) != len(whole):
-        raise ProtocolError(f"an array of {len(whole)} values is announced as pieces of {sum(lengths)}")
-    pieces = []
-    at = 0
-    for length in lengths:
-        pieces.append(whole[at : at + length])
-        at += length
-    return pieces
+    bounds = list(accumulate(lengths, initial=0))
+    if bounds[-1] != len(whole):
+        raise ProtocolError(f"an array of {len(whole)} values is announced as pieces of {bounds[-1]}")
+    return [whole[start:stop] for start, stop in pairwise(bounds)]
 
 
 def _push_part(part: pb.PartitionPush, rest: Iterator[np.ndarray], longest: int) -> PushPart:

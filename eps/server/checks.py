@@ -98,9 +98,12 @@ def check_pushes(runtime: Runtime, pushes: Sequence[PushPart]) -> None:
         size = stop - start if push.keys is None else len(push.keys)
         if reproducible and push.clock < 0:
             size = 0
-        _check_array(push, "sum", push.total, dtype, size)
+        total, maxima = push.total, push.maxima
+        if total.dtype != dtype or total.shape != (size,):
+            raise _misfit(push, "sum", total, dtype, size)
         blocks = -(-(stop - start) // block_keys) if reproducible else 0
-        _check_array(push, "maxima", push.maxima, _FLOAT32, blocks)
+        if maxima.dtype != _FLOAT32 or maxima.shape != (blocks,):
+            raise _misfit(push, "maxima", maxima, _FLOAT32, blocks)
         if push.raw:
             _check_raw(runtime, push, blocks)
     # All at once: one by one, this would be what takes longest here.
@@ -139,8 +142,7 @@ def _keys_in_block(runtime: Runtime, push: PushPart, block: int) -> int:
     return int(b - a)
 
 
-def _check_array(push: PushPart, name: str, array: np.ndarray, dtype: np.dtype, size: int) -> None:
-    if array.dtype != dtype or array.shape != (size,):
-        raise ProtocolError(
-            f"a push to partition {push.partition} has {name} {array.dtype}{array.shape}; expected {dtype}({size},)"
-        )
+def _misfit(push: PushPart, name: str, array: np.ndarray, dtype: np.dtype, size: int) -> ProtocolError:
+    return ProtocolError(
+        f"a push to partition {push.partition} has {name} {array.dtype}{array.shape}; expected {dtype}({size},)"
+    )
