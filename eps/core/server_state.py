@@ -76,6 +76,8 @@ class ServerState:
         #: Derived from the settings, and asked for with every part of every message.
         self._bsp, self._num_splits = settings.bsp, settings.num_splits
         self._everyone = tuple(range(settings.num_splits))
+        #: The last ones that were looked at and can be.
+        self._right_splits: tuple[int, ...] | None = None
         self.membership: Membership | None = None
         self.partitions: dict[int, PartitionState] = {}
         self.addresses: dict[MemberId, object] = {}
@@ -189,10 +191,13 @@ class ServerState:
             self._refuse(event, f"{self.name} does not hold partition {event.partition}")
             return
         splits = event.splits
-        if not splits or min(splits) < 0 or max(splits) >= self._num_splits or len(set(splits)) < len(splits):
-            rule = f"the job has splits 0 to {self._num_splits - 1}, each named once"
-            self._out.append(s.Fail(event.request, f"a push names splits {splits}; {rule}"))
-            return
+        # The pushes of a message name the same ones.
+        if splits is not self._right_splits:
+            if not splits or min(splits) < 0 or max(splits) >= self._num_splits or len(set(splits)) < len(splits):
+                rule = f"the job has splits 0 to {self._num_splits - 1}, each named once"
+                self._out.append(s.Fail(event.request, f"a push names splits {splits}; {rule}"))
+                return
+            self._right_splits = splits
         if event.clock >= self.settings.iterations:
             rule = f"the last is {self.settings.iterations - 1}"
             self._out.append(s.Fail(event.request, f"a push for clock {event.clock}; {rule}"))

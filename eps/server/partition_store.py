@@ -226,7 +226,8 @@ class PartitionStore:
             self._sum_memory = closed.sum
         self._count(self._contributed)
         self._sum, self._samples, self._contributed = None, 0, []
-        self._known, self._unknown = set(), {}
+        if self._hot is not None:
+            self._known, self._unknown = set(), {}
         self._measure(exponents, clock)
         return None if gradient is None else UpdateData(gradient, places, exponents, 1.0)
 

@@ -57,10 +57,12 @@ class PendingExchange:
     def settle(self, answer: PushAnswer | PullAnswer) -> None:
         """Take the answer to one part; one that comes after the reply was sent is too late to matter."""
         if isinstance(answer, PushAnswer):
-            self._hurried |= not answer.accepted
+            if not answer.accepted:
+                self._hurried = True
             self._pushes[answer.partition] = answer
         else:
-            self._hurried |= answer.refusal is not None
+            if answer.refusal is not None:
+                self._hurried = True
             self._pulls[answer.partition] = answer
         self._missing -= 1
         if self._taken_in:

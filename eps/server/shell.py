@@ -124,8 +124,8 @@ class ServerShell:
         )
         check_parts(self._runtime, [*pushes, *pulls])
         with self._lock:
-            known = [push for push in pushes if self._fill_in_keys(push)]
-            known_pulls = [pull for pull in pulls if self._fill_in_keys(pull)]
+            known = [push for push in pushes if not push.keyset or self._fill_in_keys(push)]
+            known_pulls = [pull for pull in pulls if not pull.keyset or self._fill_in_keys(pull)]
             streams = list(self._streams.values())
         check_pushes(self._runtime, known)
         for stream in streams:
@@ -153,8 +153,6 @@ class ServerShell:
 
     def _fill_in_keys(self, part: x.PushPart | x.PullPart) -> bool:
         """Give a part the keys of its key set; return False where the set is not known."""
-        if not part.keyset:
-            return True
         name = key_of(part)
         if part.keys is not None and name not in self._keysets:
             self._register(name, part.keys)
