@@ -120,7 +120,7 @@ class Refusal(_message.Message):
     def __init__(self, retry: _Optional[bool] = ..., membership: _Optional[_Union[_control_pb2.Membership, _Mapping]] = ..., unknown_keyset: _Optional[bool] = ..., error: _Optional[str] = ...) -> None: ...
 
 class ExchangeReply(_message.Message):
-    __slots__ = ("pushes", "pulls", "packed_exponents", "accepted", "served", "served_clocks", "served_versions")
+    __slots__ = ("pushes", "pulls", "packed_exponents", "accepted", "served", "served_clocks", "served_versions", "packed_values")
     PUSHES_FIELD_NUMBER: _ClassVar[int]
     PULLS_FIELD_NUMBER: _ClassVar[int]
     PACKED_EXPONENTS_FIELD_NUMBER: _ClassVar[int]
@@ -128,6 +128,7 @@ class ExchangeReply(_message.Message):
     SERVED_FIELD_NUMBER: _ClassVar[int]
     SERVED_CLOCKS_FIELD_NUMBER: _ClassVar[int]
     SERVED_VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    PACKED_VALUES_FIELD_NUMBER: _ClassVar[int]
     pushes: _containers.RepeatedCompositeFieldContainer[PushResult]
     pulls: _containers.RepeatedCompositeFieldContainer[PullResult]
     packed_exponents: _containers.RepeatedScalarFieldContainer[int]
@@ -135,7 +136,8 @@ class ExchangeReply(_message.Message):
     served: _containers.RepeatedScalarFieldContainer[int]
     served_clocks: _containers.RepeatedScalarFieldContainer[int]
     served_versions: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, pushes: _Optional[_Iterable[_Union[PushResult, _Mapping]]] = ..., pulls: _Optional[_Iterable[_Union[PullResult, _Mapping]]] = ..., packed_exponents: _Optional[_Iterable[int]] = ..., accepted: _Optional[_Iterable[int]] = ..., served: _Optional[_Iterable[int]] = ..., served_clocks: _Optional[_Iterable[int]] = ..., served_versions: _Optional[_Iterable[int]] = ...) -> None: ...
+    packed_values: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, pushes: _Optional[_Iterable[_Union[PushResult, _Mapping]]] = ..., pulls: _Optional[_Iterable[_Union[PullResult, _Mapping]]] = ..., packed_exponents: _Optional[_Iterable[int]] = ..., accepted: _Optional[_Iterable[int]] = ..., served: _Optional[_Iterable[int]] = ..., served_clocks: _Optional[_Iterable[int]] = ..., served_versions: _Optional[_Iterable[int]] = ..., packed_values: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class PartitionSnapshot(_message.Message):
     __slots__ = ("plan_id", "partition", "sequence", "completed", "next_clock", "applied", "duplicates_refused", "checksum", "keysets")

@@ -388,7 +388,13 @@ def build_reply(pushes: Sequence[PushAnswer], pulls: Sequence[PullAnswer], lean:
         reply.served.extend([pull.partition for pull in pulls])
         reply.served_clocks.extend([pull.clock for pull in pulls])
         reply.served_versions.extend([pull.version for pull in pulls])
-        arrays += [pull.values for pull in pulls]
+        values = [pull.values for pull in pulls]
+        packed = _side_by_side(values) if len(pulls) > 1 else None
+        if packed is None:
+            arrays += values
+        else:
+            arrays.append(packed)
+            reply.packed_values.extend([len(piece) for piece in values])
         exponents += [pull.exponents for pull in pulls]
     else:
         for pull in pulls:
@@ -449,9 +455,15 @@ def _served(reply: pb.ExchangeReply, rest: Iterator[np.ndarray]) -> list[PullAns
     """Return the answers to pulls that are all served with values as they are; without their exponents."""
     count = len(reply.served)
     clocks, versions = _column(reply.served_clocks, count, 0), _column(reply.served_versions, count, 0)
+    if reply.packed_values:
+        values = _pieces(_next(rest, _FLOAT32), reply.packed_values)
+        if len(values) != count:
+            raise ProtocolError(f"{count} pulls are served with the values of {len(values)}")
+    else:
+        values = [_next(rest, _FLOAT32) for _ in range(count)]
     return [
-        PullAnswer(partition, clock, _next(rest, _FLOAT32), _NO_EXPONENTS, None, version)
-        for partition, clock, version in zip(reply.served, clocks, versions, strict=True)
+        PullAnswer(partition, clock, piece, _NO_EXPONENTS, None, version)
+        for partition, clock, piece, version in zip(reply.served, clocks, values, versions, strict=True)
     ]
 
 

@@ -64,10 +64,17 @@ class PartitionStore:
         The start of the parameters.
     empty : callable
         Returns memory for so many float32; what is read, and under dense BSP the parameters, lie in it.
+    empty_after : callable, optional
+        Returns memory for the parameters after a clock, where that is to be another.
     """
 
     def __init__(
-        self, runtime: Runtime, partition: int, values: np.ndarray | None, empty: Callable[[int], np.ndarray] = _empty
+        self,
+        runtime: Runtime,
+        partition: int,
+        values: np.ndarray | None,
+        empty: Callable[[int], np.ndarray] = _empty,
+        empty_after: Callable[[int], np.ndarray] | None = None,
     ) -> None:
         self.start, self.stop = runtime.ranges[partition]
         settings = runtime.settings
@@ -87,6 +94,7 @@ class PartitionStore:
         self._bsp, self._reproducible = settings.bsp, settings.reproducible
         self._idle_changes_nothing = runtime.optimizer.idle_step_changes_nothing()
         self._empty = empty
+        self._empty_after = empty_after
         self._optimizer = runtime.optimizer
         self._penalised = runtime.key_space.penalised_mask(self.start, self.stop)
         self.values = self._own(values)
@@ -268,7 +276,7 @@ class PartitionStore:
 
     def _step_dense(self, closed: Summed, samples: int, clock: int, keep_gradient: bool) -> np.ndarray | None:
         # Readers may still send the old array, so it is replaced, never changed.
-        values = self._empty(len(self.values))
+        values = self._empty(len(self.values)) if self._empty_after is None else self._empty_after(clock)
         gradient = step_out_of_place(
             self._optimizer, closed, samples, self.values, values, self.slots, clock, self._penalised, keep_gradient
         )

@@ -31,6 +31,7 @@ from eps.server.follower_stream import FollowerStream
 from eps.server.initial import initial_values
 from eps.server.partition_store import PartitionStore, UpdateData, checksum_of
 from eps.server.pending import PendingExchange, PullRequest, PushRequest, TransferRequest, key_of
+from eps.server.rows import Rows
 from eps.van.api import Message, ReplyTo, Van
 from eps.van.peers import Peers
 
@@ -50,6 +51,7 @@ class ServerShell:
         self._keysets: OrderedDict[tuple[int, bytes], np.ndarray] = OrderedDict()
         self._keyset_bytes = 0
         self._van = van
+        self._rows = Rows(runtime.ranges, self._stores, self._empty)
         self._peers = Peers(van)
         self._streams: dict[tuple[int, MemberId], FollowerStream] = {}
         self._snapshots_sent: dict[tuple[int, int], m.PartitionSent] = {}
@@ -269,8 +271,13 @@ class ServerShell:
                 self._transfer(command)
 
     def _new_store(self, partition: int, values: np.ndarray | None) -> PartitionStore:
-        van = self._van
-        return PartitionStore(self._runtime, partition, values, lambda length: van.empty(length, np.float32))
+        rows = self._rows
+        return PartitionStore(
+            self._runtime, partition, values, self._empty, lambda clock: rows.memory(partition, clock)
+        )
+
+    def _empty(self, length: int) -> np.ndarray:
+        return self._van.empty(length, np.float32)
 
     def _keep_for_followers(self, partition: int, update: UpdateData | None) -> None:
         """Keep an update for the commands that send it on; nobody else needs its memory."""
