@@ -394,7 +394,8 @@ class ClockSum(WrittenOnce):
             )
         if self.keys is not None and (positions is None or positions.size != part.size):
             raise ValueError(f"a sum over {self.keys.size} keys needs to know where the {part.size} added ones are")
-        self.raw.extend([self._over_block(RawBlock(*block), keys) for block in raw])
+        if raw:
+            self.raw.extend([self._over_block(RawBlock(*block), keys) for block in raw])
         self._add_part(part, keys, self.start_key, positions)
         np.maximum(self.maxima, maxima, out=self.maxima)
 
