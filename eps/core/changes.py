@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from eps.core.reconfig import Change, Operation, Phase, Plan
+from eps.core.reconfig import OPERATIONS, Change, Operation, Phase, Plan
 from eps.core.settings import CoreSettings
 from eps.core.types import MemberId, Role, member_name, member_number
 from eps.errors import PlanError, UnknownMemberError
@@ -49,6 +49,8 @@ def resolve(
     """
     role = change.operation.role
     present = roster.of_role(role)
+    if change.operation is Operation.FOLLOW:
+        return roster, (), ()
     if change.count < 1:
         raise PlanError(f"{change.operation} asks for {change.count} members; a change concerns at least one")
     if change.operation.adds:
@@ -122,8 +124,10 @@ def parse_change(text: str) -> Change:
     name, equals, value = text.strip().partition("=")
     try:
         operation = Operation(name)
+        if operation not in OPERATIONS:
+            raise ValueError
     except ValueError:
-        known = ", ".join(Operation)
+        known = ", ".join(OPERATIONS)
         raise PlanError(f"{text!r}: {name!r} is not an operation; known are {known}") from None
     if not equals or not value:
         raise PlanError(f"{text!r}: expected {operation}=<count>" + ("" if operation.adds else " or names"))

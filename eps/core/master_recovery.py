@@ -1,4 +1,4 @@
-"""The job master when members are lost: asks the rest, lets them take over, goes back where it must, replaces.  L0, pure.
+"""The job master when members are lost: lets the rest take over, goes back where it must, replaces.  L0, pure.
 
 The middle layer of :class:`eps.core.master_state.MasterState`.  What is decided is in :mod:`eps.core.recovery`; here is
 when, and what must be said.
@@ -25,6 +25,8 @@ from eps.errors import EpsError
 REPLACE_S = 1.0
 #: Request ids of changes that replace lost members begin with this.
 REPLACEMENT = "replace-"
+#: Request ids of changes that give partitions a follower begin with this.
+PROTECTION = "follow-"
 _ADDITION = {Role.WORKER: Operation.ADD_WORKERS, Role.SERVER: Operation.ADD_SERVERS}
 
 
@@ -180,10 +182,19 @@ class RecoveringJob(JobMembers):
     # ---- the size that was asked for
 
     def _replace(self) -> None:
-        """Ask for members in the place of those that were lost."""
+        """Ask for members in the place of those that were lost, and for followers where they are missing."""
         assert self.membership is not None
         if self._now_s < self._replace_at_s or self.horizon >= self.settings.iterations - 2:
             return
+        self._replace_members()
+        unfollowed = any(not self.membership.partitions.followers_of(p) for p in range(self.settings.num_partitions))
+        if unfollowed and self.settings.followers and len(self.membership.servers) > 1:
+            self._replace_at_s = self._now_s + REPLACE_S
+            self._replacements += 1
+            self._accept(f"{PROTECTION}{self._replacements}", Change(Operation.FOLLOW, 1), dry_run=False)
+
+    def _replace_members(self) -> None:
+        assert self.membership is not None
         for role, wanted in self.wanted.items():
             lack = wanted - len(self.membership.of_role(role))
             if lack <= 0:

@@ -19,8 +19,8 @@ from eps.core.changes import Roster, after_plans, resolve
 from eps.core.events import ENDED_STATES, Command, JobState
 from eps.core.invariants import check_master
 from eps.core.master_recovery import REPLACEMENT, RecoveringJob
-from eps.core.plan_driver import PlanDriver, plan_transfer
-from eps.core.reconfig import ENDED, Change, Phase, Plan
+from eps.core.plan_driver import PlanDriver, follow_transfer, plan_transfer
+from eps.core.reconfig import ENDED, Change, Operation, Phase, Plan
 from eps.core.settings import CoreSettings, Trigger
 from eps.core.types import MemberId, Role
 from eps.errors import EpsError, JobFinishedError, PlanError, TransferError
@@ -316,7 +316,10 @@ class MasterState(RecoveringJob):
         assert self.membership is not None
         try:
             roster, added, removed = resolve(self._roster(), plan.change, self.settings)
-            transfer = plan_transfer(self.membership, plan.change.operation.role, added, removed)
+            if plan.change.operation is Operation.FOLLOW:
+                transfer = follow_transfer(self.membership)
+            else:
+                transfer = plan_transfer(self.membership, plan.change.operation.role, added, removed)
         except PlanError as error:
             self._abort(plan, str(error))
             return

@@ -14,14 +14,18 @@ from dataclasses import dataclass, field
 from eps.core import messages as m
 from eps.core.membership import Membership
 from eps.core.planner import Move, TransferPlan, plan_partitions, plan_splits
-from eps.core.reconfig import Phase, Plan
+from eps.core.reconfig import Operation, Phase, Plan
+from eps.core.recovery import standing_followers
+from eps.core.tables import PartitionTable
 from eps.core.types import Address, MemberId, Role, member_number
-from eps.errors import TransferError
+from eps.errors import PlanError, TransferError
 
 #: A removal aborts the addition before it once that has waited this long for containers (design section 4).
 GROWTH_PATIENCE_S = 1.0
 #: A newcomer that has its container registers within this time, or its plan is aborted.
 REGISTRATION_PATIENCE_S = 60.0
+#: In the place of a checksum, where nothing has to be sent.
+STANDING = "standing"
 #: (member, order) pairs.
 Orders = list[tuple[MemberId, m.Order]]
 
@@ -35,6 +39,26 @@ def plan_transfer(
         return TransferPlan(moves, (), partitions, membership.splits)
     moves, splits = plan_splits(membership.splits, membership.workers, added, removed)
     return TransferPlan((), moves, membership.partitions, splits)
+
+
+def follow_transfer(membership: Membership) -> TransferPlan:
+    """Return what gives a standing follower to each partition that has none.
+
+    Raises
+    ------
+    PlanError
+        All have one.
+    """
+    table = membership.partitions
+    followers = standing_followers(table.owners, membership.servers, table.followers)
+    moves = tuple(
+        Move(partition, table.owners[partition], names[0])
+        for partition, names in enumerate(followers)
+        if names and names != table.followers_of(partition)
+    )
+    if not moves:
+        raise PlanError("every partition has its follower")
+    return TransferPlan(moves, (), PartitionTable(table.owners, followers), membership.splits)
 
 
 @dataclass
@@ -62,6 +86,12 @@ class PlanDriver:
     exited: set[MemberId] = field(default_factory=set)
     #: Members that ended while the plan was on its way; nothing is expected of them any more.
     lost: set[MemberId] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        for move in self.transfer.partition_moves:
+            if move.target in self.before.partitions.followers_of(move.item):
+                # A standing follower has it already.
+                self.sent[move.item] = self.received[move.item] = STANDING
 
     @property
     def role(self) -> Role:
@@ -129,6 +159,8 @@ class PlanDriver:
 
     def _unpromoted(self) -> list[Move]:
         if self.role is not Role.SERVER or self.plan.membership is None:
+            return []
+        if self.plan.change.operation is Operation.FOLLOW:
             return []
         owners = self.plan.membership.partitions.owners
         return [v for v in self.moves if v.item not in self.promoted and owners[v.item] == v.target]

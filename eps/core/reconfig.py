@@ -28,16 +28,22 @@ class Operation(StrEnum):
     ADD_WORKERS = "add-workers"
     REMOVE_SERVERS = "remove-servers"
     REMOVE_WORKERS = "remove-workers"
+    #: Asked by the job itself: partitions that lack a standing follower get one.
+    FOLLOW = "follow"
 
     @property
     def role(self) -> Role:
         """The kind of member that comes or goes."""
-        return Role.SERVER if self in (Operation.ADD_SERVERS, Operation.REMOVE_SERVERS) else Role.WORKER
+        return Role.WORKER if self in (Operation.ADD_WORKERS, Operation.REMOVE_WORKERS) else Role.SERVER
 
     @property
     def adds(self) -> bool:
         """True for the two additions."""
         return self in (Operation.ADD_SERVERS, Operation.ADD_WORKERS)
+
+
+#: What a user may ask for.
+OPERATIONS = tuple(operation for operation in Operation if operation is not Operation.FOLLOW)
 
 
 class Phase(StrEnum):

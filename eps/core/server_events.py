@@ -5,8 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from dataclasses import dataclass
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
 
 from eps.core import messages as m
 from eps.core.membership import Membership
@@ -18,11 +18,23 @@ Request = Hashable
 
 
 @dataclass(frozen=True, slots=True)
+class Counters:
+    """How far a partition is."""
+
+    #: Per split, the next clock that it contributes.
+    next_clock: tuple[int, ...]
+    applied: int = 0
+    duplicates_refused: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class MembershipArrived:
     """The master announced a membership."""
 
     plan_id: int
     membership: Membership
+    #: Partition -> how far the checkpoint is that the membership goes back to; empty for the seeded start.
+    counters: Mapping[int, Counters] = field(default_factory=dict)
 
 
 # What is made for every partition at every clock is not frozen, which would take four times as long; nobody changes it.
@@ -105,6 +117,24 @@ class PromoteArrived:
 
 
 @dataclass(frozen=True, slots=True)
+class UpdateAcked:
+    """A follower has everything of a partition before ``sequence``: its snapshot, or an update, is acknowledged."""
+
+    partition: int
+    follower: MemberId
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True)
+class ResultsArrived:
+    """What a worker measured at a clock, which it says to servers too, in case that it cannot say it to the master."""
+
+    epoch: int
+    clock: int
+    results: tuple[m.SplitResult, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class PlanAborted:
     """The master aborted a plan."""
 
@@ -129,6 +159,8 @@ ServerEvent = (
     | SnapshotArrived
     | UpdateArrived
     | PromoteArrived
+    | UpdateAcked
+    | ResultsArrived
     | PlanAborted
     | PlanReleaseOrdered
 )
@@ -138,7 +170,7 @@ ServerEvent = (
 
 @dataclass(frozen=True, slots=True)
 class CreatePartition:
-    """Fill a partition with the job's initial values."""
+    """Fill a partition with the job's initial values, or those of the checkpoint that the membership goes back to."""
 
     partition: int
 

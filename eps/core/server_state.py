@@ -15,56 +15,19 @@ owner's); the paper stops the job for the transfer.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
-from enum import StrEnum
+from collections.abc import Iterable, Mapping
 
 from eps.core import messages as m
 from eps.core import server_events as s
 from eps.core.membership import Membership
+from eps.core.partition_state import Holding, PartitionState
 from eps.core.settings import CoreSettings
 from eps.core.types import MemberId
 
-
-class Holding(StrEnum):
-    """What a server is to a partition that it holds."""
-
-    OWNER = "owner"
-    #: Applies the owner's updates; becomes the owner at a commit.
-    FOLLOWER = "follower"
-    #: Gave the partition away; answers for the clocks before, forwards the rest.
-    FORWARDER = "forwarder"
-
-
-@dataclass
-class PartitionState:
-    """Clocks, followers and waiting requests of one partition on one server."""
-
-    partition: int
-    holding: Holding
-    #: Per split, the next clock that it contributes.  Invariant: ``completed == min(next_clock)``.
-    next_clock: list[int]
-    completed: int
-    #: Contributions, one for each (clock, split), that were added to the parameters.
-    applied: int = 0
-    duplicates_refused: int = 0
-    #: Splits that contributed to clock ``completed`` (BSP).
-    arrived: set[int] = field(default_factory=set)
-    #: Number of the next update for followers, or expected from the owner.
-    sequence: int = 0
-    #: Donor side: follower -> plan.
-    followers: dict[MemberId, int] = field(default_factory=dict)
-    #: Follower side: the plan that brought it.
-    plan_id: int = 0
-    #: Owner after this one.
-    forward_to: MemberId | None = None
-    #: BSP: the clock at which this server becomes, or stops being, the owner.
-    promote_at: int | None = None
-    #: The arrays are gone; only where they went is known.
-    dropped: bool = False
-    held: list[s.PushArrived | s.PullArrived] = field(default_factory=list)
-    #: Updates that overtook earlier ones, by sequence number.
-    early: dict[int, s.UpdateArrived | s.PromoteArrived] = field(default_factory=dict)
+#: Clocks whose results a server remembers: more than the master grants beyond what it has recorded.
+MOST_RESULTS = 512
+#: Updates of one epoch have numbers below 2**32.
+EPOCH_BITS = 32
 
 
 class ServerState:
@@ -85,6 +48,8 @@ class ServerState:
         self.closed_plans: set[int] = set()
         #: The latest plan heard of.  Plans change the job one after another, so all before it have ended.
         self._newest_plan = 0
+        #: Clock -> split -> what a worker measured, of the latest clocks.
+        self._results: dict[int, dict[int, m.SplitResult]] = {}
         self._releasing: dict[int, bool] = {}
         self._outstanding = 0
         self._out: list[s.ServerCommand] = []
@@ -115,6 +80,10 @@ class ServerState:
                 self._on_snapshot(event)
             case s.PromoteArrived():
                 self._on_promote(event)
+            case s.UpdateAcked():
+                self._on_acked(event)
+            case s.ResultsArrived():
+                self._on_results(event)
             case s.PlanAborted():
                 self._on_abort(event)
             case s.PlanReleaseOrdered():
@@ -127,28 +96,100 @@ class ServerState:
         membership = event.membership
         self._close_before(event.plan_id)
         if self.membership is None or membership.version > self.membership.version:
-            first = self.membership is None and membership.version == 1
+            epoch = self.membership.epoch if self.membership is not None else 0
+            begins = membership.epoch > epoch or (self.membership is None and membership.version == 1)
             self.membership = membership
-            if first:
-                self._create(membership.partitions.owned_by(self.name))
+            if begins:
+                self._begin_epoch(membership, event.counters)
             for state in list(self.partitions.values()):
-                self._follow_owner(state, membership)
+                if membership.takes_over:
+                    self._take_over(state, membership)
+                else:
+                    self._follow_owner(state, membership, event.plan_id)
         self._out.append(s.ReportToMaster(m.MembershipAcked(self.name, membership.version)))
         for state in list(self.partitions.values()):
             if event.plan_id and state.plan_id == event.plan_id and state.holding is Holding.OWNER:
                 self._report_promoted(state)
 
-    def _create(self, partitions: Iterable[int]) -> None:
-        first = self.settings.first_clock
-        for partition in partitions:
-            next_clock = [first] * self.settings.num_splits
-            self.partitions[partition] = PartitionState(partition, Holding.OWNER, next_clock, first)
+    def _begin_epoch(self, membership: Membership, counters: Mapping[int, s.Counters]) -> None:
+        """Begin with the job's start, or with the checkpoint to which it goes back; forget what was before."""
+        for partition, state in sorted(self.partitions.items()):
+            for follower, plan_id in sorted(state.followers.items()):
+                self._out.append(s.StopSending(plan_id, partition, follower))
+            self._out.extend(s.DropUpdate(early.request) for early in state.early.values())
+            for held in state.held:
+                self._refuse(held, "the job went back to a checkpoint")
+            if not state.dropped:
+                self._out.append(s.DropPartition(partition))
+        self.partitions.clear()
+        self._results.clear()
+        seeded = s.Counters((self.settings.first_clock,) * self.settings.num_splits)
+        owned, followed = (
+            set(f(self.name)) for f in (membership.partitions.owned_by, membership.partitions.followed_by)
+        )
+        for partition in sorted(owned | followed):
+            found = counters.get(partition, seeded)
+            state = PartitionState(
+                partition,
+                Holding.OWNER if partition in owned else Holding.FOLLOWER,
+                list(found.next_clock),
+                min(found.next_clock),
+                applied=found.applied,
+                duplicates_refused=found.duplicates_refused,
+                # Updates of earlier epochs are on their way, perhaps; theirs have lower numbers.
+                sequence=membership.epoch << EPOCH_BITS,
+            )
+            if partition in owned:
+                state.followers = dict.fromkeys(membership.partitions.followers_of(partition), 0)
+                state.in_sync = dict.fromkeys(state.followers, state.sequence)
+            self.partitions[partition] = state
             self._out.append(s.CreatePartition(partition))
 
-    def _follow_owner(self, state: PartitionState, membership: Membership) -> None:
+    def _take_over(self, state: PartitionState, membership: Membership) -> None:
+        """Adjust what this server is to a partition after others were lost; ``membership`` holds at once."""
+        owner = membership.partitions.owners[state.partition]
+        followers = membership.partitions.followers_of(state.partition)
+        held_as, state.promote_at = state.holding, None
+        if held_as is Holding.FOLLOWER and owner != self.name:
+            if self.name not in followers:
+                self._drop_follower(state, "is not followed here any more")
+            return
+        for follower in sorted(f for f in state.followers if owner != self.name or f not in followers):
+            self._out.append(s.StopSending(state.followers.pop(follower), state.partition, follower))
+            state.in_sync.pop(follower, None)
+        if owner == self.name:
+            assert not state.dropped, f"{self.name} is to own partition {state.partition}, which it gave away"
+            state.holding, state.forward_to = Holding.OWNER, None
+            self._out.extend(s.DropUpdate(early.request) for early in state.early.values())
+            state.early.clear()
+            if held_as is Holding.FOLLOWER:
+                self._report_promoted(state)
+        else:
+            state.holding, state.forward_to = Holding.FORWARDER, owner
+            # What of it was not complete is pushed to the new owner again.
+            state.arrived.clear()
+        self._settle_unstable(state)
+        self._retry_held(state)
+
+    def _drop_follower(self, state: PartitionState, why: str) -> None:
+        for held in state.held:
+            self._refuse(held, f"partition {state.partition} {why}")
+        self._out.extend(s.DropUpdate(early.request) for early in state.early.values())
+        del self.partitions[state.partition]
+        self._out.append(s.DropPartition(state.partition))
+
+    def _follow_owner(self, state: PartitionState, membership: Membership, plan_id: int) -> None:
         """Adjust what this server is to a partition to a new membership."""
         owner = membership.partitions.owners[state.partition]
+        standing = membership.partitions.followers_of(state.partition)
+        for follower in [f for f, plan in state.followers.items() if f not in standing and f != owner and not plan]:
+            self._stop_sending(state, follower)
+        if state.holding is Holding.FOLLOWER and not state.plan_id and self.name not in (owner, *standing):
+            self._drop_follower(state, "is not followed here any more")
+            return
         if owner == self.name:
+            # A standing follower can be what a plan promotes.
+            state.plan_id = plan_id or state.plan_id
             if state.holding is Holding.FOLLOWER and self.settings.bsp:
                 state.promote_at = membership.from_clock
                 self._maybe_promote(state)
@@ -221,7 +262,7 @@ class ServerState:
             behind = [split for split in event.splits if split in state.arrived]
         if len(behind) == len(event.splits):
             state.duplicates_refused += len(behind)
-            self._out.append(s.AckPush(event.request, event.partition, tuple(behind)))
+            self._ack_stable(state, s.AckPush(event.request, event.partition, tuple(behind)))
         elif state.holding is Holding.FORWARDER:
             self._forward(event, state)
         elif behind:
@@ -261,10 +302,35 @@ class ServerState:
 
     def _accept_stale(self, event: s.PushArrived, state: PartitionState) -> None:
         self._out.append(s.ApplyPush(event.request, event.partition, event.clock, event.splits))
-        self._out.append(s.AckPush(event.request, event.partition, ()))
         self._advance_clocks(state, event.clock, event.splits)
         self._send_updates(state, event.clock, event.splits)
+        self._ack_stable(state, s.AckPush(event.request, event.partition, ()))
         self._retry_held(state)
+
+    def _ack_stable(self, state: PartitionState, ack: s.AckPush) -> None:
+        """Acknowledge what was applied as soon as it cannot be lost any more.
+
+        Under BSP at once: whoever pushed keeps it until the next clock's parameters have come.
+        """
+        if self._bsp or state.stable:
+            self._out.append(ack)
+        else:
+            state.unstable.append((state.sequence, ack))
+
+    def _settle_unstable(self, state: PartitionState) -> None:
+        reached = min(state.in_sync.values(), default=state.sequence)
+        self._out.extend(ack for sequence, ack in state.unstable if sequence <= reached)
+        state.unstable = [(sequence, ack) for sequence, ack in state.unstable if sequence > reached]
+
+    def _on_acked(self, event: s.UpdateAcked) -> None:
+        state = self.partitions.get(event.partition)
+        if state is None or event.follower not in state.followers:
+            return
+        state.in_sync[event.follower] = max(event.sequence, state.in_sync.get(event.follower, 0))
+        if state.unstable:
+            self._settle_unstable(state)
+        if state.held and state.stable:
+            self._retry_held(state)
 
     def _advance_clocks(self, state: PartitionState, clock: int, splits: Iterable[int]) -> None:
         for split in splits:
@@ -304,6 +370,9 @@ class ServerState:
                 self._forward(event, state)
             else:
                 state.held.append(event)
+        elif event.min_clock == state.completed and not state.stable and state.holding is Holding.OWNER:
+            # A follower that lacks it could become the owner: then nobody may have read it.
+            state.held.append(event)
         elif event.min_clock == state.completed or (event.min_clock == state.completed - 1 and not state.arrived):
             self._out.append(s.AnswerPull(event.request, event.partition, event.min_clock))
         else:
@@ -434,10 +503,9 @@ class ServerState:
             self._on_promote(following)
 
     def _following(self, event: s.UpdateArrived | s.PromoteArrived) -> PartitionState | None:
+        # The plan does not matter: what a number stands for is the same whoever sends it.
         state = self.partitions.get(event.partition)
-        if state is None or state.holding is not Holding.FOLLOWER or state.plan_id != event.plan_id:
-            return None
-        return state
+        return None if state is None or state.holding is not Holding.FOLLOWER else state
 
     # ---- end of a plan
 
@@ -450,32 +518,40 @@ class ServerState:
             return
         self._newest_plan = plan_id
         states = self.partitions.values()
-        stale = {v.plan_id for v in states if v.holding is Holding.FOLLOWER}
-        stale.update(plan for v in states for plan in v.followers.values())
+        stale = {v.plan_id for v in states if v.holding is Holding.FOLLOWER and not self._stands(v, self.name)}
+        stale.update(plan for v in states for name, plan in v.followers.items() if not self._stands(v, name))
         for earlier in sorted(p for p in stale if p < plan_id):
             self._on_abort(s.PlanAborted(earlier))
 
     def _on_abort(self, event: s.PlanAborted) -> None:
         self._close_before(event.plan_id)
         self.closed_plans.add(event.plan_id)
-        for partition, state in sorted(self.partitions.items()):
-            for follower in [f for f, plan in state.followers.items() if plan == event.plan_id]:
-                del state.followers[follower]
-                self._out.append(s.StopSending(event.plan_id, partition, follower))
-            if state.holding is Holding.FOLLOWER and state.plan_id == event.plan_id:
-                for held in state.held:
-                    self._refuse(held, f"plan {event.plan_id} was aborted")
-                self._out.extend(s.DropUpdate(early.request) for early in state.early.values())
-                del self.partitions[partition]
-                self._out.append(s.DropPartition(partition))
+        for _, state in sorted(self.partitions.items()):
+            self._stop_plan(state, event.plan_id)
+            here = state.holding is Holding.FOLLOWER and state.plan_id == event.plan_id
+            if here and not self._stands(state, self.name):
+                self._drop_follower(state, f"came with plan {event.plan_id}, which was aborted")
+
+    def _stands(self, state: PartitionState, name: MemberId) -> bool:
+        """Return whether ``name`` is a standing follower: it outlives the plan that brought it."""
+        return self.membership is not None and name in self.membership.partitions.followers_of(state.partition)
+
+    def _stop_plan(self, state: PartitionState, plan_id: int) -> None:
+        for follower in [f for f, plan in state.followers.items() if plan == plan_id and not self._stands(state, f)]:
+            self._stop_sending(state, follower)
+
+    def _stop_sending(self, state: PartitionState, follower: MemberId) -> None:
+        self._out.append(s.StopSending(state.followers.pop(follower), state.partition, follower))
+        state.in_sync.pop(follower, None)
+        self._settle_unstable(state)
+        if state.held and state.holding is not Holding.FOLLOWER:
+            self._retry_held(state)
 
     def _on_release(self, event: s.PlanReleaseOrdered) -> None:
         if event.plan_id not in self.closed_plans:
             self.closed_plans.add(event.plan_id)
             for partition, state in sorted(self.partitions.items()):
-                for follower in [f for f, plan in state.followers.items() if plan == event.plan_id]:
-                    del state.followers[follower]
-                    self._out.append(s.StopSending(event.plan_id, partition, follower))
+                self._stop_plan(state, event.plan_id)
                 if state.holding is Holding.FORWARDER and not state.dropped:
                     state.dropped = True
                     self._out.append(s.DropPartition(partition))
@@ -488,6 +564,34 @@ class ServerState:
             if not leaving or self._outstanding == 0:
                 del self._releasing[plan_id]
                 self._out.append(s.ReportToMaster(m.PlanReleased(self.name, plan_id)))
+
+    # ---- what is here, when others were lost
+
+    def _on_results(self, event: s.ResultsArrived) -> None:
+        if self.membership is None or event.epoch != self.membership.epoch:
+            return
+        known = self._results.setdefault(event.clock, {})
+        for result in event.results:
+            known.setdefault(result.split, result)
+        while len(self._results) > MOST_RESULTS:
+            del self._results[min(self._results)]
+
+    def inventory(self, recovery: int) -> m.Inventory:
+        """Return what this server holds, for the master."""
+        epoch = self.membership.epoch if self.membership is not None else 0
+        return m.Inventory(
+            self.name,
+            recovery,
+            partitions=tuple(
+                m.HeldPartition(partition, state.holding, tuple(state.next_clock))
+                for partition, state in sorted(self.partitions.items())
+                if not state.dropped
+            ),
+            results=tuple(
+                m.ClockReported(self.name, clock, tuple(found.values()), epoch)
+                for clock, found in sorted(self._results.items())
+            ),
+        )
 
     # ---- lists
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 
 from eps.core import events as e
-from eps.core.reconfig import Change, Operation
+from eps.core.reconfig import OPERATIONS, Change
 from eps.core.settings import UNBOUNDED, CoreSettings, Trigger
 from tests.fakes.network import RELIABLE, Faults
 from tests.sim.faithful import Breaks
@@ -27,7 +27,7 @@ def random_settings(random: Random, seed: int) -> CoreSettings:
 
 
 def random_change(random: Random, job: SimJob) -> Change:
-    operation = random.choice(list(Operation))
+    operation = random.choice(OPERATIONS)
     members = job.master.membership.of_role(operation.role) if job.master.membership else ()
     if not operation.adds and members and random.random() < 0.5:
         names = tuple(random.sample(members, min(len(members), random.choice((1, 1, 2)))))
@@ -53,7 +53,7 @@ def schedule(random: Random, job: SimJob) -> None:
 def random_triggers(random: Random, settings: CoreSettings) -> list[Trigger]:
     triggers = []
     for _ in range(random.choice((0, 0, 1, 2))):
-        change = Change(random.choice(list(Operation)), random.choice((1, 1, 2)))
+        change = Change(random.choice(OPERATIONS), random.choice((1, 1, 2)))
         triggers.append(Trigger(random.randrange(settings.iterations), change))
     return triggers
 
