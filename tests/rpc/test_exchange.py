@@ -164,6 +164,25 @@ def test_a_reply_whose_columns_do_not_fit_is_refused(column: str) -> None:
         parse_reply(Message(header.SerializeToString(), message.arrays))
 
 
+@pytest.mark.parametrize("shared", [False, True], ids=["heap", "shared memory"])
+def test_values_that_lie_side_by_side_travel_as_one_array(shared: bool) -> None:
+    arena = Arena()
+    values = arena.array(40, np.float32) if shared else np.empty(40, np.float32)
+    values[:] = np.arange(40)
+    exponents = np.arange(4, dtype=np.int16)
+    answers = [PullAnswer(p, 4, values[10 * p : 10 * p + 10], exponents[p : p + 1], None, 9) for p in range(4)]
+    for chosen, num_arrays in ((answers, 2), (answers[1:3], 2), (answers[::2], 3), (answers[:1], 2)):
+        reply = build_reply([], chosen)
+        assert len(reply.arrays) == num_arrays
+        assert np.shares_memory(reply.arrays[0], values)
+        for got, want in zip(parse_reply(reply)[1], chosen, strict=True):
+            assert np.array_equal(got.values, want.values) and np.array_equal(got.exponents, want.exponents)
+    header = parse_header(build_reply([], answers))
+    header.exchange_reply.packed_values[:] = [10, 30]
+    with pytest.raises(ProtocolError, match="values of 2"):
+        parse_reply(Message(header.SerializeToString(), (values, exponents)))
+
+
 def test_pushes_without_sums_are_packed_too() -> None:
     empty, maxima = np.empty(0, np.int32), np.arange(8, dtype=np.float32)
     found, _ = parsed(pushes_of(empty, maxima, 4), [])
