@@ -15,7 +15,7 @@ first clock that trains is on the grid as well.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -25,7 +25,8 @@ from numpy.typing import NDArray
 from eps.errors import ConfigError, ProtocolError
 from eps.ml import kernels
 from eps.ml.arrays import Float32Array, Float64Array, Int16Array, Int64Array
-from eps.ml.blocks import Blocks, bits_of, check_finite
+from eps.ml.blocks import CHUNK_KEYS, Blocks, bits_of, check_finite
+from eps.ml.scales import EXPONENT_FLOOR, GROWTH_BITS, decays_after, exponents_of, next_exponents
 from eps.ml.steps import CLOSE_KEYS, Quotient
 from eps.ml.sums import WrittenOnce
 
@@ -36,12 +37,8 @@ IntegerArray = NDArray[Any]
 MAX_INT32_SPLITS = 256
 #: Bits of a value where sums are int64.
 INT64_VALUE_BITS = 40
-#: Smallest exponent of a block: with it and 40 bits, 2^-E is the largest power of two that float32 holds safely.
-EXPONENT_FLOOR = -88
-#: Powers of two by which a value may exceed the running maximum and be on the grid still.
-GROWTH_BITS = 2
-#: The running maximum loses a power of two every so many clocks.
-DECAY_CLOCKS = 8
+#: A sum of no more keys is added as a whole, even if a split touches few of them: the number of operations counts.
+FEW_KEYS = 2048
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,34 +127,6 @@ def block_maxima(
     return maxima
 
 
-def exponents_of(maxima: Float32Array) -> Int16Array:
-    """Return the smallest e with ``maximum < 2^e`` for each block, and the floor for 0."""
-    exponents: Int16Array = np.frexp(maxima)[1].astype(np.int16)
-    exponents[maxima == 0] = EXPONENT_FLOOR
-    np.maximum(exponents, np.int16(EXPONENT_FLOOR), out=exponents)
-    return exponents
-
-
-def next_exponents(exponents: Int16Array, maxima: Float32Array, clock: int) -> Int16Array:
-    """Return the exponents of clock + 1: the running maximum of all splits, which decays slowly.
-
-    Parameters
-    ----------
-    exponents : ndarray, shape (num_blocks,), int16
-        Of ``clock``; ``grid.initial_exponents`` at clock -1.
-    maxima : ndarray, shape (num_blocks,), float32
-        Largest |contribution| over all splits at ``clock``.
-    """
-    decay = 1 if (clock + 1) % DECAY_CLOCKS == 0 else 0
-    compiled = kernels.active()
-    if compiled is not None:
-        following: Int16Array = np.empty_like(exponents)
-        compiled.following(bits_of(maxima), exponents, decay, following)
-        return following
-    decayed = np.maximum(exponents - np.int16(decay), np.int16(EXPONENT_FLOOR))
-    return np.asarray(np.maximum(exponents_of(maxima), decayed), dtype=np.int16)
-
-
 class SplitSum(WrittenOnce):
     """Running sum of a worker over its splits, at one clock and over one range of keys.
 
@@ -177,8 +146,6 @@ class SplitSum(WrittenOnce):
 
     Attributes
     ----------
-    maxima : ndarray, shape (num_blocks,), float32
-        Largest |contribution| of any split so far, on the grid or off it.
     raw : list of RawBlock
     splits : list of int
         In the order in which they were added.
@@ -202,9 +169,21 @@ class SplitSum(WrittenOnce):
             raise ValueError(f"{exponents.size} exponents given for {self._blocks.num_blocks} blocks")
         super().__init__(_memory(out, self._blocks.size, grid.dtype))
         self._exponents = exponents
-        self.maxima: Float32Array = np.zeros(exponents.size, dtype=np.float32)
+        self._maxima: Float32Array | None = None
+        #: Largest magnitudes at each key, of splits that the maxima do not know yet.
+        self._magnitudes: Float32Array | None = None
         self.raw: list[RawBlock] = []
         self.splits: list[int] = []
+
+    @property
+    def maxima(self) -> Float32Array:
+        """Largest |contribution| of any split so far in each block, on the grid or off it."""
+        if self._magnitudes is not None:
+            found, self._magnitudes = self._blocks.reduced(self._magnitudes), None
+            self._maxima = found if self._maxima is None else np.maximum(self._maxima, found)
+        elif self._maxima is None:
+            self._maxima = np.zeros(self._exponents.size, dtype=np.float32)
+        return self._maxima
 
     def add(
         self, split: int, grad: Float32Array, positions: Int64Array | None = None, blocks: Blocks | None = None
@@ -231,14 +210,42 @@ class SplitSum(WrittenOnce):
         if grad.size != blocks.size:
             raise ValueError(f"split {split}: {grad.size} values given for {blocks.size} keys")
         compiled = kernels.active()
-        if compiled is not None:
-            maxima, off = self._round_compiled(compiled, split, grad, positions, blocks)
-        else:
-            maxima, off = self._round(split, grad, positions, blocks)
-        if off.size:
-            self._keep_raw(split, off, blocks, grad, positions)
-        np.maximum(self.maxima, maxima, out=self.maxima)
+        if compiled is not None or not self._add_small(grad, positions):
+            if compiled is not None:
+                maxima, off = self._round_compiled(compiled, split, grad, positions, blocks)
+            else:
+                maxima, off = self._round(split, grad, positions, blocks)
+            if off.size:
+                self._keep_raw(split, off, blocks, grad, positions)
+            np.maximum(self.maxima, maxima, out=self.maxima)
         self.splits.append(split)
+
+    def _add_small(self, grad: Float32Array, positions: Int64Array | None) -> bool:
+        """Do what :meth:`_round` does, to the bit, in few operations; False, and nothing done, where it is needed."""
+        size = self._sum.size
+        if size > CHUNK_KEYS:
+            return False
+        if positions is not None:
+            if size > max(FEW_KEYS, 4 * positions.size):
+                return False
+            grad, part = np.zeros(size, dtype=np.float32), grad
+            grad[positions] = part
+        scales = self._blocks.scales(self._exponents, self.grid.shift)
+        magnitudes = np.abs(grad)
+        if np.count_nonzero(magnitudes < scales.limits) != size:
+            return False
+        rounded = grad * scales.factors
+        np.rint(rounded, out=rounded)
+        if self._written:
+            self._sum += rounded.astype(self.grid.dtype)
+        else:
+            np.copyto(self._sum, rounded, casting="unsafe")
+            self._written = True
+        if self._magnitudes is None:
+            self._magnitudes = magnitudes
+        else:
+            np.maximum(self._magnitudes, magnitudes, out=self._magnitudes)
+        return True
 
     def _round(
         self, split: int, grad: Float32Array, positions: Int64Array | None, blocks: Blocks
@@ -329,7 +336,6 @@ class ClockSum(WrittenOnce):
 
     Attributes
     ----------
-    maxima : ndarray, shape (num_blocks,), float32
     raw : list of RawBlock
         Values are over the whole block.
     """
@@ -351,14 +357,21 @@ class ClockSum(WrittenOnce):
         self.keys = keys
         self._blocks = Blocks(grid.block_keys, start_key, length, keys) if blocks is None else blocks
         super().__init__(_memory(out, self._blocks.size, grid.dtype))
-        self.maxima: Float32Array = np.zeros(exponents.size, dtype=np.float32)
+        self._maxima: Float32Array | None = None
         self.raw: list[RawBlock] = []
+
+    @property
+    def maxima(self) -> Float32Array:
+        """Largest |contribution| in each block, shape (num_blocks,), float32."""
+        if self._maxima is None:
+            self._maxima = np.zeros(self.exponents.size, dtype=np.float32)
+        return self._maxima
 
     def add(
         self,
         part: IntegerArray,
         maxima: Float32Array,
-        raw: Iterable[tuple[int, int, Float32Array]] = (),
+        raw: Sequence[tuple[int, int, Float32Array]] = (),
         keys: Int64Array | None = None,
         positions: kernels.Positions | None = None,
     ) -> None:
@@ -371,7 +384,7 @@ class ClockSum(WrittenOnce):
         part : ndarray of the grid's type
             Over the partition, or over ``keys``.
         maxima : ndarray, shape (num_blocks,), float32
-        raw : iterable of (split, block, values)
+        raw : sequence of (split, block, values)
         keys : ndarray of int64, sorted, or None
             Global keys of ``part``; None is the partition.
         positions : ndarray of int64 or uint32, sorted, or None
@@ -383,25 +396,31 @@ class ClockSum(WrittenOnce):
             Sizes or types do not fit; nothing was added then.
         """
         expected = self.length if keys is None else keys.size
-        if part.size != expected or part.dtype != self.grid.dtype or maxima.size != self.maxima.size:
+        if part.size != expected or part.dtype != self.grid.dtype or maxima.size != self.exponents.size:
             raise ProtocolError(
                 f"a sum of {part.size} {part.dtype} and {maxima.size} maxima was pushed, "
-                f"but {expected} {self.grid.dtype} and {self.maxima.size} were expected"
+                f"but {expected} {self.grid.dtype} and {self.exponents.size} were expected"
             )
-        if keys is not None and keys.size and not self.start_key <= keys[0] <= keys[-1] < self.start_key + self.length:
-            raise ProtocolError(
-                f"keys {keys[0]} .. {keys[-1]} were pushed to [{self.start_key}, {self.start_key + self.length})"
-            )
+        if keys is not None and keys.size:
+            first, last = keys.item(0), keys.item(-1)
+            if not self.start_key <= first <= last < self.start_key + self.length:
+                raise ProtocolError(
+                    f"keys {first} .. {last} were pushed to [{self.start_key}, {self.start_key + self.length})"
+                )
         if self.keys is not None and (positions is None or positions.size != part.size):
             raise ValueError(f"a sum over {self.keys.size} keys needs to know where the {part.size} added ones are")
-        self.raw.extend([self._over_block(RawBlock(*block), keys) for block in raw])
+        if raw:
+            self.raw.extend([self._over_block(RawBlock(*block), keys) for block in raw])
         self._add_part(part, keys, self.start_key, positions)
-        np.maximum(self.maxima, maxima, out=self.maxima)
+        if self._maxima is None:
+            self._maxima = maxima.copy()
+        else:
+            np.maximum(self._maxima, maxima, out=self._maxima)
 
     def over(self, keys: Int64Array | None, out: IntegerArray | None = None, blocks: Blocks | None = None) -> ClockSum:
         """Return the same sum over other keys; it is zero at those that this one does not have."""
         found = ClockSum(self.grid, self.exponents, self.start_key, self.length, keys, out, blocks)
-        found.maxima, found.raw = self.maxima, self.raw
+        found._maxima, found.raw = self._maxima, self.raw
         if self.keys is None and keys is not None:
             np.take(self.sum, keys - self.start_key, out=found._sum, mode="clip")
             found._written = True
@@ -440,6 +459,11 @@ class ClockSum(WrittenOnce):
             yield from self.over(keys).means(samples)
             return
         blocks, sums, compiled = self._blocks, self.sum, kernels.active()
+        if compiled is None and not self.raw and 0 < sums.size <= CLOSE_KEYS:
+            exact = sums * blocks.scales(self.exponents, self.grid.shift).units
+            exact /= samples
+            yield slice(0, sums.size), exact.astype(np.float32)
+            return
         units = np.ldexp(1.0, self.grid.unit_exponents(self.exponents))
         raw = {} if not self.raw else _by_block(self.raw if self.keys is None else self._raw_at(self.keys))
         memory = np.empty(max(CLOSE_KEYS, int(blocks.counts.max(initial=0))), dtype=np.float32)
@@ -473,14 +497,18 @@ class ClockSum(WrittenOnce):
 
     def next_exponents(self, clock: int) -> Int16Array:
         """Return the exponents of the clock after ``clock``, once everything was added."""
+        if kernels.active() is None and self._sum.size <= CLOSE_KEYS and not decays_after(clock):
+            powers = self._blocks.scales(self.exponents, self.grid.shift).powers
+            if np.count_nonzero(self.maxima < powers) == powers.size:
+                return self.exponents
         return next_exponents(self.exponents, self.maxima, clock)
 
     def _range_of(self, block: int) -> tuple[int, int]:
         return block * self.grid.block_keys, min((block + 1) * self.grid.block_keys, self.length)
 
     def _over_block(self, raw: RawBlock, keys: Int64Array | None) -> RawBlock:
-        if not 0 <= raw.block < self.maxima.size:
-            raise ProtocolError(f"split {raw.split} pushed block {raw.block} of {self.maxima.size}")
+        if not 0 <= raw.block < self.exponents.size:
+            raise ProtocolError(f"split {raw.split} pushed block {raw.block} of {self.exponents.size}")
         first, stop = self._range_of(raw.block)
         if keys is None:
             positions: slice | Int64Array = slice(0, stop - first)

@@ -4,16 +4,8 @@ import numpy as np
 import pytest
 
 from eps.errors import ConfigError, ProtocolError, TrainingError
-from eps.ml.grid import (
-    EXPONENT_FLOOR,
-    ClockSum,
-    Grid,
-    SplitSum,
-    block_maxima,
-    exponents_of,
-    next_exponents,
-    total,
-)
+from eps.ml.grid import ClockSum, Grid, SplitSum, block_maxima, total
+from eps.ml.scales import EXPONENT_FLOOR, exponents_of, next_exponents
 
 LENGTH, START = 1000, 64 * 3
 

@@ -10,7 +10,8 @@ import pytest
 
 from eps.errors import ConfigError, TrainingError
 from eps.ml import kernels
-from eps.ml.grid import ClockSum, Grid, SplitSum, block_maxima, next_exponents
+from eps.ml.grid import ClockSum, Grid, SplitSum, block_maxima
+from eps.ml.scales import next_exponents
 from eps.ml.plain import PlainClockSum, PlainSplitSum
 
 LENGTH = 1000
