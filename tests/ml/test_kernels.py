@@ -11,8 +11,8 @@ import pytest
 from eps.errors import ConfigError, TrainingError
 from eps.ml import kernels
 from eps.ml.grid import ClockSum, Grid, SplitSum, block_maxima
-from eps.ml.scales import next_exponents
 from eps.ml.plain import PlainClockSum, PlainSplitSum
+from eps.ml.scales import next_exponents
 
 LENGTH = 1000
 
