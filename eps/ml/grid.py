@@ -388,7 +388,7 @@ class ClockSum(WrittenOnce):
         keys : ndarray of int64, sorted, or None
             Global keys of ``part``; None is the partition.
         positions : ndarray of int64 or uint32, sorted, or None
-            Where ``keys`` lie in a sum that has keys of its own.
+            Where ``keys`` lie in a sum that has keys of its own; the caller has seen that they are its.
 
         Raises
         ------
@@ -401,7 +401,8 @@ class ClockSum(WrittenOnce):
                 f"a sum of {part.size} {part.dtype} and {maxima.size} maxima was pushed, "
                 f"but {expected} {self.grid.dtype} and {self.exponents.size} were expected"
             )
-        if keys is not None and keys.size:
+        # Who knows the positions has looked at the keys.
+        if keys is not None and positions is None and keys.size:
             first, last = keys.item(0), keys.item(-1)
             if not self.start_key <= first <= last < self.start_key + self.length:
                 raise ProtocolError(
@@ -460,8 +461,7 @@ class ClockSum(WrittenOnce):
             return
         blocks, sums, compiled = self._blocks, self.sum, kernels.active()
         if compiled is None and not self.raw and 0 < sums.size <= CLOSE_KEYS:
-            exact = sums * blocks.scales(self.exponents, self.grid.shift).units
-            exact /= samples
+            exact = sums / blocks.scales(self.exponents, self.grid.shift).divisors(samples)
             yield slice(0, sums.size), exact.astype(np.float32)
             return
         units = np.ldexp(1.0, self.grid.unit_exponents(self.exponents))

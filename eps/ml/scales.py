@@ -8,7 +8,7 @@ Source: reproducible.md ("The scheme").  Deviation: none.
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -29,10 +29,12 @@ DECAY_CLOCKS = 8
 #: The exponent field of 2^-1, whose frexp exponent is 0.
 _HALF = 126
 _MANTISSA_BITS = 23
+#: As arrays, which an operation takes faster than Python's numbers.
+_FLOOR, _FLOOR_FIELD = np.array(EXPONENT_FLOOR, np.int16), np.array(EXPONENT_FLOOR + _HALF, np.int32)
 
 
 class Scales:
-    """What the exponents of blocks mean at each key of an array.
+    """What the exponents of blocks mean at each key of an array; computed as it is asked for.
 
     Parameters
     ----------
@@ -41,30 +43,39 @@ class Scales:
         Values on the grid are multiples of ``2^(exponent + shift)``.
     counts : ndarray of int64, shape (num_blocks,), or None
         Keys in each block; None is one in every block.
-
-    Attributes
-    ----------
-    limits : ndarray, shape (k,), float32
-        A value is on the grid if its magnitude is below; NaN and infinity are below none.
-    factors : ndarray, shape (k,), float32
-        Power of two that takes a value to whole numbers.
-    units : ndarray, shape (k,), float64
-        Power of two that takes whole numbers back.
-    powers : ndarray, shape (num_blocks,), float32
-        ``2^exponent``.  The running maximum stays as it is while the maxima are below.
     """
 
-    __slots__ = ("factors", "limits", "powers", "units")
-
     def __init__(self, exponents: Int16Array, shift: int, counts: Int64Array | None) -> None:
-        tables = _tables(shift)
-        index = exponents - np.int16(EXPONENT_FLOOR)
-        self.powers: Float32Array = tables.powers.take(index, mode="clip")
-        if counts is not None:
-            index = np.repeat(index, counts)
-        self.limits: Float32Array = tables.limits.take(index, mode="clip")
-        self.factors: Float32Array = tables.factors.take(index, mode="clip")
-        self.units: Float64Array = tables.units.take(index, mode="clip")
+        self._tables = _tables(shift)
+        self._by_block = exponents - _FLOOR
+        self._by_key = self._by_block if counts is None else np.repeat(self._by_block, counts)
+        self._divisors: tuple[int, Float64Array] | None = None
+
+    @cached_property
+    def limits(self) -> Float32Array:
+        """A value is on the grid if its magnitude is below, shape (k,); NaN and infinity are below none."""
+        return self._tables.limits.take(self._by_key, mode="clip")
+
+    @cached_property
+    def factors(self) -> Float32Array:
+        """Power of two that takes a value to whole numbers, shape (k,)."""
+        return self._tables.factors.take(self._by_key, mode="clip")
+
+    @cached_property
+    def powers(self) -> Float32Array:
+        """``2^exponent``, shape (num_blocks,): the running maximum grows where the maxima are not below."""
+        return self._tables.powers.take(self._by_block, mode="clip")
+
+    def divisors(self, samples: int) -> Float64Array:
+        """Return ``samples / 2^E``, shape (k,): whole numbers over it are means.
+
+        One division rounds as a product with ``2^E``, which is exact, and a division by the samples do.
+        """
+        known = self._divisors
+        if known is None or known[0] != samples:
+            inverses: Float64Array = self._tables.inverses.take(self._by_key, mode="clip")
+            self._divisors = known = samples, inverses * samples
+        return known[1]
 
 
 class _Tables(NamedTuple):
@@ -73,7 +84,7 @@ class _Tables(NamedTuple):
     powers: Float32Array
     limits: Float32Array
     factors: Float32Array
-    units: Float64Array
+    inverses: Float64Array
 
 
 @lru_cache(maxsize=64)
@@ -83,7 +94,8 @@ def _tables(shift: int) -> _Tables:
     with np.errstate(over="ignore"):
         powers = np.ldexp(np.float32(1.0), exponents)
         limits = np.ldexp(np.float32(1.0), exponents + GROWTH_BITS)
-    return _Tables(powers, limits, np.ldexp(np.float32(1.0), -(exponents + shift)), np.ldexp(1.0, exponents + shift))
+    factors = np.ldexp(np.float32(1.0), -(exponents + shift))
+    return _Tables(powers, limits, factors, factors.astype(np.float64))
 
 
 def exponents_of(maxima: Float32Array) -> Int16Array:
@@ -96,7 +108,7 @@ def exponents_of(maxima: Float32Array) -> Int16Array:
     """
     # What float32 holds below 2^-126 has the field 0, which is under the floor as well.
     fields: NDArray[np.int32] = maxima.view(np.int32) >> _MANTISSA_BITS
-    np.maximum(fields, EXPONENT_FLOOR + _HALF, out=fields)
+    np.maximum(fields, _FLOOR_FIELD, out=fields)
     fields -= _HALF
     return fields.astype(np.int16)
 
@@ -123,5 +135,5 @@ def next_exponents(exponents: Int16Array, maxima: Float32Array, clock: int) -> I
         bits = np.ascontiguousarray(maxima, dtype=np.float32).view(np.uint32)
         compiled.following(bits, exponents, int(decays), following)
         return following
-    kept = np.maximum(exponents - np.int16(1), np.int16(EXPONENT_FLOOR)) if decays else exponents
+    kept = np.maximum(exponents - np.int16(1), _FLOOR) if decays else exponents
     return np.maximum(exponents_of(maxima), kept)
