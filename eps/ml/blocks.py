@@ -84,7 +84,9 @@ class Blocks:
         if self._single:
             return magnitudes
         found = np.zeros(self.num_blocks, dtype=np.float32)
-        if self.present.size:
+        if self.present.size == self.size:
+            found[self.present] = magnitudes
+        else:
             found[self.present] = np.maximum.reduceat(magnitudes, self.bounds[self.present])
         return found
 

@@ -6,8 +6,8 @@ are all below ``2^(X + 2)`` in a block is *on the grid* there: it is rounded to 
 and is added in split order in float64 when the clock is complete.  Whether a block is on the grid depends on the
 contribution and X alone, never on who computed it.
 
-A worker has a :class:`SplitSum` for each partition and clock, a server a :class:`ClockSum`.  Blocks are counted from
-the start of the range, which is a block boundary.
+A worker has a :class:`eps.ml.split_sum.SplitSum` for each clock, a server a :class:`ClockSum` for each partition and
+clock.  Blocks are counted from the start of the range, which is a block boundary.
 
 Source: design section 5.  Deviation: clock -1 measures the maxima (a clock without a past has no grid), so that the
 first clock that trains is on the grid as well.
@@ -25,20 +25,15 @@ from numpy.typing import NDArray
 from eps.errors import ConfigError, ProtocolError
 from eps.ml import kernels
 from eps.ml.arrays import Float32Array, Float64Array, Int16Array, Int64Array
-from eps.ml.blocks import CHUNK_KEYS, Blocks, bits_of, check_finite
-from eps.ml.scales import EXPONENT_FLOOR, GROWTH_BITS, decays_after, exponents_of, next_exponents
+from eps.ml.blocks import Blocks, check_finite
+from eps.ml.scales import EXPONENT_FLOOR, GROWTH_BITS, Scales, next_exponents
 from eps.ml.steps import CLOSE_KEYS, Quotient
-from eps.ml.sums import WrittenOnce
-
-#: Sums on the grid: int32, or int64 for many splits.
-IntegerArray = NDArray[Any]
+from eps.ml.sums import IntegerArray, WrittenOnce, memory_for
 
 #: Up to this many splits the sum of all of them fits into int32 with enough bits for a value.
 MAX_INT32_SPLITS = 256
 #: Bits of a value where sums are int64.
 INT64_VALUE_BITS = 40
-#: A sum of no more keys is added as a whole, even if a split touches few of them: the number of operations counts.
-FEW_KEYS = 2048
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,197 +122,6 @@ def block_maxima(
     return maxima
 
 
-class SplitSum(WrittenOnce):
-    """Running sum of a worker over its splits, at one clock and over one range of keys.
-
-    Parameters
-    ----------
-    grid : Grid
-    exponents : ndarray, shape (num_blocks,), int16
-        Not copied: those of blocks without contributions may be filled in while splits are added.
-    start_key, length : int
-        The range.
-    keys : ndarray of int64, sorted, or None
-        Global keys of the sum; None is the range.
-    out : ndarray of the grid's type, optional
-        Memory of the sum, whatever it holds.
-    blocks : Blocks, optional
-        Of these keys, where the caller keeps them.
-
-    Attributes
-    ----------
-    raw : list of RawBlock
-    splits : list of int
-        In the order in which they were added.
-    """
-
-    def __init__(
-        self,
-        grid: Grid,
-        exponents: Int16Array,
-        start_key: int,
-        length: int,
-        keys: Int64Array | None = None,
-        out: IntegerArray | None = None,
-        blocks: Blocks | None = None,
-    ) -> None:
-        self.grid = grid
-        self.start_key = start_key
-        self.keys = keys
-        self._blocks = Blocks(grid.block_keys, start_key, length, keys) if blocks is None else blocks
-        if exponents.size != self._blocks.num_blocks:
-            raise ValueError(f"{exponents.size} exponents given for {self._blocks.num_blocks} blocks")
-        super().__init__(_memory(out, self._blocks.size, grid.dtype))
-        self._exponents = exponents
-        self._maxima: Float32Array | None = None
-        #: Largest magnitudes at each key, of splits that the maxima do not know yet.
-        self._magnitudes: Float32Array | None = None
-        self.raw: list[RawBlock] = []
-        self.splits: list[int] = []
-
-    @property
-    def maxima(self) -> Float32Array:
-        """Largest |contribution| of any split so far in each block, on the grid or off it."""
-        if self._magnitudes is not None:
-            found, self._magnitudes = self._blocks.reduced(self._magnitudes), None
-            self._maxima = found if self._maxima is None else np.maximum(self._maxima, found)
-        elif self._maxima is None:
-            self._maxima = np.zeros(self._exponents.size, dtype=np.float32)
-        return self._maxima
-
-    def add(
-        self, split: int, grad: Float32Array, positions: Int64Array | None = None, blocks: Blocks | None = None
-    ) -> None:
-        """Add the contribution of a split.
-
-        Parameters
-        ----------
-        split : int
-        grad : ndarray, float32
-            Over the range or the keys of this sum, or over ``positions``.
-        positions : ndarray of int64, sorted, or None
-            Where ``grad`` lies within the keys of this sum; it is zero elsewhere.
-        blocks : Blocks, optional
-            Of ``positions``, where the caller keeps them.
-
-        Raises
-        ------
-        TrainingError
-            A value is NaN or infinite; nothing was added then.
-        """
-        if blocks is None:
-            blocks = self._blocks if positions is None else self._blocks.at(positions)
-        if grad.size != blocks.size:
-            raise ValueError(f"split {split}: {grad.size} values given for {blocks.size} keys")
-        compiled = kernels.active()
-        if compiled is not None or not self._add_small(grad, positions):
-            if compiled is not None:
-                maxima, off = self._round_compiled(compiled, split, grad, positions, blocks)
-            else:
-                maxima, off = self._round(split, grad, positions, blocks)
-            if off.size:
-                self._keep_raw(split, off, blocks, grad, positions)
-            np.maximum(self.maxima, maxima, out=self.maxima)
-        self.splits.append(split)
-
-    def _add_small(self, grad: Float32Array, positions: Int64Array | None) -> bool:
-        """Do what :meth:`_round` does, to the bit, in few operations; False, and nothing done, where it is needed."""
-        size = self._sum.size
-        if size > CHUNK_KEYS:
-            return False
-        if positions is not None:
-            if size > max(FEW_KEYS, 4 * positions.size):
-                return False
-            grad, part = np.zeros(size, dtype=np.float32), grad
-            grad[positions] = part
-        scales = self._blocks.scales(self._exponents, self.grid.shift)
-        magnitudes = np.abs(grad)
-        if np.count_nonzero(magnitudes < scales.limits) != size:
-            return False
-        rounded = grad * scales.factors
-        np.rint(rounded, out=rounded)
-        if self._written:
-            self._sum += rounded.astype(self.grid.dtype)
-        else:
-            np.copyto(self._sum, rounded, casting="unsafe")
-            self._written = True
-        if self._magnitudes is None:
-            self._magnitudes = magnitudes
-        else:
-            np.maximum(self._magnitudes, magnitudes, out=self._magnitudes)
-        return True
-
-    def _round(
-        self, split: int, grad: Float32Array, positions: Int64Array | None, blocks: Blocks
-    ) -> tuple[Float32Array, NDArray[np.intp]]:
-        """Add what is on the grid; return the maxima and the blocks off the grid."""
-        maxima = blocks.maxima(grad)
-        check_finite(maxima, self.start_key, self.grid.block_keys, split)
-        off = np.flatnonzero(exponents_of(maxima) > self._exponents + np.int16(GROWTH_BITS))
-        scale = np.ldexp(np.float32(1.0), -self.grid.unit_exponents(self._exponents))
-        scale[off] = 0.0
-        store = positions is None and not self._written
-        total = self._sum if store else self.sum
-        self._written = True
-        for present, part in blocks.chunks():
-            rounded = np.repeat(scale[present], blocks.counts[present])
-            rounded *= grad[part]
-            np.rint(rounded, out=rounded)
-            if store:
-                np.copyto(total[part], rounded, casting="unsafe")
-            elif positions is None:
-                total[part] += rounded.astype(self.grid.dtype)
-            else:
-                total[positions[part]] += rounded.astype(self.grid.dtype)
-        return maxima, off
-
-    def _round_compiled(
-        self,
-        compiled: kernels.Kernels,
-        split: int,
-        grad: Float32Array,
-        positions: Int64Array | None,
-        blocks: Blocks,
-    ) -> tuple[Float32Array, NDArray[np.intp]]:
-        """Do what :meth:`_round` does, to the bit, in one pass over memory."""
-        bits, maxima = bits_of(grad), np.zeros(blocks.num_blocks, dtype=np.float32)
-        off = np.zeros(blocks.num_blocks, dtype=np.bool_)
-        store = positions is None and not self._written
-        total = self._sum if store else self.sum
-        run, where = (
-            (compiled.round_dense, ()) if positions is None else (compiled.round_at, (kernels.unsigned(positions),))
-        )
-        given = (bits, bits.view(np.float32), *where, blocks.bounds)
-        mode = kernels.STORE if store else kernels.ADD
-        bad = run(*given, self._exponents, self.grid.shift, total, mode, maxima.view(np.uint32), off)
-        if bad < 0:
-            self._written = True
-            return maxima, np.flatnonzero(off)
-        if not store:
-            # Integers: what was added before the bad block can be taken off again exactly.
-            run(*given, self._exponents[:bad], self.grid.shift, total, kernels.SUBTRACT, maxima.view(np.uint32), off)
-        maxima[bad] = np.nan
-        check_finite(maxima, self.start_key, self.grid.block_keys, split)
-        raise AssertionError("a block that is not finite was not found")
-
-    def _keep_raw(
-        self,
-        split: int,
-        off: NDArray[np.intp],
-        blocks: Blocks,
-        grad: Float32Array,
-        positions: Int64Array | None,
-    ) -> None:
-        for block in off.tolist():
-            values = grad[blocks.bounds[block] : blocks.bounds[block + 1]].astype(np.float32)
-            if positions is not None:
-                first = self._blocks.bounds[block]
-                spread = np.zeros(self._blocks.counts[block], dtype=np.float32)
-                spread[positions[blocks.bounds[block] : blocks.bounds[block + 1]] - first] = values
-                values = spread
-            self.raw.append(RawBlock(split, block, values))
-
-
 class ClockSum(WrittenOnce):
     """Sum of a server over everything that was pushed to one partition at one clock.
 
@@ -356,8 +160,9 @@ class ClockSum(WrittenOnce):
         self.length = length
         self.keys = keys
         self._blocks = Blocks(grid.block_keys, start_key, length, keys) if blocks is None else blocks
-        super().__init__(_memory(out, self._blocks.size, grid.dtype))
+        super().__init__(memory_for(out, self._blocks.size, grid.dtype))
         self._maxima: Float32Array | None = None
+        self._known_scales: Scales | None = None
         self.raw: list[RawBlock] = []
 
     @property
@@ -375,7 +180,7 @@ class ClockSum(WrittenOnce):
         keys: Int64Array | None = None,
         positions: kernels.Positions | None = None,
     ) -> None:
-        """Add a pushed :class:`SplitSum`; the caller sees to it that each split is added once.
+        """Add a pushed :class:`eps.ml.split_sum.SplitSum`; the caller sees to it that each split is added once.
 
         Nothing is kept of what is given.
 
@@ -461,7 +266,7 @@ class ClockSum(WrittenOnce):
             return
         blocks, sums, compiled = self._blocks, self.sum, kernels.active()
         if compiled is None and not self.raw and 0 < sums.size <= CLOSE_KEYS:
-            exact = sums / blocks.scales(self.exponents, self.grid.shift).divisors(samples)
+            exact = sums / self._scales().divisors(samples)
             yield slice(0, sums.size), exact.astype(np.float32)
             return
         units = np.ldexp(1.0, self.grid.unit_exponents(self.exponents))
@@ -497,11 +302,13 @@ class ClockSum(WrittenOnce):
 
     def next_exponents(self, clock: int) -> Int16Array:
         """Return the exponents of the clock after ``clock``, once everything was added."""
-        if kernels.active() is None and self._sum.size <= CLOSE_KEYS and not decays_after(clock):
-            powers = self._blocks.scales(self.exponents, self.grid.shift).powers
-            if np.count_nonzero(self.maxima < powers) == powers.size:
-                return self.exponents
-        return next_exponents(self.exponents, self.maxima, clock)
+        is_small = kernels.active() is None and self._sum.size <= CLOSE_KEYS
+        return next_exponents(self.exponents, self.maxima, clock, self._scales() if is_small else None)
+
+    def _scales(self) -> Scales:
+        if self._known_scales is None:
+            self._known_scales = self._blocks.scales(self.exponents, self.grid.shift)
+        return self._known_scales
 
     def _range_of(self, block: int) -> tuple[int, int]:
         return block * self.grid.block_keys, min((block + 1) * self.grid.block_keys, self.length)
@@ -583,11 +390,3 @@ def _by_block(raw: Iterable[RawBlock]) -> dict[int, list[RawBlock]]:
     for one in sorted(raw, key=lambda item: item.split):
         found.setdefault(one.block, []).append(one)
     return found
-
-
-def _memory(out: IntegerArray | None, size: int, dtype: np.dtype[Any]) -> IntegerArray:
-    if out is None:
-        return np.empty(size, dtype=dtype)
-    if out.shape != (size,) or out.dtype != dtype:
-        raise ValueError(f"memory {out.dtype}{out.shape} was given for a sum {dtype}({size},)")
-    return out

@@ -8,29 +8,31 @@ Source: reproducible.md ("The scheme").  Deviation: none.
 
 from __future__ import annotations
 
-from functools import cached_property, lru_cache
-from typing import NamedTuple
+from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
 from eps.ml import kernels
-from eps.ml.arrays import Float32Array, Float64Array, Int16Array, Int64Array
+from eps.ml.arrays import BoolArray, Float32Array, Float64Array, Int16Array, Int64Array
 
 #: Smallest exponent of a block: with it and 40 bits, 2^-E is the largest power of two that float32 holds safely.
 EXPONENT_FLOOR = -88
-#: Every finite float32 is below 2 to this power.
-EXPONENT_CEILING = 128
 #: Powers of two by which a value may exceed the running maximum and be on the grid still.
 GROWTH_BITS = 2
 #: The running maximum loses a power of two every so many clocks.
 DECAY_CLOCKS = 8
 
+#: Every finite float32 is below 2 to this power.
+EXPONENT_CEILING = 128
+
+#: Arrays, which operations take faster than Python's numbers.
+_MANTISSA_BITS = np.array(23, np.int32)
 #: The exponent field of 2^-1, whose frexp exponent is 0.
-_HALF = 126
-_MANTISSA_BITS = 23
-#: As arrays, which an operation takes faster than Python's numbers.
-_FLOOR, _FLOOR_FIELD = np.array(EXPONENT_FLOOR, np.int16), np.array(EXPONENT_FLOOR + _HALF, np.int32)
+_HALF = np.array(126, np.int16)
+_FLOOR = np.array(EXPONENT_FLOOR, np.int16)
+_ONE = np.array(1, np.int16)
+#: Exponents in the order in which a table has them: counted from 0, with the negative ones at its end.
+_EXPONENTS = np.roll(np.arange(EXPONENT_FLOOR, EXPONENT_CEILING + 1), EXPONENT_FLOOR)
 
 
 class Scales:
@@ -46,56 +48,65 @@ class Scales:
     """
 
     def __init__(self, exponents: Int16Array, shift: int, counts: Int64Array | None) -> None:
-        self._tables = _tables(shift)
-        self._by_block = exponents - _FLOOR
-        self._by_key = self._by_block if counts is None else np.repeat(self._by_block, counts)
+        self._shift = shift
+        self._by_block = exponents.copy()
+        self._by_key = self._by_block if counts is None else np.repeat(exponents, counts)
+        # Not cached_property, which takes a lock: as long as an operation.
+        self._rounding: Float32Array | None = None
+        self._powers: Float32Array | None = None
         self._divisors: tuple[int, Float64Array] | None = None
 
-    @cached_property
-    def limits(self) -> Float32Array:
-        """A value is on the grid if its magnitude is below, shape (k,); NaN and infinity are below none."""
-        return self._tables.limits.take(self._by_key, mode="clip")
+    def rounding(self) -> Float32Array:
+        """Return limits and factors of values, shape (2, k), float32.
 
-    @cached_property
-    def factors(self) -> Float32Array:
-        """Power of two that takes a value to whole numbers, shape (k,)."""
-        return self._tables.factors.take(self._by_key, mode="clip")
+        A value is on the grid if its magnitude is below its limit; NaN and infinity are below none.  The factor is the
+        power of two that takes it to whole numbers.
+        """
+        if self._rounding is None:
+            self._rounding = _rounding(self._shift).take(self._by_key, axis=1, mode="wrap")
+        return self._rounding
 
-    @cached_property
     def powers(self) -> Float32Array:
-        """``2^exponent``, shape (num_blocks,): the running maximum grows where the maxima are not below."""
-        return self._tables.powers.take(self._by_block, mode="clip")
+        """Return ``2^exponent``, shape (num_blocks,), float32: the running maximum grows unless a maximum is below."""
+        if self._powers is None:
+            self._powers = _powers().take(self._by_block, mode="wrap")
+        return self._powers
 
     def divisors(self, samples: int) -> Float64Array:
-        """Return ``samples / 2^E``, shape (k,): whole numbers over it are means.
+        """Return ``samples / 2^E``, shape (k,), float64: whole numbers over it are means.
 
         One division rounds as a product with ``2^E``, which is exact, and a division by the samples do.
         """
         known = self._divisors
         if known is None or known[0] != samples:
-            inverses: Float64Array = self._tables.inverses.take(self._by_key, mode="clip")
-            self._divisors = known = samples, inverses * samples
+            known = self._divisors = samples, _divisors(self._shift, samples).take(self._by_key, mode="wrap")
         return known[1]
 
 
-class _Tables(NamedTuple):
-    """Arrays of :class:`Scales` for the exponents from the floor to the ceiling."""
+@lru_cache(maxsize=64)
+def _rounding(shift: int) -> Float32Array:
+    return np.stack([_float32_powers(_EXPONENTS + GROWTH_BITS), _float32_powers(-(_EXPONENTS + shift))])
 
-    powers: Float32Array
-    limits: Float32Array
-    factors: Float32Array
-    inverses: Float64Array
+
+@lru_cache(maxsize=1)
+def _powers() -> Float32Array:
+    return _float32_powers(_EXPONENTS)
 
 
 @lru_cache(maxsize=64)
-def _tables(shift: int) -> _Tables:
-    exponents = np.arange(EXPONENT_FLOOR, EXPONENT_CEILING + 1)
-    # Beyond the largest number of float32 every finite value is below the limit.
+def _divisors(shift: int, samples: int) -> Float64Array:
+    return np.ldexp(float(samples), -(_EXPONENTS + shift))
+
+
+def _float32_powers(exponents: Int64Array) -> Float32Array:
+    """Return powers of two; beyond the largest float32, infinity."""
     with np.errstate(over="ignore"):
-        powers = np.ldexp(np.float32(1.0), exponents)
-        limits = np.ldexp(np.float32(1.0), exponents + GROWTH_BITS)
-    factors = np.ldexp(np.float32(1.0), -(exponents + shift))
-    return _Tables(powers, limits, factors, factors.astype(np.float64))
+        return np.ldexp(np.float32(1.0), exponents)
+
+
+def all_true(mask: BoolArray) -> bool:
+    """Return ``mask.all()``, in less than an operation's time for a few values."""
+    return b"\0" not in mask.tobytes()
 
 
 def exponents_of(maxima: Float32Array) -> Int16Array:
@@ -107,18 +118,12 @@ def exponents_of(maxima: Float32Array) -> Int16Array:
         Finite and not negative.
     """
     # What float32 holds below 2^-126 has the field 0, which is under the floor as well.
-    fields: NDArray[np.int32] = maxima.view(np.int32) >> _MANTISSA_BITS
-    np.maximum(fields, _FLOOR_FIELD, out=fields)
-    fields -= _HALF
-    return fields.astype(np.int16)
+    found = (maxima.view(np.int32) >> _MANTISSA_BITS).astype(np.int16)
+    found -= _HALF
+    return np.maximum(found, _FLOOR, out=found)
 
 
-def decays_after(clock: int) -> bool:
-    """Return whether the running maximum loses a power of two between ``clock`` and the next."""
-    return (clock + 1) % DECAY_CLOCKS == 0
-
-
-def next_exponents(exponents: Int16Array, maxima: Float32Array, clock: int) -> Int16Array:
+def next_exponents(exponents: Int16Array, maxima: Float32Array, clock: int, scales: Scales | None = None) -> Int16Array:
     """Return the exponents of clock + 1: the running maximum of all splits, which decays slowly.
 
     Parameters
@@ -127,13 +132,24 @@ def next_exponents(exponents: Int16Array, maxima: Float32Array, clock: int) -> I
         Of ``clock``; ``grid.initial_exponents`` at clock -1.
     maxima : ndarray, shape (num_blocks,), float32
         Largest |contribution| over all splits at ``clock``.
+    scales : Scales, optional
+        Of ``exponents``, where the caller keeps them.
+
+    Returns
+    -------
+    ndarray, shape (num_blocks,), int16
+        May be ``exponents`` where nothing changes.
     """
-    decays = decays_after(clock)
+    decays = (clock + 1) % DECAY_CLOCKS == 0
     compiled = kernels.active()
     if compiled is not None:
         following: Int16Array = np.empty_like(exponents)
         bits = np.ascontiguousarray(maxima, dtype=np.float32).view(np.uint32)
         compiled.following(bits, exponents, int(decays), following)
         return following
-    kept = np.maximum(exponents - np.int16(1), _FLOOR) if decays else exponents
-    return np.maximum(exponents_of(maxima), kept)
+    if scales is not None and not decays and all_true(maxima < scales.powers()):
+        return exponents
+    found = exponents_of(maxima)
+    # The floor is one of exponents_of as well.
+    np.maximum(found, exponents - _ONE if decays else exponents, out=found)
+    return exponents if decays and found.tobytes() == exponents.tobytes() else found
