@@ -45,6 +45,8 @@ _ARRAY = struct.Struct("<BBHI4Q")
 assert _ARRAY.size == ARRAY_DESCRIPTION_BYTES
 #: Frame header and the fixed part of a description.
 HEAD_START = FRAME_HEADER.size + _DESCRIPTION.size
+#: Magic, version, kind and flags; then the request id, and then the length of the body.
+BEGINNING_BYTES, LENGTH_START = 8, 16
 #: In the place of an array that lies in the sender's shared memory: segment, offset in it, number of the lease.
 LENT = struct.Struct("<QQQ")
 _MAX_BODY_BYTES = MAX_FRAME_BYTES - FRAME_HEADER.size
@@ -240,6 +242,11 @@ class SmallFrames:
 def control(kind: Kind, body: bytes) -> bytes:
     """Return a frame of the socket transports' own, without a message in it."""
     return FRAME_HEADER.pack(MAGIC, VERSION, kind, _FIRST, 0, len(body), 0) + body
+
+
+def beginning_of(kind: Kind) -> bytes:
+    """Return the first :data:`BEGINNING_BYTES` of each message of a kind that is one frame."""
+    return FRAME_HEADER.pack(MAGIC, VERSION, kind, _FIRST, 0, 0, 0)[:BEGINNING_BYTES]
 
 
 def parse_frame_header(

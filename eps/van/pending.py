@@ -6,6 +6,7 @@ import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from itertools import count
 
 from eps.errors import DeadlineError, EpsError, PeerUnavailableError, ProtocolError, RpcError
 from eps.van.api import Handler, Message, ReplyTo
@@ -60,11 +61,13 @@ class PendingRequests:
         True once :meth:`fail_all` was called.
     """
 
+    # Without a lock: each step on the dictionary is one to CPython.  ``_add`` adds and then looks whether it is closed,
+    # ``fail_all`` closes and then takes what is there, so that no request is missed by both.
+
     def __init__(self) -> None:
-        self._lock = threading.Lock()
         self._futures: dict[int, Future[Message] | Waiting] = {}
-        self._next_id = 1
-        self._error: PeerUnavailableError | None = None
+        self._ids = count(1)
+        self._reason = ""
         self.closed = False
 
     def add(self) -> tuple[int, Future[Message]]:
@@ -86,41 +89,37 @@ class PendingRequests:
         return self._add(waiting), waiting
 
     def _add(self, future: Future[Message] | Waiting) -> int:
-        with self._lock:
-            if self._error is not None:
-                raise PeerUnavailableError(str(self._error))
-            request_id = self._next_id
-            self._next_id += 1
-            self._futures[request_id] = future
+        request_id = next(self._ids)
+        self._futures[request_id] = future
+        if self.closed:
+            self._futures.pop(request_id, None)
+            raise PeerUnavailableError(self._reason)
         return request_id
 
     def withdraw(self, request_id: int) -> None:
         """Forget a request that could not be sent."""
-        with self._lock:
-            self._futures.pop(request_id, None)
+        self._futures.pop(request_id, None)
 
     def resolve(self, request_id: int, outcome: Message | EpsError) -> bool:
         """Complete a request; return False where no such request waits."""
-        with self._lock:
-            future = self._futures.pop(request_id, None)
-            known = future is not None or self._error is not None
-        if future is not None:
-            if isinstance(outcome, Message):
-                TRAFFIC.received(outcome)
-                future.set_result(outcome)
-            else:
-                future.set_exception(outcome)
-        return known
+        future = self._futures.pop(request_id, None)
+        if future is None:
+            return self.closed
+        if isinstance(outcome, Message):
+            TRAFFIC.received(outcome)
+            future.set_result(outcome)
+        else:
+            future.set_exception(outcome)
+        return True
 
     def fail_all(self, reason: str) -> None:
         """Refuse further requests and fail those that wait.  The first reason stays."""
-        with self._lock:
-            if self._error is None:
-                self._error = PeerUnavailableError(reason)
-                self.closed = True
-            futures, self._futures = self._futures, {}
-        for future in futures.values():
-            future.set_exception(PeerUnavailableError(reason))
+        self._reason = self._reason or reason
+        self.closed = True
+        for request_id in list(self._futures):
+            future = self._futures.pop(request_id, None)
+            if future is not None:
+                future.set_exception(PeerUnavailableError(reason))
 
 
 def wait_for(future: Future[Message], peer: str, timeout_s: float) -> Message:
