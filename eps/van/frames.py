@@ -200,9 +200,7 @@ class SmallFrames:
         ProtocolError
             The message is not one that a van carries; one that is not small is not checked.
         """
-        # Any: NumPy's arrays are buffers, but its types do not say so before Python 3.12.
-        arrays: tuple[Any, ...] = message.arrays
-        header = message.header
+        header, arrays = message.header, message.arrays
         key: tuple[object, ...] = (len(header),)
         for array in arrays:
             if not array.flags.c_contiguous:
@@ -216,10 +214,10 @@ class SmallFrames:
         description, body_bytes, paddings = layout
         prefix = FRAME_HEADER.pack(MAGIC, VERSION, kind, _FIRST, request_id, body_bytes, 0)
         if len(arrays) == 1:
-            return b"".join((prefix, description, header, arrays[0]))
-        pieces: list[Any] = [prefix, description, header]
+            return b"".join((prefix, description, header, arrays[0].tobytes()))
+        pieces = [prefix, description, header]
         for padding, array in zip(paddings, arrays, strict=True):
-            pieces += (padding, array)
+            pieces += (padding, array.tobytes())
         return b"".join(pieces)
 
     def _learn(self, message: Message, key: tuple[object, ...]) -> _SmallLayout | None:

@@ -24,11 +24,8 @@ class Waiting:
         None until it is there.
     """
 
-    __slots__ = ("_arrived", "outcome")
-
-    def __init__(self) -> None:
-        self._arrived: threading.Event | None = None
-        self.outcome: Message | EpsError | None = None
+    outcome: Message | EpsError | None = None
+    _arrived: threading.Event | None = None
 
     def done(self) -> bool:
         """Return True once there is an outcome."""
@@ -147,15 +144,17 @@ class Reply:
     Parameters
     ----------
     deliver : callable
-        Takes the message or the error to the requester; drops it where the requester has gone.
+        Takes the request's id and a message or an error to the requester; drops it where the requester has gone.
+    request_id : int
     """
 
-    __slots__ = ("_answered", "_deliver")
+    __slots__ = ("_answered", "_deliver", "_request_id")
     #: Of all replies: it is held for two steps, and a lock for each would cost more.
     _lock = threading.Lock()
 
-    def __init__(self, deliver: Callable[[Message | EpsError], None]) -> None:
+    def __init__(self, deliver: Callable[[int, Message | EpsError], None], request_id: int) -> None:
         self._deliver = deliver
+        self._request_id = request_id
         self._answered = False
 
     def send(self, message: Message) -> None:
@@ -174,7 +173,7 @@ class Reply:
         if isinstance(outcome, Message):
             TRAFFIC.sent(outcome)
         try:
-            self._deliver(outcome)
+            self._deliver(self._request_id, outcome)
         except (ProtocolError, MemoryError):
             # The message was refused, or could not be laid out, before anything left: the requester still waits.
             self._answered = False

@@ -15,7 +15,6 @@ import socket
 import struct
 import threading
 import time
-from functools import partial
 
 import numpy as np
 
@@ -374,7 +373,7 @@ class _Served:
                     _, request_id, message = received
                     # Not held until the next request comes.
                     received = None
-                    handle(self._handler, message, Reply(partial(self._answer, request_id)))
+                    handle(self._handler, message, Reply(self._answer, request_id))
                     del message
         except FrameError as error:
             logger.warning("a connection is ended, its peer sent what is not a message: %s", error)
