@@ -8,7 +8,7 @@ That image is cut into frames; every frame carries the request id, so frames of 
     flags        1: first frame of the message
     description  header bytes u32 | arrays u32 | payload bytes u64, then per array:
                  type u8 | dimensions u8 | place u16 | reserved u32 | 4 lengths u64 (unused ones are 0)
-    place        0: the array's bytes are in the payload; 1: in the sender's shared memory (``eps/van/stream.py``)
+    place        0: the array's bytes are in the payload; 1: in the sender's shared memory (``eps/van/lending.py``)
 
 All of it is little-endian.  Description and header lie in the first frame as a whole, so that everything is checked
 before memory is reserved for the payload.
