@@ -198,17 +198,17 @@ class StreamReader:
         self._start = start + header_start + header_bytes
         return bytes(self._view[start + header_start : self._start]), known.described
 
-    def _message(self, header: bytes, found: Description) -> Message:
+    def _message(self, header: bytes, described: Description) -> Message:
         """Take a message's payload."""
-        if not found.arrays:
+        if not described.arrays:
             return Message(header)
-        payload, base = self._payload(found.payload_bytes)
-        if found.lends:
-            return Message(header, tuple([self._array(array, payload, base) for array in found.arrays]))
-        if len(found.arrays) == 1:
-            dtype, shape, offset, _ = found.arrays[0]
+        payload, base = self._payload(described.payload_bytes)
+        if described.lends:
+            return Message(header, tuple([self._array(array, payload, base) for array in described.arrays]))
+        if len(described.arrays) == 1:
+            dtype, shape, offset, _ = described.arrays[0]
             return Message(header, (np.ndarray(shape, dtype, payload, base + offset),))
-        arrays = [np.ndarray(shape, dtype, payload, base + offset) for dtype, shape, offset, _ in found.arrays]
+        arrays = [np.ndarray(shape, dtype, payload, base + offset) for dtype, shape, offset, _ in described.arrays]
         return Message(header, tuple(arrays))
 
     def _payload(self, size_bytes: int) -> tuple[memoryview, int]:
