@@ -232,6 +232,7 @@ class JobSpec:
             iterations=self.iterations,
             staleness=staleness,
             reproducible=staleness == 0 and self.reproducible,
+            followers=self.followers,
         )
 
     def triggers(self) -> tuple[Trigger, ...]:

@@ -127,6 +127,8 @@ class PlanDriver:
             partitions=self.transfer.partitions,
             splits=self.transfer.splits,
             addresses={name: self.address_of(name) for name in everyone},
+            epoch=self.before.epoch,
+            checkpoint=self.before.checkpoint,
         )
 
     # ---- what is missing

@@ -126,15 +126,6 @@ class UpdateAcked:
 
 
 @dataclass(frozen=True, slots=True)
-class ResultsArrived:
-    """What a worker measured at a clock, which it says to servers too, in case that it cannot say it to the master."""
-
-    epoch: int
-    clock: int
-    results: tuple[m.SplitResult, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class PlanAborted:
     """The master aborted a plan."""
 
@@ -160,7 +151,6 @@ ServerEvent = (
     | UpdateArrived
     | PromoteArrived
     | UpdateAcked
-    | ResultsArrived
     | PlanAborted
     | PlanReleaseOrdered
 )

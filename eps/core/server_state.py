@@ -82,8 +82,6 @@ class ServerState:
                 self._on_promote(event)
             case s.UpdateAcked():
                 self._on_acked(event)
-            case s.ResultsArrived():
-                self._on_results(event)
             case s.PlanAborted():
                 self._on_abort(event)
             case s.PlanReleaseOrdered():
@@ -96,8 +94,7 @@ class ServerState:
         membership = event.membership
         self._close_before(event.plan_id)
         if self.membership is None or membership.version > self.membership.version:
-            epoch = self.membership.epoch if self.membership is not None else 0
-            begins = membership.epoch > epoch or (self.membership is None and membership.version == 1)
+            begins = membership.epoch > self.epoch or (self.membership is None and membership.version == 1)
             self.membership = membership
             if begins:
                 self._begin_epoch(membership, event.counters)
@@ -567,18 +564,23 @@ class ServerState:
 
     # ---- what is here, when others were lost
 
-    def _on_results(self, event: s.ResultsArrived) -> None:
-        if self.membership is None or event.epoch != self.membership.epoch:
+    @property
+    def epoch(self) -> int:
+        """The epoch of the membership."""
+        return self.membership.epoch if self.membership is not None else 0
+
+    def note_results(self, report: m.ClockReported) -> None:
+        """Remember what a worker measured, in case that it cannot say it to the master any more."""
+        if report.epoch != self.epoch:
             return
-        known = self._results.setdefault(event.clock, {})
-        for result in event.results:
+        known = self._results.setdefault(report.clock, {})
+        for result in report.results:
             known.setdefault(result.split, result)
         while len(self._results) > MOST_RESULTS:
             del self._results[min(self._results)]
 
     def inventory(self, recovery: int) -> m.Inventory:
         """Return what this server holds, for the master."""
-        epoch = self.membership.epoch if self.membership is not None else 0
         return m.Inventory(
             self.name,
             recovery,
@@ -588,7 +590,7 @@ class ServerState:
                 if not state.dropped
             ),
             results=tuple(
-                m.ClockReported(self.name, clock, tuple(found.values()), epoch)
+                m.ClockReported(self.name, clock, tuple(found.values()), self.epoch)
                 for clock, found in sorted(self._results.items())
             ),
         )
@@ -605,6 +607,10 @@ class ServerState:
             seen = [p.next_clock[a] for p in self.partitions.values() if p.holding is Holding.OWNER for a in active]
             clocks[worker] = min(seen, default=self.settings.first_clock)
         return clocks
+
+    def sends(self, plan_id: int, to: MemberId) -> bool:
+        """Return whether anything is still to be sent to ``to`` for that plan."""
+        return any(state.followers.get(to) == plan_id for state in self.partitions.values())
 
     def owned(self) -> tuple[int, ...]:
         """Return the partitions that this server owns now, ascending."""

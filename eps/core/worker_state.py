@@ -53,6 +53,11 @@ class WorkerState:
         return self.memberships[-1]
 
     @property
+    def version(self) -> int:
+        """The number of the newest membership; 0 before the first."""
+        return self.newest.version if self.memberships else 0
+
+    @property
     def epoch(self) -> int:
         """The epoch of the newest membership."""
         return self.newest.epoch if self.memberships else 0

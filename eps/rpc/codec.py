@@ -130,6 +130,18 @@ def membership_from_pb(message: pb.Membership) -> Membership:
     return cast(Membership, _reader(Membership)(message))
 
 
+def results_to_pb(report: m.ClockReported) -> pb.ClockReported:
+    """Return the wire form of a report of a clock by itself."""
+    message = pb.ClockReported()
+    _filler(m.ClockReported)(message, report)
+    return message
+
+
+def results_from_pb(message: pb.ClockReported) -> m.ClockReported:
+    """Return the report of a clock in ``message``."""
+    return cast(m.ClockReported, _reader(m.ClockReported)(message))
+
+
 def report_to_pb(report: m.Report) -> pb.Report:
     """Return the wire form of a report."""
     message = pb.Report()

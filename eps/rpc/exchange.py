@@ -20,6 +20,7 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from eps.errors import ProtocolError
+from eps.pb import control_pb2
 from eps.pb import data_pb2 as pb
 from eps.rpc.lean import PLAIN, Lean, pack, unpack
 from eps.van.api import Message
@@ -128,11 +129,23 @@ def parse_header(message: Message) -> pb.DataHeader:
     return header
 
 
-def build_exchange(pushes: Sequence[PushPart], pulls: Sequence[PullPart], lean: Lean = PLAIN) -> Message:
-    """Return the message that carries ``pushes`` and ``pulls`` to one server, with ``lean`` left out."""
+def build_exchange(
+    pushes: Sequence[PushPart],
+    pulls: Sequence[PullPart],
+    lean: Lean = PLAIN,
+    *,
+    epoch: int = 0,
+    results: Sequence[control_pb2.ClockReported] = (),
+) -> Message:
+    """Return the message that carries ``pushes`` and ``pulls`` to one server, with ``lean`` left out.
+
+    ``results`` are what was measured at the clocks of the pushes.
+    """
     header = pb.DataHeader()
     exchange = header.exchange
+    exchange.epoch = epoch
     exchange.SetInParent()
+    exchange.results.extend(results)
     plain = not (lean.changed_only or lean.float16 or any(push.raw or push.keys is not None for push in pushes))
     packed = _packed(pushes) if plain else None
     arrays: list[np.ndarray] = []

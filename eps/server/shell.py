@@ -24,7 +24,7 @@ from eps.core.types import Address, MemberId
 from eps.errors import EpsError, ProtocolError, TransferError
 from eps.pb import data_pb2 as pb
 from eps.rpc import exchange as x
-from eps.rpc.codec import membership_to_pb
+from eps.rpc.codec import membership_to_pb, results_from_pb
 from eps.runtime import Runtime
 from eps.server.checks import check_keysets, check_parts, check_pushes, divided
 from eps.server.follower_stream import FollowerStream
@@ -86,6 +86,9 @@ class ServerShell:
             case m.ReleasePlan(plan_id, removed):
                 self._step(s.PlanReleaseOrdered(plan_id, removed))
                 self._forget(plan_id)
+            case m.TakeInventory(recovery):
+                with self._lock:
+                    self._report(self._state.inventory(recovery))
             case _:
                 logger.debug("order %s does not concern a server", type(order).__name__)
 
@@ -137,9 +140,15 @@ class ServerShell:
         ]
         arrived += [s.PullArrived(PullRequest(pending, pull), pull.partition, pull.min_clock) for pull in known_pulls]
         with self._lock:
-            if len(arrived) < len(pushes) + len(pulls):
-                pending.refuse_others(known, known_pulls, pb.Refusal(unknown_keyset=True))
-            self._execute(self._state.step(s.ExchangeArrived(tuple(arrived))))
+            if exchange.epoch != self._state.epoch:
+                # What it says is of another history of the parameters.
+                pending.refuse_others([], [], self._stale())
+            else:
+                if len(arrived) < len(pushes) + len(pulls):
+                    pending.refuse_others(known, known_pulls, pb.Refusal(unknown_keyset=True))
+                for results in exchange.results:
+                    self._state.note_results(results_from_pb(results))
+                self._execute(self._state.step(s.ExchangeArrived(tuple(arrived))))
             pending.taken_in()
         self._send_complete()
 
@@ -314,7 +323,8 @@ class ServerShell:
         pushes = [request.part] if isinstance(request, PushRequest) else []
         pulls = [request.part] if isinstance(request, PullRequest) else []
         try:
-            future = self._peers.to(address).request(x.build_exchange(pushes, pulls, self._runtime.lean))
+            message = x.build_exchange(pushes, pulls, self._runtime.lean, epoch=self._state.epoch)
+            future = self._peers.to(address).request(message)
         except Exception as error:
             # Whatever it is: a part without an answer would keep this server from being released.
             self._relay(request, error)
@@ -387,11 +397,14 @@ class ServerShell:
                 sent = self._snapshots_sent.get((plan_id, partition))
                 if sent is not None:
                     self._report(sent)
-            case s.StopSending(plan_id, _, to):
-                stream = self._streams.pop((plan_id, to), None)
-                if stream is not None:
-                    stream.stop()
-                self._last_update.clear()
+            case s.StopSending(plan_id, partition, to):
+                # Other partitions may go on being sent there.
+                if not self._state.sends(plan_id, to):
+                    stream = self._streams.pop((plan_id, to), None)
+                    if stream is not None:
+                        stream.stop()
+                if not self._state.partitions[partition].followers:
+                    self._last_update.pop(partition, None)
             case s.InstallSnapshot(request, partition):
                 assert isinstance(request, TransferRequest) and request.store is not None
                 self._stores[partition] = request.store
@@ -420,7 +433,7 @@ class ServerShell:
 
             def failed(error: EpsError) -> None:
                 logger.warning("sending to %s for plan %d failed: %s", to, plan_id, error)
-                self._report(m.TransferFailed(self._state.name, plan_id, f"sending to {to} failed: {error}"))
+                self._report(m.TransferFailed(self._state.name, plan_id, f"sending to {to} failed: {error}", to))
 
             self._streams[plan_id, to] = FollowerStream(self._peers, self._address_of(to), failed)
         return self._streams[plan_id, to]
@@ -450,6 +463,7 @@ class ServerShell:
 
         def done() -> None:
             sent = m.PartitionSent(name, plan_id, partition, size_bytes, found[0])
+            self._step(s.UpdateAcked(partition, command.to, command.sequence))
             self._snapshots_sent[plan_id, partition] = sent
             self._report(sent)
 
@@ -469,7 +483,8 @@ class ServerShell:
         )
         keys = () if update.keys is None else (update.keys,)
         message = Message(header, (update.gradient, update.exponents, *keys))
-        self._stream(command.plan_id, command.to).send(lambda: message, message.size_bytes)
+        acked = s.UpdateAcked(command.partition, command.to, command.sequence + 1)
+        self._stream(command.plan_id, command.to).send(lambda: message, message.size_bytes, lambda: self._step(acked))
 
     def _acknowledge(self, request: TransferRequest) -> None:
         self._complete.append(request.acknowledge)

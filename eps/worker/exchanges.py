@@ -19,11 +19,13 @@ from typing import TypeVar
 
 import numpy as np
 
+from eps.core import messages as m
 from eps.core.membership import Membership
 from eps.core.types import Address, MemberId
 from eps.errors import DeadlineError, EpsError, PeerUnavailableError, ProtocolError
+from eps.pb import control_pb2
 from eps.pb import data_pb2 as pb
-from eps.rpc.codec import membership_from_pb
+from eps.rpc.codec import membership_from_pb, results_to_pb
 from eps.rpc.exchange import MOST_KEYS, PullAnswer, PullPart, PushAnswer, PushPart, build_exchange, parse_reply
 from eps.rpc.lean import PLAIN, Lean
 from eps.van.api import Connection, Message, Van
@@ -68,6 +70,10 @@ class _Trouble:
         self._last_s = now_s
 
 
+class TakenOver(EpsError):
+    """Members were lost while an exchange was under way: it begins anew when it is known who takes over."""
+
+
 class Exchanges:
     """Connections to the servers, and the exchanges that are under way.
 
@@ -107,6 +113,9 @@ class Exchanges:
         self._preparing = threading.Lock()
         self._connector = ThreadPoolExecutor(4, thread_name_prefix="connect")
         self._known: set[tuple[int, bytes]] = set()
+        self._results: list[control_pb2.ClockReported] = []
+        #: Of the membership by which parts are routed.
+        self.epoch = 0
         self._stopped = False
 
     def run(
@@ -114,9 +123,11 @@ class Exchanges:
         pushes: list[PushPart],
         pulls: list[PullPart],
         route: Callable[[], tuple[Membership, Membership]],
-        on_not_used: Callable[[PushAnswer], list[PushPart]],
+        on_not_used: Callable[[PushPart, PushAnswer], list[PushPart]],
         on_pulls: Callable[[Sequence[PullAnswer]], None],
         on_sent: Callable[[], None] = lambda: None,
+        interrupted: Callable[[], bool] = lambda: False,
+        results: Sequence[m.ClockReported] = (),
     ) -> None:
         """Send all parts to their owners and return when each is answered.
 
@@ -125,25 +136,35 @@ class Exchanges:
         route : callable
             Returns the memberships that say who owns a partition: for pushes, and for pulls.
         on_not_used : callable
-            Takes the answer to a push whose sum was not used; returns the pushes to send in its place.
+            Takes a push whose sum was not used, and the answer to it; returns the pushes to send in its place.
         on_pulls : callable
             Takes the parameters of some partitions, which came together.
         on_sent : callable
             Called once, when everything has been sent for the first time: what can be done while servers work.
+        interrupted : callable
+            Returns whether members were lost: then all of it begins anew when it is known who takes over.
+        results : sequence of ClockReported
+            What was measured at the clocks of the pushes; servers remember it.
 
         Raises
+        ------
+        TakenOver
+            It was interrupted; answers that still come are ignored.
         ------
         ProtocolError
             A server says that a part breaks the protocol.
         DeadlineError
             Not everything was answered in time; says what is missing.
         """
+        self._results = [results_to_pb(report) for report in results]
         under_way: Replies[_Sent] = Replies()
         again: list[PushPart | PullPart] = [*pushes, *pulls]
         started_s = retry_s = time.monotonic()
         trouble = _Trouble()
         told = False
         while again or under_way:
+            if interrupted():
+                raise TakenOver("members were lost during an exchange")
             now_s = time.monotonic()
             if again and now_s >= retry_s:
                 again = self._send(again, route, under_way)
@@ -154,7 +175,7 @@ class Exchanges:
                 told = True
                 on_sent()
             self._check_deadlines(now_s, started_s, trouble.since_s, again, under_way)
-            answered = under_way.next(RETRY_S if again else 1.0)
+            answered = under_way.next(RETRY_S)
             if answered is None:
                 continue
             sent, future = answered
@@ -220,7 +241,10 @@ class Exchanges:
         pulls = [self._attach(p) for p in group if isinstance(p, PullPart)]
         sent = _Sent(server, tuple(pushes), tuple(pulls))
         try:
-            under_way.request(sent, self._connection(address), build_exchange(pushes, pulls, self._lean))
+            message = build_exchange(
+                pushes, pulls, self._lean, epoch=self.epoch, results=self._results if pushes else ()
+            )
+            under_way.request(sent, self._connection(address), message)
         except PeerUnavailableError as error:
             logger.info("%s is not reachable: %s", server, error)
             return False
@@ -279,7 +303,7 @@ class Exchanges:
         self,
         sent: _Sent,
         future: Future[Message],
-        on_not_used: Callable[[PushAnswer], list[PushPart]],
+        on_not_used: Callable[[PushPart, PushAnswer], list[PushPart]],
         on_pulls: Callable[[Sequence[PullAnswer]], None],
     ) -> tuple[list[PushPart | PullPart], list[PushPart | PullPart]]:
         """Hand the answers on; return the parts to send again after a while, and those to send at once."""
@@ -295,7 +319,7 @@ class Exchanges:
                 push = _asked(sent.pushes, answer.partition)
                 (at_once if self._wants_keys(push, answer.refusal, sent.server) else refused).append(push)
             elif not answer.accepted:
-                at_once += on_not_used(answer)
+                at_once += on_not_used(_asked(sent.pushes, answer.partition), answer)
         served = [got for got in pulled if got.refusal is None]
         if served:
             on_pulls(served)

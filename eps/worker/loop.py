@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -22,9 +24,10 @@ from eps.errors import DeadlineError, ProtocolError
 from eps.rpc.exchange import PullAnswer, PullPart, PushAnswer, PushPart
 from eps.runtime import Runtime
 from eps.van.api import Van
-from eps.worker.compute import ActiveSet, Computation, Parameters, compute, measure, pull_part
+from eps.van.memory import give_back
+from eps.worker.compute import ActiveSet, ClockWork, Computation, Parameters, compute, measure, pull_part
 from eps.worker.datasets import Datasets
-from eps.worker.exchanges import Exchanges
+from eps.worker.exchanges import Exchanges, TakenOver
 
 logger = logging.getLogger(__name__)
 
@@ -41,6 +44,23 @@ class Reporter(Protocol):
 
     def __call__(self, report: m.Report, *, can_wait: bool = False) -> None:
         """Queue ``report``; return at once."""
+
+
+@dataclass(slots=True, eq=False)
+class Kept:
+    """What was computed, until it is known that nobody can lose it any more.
+
+    Under BSP that is so when the next clock's parameters have come; otherwise when every server has acknowledged it.
+    Until then everything is there to push it again, or a part of it.
+    """
+
+    done: ClockWork
+    active: ActiveSet
+    parameters: Parameters
+    report: m.ClockReported
+    #: By the memberships that are known.
+    pushed: bool = False
+    told: bool = False
 
 
 class TrainingLoop:
@@ -79,6 +99,12 @@ class TrainingLoop:
         self._releases: list[int] = []
         #: No exchange is under way.
         self._idle = True
+        #: Oldest first; all of one clock under BSP.
+        self._kept: list[Kept] = []
+        #: Members were lost, and it is not known yet who takes over: nothing is sent, and nothing that comes counts.
+        self._frozen = False
+        #: What is under way was routed by memberships that do not hold any more.
+        self._interrupted = False
         #: Parameters of the next clock, where the last exchange brought them, and what was computed with the first.
         self._ahead: tuple[Parameters, Computation] | None = None
 
@@ -87,10 +113,29 @@ class TrainingLoop:
     def on_membership(self, plan_id: int, membership: Membership) -> m.MembershipAcked:
         """Take a membership in."""
         with self._changed:
-            acked = self.state.on_membership(membership)
+            acked = self._take_in(membership)
             self._commit_clocks[plan_id] = membership.from_clock
             self._changed.notify_all()
         return acked
+
+    def _take_in(self, membership: Membership) -> m.MembershipAcked:
+        """Take a membership in; called with the condition held."""
+        epoch, version = self.state.epoch, self.state.version
+        acked = self.state.on_membership(membership)
+        if membership.takes_over and self.state.version > version:
+            self._frozen, self._interrupted = False, True
+            for kept in self._kept:
+                kept.pushed = False
+        if self.state.epoch > epoch:
+            self._kept.clear()
+            self._ahead = None
+        return acked
+
+    def inventory(self, recovery: int) -> m.Inventory:
+        """Stop what is under way, because members were lost, and say how far this worker is."""
+        with self._changed:
+            self._frozen = self._interrupted = True
+            return m.Inventory(self.state.name, recovery, self.state.read_clock)
 
     def prepare(self, servers: Sequence[Address]) -> None:
         """Connect to the servers that there are, for a worker that joins a job that trains."""
@@ -103,7 +148,7 @@ class TrainingLoop:
     def _on_refused(self, membership: Membership) -> None:
         """A server refused a part with the membership that it holds."""
         with self._changed:
-            self.state.on_membership(membership)
+            self._take_in(membership)
 
     def on_grant(self, grant: m.GrantHorizon) -> None:
         """Take a horizon in."""
@@ -166,18 +211,31 @@ class TrainingLoop:
     # ---- the loop's thread
 
     def run(self) -> None:
-        """Compute until nothing is owed or the worker is told to stop."""
+        """Compute what is owed until the worker is told to stop."""
         self._connect()
         while True:
             work = self._next_work()
             if work is None:
                 break
+            try:
+                self._do(work)
+            except TakenOver:
+                logger.info("W[%s] clock %d: begins anew, members were lost", self.state.name, work.clock)
+
+    def _do(self, work: Work) -> None:
+        """Compute what is due at a clock, and push all of it."""
+        if work.splits:
             active = self._activate(work)
             parameters, begun = self._parameters(work, active)
             if work.clock >= self._runtime.settings.iterations:
                 self._finish(work, measure(self._runtime, active, parameters))
-            else:
-                self._train(work, active, parameters, begun)
+                return
+            self._compute(work, active, parameters, begun)
+        with self._changed:
+            if self.state.due_at(work.clock):
+                # Lost members left something of this clock to this worker meanwhile.
+                return
+        self._push(work.clock)
 
     def _connect(self) -> None:
         """Connect to the servers as soon as they are known; the clocks before the first one may still run."""
@@ -188,19 +246,74 @@ class TrainingLoop:
             self._exchanges.connect(membership)
 
     def _next_work(self) -> Work | None:
-        """Wait until a clock may be computed; None when nothing is owed any more."""
+        """Wait until there is something to compute or to push; None when the worker is to stop."""
+        while True:
+            with self._changed:
+                resting = self._resting()
+                unconfirmed = resting and self._must_confirm()
+                self._idle = not unconfirmed
+                if self._idle:
+                    self._release()
+            if unconfirmed and self._confirm():
+                continue
+            if resting and not unconfirmed:
+                # The model is written now, by others: what this process held for computing is theirs.
+                self.forget()
+                give_back()
+            with self._changed:
+                if not self._changed.wait_for(lambda r=resting: self._has_work(r), HORIZON_DEADLINE_S):  # type: ignore[misc]
+                    if resting:
+                        continue
+                    raise DeadlineError(f"waited {HORIZON_DEADLINE_S:g} s for {self.state.waits_for()}")
+                if self._stopped:
+                    return None
+                work = self.state.next_work()
+                if work is None and self._kept and self._interrupted:
+                    assert self.state.clock is not None
+                    work = Work(self._kept[-1].done.clock, (), 0)
+                self._interrupted = False
+                self._exchanges.epoch = self.state.epoch
+                if work is not None:
+                    self._idle = False
+                    return work
+
+    def _has_work(self, resting: bool) -> bool:
+        """Return whether the loop has something to do; called with the condition held."""
+        if self._stopped:
+            return True
+        if self._frozen or self.state.clock is None:
+            return False
+        if self._resting():
+            return not resting or self._must_confirm()
+        return self.state.next_work() is not None or (self._interrupted and bool(self._kept))
+
+    def _resting(self) -> bool:
+        """Return whether nothing is owed, unless members are lost; called with the condition held."""
+        return self.state.clock is not None and (self.state.finished or self.state.left)
+
+    def _must_confirm(self) -> bool:
+        """Return whether a server that is lost could still need something of this worker, which leaves."""
+        return bool(self._kept) and self._runtime.settings.followers > 0 and not self.state.finished
+
+    def _confirm(self) -> bool:
+        """Wait, before leaving, until what was pushed is in the parameters of the next clock everywhere.
+
+        Returns
+        -------
+        bool
+            False where members were lost and it is not known yet who takes over.
+        """
         with self._changed:
-            self._idle = True
-            self._release()
-            ready = self._changed.wait_for(
-                lambda: self._stopped or self.state.left or self.state.finished or self.state.next_work() is not None,
-                timeout=HORIZON_DEADLINE_S,
-            )
-            if not ready:
-                raise DeadlineError(f"waited {HORIZON_DEADLINE_S:g} s for {self.state.waits_for()}")
-            work = None if self._stopped else self.state.next_work()
-            self._idle = work is None
-            return work
+            if self._frozen:
+                return False
+            self._interrupted = False
+        kept = self._kept[-1]
+        into = self._empty_parameters(kept.active)
+        clock = kept.done.clock + 1
+        with suppress(TakenOver):
+            self._exchange(self._pulls(kept.active, clock), kept.active, into, clock)
+            self._settle(clock)
+        return True
 
     def _activate(self, work: Work) -> ActiveSet:
         with self._changed:
@@ -231,7 +344,8 @@ class TrainingLoop:
             return ahead
         parameters = self._empty_parameters(active)
         begun = self._begin(active, parameters, work.clock)
-        self._exchange([], self._pulls(active, work.min_clock), active, parameters, work.clock, work.clock, begun=begun)
+        self._exchange(self._pulls(active, work.min_clock), active, parameters, work.clock, begun=begun)
+        self._settle(work.clock)
         return parameters, begun
 
     def _begin(self, active: ActiveSet, parameters: Parameters, clock: int) -> Computation:
@@ -247,37 +361,66 @@ class TrainingLoop:
         partitions = range(self._runtime.settings.num_partitions)
         return [pull_part(active, p, min_clock, versions.get(p, 0)) for p in partitions]
 
-    def _train(self, work: Work, active: ActiveSet, parameters: Parameters, begun: Computation) -> None:
+    def _compute(self, work: Work, active: ActiveSet, parameters: Parameters, begun: Computation) -> None:
         done = begun.finish()
-        pushes = [done.push(p) for p in range(self._runtime.settings.num_partitions)]
-        pulls: list[PullPart] = []
-        following = self._following(work.clock, active)
-        ahead = self._empty_parameters(active)
-        if following is not None:
-            pulls = self._pulls(active, self._runtime.settings.min_clock_to_read(following), parameters)
-
-        def tell() -> None:
-            report = m.ClockReported(self.state.name, work.clock, done.results)
-            # The next grant follows from this report: the fewer clocks are granted, the sooner it is wanted.
-            self._report(report, can_wait=self.state.horizon - work.clock > NEAR_HORIZON_CLOCKS)
-
-        def rest(partition: int, have: tuple[int, ...]) -> list[PushPart]:
-            # A sum cannot be taken apart: the splits that a server misses are pushed one by one (reproducible.md).
-            single = (
-                compute(self._runtime, active, parameters, done.clock, only=(s,), empty=self._van.empty)
-                for s in done.splits
-            )
-            return [work.push(partition) for work in single if work.splits[0] not in have]
-
-        following_begun = None if following is None else self._begin(active, ahead, following)
-        self._exchange(
-            pushes, pulls, active, ahead, work.clock, work.clock + 1, rest, parameters, following_begun, tell
-        )
-        if following_begun is not None:
-            self._ahead = ahead, following_begun
         with self._changed:
+            report = m.ClockReported(self.state.name, work.clock, done.results, self.state.epoch)
+            self._kept.append(Kept(done, active, parameters, report))
             self.state.computed(work.clock, work.splits)
-            self.state.done(work.clock)
+
+    def _push(self, clock: int) -> None:
+        """Push what was computed, and ask for the parameters of the next clock together with it where that can be."""
+        active = self._active
+        assert active is not None
+        following = self._following(clock, active)
+        pulls, ahead, begun = [], None, None
+        if following is not None:
+            have = self._kept[-1].parameters if self._kept else None
+            ahead = self._empty_parameters(active)
+            begun = self._begin(active, ahead, following)
+            pulls = self._pulls(active, self._runtime.settings.min_clock_to_read(following), have)
+        self._exchange(pulls, active, ahead, clock + 1, begun)
+        if following is not None and ahead is not None and begun is not None:
+            self._settle(following)
+            self._ahead = ahead, begun
+        with self._changed:
+            if self.state.clock == clock:
+                self.state.done(clock)
+
+    def _settle(self, clock: int) -> None:
+        """The parameters of ``clock`` have come; what was pushed before is in them, and cannot be lost any more.
+
+        Raises
+        ------
+        TakenOver
+            Members were lost meanwhile.
+        """
+        with self._changed:
+            if self._interrupted:
+                raise TakenOver("members were lost during an exchange")
+            self.state.read_clock = max(self.state.read_clock, clock)
+            self._kept = [kept for kept in self._kept if kept.done.clock >= clock]
+
+    def _tell(self) -> None:
+        """Report what is pushed now."""
+        for kept in self._kept:
+            if not kept.told:
+                kept.told = True
+                # The next grant follows from this report: the fewer clocks are granted, the sooner it is wanted.
+                can_wait = self.state.horizon - kept.done.clock > NEAR_HORIZON_CLOCKS
+                self._report(kept.report, can_wait=can_wait)
+
+    def _rest(self, push: PushPart, answer: PushAnswer) -> list[PushPart]:
+        """Return what to push where a partition had some of a push's splits already."""
+        kept = next(k for k in self._kept if k.done.clock == push.clock and k.done.splits == push.splits)
+        missing = [split for split in push.splits if split not in answer.have]
+        # A sum cannot be taken apart: the splits that a server misses are pushed one by one (reproducible.md).
+        return [
+            compute(self._runtime, kept.active, kept.parameters, push.clock, only=(split,), empty=self._van.empty).push(
+                push.partition
+            )
+            for split in missing
+        ]
 
     def _following(self, clock: int, active: ActiveSet) -> int | None:
         """Return the next clock if its parameters can be asked for together with this one's push."""
@@ -289,35 +432,37 @@ class TrainingLoop:
 
     def _exchange(
         self,
-        pushes: list[PushPart],
         pulls: list[PullPart],
         active: ActiveSet,
-        into: Parameters,
-        push_clock: int,
+        into: Parameters | None,
         pull_clock: int,
-        rest: Callable[[int, tuple[int, ...]], list[PushPart]] = lambda partition, have: [],
-        have: Parameters | None = None,
         begun: Computation | None = None,
-        on_sent: Callable[[], None] = lambda: None,
     ) -> None:
-        """Run an exchange; ``rest`` returns what to push where a partition had some of a push's splits already.
+        """Push what is not pushed yet, and pull into ``into``.
 
-        What a server says is unchanged is taken from ``have``.  The parameters of a clock are never overwritten by the
-        next ones: until the exchange is complete they may be needed to compute some of it again.
+        What a server says is unchanged is taken from the parameters that were computed with last.  The parameters of a
+        clock are never overwritten by the next ones: until the exchange is complete they may be needed to compute some
+        of it again.  Splits whose parameters have come are computed (``begun``) while those of other partitions are on
+        their way.
 
-        Splits whose parameters have come are computed (``begun``) while those of other partitions are on their way.
+        Raises
+        ------
+        TakenOver
+            Members were lost meanwhile.
         """
+        settings = self._runtime.settings
+        waiting = [kept for kept in self._kept if not kept.pushed]
+        pushes = [kept.done.push(p) for kept in waiting for p in range(settings.num_partitions)]
+        push_clock = waiting[-1].done.clock if waiting else pull_clock
+        have = self._kept[-1].parameters if self._kept else None
         arrived: set[int] = set()
-        settings, num_exponents = self._runtime.settings, len(into.exponents)
 
         def route() -> tuple[Membership, Membership]:
             with self._changed:
                 return self.state.route(push_clock), self.state.route(pull_clock)
 
-        def not_used(answer: PushAnswer) -> list[PushPart]:
-            return rest(answer.partition, answer.have)
-
         def pulled(answers: Sequence[PullAnswer]) -> None:
+            assert into is not None
             for answer in answers:
                 partition = answer.partition
                 a, b, first, stop = active.spans[partition]
@@ -327,7 +472,7 @@ class TrainingLoop:
                     into.values[a:b] = have.values[a:b]
                 else:
                     into.values[a:b] = answer.values
-                if num_exponents:
+                if len(into.exponents):
                     into.exponents[first:stop] = answer.exponents
                 into.versions[partition] = answer.version
                 self._partition_clocks[partition] = answer.clock
@@ -337,21 +482,31 @@ class TrainingLoop:
                 for split in begun.ready(arrived):
                     begun.add(split)
 
-        self._exchanges.run(pushes, pulls, route, not_used, pulled, on_sent)
+        results = [kept.report for kept in waiting]
+        self._exchanges.run(pushes, pulls, route, self._rest, pulled, self._tell, lambda: self._interrupted, results)
+        with self._changed:
+            if self._interrupted:
+                raise TakenOver("members were lost during an exchange")
+            for kept in waiting:
+                kept.pushed = True
+            if not settings.bsp:
+                # An acknowledged push is in every copy that could take over.
+                self._kept = [kept for kept in self._kept if not kept.pushed]
 
     def _keys_of(self, partition: int, keyset: bytes) -> np.ndarray:
-        assert self._active is not None and self._active.keysets[partition] == keyset
-        return self._active.keys_of(partition)
+        sets = [self._active, *(kept.active for kept in self._kept)]
+        return next(found for found in sets if found and found.keysets[partition] == keyset).keys_of(partition)
 
     def _finish(self, work: Work, results: tuple[m.SplitResult, ...]) -> None:
-        self._report(m.ClockReported(self.state.name, work.clock, results))
         with self._changed:
+            self._report(m.ClockReported(self.state.name, work.clock, results, self.state.epoch))
             self.state.computed(work.clock, work.splits)
             self.state.done(work.clock)
 
     def forget(self) -> None:
-        """Drop the arrays: nothing is computed any more."""
+        """Drop the arrays: nothing is computed any more, unless more members are lost."""
         self._ahead = self._active = None
+        self._kept.clear()
 
     def close(self) -> None:
         """Close the connections."""

@@ -24,7 +24,7 @@ from eps.rpc.security import Security
 from eps.rpc.session import MemberSession
 from eps.runtime import Runtime
 from eps.van.api import Message, ReplyTo
-from eps.van.memory import give_back, raise_descriptor_limit, tune_malloc
+from eps.van.memory import raise_descriptor_limit, tune_malloc
 from eps.van.negotiated import NegotiatedVan
 from eps.van.peers import Peers
 from eps.van.traffic import TRAFFIC
@@ -87,11 +87,7 @@ class Worker:
             if not self._ended.is_set():
                 logger.exception("W[%s] cannot go on", self.name)
                 session.report(m.MemberFailed(self.name, type(error).__name__, describe(error)))
-        # A large model is written now, by others: what this process held for computing is theirs.
-        self._loop.forget()
-        give_back()
-        # Drained or finished: splits can still be asked for until the master says that nobody needs this worker.
-        # Then nobody needs anything of it, so the end of the process is all the tidying there is.
+        # Nobody needs anything of this worker any more, so the end of the process is all the tidying there is.
         self._ended.wait()
         return self._exit_code
 
@@ -108,7 +104,7 @@ class Worker:
                 self._loop.on_grant(order)
             case m.UpdateMembership(plan_id, membership):
                 # The data must be there before the acknowledgement: the commit's clock may come at once.
-                if membership.version == 1:
+                if membership.version == 1 or membership.takes_over:
                     for split in membership.splits.active_on(self.name):
                         self._datasets.load_initial(split)
                 self._datasets.close_plan(plan_id, keep=True)
@@ -130,6 +126,8 @@ class Worker:
                     if (plan_id, split) not in self._under_way:
                         self._under_way.add((plan_id, split))
                         self._transfers.submit(self._load_split, plan_id, split)
+            case m.TakeInventory(recovery):
+                self._session.report(self._loop.inventory(recovery))
             case m.AbortPlan(plan_id):
                 self._datasets.close_plan(plan_id, keep=False)
             case m.ReleasePlan(plan_id, _):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from eps.core.changes import Roster, highest, parse_change, resolve
-from eps.core.reconfig import Change, Operation
+from eps.core.reconfig import OPERATIONS, Change, Operation
 from eps.core.settings import CoreSettings
 from eps.errors import PlanError, UnknownMemberError
 
@@ -93,7 +93,7 @@ def test_change_is_parsed(text: str, change: Change) -> None:
     assert parse_change(text) == change
 
 
-@pytest.mark.parametrize("operation", list(Operation))
+@pytest.mark.parametrize("operation", OPERATIONS)
 def test_change_is_written_as_it_is_parsed(operation: Operation) -> None:
     names = () if operation.adds else (f"{operation.role}-1", f"{operation.role}-12")
     change = Change(operation, 2, names)

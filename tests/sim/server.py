@@ -103,6 +103,8 @@ class SimServer(SimProcess):
                 self.step(s.PlanAborted(plan_id))
             case m.ReleasePlan(plan_id, removed):
                 self.step(s.PlanReleaseOrdered(plan_id, removed))
+            case m.TakeInventory(recovery):
+                self.report(self.state.inventory(recovery))
 
     def before_end(self, reason: str) -> None:
         if reason.startswith("removed"):
@@ -145,6 +147,7 @@ class SimServer(SimProcess):
     def _do(self, command: s.ServerCommand) -> None:
         match command:
             case s.CreatePartition(partition):
+                assert partition not in self.stores
                 ledger = [self.job.settings.first_clock] * self.job.settings.num_splits
                 self.stores[partition] = Store(initial_value(partition), ledger)
             case s.Accumulate(arrival, partition, clock, splits, first_of_clock):
@@ -235,6 +238,7 @@ class SimServer(SimProcess):
                 self._snapshots[key] = snapshot
 
                 def done() -> None:
+                    self.step(s.UpdateAcked(command.partition, command.to, command.sequence))
                     self._sent[key] = m.PartitionSent(self.name, *key, 8, str(snapshot.value))
                     self.report(self._sent[key])
 
@@ -245,14 +249,17 @@ class SimServer(SimProcess):
                     self.repeat_snapshot(self._snapshots[plan_id, partition], self._address_of(to))
             case s.SendUpdate(plan_id, partition, to, sequence, clock, splits):
                 total = self.stores[partition].last_total
-                self._stream(plan_id, to).send(Update(plan_id, partition, sequence, clock, splits, total))
+                acked = s.UpdateAcked(partition, to, sequence + 1)
+                update = Update(plan_id, partition, sequence, clock, splits, total)
+                self._stream(plan_id, to).send(update, lambda: self.step(acked))
             case s.SendPromote(plan_id, partition, to, sequence):
                 value = self.stores[partition].value
                 self._stream(plan_id, to).send(Promote(plan_id, partition, sequence, value))
             case s.StopSending(plan_id, _, to):
-                stream = self._streams.pop((plan_id, to), None)
-                if stream is not None:
-                    stream.stop()
+                if not self.state.sends(plan_id, to):
+                    stream = self._streams.pop((plan_id, to), None)
+                    if stream is not None:
+                        stream.stop()
             case s.InstallSnapshot(arrival, partition):
                 body = arrival.body
                 self.stores[partition] = Store(body.value, list(body.ledger))
