@@ -8,7 +8,7 @@ That image is cut into frames; every frame carries the request id, so frames of 
     flags        1: first frame of the message
     description  header bytes u32 | arrays u32 | payload bytes u64, then per array:
                  type u8 | dimensions u8 | place u16 | reserved u32 | 4 lengths u64 (unused ones are 0)
-    place        0: the array's bytes are in the payload; 1: in the sender's shared memory (``eps/van/stream.py``)
+    place        0: the array's bytes are in the payload; 1: in the sender's shared memory (``eps/van/lending.py``)
 
 All of it is little-endian.  Description and header lie in the first frame as a whole, so that everything is checked
 before memory is reserved for the payload.
@@ -45,6 +45,8 @@ _ARRAY = struct.Struct("<BBHI4Q")
 assert _ARRAY.size == ARRAY_DESCRIPTION_BYTES
 #: Frame header and the fixed part of a description.
 HEAD_START = FRAME_HEADER.size + _DESCRIPTION.size
+#: Magic, version, kind and flags; then the request id, and then the length of the body.
+BEGINNING_BYTES, LENGTH_START = 8, 16
 #: In the place of an array that lies in the sender's shared memory: segment, offset in it, number of the lease.
 LENT = struct.Struct("<QQQ")
 _MAX_BODY_BYTES = MAX_FRAME_BYTES - FRAME_HEADER.size
@@ -53,6 +55,8 @@ _DTYPE_NUMBERS: dict[np.dtype[Any], int] = {dtype: number for number, dtype in e
 _PADDING = bytes(ALIGNMENT_BYTES)
 # Up to here a copy is cheaper than a list of pieces.
 _JOIN_BYTES = 4 * 1024
+#: Layouts of small messages that a connection remembers.
+_MOST_LAYOUTS = 256
 # Above it a copy is worth letting other threads run meanwhile, which NumPy does and a memoryview does not.
 _COPY_UNLOCKED_BYTES = 16 * 1024
 
@@ -169,9 +173,78 @@ def whole(message: Message, request_id: int, kind: Kind, lend: Lend | None = Non
     return [prefix + head, *payload]
 
 
+class _SmallLayout(NamedTuple):
+    """What small messages with the same length of header, types and shapes have in common."""
+
+    description: bytes
+    body_bytes: int
+    #: Before each array, so that it starts on a 64-byte boundary of the payload.
+    paddings: tuple[bytes, ...]
+
+
+class SmallFrames:
+    """Makes the frames of small messages, each in one piece.  Thread-safe: every change of it is a single step.
+
+    The descriptions of a connection's messages are the same again and again: they are checked and laid out once.
+    """
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._layouts: dict[tuple[object, ...], _SmallLayout] = {}
+
+    def frame(self, message: Message, request_id: int, kind: Kind) -> bytes | None:
+        """Return a message's frame, as :func:`whole` does; None where it is not small.
+
+        Raises
+        ------
+        ProtocolError
+            The message is not one that a van carries; one that is not small is not checked.
+        """
+        header, arrays = message.header, message.arrays
+        key: tuple[object, ...] = (len(header),)
+        for array in arrays:
+            if not array.flags.c_contiguous:
+                return None
+            key += (array.dtype, array.shape)
+        layout = self._layouts.get(key)
+        if layout is None:
+            layout = self._learn(message, key)
+            if layout is None:
+                return None
+        description, body_bytes, paddings = layout
+        prefix = FRAME_HEADER.pack(MAGIC, VERSION, kind, _FIRST, request_id, body_bytes, 0)
+        if len(arrays) == 1:
+            return b"".join((prefix, description, header, arrays[0].tobytes()))
+        pieces = [prefix, description, header]
+        for padding, array in zip(paddings, arrays, strict=True):
+            pieces += (padding, array.tobytes())
+        return b"".join(pieces)
+
+    def _learn(self, message: Message, key: tuple[object, ...]) -> _SmallLayout | None:
+        body_bytes = check_message(message, self._limits)
+        if body_bytes > _JOIN_BYTES:
+            return None
+        described, _, _ = layout(message)
+        description = described[: len(described) - len(message.header)]
+        paddings, end = [], 0
+        for array in message.arrays:
+            paddings.append(_PADDING[: -end % ALIGNMENT_BYTES])
+            end += len(paddings[-1]) + array.nbytes
+        learned = _SmallLayout(description, body_bytes, tuple(paddings))
+        if len(self._layouts) >= _MOST_LAYOUTS:
+            self._layouts.clear()
+        self._layouts[key] = learned
+        return learned
+
+
 def control(kind: Kind, body: bytes) -> bytes:
     """Return a frame of the socket transports' own, without a message in it."""
     return FRAME_HEADER.pack(MAGIC, VERSION, kind, _FIRST, 0, len(body), 0) + body
+
+
+def beginning_of(kind: Kind) -> bytes:
+    """Return the first :data:`BEGINNING_BYTES` of each message of a kind that is one frame."""
+    return FRAME_HEADER.pack(MAGIC, VERSION, kind, _FIRST, 0, 0, 0)[:BEGINNING_BYTES]
 
 
 def parse_frame_header(
@@ -252,8 +325,17 @@ def described_lengths(frame: bytes | bytearray, limits: Limits, start: int = 0) 
     return header_bytes, num_arrays * ARRAY_DESCRIPTION_BYTES
 
 
-def parse_description(description: bytes, lending: bool) -> tuple[list[Described], int]:
-    """Return the arrays that a description (without the frame's header) announces, and the bytes of the payload.
+class Description(NamedTuple):
+    """The arrays of a message, as they are announced."""
+
+    arrays: list[Described]
+    payload_bytes: int
+    #: True where some lie in the sender's shared memory.
+    lends: bool
+
+
+def parse_description(description: bytes, lending: bool) -> Description:
+    """Return what a description (without the frame's header) announces.
 
     Parameters
     ----------
@@ -284,7 +366,7 @@ def parse_description(description: bytes, lending: bool) -> tuple[list[Described
         at += ARRAY_DESCRIPTION_BYTES
     if payload_bytes != end:
         raise FrameError(f"a payload of {payload_bytes} bytes, but its arrays need {end}")
-    return arrays, payload_bytes
+    return Description(arrays, payload_bytes, any(place for *_, place in arrays))
 
 
 def parse_head(frame: bytes, limits: Limits) -> Head:
@@ -302,7 +384,7 @@ def parse_head(frame: bytes, limits: Limits) -> Head:
     stop = header_start + header_bytes
     if stop > len(frame):
         raise FrameError(f"description and header need {stop} bytes, but the frame has {len(frame)}")
-    arrays, payload_bytes = parse_description(frame[FRAME_HEADER.size : header_start], lending=False)
+    arrays, payload_bytes, _ = parse_description(frame[FRAME_HEADER.size : header_start], lending=False)
     return Head(frame[header_start:stop], arrays, payload_bytes, stop)
 
 

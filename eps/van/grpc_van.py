@@ -10,7 +10,6 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from functools import partial
 from typing import Any
 
 import grpc
@@ -321,7 +320,7 @@ class _ServedStream:
             for frame in self._frames:
                 received = decoder.feed(frame)
                 if received is not None:
-                    reply = Reply(partial(self._answer, received.request_id))
+                    reply = Reply(self._answer, received.request_id)
                     handle(self._handler, received.message, reply)
         except FrameError as error:
             logger.warning("a connection is ended, its peer sent what is not a frame: %s", error)

@@ -9,7 +9,6 @@ import itertools
 import logging
 import threading
 from concurrent.futures import Future
-from functools import partial
 from queue import SimpleQueue
 
 import numpy as np
@@ -154,7 +153,7 @@ class InProcessConnection:
             request_id, message = entry
             if self.closed:
                 return
-            handle(self._listener.handler, message, Reply(partial(self._deliver, request_id)))
+            handle(self._listener.handler, message, Reply(self._deliver, request_id))
 
     def _deliver(self, request_id: int, outcome: Message | EpsError) -> None:
         if isinstance(outcome, Message):

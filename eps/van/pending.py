@@ -6,6 +6,7 @@ import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from itertools import count
 
 from eps.errors import DeadlineError, EpsError, PeerUnavailableError, ProtocolError, RpcError
 from eps.van.api import Handler, Message, ReplyTo
@@ -15,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 
 class Waiting:
-    """A reply that one thread waits for; a third of the cost of a future.
+    """A reply that one thread waits for; a tenth of the cost of a future.
 
     Attributes
     ----------
@@ -23,54 +24,48 @@ class Waiting:
         None until it is there.
     """
 
-    __slots__ = ("_arrived", "_lock", "outcome")
-
-    def __init__(self, lock: threading.Lock) -> None:
-        self._lock = lock
-        self._arrived: threading.Event | None = None
-        self.outcome: Message | EpsError | None = None
+    outcome: Message | EpsError | None = None
+    _arrived: threading.Event | None = None
 
     def done(self) -> bool:
         """Return True once there is an outcome."""
         return self.outcome is not None
 
-    def set_result(self, message: Message) -> None:
+    def set_result(self, outcome: Message | EpsError) -> None:
         """Give it its outcome."""
-        self._set(message)
-
-    def set_exception(self, error: EpsError) -> None:
-        """Give it its outcome."""
-        self._set(error)
-
-    def _set(self, outcome: Message | EpsError) -> None:
+        # No lock: this sets the outcome and then looks for an event, :meth:`wait` sets the event and then looks for
+        # an outcome; one of the two finds what the other has set.
         self.outcome = outcome
-        with self._lock:
-            arrived = self._arrived
-        if arrived is not None:
-            arrived.set()
+        if self._arrived is not None:
+            self._arrived.set()
+
+    set_exception = set_result
 
     def wait(self, timeout_s: float) -> None:
         """Wait until another thread has set the outcome, or the time is over."""
-        with self._lock:
-            if self.outcome is not None:
-                return
-            self._arrived = self._arrived or threading.Event()
-        self._arrived.wait(timeout_s)
+        if self._arrived is None:
+            self._arrived = threading.Event()
+        if self.outcome is None:
+            self._arrived.wait(timeout_s)
 
 
 class PendingRequests:
-    """The requests of one connection that wait for their replies.  Thread-safe."""
+    """The requests of one connection that wait for their replies.  Thread-safe.
+
+    Attributes
+    ----------
+    closed : bool
+        True once :meth:`fail_all` was called.
+    """
+
+    # Without a lock: each step on the dictionary is one to CPython.  ``_add`` adds and then looks whether it is closed,
+    # ``fail_all`` closes and then takes what is there, so that no request is missed by both.
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
         self._futures: dict[int, Future[Message] | Waiting] = {}
-        self._next_id = 1
-        self._error: PeerUnavailableError | None = None
-
-    @property
-    def closed(self) -> bool:
-        """True once :meth:`fail_all` was called."""
-        return self._error is not None
+        self._ids = count(1)
+        self._reason = ""
+        self.closed = False
 
     def add(self) -> tuple[int, Future[Message]]:
         """Return a new request id and its future.
@@ -87,44 +82,41 @@ class PendingRequests:
 
     def add_waiting(self) -> tuple[int, Waiting]:
         """Return a new request id and where its one waiting thread finds the outcome; raises as :meth:`add`."""
-        waiting = Waiting(self._lock)
+        waiting = Waiting()
         return self._add(waiting), waiting
 
     def _add(self, future: Future[Message] | Waiting) -> int:
-        with self._lock:
-            if self._error is not None:
-                raise PeerUnavailableError(str(self._error))
-            request_id = self._next_id
-            self._next_id += 1
-            self._futures[request_id] = future
+        request_id = next(self._ids)
+        self._futures[request_id] = future
+        if self.closed:
+            self._futures.pop(request_id, None)
+            raise PeerUnavailableError(self._reason)
         return request_id
 
     def withdraw(self, request_id: int) -> None:
         """Forget a request that could not be sent."""
-        with self._lock:
-            self._futures.pop(request_id, None)
+        self._futures.pop(request_id, None)
 
     def resolve(self, request_id: int, outcome: Message | EpsError) -> bool:
         """Complete a request; return False where no such request waits."""
-        with self._lock:
-            future = self._futures.pop(request_id, None)
-            known = future is not None or self._error is not None
-        if future is not None:
-            if isinstance(outcome, Message):
-                TRAFFIC.received(outcome)
-                future.set_result(outcome)
-            else:
-                future.set_exception(outcome)
-        return known
+        future = self._futures.pop(request_id, None)
+        if future is None:
+            return self.closed
+        if isinstance(outcome, Message):
+            TRAFFIC.received(outcome)
+            future.set_result(outcome)
+        else:
+            future.set_exception(outcome)
+        return True
 
     def fail_all(self, reason: str) -> None:
         """Refuse further requests and fail those that wait.  The first reason stays."""
-        with self._lock:
-            if self._error is None:
-                self._error = PeerUnavailableError(reason)
-            futures, self._futures = self._futures, {}
-        for future in futures.values():
-            future.set_exception(PeerUnavailableError(reason))
+        self._reason = self._reason or reason
+        self.closed = True
+        for request_id in list(self._futures):
+            future = self._futures.pop(request_id, None)
+            if future is not None:
+                future.set_exception(PeerUnavailableError(reason))
 
 
 def wait_for(future: Future[Message], peer: str, timeout_s: float) -> Message:
@@ -152,14 +144,17 @@ class Reply:
     Parameters
     ----------
     deliver : callable
-        Takes the message or the error to the requester; drops it where the requester has gone.
+        Takes the request's id and a message or an error to the requester; drops it where the requester has gone.
+    request_id : int
     """
 
-    __slots__ = ("_answered", "_deliver", "_lock")
+    __slots__ = ("_answered", "_deliver", "_request_id")
+    #: Of all replies: it is held for two steps, and a lock for each would cost more.
+    _lock = threading.Lock()
 
-    def __init__(self, deliver: Callable[[Message | EpsError], None]) -> None:
+    def __init__(self, deliver: Callable[[int, Message | EpsError], None], request_id: int) -> None:
         self._deliver = deliver
-        self._lock = threading.Lock()
+        self._request_id = request_id
         self._answered = False
 
     def send(self, message: Message) -> None:
@@ -178,7 +173,7 @@ class Reply:
         if isinstance(outcome, Message):
             TRAFFIC.sent(outcome)
         try:
-            self._deliver(outcome)
+            self._deliver(self._request_id, outcome)
         except (ProtocolError, MemoryError):
             # The message was refused, or could not be laid out, before anything left: the requester still waits.
             self._answered = False

@@ -19,15 +19,19 @@ from eps.errors import DeadlineError, EpsError, FrameError
 from eps.rpc.error_codec import decode_error
 from eps.van.api import Limits, Message
 from eps.van.arena import Arena
-from eps.van.frames import Kind, Received, check_message, whole
+from eps.van.frames import Kind
+from eps.van.lending import Lender
 from eps.van.pending import PendingRequests, Waiting
-from eps.van.stream import Lender, LendingWriter, Part, StreamReader, StreamWriter
+from eps.van.sending import MessageWriter
+from eps.van.stream import StreamReader, StreamWriter
 from eps.van.traffic import TRAFFIC
 from eps.van.wires import STALL_S, Wire
 
 logger = logging.getLogger(__name__)
 
 _JOIN_S = 5.0
+# Looking a member of an enumeration up takes ten times as long.
+_REQUEST, _REPLY = Kind.REQUEST, Kind.REPLY
 
 
 class SocketConnection:
@@ -48,7 +52,6 @@ class SocketConnection:
         self.transport = transport
         self._wire = wire
         self._peer = peer
-        self._limits = limits
         self._pending = PendingRequests()
         self._lender = None if arena is None else Lender(arena, limits)
         #: Leases of replies whose arrays are gone.
@@ -61,7 +64,7 @@ class SocketConnection:
             returned=self._returned,
         )
         self._writer = StreamWriter(wire, limits, f"eps-van-write-{peer}", self._fail)
-        self._lending = None if self._lender is None else LendingWriter(self._writer, self._lender, self._returned)
+        self._requests = MessageWriter(self._writer, limits, self._lender, self._returned)
         #: Request -> leases of its arrays; its reply gives them back.
         self._lent: dict[int, list[int]] = {}
         #: Held by the one thread that reads.
@@ -80,22 +83,20 @@ class SocketConnection:
 
     def request(self, message: Message) -> Future[Message]:
         """Send a request; the reader thread takes its reply."""
-        size_bytes = check_message(message, self._limits)
         request_id, future = self._pending.add()
-        self._post(message, size_bytes, request_id)
+        self._post(message, request_id)
         self._arm(request_id, future)
         return future
 
     def call(self, message: Message, timeout_s: float) -> Message:
         """Send a request and return its reply, which this thread reads."""
-        size_bytes = check_message(message, self._limits)
         request_id, waiting = self._pending.add_waiting()
-        self._post(message, size_bytes, request_id)
+        self._post(message, request_id)
         deadline_s = time.monotonic() + timeout_s
         # With a long deadline the socket's own is exact enough: one call of the system less.
         exact = timeout_s < 2 * STALL_S
         while waiting.outcome is None:
-            if self._reading.acquire(blocking=False):
+            if self._reading.acquire(False):
                 try:
                     self._read_until(waiting, deadline_s, exact)
                 finally:
@@ -112,9 +113,8 @@ class SocketConnection:
 
     def post(self, message: Message) -> Future[Message]:
         """Send a request whose reply :meth:`read_available` is to take."""
-        size_bytes = check_message(message, self._limits)
         request_id, future = self._pending.add()
-        self._post(message, size_bytes, request_id)
+        self._post(message, request_id)
         return future
 
     def fileno(self) -> int:
@@ -136,7 +136,7 @@ class SocketConnection:
         """
         if self._pending.closed:
             return True
-        if not self._reading.acquire(blocking=False):
+        if not self._reading.acquire(False):
             return False
         try:
             self._read_one()
@@ -160,14 +160,10 @@ class SocketConnection:
         """True once the connection is closed or known to be broken."""
         return self._pending.closed or self._wire.hung_up()
 
-    def _post(self, message: Message, size_bytes: int, request_id: int) -> None:
-        TRAFFIC.sent(message)
+    def _post(self, message: Message, request_id: int) -> None:
         # Where it is closed in the meantime, the request fails with the other outstanding ones.
         try:
-            if self._lending is None:
-                self._writer.send((Part(whole(message, request_id, Kind.REQUEST)),), size_bytes)
-            else:
-                self._lending.send(message, size_bytes, request_id, Kind.REQUEST, self._lent)
+            self._requests.send(message, request_id, _REQUEST, self._lent)
         except BaseException as error:
             # Whatever it was: nobody gets the request's future, so nobody will ever wait for its reply.
             self._pending.withdraw(request_id)
@@ -175,6 +171,7 @@ class SocketConnection:
                 self._give_back(request_id)
             # Else it was interrupted, and the peer may be reading what was lent: that stays until the connection ends.
             raise
+        TRAFFIC.sent(message)
 
     def _give_back(self, request_id: int) -> None:
         leases = self._lent.pop(request_id, None)
@@ -185,9 +182,11 @@ class SocketConnection:
 
     def _arm(self, request_id: int, future: Future[Message] | Waiting) -> None:
         with self._changed:
-            if future.done():
-                return
+            # In this order, as :meth:`_take` resolves a request before it looks at what is armed: one sees the other.
             self._armed.add(request_id)
+            if future.done():
+                self._armed.discard(request_id)
+                return
             if self._thread is None and not self._ended:
                 self._thread = threading.Thread(target=self._run, name=f"eps-van-read-{self._peer}", daemon=True)
                 self._thread.start()
@@ -212,7 +211,7 @@ class SocketConnection:
                 if left_s <= 0 or not self._poller.poll(left_s * 1000):
                     return
             self._read_one()
-            if not exact and time.monotonic() >= deadline_s:
+            if waiting.outcome is None and not exact and time.monotonic() >= deadline_s:
                 return
 
     def _stop_reading(self) -> None:
@@ -236,22 +235,22 @@ class SocketConnection:
             # Also where memory ran out: whoever waits for a reply must not wait for ever.
             self._fail(f"{type(error).__name__}: {error}")
 
-    def _take(self, received: Received) -> None:
+    def _take(self, received: tuple[Kind, int, Message]) -> None:
         kind, request_id, message = received
-        if kind is Kind.HELLO:
-            raise FrameError("a second hello")
         outcome: Message | EpsError = message
-        if kind is Kind.ERROR:
+        if kind is not _REPLY:
+            if kind is Kind.HELLO:
+                raise FrameError("a second hello")
             try:
                 outcome = decode_error(message.header)
             except ValueError as error:
                 raise FrameError(str(error)) from error
-        self._give_back(request_id)
+        if self._lent:
+            self._give_back(request_id)
         known = self._pending.resolve(request_id, outcome)
-        with self._changed:
-            # After it is resolved, under the lock: whoever arms it sees that it is done, or has armed it by now.
-            self._armed.discard(request_id)
-            if self._watching:
+        if self._armed or self._watching:
+            with self._changed:
+                self._armed.discard(request_id)
                 self._changed.notify_all()
         if not known:
             raise FrameError(f"a reply to request {request_id}, which does not wait for one")
@@ -264,10 +263,10 @@ class SocketConnection:
 
     def close(self) -> None:
         """Fail what is outstanding and give everything back."""
-        if self._lending is not None and self._returned and not self.closed:
+        if not self.closed:
             # What was lent on a connection that ends is lost for the peer; this is not any more.
             with suppress(EpsError):
-                self._lending.send_returned()
+                self._requests.send_returned()
         self._pending.fail_all(f"the connection to {self._peer} was closed")
         self._wire.shut_down()
         with self._changed:

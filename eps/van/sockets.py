@@ -15,7 +15,6 @@ import socket
 import struct
 import threading
 import time
-from functools import partial
 
 import numpy as np
 
@@ -33,7 +32,7 @@ from eps.rpc.error_codec import encode_error
 from eps.rpc.security import NO_SECURITY, TLS_NAME, Security
 from eps.van.api import Handler, Limits, Message
 from eps.van.arena import Arena
-from eps.van.frames import Kind, check_message, whole
+from eps.van.frames import Kind, whole
 from eps.van.handshake import (
     ANSWER_BYTES,
     CHALLENGE_BYTES,
@@ -42,9 +41,11 @@ from eps.van.handshake import (
     ConnectorHandshake,
     ListenerHandshake,
 )
+from eps.van.lending import LEND_BYTES, Lender
 from eps.van.pending import Reply, handle
 from eps.van.requester import SocketConnection
-from eps.van.stream import LEND_BYTES, Lender, LendingWriter, Part, StreamReader, StreamWriter
+from eps.van.sending import MessageWriter
+from eps.van.stream import StreamReader, StreamWriter
 from eps.van.wires import PlainWire, Wire, prepare, receive_exactly
 
 logger = logging.getLogger(__name__)
@@ -52,6 +53,8 @@ logger = logging.getLogger(__name__)
 TCP, UNIX, SHARED_MEMORY = "tcp", "unix", "shm"
 TRANSPORTS = (SHARED_MEMORY, UNIX, TCP)
 _JOIN_S = 5.0
+# Looking a member of an enumeration up takes ten times as long.
+_REPLY = Kind.REPLY
 _BACKLOG = 512
 #: Connections whose handshake is under way: strangers cannot take more threads than that.
 _MOST_STRANGERS = 64
@@ -350,7 +353,6 @@ class _Served:
     def __init__(self, wire: Wire, handler: Handler, limits: Limits, arena: Arena | None) -> None:
         self._wire = wire
         self._handler = handler
-        self._limits = limits
         self._lender = None if arena is None else Lender(arena, limits)
         self._reader = StreamReader(
             wire,
@@ -360,7 +362,7 @@ class _Served:
             on_release=None if self._lender is None else self._lender.give_back,
         )
         self._writer = StreamWriter(wire, limits, "eps-van-reply", self._broken)
-        self._lending = None if self._lender is None else LendingWriter(self._writer, self._lender)
+        self._replies = MessageWriter(self._writer, limits, self._lender)
 
     def run(self) -> None:
         """Serve until the peer or the listener has had enough."""
@@ -368,9 +370,11 @@ class _Served:
             while True:
                 received = self._reader.read()
                 if received is not None:
-                    handle(self._handler, received.message, Reply(partial(self._answer, received.request_id)))
-                # Not held until the next request comes.
-                del received
+                    _, request_id, message = received
+                    # Not held until the next request comes.
+                    received = None
+                    handle(self._handler, message, Reply(self._answer, request_id))
+                    del message
         except FrameError as error:
             logger.warning("a connection is ended, its peer sent what is not a message: %s", error)
         except EpsError as error:
@@ -394,15 +398,11 @@ class _Served:
         self._wire.shut_down()
 
     def _answer(self, request_id: int, outcome: Message | EpsError) -> None:
-        kind = Kind.REPLY
+        kind = _REPLY
         if not isinstance(outcome, Message):
             outcome, kind = Message(encode_error(outcome)), Kind.ERROR
-        size_bytes = check_message(outcome, self._limits)
         try:
-            if self._lending is None:
-                self._writer.send((Part(whole(outcome, request_id, kind)),), size_bytes)
-            else:
-                self._lending.send(outcome, size_bytes, request_id, kind)
+            self._replies.send(outcome, request_id, kind)
         except DeadlineError:
             # A peer that takes nothing for this long is lost; its requests would never be answered.
             self._wire.shut_down()

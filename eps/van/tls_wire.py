@@ -73,8 +73,17 @@ class TlsWire:
         raise FrameError("a segment came over TLS, which carries no descriptors")
 
     def send_now(self, pieces: Sequence[Buffer], descriptors: Sequence[int] = ()) -> int:
-        """Leave it to :meth:`send_some`: a record that was begun must be repeated with the very same bytes."""
-        return 0
+        """Send the first piece, or its beginning, without waiting.
+
+        Where it returns 0, a part of the record may have left: :meth:`send_some` must be next, with the same pieces.
+        """
+        try:
+            with self._lock:
+                return self._sock.send(memoryview(pieces[0])[:_PIECE_BYTES])
+        except (ssl.SSLWantWriteError, ssl.SSLWantReadError):
+            return 0
+        except ValueError as error:
+            raise OSError(f"the connection was closed: {error}") from error
 
     def send_some(self, pieces: Sequence[Buffer], descriptors: Sequence[int] = ()) -> int:
         """Send the first piece, or its beginning."""

@@ -13,8 +13,10 @@ import pytest
 from eps.rpc.certificates import make_certificates
 from eps.rpc.security import TLS_NAME, Security, TlsFiles
 from eps.van import tls_wire
+from eps.van.api import Limits
+from eps.van.stream import StreamWriter
 from eps.van.wires import advanced
-from tests.van.raw_peers import DEADLINE_S, TOKEN
+from tests.van.raw_peers import DEADLINE_S, TOKEN, receive
 
 STALL_S = 0.8
 
@@ -77,4 +79,21 @@ def test_a_peer_that_takes_nothing_is_lost(
     with peer, pytest.raises(TimeoutError):
         while True:
             wire.send_some([bytes(1 << 20)])
+    wire.close()
+
+
+def test_what_does_not_leave_at_once_leaves_later_and_in_order(ends: tuple[ssl.SSLSocket, ssl.SSLSocket]) -> None:
+    sock, peer = ends
+    wire = tls_wire.wire_of(sock)
+    writer = StreamWriter(wire, Limits(), "eps-van-test", lambda reason: None)
+    peer.settimeout(DEADLINE_S)
+    assert writer.send_frame(b"at once")
+    assert writer._thread is None and receive(peer, 7) == b"at once"
+    frames = [bytes([number % 256]) * 30_000 for number in range(200)]
+    for frame in frames:
+        assert writer.send_frame(frame)
+    with peer:
+        assert all(receive(peer, len(frame)) == frame for frame in frames)
+    wire.shut_down()
+    writer.close()
     wire.close()
