@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from eps.errors import TrainingError
 from eps.ml import kernels
-from eps.ml.arrays import Float32Array, Int64Array
+from eps.ml.arrays import Float32Array, Int16Array, Int64Array
+from eps.ml.scales import Scales
 
 #: Keys that are added at a time, so that temporaries stay in the cache.
 CHUNK_KEYS = 65536
@@ -18,7 +19,8 @@ CHUNK_KEYS = 65536
 class Blocks:
     """Where the blocks of a range lie in an array over the range, or over a sorted list of some of its keys.
 
-    A value that nobody changes; callers keep it where the same keys come clock after clock.
+    A value that nobody changes; callers keep it where the same keys come clock after clock.  It remembers what the
+    latest exponents mean at its keys, because they rarely change from one clock to the next.
     """
 
     def __init__(self, block_keys: int, start_key: int, length: int, keys: Int64Array | None) -> None:
@@ -37,6 +39,9 @@ class Blocks:
         #: Blocks that have keys.
         self.present = np.flatnonzero(self.counts)
         self.size = int(bounds[-1]) if bounds.size else 0
+        #: Every block has one key, as in models of few keys.
+        self._single = self.size == self.num_blocks == self.present.size
+        self._latest: tuple[bytes, int, Scales] | None = None
 
     def at(self, positions: Int64Array) -> Blocks:
         """Return the blocks of an array over some sorted positions of this one.
@@ -63,6 +68,27 @@ class Blocks:
             blocks = self.present[first : first + count]
             yield blocks, slice(int(self.bounds[blocks[0]]), int(self.bounds[blocks[-1] + 1]))
             first += count
+
+    def scales(self, exponents: Int16Array, shift: int) -> Scales:
+        """Return what exponents mean at each key; for arrays that fit into the cache."""
+        # Bytes, because exponents that are on their way are filled in later.
+        name, latest = exponents.tobytes(), self._latest
+        if latest is not None and latest[0] == name and latest[1] == shift:
+            return latest[2]
+        found = Scales(exponents, shift, None if self._single else self.counts)
+        self._latest = name, shift, found
+        return found
+
+    def reduced(self, magnitudes: Float32Array) -> Float32Array:
+        """Return the largest magnitude of each block, 0 for blocks without keys; ``magnitudes`` itself may be it."""
+        if self._single:
+            return magnitudes
+        found = np.zeros(self.num_blocks, dtype=np.float32)
+        if self.present.size == self.size:
+            found[self.present] = magnitudes
+        else:
+            found[self.present] = np.maximum.reduceat(magnitudes, self.bounds[self.present])
+        return found
 
     def maxima(self, grad: Float32Array) -> Float32Array:
         """Return max |grad| of each block, 0 for blocks without keys; NaN or infinity where a value is."""

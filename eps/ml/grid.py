@@ -6,8 +6,8 @@ are all below ``2^(X + 2)`` in a block is *on the grid* there: it is rounded to 
 and is added in split order in float64 when the clock is complete.  Whether a block is on the grid depends on the
 contribution and X alone, never on who computed it.
 
-A worker has a :class:`SplitSum` for each partition and clock, a server a :class:`ClockSum`.  Blocks are counted from
-the start of the range, which is a block boundary.
+A worker has a :class:`eps.ml.split_sum.SplitSum` for each clock, a server a :class:`ClockSum` for each partition and
+clock.  Blocks are counted from the start of the range, which is a block boundary.
 
 Source: design section 5.  Deviation: clock -1 measures the maxima (a clock without a past has no grid), so that the
 first clock that trains is on the grid as well.
@@ -15,7 +15,7 @@ first clock that trains is on the grid as well.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -25,23 +25,15 @@ from numpy.typing import NDArray
 from eps.errors import ConfigError, ProtocolError
 from eps.ml import kernels
 from eps.ml.arrays import Float32Array, Float64Array, Int16Array, Int64Array
-from eps.ml.blocks import Blocks, bits_of, check_finite
+from eps.ml.blocks import Blocks, check_finite
+from eps.ml.scales import EXPONENT_FLOOR, GROWTH_BITS, Scales, next_exponents
 from eps.ml.steps import CLOSE_KEYS, Quotient
-from eps.ml.sums import WrittenOnce
-
-#: Sums on the grid: int32, or int64 for many splits.
-IntegerArray = NDArray[Any]
+from eps.ml.sums import IntegerArray, WrittenOnce, memory_for
 
 #: Up to this many splits the sum of all of them fits into int32 with enough bits for a value.
 MAX_INT32_SPLITS = 256
 #: Bits of a value where sums are int64.
 INT64_VALUE_BITS = 40
-#: Smallest exponent of a block: with it and 40 bits, 2^-E is the largest power of two that float32 holds safely.
-EXPONENT_FLOOR = -88
-#: Powers of two by which a value may exceed the running maximum and be on the grid still.
-GROWTH_BITS = 2
-#: The running maximum loses a power of two every so many clocks.
-DECAY_CLOCKS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,187 +122,6 @@ def block_maxima(
     return maxima
 
 
-def exponents_of(maxima: Float32Array) -> Int16Array:
-    """Return the smallest e with ``maximum < 2^e`` for each block, and the floor for 0."""
-    exponents: Int16Array = np.frexp(maxima)[1].astype(np.int16)
-    exponents[maxima == 0] = EXPONENT_FLOOR
-    np.maximum(exponents, np.int16(EXPONENT_FLOOR), out=exponents)
-    return exponents
-
-
-def next_exponents(exponents: Int16Array, maxima: Float32Array, clock: int) -> Int16Array:
-    """Return the exponents of clock + 1: the running maximum of all splits, which decays slowly.
-
-    Parameters
-    ----------
-    exponents : ndarray, shape (num_blocks,), int16
-        Of ``clock``; ``grid.initial_exponents`` at clock -1.
-    maxima : ndarray, shape (num_blocks,), float32
-        Largest |contribution| over all splits at ``clock``.
-    """
-    decay = 1 if (clock + 1) % DECAY_CLOCKS == 0 else 0
-    compiled = kernels.active()
-    if compiled is not None:
-        following: Int16Array = np.empty_like(exponents)
-        compiled.following(bits_of(maxima), exponents, decay, following)
-        return following
-    decayed = np.maximum(exponents - np.int16(decay), np.int16(EXPONENT_FLOOR))
-    return np.asarray(np.maximum(exponents_of(maxima), decayed), dtype=np.int16)
-
-
-class SplitSum(WrittenOnce):
-    """Running sum of a worker over its splits, at one clock and over one range of keys.
-
-    Parameters
-    ----------
-    grid : Grid
-    exponents : ndarray, shape (num_blocks,), int16
-        Not copied: those of blocks without contributions may be filled in while splits are added.
-    start_key, length : int
-        The range.
-    keys : ndarray of int64, sorted, or None
-        Global keys of the sum; None is the range.
-    out : ndarray of the grid's type, optional
-        Memory of the sum, whatever it holds.
-    blocks : Blocks, optional
-        Of these keys, where the caller keeps them.
-
-    Attributes
-    ----------
-    maxima : ndarray, shape (num_blocks,), float32
-        Largest |contribution| of any split so far, on the grid or off it.
-    raw : list of RawBlock
-    splits : list of int
-        In the order in which they were added.
-    """
-
-    def __init__(
-        self,
-        grid: Grid,
-        exponents: Int16Array,
-        start_key: int,
-        length: int,
-        keys: Int64Array | None = None,
-        out: IntegerArray | None = None,
-        blocks: Blocks | None = None,
-    ) -> None:
-        self.grid = grid
-        self.start_key = start_key
-        self.keys = keys
-        self._blocks = Blocks(grid.block_keys, start_key, length, keys) if blocks is None else blocks
-        if exponents.size != self._blocks.num_blocks:
-            raise ValueError(f"{exponents.size} exponents given for {self._blocks.num_blocks} blocks")
-        super().__init__(_memory(out, self._blocks.size, grid.dtype))
-        self._exponents = exponents
-        self.maxima: Float32Array = np.zeros(exponents.size, dtype=np.float32)
-        self.raw: list[RawBlock] = []
-        self.splits: list[int] = []
-
-    def add(
-        self, split: int, grad: Float32Array, positions: Int64Array | None = None, blocks: Blocks | None = None
-    ) -> None:
-        """Add the contribution of a split.
-
-        Parameters
-        ----------
-        split : int
-        grad : ndarray, float32
-            Over the range or the keys of this sum, or over ``positions``.
-        positions : ndarray of int64, sorted, or None
-            Where ``grad`` lies within the keys of this sum; it is zero elsewhere.
-        blocks : Blocks, optional
-            Of ``positions``, where the caller keeps them.
-
-        Raises
-        ------
-        TrainingError
-            A value is NaN or infinite; nothing was added then.
-        """
-        if blocks is None:
-            blocks = self._blocks if positions is None else self._blocks.at(positions)
-        if grad.size != blocks.size:
-            raise ValueError(f"split {split}: {grad.size} values given for {blocks.size} keys")
-        compiled = kernels.active()
-        if compiled is not None:
-            maxima, off = self._round_compiled(compiled, split, grad, positions, blocks)
-        else:
-            maxima, off = self._round(split, grad, positions, blocks)
-        if off.size:
-            self._keep_raw(split, off, blocks, grad, positions)
-        np.maximum(self.maxima, maxima, out=self.maxima)
-        self.splits.append(split)
-
-    def _round(
-        self, split: int, grad: Float32Array, positions: Int64Array | None, blocks: Blocks
-    ) -> tuple[Float32Array, NDArray[np.intp]]:
-        """Add what is on the grid; return the maxima and the blocks off the grid."""
-        maxima = blocks.maxima(grad)
-        check_finite(maxima, self.start_key, self.grid.block_keys, split)
-        off = np.flatnonzero(exponents_of(maxima) > self._exponents + np.int16(GROWTH_BITS))
-        scale = np.ldexp(np.float32(1.0), -self.grid.unit_exponents(self._exponents))
-        scale[off] = 0.0
-        store = positions is None and not self._written
-        total = self._sum if store else self.sum
-        self._written = True
-        for present, part in blocks.chunks():
-            rounded = np.repeat(scale[present], blocks.counts[present])
-            rounded *= grad[part]
-            np.rint(rounded, out=rounded)
-            if store:
-                np.copyto(total[part], rounded, casting="unsafe")
-            elif positions is None:
-                total[part] += rounded.astype(self.grid.dtype)
-            else:
-                total[positions[part]] += rounded.astype(self.grid.dtype)
-        return maxima, off
-
-    def _round_compiled(
-        self,
-        compiled: kernels.Kernels,
-        split: int,
-        grad: Float32Array,
-        positions: Int64Array | None,
-        blocks: Blocks,
-    ) -> tuple[Float32Array, NDArray[np.intp]]:
-        """Do what :meth:`_round` does, to the bit, in one pass over memory."""
-        bits, maxima = bits_of(grad), np.zeros(blocks.num_blocks, dtype=np.float32)
-        off = np.zeros(blocks.num_blocks, dtype=np.bool_)
-        store = positions is None and not self._written
-        total = self._sum if store else self.sum
-        run, where = (
-            (compiled.round_dense, ()) if positions is None else (compiled.round_at, (kernels.unsigned(positions),))
-        )
-        given = (bits, bits.view(np.float32), *where, blocks.bounds)
-        mode = kernels.STORE if store else kernels.ADD
-        bad = run(*given, self._exponents, self.grid.shift, total, mode, maxima.view(np.uint32), off)
-        if bad < 0:
-            self._written = True
-            return maxima, np.flatnonzero(off)
-        if not store:
-            # Integers: what was added before the bad block can be taken off again exactly.
-            run(*given, self._exponents[:bad], self.grid.shift, total, kernels.SUBTRACT, maxima.view(np.uint32), off)
-        maxima[bad] = np.nan
-        check_finite(maxima, self.start_key, self.grid.block_keys, split)
-        raise AssertionError("a block that is not finite was not found")
-
-    def _keep_raw(
-        self,
-        split: int,
-        off: NDArray[np.intp],
-        blocks: Blocks,
-        grad: Float32Array,
-        positions: Int64Array | None,
-    ) -> None:
-        for block in off.tolist():
-            values = grad[blocks.bounds[block] : blocks.bounds[block + 1]].astype(np.float32)
-            if positions is not None:
-                first = self._blocks.bounds[block]
-                spread = np.zeros(self._blocks.counts[block], dtype=np.float32)
-                spread[positions[blocks.bounds[block] : blocks.bounds[block + 1]] - first] = values
-                values = spread
-            self.raw.append(RawBlock(split, block, values))
-
-
 class ClockSum(WrittenOnce):
     """Sum of a server over everything that was pushed to one partition at one clock.
 
@@ -329,7 +140,6 @@ class ClockSum(WrittenOnce):
 
     Attributes
     ----------
-    maxima : ndarray, shape (num_blocks,), float32
     raw : list of RawBlock
         Values are over the whole block.
     """
@@ -350,19 +160,27 @@ class ClockSum(WrittenOnce):
         self.length = length
         self.keys = keys
         self._blocks = Blocks(grid.block_keys, start_key, length, keys) if blocks is None else blocks
-        super().__init__(_memory(out, self._blocks.size, grid.dtype))
-        self.maxima: Float32Array = np.zeros(exponents.size, dtype=np.float32)
+        super().__init__(memory_for(out, self._blocks.size, grid.dtype))
+        self._maxima: Float32Array | None = None
+        self._known_scales: Scales | None = None
         self.raw: list[RawBlock] = []
+
+    @property
+    def maxima(self) -> Float32Array:
+        """Largest |contribution| in each block, shape (num_blocks,), float32."""
+        if self._maxima is None:
+            self._maxima = np.zeros(self.exponents.size, dtype=np.float32)
+        return self._maxima
 
     def add(
         self,
         part: IntegerArray,
         maxima: Float32Array,
-        raw: Iterable[tuple[int, int, Float32Array]] = (),
+        raw: Sequence[tuple[int, int, Float32Array]] = (),
         keys: Int64Array | None = None,
         positions: kernels.Positions | None = None,
     ) -> None:
-        """Add a pushed :class:`SplitSum`; the caller sees to it that each split is added once.
+        """Add a pushed :class:`eps.ml.split_sum.SplitSum`; the caller sees to it that each split is added once.
 
         Nothing is kept of what is given.
 
@@ -371,11 +189,11 @@ class ClockSum(WrittenOnce):
         part : ndarray of the grid's type
             Over the partition, or over ``keys``.
         maxima : ndarray, shape (num_blocks,), float32
-        raw : iterable of (split, block, values)
+        raw : sequence of (split, block, values)
         keys : ndarray of int64, sorted, or None
             Global keys of ``part``; None is the partition.
         positions : ndarray of int64 or uint32, sorted, or None
-            Where ``keys`` lie in a sum that has keys of its own.
+            Where ``keys`` lie in a sum that has keys of its own; the caller has seen that they are its.
 
         Raises
         ------
@@ -383,25 +201,32 @@ class ClockSum(WrittenOnce):
             Sizes or types do not fit; nothing was added then.
         """
         expected = self.length if keys is None else keys.size
-        if part.size != expected or part.dtype != self.grid.dtype or maxima.size != self.maxima.size:
+        if part.size != expected or part.dtype != self.grid.dtype or maxima.size != self.exponents.size:
             raise ProtocolError(
                 f"a sum of {part.size} {part.dtype} and {maxima.size} maxima was pushed, "
-                f"but {expected} {self.grid.dtype} and {self.maxima.size} were expected"
+                f"but {expected} {self.grid.dtype} and {self.exponents.size} were expected"
             )
-        if keys is not None and keys.size and not self.start_key <= keys[0] <= keys[-1] < self.start_key + self.length:
-            raise ProtocolError(
-                f"keys {keys[0]} .. {keys[-1]} were pushed to [{self.start_key}, {self.start_key + self.length})"
-            )
+        # Who knows the positions has looked at the keys.
+        if keys is not None and positions is None and keys.size:
+            first, last = keys.item(0), keys.item(-1)
+            if not self.start_key <= first <= last < self.start_key + self.length:
+                raise ProtocolError(
+                    f"keys {first} .. {last} were pushed to [{self.start_key}, {self.start_key + self.length})"
+                )
         if self.keys is not None and (positions is None or positions.size != part.size):
             raise ValueError(f"a sum over {self.keys.size} keys needs to know where the {part.size} added ones are")
-        self.raw.extend([self._over_block(RawBlock(*block), keys) for block in raw])
+        if raw:
+            self.raw.extend([self._over_block(RawBlock(*block), keys) for block in raw])
         self._add_part(part, keys, self.start_key, positions)
-        np.maximum(self.maxima, maxima, out=self.maxima)
+        if self._maxima is None:
+            self._maxima = maxima.copy()
+        else:
+            np.maximum(self._maxima, maxima, out=self._maxima)
 
     def over(self, keys: Int64Array | None, out: IntegerArray | None = None, blocks: Blocks | None = None) -> ClockSum:
         """Return the same sum over other keys; it is zero at those that this one does not have."""
         found = ClockSum(self.grid, self.exponents, self.start_key, self.length, keys, out, blocks)
-        found.maxima, found.raw = self.maxima, self.raw
+        found._maxima, found.raw = self._maxima, self.raw
         if self.keys is None and keys is not None:
             np.take(self.sum, keys - self.start_key, out=found._sum, mode="clip")
             found._written = True
@@ -440,6 +265,10 @@ class ClockSum(WrittenOnce):
             yield from self.over(keys).means(samples)
             return
         blocks, sums, compiled = self._blocks, self.sum, kernels.active()
+        if compiled is None and not self.raw and 0 < sums.size <= CLOSE_KEYS:
+            exact = sums / self._scales().divisors(samples)
+            yield slice(0, sums.size), exact.astype(np.float32)
+            return
         units = np.ldexp(1.0, self.grid.unit_exponents(self.exponents))
         raw = {} if not self.raw else _by_block(self.raw if self.keys is None else self._raw_at(self.keys))
         memory = np.empty(max(CLOSE_KEYS, int(blocks.counts.max(initial=0))), dtype=np.float32)
@@ -473,14 +302,20 @@ class ClockSum(WrittenOnce):
 
     def next_exponents(self, clock: int) -> Int16Array:
         """Return the exponents of the clock after ``clock``, once everything was added."""
-        return next_exponents(self.exponents, self.maxima, clock)
+        is_small = kernels.active() is None and self._sum.size <= CLOSE_KEYS
+        return next_exponents(self.exponents, self.maxima, clock, self._scales() if is_small else None)
+
+    def _scales(self) -> Scales:
+        if self._known_scales is None:
+            self._known_scales = self._blocks.scales(self.exponents, self.grid.shift)
+        return self._known_scales
 
     def _range_of(self, block: int) -> tuple[int, int]:
         return block * self.grid.block_keys, min((block + 1) * self.grid.block_keys, self.length)
 
     def _over_block(self, raw: RawBlock, keys: Int64Array | None) -> RawBlock:
-        if not 0 <= raw.block < self.maxima.size:
-            raise ProtocolError(f"split {raw.split} pushed block {raw.block} of {self.maxima.size}")
+        if not 0 <= raw.block < self.exponents.size:
+            raise ProtocolError(f"split {raw.split} pushed block {raw.block} of {self.exponents.size}")
         first, stop = self._range_of(raw.block)
         if keys is None:
             positions: slice | Int64Array = slice(0, stop - first)
@@ -555,11 +390,3 @@ def _by_block(raw: Iterable[RawBlock]) -> dict[int, list[RawBlock]]:
     for one in sorted(raw, key=lambda item: item.split):
         found.setdefault(one.block, []).append(one)
     return found
-
-
-def _memory(out: IntegerArray | None, size: int, dtype: np.dtype[Any]) -> IntegerArray:
-    if out is None:
-        return np.empty(size, dtype=dtype)
-    if out.shape != (size,) or out.dtype != dtype:
-        raise ValueError(f"memory {out.dtype}{out.shape} was given for a sum {dtype}({size},)")
-    return out

@@ -55,7 +55,7 @@ _INFINITY = np.uint32(0x7F800000)
 _MANTISSA_BITS = np.uint32(23)
 #: The exponent field of 2^-1, whose frexp exponent is 0.
 _HALF = 126
-#: ``grid.EXPONENT_FLOOR``.
+#: ``scales.EXPONENT_FLOOR``.
 _FLOOR = -88
 
 

@@ -104,7 +104,7 @@ class PlainClockSum(WrittenOnce):
 
     def means(self, samples: int) -> Iterator[tuple[slice, Float32Array]]:
         """Yield ``sum / samples`` part by part; see :meth:`eps.ml.grid.ClockSum.means`."""
-        sums, memory = self.sum, np.empty(CLOSE_KEYS, dtype=np.float32)
+        sums, memory = self.sum, np.empty(min(CLOSE_KEYS, self.sum.size), dtype=np.float32)
         for start in range(0, sums.size, CLOSE_KEYS):
             part = slice(start, min(start + CLOSE_KEYS, sums.size))
             mean = memory[: part.stop - start]

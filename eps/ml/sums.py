@@ -10,6 +10,9 @@ from numpy.typing import NDArray
 from eps.ml import kernels
 from eps.ml.arrays import Int64Array
 
+#: Sums on the grid: int32, or int64 for many splits.
+IntegerArray = NDArray[Any]
+
 
 class WrittenOnce:
     """A running sum; a first part that has every key is stored, not added to zeros.
@@ -46,3 +49,18 @@ class WrittenOnce:
             kernels.add_at(self.sum, positions, 0, part)
         else:
             kernels.add_at(self.sum, keys, start_key, part)
+
+
+def memory_for(out: IntegerArray | None, size: int, dtype: np.dtype[Any]) -> IntegerArray:
+    """Return the memory of a sum: what was given, or new.
+
+    Raises
+    ------
+    ValueError
+        What was given has another size or type.
+    """
+    if out is None:
+        return np.empty(size, dtype=dtype)
+    if out.shape != (size,) or out.dtype != dtype:
+        raise ValueError(f"memory {out.dtype}{out.shape} was given for a sum {dtype}({size},)")
+    return out

@@ -23,8 +23,9 @@ import xxhash
 from eps.errors import ProtocolError, TransferError
 from eps.ml import kernels, lazy
 from eps.ml.blocks import Blocks
-from eps.ml.grid import ClockSum, next_exponents
+from eps.ml.grid import ClockSum
 from eps.ml.plain import PlainClockSum
+from eps.ml.scales import next_exponents
 from eps.ml.steps import Formed, Summed, prepare, step_out_of_place
 from eps.rpc.exchange import PullPart, PushPart
 from eps.runtime import Runtime

@@ -18,9 +18,9 @@ from eps.data.splitfile import SplitData
 from eps.ml import kernels
 from eps.ml.batches import draw
 from eps.ml.blocks import Blocks, check_finite
-from eps.ml.grid import SplitSum
 from eps.ml.metrics import EvalSums
 from eps.ml.plain import PlainSplitSum
+from eps.ml.split_sum import SplitSum
 from eps.rpc.exchange import PullPart, PushPart, keyset_digest
 from eps.runtime import Runtime
 
@@ -190,6 +190,8 @@ class Computation:
         self._maxima = np.zeros(runtime.key_space.num_blocks if runtime.settings.reproducible else 0, np.float32)
         self._sums: SplitSum | PlainSplitSum | None = None
         self._measures_only = runtime.settings.reproducible and clock < 0
+        #: Gradients of a small model, which are added together.
+        self._waiting: dict[int, np.ndarray] = {}
 
     def ready(self, arrived: Set[int]) -> list[int]:
         """Return the splits that can be computed with the parameters of these partitions."""
@@ -201,12 +203,16 @@ class Computation:
         Raises
         ------
         TrainingError
-            A gradient is not finite and the job stops on divergence; the model raised.
+            A gradient is not finite and the job stops on divergence (of small models :meth:`finish` says so); the model
+            raised.
         """
         result, gradient = _split_gradient(self._runtime, self.active, self._parameters, self.clock, split)
         where, blocks = self.active.positions[split], self.active.split_blocks[split]
         sums = self._sum()
-        if isinstance(sums, SplitSum):
+        if isinstance(sums, SplitSum) and sums.takes_many():
+            # A gradient of one tensor is the model's memory, which it may use for the next split.
+            self._waiting[split] = gradient.copy()
+        elif isinstance(sums, SplitSum):
             sums.add(split, gradient, where, blocks)
         elif sums is not None:
             sums.add(split, gradient, where)
@@ -237,6 +243,10 @@ class Computation:
         splits = tuple(sorted(self._results))
         results = tuple(self._results[split] for split in splits)
         sums = self._sum()
+        if isinstance(sums, SplitSum) and self._waiting:
+            where = [self.active.positions[split] for split in self._waiting]
+            sums.add_all([*self._waiting], [*self._waiting.values()], where)
+            self._waiting.clear()
         raw = tuple(sums.raw) if isinstance(sums, SplitSum) else ()
         maxima = sums.maxima if isinstance(sums, SplitSum) else self._maxima
         total = np.empty(0, self._runtime.grid.dtype) if sums is None else sums.sum

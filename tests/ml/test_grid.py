@@ -4,16 +4,10 @@ import numpy as np
 import pytest
 
 from eps.errors import ConfigError, ProtocolError, TrainingError
-from eps.ml.grid import (
-    EXPONENT_FLOOR,
-    ClockSum,
-    Grid,
-    SplitSum,
-    block_maxima,
-    exponents_of,
-    next_exponents,
-    total,
-)
+from eps.ml.blocks import CHUNK_KEYS
+from eps.ml.grid import ClockSum, Grid, block_maxima, total
+from eps.ml.scales import EXPONENT_CEILING, EXPONENT_FLOOR, Scales, exponents_of, next_exponents
+from eps.ml.split_sum import SplitSum
 
 LENGTH, START = 1000, 64 * 3
 
@@ -214,3 +208,106 @@ def test_a_push_that_does_not_fit_the_partition_is_refused_and_adds_nothing() ->
 def test_senseless_grids_are_refused(num_splits: int, block_keys: int) -> None:
     with pytest.raises(ConfigError):
         Grid(num_splits, block_keys)
+
+
+def test_sum_over_many_keys_has_the_bits_of_sums_over_few() -> None:
+    rng = np.random.default_rng(3)
+    length, half = 2 * CHUNK_KEYS, CHUNK_KEYS
+    grid = Grid(4, 64)
+    exponents = rng.integers(-20, 20, size=grid.num_blocks(length)).astype(np.int16)
+    scale = np.repeat(np.ldexp(np.float32(1), exponents), 64)
+    whole, few = (
+        SplitSum(grid, exponents, 0, length),
+        [SplitSum(grid, exponents[first // 64 : (first + half) // 64], first, half) for first in (0, half)],
+    )
+    for split in range(4):
+        grad = (rng.uniform(-3, 3, size=length).astype(np.float32) * scale).astype(np.float32)
+        positions = None if split % 2 else np.flatnonzero(rng.random(length) < 0.8)
+        whole.add(split, grad if positions is None else grad[positions], positions)
+        for first, part in zip((0, half), few, strict=True):
+            mine = None if positions is None else positions[(positions >= first) & (positions < first + half)] - first
+            part.add(split, grad[first : first + half] if mine is None else grad[first + mine], mine)
+    assert not whole.raw
+    for name in ("sum", "maxima"):
+        assert getattr(whole, name).tobytes() == np.concatenate([getattr(part, name) for part in few]).tobytes()
+
+
+@pytest.mark.parametrize("num_splits", [6, 300])
+@pytest.mark.parametrize("keys", [None, np.arange(START, START + 300, 3)], ids=["range", "keys"])
+@pytest.mark.parametrize("jump", [1.0, 2.0**12], ids=["on the grid", "off it"])
+def test_splits_that_are_added_together_have_the_bits_of_one_after_the_other(
+    num_splits: int, keys: np.ndarray | None, jump: float
+) -> None:
+    rng = np.random.default_rng(4)
+    grid, length, size = Grid(num_splits, 1 if keys is None else 8), 300 - 300 % 8, 296 if keys is None else 99
+    keys = None if keys is None else keys[:size]
+    exponents = rng.integers(-30, 30, size=grid.num_blocks(length)).astype(np.int16)
+    one_by_one = SplitSum(grid, exponents, START, length, keys)
+    together = SplitSum(grid, exponents, START, length, keys)
+    of_key = exponents[(np.arange(length) if keys is None else keys - START) // grid.block_keys]
+    grads, where = [], []
+    for split in range(6):
+        grad = (rng.uniform(-2, 2, size=size) * np.ldexp(1.0, of_key)).astype(np.float32)
+        grad[7] *= jump if split == 4 else 1.0
+        positions = None if split < 3 else np.sort(rng.choice(size, size=50, replace=False))
+        grads.append(grad if positions is None else grad[positions])
+        where.append(positions)
+        one_by_one.add(split, grads[-1], positions)
+    together.add_all(range(3), grads[:3], where[:3])
+    together.add_all([3, 4], grads[3:5], where[3:5])
+    together.add_all([5], grads[5:], where[5:])
+    assert together.splits == one_by_one.splits == [0, 1, 2, 3, 4, 5]
+    assert together.sum.tobytes() == one_by_one.sum.tobytes() and together.sum.any()
+    assert together.maxima.tobytes() == one_by_one.maxima.tobytes()
+    assert [(r.split, r.block, r.values.tobytes()) for r in together.raw] == [
+        (r.split, r.block, r.values.tobytes()) for r in one_by_one.raw
+    ]
+
+
+def test_bad_split_among_others_is_named_and_wrong_sizes_are_refused() -> None:
+    grid = Grid(3, 1)
+    part = SplitSum(grid, np.full(4, 3, np.int16), 0, 4)
+    good, bad = np.ones(4, np.float32), np.array([1, np.nan, 1, 1], np.float32)
+    with pytest.raises(TrainingError, match="split 8"):
+        part.add_all([7, 8], [good, bad], [None, None])
+    with pytest.raises(ValueError, match="split 9: 1 values given for 4 keys"):
+        part.add_all([9], [good[:1]], [None])
+
+
+def test_exponents_that_arrive_after_the_first_split_count_for_the_next() -> None:
+    grid = Grid(2, 1)
+    exponents = np.array([3, 0], np.int16)
+    part = SplitSum(grid, exponents, 0, 2)
+    part.add(0, np.array([2], np.float32), np.array([0]))
+    exponents[1] = 9
+    part.add(1, np.array([1000], np.float32), np.array([1]))
+    assert not part.raw
+    assert total(grid, exponents, part.sum, part.raw).tolist() == [2, 1000]
+
+
+@pytest.mark.parametrize("num_splits", [1, 12, 256, 300])
+def test_scales_are_powers_of_two_at_every_exponent(num_splits: int) -> None:
+    grid = Grid(num_splits, 1)
+    exponents = np.arange(EXPONENT_FLOOR, EXPONENT_CEILING + 1, dtype=np.int16)
+    scales = Scales(exponents, grid.shift, None)
+    limits, factors = scales.rounding()
+    for i, exponent in enumerate(exponents.tolist()):
+        unit = 2.0 ** (exponent + grid.shift)
+        assert factors[i] == 1 / unit and scales.divisors(1000)[i] == 1000 / unit
+        assert limits[i] == (2.0 ** (exponent + 2) if exponent < 126 else np.inf)
+        assert scales.powers()[i] == (2.0**exponent if exponent < 128 else np.inf)
+    counts = np.arange(exponents.size) % 3
+    by_key = Scales(exponents, grid.shift, counts).rounding()
+    assert by_key.tobytes() == np.repeat(scales.rounding(), counts, axis=1).tobytes()
+
+
+def test_exponents_of_the_next_clock_are_the_same_with_kept_scales() -> None:
+    rng = np.random.default_rng(5)
+    for clock in range(40):
+        exponents = rng.integers(EXPONENT_FLOOR, 40, size=9).astype(np.int16)
+        maxima = np.ldexp(rng.uniform(0.1, 1 + clock % 2, size=9), exponents.astype(np.int32)).astype(np.float32)
+        scales = Scales(exponents, -20, None)
+        expected = next_exponents(exponents, maxima, clock)
+        assert next_exponents(exponents, maxima, clock, scales).tobytes() == expected.tobytes()
+        slow = np.maximum(np.frexp(maxima)[1], np.maximum(exponents - ((clock + 1) % 8 == 0), EXPONENT_FLOOR))
+        assert expected.tolist() == slow.tolist()

@@ -10,8 +10,10 @@ import pytest
 
 from eps.errors import ConfigError, TrainingError
 from eps.ml import kernels
-from eps.ml.grid import ClockSum, Grid, SplitSum, block_maxima, next_exponents
+from eps.ml.grid import ClockSum, Grid, block_maxima
 from eps.ml.plain import PlainClockSum, PlainSplitSum
+from eps.ml.scales import next_exponents
+from eps.ml.split_sum import SplitSum
 
 LENGTH = 1000
 

@@ -11,7 +11,9 @@ import pytest
 from eps.config import JobSpec
 from eps.errors import ProtocolError, TransferError
 from eps.ml import kernels
-from eps.ml.grid import RawBlock, SplitSum, exponents_of, next_exponents
+from eps.ml.grid import RawBlock
+from eps.ml.scales import exponents_of, next_exponents
+from eps.ml.split_sum import SplitSum
 from eps.rpc.exchange import PullPart, PushPart, keyset_digest
 from eps.runtime import DataShape, Runtime
 from eps.server.checks import check_push

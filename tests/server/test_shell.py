@@ -16,7 +16,7 @@ from eps.core.tables import PartitionTable, SplitTable
 from eps.core.types import Address
 from eps.errors import EpsError, ProtocolError
 from eps.master_link import wait_for
-from eps.ml.grid import GROWTH_BITS
+from eps.ml.scales import GROWTH_BITS
 from eps.rpc.exchange import (
     PullAnswer,
     PullPart,

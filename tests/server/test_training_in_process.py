@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from eps.config import JobSpec
 from eps.data.splitfile import SplitData
 from eps.errors import ConfigError, TrainingError
 from eps.ml import kernels
+from eps.ml.models.linear import Logistic
 from eps.rpc.exchange import PullPart
 from eps.runtime import DataShape, Runtime
 from eps.server.checks import check_part, check_push
@@ -148,3 +150,18 @@ def test_small_models_need_no_compiled_kernels(monkeypatch: pytest.MonkeyPatch) 
     assert kernels.use_for(kernels.MANY_KEYS) is None
     monkeypatch.setenv(kernels.VARIABLE, "numpy")
     assert kernels.use_for(10**9) is None and kernels.compiled() is None
+
+
+def test_model_may_return_its_gradients_in_the_same_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    groups = [[0, 1], [2, 3]]
+    expected, _ = train(make_runtime(False, intercept=False), groups)
+    memory = np.empty(FEATURES, np.float32)
+    original = Logistic.loss_and_gradient
+
+    def reusing(self: Logistic, *args: Any) -> tuple[float, dict[str, np.ndarray]]:
+        loss, gradient = original(self, *args)
+        memory[:] = gradient["weights"]
+        return loss, {"weights": memory}
+
+    monkeypatch.setattr(Logistic, "loss_and_gradient", reusing)
+    assert train(make_runtime(False, intercept=False), groups)[0].tobytes() == expected.tobytes()
