@@ -25,7 +25,10 @@ class MembershipArrived:
     membership: Membership
 
 
-@dataclass(frozen=True, slots=True)
+# What is made for every partition at every clock is not frozen, which would take four times as long; nobody changes it.
+
+
+@dataclass(slots=True, unsafe_hash=True)
 class PushArrived:
     """Contributions of ``splits`` to ``clock`` of a partition, summed by the sender."""
 
@@ -35,13 +38,20 @@ class PushArrived:
     splits: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class PullArrived:
     """A read of a partition that has completed ``min_clock`` clocks (BSP: exactly that version)."""
 
     request: Request
     partition: int
     min_clock: int
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangeArrived:
+    """The pushes and pulls of one message; the same as each of them alone, one after the other."""
+
+    parts: tuple[PushArrived | PullArrived, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +123,7 @@ ServerEvent = (
     MembershipArrived
     | PushArrived
     | PullArrived
+    | ExchangeArrived
     | ForwardAnswered
     | SendOrdered
     | SnapshotArrived
@@ -132,7 +143,7 @@ class CreatePartition:
     partition: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Accumulate:
     """Add a push to the clock's sum; with the first of a clock the version before is no longer needed."""
 
@@ -143,7 +154,7 @@ class Accumulate:
     first_of_clock: bool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class StepPartition:
     """The clock is complete: one optimizer step."""
 
@@ -161,7 +172,7 @@ class ApplyPush:
     splits: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class AckPush:
     """Answer a push.  ``have`` were applied before; ``accepted`` is False where the sum mixes old and new splits."""
 
@@ -171,7 +182,7 @@ class AckPush:
     accepted: bool = True
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class AnswerPull:
     """Answer a pull with the parameters of ``clock``."""
 

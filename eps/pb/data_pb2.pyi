@@ -58,16 +58,26 @@ class PartitionPull(_message.Message):
     def __init__(self, partition: _Optional[int] = ..., min_clock: _Optional[int] = ..., keyset: _Optional[bytes] = ..., has_keys: _Optional[bool] = ..., have_version: _Optional[int] = ...) -> None: ...
 
 class Exchange(_message.Message):
-    __slots__ = ("pushes", "pulls", "packed_sums", "packed_maxima")
+    __slots__ = ("pushes", "pulls", "packed_sums", "packed_maxima", "push_partitions", "push_keysets", "pull_partitions", "pull_keysets", "pull_have_versions")
     PUSHES_FIELD_NUMBER: _ClassVar[int]
     PULLS_FIELD_NUMBER: _ClassVar[int]
     PACKED_SUMS_FIELD_NUMBER: _ClassVar[int]
     PACKED_MAXIMA_FIELD_NUMBER: _ClassVar[int]
+    PUSH_PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    PUSH_KEYSETS_FIELD_NUMBER: _ClassVar[int]
+    PULL_PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    PULL_KEYSETS_FIELD_NUMBER: _ClassVar[int]
+    PULL_HAVE_VERSIONS_FIELD_NUMBER: _ClassVar[int]
     pushes: _containers.RepeatedCompositeFieldContainer[PartitionPush]
     pulls: _containers.RepeatedCompositeFieldContainer[PartitionPull]
     packed_sums: _containers.RepeatedScalarFieldContainer[int]
     packed_maxima: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, pushes: _Optional[_Iterable[_Union[PartitionPush, _Mapping]]] = ..., pulls: _Optional[_Iterable[_Union[PartitionPull, _Mapping]]] = ..., packed_sums: _Optional[_Iterable[int]] = ..., packed_maxima: _Optional[_Iterable[int]] = ...) -> None: ...
+    push_partitions: _containers.RepeatedScalarFieldContainer[int]
+    push_keysets: _containers.RepeatedScalarFieldContainer[bytes]
+    pull_partitions: _containers.RepeatedScalarFieldContainer[int]
+    pull_keysets: _containers.RepeatedScalarFieldContainer[bytes]
+    pull_have_versions: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, pushes: _Optional[_Iterable[_Union[PartitionPush, _Mapping]]] = ..., pulls: _Optional[_Iterable[_Union[PartitionPull, _Mapping]]] = ..., packed_sums: _Optional[_Iterable[int]] = ..., packed_maxima: _Optional[_Iterable[int]] = ..., push_partitions: _Optional[_Iterable[int]] = ..., push_keysets: _Optional[_Iterable[bytes]] = ..., pull_partitions: _Optional[_Iterable[int]] = ..., pull_keysets: _Optional[_Iterable[bytes]] = ..., pull_have_versions: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class PushResult(_message.Message):
     __slots__ = ("partition", "have", "accepted", "refusal")
@@ -110,14 +120,24 @@ class Refusal(_message.Message):
     def __init__(self, retry: _Optional[bool] = ..., membership: _Optional[_Union[_control_pb2.Membership, _Mapping]] = ..., unknown_keyset: _Optional[bool] = ..., error: _Optional[str] = ...) -> None: ...
 
 class ExchangeReply(_message.Message):
-    __slots__ = ("pushes", "pulls", "packed_exponents")
+    __slots__ = ("pushes", "pulls", "packed_exponents", "accepted", "served", "served_clocks", "served_versions", "packed_values")
     PUSHES_FIELD_NUMBER: _ClassVar[int]
     PULLS_FIELD_NUMBER: _ClassVar[int]
     PACKED_EXPONENTS_FIELD_NUMBER: _ClassVar[int]
+    ACCEPTED_FIELD_NUMBER: _ClassVar[int]
+    SERVED_FIELD_NUMBER: _ClassVar[int]
+    SERVED_CLOCKS_FIELD_NUMBER: _ClassVar[int]
+    SERVED_VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    PACKED_VALUES_FIELD_NUMBER: _ClassVar[int]
     pushes: _containers.RepeatedCompositeFieldContainer[PushResult]
     pulls: _containers.RepeatedCompositeFieldContainer[PullResult]
     packed_exponents: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, pushes: _Optional[_Iterable[_Union[PushResult, _Mapping]]] = ..., pulls: _Optional[_Iterable[_Union[PullResult, _Mapping]]] = ..., packed_exponents: _Optional[_Iterable[int]] = ...) -> None: ...
+    accepted: _containers.RepeatedScalarFieldContainer[int]
+    served: _containers.RepeatedScalarFieldContainer[int]
+    served_clocks: _containers.RepeatedScalarFieldContainer[int]
+    served_versions: _containers.RepeatedScalarFieldContainer[int]
+    packed_values: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, pushes: _Optional[_Iterable[_Union[PushResult, _Mapping]]] = ..., pulls: _Optional[_Iterable[_Union[PullResult, _Mapping]]] = ..., packed_exponents: _Optional[_Iterable[int]] = ..., accepted: _Optional[_Iterable[int]] = ..., served: _Optional[_Iterable[int]] = ..., served_clocks: _Optional[_Iterable[int]] = ..., served_versions: _Optional[_Iterable[int]] = ..., packed_values: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class PartitionSnapshot(_message.Message):
     __slots__ = ("plan_id", "partition", "sequence", "completed", "next_clock", "applied", "duplicates_refused", "checksum", "keysets")

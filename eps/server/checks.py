@@ -5,7 +5,7 @@ A peer that sends nonsense gets an error; the partition, and everybody else, is 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -17,13 +17,19 @@ _FLOAT32 = np.dtype(np.float32)
 _LARGEST_BITS = np.finfo(np.float32).max.view(np.uint32)
 
 
+def check_parts(runtime: Runtime, parts: Iterable[PushPart | PullPart]) -> None:
+    """Raise ProtocolError unless the job has the partitions, and the keys, where attached, are theirs."""
+    ranges = runtime.ranges
+    for part in parts:
+        if part.partition >= len(ranges):
+            raise ProtocolError(f"a part for partition {part.partition}; the job has {len(ranges)}")
+        if part.keys is not None:
+            _check_keys(part.partition, ranges[part.partition], part.keyset, part.keys)
+
+
 def check_part(runtime: Runtime, part: PushPart | PullPart) -> None:
-    """Raise ProtocolError unless the job has the partition, and the keys, where attached, are its."""
-    if part.partition >= len(runtime.ranges):
-        raise ProtocolError(f"a part for partition {part.partition}; the job has {len(runtime.ranges)}")
-    keys, (start, stop) = part.keys, runtime.ranges[part.partition]
-    if keys is not None:
-        _check_keys(part.partition, (start, stop), part.keyset, keys)
+    """Do what :func:`check_parts` does, for one."""
+    check_parts(runtime, (part,))
 
 
 def _check_keys(partition: int, bounds: tuple[int, int], digest: bytes, keys: np.ndarray) -> None:
@@ -80,23 +86,43 @@ def check_keysets(runtime: Runtime, partition: int, digests: Sequence[bytes], ke
         _check_keys(partition, runtime.ranges[partition], digest, keys)
 
 
-def check_push(runtime: Runtime, push: PushPart) -> None:
-    """Raise ProtocolError unless the arrays of a push have the types and sizes that its partition needs.
+def check_pushes(runtime: Runtime, pushes: Sequence[PushPart]) -> None:
+    """Raise ProtocolError unless the arrays of pushes have the types and sizes that their partitions need.
 
-    Its keys must be filled in by then.
+    Their keys must be filled in by then.
     """
-    settings = runtime.settings
-    start, stop = runtime.ranges[push.partition]
-    size = stop - start if push.keys is None else len(push.keys)
-    if settings.reproducible and push.clock < 0:
-        size = 0
-    dtype = runtime.grid.dtype if settings.reproducible else _FLOAT32
-    _check_array(push, "sum", push.total, dtype, size)
-    blocks = runtime.grid.num_blocks(stop - start) if settings.reproducible else 0
-    _check_array(push, "maxima", push.maxima, _FLOAT32, blocks)
+    ranges, reproducible, block_keys = runtime.ranges, runtime.settings.reproducible, runtime.grid.block_keys
+    dtype = runtime.grid.dtype if reproducible else _FLOAT32
+    for push in pushes:
+        start, stop = ranges[push.partition]
+        size = stop - start if push.keys is None else len(push.keys)
+        if reproducible and push.clock < 0:
+            size = 0
+        total, maxima = push.total, push.maxima
+        if total.dtype != dtype or total.shape != (size,):
+            raise _misfit(push, "sum", total, dtype, size)
+        blocks = -(-(stop - start) // block_keys) if reproducible else 0
+        if maxima.dtype != _FLOAT32 or maxima.shape != (blocks,):
+            raise _misfit(push, "maxima", maxima, _FLOAT32, blocks)
+        if push.raw:
+            _check_raw(runtime, push, blocks)
+    # All at once: one by one, this would be what takes longest here.
+    if pushes and not _are_magnitudes(np.concatenate([push.maxima for push in pushes])):
+        bad = next(push.partition for push in pushes if not _are_magnitudes(push.maxima))
+        raise ProtocolError(f"a push to partition {bad} has maxima that are no magnitudes")
+
+
+def check_push(runtime: Runtime, push: PushPart) -> None:
+    """Do what :func:`check_pushes` does, for one."""
+    check_pushes(runtime, (push,))
+
+
+def _are_magnitudes(maxima: np.ndarray) -> bool:
     # Magnitudes are ordered as their bits are, and what is negative, infinite or NaN has greater ones.
-    if np.maximum.reduce(push.maxima.view(np.uint32), initial=0) > _LARGEST_BITS:
-        raise ProtocolError(f"a push to partition {push.partition} has maxima that are no magnitudes")
+    return bool(np.maximum.reduce(maxima.view(np.uint32), initial=0) <= _LARGEST_BITS)
+
+
+def _check_raw(runtime: Runtime, push: PushPart, blocks: int) -> None:
     for split, block, values in push.raw:
         if split not in push.splits or not 0 <= block < blocks:
             raise ProtocolError(f"a push to partition {push.partition} has block {block} of split {split} off the grid")
@@ -116,8 +142,7 @@ def _keys_in_block(runtime: Runtime, push: PushPart, block: int) -> int:
     return int(b - a)
 
 
-def _check_array(push: PushPart, name: str, array: np.ndarray, dtype: np.dtype, size: int) -> None:
-    if array.dtype != dtype or array.shape != (size,):
-        raise ProtocolError(
-            f"a push to partition {push.partition} has {name} {array.dtype}{array.shape}; expected {dtype}({size},)"
-        )
+def _misfit(push: PushPart, name: str, array: np.ndarray, dtype: np.dtype, size: int) -> ProtocolError:
+    return ProtocolError(
+        f"a push to partition {push.partition} has {name} {array.dtype}{array.shape}; expected {dtype}({size},)"
+    )

@@ -65,10 +65,17 @@ class PartitionStore:
         The start of the parameters.
     empty : callable
         Returns memory for so many float32; what is read, and under dense BSP the parameters, lie in it.
+    empty_after : callable, optional
+        Returns memory for the parameters after a clock, where that is to be another.
     """
 
     def __init__(
-        self, runtime: Runtime, partition: int, values: np.ndarray | None, empty: Callable[[int], np.ndarray] = _empty
+        self,
+        runtime: Runtime,
+        partition: int,
+        values: np.ndarray | None,
+        empty: Callable[[int], np.ndarray] = _empty,
+        empty_after: Callable[[int], np.ndarray] | None = None,
     ) -> None:
         self.start, self.stop = runtime.ranges[partition]
         settings = runtime.settings
@@ -84,7 +91,11 @@ class PartitionStore:
         self.partition = partition
         self._runtime = runtime
         self._settings = settings
+        #: Asked for with every request.
+        self._bsp, self._reproducible = settings.bsp, settings.reproducible
+        self._idle_changes_nothing = runtime.optimizer.idle_step_changes_nothing()
         self._empty = empty
+        self._empty_after = empty_after
         self._optimizer = runtime.optimizer
         self._penalised = runtime.key_space.penalised_mask(self.start, self.stop)
         self.values = self._own(values)
@@ -172,9 +183,9 @@ class PartitionStore:
         keys, memory, blocks = None, self._sum_memory, self._blocks
         if hot is not None and not self._unknown:
             keys, memory, blocks = hot.keys, hot.sum_memory, hot.blocks
-        elif blocks is None and self._settings.reproducible:
+        elif blocks is None and self._reproducible:
             blocks = self._blocks = Blocks(self._runtime.grid.block_keys, self.start, length, None)
-        if self._settings.reproducible:
+        if self._reproducible:
             return ClockSum(self._runtime.grid, self.exponents, self.start, length, keys, memory, blocks)
         return PlainClockSum(self.start, length, keys, memory)
 
@@ -224,13 +235,14 @@ class PartitionStore:
             self._sum_memory = closed.sum
         self._count(self._contributed)
         self._sum, self._samples, self._contributed = None, 0, []
-        self._known, self._unknown = set(), {}
+        if self._hot is not None:
+            self._known, self._unknown = set(), {}
         self._measure(exponents, clock)
         return None if gradient is None else UpdateData(gradient, places, exponents, 1.0)
 
     def _changes_nothing(self, closed: ClockSum | PlainClockSum) -> bool:
         """Return whether the step of a clock leaves every value as it is."""
-        if not self._optimizer.idle_step_changes_nothing() or (isinstance(closed, ClockSum) and closed.raw):
+        if not self._idle_changes_nothing or (isinstance(closed, ClockSum) and closed.raw):
             return False
         # Either way all of an array is read, so it is asked for little first.
         sums, start, size = closed.sum, 0, _FIRST_LOOK
@@ -265,7 +277,7 @@ class PartitionStore:
 
     def _step_dense(self, closed: Summed, samples: int, clock: int, keep_gradient: bool) -> np.ndarray | None:
         # Readers may still send the old array, so it is replaced, never changed.
-        values = self._empty(len(self.values))
+        values = self._empty(len(self.values)) if self._empty_after is None else self._empty_after(clock)
         gradient = step_out_of_place(
             self._optimizer, closed, samples, self.values, values, self.slots, clock, self._penalised, keep_gradient
         )
@@ -286,7 +298,7 @@ class PartitionStore:
         """Apply a push as it arrives, scaled by its share of the clock's samples."""
         share = push.samples / max(1, self._runtime.samples_per_clock)
         gradient, keys = push.total, None if push.keys is None else push.keys - self.start
-        if keys is not None and not self._optimizer.idle_step_changes_nothing():
+        if keys is not None and not self._idle_changes_nothing:
             dense = np.zeros(len(self.values), np.float32)
             dense[keys] = gradient
             gradient, keys = dense, None
@@ -317,7 +329,7 @@ class PartitionStore:
         """Apply what the owner applied; the bits are the owner's."""
         self._previous_version = self.version
         self.version += 1
-        if not self._settings.bsp:
+        if not self._bsp:
             self._apply_now(update, clock)
         else:
             if clock >= 0 and self._hot is not None:
@@ -403,7 +415,7 @@ class PartitionStore:
         return self._read(clock, part.keys, part.keyset)
 
     def _read(self, clock: int, keys: np.ndarray | None, keyset: bytes) -> tuple[np.ndarray, np.ndarray]:
-        previous = self._settings.bsp and clock != self.clock
+        previous = self._bsp and clock != self.clock
         exponents = self._previous_exponents if previous else self.exponents
         # Clock -1 changes no parameter: its version is that of clock 0.
         unchanged = clock == -1 and self.clock == 0
@@ -416,7 +428,7 @@ class PartitionStore:
             return out, exponents
         source = self._previous if previous else self.values
         assert source is not None
-        if keys is None and self._settings.bsp:
+        if keys is None and self._bsp:
             return source, exponents
         if keys is None:
             return self._own(source), exponents
@@ -426,11 +438,11 @@ class PartitionStore:
 
     def version_at(self, clock: int) -> int:
         """Return the version of the values that :meth:`pull` returns for ``clock``."""
-        return self._previous_version if self._settings.bsp and clock != self.clock else self.version
+        return self._previous_version if self._bsp and clock != self.clock else self.version
 
     def exponents_at(self, clock: int) -> np.ndarray:
         """Return the exponents that :meth:`pull` returns for ``clock``."""
-        return self._previous_exponents if self._settings.bsp and clock != self.clock else self.exponents
+        return self._previous_exponents if self._bsp and clock != self.clock else self.exponents
 
     def _has_previous(self) -> bool:
         return self._previous is not None if self._hot is None else self._hot.has_previous

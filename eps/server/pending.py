@@ -57,13 +57,23 @@ class PendingExchange:
     def settle(self, answer: PushAnswer | PullAnswer) -> None:
         """Take the answer to one part; one that comes after the reply was sent is too late to matter."""
         if isinstance(answer, PushAnswer):
-            self._hurried |= not answer.accepted
+            if not answer.accepted:
+                self._hurried = True
             self._pushes[answer.partition] = answer
         else:
-            self._hurried |= answer.refusal is not None
+            if answer.refusal is not None:
+                self._hurried = True
             self._pulls[answer.partition] = answer
         self._missing -= 1
-        self._maybe_answer()
+        if self._taken_in:
+            self._maybe_answer()
+
+    def refuse_others(self, pushes: Sequence[PushPart], pulls: Sequence[PullPart], refusal: pb.Refusal) -> None:
+        """Answer that all parts but these are not served."""
+        for partition in self._pushes.keys() - {part.partition for part in pushes}:
+            self.settle(PushAnswer(partition, accepted=False, refusal=refusal))
+        for partition in self._pulls.keys() - {part.partition for part in pulls}:
+            self.settle(PullAnswer(partition, refusal=refusal))
 
     def taken_in(self) -> None:
         """Every part has been looked at once."""
@@ -71,10 +81,10 @@ class PendingExchange:
         self._maybe_answer()
 
     def _maybe_answer(self) -> None:
-        if self._answered or not self._taken_in or (self._missing and not self._hurried):
+        if self._answered or (self._missing and not self._hurried):
             return
         self._answered = True
-        for request in self._requests:
+        for request in self._requests if self._missing else ():
             if self._pushes[request.part.partition] is None:
                 # Its memory is the worker's again as soon as the answer has left.
                 request.part = request.part.copied()
@@ -103,7 +113,7 @@ class PendingExchange:
             logger.warning("an answer was not taken: %s", error)
 
 
-@dataclass(eq=False)
+@dataclass(slots=True, eq=False)
 class PushRequest:
     """A push part, waiting; the key under which the pure state knows it."""
 
@@ -118,7 +128,7 @@ class PushRequest:
         self.exchange.settle(PushAnswer(self.part.partition, accepted=False, refusal=refusal))
 
 
-@dataclass(eq=False)
+@dataclass(slots=True, eq=False)
 class PullRequest:
     """A pull part, waiting."""
 

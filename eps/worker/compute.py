@@ -53,6 +53,11 @@ class ActiveSet:
         #: Partition p's keys are at [bounds[p], bounds[p + 1]).
         self.bounds = edges if self.keys is None else np.searchsorted(self.keys, edges)
         self.block_bounds = -(-edges // space.block_keys)
+        starts, first_blocks = self.bounds.tolist(), self.block_bounds.tolist()
+        #: Of each partition, where its keys start and end, and its blocks.  Slices are faster with Python's own ints.
+        self.spans: tuple[tuple[int, int, int, int], ...] = tuple(
+            zip(starts[:-1], starts[1:], first_blocks[:-1], first_blocks[1:], strict=True)
+        )
         kernels.use_for(space.num_keys)
 
     @cached_property
@@ -136,11 +141,10 @@ class ClockWork:
 
     def push(self, partition: int) -> PushPart:
         """Return the push to one partition."""
-        a, b = self._active.bounds[partition], self._active.bounds[partition + 1]
-        first, stop = self._active.block_bounds[partition], self._active.block_bounds[partition + 1]
+        a, b, first, stop = self._active.spans[partition]
         total = self._total[:0] if self._measures_only else self._total[a:b]
         maxima = self._maxima[first:stop] if len(self._maxima) else self._maxima
-        raw = tuple((split, block - int(first), v) for split, block, v in self._raw if first <= block < stop)
+        raw = self._raw and tuple((split, block - first, v) for split, block, v in self._raw if first <= block < stop)
         return PushPart(
             partition, self.clock, self.splits, self.samples, total, maxima, self._active.keysets[partition], None, raw
         )
@@ -148,8 +152,8 @@ class ClockWork:
 
 def pull_part(active: ActiveSet, partition: int, min_clock: int, have_version: int = 0) -> PullPart:
     """Return the pull of an active set's keys in one partition."""
-    size = int(active.bounds[partition + 1] - active.bounds[partition])
-    return PullPart(partition, min_clock, active.keysets[partition], None, have_version, size)
+    a, b, _, _ = active.spans[partition]
+    return PullPart(partition, min_clock, active.keysets[partition], None, have_version, b - a)
 
 
 class Computation:

@@ -11,8 +11,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TypeVar
@@ -113,9 +113,9 @@ class Exchanges:
         self,
         pushes: list[PushPart],
         pulls: list[PullPart],
-        route: Callable[[PushPart | PullPart], Membership],
-        on_push: Callable[[PushAnswer], list[PushPart]],
-        on_pull: Callable[[PullAnswer], None],
+        route: Callable[[], tuple[Membership, Membership]],
+        on_not_used: Callable[[PushAnswer], list[PushPart]],
+        on_pulls: Callable[[Sequence[PullAnswer]], None],
         on_sent: Callable[[], None] = lambda: None,
     ) -> None:
         """Send all parts to their owners and return when each is answered.
@@ -123,11 +123,11 @@ class Exchanges:
         Parameters
         ----------
         route : callable
-            Returns the membership that says who owns the partition of a part.
-        on_push : callable
-            Takes the answer to a push; returns the pushes to send in its place.
-        on_pull : callable
-            Takes the parameters of a partition.
+            Returns the memberships that say who owns a partition: for pushes, and for pulls.
+        on_not_used : callable
+            Takes the answer to a push whose sum was not used; returns the pushes to send in its place.
+        on_pulls : callable
+            Takes the parameters of some partitions, which came together.
         on_sent : callable
             Called once, when everything has been sent for the first time: what can be done while servers work.
 
@@ -158,7 +158,7 @@ class Exchanges:
             if answered is None:
                 continue
             sent, future = answered
-            refused, at_once = self._take(sent, future, on_push, on_pull)
+            refused, at_once = self._take(sent, future, on_not_used, on_pulls)
             again += refused + at_once
             if refused:
                 # The membership that places them is on its way.
@@ -187,17 +187,20 @@ class Exchanges:
     def _send(
         self,
         parts: list[PushPart | PullPart],
-        route: Callable[[PushPart | PullPart], Membership],
+        route: Callable[[], tuple[Membership, Membership]],
         under_way: Replies[_Sent],
     ) -> list[PushPart | PullPart]:
         """Group parts by owner and send them; return those whose owner cannot be reached now."""
+        for_pushes, for_pulls = route()
         addresses: dict[MemberId, Address] = {}
         by_owner: dict[MemberId, list[PushPart | PullPart]] = {}
         for part in parts:
-            membership = route(part)
+            membership = for_pushes if isinstance(part, PushPart) else for_pulls
             owner = membership.partitions.owners[part.partition]
+            if owner not in by_owner:
+                by_owner[owner] = []
             addresses[owner] = membership.addresses[owner]
-            by_owner.setdefault(owner, []).append(part)
+            by_owner[owner].append(part)
         failed: list[PushPart | PullPart] = []
         waiting = [(server, deque(messages_of(group))) for server, group in by_owner.items()]
         while waiting:
@@ -229,7 +232,7 @@ class Exchanges:
             return part
         name = part.partition, part.keyset
         if name in self._known:
-            return replace(part, keys=None)
+            return part if part.keys is None else replace(part, keys=None)
         self._known.add(name)
         return replace(part, keys=self._keys_of(part.partition, part.keyset))
 
@@ -276,8 +279,8 @@ class Exchanges:
         self,
         sent: _Sent,
         future: Future[Message],
-        on_push: Callable[[PushAnswer], list[PushPart]],
-        on_pull: Callable[[PullAnswer], None],
+        on_not_used: Callable[[PushAnswer], list[PushPart]],
+        on_pulls: Callable[[Sequence[PullAnswer]], None],
     ) -> tuple[list[PushPart | PullPart], list[PushPart | PullPart]]:
         """Hand the answers on; return the parts to send again after a while, and those to send at once."""
         try:
@@ -285,21 +288,20 @@ class Exchanges:
         except PeerUnavailableError as error:
             logger.info("%s went away: %s", sent.server, error)
             return [*sent.pushes, *sent.pulls], []
-        by_push = {part.partition: part for part in sent.pushes}
-        by_pull = {part.partition: part for part in sent.pulls}
         refused: list[PushPart | PullPart] = []
         at_once: list[PushPart | PullPart] = []
         for answer in pushed:
-            if answer.refusal is None:
-                at_once += on_push(answer)
-            else:
-                part = by_push[answer.partition]
-                (at_once if self._wants_keys(part, answer.refusal, sent.server) else refused).append(part)
-        for got in pulled:
-            if got.refusal is None:
-                on_pull(got)
-            else:
-                pull = by_pull[got.partition]
+            if answer.refusal is not None:
+                push = _asked(sent.pushes, answer.partition)
+                (at_once if self._wants_keys(push, answer.refusal, sent.server) else refused).append(push)
+            elif not answer.accepted:
+                at_once += on_not_used(answer)
+        served = [got for got in pulled if got.refusal is None]
+        if served:
+            on_pulls(served)
+        for got in pulled if len(served) < len(pulled) else ():
+            if got.refusal is not None:
+                pull = _asked(sent.pulls, got.partition)
                 (at_once if self._wants_keys(pull, got.refusal, sent.server) else refused).append(pull)
         return refused, at_once
 
@@ -348,6 +350,14 @@ def _close_prepared(prepared: Future[Connection]) -> None:
         prepared.result().close()
 
 
+def _asked(parts: Sequence[PartT], partition: int) -> PartT:
+    """Return the part that an answer is about."""
+    for part in parts:
+        if part.partition == partition:
+            return part
+    raise ProtocolError(f"an answer about partition {partition}, which was not asked for")
+
+
 def messages_of(parts: Sequence[PushPart | PullPart]) -> list[list[PushPart | PullPart]]:
     """Divide what goes to one server into messages, in order of partitions, a push with the pull that follows it.
 
@@ -355,28 +365,39 @@ def messages_of(parts: Sequence[PushPart | PullPart]) -> list[list[PushPart | Pu
     server adds the first partitions while the last ones are on the wire, and answers them as they are ready.
     """
     messages: list[list[PushPart | PullPart]] = []
-    layers: dict[int, list[PushPart | PullPart]] = {}
-    counted: Counter[tuple[type, int]] = Counter()
-    for part in parts:
-        name = type(part), part.partition
-        layers.setdefault(counted[name], []).append(part)
-        counted[name] += 1
-    for layer in layers.values():
-        # Parts of one partition stay together; the push comes first.
-        layer.sort(key=lambda part: (part.partition, isinstance(part, PullPart)))
-        size_bytes, last = MESSAGE_BYTES, -1
-        for part in layer:
-            begins = part.partition != last
-            if begins and (size_bytes >= MESSAGE_BYTES or len(messages[-1]) >= MESSAGE_PARTS):
-                messages.append([])
-                size_bytes = 0
-            messages[-1].append(part)
+    rest = parts
+    while rest:
+        pushes: dict[int, PushPart] = {}
+        pulls: dict[int, PullPart] = {}
+        later: list[PushPart | PullPart] = []
+        for part in rest:
             if isinstance(part, PushPart):
-                size_bytes += part.total.nbytes
-            elif begins:
-                # Without a push: what comes back is what counts.
-                size_bytes += 4 * part.size
-            last = part.partition
+                if pushes.setdefault(part.partition, part) is not part:
+                    later.append(part)
+            elif pulls.setdefault(part.partition, part) is not part:
+                later.append(part)
+        messages += _cut(pushes, pulls)
+        rest = later
+    return messages
+
+
+def _cut(pushes: Mapping[int, PushPart], pulls: Mapping[int, PullPart]) -> list[list[PushPart | PullPart]]:
+    """Divide one push and one pull at most of each partition into messages; what is of one stays together."""
+    messages: list[list[PushPart | PullPart]] = []
+    size_bytes = MESSAGE_BYTES
+    for partition in sorted(pushes.keys() | pulls.keys()):
+        if size_bytes >= MESSAGE_BYTES or len(messages[-1]) >= MESSAGE_PARTS:
+            messages.append([])
+            size_bytes = 0
+        push, pull = pushes.get(partition), pulls.get(partition)
+        if push is not None:
+            messages[-1].append(push)
+            size_bytes += push.total.nbytes
+        if pull is not None:
+            messages[-1].append(pull)
+            if push is None:
+                # What comes back is what counts.
+                size_bytes += 4 * pull.size
     return messages
 
 

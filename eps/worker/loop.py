@@ -308,35 +308,36 @@ class TrainingLoop:
         Splits whose parameters have come are computed (``begun``) while those of other partitions are on their way.
         """
         arrived: set[int] = set()
-        settings = self._runtime.settings
+        settings, num_exponents = self._runtime.settings, len(into.exponents)
 
-        def route(part: PushPart | PullPart) -> Membership:
+        def route() -> tuple[Membership, Membership]:
             with self._changed:
-                return self.state.route(push_clock if isinstance(part, PushPart) else pull_clock)
+                return self.state.route(push_clock), self.state.route(pull_clock)
 
-        def pushed(answer: PushAnswer) -> list[PushPart]:
-            return [] if answer.accepted else rest(answer.partition, answer.have)
+        def not_used(answer: PushAnswer) -> list[PushPart]:
+            return rest(answer.partition, answer.have)
 
-        def pulled(answer: PullAnswer) -> None:
-            self._partition_clocks[answer.partition] = answer.clock
-            a, b = active.bounds[answer.partition], active.bounds[answer.partition + 1]
-            if answer.unchanged:
-                if have is None or have.versions.get(answer.partition) != answer.version:
-                    raise ProtocolError(f"partition {answer.partition} is said to be unchanged since it was never here")
-                into.values[a:b] = have.values[a:b]
-            else:
-                into.values[a:b] = answer.values
-            into.versions[answer.partition] = answer.version
-            if len(into.exponents):
-                first, stop = active.block_bounds[answer.partition], active.block_bounds[answer.partition + 1]
-                into.exponents[first:stop] = answer.exponents
-            arrived.add(answer.partition)
+        def pulled(answers: Sequence[PullAnswer]) -> None:
+            for answer in answers:
+                partition = answer.partition
+                a, b, first, stop = active.spans[partition]
+                if answer.unchanged:
+                    if have is None or have.versions.get(partition) != answer.version:
+                        raise ProtocolError(f"partition {partition} is said to be unchanged since it was never here")
+                    into.values[a:b] = have.values[a:b]
+                else:
+                    into.values[a:b] = answer.values
+                if num_exponents:
+                    into.exponents[first:stop] = answer.exponents
+                into.versions[partition] = answer.version
+                self._partition_clocks[partition] = answer.clock
+                arrived.add(partition)
             # Once all have come nothing is gained any more.
             if begun is not None and begun.clock < settings.iterations and len(arrived) < settings.num_partitions:
                 for split in begun.ready(arrived):
                     begun.add(split)
 
-        self._exchanges.run(pushes, pulls, route, pushed, pulled, on_sent)
+        self._exchanges.run(pushes, pulls, route, not_used, pulled, on_sent)
 
     def _keys_of(self, partition: int, keyset: bytes) -> np.ndarray:
         assert self._active is not None and self._active.keysets[partition] == keyset

@@ -176,6 +176,20 @@ def test_ssp_push_that_is_ahead_of_its_split_waits() -> None:
     assert [c.request for c in then if isinstance(c, s.ApplyPush)] == ["due", "ahead"]
 
 
+@pytest.mark.parametrize("settings", [BSP, SSP, ASP])
+def test_parts_of_one_message_are_taken_in_as_if_each_came_alone(settings: CoreSettings) -> None:
+    together, alone = Server(settings), Server(settings)
+    for clock in (0, 0, 1):
+        for splits in ((0, 1), (2,), (2, 0)):
+            parts = (
+                *(s.PushArrived(("push", p, clock, splits), p, clock, splits) for p in (0, 1, 7)),
+                *(s.PullArrived(("pull", p, clock, splits), p, clock + 1) for p in (1, 0, 7)),
+            )
+            one_by_one = [command for part in parts for command in alone.step(part)]
+            assert together.step(s.ExchangeArrived(parts)) == one_by_one
+    assert together.state.partitions == alone.state.partitions
+
+
 # ---- pulls
 
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from eps.errors import ProtocolError
+from eps.pb import data_pb2 as pb
 from eps.rpc.exchange import (
     PullAnswer,
     PullPart,
+    PushAnswer,
     PushPart,
     build_exchange,
     build_reply,
@@ -17,7 +21,7 @@ from eps.rpc.exchange import (
     parse_reply,
 )
 from eps.rpc.lean import PLAIN, Lean
-from eps.van.api import Limits
+from eps.van.api import Limits, Message
 from eps.van.arena import Arena
 from eps.van.frames import check_message
 from eps.worker.exchanges import MESSAGE_BYTES, MESSAGE_PARTS, messages_of
@@ -77,6 +81,106 @@ def test_sums_that_lie_apart_come_back_as_they_were() -> None:
         found, _ = parsed(apart, [])
         for got, want in zip(found, apart, strict=True):
             assert np.array_equal(got.total, want.total) and np.array_equal(got.maxima, want.maxima)
+
+
+def test_what_parts_have_in_common_travels_once() -> None:
+    total, maxima = np.arange(40, dtype=np.int32), np.arange(8, dtype=np.float32)
+    pushes, pulls = pushes_of(total, maxima, 4), [PullPart(p, 6, bytes([p]), None, p) for p in range(4)]
+    for sent in (pushes, pushes[::-1]):
+        message = build_exchange(sent, pulls)
+        exchange = parse_header(message).exchange
+        assert len(exchange.pushes) == len(exchange.pulls) == 1
+        found, asked = parse_exchange(exchange, message.arrays, LONGEST)
+        assert [(p.partition, p.splits, p.keyset) for p in found] == [(p.partition, (0, 1), p.keyset) for p in sent]
+        for got, want in zip(found, sent, strict=True):
+            assert np.array_equal(got.total, want.total) and np.array_equal(got.maxima, want.maxima)
+        assert [(p.partition, p.min_clock, p.keyset, p.have_version) for p in asked] == [
+            (p, 6, bytes([p]), p) for p in range(4)
+        ]
+
+
+@pytest.mark.parametrize("difference", ["clock", "splits", "samples"])
+def test_pushes_that_differ_are_described_one_by_one(difference: str) -> None:
+    pushes = pushes_of(np.arange(40, dtype=np.int32), np.arange(8, dtype=np.float32), 4)
+    pushes[2] = replace(pushes[2], **{difference: {"clock": 4, "splits": (2,), "samples": 11}[difference]})
+    found, pulls = parsed(pushes, [PullPart(0, 6), PullPart(1, 5)])
+    assert [(p.clock, p.splits, p.samples) for p in found] == [(p.clock, p.splits, p.samples) for p in pushes]
+    assert [p.min_clock for p in pulls] == [6, 5]
+
+
+@pytest.mark.parametrize(
+    "column", ["push_partitions", "push_keysets", "pull_partitions", "pull_keysets", "pushes", "pulls"]
+)
+@pytest.mark.parametrize("apart", [False, True])
+def test_columns_of_different_lengths_are_refused(column: str, apart: bool) -> None:
+    pushes = pushes_of(np.arange(40, dtype=np.int32), np.arange(8, dtype=np.float32), 4)
+    message = build_exchange(pushes[::-1] if apart else pushes, [PullPart(p, 6, b"set") for p in range(4)])
+    exchange = parse_header(message).exchange
+    del getattr(exchange, column)[-1]
+    with pytest.raises(ProtocolError):
+        parse_exchange(exchange, message.arrays, LONGEST)
+
+
+def test_parts_that_bring_arrays_of_their_own_are_never_described_together() -> None:
+    message = build_exchange(
+        pushes_of(np.arange(40, dtype=np.int32), np.arange(8, dtype=np.float32), 4), [PullPart(p, 6) for p in range(4)]
+    )
+    for kind in ("pushes", "pulls"):
+        exchange = parse_header(message).exchange
+        getattr(exchange, kind)[0].has_keys = True
+        with pytest.raises(ProtocolError):
+            parse_exchange(exchange, message.arrays, LONGEST)
+
+
+def test_answers_come_back_as_they_were_given() -> None:
+    values, exponents = np.arange(5, dtype=np.float32), np.arange(2, dtype=np.int16)
+    served = [PullAnswer(p, 4 + p, values + p, exponents[: p + 1], None, 9 - p) for p in range(2)]
+    refused = PullAnswer(2, refusal=pb.Refusal(unknown_keyset=True))
+    taken, known = [PushAnswer(0), PushAnswer(1)], PushAnswer(2, (1, 4))
+    for pushes in ([], taken, [*taken, known]):
+        for pulls in ([], served, [*served, refused], [refused, *served]):
+            got_pushes, got_pulls = parse_reply(build_reply(pushes, pulls))
+            assert [(p.partition, p.have, p.accepted, p.refusal) for p in got_pushes] == [
+                (p.partition, p.have, p.accepted, p.refusal) for p in pushes
+            ]
+            for got, want in zip(got_pulls, pulls, strict=True):
+                assert (got.partition, got.refusal) == (want.partition, want.refusal)
+                if want.refusal is None:
+                    assert (got.clock, got.version, got.unchanged) == (want.clock, want.version, False)
+                    assert np.array_equal(got.values, want.values) and np.array_equal(got.exponents, want.exponents)
+
+
+@pytest.mark.parametrize("column", ["served", "served_clocks", "served_versions", "packed_exponents"])
+def test_a_reply_whose_columns_do_not_fit_is_refused(column: str) -> None:
+    values, exponents = np.arange(5, dtype=np.float32), np.arange(2, dtype=np.int16)
+    message = build_reply([PushAnswer(0)], [PullAnswer(p, 4, values, exponents, None, 9) for p in range(3)])
+    header = parse_header(message)
+    del getattr(header.exchange_reply, column)[-1]
+    with pytest.raises(ProtocolError):
+        parse_reply(Message(header.SerializeToString(), message.arrays))
+    header = parse_header(message)
+    header.exchange_reply.pushes.add(partition=1)
+    with pytest.raises(ProtocolError, match="twice"):
+        parse_reply(Message(header.SerializeToString(), message.arrays))
+
+
+@pytest.mark.parametrize("shared", [False, True], ids=["heap", "shared memory"])
+def test_values_that_lie_side_by_side_travel_as_one_array(shared: bool) -> None:
+    arena = Arena()
+    values = arena.array(40, np.float32) if shared else np.empty(40, np.float32)
+    values[:] = np.arange(40)
+    exponents = np.arange(4, dtype=np.int16)
+    answers = [PullAnswer(p, 4, values[10 * p : 10 * p + 10], exponents[p : p + 1], None, 9) for p in range(4)]
+    for chosen, num_arrays in ((answers, 2), (answers[1:3], 2), (answers[::2], 3), (answers[:1], 2)):
+        reply = build_reply([], chosen)
+        assert len(reply.arrays) == num_arrays
+        assert np.shares_memory(reply.arrays[0], values)
+        for got, want in zip(parse_reply(reply)[1], chosen, strict=True):
+            assert np.array_equal(got.values, want.values) and np.array_equal(got.exponents, want.exponents)
+    header = parse_header(build_reply([], answers))
+    header.exchange_reply.packed_values[:] = [10, 30]
+    with pytest.raises(ProtocolError, match="values of 2"):
+        parse_reply(Message(header.SerializeToString(), (values, exponents)))
 
 
 def test_pushes_without_sums_are_packed_too() -> None:

@@ -110,6 +110,15 @@ def rig() -> Iterator[Rig]:
     made.shell.close()
 
 
+def test_parameters_of_all_partitions_travel_as_one_array(rig: Rig) -> None:
+    rig.train_first_clock()
+    reply = rig.connection.request(build_exchange([], [PullPart(p, 1) for p in (0, 1)])).result(TIMEOUT_S)
+    assert len(reply.arrays) == 2 and len(reply.arrays[0]) == NUM_FEATURES + 1
+    alone = [rig.exchange(pulls=[PullPart(p, 1)])[1][0].values for p in (0, 1)]
+    for together, one in zip(parse_reply(reply)[1], alone, strict=True):
+        assert together.values.tobytes() == one.tobytes() and one.any()
+
+
 def test_pull_is_answered_when_every_split_has_contributed(rig: Rig) -> None:
     waiting = rig.connection.request(build_exchange([], [PullPart(0, 0)]))
     rig.exchange([rig.push(0, -1, 0, rig.no_sum())])

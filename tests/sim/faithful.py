@@ -246,8 +246,14 @@ class FaithfulServer(FaithfulProcess, SimServer):
             self.take_in(Arrival(body, reply))
             return
         pending = Pending(body, reply, lambda: self.job.count("reply left early"))
+        arrived: list[s.PushArrived | s.PullArrived] = []
         for number, part in enumerate(body.parts):
-            self.take_in(Arrival(part, lambda answer, n=number: pending.settle(n, answer)))
+            arrival = Arrival(part, lambda answer, n=number: pending.settle(n, answer))
+            if isinstance(part, Push):
+                arrived.append(s.PushArrived(arrival, part.partition, part.clock, part.splits))
+            else:
+                arrived.append(s.PullArrived(arrival, part.partition, part.min_clock))
+        self.step(s.ExchangeArrived(tuple(arrived)))
         pending.taken_in()
 
     def on_order(self, order: m.Order) -> None:

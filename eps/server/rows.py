@@ -1,0 +1,73 @@
+"""Memory for the parameters after a step: that of a server's small partitions lies side by side.
+
+What lies side by side travels as one array (``eps.rpc.exchange``), and is reserved once for all of them: for small
+partitions, to reserve, lend and describe an array takes longer than the step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+
+import numpy as np
+
+#: Bytes of a row.  A version of one partition keeps the memory of its whole row.
+ROW_BYTES = 4 << 20
+
+
+class _Row:
+    """Partitions that share memory, which is reserved when the first of them needs it."""
+
+    def __init__(self) -> None:
+        self.length = 0
+        self.memory: np.ndarray | None = None
+
+
+class Rows:
+    """Hands out memory by partition and clock.  Not thread-safe; the server's lock guards it.
+
+    Parameters
+    ----------
+    ranges : sequence of (int, int)
+        Keys [start, stop) of each partition of the job.
+    here : collection of int
+        The partitions that this server holds, as they change.
+    empty : callable
+        Returns memory for so many float32.
+    """
+
+    def __init__(
+        self, ranges: Sequence[tuple[int, int]], here: Collection[int], empty: Callable[[int], np.ndarray]
+    ) -> None:
+        self._ranges = ranges
+        self._here = here
+        self._empty = empty
+        self._clock: int | None = None
+        #: Partitions that have not got their memory for the clock yet: the row, and where they lie in it.
+        self._places: dict[int, tuple[_Row, int]] = {}
+
+    def memory(self, partition: int, clock: int) -> np.ndarray:
+        """Return uninitialised memory, shape (keys of the partition,), float32, for its parameters after ``clock``.
+
+        Any order of partitions and clocks will do; side by side lie those that are asked for in one clock.
+        """
+        if self._clock is None or clock > self._clock:
+            self._clock = clock
+            self._places = self._divided()
+        start, stop = self._ranges[partition]
+        row, at = self._places.pop(partition, (None, 0)) if clock == self._clock else (None, 0)
+        if row is None:
+            return self._empty(stop - start)
+        if row.memory is None:
+            row.memory = self._empty(row.length)
+        return row.memory[at : at + stop - start]
+
+    def _divided(self) -> dict[int, tuple[_Row, int]]:
+        places: dict[int, tuple[_Row, int]] = {}
+        row = _Row()
+        for partition in sorted(self._here):
+            start, stop = self._ranges[partition]
+            if row.length and 4 * (row.length + stop - start) > ROW_BYTES:
+                row = _Row()
+            places[partition] = row, row.length
+            row.length += stop - start
+        return places
