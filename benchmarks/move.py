@@ -40,7 +40,7 @@ IDLE_S = 1.5
 def job_settings(folder: Path, num_parameters: int, van: str, idle: bool) -> dict[str, object]:
     """Return the settings of a job that adds a server."""
     options: dict[str, object] = {"num_parameters": num_parameters}
-    at, iterations = (1, 4) if idle else (12, 40)
+    at, iterations = (4, 7) if idle else (12, 40)
     if idle:
         options["sleep_s"] = IDLE_S
     return {

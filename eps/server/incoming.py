@@ -28,6 +28,8 @@ logger = logging.getLogger(__name__)
 MOST_READY_BYTES = MOST_IDLE_BYTES
 #: Of the thread that touches memory: whoever trains goes first.
 _NICE = 10
+#: How long the memory that is needed later waits for the partitions.
+_ARRIVAL_S = 5.0
 #: A copied piece is still in the cache when it gets its checksum.
 _PIECE_BYTES = 1 << 18
 #: An array is kept where it was received if it is all but this part of what was received with it.
@@ -49,6 +51,8 @@ class Preparations:
         self._lock = threading.Lock()
         self._under_way: set[int] = set()
         self._done: set[int] = set()
+        self._awaited: set[int] = set()
+        self._arrived = threading.Event()
 
     def begin(self, plan_id: int, partitions: Sequence[int], ready: Callable[[], None]) -> None:
         """Call ``ready`` when the arrays of ``partitions`` can be received; at once where nothing is to be done.
@@ -60,12 +64,21 @@ class Preparations:
                 return
             if partitions and plan_id not in self._done:
                 self._under_way.add(plan_id)
+                self._awaited = set(partitions)
+                self._arrived.clear()
                 thread = threading.Thread(
                     target=self._run, args=(plan_id, tuple(partitions), ready), name="prepare", daemon=True
                 )
                 thread.start()
                 return
         ready()
+
+    def arrived(self, partition: int) -> None:
+        """Note that a partition has been taken in."""
+        with self._lock:
+            self._awaited.discard(partition)
+            if not self._awaited:
+                self._arrived.set()
 
     def _run(self, plan_id: int, partitions: Sequence[int], ready: Callable[[], None]) -> None:
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
@@ -80,6 +93,8 @@ class Preparations:
                 self._under_way.discard(plan_id)
                 self._done.add(plan_id)
             ready()
+        # While they arrive, no processor is to spare.
+        self._arrived.wait(_ARRIVAL_S)
         while later:
             touch(later.pop())
 
