@@ -18,12 +18,15 @@ import numpy as np
 import xxhash
 
 from eps.runtime import Runtime
+from eps.server.partition_store import PartitionStore
 from eps.van.api import Van
 from eps.van.arena import MOST_IDLE_BYTES
 from eps.van.memory import touch
 
 logger = logging.getLogger(__name__)
 
+#: More than the small arrays of a snapshot take, in float32.
+_SMALL_KEYS = 16 << 10
 #: Most memory that is got ready, in bytes: what is freed beyond it does not stay with the process.
 MOST_READY_BYTES = MOST_IDLE_BYTES
 #: Of the thread that touches memory: whoever trains goes first.
@@ -110,15 +113,21 @@ class Preparations:
         for arrays, needed in ((first, True), (later, dense)):
             for partition in partitions if needed else ():
                 start, stop = runtime.ranges[partition]
-                size_bytes = (stop - start) * 4 * (1 + (slots if arrays is first else 1))
-                if size_bytes > room_bytes:
-                    break
-                room_bytes -= size_bytes
-                arrays.append(van.empty(stop - start, np.float32))
                 # Slots beside the parameters; later, a sum beside the next version.
-                arrays += [np.empty(stop - start, np.float32) for _ in range(slots if arrays is first else 1)]
+                others = slots if arrays is first else 1
+                length = stop - start
+                room_bytes -= length * 4 * (1 + others)
+                if room_bytes < 0:
+                    break
+                if arrays is first and not van.lends:
+                    # What is received has small arrays beside the parameters.
+                    length += length // 64 + _SMALL_KEYS
+                arrays.append(van.empty(length, np.float32))
+                arrays += [np.empty(stop - start, np.float32) for _ in range(others)]
         for array in first:
             touch(array)
+        # The kernels of a partition are loaded with the first one.
+        PartitionStore(runtime, partitions[0], None)
         return later
 
 
