@@ -30,7 +30,7 @@ _SMALL_KEYS = 16 << 10
 #: Most memory that is got ready, in bytes: what is freed beyond it does not stay with the process.
 MOST_READY_BYTES = MOST_IDLE_BYTES
 #: Of the thread that touches memory: whoever trains goes first.
-_NICE = 10
+_NICE = 5
 #: How long the memory that is needed later waits for the partitions.
 _ARRIVAL_S = 5.0
 #: A copied piece is still in the cache when it gets its checksum.
@@ -108,27 +108,29 @@ class Preparations:
         dense = runtime.settings.bsp and not runtime.sparse
         first: list[np.ndarray] = []
         later: list[np.ndarray] = []
+        sums: list[np.ndarray] = []
         room_bytes = MOST_READY_BYTES
         # All of it is asked for before any is freed: what is touched later must not be what was touched first.
-        for arrays, needed in ((first, True), (later, dense)):
-            for partition in partitions if needed else ():
-                start, stop = runtime.ranges[partition]
-                # Slots beside the parameters; later, a sum beside the next version.
-                others = slots if arrays is first else 1
-                length = stop - start
-                room_bytes -= length * 4 * (1 + others)
-                if room_bytes < 0:
-                    break
-                if arrays is first and not van.lends:
-                    # What is received has small arrays beside the parameters.
-                    length += length // 64 + _SMALL_KEYS
-                arrays.append(van.empty(length, np.float32))
-                arrays += [np.empty(stop - start, np.float32) for _ in range(others)]
+        lengths = [stop - start for start, stop in (runtime.ranges[partition] for partition in partitions)]
+        for length in lengths:
+            room_bytes -= length * 4 * (1 + slots)
+            if room_bytes < 0:
+                break
+            # What is received, where it is not lent, has small arrays beside the parameters.
+            first.append(van.empty(length if van.lends else length + length // 64 + _SMALL_KEYS, np.float32))
+            first += [np.empty(length, np.float32) for _ in range(slots)]
+        for length in lengths if dense else ():
+            room_bytes -= length * 4 * 2
+            if room_bytes < 0:
+                break
+            later.append(van.empty(length, np.float32))
+            sums.append(np.empty(length, np.float32))
         for array in first:
             touch(array)
         # The kernels of a partition are loaded with the first one.
         PartitionStore(runtime, partitions[0], None)
-        return later
+        # The next version is needed before the first sum.
+        return [*sums, *later]
 
 
 def take_in(arrays: Sequence[np.ndarray], van: Van) -> tuple[list[np.ndarray], str]:

@@ -266,8 +266,19 @@ class PartitionStore:
     def _step_dense(self, closed: Summed, samples: int, clock: int, keep_gradient: bool) -> np.ndarray | None:
         # Readers may still send the old array, so it is replaced, never changed.
         values = self._empty(len(self.values))
+        # It travels to a follower, from where it lies.
+        memory = self._empty(len(self.values)) if keep_gradient else None
         gradient = step_out_of_place(
-            self._optimizer, closed, samples, self.values, values, self.slots, clock, self._penalised, keep_gradient
+            self._optimizer,
+            closed,
+            samples,
+            self.values,
+            values,
+            self.slots,
+            clock,
+            self._penalised,
+            keep_gradient,
+            memory,
         )
         self._previous, self.values = self.values, values
         return gradient

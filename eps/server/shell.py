@@ -269,6 +269,8 @@ class ServerShell:
                 logger.exception("%s failed", type(command).__name__)
                 self._report(m.MemberFailed(self._state.name, type(error).__name__, str(error)))
                 raise
+        # They have been queued: what a follower has acknowledged is memory for the next one.
+        self._last_update.clear()
 
     def _do(self, command: s.ServerCommand) -> None:
         match command:
@@ -303,7 +305,7 @@ class ServerShell:
         return PartitionStore(self._runtime, partition, values, lambda length: van.empty(length, np.float32))
 
     def _keep_for_followers(self, partition: int, update: UpdateData | None) -> None:
-        """Keep an update for the commands that send it on; nobody else needs its memory."""
+        """Keep an update for the commands that send it on, which come with the step's own."""
         if update is not None and self._state.partitions[partition].followers:
             self._last_update[partition] = update
 
@@ -414,7 +416,6 @@ class ServerShell:
                 stream = self._streams.pop((plan_id, to), None)
                 if stream is not None:
                     stream.stop()
-                self._last_update.clear()
             case s.InstallSnapshot(request, partition):
                 assert isinstance(request, TransferRequest) and request.store is not None
                 self._stores[partition] = request.store
@@ -434,7 +435,6 @@ class ServerShell:
                 self._acknowledge(request)
             case s.DropPartition(partition):
                 self._stores.pop(partition, None)
-                self._last_update.pop(partition, None)
                 for name in [name for name in self._keysets if name[0] == partition]:
                     self._keyset_bytes -= self._keysets.pop(name).nbytes
 
