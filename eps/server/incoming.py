@@ -56,6 +56,7 @@ class Preparations:
         self._done: set[int] = set()
         self._awaited: set[int] = set()
         self._arrived = threading.Event()
+        self._stopped = False
 
     def begin(self, plan_id: int, partitions: Sequence[int], ready: Callable[[], None]) -> None:
         """Call ``ready`` when the arrays of ``partitions`` can be received; at once where nothing is to be done.
@@ -83,6 +84,11 @@ class Preparations:
             if not self._awaited:
                 self._arrived.set()
 
+    def stop(self) -> None:
+        """Touch nothing more."""
+        self._stopped = True
+        self._arrived.set()
+
     def _run(self, plan_id: int, partitions: Sequence[int], ready: Callable[[], None]) -> None:
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
         later: list[np.ndarray] = []
@@ -98,7 +104,7 @@ class Preparations:
             ready()
         # While they arrive, no processor is to spare.
         self._arrived.wait(_ARRIVAL_S)
-        while later:
+        while later and not self._stopped:
             touch(later.pop())
 
     def _touch_first(self, partitions: Sequence[int]) -> list[np.ndarray]:

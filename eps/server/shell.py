@@ -501,6 +501,7 @@ class ServerShell:
         """Stop sending and close the connections to other servers."""
         for stream in self._streams.values():
             stream.stop()
+        self._preparations.stop()
         self._forwards.shutdown(wait=False, cancel_futures=True)
         self._peers.close()
 
