@@ -156,8 +156,8 @@ class PlanDriver:
         phase, plan_id = self.plan.phase, self.plan.plan_id
         if phase is Phase.PREPARED:
             added = tuple(m.Newcomer(n, self.newcomers[n]) for n in self.plan.added)
-            waiting = [n for n in self.concerned if n not in self.lists_updated]
-            return [(n, m.UpdateLists(plan_id, added, self._coming(n))) for n in waiting]
+            late = [n for n in self.concerned if n not in self.lists_updated]
+            return [(n, m.UpdateLists(plan_id, added, self._coming(n))) for n in late]
         if phase is Phase.LISTS_UPDATED:
             return self._transfer_orders()
         if phase is Phase.COMMITTED and self.plan.membership is not None:

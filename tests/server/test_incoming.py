@@ -20,7 +20,9 @@ TIMEOUT_S = 10.0
 
 
 def make_runtime(**settings: object) -> Runtime:
-    spec = JobSpec.from_dict({"model": "linear", "optimizer": "adam", "splits": 2, "partitions": 2, "workers": 1, "servers": 1, **settings})
+    spec = JobSpec.from_dict(
+        {"model": "linear", "optimizer": "adam", "splits": 2, "partitions": 2, "workers": 1, "servers": 1, **settings}
+    )
     shape = DataShape(9000, 1, (10, 10), sparse=False, test_rows=0, split_checksums=("", ""))
     return Runtime("job", spec, shape, Path("unused"), Path("unused"))
 
