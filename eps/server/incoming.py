@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -29,10 +30,10 @@ logger = logging.getLogger(__name__)
 _SMALL_KEYS = 16 << 10
 #: Most memory that is got ready, in bytes: what is freed beyond it does not stay with the process.
 MOST_READY_BYTES = MOST_IDLE_BYTES
+#: How long a plan waits for it: on a busy machine training may leave little time.
+MOST_READY_S = 5.0
 #: Of the thread that touches memory: whoever trains goes first.
 _NICE = 5
-#: How long the memory that is needed later waits for the partitions.
-_ARRIVAL_S = 5.0
 #: A copied piece is still in the cache when it gets its checksum.
 _PIECE_BYTES = 1 << 18
 #: An array is kept where it was received if it is all but this part of what was received with it.
@@ -54,8 +55,6 @@ class Preparations:
         self._lock = threading.Lock()
         self._under_way: set[int] = set()
         self._done: set[int] = set()
-        self._awaited: set[int] = set()
-        self._arrived = threading.Event()
         self._stopped = False
 
     def begin(self, plan_id: int, partitions: Sequence[int], ready: Callable[[], None]) -> None:
@@ -68,8 +67,6 @@ class Preparations:
                 return
             if partitions and plan_id not in self._done:
                 self._under_way.add(plan_id)
-                self._awaited = set(partitions)
-                self._arrived.clear()
                 thread = threading.Thread(
                     target=self._run, args=(plan_id, tuple(partitions), ready), name="prepare", daemon=True
                 )
@@ -77,23 +74,14 @@ class Preparations:
                 return
         ready()
 
-    def arrived(self, partition: int) -> None:
-        """Note that a partition has been taken in."""
-        with self._lock:
-            self._awaited.discard(partition)
-            if not self._awaited:
-                self._arrived.set()
-
     def stop(self) -> None:
         """Touch nothing more."""
         self._stopped = True
-        self._arrived.set()
 
     def _run(self, plan_id: int, partitions: Sequence[int], ready: Callable[[], None]) -> None:
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
-        later: list[np.ndarray] = []
         try:
-            later = self._touch_first(partitions)
+            self._touch(partitions)
         except MemoryError as error:
             # It only makes them come slower, if there is memory for them at all.
             logger.warning("no memory ahead for plan %d: %s", plan_id, error)
@@ -102,41 +90,37 @@ class Preparations:
                 self._under_way.discard(plan_id)
                 self._done.add(plan_id)
             ready()
-        # While they arrive, no processor is to spare.
-        self._arrived.wait(_ARRIVAL_S)
-        while later and not self._stopped:
-            touch(later.pop())
 
-    def _touch_first(self, partitions: Sequence[int]) -> list[np.ndarray]:
-        """Touch, and free, the memory that snapshots go to; return that which the first steps need."""
+    def _touch(self, partitions: Sequence[int]) -> None:
+        """Touch and free the memory of snapshots and of the first steps; who asks for as much next gets it."""
         runtime, van = self._runtime, self._van
         slots = len(runtime.optimizer.initial_slots(np.empty(0, np.float32), None))
         dense = runtime.settings.bsp and not runtime.sparse
+        # All of it is asked for before any is freed: the same memory is not to be touched twice.
         first: list[np.ndarray] = []
-        later: list[np.ndarray] = []
+        versions: list[np.ndarray] = []
         sums: list[np.ndarray] = []
         room_bytes = MOST_READY_BYTES
-        # All of it is asked for before any is freed: what is touched later must not be what was touched first.
-        lengths = [stop - start for start, stop in (runtime.ranges[partition] for partition in partitions)]
-        for length in lengths:
-            room_bytes -= length * 4 * (1 + slots)
+        for start, stop in (runtime.ranges[partition] for partition in partitions):
+            length = stop - start
+            room_bytes -= 4 * length * (1 + slots + 2 * dense)
             if room_bytes < 0:
                 break
             # What is received, where it is not lent, has small arrays beside the parameters.
             first.append(van.empty(length if van.lends else length + length // 64 + _SMALL_KEYS, np.float32))
             first += [np.empty(length, np.float32) for _ in range(slots)]
-        for length in lengths if dense else ():
-            room_bytes -= length * 4 * 2
-            if room_bytes < 0:
+            if dense:
+                versions.append(van.empty(length, np.float32))
+                sums.append(np.empty(length, np.float32))
+        deadline_s = time.monotonic() + MOST_READY_S
+        # In the order of their use.
+        for array in (*first, *versions, *sums):
+            if self._stopped or time.monotonic() > deadline_s:
                 break
-            later.append(van.empty(length, np.float32))
-            sums.append(np.empty(length, np.float32))
-        for array in first:
             touch(array)
-        # The kernels of a partition are loaded with the first one.
-        PartitionStore(runtime, partitions[0], None)
-        # The next version is needed before the first sum.
-        return [*sums, *later]
+        if partitions:
+            # The kernels of a partition are loaded with the first one.
+            PartitionStore(runtime, partitions[0], None)
 
 
 def take_in(arrays: Sequence[np.ndarray], van: Van) -> tuple[list[np.ndarray], str]:

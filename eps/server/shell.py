@@ -221,7 +221,6 @@ class ServerShell:
                     self._register((part.partition, digest), keys)
         # Without its arrays: those that were lent would stay so until it is answered.
         request = TransferRequest(reply, header, Message(), found, store)
-        self._preparations.arrived(part.partition)
         self._step(
             s.SnapshotArrived(
                 request,
