@@ -79,12 +79,12 @@ class Preparations:
         self._stopped = True
 
     def _run(self, plan_id: int, partitions: Sequence[int], ready: Callable[[], None]) -> None:
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
         try:
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
             self._touch(partitions)
-        except MemoryError as error:
+        except (MemoryError, OSError) as error:
             # It only makes them come slower, if there is memory for them at all.
-            logger.warning("no memory ahead for plan %d: %s", plan_id, error)
+            logger.warning("no memory is ready ahead for plan %d: %s", plan_id, error)
         finally:
             with self._lock:
                 self._under_way.discard(plan_id)
