@@ -154,6 +154,11 @@ class JobSpec:
         "pieces the parameters are cut into, the most servers a job can have; 0 takes 12, fewer for a small model",
         group="size",
     )
+    followers: int = _option(
+        1,
+        "copies of each partition on other servers, so that a server can be lost without going back; 0 or 1",
+        group="size",
+    )
     max_containers: int = _option(0, "containers that may run at once; 0 sets no limit", group="size")
     at: tuple[str, ...] = _option(
         (), "K:CHANGE asks for a change when clock K is complete, as in 40:add-workers=2", group="size"
@@ -178,7 +183,7 @@ class JobSpec:
     def _check_numbers(self) -> None:
         for name, least in (
             ("splits", 1), ("iterations", 1), ("workers", 1), ("servers", 1), ("partitions", 0), ("features", 0),
-            ("folds", 0), ("eval_every", 0), ("max_containers", 0), ("l1", 0), ("l2", 0), ("seed", 0),
+            ("folds", 0), ("eval_every", 0), ("max_containers", 0), ("followers", 0), ("l1", 0), ("l2", 0), ("seed", 0),
         ):  # fmt: skip
             value = getattr(self, name)
             if not value >= least:

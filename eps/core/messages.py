@@ -193,6 +193,8 @@ class UpdateLists:
 
     plan_id: int
     added: tuple[Newcomer, ...]
+    #: Partitions that the receiver, one of those added, will be sent: it gets their memory ready before it answers.
+    coming: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -204,7 +204,8 @@ class PlanDriver:
         phase, plan_id = self.plan.phase, self.plan.plan_id
         if phase is Phase.PREPARED:
             added = tuple(m.Newcomer(n, self.newcomers[n]) for n in self.plan.added)
-            return [(n, m.UpdateLists(plan_id, added)) for n in self.concerned if n not in self.lists_updated]
+            late = [n for n in self.concerned if n not in self.lists_updated]
+            return [(n, m.UpdateLists(plan_id, added, self._coming(n))) for n in late]
         if phase is Phase.LISTS_UPDATED:
             return self._transfer_orders()
         if phase is Phase.COMMITTED and self.plan.membership is not None:
@@ -216,6 +217,12 @@ class PlanDriver:
             orders: Orders = [(n, release) for n in self.concerned if n not in self.released]
             return orders + [(name, m.Shutdown("removed from the job")) for name in self.ending()]
         return []
+
+    def _coming(self, name: MemberId) -> tuple[int, ...]:
+        """Return the partitions that an added server will be sent."""
+        if self.role is not Role.SERVER or name not in self.plan.added:
+            return ()
+        return tuple(move.item for move in self.moves if move.target == name)
 
     def ending(self) -> tuple[MemberId, ...]:
         """Return the removed members that are drained and may end.

@@ -45,6 +45,17 @@ def member_number(name: MemberId) -> int:
     return int(number)
 
 
+def role_of(name: MemberId) -> Role:
+    """Return the role in a member's name (``worker-12`` -> worker).
+
+    Raises
+    ------
+    ValueError
+        ``name`` does not begin with a role.
+    """
+    return Role(name.rpartition("-")[0])
+
+
 def member_name(role: Role, number: int) -> MemberId:
     """Return the name of the ``number``-th member of ``role``, counted from 1."""
     return f"{role.value}-{number}"

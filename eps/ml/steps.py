@@ -78,6 +78,7 @@ def step_out_of_place(
     clock: int,
     penalised: BoolArray | None,
     keep_gradient: bool,
+    memory: Float32Array | None = None,
 ) -> Float32Array | None:
     """Write the parameters after a step to ``after``; slots change in place.
 
@@ -93,13 +94,17 @@ def step_out_of_place(
     clock : int
     penalised : ndarray of bool, shape (p,), or None
     keep_gradient : bool
+    memory : ndarray, shape (p,), float32, optional
+        Where a gradient that is kept shall lie.
 
     Returns
     -------
     ndarray, float32, or None
         The whole mean gradient, if it is to be kept.
     """
-    gradient = np.empty_like(before) if keep_gradient else None
+    gradient = None
+    if keep_gradient:
+        gradient = np.empty_like(before) if memory is None else memory
     if kernels.active() is not None:
         quotient = closed.quotient(samples)
         if quotient is None:

@@ -288,12 +288,14 @@ class Newcomer(_message.Message):
     def __init__(self, name: _Optional[str] = ..., address: _Optional[_Union[Address, _Mapping]] = ...) -> None: ...
 
 class UpdateLists(_message.Message):
-    __slots__ = ("plan_id", "added")
+    __slots__ = ("plan_id", "added", "coming")
     PLAN_ID_FIELD_NUMBER: _ClassVar[int]
     ADDED_FIELD_NUMBER: _ClassVar[int]
+    COMING_FIELD_NUMBER: _ClassVar[int]
     plan_id: int
     added: _containers.RepeatedCompositeFieldContainer[Newcomer]
-    def __init__(self, plan_id: _Optional[int] = ..., added: _Optional[_Iterable[_Union[Newcomer, _Mapping]]] = ...) -> None: ...
+    coming: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, plan_id: _Optional[int] = ..., added: _Optional[_Iterable[_Union[Newcomer, _Mapping]]] = ..., coming: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class UpdateMembership(_message.Message):
     __slots__ = ("plan_id", "membership")

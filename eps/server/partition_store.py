@@ -1,7 +1,8 @@
 """The arrays of one partition: parameters, optimizer slots, the clock's sum, the version before.
 
 Not thread-safe; the server's lock guards it.  Decides nothing: what to do, and whether, is ``eps.core.server_state``'s.
-Nothing that it is given is kept: requests lend their arrays until they are answered.
+Nothing that it is given is kept, but for the arrays of :meth:`PartitionStore.install`: requests lend their arrays until
+they are answered.
 
 Memory: parameters, slots, the memory of the clock's sum, and the version before, which goes when the next clock
 begins: the first contribution of a clock proves that every partition completed the clock before (its sender pulled all
@@ -278,8 +279,19 @@ class PartitionStore:
     def _step_dense(self, closed: Summed, samples: int, clock: int, keep_gradient: bool) -> np.ndarray | None:
         # Readers may still send the old array, so it is replaced, never changed.
         values = self._empty(len(self.values)) if self._empty_after is None else self._empty_after(clock)
+        # It travels to a follower, from where it lies.
+        memory = self._empty(len(self.values)) if keep_gradient else None
         gradient = step_out_of_place(
-            self._optimizer, closed, samples, self.values, values, self.slots, clock, self._penalised, keep_gradient
+            self._optimizer,
+            closed,
+            samples,
+            self.values,
+            values,
+            self.slots,
+            clock,
+            self._penalised,
+            keep_gradient,
+            memory,
         )
         self._previous, self.values = self.values, values
         return gradient
@@ -356,6 +368,11 @@ class PartitionStore:
     def install(self, arrays: Sequence[np.ndarray]) -> None:
         """Become what ``arrays`` (of :meth:`snapshot`) describe.
 
+        Parameters
+        ----------
+        arrays : sequence of ndarray
+            Writable, and the store's from now on: of the size of a partition, they are not copied again.
+
         Raises
         ------
         TransferError
@@ -378,12 +395,13 @@ class PartitionStore:
             raise TransferError(f"partition {self.partition}: clocks {found} where int32({size},) is due")
         self.clock, self.version = int(state[0]), int(state[1])
         self._previous_version = self.version
-        self.values = self._own(values)
+        self.values = values
+        # Those that are small may share memory with others, and are copied.
         self.exponents = self._previous_exponents = exponents.copy()
         self.applications = applications.copy()
-        self.slots = [slot.copy() for slot in slots]
+        self.slots = slots
         if self.last is not None:
-            self.last = last.copy()
+            self.last = last
         self._hot = self._make_hot()
 
     def _write_back(self) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
@@ -20,7 +20,7 @@ from eps.core import messages as m
 from eps.core import server_events as s
 from eps.core.membership import Membership
 from eps.core.server_state import ServerState
-from eps.core.types import Address, MemberId
+from eps.core.types import Address, MemberId, Role, role_of
 from eps.errors import EpsError, ProtocolError, TransferError
 from eps.pb import data_pb2 as pb
 from eps.rpc import exchange as x
@@ -28,6 +28,7 @@ from eps.rpc.codec import membership_to_pb, results_from_pb
 from eps.runtime import Runtime
 from eps.server.checks import check_keysets, check_parts, check_pushes, divided
 from eps.server.follower_stream import FollowerStream
+from eps.server.incoming import Preparations, take_in
 from eps.server.initial import initial_values
 from eps.server.partition_store import PartitionStore, UpdateData, checksum_of
 from eps.server.pending import PendingExchange, PullRequest, PushRequest, TransferRequest, key_of
@@ -53,6 +54,7 @@ class ServerShell:
         self._van = van
         self._rows = Rows(runtime.ranges, self._stores, self._empty)
         self._peers = Peers(van)
+        self._preparations = Preparations(runtime, van)
         self._streams: dict[tuple[int, MemberId], FollowerStream] = {}
         self._snapshots_sent: dict[tuple[int, int], m.PartitionSent] = {}
         self._checksums: dict[tuple[int, int], str] = {}
@@ -68,10 +70,12 @@ class ServerShell:
     def on_order(self, order: m.Order) -> None:
         """Take an order of the job master."""
         match order:
-            case m.UpdateLists(plan_id, added):
+            case m.UpdateLists(plan_id, added, coming):
                 with self._lock:
                     self._state.addresses.update({entry.name: entry.address for entry in added})
-                self._report(m.ListsUpdated(self._state.name, plan_id))
+                self._meet([entry for entry in added if role_of(entry.name) is Role.SERVER])
+                done = m.ListsUpdated(self._state.name, plan_id)
+                self._preparations.begin(plan_id, coming, lambda: self._report(done))
             case m.UpdateMembership(plan_id, membership):
                 with self._lock:
                     self._state.addresses.update(membership.addresses)
@@ -91,6 +95,19 @@ class ServerShell:
                     self._report(self._state.inventory(recovery))
             case _:
                 logger.debug("order %s does not concern a server", type(order).__name__)
+
+    def _meet(self, newcomers: Sequence[m.Newcomer]) -> None:
+        """Connect to added servers while they get ready: the first partition does not wait for it."""
+        for entry in newcomers:
+            if entry.name != self._state.name:
+                self._forwards.submit(self._try_to_meet, entry.address)
+
+    def _try_to_meet(self, address: Address) -> None:
+        try:
+            self._peers.to(address)
+        except EpsError as error:
+            # Whoever sends something tries again, and says so where it fails.
+            logger.info("%s cannot be reached yet: %s", address, error)
 
     # ---- the data plane
 
@@ -184,14 +201,14 @@ class ServerShell:
 
     def _on_snapshot(self, header: pb.DataHeader, message: Message, reply: ReplyTo) -> None:
         part = header.snapshot
-        found = checksum_of(message.arrays)
+        arrays, found = take_in(message.arrays, self._van)
         if found != part.checksum:
             raise TransferError(f"partition {part.partition} left as {part.checksum} and arrived as {found}")
         if part.partition >= len(self._runtime.ranges):
             raise ProtocolError(f"a snapshot of partition {part.partition}; the job has {len(self._runtime.ranges)}")
         # Outside the lock: the partitions that are served here wait for no copy.
         store = self._new_store(part.partition, None)
-        blob, keysets = divided(message.arrays, len(part.keysets))
+        blob, keysets = divided(arrays, len(part.keysets))
         check_keysets(self._runtime, part.partition, part.keysets, keysets)
         store.install(blob)
         with self._lock:
@@ -199,7 +216,8 @@ class ServerShell:
             for digest, keys in zip(part.keysets, keysets, strict=True):
                 if (part.partition, digest) not in self._keysets:
                     self._register((part.partition, digest), keys)
-        request = TransferRequest(reply, header, message, found, store)
+        # Without its arrays: those that were lent would stay so until it is answered.
+        request = TransferRequest(reply, header, Message(), found, store)
         self._step(
             s.SnapshotArrived(
                 request,
@@ -247,6 +265,8 @@ class ServerShell:
                 logger.exception("%s failed", type(command).__name__)
                 self._report(m.MemberFailed(self._state.name, type(error).__name__, str(error)))
                 raise
+        # They have been queued: what a follower has acknowledged is memory for the next one.
+        self._last_update.clear()
 
     def _do(self, command: s.ServerCommand) -> None:
         match command:
@@ -289,7 +309,7 @@ class ServerShell:
         return self._van.empty(length, np.float32)
 
     def _keep_for_followers(self, partition: int, update: UpdateData | None) -> None:
-        """Keep an update for the commands that send it on; nobody else needs its memory."""
+        """Keep an update for the commands that send it on, which come with the step's own."""
         if update is not None and self._state.partitions[partition].followers:
             self._last_update[partition] = update
 
@@ -397,14 +417,12 @@ class ServerShell:
                 sent = self._snapshots_sent.get((plan_id, partition))
                 if sent is not None:
                     self._report(sent)
-            case s.StopSending(plan_id, partition, to):
+            case s.StopSending(plan_id, _, to):
                 # Other partitions may go on being sent there.
                 if not self._state.sends(plan_id, to):
                     stream = self._streams.pop((plan_id, to), None)
                     if stream is not None:
                         stream.stop()
-                if not self._state.partitions[partition].followers:
-                    self._last_update.pop(partition, None)
             case s.InstallSnapshot(request, partition):
                 assert isinstance(request, TransferRequest) and request.store is not None
                 self._stores[partition] = request.store
@@ -424,7 +442,6 @@ class ServerShell:
                 self._acknowledge(request)
             case s.DropPartition(partition):
                 self._stores.pop(partition, None)
-                self._last_update.pop(partition, None)
                 for name in [name for name in self._keysets if name[0] == partition]:
                     self._keyset_bytes -= self._keysets.pop(name).nbytes
 
@@ -493,6 +510,7 @@ class ServerShell:
         """Stop sending and close the connections to other servers."""
         for stream in self._streams.values():
             stream.stop()
+        self._preparations.stop()
         self._forwards.shutdown(wait=False, cancel_futures=True)
         self._peers.close()
 

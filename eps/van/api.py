@@ -171,6 +171,10 @@ class Listener(Protocol):
 class Van(Protocol):
     """A transport, or several."""
 
+    @property
+    def lends(self) -> bool:
+        """True where arrays of :meth:`empty` lie in memory of a kind that other processes can read."""
+
     def empty(self, shape: int | tuple[int, ...], dtype: np.dtype | type) -> np.ndarray:
         """Return an uninitialised array in the memory that is cheapest to send from."""
 

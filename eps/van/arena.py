@@ -15,6 +15,7 @@ from __future__ import annotations
 import bisect
 import ctypes
 import fcntl
+import math
 import mmap
 import os
 import threading
@@ -144,7 +145,7 @@ class Arena:
     def array(self, shape: int | tuple[int, ...], dtype: np.dtype | type) -> np.ndarray:
         """Return an uninitialised array of a shape and a type."""
         kind = np.dtype(dtype)
-        count = int(np.prod(shape, dtype=np.int64))
+        count = shape if isinstance(shape, int) else math.prod(shape)
         return self.empty(count * kind.itemsize).view(kind).reshape(shape)
 
     def copy(self, array: np.ndarray) -> np.ndarray:

@@ -69,6 +69,8 @@ class GrpcVan:
         self._limits = limits or Limits()
         self._max_connections = max_connections
 
+    lends = False
+
     def empty(self, shape: int | tuple[int, ...], dtype: np.dtype | type) -> np.ndarray:
         """Return an uninitialised array; frames are copies whatever memory it has."""
         return np.empty(shape, dtype)

@@ -34,6 +34,8 @@ class InProcessVan:
         self._listeners: dict[Address, InProcessListener] = {}
         self._free_ports = itertools.count(1)
 
+    lends = False
+
     def empty(self, shape: int | tuple[int, ...], dtype: np.dtype | type) -> np.ndarray:
         """Return an uninitialised array; what is sent is copied whatever memory it has."""
         return np.empty(shape, dtype)

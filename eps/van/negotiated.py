@@ -102,6 +102,11 @@ class NegotiatedVan:
             self._sockets = {way: van for way, van in self._sockets.items() if way == ways}
             self._allows_grpc = ways == GRPC
 
+    @property
+    def lends(self) -> bool:
+        """True while shared memory is one of the ways."""
+        return SHARED_MEMORY in self._sockets
+
     def empty(self, shape: int | tuple[int, ...], dtype: np.dtype | type) -> np.ndarray:
         """Return an uninitialised array: in shared memory, where this van has it."""
         shared = self._sockets.get(SHARED_MEMORY)

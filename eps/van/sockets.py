@@ -101,6 +101,11 @@ class SocketVan:
         self.arena = (arena or Arena()) if transport == SHARED_MEMORY else None
         self.max_connections = max_connections
 
+    @property
+    def lends(self) -> bool:
+        """True over shared memory."""
+        return self.arena is not None
+
     def empty(self, shape: int | tuple[int, ...], dtype: np.dtype | type) -> np.ndarray:
         """Return an uninitialised array that this van sends without a copy."""
         if self.arena is not None:

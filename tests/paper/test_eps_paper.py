@@ -291,6 +291,7 @@ def test_barrier_3_lists_are_updated_before_any_byte_moves() -> None:
 
     assert {type(order) for _, order in first} == {m.UpdateLists}
     assert {to for to, _ in first} == {W1, W2, W3, S1, S2, S3, S4}
+    assert {to: order.coming for to, order in first if order.coming} == {S4: (2, 4)}
     assert second == [
         (S2, m.SendPartitions(1, (m.Target(2, S4, master.address_of(S4)),))),
         (S3, m.SendPartitions(1, (m.Target(4, S4, master.address_of(S4)),))),

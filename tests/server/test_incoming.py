@@ -1,0 +1,131 @@
+"""Memory that is ready before partitions come, and arrays that are kept or copied once when they have come."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from eps.config import JobSpec
+from eps.runtime import DataShape, Runtime
+from eps.server.incoming import Preparations, take_in
+from eps.server.partition_store import checksum_of
+from eps.van import memory
+from eps.van.inproc import InProcessVan
+from eps.van.sockets import SHARED_MEMORY, SocketVan
+
+TIMEOUT_S = 10.0
+
+
+def make_runtime(**settings: object) -> Runtime:
+    spec = JobSpec.from_dict(
+        {"model": "linear", "optimizer": "adam", "splits": 2, "partitions": 2, "workers": 1, "servers": 1, **settings}
+    )
+    shape = DataShape(9000, 1, (10, 10), sparse=False, test_rows=0, split_checksums=("", ""))
+    return Runtime("job", spec, shape, Path("unused"), Path("unused"))
+
+
+def received(*arrays: np.ndarray) -> list[np.ndarray]:
+    """Return arrays as a socket leaves them: one after the other in one piece of memory."""
+    payload = np.concatenate([array.view(np.uint8) for array in arrays])
+    found, at = [], 0
+    for array in arrays:
+        found.append(payload[at : at + array.nbytes].view(array.dtype))
+        at += array.nbytes
+    return found
+
+
+def lies_in(array: np.ndarray, other: np.ndarray) -> bool:
+    return bool(np.shares_memory(array, other))
+
+
+def test_parameters_that_came_alone_are_kept_where_they_are() -> None:
+    values = np.arange(5000, dtype=np.float32)
+    state, big = received(np.array([3, 4], np.int64), values)
+    (kept_state, kept), checksum = take_in([state, big], InProcessVan())
+    assert lies_in(kept, big) and kept.flags.writeable
+    # It would keep the parameters' memory for sixteen bytes.
+    assert not lies_in(kept_state, state)
+    assert checksum == checksum_of([np.array([3, 4], np.int64), values])
+
+
+def test_parameters_that_came_with_slots_do_not_keep_the_memory_of_both() -> None:
+    values, slot = (np.full(5000, x, np.float32) for x in (1, 2))
+    arrays = received(values, slot)
+    taken, checksum = take_in(arrays, InProcessVan())
+    assert not any(lies_in(mine, theirs) for mine in taken for theirs in arrays)
+    assert [array.tobytes() for array in taken] == [values.tobytes(), slot.tobytes()]
+    assert checksum == checksum_of([values, slot])
+
+
+def test_lent_array_is_copied_once_and_the_copy_is_what_is_checked() -> None:
+    lent = np.random.default_rng(0).normal(size=300_000).astype(np.float32)
+    lent.flags.writeable = False
+    (mine,), checksum = take_in([lent], InProcessVan())
+    assert mine.flags.writeable and not lies_in(mine, lent)
+    assert checksum == checksum_of([lent]) == checksum_of([mine])
+
+
+def test_parameters_lie_in_memory_that_is_lent_where_the_van_has_it() -> None:
+    van = SocketVan(SHARED_MEMORY)
+    assert van.arena is not None
+    values, slot = (np.full(20_000, x, np.float32) for x in (1, 2))
+    (mine, my_slot), _ = take_in([values, slot], van)
+    assert van.arena.find(mine) is not None
+    assert van.arena.find(my_slot) is None
+
+
+def test_empty_arrays_are_taken_in_too() -> None:
+    taken, checksum = take_in([np.empty(0, np.float32), np.empty(0, np.int16)], InProcessVan())
+    assert [array.shape for array in taken] == [(0,), (0,)]
+    assert checksum == checksum_of([])
+
+
+def test_server_that_nothing_comes_to_is_ready_at_once() -> None:
+    ready: list[int] = []
+    Preparations(make_runtime(), InProcessVan()).begin(1, (), lambda: ready.append(1))
+    assert ready == [1]
+
+
+def test_order_that_is_repeated_meanwhile_is_answered_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, go_on, ready = threading.Event(), threading.Event(), threading.Semaphore(0)
+
+    def slow(array: np.ndarray) -> None:
+        begun.set()
+        assert go_on.wait(TIMEOUT_S)
+        memory.touch(array)
+
+    monkeypatch.setattr("eps.server.incoming.touch", slow)
+    preparations = Preparations(make_runtime(), InProcessVan())
+    preparations.begin(1, (0, 1), lambda: ready.release())
+    assert begun.wait(TIMEOUT_S)
+    preparations.begin(1, (0, 1), lambda: ready.release())
+    go_on.set()
+    assert ready.acquire(timeout=TIMEOUT_S)
+    assert not ready.acquire(blocking=False)
+    # The answer was lost: this order comes again and is answered without touching anything.
+    preparations.begin(1, (0, 1), lambda: ready.release())
+    assert ready.acquire(blocking=False)
+    preparations.stop()
+
+
+def test_server_without_memory_ahead_says_that_it_is_ready_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none_left(array: np.ndarray) -> None:
+        raise MemoryError("no memory")
+
+    monkeypatch.setattr("eps.server.incoming.touch", none_left)
+    ready = threading.Event()
+    preparations = Preparations(make_runtime(), InProcessVan())
+    preparations.begin(1, (0,), ready.set)
+    assert ready.wait(TIMEOUT_S)
+    preparations.stop()
+
+
+@pytest.mark.parametrize("length", [0, 1, 5000, 3 << 20])
+def test_touched_memory_is_writable(length: int) -> None:
+    array = np.empty(length, np.float32)
+    memory.touch(array)
+    array.fill(1)
+    assert array.sum(dtype=np.float64) == length
