@@ -149,7 +149,7 @@ class RecoveringJob(JobMembers):
     def _adopt(self, membership: Membership, recovery: Recovery) -> None:
         before = self.membership
         assert before is not None
-        back = membership.epoch > before.epoch
+        back = membership.goes_back
         self.membership = membership
         self.memberships.append(membership)
         self._journal(

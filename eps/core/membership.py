@@ -49,6 +49,8 @@ class Membership:
     epoch: int = 0
     #: The checkpoint that the epoch began with; empty for the seeded start.
     checkpoint: str = ""
+    #: True for the membership that begins an epoch: everybody forgets what was after the checkpoint.
+    goes_back: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "addresses", MappingProxyType(dict(self.addresses)))

@@ -173,7 +173,7 @@ def plan_partitions(
     leaving, room = _taken(table.owners, targets, PARTITION_TAKE_RULE)
     dealt = _deal(leaving, room)
     moves = tuple(Move(p, table.owners[p], dealt[p]) for p in sorted(dealt))
-    return moves, table.with_owners(dealt)
+    return moves, table.with_owners(dealt, removed)
 
 
 def plan_splits(

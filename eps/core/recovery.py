@@ -11,7 +11,7 @@ pushing to some servers); Proteus §3.3 (the previous owner takes over); Spotnik
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from eps.core import messages as m
 from eps.core.membership import Membership
@@ -102,7 +102,8 @@ def roll_back(before: Membership, recovery: Recovery, start: Start) -> Membershi
     owners = spread_evenly(len(before.partitions), servers)
     followers = standing_followers(owners, servers, ()) if before.partitions.followers else ()
     table = PartitionTable(owners, followers)
-    return _membership(before, recovery, table, start.clock, start.split_clocks, before.epoch + 1, start.checkpoint)
+    found = _membership(before, recovery, table, start.clock, start.split_clocks)
+    return replace(found, epoch=before.epoch + 1, checkpoint=start.checkpoint, goes_back=True)
 
 
 def _membership(
@@ -111,8 +112,6 @@ def _membership(
     partitions: PartitionTable,
     from_clock: int,
     split_clocks: tuple[int, ...],
-    epoch: int | None = None,
-    checkpoint: str | None = None,
 ) -> Membership:
     workers, servers = (_left(before.of_role(role), recovery, role) for role in (Role.WORKER, Role.SERVER))
     registered = {name: address for name, address in recovery.newcomers.items() if address is not None}
@@ -126,8 +125,8 @@ def _membership(
         splits=heirs(before.splits, workers),
         addresses={name: known[name] for name in workers + servers},
         split_clocks=split_clocks,
-        epoch=before.epoch if epoch is None else epoch,
-        checkpoint=before.checkpoint if checkpoint is None else checkpoint,
+        epoch=before.epoch,
+        checkpoint=before.checkpoint,
     )
 
 

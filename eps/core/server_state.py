@@ -94,7 +94,7 @@ class ServerState:
         membership = event.membership
         self._close_before(event.plan_id)
         if self.membership is None or membership.version > self.membership.version:
-            begins = membership.epoch > self.epoch or (self.membership is None and membership.version == 1)
+            begins = membership.goes_back or (self.membership is None and membership.version == 1)
             self.membership = membership
             if begins:
                 self._begin_epoch(membership, event.counters)
@@ -179,9 +179,11 @@ class ServerState:
         """Adjust what this server is to a partition to a new membership."""
         owner = membership.partitions.owners[state.partition]
         standing = membership.partitions.followers_of(state.partition)
-        for follower in [f for f, plan in state.followers.items() if f not in standing and f != owner and not plan]:
+        others = [f for f, plan in state.followers.items() if plan != plan_id and f not in (owner, *standing)]
+        for follower in others:
             self._stop_sending(state, follower)
-        if state.holding is Holding.FOLLOWER and not state.plan_id and self.name not in (owner, *standing):
+        stood = state.holding is Holding.FOLLOWER and state.plan_id != plan_id
+        if stood and self.name not in (owner, *standing):
             self._drop_follower(state, "is not followed here any more")
             return
         if owner == self.name:

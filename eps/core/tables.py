@@ -56,10 +56,17 @@ class PartitionTable:
             found[owner] = found.get(owner, 0) + 1
         return found
 
-    def with_owners(self, changes: Mapping[int, MemberId]) -> PartitionTable:
-        """Return the table after ``changes`` (partition -> new owner); what moves has no follower until it gets one."""
+    def with_owners(self, changes: Mapping[int, MemberId], leaving: Iterable[MemberId] = ()) -> PartitionTable:
+        """Return the table after ``changes`` (partition -> new owner), without followers on ``leaving`` servers.
+
+        What moves has no follower until it gets one.
+        """
+        gone = frozenset(leaving)
         owners = tuple(changes.get(p, owner) for p, owner in enumerate(self.owners))
-        followers = tuple(() if p in changes else names for p, names in enumerate(self.followers))
+        followers = tuple(
+            () if p in changes else tuple(name for name in names if name not in gone)
+            for p, names in enumerate(self.followers)
+        )
         return PartitionTable(owners, followers)
 
 

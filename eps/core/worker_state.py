@@ -79,8 +79,8 @@ class WorkerState:
         active = membership.splits.active_on(self.name)
         starts = {split: membership.split_clocks[split] for split in active}
         before = self.newest if self.memberships else None
-        if before is None or membership.epoch > before.epoch:
-            # Everything begins again at the checkpoint.
+        if before is None or membership.goes_back:
+            # It begins, or everything begins again at the checkpoint.
             self.clock = self._grant = None
             self.horizon, self.read_clock, self._next = membership.from_clock - 1, membership.from_clock - 1, starts
         elif self.clock is not None and self.name in before.workers:
@@ -91,8 +91,8 @@ class WorkerState:
                     # SSP and ASP: what the lost worker was behind must be caught up.
                     self.clock = min(self.clock, self._next[split])
         self.memberships = [membership]
-        if self.clock is not None and not active:
-            self.clock = max(self.clock, membership.from_clock)
+        if self.name not in membership.workers:
+            self.clock = membership.from_clock if self.clock is None else max(self.clock, membership.from_clock)
 
     def on_grant(self, grant: m.GrantHorizon) -> None:
         """Take a horizon in; it counts once the membership that came with it is known."""

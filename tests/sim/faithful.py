@@ -125,6 +125,8 @@ class FaithfulProcess(SimProcess):
         super().vanish()
         for connection in self.connections.values():
             connection.break_(share=1.0)
+        # What it said last may not have left.
+        self._up.cut(self.job.share())
         for process in self.job.processes.values():
             if isinstance(process, FaithfulProcess) and self.address in process.connections:
                 process.connections[self.address].break_()
@@ -150,7 +152,7 @@ class FaithfulProcess(SimProcess):
         if connection.closed or not self.alive:
             return
         carried = [b for b, _ in connection.outstanding.values() if isinstance(b, Snapshot | Update | Promote)]
-        decided = any(self.job.master.plans[b.plan_id].phase is Phase.COMMITTED for b in carried)
+        decided = any(b.plan_id and self.job.master.plans[b.plan_id].phase is Phase.COMMITTED for b in carried)
         if decided and not self.job.breaks.committed:
             return
         self.job.count("broke after the commit" if decided else "broke")
@@ -249,7 +251,10 @@ class FaithfulServer(FaithfulProcess, SimServer):
         arrived: list[s.PushArrived | s.PullArrived] = []
         for number, part in enumerate(body.parts):
             arrival = Arrival(part, lambda answer, n=number: pending.settle(n, answer))
-            if isinstance(part, Push):
+            if part.epoch != self.state.epoch:
+                arrival.reply(Stale(self.state.membership))
+            elif isinstance(part, Push):
+                self.note_results(part)
                 arrived.append(s.PushArrived(arrival, part.partition, part.clock, part.splits))
             else:
                 arrived.append(s.PullArrived(arrival, part.partition, part.min_clock))
@@ -279,8 +284,7 @@ class FaithfulServer(FaithfulProcess, SimServer):
         def failed() -> None:
             message = f"sending to {to} failed"
             self.job.count("transfer failed")
-            self.job.fatal.add(f"{self.name}: {message}")
-            self.report(m.TransferFailed(self.name, plan_id, message))
+            self.report(m.TransferFailed(self.name, plan_id, message, to))
 
         return FollowerStream(self, address, failed)
 
@@ -300,14 +304,10 @@ class FaithfulWorker(FaithfulProcess, SimWorker):
         self._closed: set[int] = set()
         self._transfers: set[tuple[int, int]] = set()
         self._connected_version = 0
-        self._parts_under_way = 0
         self._asking: list[Address] = []
 
     def asks(self, address: Address) -> bool:
         return address in self._asking
-
-    def owes(self) -> bool:
-        return self._parts_under_way > 0
 
     # ---- splits
 
@@ -353,17 +353,16 @@ class FaithfulWorker(FaithfulProcess, SimWorker):
 
     def between_exchanges(self) -> None:
         work, newest = self._work, self.state.newest
-        assert work is not None and not self._parts_under_way
+        assert work is not None
         if newest.version != self._connected_version and newest.from_clock <= work.clock:
             self._connected_version = newest.version
             self.keep(set(newest.addresses.values()))
 
     def exchange(self, parts: list[Part]) -> None:
-        self._parts_under_way += len(parts)
-        self._send(parts)
+        self._send(parts, self._attempt)
 
-    def _send(self, parts: list[Part]) -> None:
-        if not self.alive:
+    def _send(self, parts: list[Part], attempt: int) -> None:
+        if not self.alive or attempt != self._attempt:
             return
         groups: dict[Address, list[list[Part]]] = {}
         for body, clock in parts:
@@ -378,9 +377,9 @@ class FaithfulWorker(FaithfulProcess, SimWorker):
             group.append((body, clock))
         for address, messages in groups.items():
             for message in messages:
-                self._ask_owner(address, message)
+                self._ask_owner(address, message, attempt)
 
-    def _ask_owner(self, address: Address, parts: list[Part]) -> None:
+    def _ask_owner(self, address: Address, parts: list[Part], attempt: int) -> None:
         def answered(reply: object) -> None:
             self._asking.remove(address)
             replies = reply.replies if isinstance(reply, Answers) else [reply] * len(parts)
@@ -389,14 +388,15 @@ class FaithfulWorker(FaithfulProcess, SimWorker):
                 if isinstance(answer, Again | Stale | Vanished):
                     again.append(part)
                     if isinstance(answer, Stale) and answer.membership is not None:
-                        self.state.on_membership(answer.membership)
-            if again:
+                        self.take_in(answer.membership)
+            if again and attempt == self._attempt:
                 self.job.count("sent again")
-                self.net.after(RETRY_S, lambda: self._send(again))
+                self.net.after(RETRY_S, lambda: self._send(again, attempt))
             for (body, clock), answer in zip(parts, replies, strict=True):
                 if not isinstance(answer, Again | Stale | Vanished):
-                    self._parts_under_way -= 1
-                    self.on_answer(body, clock, answer)
+                    self.on_answer(body, clock, answer, attempt)
+            # A membership that came with a refusal may have made something possible.
+            self._advance()
 
         self._asking.append(address)
         self.ask(address, Exchange(tuple(body for body, _ in parts)), answered)

@@ -216,7 +216,12 @@ class HostileWorker(HostileProcess, SimWorker):
         for body, clock in parts:
             route = self.route(clock)
             owner = route.partitions.owners[body.partition]
-            self.ask(route.addresses[owner], body, lambda reply, b=body, c=clock: self.on_answer(b, c, reply))
+            attempt = self._attempt
+            self.ask(
+                route.addresses[owner],
+                body,
+                lambda reply, b=body, c=clock, a=attempt: self.on_answer(b, c, reply, a),
+            )
 
     def rerouted(self, waiting: Outgoing, reply: object) -> bool:
         if not isinstance(reply, Stale | Vanished):

@@ -32,6 +32,8 @@ from tests.sim.worker import SimWorker
 EXPORT_S = 4.0
 #: In the hostile mode, somebody cancels an addition whose containers do not come.
 GIVE_UP_S = 4.0
+#: Events that a failed job tells.
+STORY = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +92,9 @@ class SimJob:
         self.counted: Counter[str] = Counter()
         self.answers: dict[str, e.Answer] = {}
         self.processes: dict[str, SimProcess] = {}
-        self.worked: dict[tuple[int, int], MemberId] = {}
+        self.worked: dict[tuple[int, int, int], MemberId] = {}
+        #: Members that crashed.
+        self.lost: list[MemberId] = []
         self.ended: e.EndJob | None = None
         self._random = Random(seed + 1)
         self._chaos = chaos
@@ -104,12 +108,13 @@ class SimJob:
         #: What the job may fail for, if it is heard of after the commit.
         self.fatal: set[str] = set()
         self._version = 0
-        self._story: deque[tuple[float, str, object]] = deque(maxlen=40)
+        self._story: deque[tuple[float, str, object]] = deque(maxlen=STORY)
 
     # ---- what the processes use
 
     def note(self, who: str, event: object) -> None:
-        self._story.append((self.net.now_s, who, event))
+        if not isinstance(event, e.Tick):
+            self._story.append((self.net.now_s, who, event))
 
     def count(self, what: str) -> None:
         self.counted[what] += 1
@@ -144,11 +149,17 @@ class SimJob:
         live = [p for p in self.processes.values() if p.alive and p.role is Role.WORKER and p.name]
         return [p.name for p in live if p.asks(address)]
 
-    def on_work(self, worker: MemberId, work: Work) -> None:
-        """Every split of a clock is computed once, by the worker that the membership names."""
+    def on_work(self, worker: MemberId, work: Work, epoch: int = 0) -> None:
+        """Every split of a clock is computed once, by the worker that the membership names, unless members are lost."""
         for split in work.splits:
-            assert (work.clock, split) not in self.worked, f"split {split} of clock {work.clock} twice"
-            self.worked[work.clock, split] = worker
+            name = epoch, work.clock, split
+            assert name not in self.worked or self.taken_over, f"split {split} of clock {work.clock} twice"
+            self.worked[name] = worker
+
+    @property
+    def taken_over(self) -> bool:
+        """True once members were lost: what they began others may do again."""
+        return any(membership.takes_over for membership in self.master.memberships)
 
     def on_process_ended(self, container_id: str, reason: str) -> None:
         if container_id not in self._exited:
@@ -190,8 +201,8 @@ class SimJob:
                     self._tell(self._named.get(to, ""), lambda p, o=order: p.receive(o))
                 case e.Answer(request_id):
                     self.answers[request_id] = command
-                case e.StartExport():
-                    self.net.after(EXPORT_S, lambda: self.on_event(e.ExportDone()))
+                case e.StartExport(number):
+                    self.net.after(EXPORT_S, lambda n=number: self.on_event(e.ExportDone(n)))
                 case e.EndJob():
                     self.ended = command
                     for container_id in self._requested:
@@ -265,6 +276,8 @@ class SimJob:
 
     def kill(self, name: MemberId) -> None:
         """End a member's process as a crash does."""
+        self.lost.append(name)
+        self.count("crashed")
         self.process_of(name).end("killed")
 
     # ---- driving
@@ -336,7 +349,8 @@ class SimJob:
         """A committed split table says only what is true: the copies are on the workers' disks."""
         assert self.master.membership is not None
         splits = self.master.membership.splits
-        if self._version == 1:
+        if self._version == 1 or self.master.membership.takes_over:
+            # What is not there is loaded when the membership arrives.
             return
         for name, worker in self.live(SimWorker).items():
             assert isinstance(worker, SimWorker)
@@ -361,7 +375,8 @@ class SimJob:
         assert [r.clock for r in master.progress.history] == list(range(settings.iterations + 1))
         assert {r.samples for r in master.progress.history} == {settings.num_splits}
         clocks = range(settings.first_clock, settings.iterations + 1)
-        assert set(self.worked) == {(c, s) for c in clocks for s in range(settings.num_splits)}
+        worked = {(clock, split) for _, clock, split in self.worked}
+        assert worked == {(c, s) for c in clocks for s in range(settings.num_splits)}
         self._check_memberships()
         self._check_servers()
         assert set(self._requested) == self._exited
@@ -376,7 +391,7 @@ class SimJob:
 
     def _check_memberships(self) -> None:
         """Who computed a split is who the membership in force at that clock says."""
-        for (clock, split), worker in self.worked.items():
+        for (_, clock, split), worker in self.worked.items() if not self.taken_over else ():
             at = [v for v in self.master.memberships if v.from_clock <= clock][-1]
             assert at.splits.active[split] == worker, f"split {split} of clock {clock} on {worker}"
 
@@ -389,11 +404,13 @@ class SimJob:
             assert isinstance(server, SimServer) and server.state.membership is not None
             assert server.state.membership.version == master.membership.version, f"{name} has an old membership"
             assert set(server.state.clock_list()) == set(master.membership.workers)
-            assert set(server.stores) == set(server.state.owned()), f"{name} keeps more than it owns"
+            followed = set(master.membership.partitions.followed_by(name))
+            assert set(server.stores) == set(server.state.owned()) | followed, f"{name} keeps more than it holds"
             owned.update(dict.fromkeys(server.state.owned(), name))
             for partition, state in server.state.partitions.items():
                 assert not state.held, f"{name} still holds requests for partition {partition}"
-                assert not state.followers, f"{name} still sends partition {partition} to {state.followers}"
+                standing = master.membership.partitions.followers_of(partition) if state.holding == "owner" else ()
+                assert tuple(state.followers) == standing, f"{name} sends partition {partition} to {state.followers}"
             for partition in server.state.owned():
                 state, store = server.state.partitions[partition], server.stores[partition]
                 assert store.ledger == [settings.iterations] * settings.num_splits, f"{partition}: {store.ledger}"

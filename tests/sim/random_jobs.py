@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 
 from eps.core import events as e
@@ -76,10 +77,10 @@ def hostile_job(seed: int) -> SimJob:
     )
 
 
-def faithful_job(seed: int, *, committed: bool = False) -> SimJob:
+def faithful_job(seed: int, *, committed: bool = False, followers: int = 0, patient: bool = False) -> SimJob:
     """Return a job whose processes send as the real ones do, on connections that break."""
     random = Random(seed + 1_000_000)
-    settings = random_settings(random, seed)
+    settings = replace(random_settings(random, seed), followers=followers)
     triggers = random_triggers(random, settings)
     exchange, transfer = random.choice(((0.0, 0.0), (0.01, 0.02), (0.03, 0.02), (0.1, 0.1)))
     return SimJob(
@@ -90,7 +91,9 @@ def faithful_job(seed: int, *, committed: bool = False) -> SimJob:
         triggers,
         faults=Faults(drop=0.0, duplicate=0.0, late=random.choice((0.0, 0.05, 0.2))),
         # Not together: where plans are cancelled at random, nobody waits long for what never comes.
-        chaos=random.choice((CALM, CALM, Chaos(never=0.15, mute=0.15), Chaos(vanish=0.02, cancel=0.01))),
+        chaos=random.choice(
+            (CALM, CALM, CALM if patient else Chaos(never=0.15, mute=0.15), Chaos(vanish=0.02, cancel=0.01))
+        ),
         iteration_s=random.choice((0.01, 0.05, 0.2)),
         breaks=Breaks(exchange, transfer, committed),
     )

@@ -109,17 +109,27 @@ class SimServer(SimProcess):
     def before_end(self, reason: str) -> None:
         if reason.startswith("removed"):
             assert not self.state.owned(), f"{self.name} ends while it owns {self.state.owned()}"
-            asking = self.job.asking(self.address) if self.job.live_workers else []
+            watched = self.job.live_workers and not self.job.taken_over
+            asking = self.job.asking(self.address) if watched else []
             assert not asking, f"{self.name} ends while {asking} wait for its answers"
 
     def on_request(self, body: object, reply: Callable[[Any], None]) -> None:
         if self.name:
             self.take_in(Arrival(body, reply))
 
+    def note_results(self, body: Push) -> None:
+        """Workers say what they measured to servers too."""
+        results = tuple(m.SplitResult(split, 1, 1.0) for split in body.splits)
+        self.state.note_results(m.ClockReported("", body.clock, results, body.epoch))
+
     def take_in(self, arrival: Arrival) -> None:
         body = arrival.body
+        if isinstance(body, Push | Pull) and body.epoch != self.state.epoch:
+            arrival.reply(Stale(self.state.membership))
+            return
         match body:
             case Push(partition, clock, splits, _):
+                self.note_results(body)
                 self.step(s.PushArrived(arrival, partition, clock, splits))
             case Pull(partition, min_clock):
                 self.step(s.PullArrived(arrival, partition, min_clock))
@@ -284,7 +294,7 @@ class SimServer(SimProcess):
     def _check_promoted(self, body: Promote) -> None:
         """The first time: what is promoted is what the donor had, to the last update."""
         key, state = (body.plan_id, body.partition), self.state.partitions.get(body.partition)
-        if key in self._promoted or state is None or state.holding is not Holding.OWNER:
+        if key in self._promoted or state is None or state.holding is not Holding.OWNER or self.job.taken_over:
             return
         if state.plan_id == body.plan_id:
             self._promoted.add(key)

@@ -65,32 +65,29 @@ def test_same_seed_gives_the_same_run() -> None:
     assert story() == story()
 
 
-def test_member_that_crashes_fails_the_job_and_nobody_hangs(crash_seed: int) -> None:
-    random = Random(crash_seed)
-    job = faithful_job(crash_seed)
+def crashing(seed: int) -> SimJob:
+    """Return a random job whose members crash, played to its end."""
+    random = Random(seed)
+    # Containers come: a job that has nobody left waits for them as long as it takes.
+    job = faithful_job(seed, followers=random.choice((0, 1, 1)), patient=True)
     schedule(random, job)
-    killed: list[MemberId] = []
 
     def crash() -> None:
         membership = job.master.membership
-        if membership is None or job.master.state is not JobState.RUNNING:
+        if membership is None:
             return
-        name = random.choice(membership.members)
-        if job.process_of(name).alive:
-            killed.append(name)
-            job.kill(name)
+        for name in random.sample(membership.members, random.choice((1, 1, 1, min(2, len(membership.members))))):
+            if name in job.master.members and job.process_of(name).alive:
+                job.kill(name)
 
-    job.at(random.uniform(0.8, 1.5 + job.settings.iterations * 0.2), crash)
+    for _ in range(random.choice((1, 1, 2, 4))):
+        job.at(random.uniform(0.8, 1.5 + job.settings.iterations * 0.2), crash)
     job.run(LIMIT_S)
+    return job
 
-    if killed and not job.fatal & {job.master.reason}:
-        assert job.master.state is JobState.FAILED
-        assert job.master.reason == f"{killed[0]} ended unexpectedly: killed"
-    elif killed:
-        assert job.master.state is JobState.FAILED
-    else:
-        job.check_finished()
-    assert not [p for p in job.master.plans.values() if p.undecided], "a job that ended leaves no plan undecided"
+
+def test_job_whose_members_crash_finishes_with_the_oracles_parameters(crash_seed: int) -> None:
+    crashing(crash_seed).check_finished()
 
 
 def test_growth_without_containers_does_not_hold_the_job_for_ever() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from eps.core import messages as m
 from eps.core.membership import Membership
 from eps.core.types import Role
@@ -11,6 +13,26 @@ from tests.sim.wire import PRIME, Pull, Pulled, Push, Pushed, contribution, dige
 
 #: A push or a pull, and the clock whose membership routes it.
 Part = tuple[Push | Pull, int]
+
+
+@dataclass
+class Kept:
+    """What was computed, until nobody can lose it any more."""
+
+    work: Work
+    digest: int
+    pushed: bool = False
+
+    @property
+    def clock(self) -> int:
+        return self.work.clock
+
+    @property
+    def splits(self) -> tuple[int, ...]:
+        return self.work.splits
+
+    def share(self, split: int, partition: int) -> int:
+        return contribution(self.digest, self.clock, split, partition)
 
 
 class SimWorker(SimProcess):
@@ -29,8 +51,12 @@ class SimWorker(SimProcess):
         self._work: Work | None = None
         #: Clock -> partition -> parameters read for it.
         self._values: dict[int, dict[int, int]] = {}
-        self._digest = 0
         self._unanswered = 0
+        self._kept: list[Kept] = []
+        #: Members were lost, and it is not known yet who takes over.
+        self._frozen = self._interrupted = self._confirming = self._following = self._pulling = False
+        #: Counts the exchanges that were begun; answers to earlier ones do not count.
+        self._attempt = 0
 
     # ---- orders
 
@@ -43,7 +69,11 @@ class SimWorker(SimProcess):
                 if membership.version == 1:
                     self.disk.update(dict.fromkeys(membership.splits.active_on(self.name), 0))
                 self.on_committed(plan_id)
-                self.report(self.state.on_membership(membership))
+                self.report(self.take_in(membership))
+            case m.TakeInventory(recovery):
+                self._frozen = True
+                self._interrupt()
+                self.report(m.Inventory(self.name, recovery, self.state.read_clock))
             case m.GrantHorizon(_, completed, _):
                 self.state.on_grant(order)
                 self.on_recorded(completed)
@@ -88,7 +118,7 @@ class SimWorker(SimProcess):
             if leaving or self.job.live_workers:
                 clock, commit = self.state.clock, self._commits.get(plan_id, 0)
                 past = self.state.finished or (clock is not None and clock >= commit)
-                if not past or self._work is not None or (leaving and self.owes()):
+                if not past or self._work is not None or self._must_confirm() or (leaving and self.owes()):
                     continue
             del self._releasing[plan_id]
             self.report(m.PlanReleased(self.name, plan_id))
@@ -97,24 +127,81 @@ class SimWorker(SimProcess):
         if reason.startswith("removed"):
             assert self.state.left and self._work is None and not self.owes(), f"{self.name} ends too early"
 
+    # ---- members are lost
+
+    def take_in(self, membership: Membership) -> m.MembershipAcked:
+        epoch, version = self.state.epoch, self.state.version
+        acked = self.state.on_membership(membership)
+        if membership.takes_over and self.state.version > version:
+            # A lost worker's splits are loaded again where there is no copy.
+            self.disk.update({s: 0 for s in membership.splits.active_on(self.name) if s not in self.disk})
+            self._frozen = False
+            self._interrupt()
+            for kept in self._kept:
+                kept.pushed = False
+        if self.state.epoch > epoch:
+            self._kept, self._values = [], {}
+        return acked
+
+    def _interrupt(self) -> None:
+        """Whatever is under way begins anew; what was computed is kept."""
+        self._interrupted = True
+        self._attempt += 1
+        self._work = None
+        self._unanswered = 0
+        self._pulling = self._confirming = False
+
     # ---- the loop
 
     def _advance(self) -> None:
-        if self._work is not None:
+        if self._work is not None or self._frozen:
+            return
+        if self._must_confirm():
+            self._confirm()
             return
         work = self.state.next_work()
+        if work is None and self._kept and self._interrupted and not (self.state.left or self.state.finished):
+            work = Work(self._kept[-1].clock, (), 0)
         if work is None:
             return
-        settings = self.job.settings
-        assert work.splits and set(work.splits) <= set(self.disk), f"{self.name} lacks some of {work.splits}"
-        assert work.clock <= self.job.master.horizon, "beyond the horizon"
-        self.job.on_work(self.name, work)
+        self._interrupted = False
         self._work = work
         self.between_exchanges()
+        if not work.splits:
+            self._push()
+            return
+        settings = self.job.settings
+        assert set(work.splits) <= set(self.disk), f"{self.name} lacks some of {work.splits}"
+        assert work.clock <= self.job.master.horizon, "beyond the horizon"
+        self.job.on_work(self.name, work, self.state.epoch)
         if len(self._values.get(work.clock, ())) == settings.num_partitions:
-            self.net.after(self.job.compute_s(), self._computed)
+            self._compute_later()
         else:
-            self.exchange(self._pulls(work.clock, work.min_clock))
+            self._pulling = True
+            self.exchange(self._unpushed() + self._pulls(work.clock, work.min_clock))
+
+    def _compute_later(self) -> None:
+        attempt = self._attempt
+        self.net.after(self.job.compute_s(), lambda: self._computed() if attempt == self._attempt else None)
+
+    def _must_confirm(self) -> bool:
+        """A worker that leaves is needed until nobody can lose what it pushed."""
+        leaves = self.state.clock is not None and self.state.left and not self.state.finished
+        return leaves and bool(self._kept) and self.job.settings.followers > 0
+
+    def _confirm(self) -> None:
+        clock = self._kept[-1].clock + 1
+        self._work = Work(clock, (), clock)
+        self._interrupted = False
+        parts = self._unpushed()
+        parts += self._pulls(clock, clock)
+        self._unanswered = len(parts)
+        self._confirming = True
+        self.exchange(parts)
+
+    def _settle(self, clock: int) -> None:
+        self.state.read_clock = max(self.state.read_clock, clock)
+        self._kept = [kept for kept in self._kept if kept.clock >= clock]
 
     def between_exchanges(self) -> None:
         """No message of this worker is under way."""
@@ -126,7 +213,9 @@ class SimWorker(SimProcess):
     def route(self, clock: int) -> Membership:
         return self.state.route(clock)
 
-    def on_answer(self, body: Push | Pull, clock: int, reply: object) -> None:
+    def on_answer(self, body: Push | Pull, clock: int, reply: object, attempt: int) -> None:
+        if attempt != self._attempt:
+            return
         if isinstance(body, Pull):
             self._on_pulled(body, clock, reply)
         else:
@@ -135,7 +224,7 @@ class SimWorker(SimProcess):
     def _pulls(self, clock: int, min_clock: int) -> list[Part]:
         self._values = {c: v for c, v in self._values.items() if self._work is not None and c == self._work.clock}
         self._values[clock] = {}
-        return [(Pull(p, min_clock), clock) for p in range(self.job.settings.num_partitions)]
+        return [(Pull(p, min_clock, self.state.epoch), clock) for p in range(self.job.settings.num_partitions)]
 
     def _on_pulled(self, body: Pull, clock: int, reply: object) -> None:
         assert isinstance(reply, Pulled), f"{self.name}: {body} was answered {reply}"
@@ -149,74 +238,115 @@ class SimWorker(SimProcess):
             bound = clock - settings.staleness
         assert reply.oldest >= bound, f"{self.name} reads clock {reply.oldest} at clock {clock}"
         self._values[clock][body.partition] = reply.value
-        if clock > work.clock:
+        if not self._pulling:
             self._answered()
         elif len(self._values[clock]) == settings.num_partitions:
-            self.net.after(self.job.compute_s(), self._computed)
+            self._pulling = False
+            self._settle(clock)
+            self._compute_later()
 
     def _computed(self) -> None:
         work = self._work
         if not self.alive or work is None:
             return
-        settings = self.job.settings
-        if work.clock >= settings.iterations:
-            self.say(m.ClockReported(self.name, work.clock, self._results(0.5, (1.0,))))
-            self._done()
+        if work.clock >= self.job.settings.iterations:
+            self.say(self._report(work, 0.5, (1.0,)))
+            self._done(work)
             return
-        self._digest = digest_of(self._values[work.clock])
+        self._kept.append(Kept(work, digest_of(self._values[work.clock])))
+        self.state.computed(work.clock, work.splits)
         if self.job.live_workers:
-            self.say(m.ClockReported(self.name, work.clock, self._results(1.0)))
+            self.say(self._report(work, 1.0))
+        if self.state.due_at(work.clock):
+            self._work = None
+            self._advance()
+        else:
+            self._push()
+
+    def _unpushed(self) -> list[Part]:
         parts: list[Part] = []
-        for partition in range(settings.num_partitions):
-            shares = {s: self._share(s, partition) for s in work.splits}
-            if len(shares) > 1 and self.job.chance(0.03):
-                # As after a crash: a part of the sum may be there already when the whole arrives.
-                first = work.splits[0]
-                self._unanswered += 1
-                self.exchange([(Push(partition, work.clock, (first,), shares[first]), work.clock)])
-            parts.append((Push(partition, work.clock, work.splits, sum(shares.values()) % PRIME), work.clock))
+        for kept in self._kept:
+            if kept.pushed:
+                continue
+            for partition in range(self.job.settings.num_partitions):
+                shares = {s: kept.share(s, partition) for s in kept.splits}
+                if len(shares) > 1 and self.job.chance(0.03):
+                    # As after a crash: a part of the sum may be there already when the whole arrives.
+                    first = kept.splits[0]
+                    parts.append((Push(partition, kept.clock, (first,), shares[first], self.state.epoch), kept.clock))
+                total = sum(shares.values()) % PRIME
+                parts.append((Push(partition, kept.clock, kept.splits, total, self.state.epoch), kept.clock))
+        return parts
+
+    def _push(self) -> None:
+        work, settings = self._work, self.job.settings
+        assert work is not None
+        parts = self._unpushed()
         following = work.clock + 1
+        self._following = False
         if self.job.live_workers and following <= self.state.horizon:
-            if self.state.active_at(following) == work.splits:
+            if self.state.active_at(following) == self.state.active_at(work.clock):
                 parts += self._pulls(following, settings.min_clock_to_read(following))
-        self._unanswered += len(parts)
-        self.exchange(parts)
+                self._following = True
+        self._unanswered = len(parts)
+        if parts:
+            self.exchange(parts)
+        else:
+            self._unanswered = 1
+            self._answered()
 
-    def _results(self, loss: float, evaluation: tuple[float, ...] = ()) -> tuple[m.SplitResult, ...]:
-        assert self._work is not None
-        return tuple(m.SplitResult(s, 1, loss, evaluation) for s in self._work.splits)
-
-    def _share(self, split: int, partition: int) -> int:
-        assert self._work is not None
-        return contribution(self._digest, self._work.clock, split, partition)
+    def _report(self, work: Work, loss: float, evaluation: tuple[float, ...] = ()) -> m.ClockReported:
+        results = tuple(m.SplitResult(s, 1, loss, evaluation) for s in work.splits)
+        return m.ClockReported(self.name, work.clock, results, self.state.epoch)
 
     def _on_pushed(self, body: Push, reply: object) -> None:
         assert isinstance(reply, Pushed), f"{self.name}: {body} was answered {reply}"
-        assert self._work is not None and body.clock == self._work.clock
         if not reply.accepted:
             self.job.count("partial")
             missing = sorted(set(body.splits) - set(reply.have))
-            singles = [Push(body.partition, body.clock, (s,), self._share(s, body.partition)) for s in missing]
+            kept = next(k for k in self._kept if k.clock == body.clock and set(body.splits) <= set(k.splits))
+            singles = [
+                Push(body.partition, body.clock, (s,), kept.share(s, body.partition), body.epoch) for s in missing
+            ]
             self._unanswered += len(singles)
             self.exchange([(single, body.clock) for single in singles])
+        if self._pulling:
+            # It travelled with the pull of what is still to be computed, and counts with the next push.
+            return
         self._answered()
 
     def _answered(self) -> None:
         self._unanswered -= 1
-        if self._unanswered == 0:
-            work = self._work
-            assert work is not None
-            if not self.job.live_workers:
-                self.say(m.ClockReported(self.name, work.clock, self._results(1.0)))
-            self._done()
+        if self._unanswered > 0:
+            return
+        work = self._work
+        assert work is not None
+        for kept in self._kept:
+            kept.pushed = True
+        if not self.job.settings.bsp:
+            self._kept = []
+        if self._confirming:
+            self._confirming = False
+            self._settle(work.clock)
+            self._work = None
+        else:
+            if not self.job.live_workers and work.splits:
+                self.say(self._report(work, 1.0))
+            if self._following:
+                self._settle(work.clock + 1)
+            self._done(work)
+            return
+        self._release()
+        self._advance()
 
     def say(self, report: m.ClockReported) -> None:
         self.report(report)
 
-    def _done(self) -> None:
-        assert self._work is not None
-        work, self._work = self._work, None
-        self.state.computed(work.clock, work.splits)
-        self.state.done(work.clock)
+    def _done(self, work: Work) -> None:
+        self._work = None
+        if work.clock >= self.job.settings.iterations:
+            self.state.computed(work.clock, work.splits)
+        if self.state.clock == work.clock:
+            self.state.done(work.clock)
         self._release()
         self._advance()
