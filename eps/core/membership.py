@@ -49,6 +49,8 @@ class Membership:
     epoch: int = 0
     #: The checkpoint that the epoch began with; empty for the seeded start.
     checkpoint: str = ""
+    #: Number of the latest recovery that it, or one before it, came from.
+    recovery: int = 0
     #: True for the membership that begins an epoch: everybody forgets what was after the checkpoint.
     goes_back: bool = False
 

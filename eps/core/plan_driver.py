@@ -129,6 +129,7 @@ class PlanDriver:
             addresses={name: self.address_of(name) for name in everyone},
             epoch=self.before.epoch,
             checkpoint=self.before.checkpoint,
+            recovery=self.before.recovery,
         )
 
     # ---- what is missing

@@ -127,6 +127,7 @@ def _membership(
         split_clocks=split_clocks,
         epoch=before.epoch,
         checkpoint=before.checkpoint,
+        recovery=recovery.number,
     )
 
 

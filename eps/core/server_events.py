@@ -126,6 +126,13 @@ class UpdateAcked:
 
 
 @dataclass(frozen=True, slots=True)
+class ResultsArrived:
+    """What a worker measured at a clock; it says so to servers too, in case that it cannot tell the master any more."""
+
+    report: m.ClockReported
+
+
+@dataclass(frozen=True, slots=True)
 class PlanAborted:
     """The master aborted a plan."""
 
@@ -151,6 +158,7 @@ ServerEvent = (
     | UpdateArrived
     | PromoteArrived
     | UpdateAcked
+    | ResultsArrived
     | PlanAborted
     | PlanReleaseOrdered
 )
@@ -219,6 +227,13 @@ class Fail:
 
     request: Request
     why: str
+
+
+@dataclass(frozen=True, slots=True)
+class RefusePassed:
+    """Answer that the clock asked for is complete everywhere, so that nobody has to compute it any more."""
+
+    request: Request
 
 
 @dataclass(frozen=True, slots=True)
@@ -350,6 +365,7 @@ ServerCommand = (
     | AnswerPull
     | Fail
     | RefuseStale
+    | RefusePassed
     | Forward
     | SendSnapshot
     | RepeatSnapshotReport

@@ -16,6 +16,7 @@ owner's); the paper stops the job for the transfer.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from eps.core import messages as m
 from eps.core import server_events as s
@@ -82,6 +83,8 @@ class ServerState:
                 self._on_promote(event)
             case s.UpdateAcked():
                 self._on_acked(event)
+            case s.ResultsArrived(report):
+                self._on_results(report)
             case s.PlanAborted():
                 self._on_abort(event)
             case s.PlanReleaseOrdered():
@@ -375,13 +378,9 @@ class ServerState:
         elif event.min_clock == state.completed or (event.min_clock == state.completed - 1 and not state.arrived):
             self._out.append(s.AnswerPull(event.request, event.partition, event.min_clock))
         else:
-            self._out.append(
-                s.Fail(
-                    event.request,
-                    f"partition {event.partition} is at clock {state.completed}; "
-                    f"its parameters of clock {event.min_clock} are not kept any more",
-                )
-            )
+            # Somebody has begun the clock after it, so it is complete everywhere.  Only an heir asks, for what a lost
+            # worker had pushed after all.
+            self._out.append(s.RefusePassed(event.request))
 
     def _forward(self, event: s.PushArrived | s.PullArrived, state: PartitionState) -> None:
         if state.forward_to is None:
@@ -571,10 +570,12 @@ class ServerState:
         """The epoch of the membership."""
         return self.membership.epoch if self.membership is not None else 0
 
-    def note_results(self, report: m.ClockReported) -> None:
-        """Remember what a worker measured, in case that it cannot say it to the master any more."""
+    def _on_results(self, report: m.ClockReported) -> None:
         if report.epoch != self.epoch:
             return
+        if self.membership is not None and self.membership.takes_over and report.clock <= self.membership.from_clock:
+            # Perhaps of a lost worker, after the inventory: its heir may find that there is nothing left to do.
+            self._out.append(s.ReportToMaster(replace(report, name=self.name)))
         known = self._results.setdefault(report.clock, {})
         for result in report.results:
             known.setdefault(result.split, result)
@@ -613,6 +614,10 @@ class ServerState:
     def sends(self, plan_id: int, to: MemberId) -> bool:
         """Return whether anything is still to be sent to ``to`` for that plan."""
         return any(state.followers.get(to) == plan_id for state in self.partitions.values())
+
+    def counts_on(self, plan_id: int, to: MemberId) -> bool:
+        """Return whether a standing follower is among what is sent to ``to`` for that plan."""
+        return any(v.followers.get(to) == plan_id and self._stands(v, to) for v in self.partitions.values())
 
     def owned(self) -> tuple[int, ...]:
         """Return the partitions that this server owns now, ascending."""

@@ -58,6 +58,11 @@ class WorkerState:
         return self.newest.version if self.memberships else 0
 
     @property
+    def recovery(self) -> int:
+        """The latest recovery that is known to be over."""
+        return self.newest.recovery if self.memberships else 0
+
+    @property
     def epoch(self) -> int:
         """The epoch of the newest membership."""
         return self.newest.epoch if self.memberships else 0
@@ -83,16 +88,22 @@ class WorkerState:
             # It begins, or everything begins again at the checkpoint.
             self.clock = self._grant = None
             self.horizon, self.read_clock, self._next = membership.from_clock - 1, membership.from_clock - 1, starts
-        elif self.clock is not None and self.name in before.workers:
-            own = self.active_at(self.clock) if self.name in self.membership_at(self.clock).workers else ()
+        elif self.clock is not None:
             for split in active:
-                if split not in own:
-                    self._next[split] = max(starts[split], self._next.get(split, starts[split]))
-                    # SSP and ASP: what the lost worker was behind must be caught up.
-                    self.clock = min(self.clock, self._next[split])
+                if not self._held(split, starts[split]):
+                    self._next[split] = starts[split]
+                self._next[split] = max(starts[split], self._next.get(split, starts[split]))
+                # A membership that was to hold later holds now; and under SSP and ASP, what a lost worker was behind
+                # must be caught up.
+                self.clock = min(self.clock, self._next[split])
         self.memberships = [membership]
         if self.name not in membership.workers:
             self.clock = membership.from_clock if self.clock is None else max(self.clock, membership.from_clock)
+
+    def _held(self, split: int, clock: int) -> bool:
+        """Return whether ``split`` was active here at ``clock``, as far as it is known."""
+        known = [membership for membership in self.memberships if membership.from_clock <= clock]
+        return bool(known) and known[-1].splits.active[split] == self.name
 
     def on_grant(self, grant: m.GrantHorizon) -> None:
         """Take a horizon in; it counts once the membership that came with it is known."""

@@ -37,7 +37,7 @@ class SplitTable(_message.Message):
     def __init__(self, active: _Optional[_Iterable[str]] = ..., inactive: _Optional[_Iterable[_Union[Names, _Mapping]]] = ...) -> None: ...
 
 class Membership(_message.Message):
-    __slots__ = ("version", "from_clock", "workers", "servers", "partitions", "splits", "addresses", "split_clocks", "epoch", "checkpoint", "goes_back")
+    __slots__ = ("version", "from_clock", "workers", "servers", "partitions", "splits", "addresses", "split_clocks", "epoch", "checkpoint", "goes_back", "recovery")
     class AddressesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -56,6 +56,7 @@ class Membership(_message.Message):
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
     GOES_BACK_FIELD_NUMBER: _ClassVar[int]
+    RECOVERY_FIELD_NUMBER: _ClassVar[int]
     version: int
     from_clock: int
     workers: _containers.RepeatedScalarFieldContainer[str]
@@ -67,7 +68,8 @@ class Membership(_message.Message):
     epoch: int
     checkpoint: str
     goes_back: bool
-    def __init__(self, version: _Optional[int] = ..., from_clock: _Optional[int] = ..., workers: _Optional[_Iterable[str]] = ..., servers: _Optional[_Iterable[str]] = ..., partitions: _Optional[_Union[PartitionTable, _Mapping]] = ..., splits: _Optional[_Union[SplitTable, _Mapping]] = ..., addresses: _Optional[_Mapping[str, Address]] = ..., split_clocks: _Optional[_Iterable[int]] = ..., epoch: _Optional[int] = ..., checkpoint: _Optional[str] = ..., goes_back: _Optional[bool] = ...) -> None: ...
+    recovery: int
+    def __init__(self, version: _Optional[int] = ..., from_clock: _Optional[int] = ..., workers: _Optional[_Iterable[str]] = ..., servers: _Optional[_Iterable[str]] = ..., partitions: _Optional[_Union[PartitionTable, _Mapping]] = ..., splits: _Optional[_Union[SplitTable, _Mapping]] = ..., addresses: _Optional[_Mapping[str, Address]] = ..., split_clocks: _Optional[_Iterable[int]] = ..., epoch: _Optional[int] = ..., checkpoint: _Optional[str] = ..., goes_back: _Optional[bool] = ..., recovery: _Optional[int] = ...) -> None: ...
 
 class SplitResult(_message.Message):
     __slots__ = ("split", "samples", "loss_sum", "evaluation")

@@ -112,16 +112,18 @@ class PullResult(_message.Message):
     def __init__(self, partition: _Optional[int] = ..., clock: _Optional[int] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ..., form: _Optional[_Union[Form, _Mapping]] = ..., version: _Optional[int] = ..., unchanged: _Optional[bool] = ...) -> None: ...
 
 class Refusal(_message.Message):
-    __slots__ = ("retry", "membership", "unknown_keyset", "error")
+    __slots__ = ("retry", "membership", "unknown_keyset", "error", "passed")
     RETRY_FIELD_NUMBER: _ClassVar[int]
     MEMBERSHIP_FIELD_NUMBER: _ClassVar[int]
     UNKNOWN_KEYSET_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
+    PASSED_FIELD_NUMBER: _ClassVar[int]
     retry: bool
     membership: _control_pb2.Membership
     unknown_keyset: bool
     error: str
-    def __init__(self, retry: _Optional[bool] = ..., membership: _Optional[_Union[_control_pb2.Membership, _Mapping]] = ..., unknown_keyset: _Optional[bool] = ..., error: _Optional[str] = ...) -> None: ...
+    passed: bool
+    def __init__(self, retry: _Optional[bool] = ..., membership: _Optional[_Union[_control_pb2.Membership, _Mapping]] = ..., unknown_keyset: _Optional[bool] = ..., error: _Optional[str] = ..., passed: _Optional[bool] = ...) -> None: ...
 
 class ExchangeReply(_message.Message):
     __slots__ = ("pushes", "pulls", "packed_exponents", "accepted", "served", "served_clocks", "served_versions", "packed_values")

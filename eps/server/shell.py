@@ -164,7 +164,7 @@ class ServerShell:
                 if len(arrived) < len(pushes) + len(pulls):
                     pending.refuse_others(known, known_pulls, pb.Refusal(unknown_keyset=True))
                 for results in exchange.results:
-                    self._state.note_results(results_from_pb(results))
+                    self._execute(self._state.step(s.ResultsArrived(results_from_pb(results))))
                 self._execute(self._state.step(s.ExchangeArrived(tuple(arrived))))
             pending.taken_in()
         self._send_complete()
@@ -287,6 +287,8 @@ class ServerShell:
                 self._keep_for_followers(partition, update)
             case s.Fail(request, why):
                 request.refuse(pb.Refusal(error=why))  # type: ignore[attr-defined]
+            case s.RefusePassed(request):
+                request.refuse(pb.Refusal(passed=True))  # type: ignore[attr-defined]
             case s.RefuseStale(request, _, _):
                 request.refuse(self._stale())  # type: ignore[attr-defined]
             case s.Forward(request, _, to):
@@ -450,7 +452,9 @@ class ServerShell:
 
             def failed(error: EpsError) -> None:
                 logger.warning("sending to %s for plan %d failed: %s", to, plan_id, error)
-                self._report(m.TransferFailed(self._state.name, plan_id, f"sending to {to} failed: {error}", to))
+                # The plan that brought a standing follower may have ended long ago.
+                needed_by = 0 if self._state.counts_on(plan_id, to) else plan_id
+                self._report(m.TransferFailed(self._state.name, needed_by, f"sending to {to} failed: {error}", to))
 
             self._streams[plan_id, to] = FollowerStream(self._peers, self._address_of(to), failed)
         return self._streams[plan_id, to]

@@ -74,6 +74,10 @@ class TakenOver(EpsError):
     """Members were lost while an exchange was under way: it begins anew when it is known who takes over."""
 
 
+class Passed(EpsError):
+    """The clock that was asked for is complete everywhere: a lost worker had pushed what its heir was to compute."""
+
+
 class Exchanges:
     """Connections to the servers, and the exchanges that are under way.
 
@@ -150,6 +154,8 @@ class Exchanges:
         ------
         TakenOver
             It was interrupted; answers that still come are ignored.
+        Passed
+            The clock that was pulled is complete everywhere.
         ------
         ProtocolError
             A server says that a part breaks the protocol.
@@ -331,6 +337,8 @@ class Exchanges:
 
     def _wants_keys(self, part: PushPart | PullPart, refusal: pb.Refusal, server: MemberId) -> bool:
         """Return whether a server refused a part because it does not know the key set (any more)."""
+        if refusal.passed:
+            raise Passed(f"{server} has begun a later clock")
         if refusal.error:
             raise ProtocolError(f"{server}: {refusal.error}")
         if refusal.HasField("membership"):

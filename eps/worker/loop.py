@@ -27,7 +27,7 @@ from eps.van.api import Van
 from eps.van.memory import give_back
 from eps.worker.compute import ActiveSet, ClockWork, Computation, Parameters, compute, measure, pull_part
 from eps.worker.datasets import Datasets
-from eps.worker.exchanges import Exchanges, TakenOver
+from eps.worker.exchanges import Exchanges, Passed, TakenOver
 
 logger = logging.getLogger(__name__)
 
@@ -134,7 +134,8 @@ class TrainingLoop:
     def inventory(self, recovery: int) -> m.Inventory:
         """Stop what is under way, because members were lost, and say how far this worker is."""
         with self._changed:
-            self._frozen = self._interrupted = True
+            if recovery > self.state.recovery:
+                self._frozen = self._interrupted = True
             return m.Inventory(self.state.name, recovery, self.state.read_clock)
 
     def prepare(self, servers: Sequence[Address]) -> None:
@@ -221,6 +222,9 @@ class TrainingLoop:
                 self._do(work)
             except TakenOver:
                 logger.info("W[%s] clock %d: begins anew, members were lost", self.state.name, work.clock)
+            except Passed:
+                logger.info("W[%s] clock %d: is complete everywhere", self.state.name, work.clock)
+                self._skip(work)
 
     def _do(self, work: Work) -> None:
         """Compute what is due at a clock, and push all of it."""
@@ -236,6 +240,14 @@ class TrainingLoop:
                 # Lost members left something of this clock to this worker meanwhile.
                 return
         self._push(work.clock)
+
+    def _skip(self, work: Work) -> None:
+        """Go on after a clock to which everything had been contributed already."""
+        with self._changed:
+            self.state.computed(work.clock, work.splits)
+            self._kept = [kept for kept in self._kept if kept.done.clock > work.clock]
+            if self.state.clock == work.clock:
+                self.state.done(work.clock)
 
     def _connect(self) -> None:
         """Connect to the servers as soon as they are known; the clocks before the first one may still run."""
@@ -311,7 +323,8 @@ class TrainingLoop:
         into = self._empty_parameters(kept.active)
         clock = kept.done.clock + 1
         with suppress(TakenOver):
-            self._exchange(self._pulls(kept.active, clock), kept.active, into, clock)
+            with suppress(Passed):
+                self._exchange(self._pulls(kept.active, clock), kept.active, into, clock)
             self._settle(clock)
         return True
 

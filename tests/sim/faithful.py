@@ -284,7 +284,8 @@ class FaithfulServer(FaithfulProcess, SimServer):
         def failed() -> None:
             message = f"sending to {to} failed"
             self.job.count("transfer failed")
-            self.report(m.TransferFailed(self.name, plan_id, message, to))
+            needed_by = 0 if self.state.counts_on(plan_id, to) else plan_id
+            self.report(m.TransferFailed(self.name, needed_by, message, to))
 
         return FollowerStream(self, address, failed)
 

@@ -16,6 +16,7 @@ from tests.sim.wire import (
     Arrival,
     Done,
     Failed,
+    Passed,
     Promote,
     Pull,
     Pulled,
@@ -120,7 +121,7 @@ class SimServer(SimProcess):
     def note_results(self, body: Push) -> None:
         """Workers say what they measured to servers too."""
         results = tuple(m.SplitResult(split, 1, 1.0) for split in body.splits)
-        self.state.note_results(m.ClockReported("", body.clock, results, body.epoch))
+        self.step(s.ResultsArrived(m.ClockReported("", body.clock, results, body.epoch)))
 
     def take_in(self, arrival: Arrival) -> None:
         body = arrival.body
@@ -182,6 +183,8 @@ class SimServer(SimProcess):
                 self._answer_pull(arrival, partition, clock)
             case s.Fail(arrival, why):
                 arrival.reply(Failed(why))
+            case s.RefusePassed(arrival):
+                arrival.reply(Passed())
             case s.RefuseStale(arrival, _, _):
                 arrival.reply(Stale(self.state.membership))
             case s.Forward(arrival, _, to):

@@ -11,7 +11,6 @@ from random import Random
 from eps.core.events import JobState
 from eps.core.reconfig import Change, Operation, Phase
 from eps.core.settings import CoreSettings, Trigger
-from eps.core.types import MemberId
 from tests.fakes.network import RELIABLE
 from tests.sim.faithful import Breaks, FaithfulServer
 from tests.sim.job import Chaos, SimJob

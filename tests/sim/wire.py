@@ -146,6 +146,11 @@ class Stale:
 
 
 @dataclass(frozen=True, slots=True)
+class Passed:
+    """The clock asked for is complete everywhere."""
+
+
+@dataclass(frozen=True, slots=True)
 class Failed:
     why: str
 

@@ -9,7 +9,7 @@ from eps.core.membership import Membership
 from eps.core.types import Role
 from eps.core.worker_state import Work, WorkerState
 from tests.sim.process import SimProcess
-from tests.sim.wire import PRIME, Pull, Pulled, Push, Pushed, contribution, digest_of
+from tests.sim.wire import PRIME, Passed, Pull, Pulled, Push, Pushed, contribution, digest_of
 
 #: A push or a pull, and the clock whose membership routes it.
 Part = tuple[Push | Pull, int]
@@ -71,8 +71,9 @@ class SimWorker(SimProcess):
                 self.on_committed(plan_id)
                 self.report(self.take_in(membership))
             case m.TakeInventory(recovery):
-                self._frozen = True
-                self._interrupt()
+                if recovery > self.state.recovery:
+                    self._frozen = True
+                    self._interrupt()
                 self.report(m.Inventory(self.name, recovery, self.state.read_clock))
             case m.GrantHorizon(_, completed, _):
                 self.state.on_grant(order)
@@ -178,7 +179,9 @@ class SimWorker(SimProcess):
             self._compute_later()
         else:
             self._pulling = True
-            self.exchange(self._unpushed() + self._pulls(work.clock, work.min_clock))
+            parts = self._unpushed() + self._pulls(work.clock, work.min_clock)
+            self._unanswered = len(parts)
+            self.exchange(parts)
 
     def _compute_later(self) -> None:
         attempt = self._attempt
@@ -216,7 +219,10 @@ class SimWorker(SimProcess):
     def on_answer(self, body: Push | Pull, clock: int, reply: object, attempt: int) -> None:
         if attempt != self._attempt:
             return
-        if isinstance(body, Pull):
+        if isinstance(reply, Passed):
+            assert self.job.taken_over
+            self._skip()
+        elif isinstance(body, Pull):
             self._on_pulled(body, clock, reply)
         else:
             self._on_pushed(body, reply)
@@ -238,12 +244,7 @@ class SimWorker(SimProcess):
             bound = clock - settings.staleness
         assert reply.oldest >= bound, f"{self.name} reads clock {reply.oldest} at clock {clock}"
         self._values[clock][body.partition] = reply.value
-        if not self._pulling:
-            self._answered()
-        elif len(self._values[clock]) == settings.num_partitions:
-            self._pulling = False
-            self._settle(clock)
-            self._compute_later()
+        self._answered()
 
     def _computed(self) -> None:
         work = self._work
@@ -295,6 +296,17 @@ class SimWorker(SimProcess):
             self._unanswered = 1
             self._answered()
 
+    def _skip(self) -> None:
+        """A lost worker had contributed what was to be computed."""
+        self.job.count("passed")
+        work = self._work
+        assert work is not None
+        self._interrupt()
+        self._interrupted = False
+        self.state.computed(work.clock, work.splits)
+        self._kept = [kept for kept in self._kept if kept.clock > work.clock]
+        self._done(work)
+
     def _report(self, work: Work, loss: float, evaluation: tuple[float, ...] = ()) -> m.ClockReported:
         results = tuple(m.SplitResult(s, 1, loss, evaluation) for s in work.splits)
         return m.ClockReported(self.name, work.clock, results, self.state.epoch)
@@ -310,9 +322,6 @@ class SimWorker(SimProcess):
             ]
             self._unanswered += len(singles)
             self.exchange([(single, body.clock) for single in singles])
-        if self._pulling:
-            # It travelled with the pull of what is still to be computed, and counts with the next push.
-            return
         self._answered()
 
     def _answered(self) -> None:
@@ -325,6 +334,11 @@ class SimWorker(SimProcess):
             kept.pushed = True
         if not self.job.settings.bsp:
             self._kept = []
+        if self._pulling:
+            self._pulling = False
+            self._settle(work.clock)
+            self._compute_later()
+            return
         if self._confirming:
             self._confirming = False
             self._settle(work.clock)
