@@ -324,7 +324,7 @@ class TrainingLoop:
         clock = kept.done.clock + 1
         with suppress(TakenOver):
             with suppress(Passed):
-                self._exchange(self._pulls(kept.active, clock), kept.active, into, clock)
+                self._exchange(self._pulls(kept.active, clock), kept.active, into, clock, clock)
             self._settle(clock)
         return True
 
@@ -357,7 +357,7 @@ class TrainingLoop:
             return ahead
         parameters = self._empty_parameters(active)
         begun = self._begin(active, parameters, work.clock)
-        self._exchange(self._pulls(active, work.min_clock), active, parameters, work.clock, begun=begun)
+        self._exchange(self._pulls(active, work.min_clock), active, parameters, work.clock, work.clock, begun)
         self._settle(work.clock)
         return parameters, begun
 
@@ -392,7 +392,7 @@ class TrainingLoop:
             ahead = self._empty_parameters(active)
             begun = self._begin(active, ahead, following)
             pulls = self._pulls(active, self._runtime.settings.min_clock_to_read(following), have)
-        self._exchange(pulls, active, ahead, clock + 1, begun)
+        self._exchange(pulls, active, ahead, clock + 1, clock, begun)
         if following is not None and ahead is not None and begun is not None:
             self._settle(following)
             self._ahead = ahead, begun
@@ -449,9 +449,10 @@ class TrainingLoop:
         active: ActiveSet,
         into: Parameters | None,
         pull_clock: int,
+        up_to: int,
         begun: Computation | None = None,
     ) -> None:
-        """Push what is not pushed yet, and pull into ``into``.
+        """Push what is not pushed yet of the clocks up to ``up_to``, and pull into ``into``.
 
         What a server says is unchanged is taken from the parameters that were computed with last.  The parameters of a
         clock are never overwritten by the next ones: until the exchange is complete they may be needed to compute some
@@ -464,7 +465,8 @@ class TrainingLoop:
             Members were lost meanwhile.
         """
         settings = self._runtime.settings
-        waiting = [kept for kept in self._kept if not kept.pushed]
+        # Of what was computed already for a later clock than a lost worker left to this one, nothing can be taken yet.
+        waiting = [kept for kept in self._kept if not kept.pushed and kept.done.clock <= up_to]
         pushes = [kept.done.push(p) for kept in waiting for p in range(settings.num_partitions)]
         push_clock = waiting[-1].done.clock if waiting else pull_clock
         have = self._kept[-1].parameters if self._kept else None

@@ -179,7 +179,7 @@ class SimWorker(SimProcess):
             self._compute_later()
         else:
             self._pulling = True
-            parts = self._unpushed() + self._pulls(work.clock, work.min_clock)
+            parts = self._unpushed(work.clock) + self._pulls(work.clock, work.min_clock)
             self._unanswered = len(parts)
             self.exchange(parts)
 
@@ -196,7 +196,7 @@ class SimWorker(SimProcess):
         clock = self._kept[-1].clock + 1
         self._work = Work(clock, (), clock)
         self._interrupted = False
-        parts = self._unpushed()
+        parts = self._unpushed(clock)
         parts += self._pulls(clock, clock)
         self._unanswered = len(parts)
         self._confirming = True
@@ -264,10 +264,10 @@ class SimWorker(SimProcess):
         else:
             self._push()
 
-    def _unpushed(self) -> list[Part]:
+    def _unpushed(self, up_to: int) -> list[Part]:
         parts: list[Part] = []
         for kept in self._kept:
-            if kept.pushed:
+            if kept.pushed or kept.clock > up_to:
                 continue
             for partition in range(self.job.settings.num_partitions):
                 shares = {s: kept.share(s, partition) for s in kept.splits}
@@ -282,7 +282,7 @@ class SimWorker(SimProcess):
     def _push(self) -> None:
         work, settings = self._work, self.job.settings
         assert work is not None
-        parts = self._unpushed()
+        parts = self._unpushed(work.clock)
         following = work.clock + 1
         self._following = False
         if self.job.live_workers and following <= self.state.horizon:
@@ -331,9 +331,9 @@ class SimWorker(SimProcess):
         work = self._work
         assert work is not None
         for kept in self._kept:
-            kept.pushed = True
+            kept.pushed |= kept.clock <= work.clock
         if not self.job.settings.bsp:
-            self._kept = []
+            self._kept = [kept for kept in self._kept if not kept.pushed]
         if self._pulling:
             self._pulling = False
             self._settle(work.clock)
