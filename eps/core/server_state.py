@@ -22,11 +22,10 @@ from eps.core import messages as m
 from eps.core import server_events as s
 from eps.core.membership import Membership
 from eps.core.partition_state import Holding, PartitionState
+from eps.core.results import LatestResults
 from eps.core.settings import CoreSettings
 from eps.core.types import MemberId
 
-#: Clocks whose results a server remembers: more than the master grants beyond what it has recorded.
-MOST_RESULTS = 512
 #: Updates of one epoch have numbers below 2**32.
 EPOCH_BITS = 32
 
@@ -49,8 +48,7 @@ class ServerState:
         self.closed_plans: set[int] = set()
         #: The latest plan heard of.  Plans change the job one after another, so all before it have ended.
         self._newest_plan = 0
-        #: Clock -> split -> what a worker measured, of the latest clocks.
-        self._results: dict[int, dict[int, m.SplitResult]] = {}
+        self._results = LatestResults()
         self._releasing: dict[int, bool] = {}
         self._outstanding = 0
         self._out: list[s.ServerCommand] = []
@@ -576,11 +574,7 @@ class ServerState:
         if self.membership is not None and self.membership.takes_over and report.clock <= self.membership.from_clock:
             # Perhaps of a lost worker, after the inventory: its heir may find that there is nothing left to do.
             self._out.append(s.ReportToMaster(replace(report, name=self.name)))
-        known = self._results.setdefault(report.clock, {})
-        for result in report.results:
-            known.setdefault(result.split, result)
-        while len(self._results) > MOST_RESULTS:
-            del self._results[min(self._results)]
+        self._results.add(report)
 
     def inventory(self, recovery: int) -> m.Inventory:
         """Return what this server holds, for the master."""
@@ -592,10 +586,7 @@ class ServerState:
                 for partition, state in sorted(self.partitions.items())
                 if not state.dropped
             ),
-            results=tuple(
-                m.ClockReported(self.name, clock, tuple(found.values()), self.epoch)
-                for clock, found in sorted(self._results.items())
-            ),
+            results=self._results.reports(self.name, self.epoch),
         )
 
     # ---- lists
