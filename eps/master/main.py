@@ -29,6 +29,7 @@ from eps.resources.api import ContainerEvent, ContainerRequest, ResourceManager
 from eps.resources.api import Exited as ContainerEnded
 from eps.resources.api import Running as ContainerRunning
 from eps.rpc.call import serve
+from eps.rpc.report_queue import BEATS
 from eps.rpc.security import NO_SECURITY, Security
 from eps.runtime import Runtime
 from eps.storage.atomic import write_json_atomic
@@ -90,7 +91,7 @@ class Master:
             stop_on_divergence=spec.on_divergence == "stop",
         )
         self._journal = Journal(job_dir.journal)
-        self._sessions = Sessions(self.put, runtime.to_json(), GENERATION)
+        self._sessions = Sessions(self.put, runtime.to_json(), GENERATION, beat_s=runtime.spec.member_timeout_s / BEATS)
         self._address = ""
         self._tick_due_s = self._note_due_s = 0.0
 

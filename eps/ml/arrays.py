@@ -49,8 +49,8 @@ def random_stream(seed: int, purpose: Purpose, *position: int) -> np.random.Gene
 def distinct(keys: NDArray[np.integer[Any]]) -> Int64Array:
     """Return the distinct ones of whole numbers, ascending.
 
-    Not ``np.unique``: since version 2.3 NumPy puts them into a hash table, which took 70 times as long for seven million
-    keys, and held the interpreter for more than a second, in which a process can tell nobody that it is alive.
+    Not ``np.unique``: since version 2.3 NumPy puts them into a hash table.  That took 70 times as long for seven
+    million keys, and held the interpreter for more than a second, in which a process can tell nobody that it is alive.
     """
     ordered = np.sort(keys)
     if not ordered.size:
