@@ -23,7 +23,7 @@ from eps.errors import StorageError
 from eps.master.encoding import dumps, loads
 from eps.storage.wal import EventLog
 
-#: Events between two snapshots, at least.
+#: Events between two snapshots of a job with a short history.
 SNAPSHOT_EVENTS = 4096
 #: With a long history there are this many clocks to an event: what snapshots write stays in proportion.
 CLOCKS_PER_EVENT = 16
@@ -56,6 +56,8 @@ class StateLog:
     ----------
     directory : Path
         Created if need be.
+    snapshot_events : int
+        Events between two snapshots, at least.
 
     Raises
     ------
@@ -63,8 +65,9 @@ class StateLog:
         There is a log, and it is damaged.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, snapshot_events: int = SNAPSHOT_EVENTS) -> None:
         self.path = directory
+        self.snapshot_events = snapshot_events
         self._log: EventLog | None = None
         #: Why nothing is logged; empty while all is well.
         self.error = ""
@@ -126,7 +129,7 @@ class StateLog:
             if now_s >= self._heal_at_s:
                 self._try_snapshot(state, now_s)
             return
-        due = max(SNAPSHOT_EVENTS, len(state.progress.history) // CLOCKS_PER_EVENT)
+        due = max(self.snapshot_events, len(state.progress.history) // CLOCKS_PER_EVENT)
         if self._log is None or self._num_events < due or (self._writer is not None and self._writer.is_alive()):
             return
         parts = self._history.dump(state, now_s)

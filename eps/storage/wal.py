@@ -26,7 +26,7 @@ import re
 import struct
 import time
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -200,7 +200,7 @@ class EventLog:
         self._start_log(number)
         return number
 
-    def write_snapshot(self, number: int, parts: Iterable[bytes], *, sync: bool = True) -> None:
+    def write_snapshot(self, number: int, parts: Sequence[bytes], *, sync: bool = True) -> None:
         """Write the snapshot at which log ``number`` began, and drop what it makes needless.
 
         Raises
@@ -210,10 +210,9 @@ class EventLog:
         """
         with atomic_writer(self._snapshot(number), sync=sync) as file:
             file.write(SNAPSHOT_HEAD)
+            file.write(frame(len(parts).to_bytes(4, "little")))
             for part in parts:
                 file.write(frame(part))
-            # Its end, so that one that lost it is not taken for whole.
-            file.write(frame(b""))
         self._remove_older(number, keep=KEPT)
 
     def close(self) -> None:
@@ -363,7 +362,7 @@ def _parts(data: bytes) -> tuple[bytes, ...] | None:
     at = len(SNAPSHOT_HEAD)
     while (found := _unframe(data, at)) is not None:
         payload, at = found
-        if not payload:
-            return tuple(parts) if at == len(data) else None
         parts.append(payload)
-    return None
+    # The first says how many there are, so that one that lost its end is not taken for whole.
+    whole = at == len(data) and bool(parts) and int.from_bytes(parts[0], "little") == len(parts) - 1
+    return tuple(parts[1:]) if whole else None
