@@ -54,8 +54,19 @@ class ContainerExited:
 
 
 @dataclass(frozen=True, slots=True)
+class MemberLost:
+    """A container's process has not been heard of for too long; whatever it still does, it counts as ended."""
+
+    container_id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class MemberRegistered:
-    """A process is up, listens at ``address`` and waits for its name.  Registering again is harmless."""
+    """A process is up, listens at ``address`` and waits for its name.
+
+    One that registers again has opened its session again: it is told its name, and what it has not acknowledged.
+    """
 
     container_id: str
     address: Address
@@ -137,6 +148,7 @@ Event = (
     ContainerGranted
     | ContainerLaunched
     | ContainerExited
+    | MemberLost
     | MemberRegistered
     | MemberConnected
     | ReportReceived

@@ -138,7 +138,7 @@ class MasterState:
                 self._on_granted(container_id)
             case e.ContainerLaunched():
                 self._on_launched(event)
-            case e.ContainerExited():
+            case e.ContainerExited() | e.MemberLost():
                 self._on_exited(event)
             case e.MemberRegistered():
                 self._on_registered(event)
@@ -199,9 +199,11 @@ class MasterState:
             self._out.append(e.ReleaseContainer(event.container_id))
             return
         self._on_launched(e.ContainerLaunched(event.container_id, event.pid))
-        record.address, record.pid = event.address, event.pid
+        again, record.address, record.pid = record.address is not None, event.address, event.pid
         self._out.append(e.Name(event.container_id, record.name))
-        if self.driver is not None and record.name in self.driver.plan.added:
+        if again:
+            self._say_again(record.name)
+        elif self.driver is not None and record.name in self.driver.plan.added:
             self.driver.newcomers[record.name] = event.address
         elif self.state is JobState.STARTING and all(self.members[n].address for n in self._initial):
             self._begin()
@@ -227,7 +229,7 @@ class MasterState:
         for name in self.membership.members:
             self._send(name, m.UpdateMembership(0, self.membership))
 
-    def _on_exited(self, event: e.ContainerExited) -> None:
+    def _on_exited(self, event: e.ContainerExited | e.MemberLost) -> None:
         record = self._by_container.pop(event.container_id, None)
         if record is None:
             return
@@ -566,7 +568,9 @@ class MasterState:
         if self.membership is None or name not in self.members:
             return
         if name in self.membership.members:
-            self._send(name, m.UpdateMembership(0, self.membership))
+            # A commit on its way is said below, with the plan's number.
+            if self.driver is None or self.driver.plan.undecided:
+                self._send(name, m.UpdateMembership(0, self.membership))
             if self.state is JobState.RUNNING and name in self.membership.workers:
                 self._send(name, self._horizon_order())
         if self.driver is not None:

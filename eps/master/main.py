@@ -260,7 +260,17 @@ class Master:
         if time.monotonic() >= self._beat_due_s:
             self._beat(EXPORT_PATIENCE_S if self._state.state is JobState.EXPORTING else 0.0)
         self._note_status()
+        self._look_for_silence()
         return e.Tick()
+
+    def _look_for_silence(self) -> None:
+        """Give up the members that hang: they are killed, for whatever they still did could harm."""
+        for container_id, reason in self._sessions.silent(self._runtime.spec.member_timeout_s):
+            if self._ended is None:
+                logger.warning("M %s %s: it is lost", container_id, reason)
+                self.put(e.MemberLost(container_id, reason))
+                self._sessions.dismiss(container_id, f"declared lost: it {reason}")
+                self._resources.kill(container_id)
 
     def _note_status(self) -> None:
         """Leave the status on disk now and then, for whoever asks after a job whose processes were killed."""
@@ -312,6 +322,8 @@ class Master:
                 case e.RequestContainer(container_id, role):
                     self._request(container_id, role)
                 case e.ReleaseContainer(container_id):
+                    # Its process ends by itself as well, where the resource manager cannot reach it.
+                    self._sessions.dismiss(container_id, "the job does not count on this process any more")
                     self._resources.release(container_id)
                 case e.Name(container_id, name):
                     membership = self._state.membership
@@ -371,6 +383,7 @@ class Master:
             self.put(e.ContainerLaunched(event.container_id, event.pid))
         elif isinstance(event, ContainerEnded):
             self._containers.discard(event.container_id)
+            self._sessions.forget(event.container_id)
             self.put(e.ContainerExited(event.container_id, event.reason))
 
     def _export(self) -> None:

@@ -120,6 +120,9 @@ class ResourceManager(Protocol):
         Harmless for one that has ended or is unknown: a release and an exit may cross.
         """
 
+    def kill(self, container_id: str) -> None:
+        """End a container's process at once, whatever it does; harmless for one that is not running."""
+
     def poll(self) -> list[ContainerEvent]:
         """Return what has happened since the last call, in order; never blocks.
 

@@ -101,6 +101,10 @@ class FakeResourceManager:
         if not self.withdraw(container_id) and container_id in self.running:
             self.crash(container_id, None, "was ended by SIGTERM")
 
+    def kill(self, container_id: str) -> None:
+        if container_id in self.running:
+            self.crash(container_id)
+
     def poll(self) -> list[ContainerEvent]:
         self._check_open()
         with suppress(BlockingIOError):

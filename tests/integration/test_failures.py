@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import time
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,41 @@ def test_member_that_dies_fails_the_job_with_its_name(home: Path, role: str) -> 
         report = job.wait(TIMEOUT_S)
     assert report["state"] == "failed"
     assert victim["name"] in report["reason"] or "went away" in report["reason"]
+
+
+@pytest.mark.parametrize("role", ["worker", "server"])
+def test_member_that_hangs_is_declared_lost_and_killed(home: Path, role: str) -> None:
+    with eps.Job.start(name="hang", workers=2, servers=2, member_timeout_s=1.5, **ENDLESS) as job:
+        wait_for_clock(job, 1)
+        victim = next(member for member in job.status()["members"] if member["role"] == role)
+        os.kill(victim["pid"], signal.SIGSTOP)
+        report = job.wait(TIMEOUT_S)
+    assert report["state"] == "failed"
+    assert report["reason"] == f"{victim['name']} ended unexpectedly: said nothing for 1.5 s"
+
+
+def test_member_that_stood_still_for_less_than_the_deadline_goes_on(home: Path) -> None:
+    with eps.Job.start(name="breath", workers=2, servers=1, **ENDLESS) as job:
+        wait_for_clock(job, 1)
+        pid = job.status()["members"][0]["pid"]
+        os.kill(pid, signal.SIGSTOP)
+        # The job's own clock says how long.
+        stopped_s = job.status()["elapsed_s"]
+        wait_for(lambda: job.status()["elapsed_s"] > stopped_s + 1.0, TIMEOUT_S, "a second of the job")
+        os.kill(pid, signal.SIGCONT)
+        wait_for_clock(job, job.status()["clock"] + 5)
+
+
+def test_job_goes_on_after_its_master_stood_still_for_longer_than_the_deadline(home: Path) -> None:
+    with eps.Job.start(name="slept", workers=2, servers=1, member_timeout_s=1.0, **ENDLESS) as job:
+        wait_for_clock(job, 1)
+        pid = read(job, "master.json")["pid"]
+        os.kill(pid, signal.SIGSTOP)
+        begun_s = time.monotonic()
+        wait_for(lambda: time.monotonic() > begun_s + 2.0, TIMEOUT_S, "twice the deadline")
+        os.kill(pid, signal.SIGCONT)
+        wait_for_clock(job, job.status()["clock"] + 5)
+        assert job.add_workers(1)["phase"] == "released"
 
 
 def test_kill_ends_the_job_and_says_so(home: Path) -> None:
