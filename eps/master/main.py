@@ -60,9 +60,9 @@ BEAT_S = 0.5
 #: What keeps the owner thread longer than a beat, at worst: a slow disk, a user's model while it is measured, a long
 #: report.
 SYNC_PATIENCE_S = 60.0
-EXPORT_PATIENCE_S = 60.0
-REPORT_PATIENCE_S = 300.0
-START_PATIENCE_S = 120.0
+EXPORT_PATIENCE_S = 10.0
+REPORT_PATIENCE_S = 60.0
+START_PATIENCE_S = 30.0
 
 
 class Master:
@@ -106,6 +106,8 @@ class Master:
         self._log = StateLog(job_dir.state)
         self._state, self._first_commands = self._restore()
         self._sessions = Sessions(self.put, runtime.to_json(), self._state.generation)
+        # Whoever does not come back is as lost as one that falls silent.
+        self._sessions.expect(r.container_id for r in self._state.members.values() if r.address is not None)
         self._address = ""
         self._tick_due_s = self._note_due_s = self._beat_due_s = 0.0
 
@@ -329,9 +331,6 @@ class Master:
                     membership = self._state.membership
                     servers = () if membership is None else [membership.addresses[s] for s in membership.servers]
                     self._sessions.name(container_id, name, servers)
-                    if self._state.generation > 1:
-                        # It may be waiting for what the master before had not said.
-                        self.put(e.MemberConnected(name))
                 case e.Answer():
                     with self._changed:
                         if command.request_id in self._asked:
@@ -358,6 +357,8 @@ class Master:
                 # Opened again, it knows what is on disk.
                 self._journal.close()
                 self._journal = None
+        if sync:
+            self._beat()
 
     def _request(self, container_id: str, role: Role) -> None:
         self._containers.add(container_id)

@@ -61,7 +61,7 @@ class MortalJob(SimJob):
             self.note("master", event)
             self.note("master", "dies")
             self.master.step(event, self.net.now_s)
-            self._take_over()
+            self._take_over(event)
             if isinstance(event, e.ChangeRequested | e.CancelRequested):
                 self.on_event(event)
             return
@@ -81,9 +81,12 @@ class MortalJob(SimJob):
         assert_same(restored.state, self.master)
         self.master = restored.state
 
-    def _take_over(self) -> None:
+    def _take_over(self, last: e.Event) -> None:
         self._restore()
         running = {c: 1 for c, process in self.processes.items() if process.alive}
+        if isinstance(last, e.ContainerLaunched):
+            # Here the process begins when its launch has been said.
+            running[last.container_id] = 1
         self.on_event(e.MasterRestarted(self.master.generation + 1, running))
         for container_id in running:
             registered = self._registered.get(container_id)
