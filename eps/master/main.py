@@ -34,6 +34,7 @@ from eps.resources.api import NO_NEWS, ContainerEvent, ContainerRequest, Resourc
 from eps.resources.api import Allocated as ContainerAllocated
 from eps.resources.api import Exited as ContainerEnded
 from eps.resources.api import Running as ContainerRunning
+from eps.resources.local import LocalResourceManager
 from eps.rpc.call import serve
 from eps.rpc.security import NO_SECURITY, Security
 from eps.runtime import Runtime
@@ -439,8 +440,6 @@ def run(context: ContainerContext) -> int:
     """Entry point of the job master's process."""
     set_up_logging()
     tune_malloc()
-    from eps.resources.local import LocalResourceManager
-
     job_dir = JobDir(context.job_dir)
     runtime = Runtime.from_json(job_dir.job_json.read_text(encoding="utf-8"))
     assert context.supervisor_fd is not None

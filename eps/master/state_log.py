@@ -24,7 +24,7 @@ from eps.master.encoding import dumps, loads
 from eps.storage.wal import EventLog
 
 #: Events between two snapshots of a job with a short history.
-SNAPSHOT_EVENTS = 4096
+SNAPSHOT_EVENTS = 2048
 #: With a long history there are this many clocks to an event: what snapshots write stays in proportion.
 CLOCKS_PER_EVENT = 16
 #: A log that cannot be written is tried again this often.

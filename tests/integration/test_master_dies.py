@@ -161,3 +161,29 @@ def test_nothing_is_started_again_after_the_job_has_ended(home: Path) -> None:
     assert killer.killed in ([], [(0, "ended")])
     ended = find_job("over").ended()
     assert ended is not None and ended["state"] == "finished"
+
+
+def test_what_cannot_be_written_is_shown_and_the_job_goes_on(home: Path) -> None:
+    with eps.Job.start(name="full", workers=1, servers=1, **ENDLESS) as job:
+        wait_for_clock(job, 1)
+        assert job.status()["storage_error"] == ""
+        # A file cannot take the place of a directory: as good as a full disk, also for root.
+        in_the_way(job.directory.status_json)
+        wait_for(lambda: "status.json" in job.status()["storage_error"], TIMEOUT_S, "the error to be shown")
+        wait_for_clock(job, job.status()["clock"] + 5)
+        job.directory.status_json.rmdir()
+        wait_for(lambda: job.status()["storage_error"] == "", TIMEOUT_S, "the error to be mended")
+        in_the_way(job.directory.report)
+        job.kill()
+        with suppress(EpsError):
+            job.wait(TIMEOUT_S)
+    ended = find_job("full").ended()
+    assert ended is not None and ended["state"] == "failed" and "report.json" in ended["reason"]
+
+
+def in_the_way(path: Path) -> None:
+    """Put a directory where a file is written again and again."""
+    while not path.is_dir():
+        path.unlink(missing_ok=True)
+        with suppress(FileExistsError):
+            path.mkdir()
