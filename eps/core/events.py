@@ -118,12 +118,25 @@ class KillRequested:
 class ExportDone:
     """The model is on disk."""
 
+    #: What was found while it was written, for whoever writes the report: JSON values.
+    found: Mapping[str, Any] | None = None
+
 
 @dataclass(frozen=True, slots=True)
 class ExportFailed:
     """The model could not be written."""
 
     message: str
+
+
+@dataclass(frozen=True, slots=True)
+class MasterRestarted:
+    """Another process has taken this state over, where the one before left it."""
+
+    #: Of the new one; orders of an older one are void.
+    generation: int
+    #: Containers whose processes run -> pid.
+    running: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +157,7 @@ Event = (
     | KillRequested
     | ExportDone
     | ExportFailed
+    | MasterRestarted
     | Tick
 )
 

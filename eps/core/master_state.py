@@ -23,6 +23,7 @@ from eps.core.membership import Membership
 from eps.core.plan_driver import PlanDriver, plan_transfer
 from eps.core.progress import ClockProgress
 from eps.core.reconfig import ENDED, Change, Phase, Plan
+from eps.core.restart import after_the_end, restarted
 from eps.core.settings import CoreSettings, Trigger
 from eps.core.tables import PartitionTable, SplitTable, spread_evenly
 from eps.core.types import Address, MemberId, Role, member_name
@@ -81,6 +82,8 @@ class MasterState:
                 f"{num_servers} servers for {settings.num_partitions} partitions: need 1 to {settings.num_partitions}"
             )
         self.settings = settings
+        #: Counts the processes that have had this state.
+        self.generation = 1
         self.state = JobState.STARTING
         #: Why the job ended as it did.
         self.reason = ""
@@ -128,7 +131,8 @@ class MasterState:
         """Take one event in and return what to do, in order."""
         self._out, self._now_s = [], now_s
         if self.state in ENDED_STATES:
-            return self._after_the_end(event)
+            after_the_end(self, event)
+            return self._out
         match event:
             case e.ContainerGranted(container_id):
                 self._on_granted(container_id)
@@ -152,6 +156,8 @@ class MasterState:
                 self._end(JobState.FINISHED, "")
             case e.ExportFailed(message):
                 self._end(JobState.FAILED, message)
+            case e.MasterRestarted():
+                restarted(self, event)
             case e.Tick():
                 self._on_tick()
         self._advance()
@@ -580,14 +586,6 @@ class MasterState:
             if record.address is not None:
                 self._send(name, m.Shutdown(f"the job {state}"))
         self._out.append(e.EndJob(state, reason))
-
-    def _after_the_end(self, event: e.Event) -> list[Command]:
-        if isinstance(event, e.ChangeRequested | e.CancelRequested):
-            error = JobFinishedError(f"the job has {self.state}: it cannot be changed any more")
-            self._out.append(e.Answer(event.request_id, error=error))
-        elif isinstance(event, e.MemberRegistered):
-            self._out.append(e.ReleaseContainer(event.container_id))
-        return self._out
 
     def _send(self, to: MemberId, order: m.Order) -> None:
         self._out.append(e.Send(to, order))
