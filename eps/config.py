@@ -160,7 +160,10 @@ class JobSpec:
     )
     # When somebody does not answer.
     member_timeout_s: float = _option(
-        3.0, "seconds of silence after which a worker or server counts as lost and is killed", group="safety"
+        3.0,
+        "seconds of silence after which a worker or server counts as lost and is killed; raise it for hundreds of "
+        "members, and where a model of your own holds the interpreter for as long",
+        group="safety",
     )
     master_timeout_s: float = _option(
         60.0, "seconds that workers and servers wait for the next job master before they end themselves", group="safety"

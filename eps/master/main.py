@@ -36,6 +36,7 @@ from eps.resources.api import Exited as ContainerEnded
 from eps.resources.api import Running as ContainerRunning
 from eps.resources.local import LocalResourceManager
 from eps.rpc.call import serve
+from eps.rpc.report_queue import BEATS
 from eps.rpc.security import NO_SECURITY, Security
 from eps.runtime import Runtime
 from eps.storage.atomic import write_json_atomic
@@ -106,7 +107,8 @@ class Master:
         self._storage_errors: dict[str, str] = {}
         self._log = StateLog(job_dir.state)
         self._state, self._first_commands = self._restore()
-        self._sessions = Sessions(self.put, runtime.to_json(), self._state.generation)
+        beat_s = runtime.spec.member_timeout_s / BEATS
+        self._sessions = Sessions(self.put, runtime.to_json(), self._state.generation, beat_s=beat_s)
         # Whoever does not come back is as lost as one that falls silent.
         self._sessions.expect(r.container_id for r in self._state.members.values() if r.address is not None)
         self._address = ""
@@ -296,7 +298,7 @@ class Master:
 
     def _beat(self, patience_s: float = 0.0) -> None:
         """Tell the supervisor that this thread lives, and may be busy for so long."""
-        self._beat_due_s = time.monotonic() + BEAT_S
+        self._beat_due_s = time.monotonic() + min(BEAT_S, self._runtime.spec.member_timeout_s / BEATS)
         progress = self._state.progress.completed + len(self._state.memberships)
         self._resources.beat(progress + (self._ended is not None), patience_s)
 

@@ -23,7 +23,9 @@ from eps.rpc.codec import report_to_pb
 
 #: Longest time that a report which can wait is kept back; less than half of the lookahead that masters grant.
 LINGER_S = 0.02
-#: Whoever has nothing else to say says this often that it is alive.
+#: Whoever has nothing else to say says that it is alive, so many times within the deadline for its silence.
+BEATS = 6
+#: With the usual deadline of three seconds.
 BEAT_S = 0.5
 #: Reports kept.  A worker is ahead of what its master knows by no more than the lookahead; where clocks are not bound
 #: together (SSP, ASP) a later grant may still speak of a much earlier clock, but so many reports ago it was delivered.
@@ -77,7 +79,7 @@ class ReportQueue:
 
     def __init__(self, now: Callable[[], float] = time.monotonic, beat_s: float = BEAT_S) -> None:
         self._now = now
-        self._beat_s = beat_s
+        self.beat_s = beat_s
         self._changed = threading.Condition()
         self._waiting: list[_Entry] = []
         #: Said, and perhaps not recorded; oldest first.
@@ -147,7 +149,7 @@ class ReportQueue:
             yield pb.Reports(reports=[hello])
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: bool(self._waiting) or self._closed or line != self._line, self._beat_s)
+                self._changed.wait_for(lambda: bool(self._waiting) or self._closed or line != self._line, self.beat_s)
                 if self._waiting and line == self._line:
                     self._changed.wait_for(lambda: self._urgent or self._closed or line != self._line, LINGER_S)
                 if line != self._line or (self._closed and not self._waiting):

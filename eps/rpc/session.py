@@ -29,7 +29,7 @@ from eps.pb import control_pb2 as pb
 from eps.pb.control_pb2_grpc import MemberSessionStub
 from eps.rpc.call import channel, error_of
 from eps.rpc.codec import order_from_pb
-from eps.rpc.report_queue import BEAT_S, ReportQueue
+from eps.rpc.report_queue import BEAT_S, BEATS, ReportQueue
 from eps.rpc.security import NO_SECURITY, Security
 from eps.storage.atomic import read_json
 from eps.storage.jobdir import JobDir
@@ -71,6 +71,11 @@ class Patience:
     master_s: float = MASTER_PATIENCE_S
     #: Between two signs of life.
     beat_s: float = BEAT_S
+
+    @classmethod
+    def of_job(cls, member_timeout_s: float, master_timeout_s: float) -> Patience:
+        """Return what follows from a job's deadlines."""
+        return cls(member_timeout_s, master_timeout_s, member_timeout_s / BEATS)
 
 
 def written_master(job_dir: Path) -> MasterPlace | None:
@@ -116,7 +121,7 @@ class MemberSession:
         self._container_id, self._address, self._pid = container_id, address, pid
         self._security = security
         self._find = find
-        self.patience = patience
+        self._patience = patience
         self._outgoing = ReportQueue(beat_s=patience.beat_s)
         self._orders: queue.SimpleQueue[tuple[int, Order] | None] = queue.SimpleQueue()
         self._welcome = threading.Event()
@@ -133,6 +138,11 @@ class MemberSession:
         self._over = threading.Event()
         self._closed = False
         self._reader = threading.Thread(target=self._run, name="session", daemon=True)
+
+    def be_patient(self, patience: Patience) -> None:
+        """Wait as long as this from now on; the job's settings come with the welcome only."""
+        self._patience = patience
+        self._outgoing.beat_s = patience.beat_s
 
     @property
     def generation(self) -> int:
@@ -188,7 +198,7 @@ class MemberSession:
         if self._over.is_set():
             error = None
         elif place is None:
-            error = PeerUnavailableError(f"no job master for {self.patience.master_s:g} s; the last word: {error}")
+            error = PeerUnavailableError(f"no job master for {self._patience.master_s:g} s; the last word: {error}")
         self._over.set()
         self._failure = error
         self._orders.put(None)
@@ -236,6 +246,8 @@ class MemberSession:
         self._generation, self._heard_s = message.generation, time.monotonic()
         kind = message.WhichOneof("kind")
         if kind == "welcome":
+            if self._welcomed is not None:
+                logger.info("attached again to the job master, generation %d", message.generation)
             self._welcomed = self._welcomed or message.welcome
             self._welcome.set()
             return
@@ -259,7 +271,7 @@ class MemberSession:
         assert self._find is not None
         began_s = time.monotonic()
         retry_s = began_s + min(LONGEST_RETRY_S, RETRY_S * 2.0 ** min(self._attempts, 10))
-        deadline_s = self._heard_s + self.patience.master_s
+        deadline_s = self._heard_s + self._patience.master_s
         self._attempts += 1
         while True:
             found = self._find()
@@ -300,17 +312,17 @@ class MemberSession:
         """Leave a stream that says nothing for the sake of a newer master, or at the end of all patience."""
         assert self._find is not None
         before_s = time.monotonic()
-        while not self._over.wait(pause_s := min(self.patience.beat_s, self.patience.silence_s / 4)):
+        while not self._over.wait(pause_s := min(self._patience.beat_s, self._patience.silence_s / 4)):
             now_s = time.monotonic()
             if now_s - before_s > pause_s + LASTED_S:
                 # This process was stopped, or the machine slept: that says nothing about the master.
                 self._heard_s = now_s
             before_s = now_s
             stream, silent_s = self._stream, now_s - self._heard_s
-            if stream is None or silent_s < self.patience.silence_s:
+            if stream is None or silent_s < self._patience.silence_s:
                 continue
             found = self._find()
-            if silent_s >= self.patience.master_s or (found is not None and found.generation > self._generation):
+            if silent_s >= self._patience.master_s or (found is not None and found.generation > self._generation):
                 logger.warning("the job master has said nothing for %.1f s", silent_s)
                 stream.cancel()
 

@@ -59,7 +59,7 @@ class Server:
         welcome = session.open(self._on_order, self._on_session_end)()
         self.name = welcome.name
         runtime = Runtime.from_json(welcome.job_json)
-        session.patience = Patience(runtime.spec.member_timeout_s, runtime.spec.master_timeout_s)
+        session.be_patient(Patience.of_job(runtime.spec.member_timeout_s, runtime.spec.master_timeout_s))
         self._van.restrict_to(runtime.spec.van)
         self._shell = ServerShell(runtime, self.name, self._van, session.report)
         self._ready.set()

@@ -76,7 +76,7 @@ class Worker:
         welcome = session.open(self._on_order, self._on_session_end)()
         self.name = welcome.name
         self._runtime = runtime = Runtime.from_json(welcome.job_json)
-        session.patience = Patience(runtime.spec.member_timeout_s, runtime.spec.master_timeout_s)
+        session.be_patient(Patience.of_job(runtime.spec.member_timeout_s, runtime.spec.master_timeout_s))
         self._van.restrict_to(runtime.spec.van)
         self._datasets = Datasets(runtime, runtime.job_dir / "containers" / self._context.container_id / "splits")
         self._loop = TrainingLoop(runtime, self.name, self._van, self._datasets, session.report)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import queue
+import signal
+import subprocess
+import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -51,7 +55,7 @@ class Gathered:
 class StandIn:
     """A job master that only names the members that it knows, and remembers what it hears."""
 
-    def __init__(self, generation: int, known: tuple[str, ...] = ("container-1",), **options: Any) -> None:
+    def __init__(self, generation: int, known: Sequence[str] = ("container-1",), **options: Any) -> None:
         self.generation, self._known = generation, known
         self.heard = Gathered()
         self.sessions = Sessions(self._put, "{}", generation, **{"beat_s": 0.02, **options})
@@ -177,6 +181,18 @@ def test_what_the_master_has_recorded_is_not_said_again(cast: Cast) -> None:
     second.registered()
     member.session.report(clock_report(4))
     assert second.reports(2) == [clock_report(3), clock_report(4)]
+
+
+def test_member_that_started_without_a_master_is_named_by_the_next_one(cast: Cast) -> None:
+    dead = cast(StandIn(1))
+    dead.die()
+    member = cast(Member(dead.place))
+    member.session.report(clock_report(0))
+    member.looked.wait(lambda looks: len(looks) >= 3)
+    master = cast(StandIn(2))
+    member.place = master.place
+    assert member.welcome().name == "worker-1"
+    assert master.reports(1) == [clock_report(0)]
 
 
 def test_stream_that_broke_is_opened_again_at_the_same_master(cast: Cast) -> None:
@@ -311,6 +327,49 @@ def test_lost_members_words_do_not_count_any_more(cast: Cast) -> None:
     assert member.end() is None
     assert member.ordered.items == [m.Shutdown("declared lost")]
     assert master.reports(1) == [clock_report(0)]
+
+
+#: A process with a session that lives until it is told to end.
+_PROCESS = """
+import sys, threading
+from eps.core.types import Address
+from eps.rpc.session import MasterPlace, MemberSession
+
+address, over = sys.argv[1], threading.Event()
+session = MemberSession(address, "container-1", Address("127.0.0.1", 1), 7, find=lambda: MasterPlace(address, 1))
+session.open(lambda order: over.set(), lambda error: over.set())()
+over.wait()
+"""
+
+
+@pytest.mark.parametrize("stream_breaks", [False, True])
+def test_process_that_hung_and_was_given_up_ends_itself_when_it_wakes(cast: Cast, stream_breaks: bool) -> None:
+    time_s = [0.0]
+    known = ["container-1"]
+    master = cast(StandIn(1, known, now=lambda: time_s[0]))
+    process = subprocess.Popen([sys.executable, "-c", _PROCESS, master.place.address])
+    try:
+        master.registered()
+        os.kill(process.pid, signal.SIGSTOP)
+        # Beats that were on their way have come when the kernel says that it has stopped.
+        os.waitpid(process.pid, os.WUNTRACED)
+        assert master.sessions.silent(3.0) == []
+        for quarter in range(4, 80):
+            time_s[0] = quarter / 4
+            lost = master.sessions.silent(3.0)
+            if lost:
+                break
+        assert lost == [("container-1", "said nothing for 3 s")]
+        known.clear()
+        if stream_breaks:
+            master.sessions.close()
+        else:
+            master.sessions.dismiss("container-1", "declared lost")
+        os.kill(process.pid, signal.SIGCONT)
+        assert process.wait(DEADLINE_S) == 0
+    finally:
+        process.kill()
+        process.wait()
 
 
 def test_shutdown_does_not_wait_for_an_order_that_hangs(cast: Cast) -> None:
