@@ -298,7 +298,7 @@ class Master:
 
     def _beat(self, patience_s: float = 0.0) -> None:
         """Tell the supervisor that this thread lives, and may be busy for so long."""
-        self._beat_due_s = time.monotonic() + BEAT_S
+        self._beat_due_s = time.monotonic() + min(BEAT_S, self._runtime.spec.member_timeout_s / BEATS)
         progress = self._state.progress.completed + len(self._state.memberships)
         self._resources.beat(progress + (self._ended is not None), patience_s)
 
