@@ -54,8 +54,19 @@ class ContainerExited:
 
 
 @dataclass(frozen=True, slots=True)
+class MemberLost:
+    """A container's process has not been heard of for too long; whatever it still does, it counts as ended."""
+
+    container_id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class MemberRegistered:
-    """A process is up, listens at ``address`` and waits for its name.  Registering again is harmless."""
+    """A process is up, listens at ``address`` and waits for its name.
+
+    One that registers again has opened its session again: it is told its name, and what it has not acknowledged.
+    """
 
     container_id: str
     address: Address
@@ -107,6 +118,8 @@ class KillRequested:
 class ExportDone:
     """The model is on disk."""
 
+    #: What was found while it was written, for whoever writes the report: JSON values.
+    found: Mapping[str, Any] | None = None
     #: Of the export that was started.
     number: int = 1
 
@@ -120,6 +133,16 @@ class ExportFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class MasterRestarted:
+    """Another process has taken this state over, where the one before left it."""
+
+    #: Of the new one; orders of an older one are void.
+    generation: int
+    #: Containers whose processes run -> pid.
+    running: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """Time has passed."""
 
@@ -128,6 +151,7 @@ Event = (
     ContainerGranted
     | ContainerLaunched
     | ContainerExited
+    | MemberLost
     | MemberRegistered
     | MemberConnected
     | ReportReceived
@@ -136,6 +160,7 @@ Event = (
     | KillRequested
     | ExportDone
     | ExportFailed
+    | MasterRestarted
     | Tick
 )
 

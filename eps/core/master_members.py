@@ -7,6 +7,7 @@ Source: EPS §5.2 (the ApplicationMaster asks for containers; processes register
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
 
 from eps.core import events as e
@@ -63,6 +64,8 @@ class JobMembers:
                 f"{num_servers} servers for {settings.num_partitions} partitions: need 1 to {settings.num_partitions}"
             )
         self.settings = settings
+        #: Counts the processes that have had this state.
+        self.generation = 1
         self.state = JobState.STARTING
         #: Why the job ended as it did.
         self.reason = ""
@@ -127,9 +130,11 @@ class JobMembers:
             self._out.append(e.ReleaseContainer(event.container_id))
             return
         self._on_launched(e.ContainerLaunched(event.container_id, event.pid))
-        record.address, record.pid = event.address, event.pid
+        again, record.address, record.pid = record.address is not None, event.address, event.pid
         self._out.append(e.Name(event.container_id, record.name))
-        if self.driver is not None and record.name in self.driver.plan.added:
+        if again:
+            self._say_again(record.name)
+        elif self.driver is not None and record.name in self.driver.plan.added:
             self.driver.newcomers[record.name] = event.address
         elif self.recovery is not None and record.name in self.recovery.newcomers:
             self.recovery.newcomers[record.name] = event.address
@@ -168,6 +173,9 @@ class JobMembers:
     def _membership_order(self) -> m.UpdateMembership:
         assert self.membership is not None
         return m.UpdateMembership(self.driver.plan.plan_id if self.driver is not None else 0, self.membership)
+
+    @abstractmethod
+    def _say_again(self, name: MemberId) -> None: ...
 
     def _send(self, to: MemberId, order: m.Order) -> None:
         self._out.append(e.Send(to, order))

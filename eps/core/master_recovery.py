@@ -63,7 +63,7 @@ class RecoveringJob(JobMembers):
 
     # ---- a member ends
 
-    def _on_exited(self, event: e.ContainerExited) -> None:
+    def _on_exited(self, event: e.ContainerExited | e.MemberLost) -> None:
         record = self._by_container.pop(event.container_id, None)
         if record is None:
             return

@@ -21,6 +21,7 @@ from eps.core.invariants import check_master
 from eps.core.master_recovery import REPLACEMENT, RecoveringJob
 from eps.core.plan_driver import PlanDriver, follow_transfer, plan_transfer
 from eps.core.reconfig import ENDED, Change, Operation, Phase, Plan
+from eps.core.restart import after_the_end, restarted
 from eps.core.settings import CoreSettings, Trigger
 from eps.core.types import MemberId, Role
 from eps.errors import EpsError, JobFinishedError, PlanError, TransferError
@@ -88,13 +89,14 @@ class MasterState(RecoveringJob):
         """Take one event in and return what to do, in order."""
         self._out, self._now_s = [], now_s
         if self.state in ENDED_STATES:
-            return self._after_the_end(event)
+            after_the_end(self, event)
+            return self._out
         match event:
             case e.ContainerGranted(container_id):
                 self._on_granted(container_id)
             case e.ContainerLaunched():
                 self._on_launched(event)
-            case e.ContainerExited():
+            case e.ContainerExited() | e.MemberLost():
                 self._on_exited(event)
             case e.MemberRegistered():
                 self._on_registered(event)
@@ -108,11 +110,13 @@ class MasterState(RecoveringJob):
                 self._on_cancel(event)
             case e.KillRequested(reason):
                 self._end(JobState.KILLED, reason)
-            case e.ExportDone(number):
+            case e.ExportDone(_, number):
                 if number == self._export and self.state is JobState.EXPORTING:
                     self._end(JobState.FINISHED, "")
             case e.ExportFailed(message, number):
                 self._on_export_failed(message, number)
+            case e.MasterRestarted():
+                restarted(self, event)
             case e.Tick():
                 self._on_tick()
         self._advance()
@@ -474,7 +478,9 @@ class MasterState(RecoveringJob):
         if self.membership is None or name not in self.members:
             return
         if name in self.membership.members:
-            self._send(name, self._membership_order())
+            # A commit on its way is said below, with the plan's number.
+            if self.driver is None or self.driver.plan.undecided or name in self._unacked:
+                self._send(name, self._membership_order())
             if self.recovery is not None:
                 self._ask()
             elif self.state is JobState.RUNNING and not self._unacked and name in self.membership.workers:
@@ -492,14 +498,6 @@ class MasterState(RecoveringJob):
             if record.address is not None:
                 self._send(name, m.Shutdown(f"the job {state}"))
         self._out.append(e.EndJob(state, reason))
-
-    def _after_the_end(self, event: e.Event) -> list[Command]:
-        if isinstance(event, e.ChangeRequested | e.CancelRequested):
-            error = JobFinishedError(f"the job has {self.state}: it cannot be changed any more")
-            self._out.append(e.Answer(event.request_id, error=error))
-        elif isinstance(event, e.MemberRegistered):
-            self._out.append(e.ReleaseContainer(event.container_id))
-        return self._out
 
     def validate(self) -> None:
         """Assert what must always be true (design section 3); see :mod:`eps.core.invariants`."""
