@@ -172,7 +172,9 @@ class JobMembers:
 
     def _membership_order(self) -> m.UpdateMembership:
         assert self.membership is not None
-        return m.UpdateMembership(self.driver.plan.plan_id if self.driver is not None else 0, self.membership)
+        # A plan that is not committed has no part in it: whoever hears its number keeps what the plan brought.
+        plan = self.driver.plan if self.driver is not None else None
+        return m.UpdateMembership(plan.plan_id if plan is not None and not plan.undecided else 0, self.membership)
 
     @abstractmethod
     def _say_again(self, name: MemberId) -> None: ...
