@@ -89,8 +89,10 @@ def take_over(before: Membership, recovery: Recovery, settings: CoreSettings) ->
     owners = tuple(name for name, _ in holders)
     clocks = [held.next_clock for _, held in holders]
     split_clocks = tuple(min(column) for column in zip(*clocks, strict=True))
+    # One that was never told to follow has nothing: what it was told before may have been lost on its way.
+    holding = {n: {held.partition for held in v.partitions} for n, v in recovery.inventories.items()}
     followers = tuple(
-        tuple(f for f in before.partitions.followers_of(p) if f not in recovery.lost and f != owner)
+        tuple(f for f in before.partitions.followers_of(p) if p in holding.get(f, ()) and f != owner)
         for p, owner in enumerate(owners)
     )
     return _membership(before, recovery, PartitionTable(owners, followers), min(split_clocks), split_clocks)

@@ -14,6 +14,7 @@ from typing import Any
 
 from eps.core import events as e
 from eps.core import messages as m
+from eps.core.membership import Membership
 from eps.core.reconfig import Phase
 from eps.core.types import Address, MemberId
 from tests.sim.process import SimProcess
@@ -211,6 +212,18 @@ class HostileWorker(HostileProcess, SimWorker):
         self.report(m.SplitReceived(self.name, body.plan_id, body.split, 8, str(body.split)))
 
     # ---- parts
+
+    def _interrupt(self) -> None:
+        super()._interrupt()
+        # Nobody waits for these answers any more.
+        self.outgoing.clear()
+
+    def take_in(self, membership: Membership) -> m.MembershipAcked:
+        epoch = self.state.epoch
+        acked = super().take_in(membership)
+        if self.state.epoch > epoch:
+            self._unacked.clear()
+        return acked
 
     def exchange(self, parts: list[Part]) -> None:
         for body, clock in parts:

@@ -14,7 +14,7 @@ from eps.core.settings import CoreSettings, Trigger
 from tests.fakes.network import RELIABLE
 from tests.sim.faithful import Breaks, FaithfulServer
 from tests.sim.job import Chaos, SimJob
-from tests.sim.random_jobs import faithful_job, schedule
+from tests.sim.random_jobs import faithful_job, schedule, schedule_crashes
 
 #: A newcomer that does not register is waited for for a minute; several may be.
 LIMIT_S = 900.0
@@ -70,17 +70,7 @@ def crashing(seed: int) -> SimJob:
     # Containers come: a job that has nobody left waits for them as long as it takes.
     job = faithful_job(seed, followers=random.choice((0, 1, 1)), patient=True)
     schedule(random, job)
-
-    def crash() -> None:
-        membership = job.master.membership
-        if membership is None:
-            return
-        for name in random.sample(membership.members, random.choice((1, 1, 1, min(2, len(membership.members))))):
-            if name in job.master.members and job.process_of(name).alive:
-                job.kill(name)
-
-    for _ in range(random.choice((1, 1, 2, 4))):
-        job.at(random.uniform(0.8, 1.5 + job.settings.iterations * 0.2), crash)
+    schedule_crashes(random, job)
     job.run(LIMIT_S)
     return job
 

@@ -219,7 +219,13 @@ class SimWorker(SimProcess):
     def on_answer(self, body: Push | Pull, clock: int, reply: object, attempt: int) -> None:
         if attempt != self._attempt:
             return
-        if isinstance(reply, Passed):
+        if isinstance(reply, Passed) and self._confirming:
+            # An answer got lost, and the others went on without the one that leaves.
+            self._interrupt()
+            self._interrupted = False
+            self._settle(clock)
+            self._release()
+        elif isinstance(reply, Passed):
             assert self.job.taken_over
             self._skip()
         elif isinstance(body, Pull):
