@@ -98,7 +98,6 @@ def hostile_job(
 def faithful_job(
     seed: int,
     *,
-    committed: bool = False,
     followers: int = 0,
     patient: bool = False,
     kind: Callable[..., SimJob] = SimJob,
@@ -120,5 +119,5 @@ def faithful_job(
             (CALM, CALM, CALM if patient else Chaos(never=0.15, mute=0.15), Chaos(vanish=0.02, cancel=0.01))
         ),
         iteration_s=random.choice((0.01, 0.05, 0.2)),
-        breaks=Breaks(exchange, transfer, committed),
+        breaks=Breaks(exchange, transfer),
     )

@@ -20,9 +20,9 @@ from tests.sim.random_jobs import faithful_job, schedule, schedule_crashes
 LIMIT_S = 900.0
 
 
-def played(seed: int, *, committed: bool = False) -> SimJob:
+def played(seed: int) -> SimJob:
     """Return a random job that was played to its end and checked."""
-    job = faithful_job(seed, committed=committed)
+    job = faithful_job(seed)
     schedule(Random(seed + 2), job)
     job.run(LIMIT_S)
     job.check_finished()
@@ -46,11 +46,6 @@ def test_random_jobs_meet_everything_that_may_happen_and_nearly_all_finish() -> 
     expected += ("mute", "never granted", "vanished", "cancelled on its way")
     assert not [what for what in expected if not met[what]], met
     assert ends[JobState.FINISHED] >= 57 and ends[Phase.RELEASED] and ends[Phase.ABORTED], ends
-
-
-def test_job_that_loses_a_partition_after_the_commit_fails_and_says_so(crash_seed: int) -> None:
-    """Finished with the oracle's parameters, or failed with the name of the donor; nothing hangs."""
-    played(crash_seed, committed=True)
 
 
 def test_same_seed_gives_the_same_run() -> None:
