@@ -349,7 +349,8 @@ class ServerState(ReplicatingServer):
         self._results.add(report)
 
     def inventory(self, recovery: int) -> m.Inventory:
-        """Return what this server holds, for the master."""
+        """Return what this server holds, for the master; until it has decided who takes over, nothing is given up."""
+        self._asked = max(self._asked, recovery)
         return m.Inventory(
             self.name,
             recovery,

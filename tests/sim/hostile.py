@@ -170,22 +170,21 @@ class HostileWorker(HostileProcess, SimWorker):
     def on_named(self) -> None:
         super().on_named()
         self._closed: set[int] = set()
-        self._unacked: dict[int, m.ClockReported] = {}
+        self._unacked: list[m.ClockReported] = []
 
     def on_tick(self) -> None:
-        for report in self._unacked.values():
+        for report in self._unacked:
             self.report(report)
 
     def owes(self) -> bool:
         return bool(self._unacked or self.outgoing)
 
     def say(self, report: m.ClockReported) -> None:
-        self._unacked[report.clock] = report
+        self._unacked.append(report)
         self.report(report)
 
     def on_recorded(self, completed: int) -> None:
-        for clock in [c for c in self._unacked if c < completed]:
-            del self._unacked[clock]
+        self._unacked = [report for report in self._unacked if report.clock >= completed]
 
     # ---- splits
 
