@@ -142,6 +142,9 @@ class SimWorker(SimProcess):
                 kept.pushed = False
         if self.state.epoch > epoch:
             self._kept, self._values = [], {}
+        for kept in self._kept if not self.job.live_workers else ():
+            # It would have reported when all was pushed, and may have nothing left to push now.
+            self.say(self._report(kept.work, 1.0))
         return acked
 
     def _interrupt(self) -> None:
