@@ -160,8 +160,12 @@ class Job:
 
     def history(self) -> list[dict[str, Any]]:
         """Return loss and metrics of each iteration so far."""
+        found: list[dict[str, Any]] = []
         for progress in self._link.watch():
-            return list(progress.history)
+            # A long history comes in several messages.
+            found += progress.history
+            if not progress.history or found[-1]["clock"] + 1 >= progress.status["clock"]:
+                return found
         return list((read_json(self._directory.report) or {}).get("history", []))
 
     def watch(self, after_clock: int = -1) -> Iterator[Progress]:
