@@ -12,11 +12,11 @@ Source: EPS §3.1.3 (global decision making), §3.2, §3.3, §5.2 (the four call
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from eps.core import events as e
 from eps.core import messages as m
 from eps.core.changes import Roster, after_plans, resolve
+from eps.core.checkpoints import CheckpointDriver, Schedule
 from eps.core.events import ENDED_STATES, Command, JobState
 from eps.core.invariants import check_master
 from eps.core.membership import Membership
@@ -25,30 +25,13 @@ from eps.core.progress import ClockProgress
 from eps.core.reconfig import ENDED, Change, Phase, Plan
 from eps.core.settings import CoreSettings, Trigger
 from eps.core.tables import PartitionTable, SplitTable, spread_evenly
-from eps.core.types import Address, MemberId, Role, member_name
+from eps.core.types import MemberId, MemberRecord, Role, member_name
 from eps.errors import EpsError, JobFinishedError, PlanError, TransferError
 
 #: Orders that are not acknowledged are sent again after this long.
 RESEND_S = 1.0
 #: A job has failed if one of its first members was started and has not registered after this long.
 START_PATIENCE_S = 300.0
-
-
-@dataclass
-class MemberRecord:
-    """A process of the job, from the request for its container to its end."""
-
-    name: MemberId
-    container_id: str
-    role: Role
-    address: Address | None = None
-    pid: int = 0
-    launched: bool = False
-
-    @property
-    def silent(self) -> bool:
-        """True if its process was started and has not registered."""
-        return self.launched and self.address is None
 
 
 class MasterState:
@@ -63,6 +46,10 @@ class MasterState:
         Changes that are asked at a clock.
     stop_on_divergence : bool
         A loss that is not finite fails the job.
+    checkpoints : CheckpointDriver, optional
+        When checkpoints are taken; by default never.
+    first_container : int
+        Number of the first container: log files of an earlier run have those before.
     """
 
     def __init__(
@@ -73,6 +60,8 @@ class MasterState:
         triggers: Iterable[Trigger] = (),
         *,
         stop_on_divergence: bool = True,
+        checkpoints: CheckpointDriver | None = None,
+        first_container: int = 1,
     ) -> None:
         if not 1 <= num_workers <= settings.num_splits:
             raise PlanError(f"{num_workers} workers for {settings.num_splits} splits: need 1 to {settings.num_splits}")
@@ -102,7 +91,8 @@ class MasterState:
         self._aborted = 0
         self._stop_on_divergence = stop_on_divergence
         self._next_number = {Role.WORKER: num_workers + 1, Role.SERVER: num_servers + 1}
-        self._next_container = 1
+        self._next_container = first_container
+        self.checkpoints = checkpoints or CheckpointDriver(Schedule(), settings.num_partitions, settings.iterations)
         self._initial = [member_name(Role.WORKER, i + 1) for i in range(num_workers)]
         self._initial += [member_name(Role.SERVER, i + 1) for i in range(num_servers)]
         self._resend_at_s = self._started_s = 0.0
@@ -152,6 +142,8 @@ class MasterState:
                 self._end(JobState.FINISHED, "")
             case e.ExportFailed(message):
                 self._end(JobState.FAILED, message)
+            case e.CheckpointDone() | e.CheckpointFailed():
+                self._out.extend(self.checkpoints.finished(event, now_s))
             case e.Tick():
                 self._on_tick()
         self._advance()
@@ -257,6 +249,9 @@ class MasterState:
             case m.ClockReported(_, clock, results):
                 self._on_clock(clock, results, self._now_s - age_s)
                 return
+            case m.CheckpointPartWritten() | m.CheckpointPartFailed():
+                self._out.extend(self.checkpoints.hear(report, self._now_s))
+                return
             case m.MembershipAcked(name, 1):
                 self._acked_start.add(name)
         if self.driver is not None:
@@ -310,6 +305,11 @@ class MasterState:
         """Return who will be there after every plan on its way."""
         in_flight = [self.driver.plan] if self.driver is not None and self.driver.plan.undecided else []
         return after_plans(self._roster(), in_flight + self._queue, self.settings)
+
+    def expected_size(self) -> tuple[int, int]:
+        """Return how many workers and servers there will be after every plan on its way."""
+        roster = self._expected_roster()
+        return len(roster.workers), len(roster.servers)
 
     def _on_change(self, event: e.ChangeRequested) -> None:
         known = self._answers.get(event.request_id)
@@ -385,6 +385,7 @@ class MasterState:
                 self._propose(self._queue.pop(0))
                 while self.driver is not None and self._step_plan():
                     pass
+            self._out.extend(self.checkpoints.advance(self, self._now_s))
             self._grant()
             if self.progress.finished and self.driver is None and not self._queue:
                 self.state = JobState.EXPORTING

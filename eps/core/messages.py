@@ -123,6 +123,39 @@ class MemberFailed:
     message: str
 
 
+@dataclass(frozen=True, slots=True)
+class CheckpointPartWritten:
+    """A server wrote its partition of a checkpoint; it would survive a loss of power."""
+
+    name: MemberId
+    checkpoint_id: int
+    partition: int
+    file: str
+    size_bytes: int
+    checksum: str
+    #: Per split, the next clock that it contributes.
+    next_clock: tuple[int, ...]
+    applied: int
+    duplicates_refused: int
+
+    @property
+    def clock(self) -> int:
+        """Clocks that every split has contributed."""
+        return min(self.next_clock)
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointPartFailed:
+    """A server could not write its partition of a checkpoint; training goes on."""
+
+    name: MemberId
+    checkpoint_id: int
+    partition: int
+    message: str
+    #: The partition was past the clock when the order came.
+    late: bool
+
+
 Report = (
     MembershipAcked
     | ListsUpdated
@@ -134,6 +167,8 @@ Report = (
     | PartitionPromoted
     | PlanReleased
     | MemberFailed
+    | CheckpointPartWritten
+    | CheckpointPartFailed
 )
 
 # ---- master -> member
@@ -225,6 +260,15 @@ class ReleasePlan:
 
 
 @dataclass(frozen=True, slots=True)
+class TakeCheckpoint:
+    """Write each partition that you own when it has completed ``clock`` clocks; say again what you said of this one."""
+
+    checkpoint_id: int
+    clock: int
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
 class Shutdown:
     """End the process."""
 
@@ -240,5 +284,6 @@ Order = (
     | LoadSplits
     | AbortPlan
     | ReleasePlan
+    | TakeCheckpoint
     | Shutdown
 )

@@ -109,6 +109,14 @@ class PlanReleaseOrdered:
     removed: tuple[MemberId, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class CheckpointOrdered:
+    """The master ordered a checkpoint of every partition at a clock."""
+
+    checkpoint_id: int
+    clock: int
+
+
 ServerEvent = (
     MembershipArrived
     | PushArrived
@@ -120,7 +128,18 @@ ServerEvent = (
     | PromoteArrived
     | PlanAborted
     | PlanReleaseOrdered
+    | CheckpointOrdered
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """What a checkpoint says of a partition: where each split is, and what was counted."""
+
+    next_clock: tuple[int, ...]
+    applied: int
+    duplicates_refused: int
+
 
 # ---- commands
 
@@ -302,6 +321,26 @@ class DropPartition:
 
 
 @dataclass(frozen=True, slots=True)
+class TakeSnapshot:
+    """Keep the partition as it is now, before anything changes it, and write it to a checkpoint."""
+
+    checkpoint_id: int
+    partition: int
+    next_clock: tuple[int, ...]
+    applied: int
+    duplicates_refused: int
+
+
+@dataclass(frozen=True, slots=True)
+class SkipSnapshot:
+    """Report that the partition was past the checkpoint's clock when its order came."""
+
+    checkpoint_id: int
+    partition: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class ReportToMaster:
     """Send a report to the job master."""
 
@@ -328,5 +367,7 @@ ServerCommand = (
     | ApplyUpdate
     | DropUpdate
     | DropPartition
+    | TakeSnapshot
+    | SkipSnapshot
     | ReportToMaster
 )

@@ -15,7 +15,7 @@ owner's); the paper stops the job for the transfer.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -70,8 +70,13 @@ class PartitionState:
 class ServerState:
     """The pure state of one server."""
 
-    def __init__(self, name: MemberId, settings: CoreSettings) -> None:
+    def __init__(self, name: MemberId, settings: CoreSettings, resumed: Mapping[int, s.Counters] | None = None) -> None:
         self.name = name
+        #: Partition -> what the checkpoint says that the job starts from; empty where it starts from its seed.
+        self._resumed = resumed or {}
+        #: The checkpoint that was ordered last, and the partitions that need no more for it.
+        self._checkpoint: s.CheckpointOrdered | None = None
+        self._taken: set[int] = set()
         self.settings = settings
         self.membership: Membership | None = None
         self.partitions: dict[int, PartitionState] = {}
@@ -108,6 +113,8 @@ class ServerState:
                 self._on_abort(event)
             case s.PlanReleaseOrdered():
                 self._on_release(event)
+            case s.CheckpointOrdered():
+                self._on_checkpoint(event)
         return self._out
 
     # ---- membership
@@ -128,10 +135,17 @@ class ServerState:
                 self._report_promoted(state)
 
     def _create(self, partitions: Iterable[int]) -> None:
-        first = self.settings.first_clock
+        first = s.Counters((self.settings.first_clock,) * self.settings.num_splits, 0, 0)
         for partition in partitions:
-            next_clock = [first] * self.settings.num_splits
-            self.partitions[partition] = PartitionState(partition, Holding.OWNER, next_clock, first)
+            begin = self._resumed.get(partition, first)
+            self.partitions[partition] = PartitionState(
+                partition,
+                Holding.OWNER,
+                list(begin.next_clock),
+                min(begin.next_clock),
+                applied=begin.applied,
+                duplicates_refused=begin.duplicates_refused,
+            )
             self._out.append(s.CreatePartition(partition))
 
     def _follow_owner(self, state: PartitionState, membership: Membership) -> None:
@@ -162,6 +176,7 @@ class ServerState:
     def _become_owner(self, state: PartitionState) -> None:
         state.holding, state.promote_at = Holding.OWNER, None
         self._report_promoted(state)
+        self._maybe_take(state)
         self._retry_held(state)
 
     def _report_promoted(self, state: PartitionState) -> None:
@@ -228,6 +243,7 @@ class ServerState:
         self._advance_clocks(state, event.clock, everyone)
         state.arrived.clear()
         self._send_updates(state, event.clock, everyone)
+        self._maybe_take(state)
         self._maybe_hand_over(state)
         self._retry_held(state)
 
@@ -236,6 +252,7 @@ class ServerState:
         self._out.append(s.AckPush(event.request, event.partition, ()))
         self._advance_clocks(state, event.clock, event.splits)
         self._send_updates(state, event.clock, event.splits)
+        self._maybe_take(state)
         self._retry_held(state)
 
     def _advance_clocks(self, state: PartitionState, clock: int, splits: Iterable[int]) -> None:
@@ -460,6 +477,31 @@ class ServerState:
             if not leaving or self._outstanding == 0:
                 del self._releasing[plan_id]
                 self._out.append(s.ReportToMaster(m.PlanReleased(self.name, plan_id)))
+
+    # ---- checkpoints
+
+    def _on_checkpoint(self, event: s.CheckpointOrdered) -> None:
+        if self._checkpoint is not None and event.checkpoint_id <= self._checkpoint.checkpoint_id:
+            return
+        self._checkpoint, self._taken = event, set()
+        for _, state in sorted(self.partitions.items()):
+            self._maybe_take(state)
+
+    def _maybe_take(self, state: PartitionState) -> None:
+        """Keep a partition for the checkpoint that is ordered, once it has reached its clock."""
+        due, partition = self._checkpoint, state.partition
+        if due is None or state.holding is not Holding.OWNER or partition in self._taken:
+            return
+        # Where the partition changes hands at the clock or before, its next owner takes it.
+        if state.completed < due.clock or (state.promote_at is not None and state.promote_at <= due.clock):
+            return
+        self._taken.add(partition)
+        if self.settings.bsp and state.completed > due.clock:
+            why = f"it was at clock {state.completed} when the checkpoint of clock {due.clock} was ordered"
+            self._out.append(s.SkipSnapshot(due.checkpoint_id, partition, why))
+            return
+        counted = tuple(state.next_clock), state.applied, state.duplicates_refused
+        self._out.append(s.TakeSnapshot(due.checkpoint_id, partition, *counted))
 
     # ---- lists
 

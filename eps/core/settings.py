@@ -31,6 +31,8 @@ class CoreSettings:
     staleness: int = 0
     #: Sums on the grid, so that the model does not depend on who computed what; only under BSP, and there by default.
     reproducible: bool = True
+    #: The clock that a job goes on with where it starts from a checkpoint; None where it starts from its seed.
+    resumed_clock: int | None = None
 
     def __post_init__(self) -> None:
         if self.num_splits < 1 or self.num_partitions < 1 or self.iterations < 1:
@@ -50,7 +52,9 @@ class CoreSettings:
 
     @property
     def first_clock(self) -> int:
-        """-1 where clock -1 only measures the maxima that set the first grid, else 0."""
+        """The checkpoint's; else -1 where clock -1 only measures the maxima that set the first grid, else 0."""
+        if self.resumed_clock is not None:
+            return self.resumed_clock
         return -1 if self.reproducible else 0
 
     def min_clock_to_read(self, clock: int) -> int:

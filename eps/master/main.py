@@ -16,10 +16,12 @@ from typing import TYPE_CHECKING, Any
 from eps.core import events as e
 from eps.core.events import ENDED_STATES, JobState
 from eps.core.master_state import MasterState
+from eps.core.progress import ClockRecord
 from eps.core.types import Role
-from eps.errors import DeadlineError, EpsError, PlanError
+from eps.errors import DeadlineError, EpsError, PlanError, StorageError
 from eps.logs import set_up_logging
 from eps.master import records
+from eps.master.checkpoints import CheckpointFinisher, driver_of, earlier_history
 from eps.master.export import Exported, export
 from eps.master.service import JobMasterService
 from eps.master.sessions import Sessions
@@ -32,8 +34,10 @@ from eps.rpc.call import serve
 from eps.rpc.security import NO_SECURITY, Security
 from eps.runtime import Runtime
 from eps.storage.atomic import write_json_atomic
+from eps.storage.checkpoint import CheckpointStore
 from eps.storage.jobdir import JobDir
 from eps.storage.journal import Journal
+from eps.storage.local import LocalStorage
 from eps.van.memory import tune_malloc
 from eps.van.negotiated import NegotiatedVan
 
@@ -80,14 +84,23 @@ class Master:
         self._exported: Exported | None = None
         self._ended: e.EndJob | None = None
         self._started_s = time.monotonic()
-        self._now: Callable[[], float] = lambda: time.monotonic() - self._started_s
-        spec = runtime.spec
+        history = earlier_history(runtime, job_dir)
+        # The time of a job that was resumed goes on where its history ends.
+        before_s = history[-1].completed_s if history else 0.0
+        self._now: Callable[[], float] = lambda: time.monotonic() - self._started_s + before_s
+        spec, start = runtime.spec, runtime.start
         self._state = MasterState(
             runtime.settings,
-            spec.workers,
-            spec.servers,
-            spec.triggers(),
+            start.workers or spec.workers,
+            start.servers or spec.servers,
+            [trigger for trigger in spec.triggers() if trigger.clock > start.triggers_asked],
             stop_on_divergence=spec.on_divergence == "stop",
+            checkpoints=driver_of(runtime),
+            first_container=start.first_container,
+        )
+        self._state.progress.restore(history)
+        self._checkpoints = CheckpointFinisher(
+            runtime, CheckpointStore(LocalStorage(job_dir.checkpoints)), self._history_before, self.put
         )
         self._journal = Journal(job_dir.journal)
         self._sessions = Sessions(self.put, runtime.to_json(), GENERATION)
@@ -189,12 +202,14 @@ class Master:
             {"host": "127.0.0.1", "port": port, "pid": os.getpid(), "generation": GENERATION},
             sync=False,
         )
+        self._checkpoints.begin()
         with self._changed:
             commands = self._state.start(self._now())
         self._execute(commands)
         while self._ended is None:
             self._step(self._next_event())
         self._farewell()
+        self._checkpoints.close()
         self._write_report()
         self._sessions.close()
         server.stop(0.5).wait(2.0)
@@ -218,7 +233,11 @@ class Master:
         now_s = time.monotonic()
         if now_s >= self._note_due_s:
             self._note_due_s = now_s + NOTE_S
-            write_json_atomic(self._job_dir.status_json, self.status(), sync=False)
+            try:
+                write_json_atomic(self._job_dir.status_json, self.status(), sync=False)
+            except StorageError as error:
+                # A full disk: nobody needs it while the job runs.
+                logger.warning("M %s", error)
 
     def _step(self, event: e.Event) -> None:
         with self._changed:
@@ -251,8 +270,15 @@ class Master:
                         self._changed.notify_all()
                 case e.StartExport():
                     threading.Thread(target=self._export, name="export", daemon=True).start()
+                case e.FinishCheckpoint():
+                    self._checkpoints.finish(command)
+                case e.DiscardCheckpoint():
+                    self._checkpoints.discard(command)
                 case e.EndJob():
                     self._ended = command
+
+    def _history_before(self, clock: int) -> list[ClockRecord]:
+        return self._state.progress.history[: max(0, clock)]
 
     def _append(self, record: Any, sync: bool) -> None:
         logger.info("M %s", record)

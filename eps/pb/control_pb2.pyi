@@ -177,8 +177,44 @@ class MemberFailed(_message.Message):
     message: str
     def __init__(self, name: _Optional[str] = ..., kind: _Optional[str] = ..., message: _Optional[str] = ...) -> None: ...
 
+class CheckpointPartWritten(_message.Message):
+    __slots__ = ("name", "checkpoint_id", "partition", "file", "size_bytes", "checksum", "next_clock", "applied", "duplicates_refused")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    FILE_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    CHECKSUM_FIELD_NUMBER: _ClassVar[int]
+    NEXT_CLOCK_FIELD_NUMBER: _ClassVar[int]
+    APPLIED_FIELD_NUMBER: _ClassVar[int]
+    DUPLICATES_REFUSED_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    checkpoint_id: int
+    partition: int
+    file: str
+    size_bytes: int
+    checksum: str
+    next_clock: _containers.RepeatedScalarFieldContainer[int]
+    applied: int
+    duplicates_refused: int
+    def __init__(self, name: _Optional[str] = ..., checkpoint_id: _Optional[int] = ..., partition: _Optional[int] = ..., file: _Optional[str] = ..., size_bytes: _Optional[int] = ..., checksum: _Optional[str] = ..., next_clock: _Optional[_Iterable[int]] = ..., applied: _Optional[int] = ..., duplicates_refused: _Optional[int] = ...) -> None: ...
+
+class CheckpointPartFailed(_message.Message):
+    __slots__ = ("name", "checkpoint_id", "partition", "message", "late")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    LATE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    checkpoint_id: int
+    partition: int
+    message: str
+    late: bool
+    def __init__(self, name: _Optional[str] = ..., checkpoint_id: _Optional[int] = ..., partition: _Optional[int] = ..., message: _Optional[str] = ..., late: _Optional[bool] = ...) -> None: ...
+
 class Report(_message.Message):
-    __slots__ = ("membership_acked", "lists_updated", "clock_reported", "partition_sent", "partition_caught_up", "split_received", "partition_promoted", "plan_released", "member_failed", "transfer_failed", "hello", "age_s")
+    __slots__ = ("membership_acked", "lists_updated", "clock_reported", "partition_sent", "partition_caught_up", "split_received", "partition_promoted", "plan_released", "member_failed", "transfer_failed", "checkpoint_part_written", "checkpoint_part_failed", "hello", "age_s")
     MEMBERSHIP_ACKED_FIELD_NUMBER: _ClassVar[int]
     LISTS_UPDATED_FIELD_NUMBER: _ClassVar[int]
     CLOCK_REPORTED_FIELD_NUMBER: _ClassVar[int]
@@ -189,6 +225,8 @@ class Report(_message.Message):
     PLAN_RELEASED_FIELD_NUMBER: _ClassVar[int]
     MEMBER_FAILED_FIELD_NUMBER: _ClassVar[int]
     TRANSFER_FAILED_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_PART_WRITTEN_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_PART_FAILED_FIELD_NUMBER: _ClassVar[int]
     HELLO_FIELD_NUMBER: _ClassVar[int]
     AGE_S_FIELD_NUMBER: _ClassVar[int]
     membership_acked: MembershipAcked
@@ -201,9 +239,11 @@ class Report(_message.Message):
     plan_released: PlanReleased
     member_failed: MemberFailed
     transfer_failed: TransferFailed
+    checkpoint_part_written: CheckpointPartWritten
+    checkpoint_part_failed: CheckpointPartFailed
     hello: Hello
     age_s: float
-    def __init__(self, membership_acked: _Optional[_Union[MembershipAcked, _Mapping]] = ..., lists_updated: _Optional[_Union[ListsUpdated, _Mapping]] = ..., clock_reported: _Optional[_Union[ClockReported, _Mapping]] = ..., partition_sent: _Optional[_Union[PartitionSent, _Mapping]] = ..., partition_caught_up: _Optional[_Union[PartitionCaughtUp, _Mapping]] = ..., split_received: _Optional[_Union[SplitReceived, _Mapping]] = ..., partition_promoted: _Optional[_Union[PartitionPromoted, _Mapping]] = ..., plan_released: _Optional[_Union[PlanReleased, _Mapping]] = ..., member_failed: _Optional[_Union[MemberFailed, _Mapping]] = ..., transfer_failed: _Optional[_Union[TransferFailed, _Mapping]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., age_s: _Optional[float] = ...) -> None: ...
+    def __init__(self, membership_acked: _Optional[_Union[MembershipAcked, _Mapping]] = ..., lists_updated: _Optional[_Union[ListsUpdated, _Mapping]] = ..., clock_reported: _Optional[_Union[ClockReported, _Mapping]] = ..., partition_sent: _Optional[_Union[PartitionSent, _Mapping]] = ..., partition_caught_up: _Optional[_Union[PartitionCaughtUp, _Mapping]] = ..., split_received: _Optional[_Union[SplitReceived, _Mapping]] = ..., partition_promoted: _Optional[_Union[PartitionPromoted, _Mapping]] = ..., plan_released: _Optional[_Union[PlanReleased, _Mapping]] = ..., member_failed: _Optional[_Union[MemberFailed, _Mapping]] = ..., transfer_failed: _Optional[_Union[TransferFailed, _Mapping]] = ..., checkpoint_part_written: _Optional[_Union[CheckpointPartWritten, _Mapping]] = ..., checkpoint_part_failed: _Optional[_Union[CheckpointPartFailed, _Mapping]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., age_s: _Optional[float] = ...) -> None: ...
 
 class Reports(_message.Message):
     __slots__ = ("reports",)
@@ -315,6 +355,16 @@ class ReleasePlan(_message.Message):
     removed: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, plan_id: _Optional[int] = ..., removed: _Optional[_Iterable[str]] = ...) -> None: ...
 
+class TakeCheckpoint(_message.Message):
+    __slots__ = ("checkpoint_id", "clock", "epoch")
+    CHECKPOINT_ID_FIELD_NUMBER: _ClassVar[int]
+    CLOCK_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    checkpoint_id: int
+    clock: int
+    epoch: int
+    def __init__(self, checkpoint_id: _Optional[int] = ..., clock: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
+
 class Shutdown(_message.Message):
     __slots__ = ("reason",)
     REASON_FIELD_NUMBER: _ClassVar[int]
@@ -322,7 +372,7 @@ class Shutdown(_message.Message):
     def __init__(self, reason: _Optional[str] = ...) -> None: ...
 
 class Order(_message.Message):
-    __slots__ = ("update_lists", "update_membership", "grant_horizon", "send_partitions", "send_splits", "abort_plan", "release_plan", "shutdown", "load_splits", "welcome", "generation")
+    __slots__ = ("update_lists", "update_membership", "grant_horizon", "send_partitions", "send_splits", "abort_plan", "release_plan", "shutdown", "load_splits", "take_checkpoint", "welcome", "generation")
     UPDATE_LISTS_FIELD_NUMBER: _ClassVar[int]
     UPDATE_MEMBERSHIP_FIELD_NUMBER: _ClassVar[int]
     GRANT_HORIZON_FIELD_NUMBER: _ClassVar[int]
@@ -332,6 +382,7 @@ class Order(_message.Message):
     RELEASE_PLAN_FIELD_NUMBER: _ClassVar[int]
     SHUTDOWN_FIELD_NUMBER: _ClassVar[int]
     LOAD_SPLITS_FIELD_NUMBER: _ClassVar[int]
+    TAKE_CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     update_lists: UpdateLists
@@ -343,9 +394,10 @@ class Order(_message.Message):
     release_plan: ReleasePlan
     shutdown: Shutdown
     load_splits: LoadSplits
+    take_checkpoint: TakeCheckpoint
     welcome: Welcome
     generation: int
-    def __init__(self, update_lists: _Optional[_Union[UpdateLists, _Mapping]] = ..., update_membership: _Optional[_Union[UpdateMembership, _Mapping]] = ..., grant_horizon: _Optional[_Union[GrantHorizon, _Mapping]] = ..., send_partitions: _Optional[_Union[SendPartitions, _Mapping]] = ..., send_splits: _Optional[_Union[SendSplits, _Mapping]] = ..., abort_plan: _Optional[_Union[AbortPlan, _Mapping]] = ..., release_plan: _Optional[_Union[ReleasePlan, _Mapping]] = ..., shutdown: _Optional[_Union[Shutdown, _Mapping]] = ..., load_splits: _Optional[_Union[LoadSplits, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., generation: _Optional[int] = ...) -> None: ...
+    def __init__(self, update_lists: _Optional[_Union[UpdateLists, _Mapping]] = ..., update_membership: _Optional[_Union[UpdateMembership, _Mapping]] = ..., grant_horizon: _Optional[_Union[GrantHorizon, _Mapping]] = ..., send_partitions: _Optional[_Union[SendPartitions, _Mapping]] = ..., send_splits: _Optional[_Union[SendSplits, _Mapping]] = ..., abort_plan: _Optional[_Union[AbortPlan, _Mapping]] = ..., release_plan: _Optional[_Union[ReleasePlan, _Mapping]] = ..., shutdown: _Optional[_Union[Shutdown, _Mapping]] = ..., load_splits: _Optional[_Union[LoadSplits, _Mapping]] = ..., take_checkpoint: _Optional[_Union[TakeCheckpoint, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., generation: _Optional[int] = ...) -> None: ...
 
 class AddRequest(_message.Message):
     __slots__ = ("count", "request_id", "dry_run")

@@ -28,11 +28,13 @@ from eps.pb import data_pb2 as pb
 from eps.rpc import exchange as x
 from eps.rpc.codec import membership_to_pb
 from eps.runtime import Runtime
+from eps.server.checkpoint_writer import CheckpointWriter
 from eps.server.checks import check_keysets, check_part, check_push, divided
 from eps.server.follower_stream import FollowerStream
 from eps.server.initial import initial_values
 from eps.server.partition_store import PartitionStore, UpdateData, checksum_of
 from eps.server.pending import PendingExchange, PullRequest, PushRequest, TransferRequest, key_of
+from eps.server.restore import checkpoint_store, counters, load_partition
 from eps.van.api import Message, ReplyTo, Van
 from eps.van.peers import Peers
 
@@ -49,7 +51,9 @@ class ServerShell:
 
     def __init__(self, runtime: Runtime, name: MemberId, van: Van, report: Callable[[m.Report], None]) -> None:
         self._runtime = runtime
-        self._state = ServerState(name, runtime.settings)
+        self._checkpoints = checkpoint_store(runtime)
+        self._start = self._checkpoints.manifest(runtime.start.checkpoint) if runtime.start.checkpoint else None
+        self._state = ServerState(name, runtime.settings, counters(self._start) if self._start else None)
         self._stores: dict[int, PartitionStore] = {}
         self._keysets: OrderedDict[tuple[int, bytes], np.ndarray] = OrderedDict()
         self._keyset_bytes = 0
@@ -64,6 +68,9 @@ class ServerShell:
         self._complete: deque[Callable[[], None]] = deque()
         self._forwards = ThreadPoolExecutor(2, thread_name_prefix="forward")
         self._lock = threading.RLock()
+        self._writer = CheckpointWriter(
+            name, self._checkpoints, lambda partition: self._stores[partition].snapshot()[0], self._lock, report
+        )
 
     # ---- orders of the master
 
@@ -88,6 +95,9 @@ class ServerShell:
             case m.ReleasePlan(plan_id, removed):
                 self._step(s.PlanReleaseOrdered(plan_id, removed))
                 self._forget(plan_id)
+            case m.TakeCheckpoint(checkpoint_id, clock):
+                self._writer.order(order)
+                self._step(s.CheckpointOrdered(checkpoint_id, clock))
             case _:
                 logger.debug("order %s does not concern a server", type(order).__name__)
 
@@ -256,9 +266,11 @@ class ServerShell:
             case s.Accumulate(request, partition, _, _, first_of_clock):
                 self._stores[partition].accumulate(_push(request).part, first_of_clock)
             case s.StepPartition(partition, clock):
+                self._writer.before_change(partition)
                 followed = bool(self._state.partitions[partition].followers)
                 self._keep_for_followers(partition, self._stores[partition].step(clock, followed))
             case s.ApplyPush(request, partition, clock, _):
+                self._writer.before_change(partition)
                 update = self._stores[partition].apply_push(_push(request).part, clock)
                 self._keep_for_followers(partition, update)
             case s.AckPush(request, partition, have, accepted):
@@ -272,16 +284,28 @@ class ServerShell:
             case s.Forward(request, _, to):
                 self._forward(request, to)
             case s.CreatePartition(partition):
-                start, stop = self._runtime.ranges[partition]
-                self._stores[partition] = self._new_store(partition, initial_values(self._runtime, start, stop))
+                self._stores[partition] = self._first_store(partition)
+            case s.TakeSnapshot():
+                self._writer.take(command)
+            case s.SkipSnapshot():
+                self._writer.skip(command)
             case s.ReportToMaster(report):
                 self._report(report)
             case _:
                 self._transfer(command)
 
+    def _first_store(self, partition: int) -> PartitionStore:
+        """Return a partition as the job begins: from its checkpoint, or from its seed."""
+        if self._start is not None:
+            return load_partition(self._checkpoints, self._start, partition, self._runtime, self._van_floats)[0]
+        start, stop = self._runtime.ranges[partition]
+        return self._new_store(partition, initial_values(self._runtime, start, stop))
+
     def _new_store(self, partition: int, values: np.ndarray | None) -> PartitionStore:
-        van = self._van
-        return PartitionStore(self._runtime, partition, values, lambda length: van.empty(length, np.float32))
+        return PartitionStore(self._runtime, partition, values, self._van_floats)
+
+    def _van_floats(self, length: int) -> np.ndarray:
+        return self._van.empty(length, np.float32)
 
     def _keep_for_followers(self, partition: int, update: UpdateData | None) -> None:
         """Keep an update for the commands that send it on; nobody else needs its memory."""
@@ -414,6 +438,7 @@ class ServerShell:
                 assert isinstance(request, TransferRequest)
                 self._acknowledge(request)
             case s.DropPartition(partition):
+                self._writer.before_change(partition)
                 self._stores.pop(partition, None)
                 self._last_update.pop(partition, None)
                 for name in [name for name in self._keysets if name[0] == partition]:
@@ -482,6 +507,7 @@ class ServerShell:
         """Stop sending and close the connections to other servers."""
         for stream in self._streams.values():
             stream.stop()
+        self._writer.close()
         self._forwards.shutdown(wait=False, cancel_futures=True)
         self._peers.close()
 
