@@ -550,6 +550,7 @@ def ended_status(directory: JobDir) -> dict[str, Any]:
         "plan": None,
         "queued": [],
         "changes": report.get("changes", []),
+        "checkpoints": report.get("checkpoints", {}),
         "loss": metrics.get("train_loss"),
         "metrics": metrics.get("test", {}),
         "iteration_s": report.get("iteration_seconds", {}).get("p50", 0.0),

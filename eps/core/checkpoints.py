@@ -161,6 +161,12 @@ class CheckpointDriver:
         """Give up the one on its way: who was to write it has gone, or the job goes back."""
         return [] if self.pending is None else list(self._end("failed", reason, now_s))
 
+    def go_back(self, epoch: int, clock: int, now_s: float) -> list[e.Command]:
+        """Begin a new epoch at the clock of an earlier checkpoint."""
+        commands = self.abandon(f"the job went back to clock {clock}", now_s)
+        self.epoch, self._considered, self._last_s = epoch, clock, now_s
+        return commands
+
     def _end(self, state: str, reason: str, now_s: float) -> Iterator[e.Command]:
         pending = self.pending
         assert pending is not None
