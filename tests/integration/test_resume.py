@@ -117,7 +117,12 @@ def test_job_that_is_killed_while_a_checkpoint_is_written_goes_on_from_the_one_b
     wait_for_checkpoints(job, 1)
     partial = 0
     for _ in range(3):
-        wait_for(lambda: any("partial" in n for n in checkpoints(job)) or not job.running, TIMEOUT_S, "a partial one")
+        directory = job.directory
+        wait_for(
+            lambda d=directory: bool(list(d.checkpoints.glob("*.partial/*.part"))) or not d.is_running(),
+            TIMEOUT_S,
+            "a checkpoint that is being written",
+        )
         kill_everything(job, home)
         partial += any("partial" in name for name in checkpoints(job))
         job = eps.Job.resume("killed")

@@ -74,7 +74,7 @@ def test_every_torn_or_flipped_byte_of_a_part_is_found(storage: MemoryStorage) -
     assert len(whole) == size_bytes
     for at in range(size_bytes):
         storage.files["part"] = whole[:at]
-        with pytest.raises(StorageError, match="part: .*(torn|damaged)"):
+        with pytest.raises(StorageError, match=r"part: .*(torn|damaged)"):
             read_part(storage, "part", size_bytes, checksum)
         storage.files["part"] = whole
         flip(storage, "part", at)
