@@ -15,10 +15,9 @@ from eps.home import check_home
 from eps.launch import PreparedJob, check_runtime
 from eps.runtime import Runtime, Start, identity
 from eps.storage.atomic import read_json, write_bytes_atomic
-from eps.storage.checkpoint import CheckpointStore, Manifest, history_lines
+from eps.storage.checkpoint import Manifest, history_lines, open_checkpoints
 from eps.storage.jobdir import DIRECTORY_MODE, JobDir, JobLock, find_job
 from eps.storage.journal import replay
-from eps.storage.local import LocalStorage
 
 #: A container's log file.
 _CONTAINER = re.compile(r"container-(\d+)\.log", re.ASCII)
@@ -88,7 +87,7 @@ def _prepare(directory: JobDir, lock: JobLock, workers: int, servers: int) -> Re
     if values is None:
         raise PlanError(f"job {directory.name!r} was never started: it has no {directory.job_json.name}")
     before = Runtime.from_json(json.dumps(values))
-    store = CheckpointStore(LocalStorage(directory.checkpoints))
+    store = open_checkpoints(directory.checkpoints)
     manifest, damaged = store.latest_valid(identity(before))
     epoch = max(before.start.epoch, store.last_epoch()) + 1
     start = Start(epoch=epoch, workers=workers, servers=servers, first_container=_next_container(directory))

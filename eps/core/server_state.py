@@ -70,10 +70,10 @@ class PartitionState:
 class ServerState:
     """The pure state of one server."""
 
-    def __init__(self, name: MemberId, settings: CoreSettings, resumed: Mapping[int, s.Counters] | None = None) -> None:
+    def __init__(self, name: MemberId, settings: CoreSettings) -> None:
         self.name = name
         #: Partition -> what the checkpoint says that the job starts from; empty where it starts from its seed.
-        self._resumed = resumed or {}
+        self.resumed: Mapping[int, s.Counters] = {}
         #: The checkpoint that was ordered last, and the partitions that need no more for it.
         self._checkpoint: s.CheckpointOrdered | None = None
         self._taken: set[int] = set()
@@ -137,7 +137,7 @@ class ServerState:
     def _create(self, partitions: Iterable[int]) -> None:
         first = s.Counters((self.settings.first_clock,) * self.settings.num_splits, 0, 0)
         for partition in partitions:
-            begin = self._resumed.get(partition, first)
+            begin = self.resumed.get(partition, first)
             self.partitions[partition] = PartitionState(
                 partition,
                 Holding.OWNER,

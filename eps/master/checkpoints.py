@@ -30,6 +30,11 @@ def driver_of(runtime: Runtime) -> CheckpointDriver:
     )
 
 
+def pending_name(driver: CheckpointDriver) -> str:
+    """Return the name of the checkpoint on its way; empty for none."""
+    return "" if driver.pending is None else checkpoint_name(driver.epoch, driver.pending.clock)
+
+
 def earlier_history(runtime: Runtime, job_dir: JobDir) -> tuple[ClockRecord, ...]:
     """Return what the runs before this one measured; nothing where it starts from the seed.
 
@@ -74,10 +79,10 @@ class CheckpointFinisher:
         self._thread: threading.Thread | None = None
         self._busy_with = 0
 
-    def begin(self, keep: str = "") -> None:
-        """Remove what an earlier run left half written, except ``keep``; training starts without it as well."""
+    def begin(self, pending: str = "") -> None:
+        """Remove what was left half written before ``pending``, the one on its way; training goes on without it."""
         try:
-            self._store.remove_leftovers(keep)
+            self._store.remove_leftovers(pending)
         except StorageError as error:
             logger.warning("M %s", error)
 

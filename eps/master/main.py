@@ -21,7 +21,7 @@ from eps.core.types import Role
 from eps.errors import DeadlineError, EpsError, PlanError, StorageError
 from eps.logs import set_up_logging
 from eps.master import records
-from eps.master.checkpoints import CheckpointFinisher, driver_of, earlier_history
+from eps.master.checkpoints import CheckpointFinisher, driver_of, earlier_history, pending_name
 from eps.master.export import Exported, export
 from eps.master.service import JobMasterService
 from eps.master.sessions import Sessions
@@ -34,10 +34,9 @@ from eps.rpc.call import serve
 from eps.rpc.security import NO_SECURITY, Security
 from eps.runtime import Runtime
 from eps.storage.atomic import write_json_atomic
-from eps.storage.checkpoint import CheckpointStore
+from eps.storage.checkpoint import open_checkpoints
 from eps.storage.jobdir import JobDir
 from eps.storage.journal import Journal
-from eps.storage.local import LocalStorage
 from eps.van.memory import tune_malloc
 from eps.van.negotiated import NegotiatedVan
 
@@ -100,7 +99,7 @@ class Master:
         )
         self._state.progress.restore(history)
         self._checkpoints = CheckpointFinisher(
-            runtime, CheckpointStore(LocalStorage(job_dir.checkpoints)), self._history_before, self.put
+            runtime, open_checkpoints(job_dir.checkpoints), self._history_before, self.put
         )
         self._journal = Journal(job_dir.journal)
         self._sessions = Sessions(self.put, runtime.to_json(), GENERATION)
@@ -202,7 +201,7 @@ class Master:
             {"host": "127.0.0.1", "port": port, "pid": os.getpid(), "generation": GENERATION},
             sync=False,
         )
-        self._checkpoints.begin()
+        self._checkpoints.begin(pending_name(self._state.checkpoints))
         with self._changed:
             commands = self._state.start(self._now())
         self._execute(commands)

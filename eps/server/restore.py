@@ -11,13 +11,6 @@ from eps.errors import StorageError, TransferError
 from eps.runtime import Runtime
 from eps.server.partition_store import PartitionStore
 from eps.storage.checkpoint import CheckpointStore, Manifest
-from eps.storage.jobdir import JobDir
-from eps.storage.local import LocalStorage
-
-
-def checkpoint_store(runtime: Runtime) -> CheckpointStore:
-    """Return the job's checkpoints."""
-    return CheckpointStore(LocalStorage(JobDir(runtime.job_dir).checkpoints))
 
 
 def counters(manifest: Manifest) -> dict[int, Counters]:

@@ -23,7 +23,7 @@ from eps.core import server_events as s
 from eps.core.membership import Membership
 from eps.core.server_state import ServerState
 from eps.core.types import Address, MemberId
-from eps.errors import EpsError, ProtocolError, TransferError
+from eps.errors import EpsError, ProtocolError, StorageError, TransferError
 from eps.pb import data_pb2 as pb
 from eps.rpc import exchange as x
 from eps.rpc.codec import membership_to_pb
@@ -34,7 +34,9 @@ from eps.server.follower_stream import FollowerStream
 from eps.server.initial import initial_values
 from eps.server.partition_store import PartitionStore, UpdateData, checksum_of
 from eps.server.pending import PendingExchange, PullRequest, PushRequest, TransferRequest, key_of
-from eps.server.restore import checkpoint_store, counters, load_partition
+from eps.server.restore import counters, load_partition
+from eps.storage.checkpoint import Manifest, open_checkpoints
+from eps.storage.jobdir import JobDir
 from eps.van.api import Message, ReplyTo, Van
 from eps.van.peers import Peers
 
@@ -51,9 +53,9 @@ class ServerShell:
 
     def __init__(self, runtime: Runtime, name: MemberId, van: Van, report: Callable[[m.Report], None]) -> None:
         self._runtime = runtime
-        self._checkpoints = checkpoint_store(runtime)
-        self._start = self._checkpoints.manifest(runtime.start.checkpoint) if runtime.start.checkpoint else None
-        self._state = ServerState(name, runtime.settings, counters(self._start) if self._start else None)
+        self._checkpoints = open_checkpoints(JobDir(runtime.job_dir).checkpoints)
+        self._start: Manifest | None = None
+        self._state = ServerState(name, runtime.settings)
         self._stores: dict[int, PartitionStore] = {}
         self._keysets: OrderedDict[tuple[int, bytes], np.ndarray] = OrderedDict()
         self._keyset_bytes = 0
@@ -84,6 +86,8 @@ class ServerShell:
             case m.UpdateMembership(plan_id, membership):
                 with self._lock:
                     self._state.addresses.update(membership.addresses)
+                    if membership.version == 1:
+                        self._read_start()
                 self._step(s.MembershipArrived(plan_id, membership))
                 self._log_lists(membership)
             case m.SendPartitions(plan_id, transfers):
@@ -293,6 +297,18 @@ class ServerShell:
                 self._report(report)
             case _:
                 self._transfer(command)
+
+    def _read_start(self) -> None:
+        """Read what the job starts from; a server that joins later does not, for it may be gone by then."""
+        name = self._runtime.start.checkpoint
+        if not name or self._start is not None:
+            return
+        try:
+            self._start = self._checkpoints.manifest(name)
+        except StorageError as error:
+            self._report(m.MemberFailed(self._state.name, type(error).__name__, str(error)))
+            raise
+        self._state.resumed = counters(self._start)
 
     def _first_store(self, partition: int) -> PartitionStore:
         """Return a partition as the job begins: from its checkpoint, or from its seed."""

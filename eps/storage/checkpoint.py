@@ -26,6 +26,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 import numpy as np
@@ -35,6 +36,7 @@ from eps.core.messages import CheckpointPartWritten
 from eps.core.progress import ClockRecord
 from eps.errors import ConfigError, StorageError
 from eps.storage.api import Storage
+from eps.storage.local import LocalStorage
 
 logger = logging.getLogger(__name__)
 
@@ -256,10 +258,12 @@ class CheckpointStore:
         found = [name for name in self.storage.names("") if _NAME.fullmatch(name)]
         return sorted(found, key=_order, reverse=True)
 
-    def remove_leftovers(self, keep: str = "") -> None:
-        """Remove what was begun and never became a checkpoint, except ``keep``."""
+    def remove_leftovers(self, before: str = "") -> None:
+        """Remove what was begun and never became a checkpoint; where ``before`` is given, only what is older."""
         for name in self.storage.names(""):
-            if name.endswith(PARTIAL) and name != keep + PARTIAL:
+            begun = name.removesuffix(PARTIAL)
+            old = not before or (_NAME.fullmatch(begun) is not None and _order(begun) < _order(before))
+            if name.endswith(PARTIAL) and old:
                 self.storage.remove(name)
 
     def write_part(self, checkpoint: str, file: str, arrays: Sequence[np.ndarray]) -> tuple[int, str]:
@@ -298,7 +302,7 @@ class CheckpointStore:
         for old in self.names()[keep:]:
             self.storage.remove(old)
         with suppress(StorageError):
-            self.remove_leftovers()
+            self.remove_leftovers(name)
         return manifest
 
     def discard(self, name: str) -> None:
@@ -407,6 +411,11 @@ class CheckpointStore:
     def last_epoch(self) -> int:
         """Return the highest epoch that any checkpoint has, also a damaged one; 0 where there is none."""
         return max((_order(name)[0] for name in self.names()), default=0)
+
+
+def open_checkpoints(folder: Path) -> CheckpointStore:
+    """Return the checkpoints of a job whose processes share a file system."""
+    return CheckpointStore(LocalStorage(folder))
 
 
 def _order(name: str) -> tuple[int, int]:

@@ -81,7 +81,8 @@ def test_a_partition_that_changes_hands_at_the_clock_is_kept_by_its_next_owner_a
 
 
 def test_partitions_begin_with_what_a_checkpoint_says() -> None:
-    state = ServerState("server-1", ASP, {0: s.Counters((4, 5, 6), 15, 2), 1: s.Counters((5, 5, 5), 15, 0)})
+    state = ServerState("server-1", ASP)
+    state.resumed = {0: s.Counters((4, 5, 6), 15, 2), 1: s.Counters((5, 5, 5), 15, 0)}
     state.step(s.MembershipArrived(0, BEFORE))
     state.validate()
     assert [state.partitions[p].completed for p in (0, 1)] == [4, 5]

@@ -214,3 +214,16 @@ def test_resumed_job_can_be_left_alone(home: Path, capfd: pytest.CaptureFixture[
     assert "checkpoints: " in capfd.readouterr().out
     assert main(["kill", "left"]) == EXIT_OK
     found.close()
+
+
+def test_server_that_joins_a_resumed_job_needs_no_checkpoint(home: Path) -> None:
+    undisturbed = run("undisturbed", workers=2, servers=2, **DNN)
+    job = eps.Job.start(name="joined", workers=2, servers=2, checkpoint_every="10", **DNN)
+    wait_for_checkpoints(job, 1)
+    kill_everything(job, home)
+    with eps.Job.resume("joined", servers=1) as resumed:
+        wait_for_clock(resumed, resumed.status()["clock"] + 1)
+        for path in resumed.directory.checkpoints.glob("0001-*"):
+            path.rename(resumed.directory.path / path.name)
+        assert resumed.add_servers(1)["phase"] == "released"
+        assert resumed.wait(TIMEOUT_S)["model_sha256"] == undisturbed["model_sha256"]

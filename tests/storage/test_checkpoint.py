@@ -160,7 +160,7 @@ def test_what_was_begun_is_no_checkpoint_and_is_removed(store: CheckpointStore, 
     store.write_part("0001-00000020", part_name(0, "server-1"), arrays_of(0))
     store.write_part("0001-00000030", part_name(0, "server-1"), arrays_of(0))
     assert store.names() == ["0001-00000010"]
-    store.remove_leftovers("0001-00000030")
+    store.remove_leftovers(before="0001-00000030")
     assert storage.names("") == ["0001-00000010", "0001-00000030.partial"]
     store.discard("0001-00000030")
     assert storage.names("") == ["0001-00000010"]
