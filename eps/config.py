@@ -167,6 +167,16 @@ class JobSpec:
         metavar="N|Ns",
     )
     keep: int = _option(2, "checkpoints that are kept", group="checkpoints")
+    # When somebody does not answer.
+    member_timeout_s: float = _option(
+        3.0,
+        "seconds of silence after which a worker or server counts as lost and is killed; raise it for hundreds of "
+        "members, and where a model of your own holds the interpreter for as long",
+        group="safety",
+    )
+    master_timeout_s: float = _option(
+        60.0, "seconds that workers and servers wait for the next job master before they end themselves", group="safety"
+    )
     # Among whom.
     tls: bool = _option(
         False, "encrypt every connection of the job, with certificates made for it; needs eps[tls]", group="safety"
@@ -197,6 +207,13 @@ class JobSpec:
             raise ConfigError(f"learning_rate is {self.learning_rate}, but must be above 0 and finite")
         if not self.exchange_timeout_s > 0:
             raise ConfigError(f"exchange_timeout_s is {self.exchange_timeout_s}, but must be above 0")
+        if not 1 <= self.member_timeout_s < float("inf"):
+            raise ConfigError(f"member_timeout_s is {self.member_timeout_s}, but must be at least 1 and finite")
+        if not self.member_timeout_s <= self.master_timeout_s < float("inf"):
+            raise ConfigError(
+                f"master_timeout_s is {self.master_timeout_s}, but must be at least member_timeout_s "
+                f"({self.member_timeout_s}) and finite"
+            )
         if self.target_scale == 0:
             raise ConfigError("target_scale is 0, but labels are divided by it")
         if self.workers > self.splits:
@@ -275,7 +292,7 @@ class JobSpec:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], source: str = "settings") -> JobSpec:
-        """Return the settings in ``values``; dashes in keys stand for underscores.
+        """Return the settings in ``values``; dashes in keys stand for underscores, and a final ``_s`` may be left out.
 
         Raises
         ------
@@ -286,6 +303,8 @@ class JobSpec:
         checked: dict[str, Any] = {}
         for key, value in values.items():
             name = key.replace("-", "_")
+            if name not in known and f"{name}_s" in known:
+                name = f"{name}_s"
             if name not in known:
                 near = difflib.get_close_matches(name, known, n=1)
                 hint = f"; did you mean {near[0]}?" if near else ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -21,8 +22,14 @@ from eps.rpc.security import Security
 from eps.storage.atomic import read_json
 from eps.storage.jobdir import JobDir
 
-#: A job whose master does not answer is given up after this long.
+logger = logging.getLogger(__name__)
+
+#: A job that has no master yet, and one that is watched, is given up after this long.
 GIVE_UP_S = 30.0
+#: A call is given up where the master that was there has no successor that answers within this long.
+NEXT_MASTER_S = 10.0
+#: Who waits longer than this says what for.
+NOTICED_S = 1.0
 RETRY_S = 0.05
 LONGEST_RETRY_S = 1.0
 
@@ -66,13 +73,13 @@ class MasterLink:
         JobFinishedError
             The job has ended.
         PeerUnavailableError
-            The job runs, but its master did not answer for ``give_up_s``.
+            The job runs, but neither its master nor a next one answered for ten seconds, or ``give_up_s`` if less.
         """
 
         def attempt(stub: JobMasterStub) -> Any:
             return call(getattr(stub, method), request, timeout_s, what)
 
-        return self._repeated(attempt, what)
+        return self._repeated(attempt, what, min(self._give_up_s, NEXT_MASTER_S))
 
     def watch(self, after_clock: int = -1) -> Iterator[Progress]:
         """Yield news until the job has ended; goes on where it was after a loss of the connection.
@@ -87,7 +94,9 @@ class MasterLink:
         while not ended:
             try:
                 # The first message is part of the attempt: a stream is only known to be there when it says something.
-                stream, first = self._repeated(partial(_opened, after_clock=after_clock, what=what), what)
+                stream, first = self._repeated(
+                    partial(_opened, after_clock=after_clock, what=what), what, self._give_up_s
+                )
             except JobFinishedError:
                 return
             try:
@@ -111,9 +120,10 @@ class MasterLink:
         """Close the connection; harmless when repeated."""
         self._forget()
 
-    def _repeated(self, attempt: Callable[[JobMasterStub], Any], what: str) -> Any:
-        deadline_s = time.monotonic() + self._give_up_s
-        retry_s = RETRY_S
+    def _repeated(self, attempt: Callable[[JobMasterStub], Any], what: str, next_master_s: float) -> Any:
+        """Attempt until a master answers; wait ``next_master_s`` for the next one after the first that did not."""
+        since_s: float | None = None
+        began_s, retry_s, told = time.monotonic(), RETRY_S, False
         while True:
             unreachable: PeerUnavailableError | None = None
             stub = self._stub()
@@ -123,12 +133,19 @@ class MasterLink:
                 except PeerUnavailableError as error:
                     unreachable = error
                     self._forget()
+                    # Not from the beginning: an attempt may have waited for long before the master was lost.
+                    since_s = time.monotonic() if since_s is None else since_s
             if not self._job.is_running():
                 raise JobFinishedError(f"{what}: job {self._job.name!r} has ended") from unreachable
-            if time.monotonic() > deadline_s:
+            patience_s = self._give_up_s if since_s is None else next_master_s
+            waited_s = time.monotonic() - (began_s if since_s is None else since_s)
+            if waited_s > patience_s:
                 raise PeerUnavailableError(
-                    f"{what}: the master of job {self._job.name!r} does not answer for {self._give_up_s:g} s"
+                    f"{what}: the master of job {self._job.name!r} does not answer for {patience_s:g} s"
                 ) from unreachable
+            if waited_s > NOTICED_S and not told and since_s is not None:
+                told = True
+                logger.warning("%s: waiting for the next master of job %r", what, self._job.name)
             time.sleep(retry_s)
             retry_s = min(LONGEST_RETRY_S, retry_s * 1.5)
 

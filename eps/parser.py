@@ -142,6 +142,7 @@ def _add_resume(commands: Any) -> None:
 
 def _add_flag(group: Any, field: dataclasses.Field[Any]) -> None:
     flag, default = f"--{field.name.replace('_', '-')}", field.default
+    seconds = field.name.endswith("_s")
     help_text = field.metadata["help"].replace("%", "%%")
     if isinstance(default, bool):
         shown = f"{help_text} (default {'yes' if default else 'no'})"
@@ -151,7 +152,8 @@ def _add_flag(group: Any, field: dataclasses.Field[Any]) -> None:
     else:
         kind = {int: ("N", int), float: ("X", float)}.get(type(default), (field.metadata.get("metavar", "TEXT"), str))
         shown = f"{help_text} (default {default})" if default not in ("", 0, -1) else help_text
-        group.add_argument(flag, metavar=kind[0], type=kind[1], help=shown)
+        flags = (flag.removesuffix("-s"), flag) if seconds else (flag,)
+        group.add_argument(*flags, dest=field.name, metavar="SECONDS" if seconds else kind[0], type=kind[1], help=shown)
 
 
 def _add_inspection(commands: Any) -> None:

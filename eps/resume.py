@@ -126,6 +126,8 @@ def _prepare(directory: JobDir, lock: JobLock, workers: int, servers: int) -> Re
 def _clear(directory: JobDir) -> None:
     """Remove what only the run before meant; logs, journal and checkpoints stay."""
     shutil.rmtree(directory.containers, ignore_errors=True)
+    # The state of a job master whose members have gone is nobody's; the next run has another.
+    shutil.rmtree(directory.state, ignore_errors=True)
     directory.containers.mkdir(mode=DIRECTORY_MODE, exist_ok=True)
     directory.logs.mkdir(mode=DIRECTORY_MODE, exist_ok=True)
     for path in (

@@ -167,7 +167,7 @@ class Runtime:
 #: Settings that decide how a job runs, and not what it trains; of the data it is the content that counts.
 _HOW_IT_RUNS = frozenset(
     "workers servers max_containers at tls van exchange_timeout_s on_divergence eval_every checkpoint_every keep "
-    "skip_unchanged data labels test test_labels".split()
+    "skip_unchanged member_timeout_s master_timeout_s data labels test test_labels".split()
 )
 
 

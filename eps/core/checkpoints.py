@@ -161,6 +161,11 @@ class CheckpointDriver:
         """Give up the one on its way: who was to write it has gone, or the job goes back."""
         return [] if self.pending is None else list(self._end("failed", reason, now_s))
 
+    def taken_over(self) -> None:
+        """Another process has this state: the command to finish a checkpoint may be lost, and is given again."""
+        if self.pending is not None:
+            self.pending.finishing_s = None
+
     def go_back(self, epoch: int, clock: int, now_s: float) -> list[e.Command]:
         """Begin a new epoch at the clock of an earlier checkpoint."""
         commands = self.abandon(f"the job went back to clock {clock}", now_s)
@@ -246,7 +251,8 @@ class CheckpointDriver:
             return
         if pending.finishing_s is None or now_s - pending.finishing_s >= FINISH_AGAIN_S:
             pending.finishing_s = now_s
-            workers, servers = master.expected_size()
+            roster = master._expected_roster()
+            workers, servers = len(roster.workers), len(roster.servers)
             parts = tuple(pending.parts[p] for p in range(self.num_partitions))
             yield e.FinishCheckpoint(
                 pending.checkpoint_id, self.epoch, pending.clock, parts, workers, servers, completed, self.keep

@@ -54,8 +54,19 @@ class ContainerExited:
 
 
 @dataclass(frozen=True, slots=True)
+class MemberLost:
+    """A container's process has not been heard of for too long; whatever it still does, it counts as ended."""
+
+    container_id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class MemberRegistered:
-    """A process is up, listens at ``address`` and waits for its name.  Registering again is harmless."""
+    """A process is up, listens at ``address`` and waits for its name.
+
+    One that registers again has opened its session again: it is told its name, and what it has not acknowledged.
+    """
 
     container_id: str
     address: Address
@@ -107,6 +118,9 @@ class KillRequested:
 class ExportDone:
     """The model is on disk."""
 
+    #: What was found while it was written, for whoever writes the report: JSON values.
+    found: Mapping[str, Any] | None = None
+
 
 @dataclass(frozen=True, slots=True)
 class ExportFailed:
@@ -131,6 +145,16 @@ class CheckpointFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class MasterRestarted:
+    """Another process has taken this state over, where the one before left it."""
+
+    #: Of the new one; orders of an older one are void.
+    generation: int
+    #: Containers whose processes run -> pid.
+    running: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """Time has passed."""
 
@@ -139,6 +163,7 @@ Event = (
     ContainerGranted
     | ContainerLaunched
     | ContainerExited
+    | MemberLost
     | MemberRegistered
     | MemberConnected
     | ReportReceived
@@ -149,6 +174,7 @@ Event = (
     | ExportFailed
     | CheckpointDone
     | CheckpointFailed
+    | MasterRestarted
     | Tick
 )
 

@@ -23,6 +23,7 @@ from eps.core.membership import Membership
 from eps.core.plan_driver import PlanDriver, plan_transfer
 from eps.core.progress import ClockProgress
 from eps.core.reconfig import ENDED, Change, Phase, Plan
+from eps.core.restart import after_the_end, restarted
 from eps.core.settings import CoreSettings, Trigger
 from eps.core.tables import PartitionTable, SplitTable, spread_evenly
 from eps.core.types import MemberId, MemberRecord, Role, member_name
@@ -70,6 +71,8 @@ class MasterState:
                 f"{num_servers} servers for {settings.num_partitions} partitions: need 1 to {settings.num_partitions}"
             )
         self.settings = settings
+        #: Counts the processes that have had this state.
+        self.generation = 1
         self.state = JobState.STARTING
         #: Why the job ended as it did.
         self.reason = ""
@@ -118,13 +121,14 @@ class MasterState:
         """Take one event in and return what to do, in order."""
         self._out, self._now_s = [], now_s
         if self.state in ENDED_STATES:
-            return self._after_the_end(event)
+            after_the_end(self, event)
+            return self._out
         match event:
             case e.ContainerGranted(container_id):
                 self._on_granted(container_id)
             case e.ContainerLaunched():
                 self._on_launched(event)
-            case e.ContainerExited():
+            case e.ContainerExited() | e.MemberLost():
                 self._on_exited(event)
             case e.MemberRegistered():
                 self._on_registered(event)
@@ -144,6 +148,8 @@ class MasterState:
                 self._end(JobState.FAILED, message)
             case e.CheckpointDone() | e.CheckpointFailed():
                 self._out.extend(self.checkpoints.finished(event, now_s))
+            case e.MasterRestarted():
+                restarted(self, event)
             case e.Tick():
                 self._on_tick()
         self._advance()
@@ -185,9 +191,11 @@ class MasterState:
             self._out.append(e.ReleaseContainer(event.container_id))
             return
         self._on_launched(e.ContainerLaunched(event.container_id, event.pid))
-        record.address, record.pid = event.address, event.pid
+        again, record.address, record.pid = record.address is not None, event.address, event.pid
         self._out.append(e.Name(event.container_id, record.name))
-        if self.driver is not None and record.name in self.driver.plan.added:
+        if again:
+            self._say_again(record.name)
+        elif self.driver is not None and record.name in self.driver.plan.added:
             self.driver.newcomers[record.name] = event.address
         elif self.state is JobState.STARTING and all(self.members[n].address for n in self._initial):
             self._begin()
@@ -213,7 +221,7 @@ class MasterState:
         for name in self.membership.members:
             self._send(name, m.UpdateMembership(0, self.membership))
 
-    def _on_exited(self, event: e.ContainerExited) -> None:
+    def _on_exited(self, event: e.ContainerExited | e.MemberLost) -> None:
         record = self._by_container.pop(event.container_id, None)
         if record is None:
             return
@@ -305,11 +313,6 @@ class MasterState:
         """Return who will be there after every plan on its way."""
         in_flight = [self.driver.plan] if self.driver is not None and self.driver.plan.undecided else []
         return after_plans(self._roster(), in_flight + self._queue, self.settings)
-
-    def expected_size(self) -> tuple[int, int]:
-        """Return how many workers and servers there will be after every plan on its way."""
-        roster = self._expected_roster()
-        return len(roster.workers), len(roster.servers)
 
     def _on_change(self, event: e.ChangeRequested) -> None:
         known = self._answers.get(event.request_id)
@@ -561,7 +564,9 @@ class MasterState:
         if self.membership is None or name not in self.members:
             return
         if name in self.membership.members:
-            self._send(name, m.UpdateMembership(0, self.membership))
+            # A commit on its way is said below, with the plan's number.
+            if self.driver is None or self.driver.plan.undecided:
+                self._send(name, m.UpdateMembership(0, self.membership))
             if self.state is JobState.RUNNING and name in self.membership.workers:
                 self._send(name, self._horizon_order())
         if self.driver is not None:
@@ -577,14 +582,6 @@ class MasterState:
             if record.address is not None:
                 self._send(name, m.Shutdown(f"the job {state}"))
         self._out.append(e.EndJob(state, reason))
-
-    def _after_the_end(self, event: e.Event) -> list[Command]:
-        if isinstance(event, e.ChangeRequested | e.CancelRequested):
-            error = JobFinishedError(f"the job has {self.state}: it cannot be changed any more")
-            self._out.append(e.Answer(event.request_id, error=error))
-        elif isinstance(event, e.MemberRegistered):
-            self._out.append(e.ReleaseContainer(event.container_id))
-        return self._out
 
     def _send(self, to: MemberId, order: m.Order) -> None:
         self._out.append(e.Send(to, order))

@@ -9,6 +9,7 @@ import numpy as np
 from eps.data.raw import Int64Array, Matrix
 from eps.data.settings import DataSettings
 from eps.errors import DataError
+from eps.ml.arrays import distinct
 
 
 class _Purpose(IntEnum):
@@ -71,7 +72,7 @@ def local_features(num_features: int, *matrices: Matrix) -> Int64Array:
         for matrix in matrices:
             touched[matrix.indices] = True
         return np.flatnonzero(touched)
-    return np.unique(np.concatenate([matrix.indices for matrix in matrices])).astype(np.int64)
+    return distinct(np.concatenate([matrix.indices for matrix in matrices]))
 
 
 def _check_parts(num_rows: int, num_test: int, test: str | None) -> None:

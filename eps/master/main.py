@@ -1,16 +1,21 @@
 """The job master's process: one owner thread steps the pure state and does what it says.
 
+Every event is logged before anything is done about it (:mod:`eps.master.state_log`), so another process can take over
+at any moment: it has the state of this one, takes the next generation, and says what is outstanding once more.
+
 Source: EPS §3.1.3, §5.2; design sections 2, 4 and 7.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import logging
 import os
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from eps.core import events as e
@@ -22,15 +27,18 @@ from eps.errors import DeadlineError, EpsError, PlanError, StorageError
 from eps.logs import set_up_logging
 from eps.master import records
 from eps.master.checkpoints import CheckpointFinisher, driver_of, earlier_history, pending_name
-from eps.master.export import Exported, export
+from eps.master.export import export
 from eps.master.service import JobMasterService
 from eps.master.sessions import Sessions
+from eps.master.state_log import StateLog
 from eps.pb.control_pb2_grpc import add_JobMasterServicer_to_server, add_MemberSessionServicer_to_server
+from eps.resources.api import NO_NEWS, ContainerEvent, ContainerRequest, ResourceManager
 from eps.resources.api import Allocated as ContainerAllocated
-from eps.resources.api import ContainerEvent, ContainerRequest, ResourceManager
 from eps.resources.api import Exited as ContainerEnded
 from eps.resources.api import Running as ContainerRunning
+from eps.resources.local import LocalResourceManager
 from eps.rpc.call import serve
+from eps.rpc.report_queue import BEATS
 from eps.rpc.security import NO_SECURITY, Security
 from eps.runtime import Runtime
 from eps.storage.atomic import write_json_atomic
@@ -48,11 +56,18 @@ logger = logging.getLogger(__name__)
 TICK_S = 0.25
 #: Members that were told to end get this long before the supervisor ends them.
 FAREWELL_S = 3.0
-GENERATION = 1
 #: History entries of one message to somebody who watches.
 MOST_ENTRIES = 1000
 #: The status is left on disk this often.
 NOTE_S = 1.0
+#: The supervisor hears this often that the owner thread lives.
+BEAT_S = 0.5
+#: What keeps the owner thread longer than a beat, at worst: a slow disk, a user's model while it is measured, a long
+#: report.
+SYNC_PATIENCE_S = 60.0
+EXPORT_PATIENCE_S = 10.0
+REPORT_PATIENCE_S = 60.0
+START_PATIENCE_S = 30.0
 
 
 class Master:
@@ -65,6 +80,11 @@ class Master:
     resources : ResourceManager
     security : Security
         What members and clients must prove.
+
+    Raises
+    ------
+    StorageError
+        Another process was master before this one, and did not leave what is needed to take over.
     """
 
     def __init__(
@@ -79,32 +99,60 @@ class Master:
         self._changed = threading.Condition()
         self._answers: dict[str, e.Answer] = {}
         self._asked: dict[str, int] = {}
-        self._containers: set[str] = set()
-        self._exported: Exported | None = None
+        self._containers = set(resources.adopted)
+        #: What the export found.
+        self._exported: Mapping[str, Any] = {}
         self._ended: e.EndJob | None = None
         self._started_s = time.monotonic()
-        history = earlier_history(runtime, job_dir)
-        # The time of a job that was resumed goes on where its history ends.
-        before_s = history[-1].completed_s if history else 0.0
-        self._now: Callable[[], float] = lambda: time.monotonic() - self._started_s + before_s
-        spec, start = runtime.spec, runtime.start
-        self._state = MasterState(
-            runtime.settings,
+        self._now: Callable[[], float] = lambda: time.monotonic() - self._started_s
+        self._journal: Journal | None = None
+        #: What cannot be written, and why.
+        self._storage_errors: dict[str, str] = {}
+        self._log = StateLog(job_dir.state)
+        self._state, self._first_commands = self._restore()
+        self._checkpoints = CheckpointFinisher(
+            runtime, open_checkpoints(job_dir.checkpoints), self._history_before, self.put
+        )
+        beat_s = runtime.spec.member_timeout_s / BEATS
+        self._sessions = Sessions(self.put, runtime.to_json(), self._state.generation, beat_s=beat_s)
+        # Whoever does not come back is as lost as one that falls silent.
+        self._sessions.expect(r.container_id for r in self._state.members.values() if r.address is not None)
+        self._address = ""
+        self._tick_due_s = self._note_due_s = self._beat_due_s = 0.0
+
+    def _restore(self) -> tuple[MasterState, list[e.Command]]:
+        """Return the state that the process before left, or a new one, and what is to be done first."""
+        restored = self._log.restore()
+        if restored is not None:
+            logger.info("M takes over: %d events, %.3f s after the last", restored.num_events, restored.away_s)
+            self._started_s -= restored.now_s + restored.away_s
+            if restored.found is not None:
+                self._exported = restored.found.found or {}
+            state = restored.state
+            event = e.MasterRestarted(state.generation + 1, self._resources.adopted)
+            # On disk before anybody hears of this generation, so that none is used twice.
+            self._log.record(event, self._now())
+            return state, state.step(event, self._now())
+        if self._resources.adopted:
+            raise StorageError(f"{self._job_dir.state}: containers run, but nothing was logged")
+        spec, start = self._runtime.spec, self._runtime.start
+        state = MasterState(
+            self._runtime.settings,
             start.workers or spec.workers,
             start.servers or spec.servers,
             [trigger for trigger in spec.triggers() if trigger.clock > start.triggers_asked],
             stop_on_divergence=spec.on_divergence == "stop",
-            checkpoints=driver_of(runtime),
+            checkpoints=driver_of(self._runtime),
             first_container=start.first_container,
         )
-        self._state.progress.restore(history)
-        self._checkpoints = CheckpointFinisher(
-            runtime, open_checkpoints(job_dir.checkpoints), self._history_before, self.put
-        )
-        self._journal = Journal(job_dir.journal)
-        self._sessions = Sessions(self.put, runtime.to_json(), GENERATION)
-        self._address = ""
-        self._tick_due_s = self._note_due_s = 0.0
+        history = earlier_history(self._runtime, self._job_dir)
+        state.progress.restore(history)
+        if history:
+            # The time of a job that was resumed goes on where its history ends.
+            self._started_s -= history[-1].completed_s
+        commands = list(state.start(self._now()))
+        self._log.begin(state, self._now())
+        return state, commands
 
     # ---- asked by servicers, on their threads
 
@@ -142,7 +190,12 @@ class Master:
     def status(self) -> dict[str, Any]:
         """Return what ``eps status`` shows."""
         with self._changed:
-            return records.status(self._runtime, self._state, 0.0, self._now())
+            return self._status()
+
+    def _status(self) -> dict[str, Any]:
+        found = records.status(self._runtime, self._state, 0.0, self._now())
+        errors = [error for error in (self._log.error, *self._storage_errors.values()) if error]
+        return {**found, "generation": self._state.generation, "storage_error": "; ".join(errors)}
 
     def progress_after(self, clock: int) -> tuple[dict[str, Any], list[dict[str, Any]], bool]:
         """Return (status, the next history entries after ``clock``, whether there will be no more)."""
@@ -151,7 +204,7 @@ class Master:
             history = self._state.progress.history
             found = history[first : first + MOST_ENTRIES]
             more = len(history) > first + MOST_ENTRIES
-            status = records.status(self._runtime, self._state, 0.0, self._now())
+            status = self._status()
             ended = self._state.state in ENDED_STATES and not more
         # Outside the lock: the owner thread must not wait for texts.
         return status, [records.history_entry(self._runtime, record, 0.0) for record in found], ended
@@ -198,13 +251,11 @@ class Master:
         poller.start()
         write_json_atomic(
             self._job_dir.master_json,
-            {"host": "127.0.0.1", "port": port, "pid": os.getpid(), "generation": GENERATION},
+            {"host": "127.0.0.1", "port": port, "pid": os.getpid(), "generation": self._state.generation},
             sync=False,
         )
         self._checkpoints.begin(pending_name(self._state.checkpoints))
-        with self._changed:
-            commands = self._state.start(self._now())
-        self._execute(commands)
+        self._execute(self._first_commands)
         while self._ended is None:
             self._step(self._next_event())
         self._farewell()
@@ -212,7 +263,9 @@ class Master:
         self._write_report()
         self._sessions.close()
         server.stop(0.5).wait(2.0)
-        self._journal.close()
+        if self._journal is not None:
+            self._journal.close()
+        self._log.close()
         return self._finish()
 
     def _next_event(self) -> e.Event:
@@ -224,8 +277,20 @@ class Master:
             except queue.Empty:
                 pass
         self._tick_due_s = time.monotonic() + TICK_S
+        if time.monotonic() >= self._beat_due_s:
+            self._beat(EXPORT_PATIENCE_S if self._state.state is JobState.EXPORTING else 0.0)
         self._note_status()
+        self._look_for_silence()
         return e.Tick()
+
+    def _look_for_silence(self) -> None:
+        """Give up the members that hang: they are killed, for whatever they still did could harm."""
+        for container_id, reason in self._sessions.silent(self._runtime.spec.member_timeout_s):
+            if self._ended is None:
+                logger.warning("M %s %s: it is lost", container_id, reason)
+                self.put(e.MemberLost(container_id, reason))
+                self._sessions.dismiss(container_id, f"declared lost: it {reason}")
+                self._resources.kill(container_id)
 
     def _note_status(self) -> None:
         """Leave the status on disk now and then, for whoever asks after a job whose processes were killed."""
@@ -234,17 +299,37 @@ class Master:
             self._note_due_s = now_s + NOTE_S
             try:
                 write_json_atomic(self._job_dir.status_json, self.status(), sync=False)
+                self._note_storage("status")
             except StorageError as error:
-                # A full disk: nobody needs it while the job runs.
-                logger.warning("M %s", error)
+                self._note_storage("status", error)
+
+    def _note_storage(self, what: str, error: StorageError | None = None) -> None:
+        """Show what cannot be written; training goes on without it."""
+        if error is None:
+            self._storage_errors.pop(what, None)
+        elif what not in self._storage_errors:
+            logger.error("M goes on without the %s: %s", what, error)
+            self._storage_errors[what] = str(error)
+
+    def _beat(self, patience_s: float = 0.0) -> None:
+        """Tell the supervisor that this thread lives, and may be busy for so long."""
+        self._beat_due_s = time.monotonic() + min(BEAT_S, self._runtime.spec.member_timeout_s / BEATS)
+        progress = self._state.progress.completed + len(self._state.memberships)
+        self._resources.beat(progress + (self._ended is not None), patience_s)
 
     def _step(self, event: e.Event) -> None:
+        now_s = self._now()
+        self._log.record(event, now_s)
+        if isinstance(event, e.ExportDone):
+            self._exported = event.found or {}
         with self._changed:
             before = self._state.state, self._state.driver and self._state.driver.plan.phase
-            commands = self._state.step(event, self._now())
+            commands = self._state.step(event, now_s)
             after = self._state.state, self._state.driver and self._state.driver.plan.phase
             if before != after or any(isinstance(c, e.Answer | e.EndJob) for c in commands):
                 self._changed.notify_all()
+            if self._state.state not in ENDED_STATES:
+                self._log.keep_short(self._state, now_s)
         self._execute(commands)
 
     def _execute(self, commands: list[e.Command]) -> None:
@@ -257,6 +342,8 @@ class Master:
                 case e.RequestContainer(container_id, role):
                     self._request(container_id, role)
                 case e.ReleaseContainer(container_id):
+                    # Its process ends by itself as well, where the resource manager cannot reach it.
+                    self._sessions.dismiss(container_id, "the job does not count on this process any more")
                     self._resources.release(container_id)
                 case e.Name(container_id, name):
                     membership = self._state.membership
@@ -281,7 +368,22 @@ class Master:
 
     def _append(self, record: Any, sync: bool) -> None:
         logger.info("M %s", record)
-        self._journal.append(record, sync)
+        if sync:
+            self._beat(SYNC_PATIENCE_S)
+            self._log.sync(self._now())
+        try:
+            if self._journal is None:
+                self._journal = Journal(self._job_dir.journal)
+            self._journal.append(record, sync)
+            self._note_storage("journal")
+        except StorageError as error:
+            self._note_storage("journal", error)
+            if self._journal is not None:
+                # Opened again, it knows what is on disk.
+                self._journal.close()
+                self._journal = None
+        if sync:
+            self._beat()
 
     def _request(self, container_id: str, role: Role) -> None:
         self._containers.add(container_id)
@@ -307,14 +409,16 @@ class Master:
             self.put(e.ContainerLaunched(event.container_id, event.pid))
         elif isinstance(event, ContainerEnded):
             self._containers.discard(event.container_id)
+            self._sessions.forget(event.container_id)
             self.put(e.ContainerExited(event.container_id, event.reason))
 
     def _export(self) -> None:
         try:
             membership = self._state.membership
             assert membership is not None
-            self._exported = export(self._runtime, membership, self._van, self._job_dir.model)
-            self.put(e.ExportDone())
+            found = export(self._runtime, membership, self._van, self._job_dir.model)
+            # As JSON says it: the event is logged, and has no place for NumPy's numbers.
+            self.put(e.ExportDone(json.loads(json.dumps(dataclasses.asdict(found)))))
         except Exception as error:
             # A user's model is evaluated here and may raise anything; the job must not wait for an export that died.
             logger.exception("M the export failed")
@@ -332,17 +436,22 @@ class Master:
 
     def _write_report(self) -> None:
         exported = self._exported
+        self._beat(REPORT_PATIENCE_S)
         with self._changed:
             report = records.report(
                 self._runtime,
                 self._state,
-                exported.ledger if exported else None,
-                exported.model_sha256 if exported else "",
-                exported.test_metrics if exported else {},
+                records.Ledger(**exported["ledger"]) if exported else None,
+                exported["model_sha256"] if exported else "",
+                exported["test_metrics"] if exported else {},
                 0.0,
                 self._now(),
             )
-        write_json_atomic(self._job_dir.report, report, sync=False)
+        try:
+            write_json_atomic(self._job_dir.report, report, sync=False)
+        except StorageError as error:
+            logger.exception("M the report cannot be written")
+            self._ended = e.EndJob(JobState.FAILED, f"the report cannot be written: {error}")
 
     def _finish(self) -> int:
         assert self._ended is not None
@@ -355,13 +464,16 @@ def run(context: ContainerContext) -> int:
     """Entry point of the job master's process."""
     set_up_logging()
     tune_malloc()
-    from eps.resources.local import LocalResourceManager
-
     job_dir = JobDir(context.job_dir)
     runtime = Runtime.from_json(job_dir.job_json.read_text(encoding="utf-8"))
     assert context.supervisor_fd is not None
-    resources = LocalResourceManager(context.supervisor_fd, runtime.spec.max_containers)
+    resources = LocalResourceManager(context.supervisor_fd, runtime.spec.max_containers, context.running)
+    resources.beat(NO_NEWS, START_PATIENCE_S)
     try:
         return Master(runtime, job_dir, resources, Security.of_job(job_dir.path)).run()
+    except StorageError as error:
+        logger.exception("M cannot go on")
+        resources.end_job(1, str(JobState.FAILED), f"the job master cannot go on: {error}")
+        return 1
     finally:
         resources.close()

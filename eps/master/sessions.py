@@ -1,27 +1,47 @@
-"""The job master's end of the members' sessions."""
+"""The job master's end of the members' sessions: reports in, orders out, and who has not been heard of for too long."""
 
 from __future__ import annotations
 
 import logging
 import queue
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import grpc
 
 from eps.core import events as e
-from eps.core.messages import Order
+from eps.core.messages import Order, Shutdown
+from eps.core.silence import SilenceWatch
 from eps.core.types import Address, MemberId
-from eps.errors import ProtocolError
+from eps.errors import PeerUnavailableError, ProtocolError
 from eps.pb import control_pb2 as pb
 from eps.pb.control_pb2_grpc import MemberSessionServicer
 from eps.rpc.codec import order_to_pb, report_from_pb
+from eps.rpc.report_queue import BEAT_S
 
 #: No report is taken to be older than this when it arrives.
 OLDEST_REPORT_S = 60.0
 
 logger = logging.getLogger(__name__)
+
+
+class _Line:
+    """One stream of one container."""
+
+    def __init__(self) -> None:
+        self.outgoing: queue.SimpleQueue[pb.Order | None] = queue.SimpleQueue()
+        #: Set when the job has named the container, or never will; nothing that it reports counts before.
+        self.judged = threading.Event()
+        #: Its reports count.
+        self.admitted = False
+
+    def end(self) -> None:
+        """End the stream when everything queued has been sent; nothing more that comes from it counts."""
+        self.admitted = False
+        self.judged.set()
+        self.outgoing.put(None)
 
 
 class Sessions(MemberSessionServicer):
@@ -35,15 +55,29 @@ class Sessions(MemberSessionServicer):
         The job's settings, sent with the welcome.
     generation : int
         Of this master.
+    now : callable
+        Seconds, steady.
+    beat_s : float, seconds
+        A member that nothing is said to hears this often that its master is alive.
     """
 
-    def __init__(self, put: Callable[..., None], job_json: str, generation: int) -> None:
+    def __init__(
+        self,
+        put: Callable[..., None],
+        job_json: str,
+        generation: int,
+        now: Callable[[], float] = time.monotonic,
+        beat_s: float = BEAT_S,
+    ) -> None:
         self._put = put
         self._job_json = job_json
         self._generation = generation
+        self._now = now
+        self._beat_s = beat_s
         self._lock = threading.Lock()
-        self._outgoing: dict[str, queue.SimpleQueue[pb.Order | None]] = {}
+        self._lines: dict[str, _Line] = {}
         self._container_of: dict[MemberId, str] = {}
+        self._watch = SilenceWatch()
 
     def Attach(self, reports: Iterator[pb.Reports], context: grpc.ServicerContext) -> Iterator[pb.Order]:
         """Serve one member's stream."""
@@ -51,26 +85,47 @@ class Sessions(MemberSessionServicer):
         if first is None or not first.reports or first.reports[0].WhichOneof("kind") != "hello":
             raise ProtocolError("a session must begin with hello")
         hello = first.reports[0].hello
-        outgoing: queue.SimpleQueue[pb.Order | None] = queue.SimpleQueue()
+        if hello.generation > self._generation:
+            raise PeerUnavailableError(
+                f"this job master is of generation {self._generation}; {hello.name or hello.container_id} has heard of "
+                f"generation {hello.generation}"
+            )
+        line, container_id = _Line(), hello.container_id
         with self._lock:
-            self._outgoing[hello.container_id] = outgoing
-        context.add_callback(lambda: outgoing.put(None))
-        reader = threading.Thread(
-            target=self._read, args=(hello.container_id, reports, outgoing), name="reports", daemon=True
-        )
-        self._put(e.MemberRegistered(hello.container_id, Address(hello.address.host, hello.address.port), hello.pid))
-        self._receive(first.reports[1:])
-        reader.start()
-        while True:
-            order = outgoing.get()
-            if order is None:
-                return
-            yield order
-
-    def _read(self, container_id: str, reports: Iterator[Any], outgoing: queue.SimpleQueue[pb.Order | None]) -> None:
+            before, self._lines[container_id] = self._lines.get(container_id), line
+            self._watch.attached(container_id, self._now())
+        if before is not None:
+            before.end()
+        context.add_callback(line.end)
+        self._put(e.MemberRegistered(container_id, Address(hello.address.host, hello.address.port), hello.pid))
+        threading.Thread(
+            target=self._read, args=(container_id, line, first.reports[1:], reports), name="reports", daemon=True
+        ).start()
         try:
+            while True:
+                try:
+                    order = line.outgoing.get(timeout=self._beat_s)
+                except queue.Empty:
+                    order = pb.Order(generation=self._generation)
+                if order is None:
+                    return
+                yield order
+        finally:
+            with self._lock:
+                if self._lines.get(container_id) is line:
+                    del self._lines[container_id]
+                    self._watch.broke(container_id, self._now())
+
+    def _read(self, container_id: str, line: _Line, first: Iterable[pb.Report], reports: Iterator[Any]) -> None:
+        try:
+            line.judged.wait()
+            self._receive(line, first)
             for batch in reports:
-                self._receive(batch.reports)
+                with self._lock:
+                    self._watch.heard(container_id, self._now())
+                if not line.admitted:
+                    break
+                self._receive(line, batch.reports)
         except ProtocolError as error:
             logger.warning("M %s said something that is no report: %s", container_id, error)
         except grpc.RpcError as error:
@@ -78,32 +133,68 @@ class Sessions(MemberSessionServicer):
         except Exception:
             # grpc ends the iterator of a cancelled stream with a bare Exception.
             logger.debug("M the session of %s ended", container_id, exc_info=True)
-        outgoing.put(None)
+        line.outgoing.put(None)
 
-    def _receive(self, reports: Iterable[pb.Report]) -> None:
+    def _receive(self, line: _Line, reports: Iterable[pb.Report]) -> None:
         # A member's word about time is taken within reason only: the history must stay a history.
-        self._put(*[e.ReportReceived(report_from_pb(r), min(max(0.0, r.age_s), OLDEST_REPORT_S)) for r in reports])
+        found = [e.ReportReceived(report_from_pb(r), min(max(0.0, r.age_s), OLDEST_REPORT_S)) for r in reports]
+        if line.admitted:
+            self._put(*found)
 
     def name(self, container_id: str, name: MemberId, servers: Iterable[Address] = ()) -> None:
         """Tell a registered process its name, the job's settings, and where the servers are."""
         with self._lock:
             self._container_of[name] = container_id
-            outgoing = self._outgoing.get(container_id)
-        if outgoing is not None:
+            line = self._lines.get(container_id)
+        if line is not None:
             welcome = pb.Welcome(name=name, generation=self._generation, job_json=self._job_json)
             for address in servers:
                 welcome.servers.add(host=address.host, port=address.port)
-            outgoing.put(pb.Order(welcome=welcome, generation=self._generation))
+            line.outgoing.put(pb.Order(welcome=welcome, generation=self._generation))
+            line.admitted = True
+            line.judged.set()
 
     def send(self, to: MemberId, order: Order) -> None:
         """Queue an order; one for a member without a session is dropped, and derived again when it connects."""
         with self._lock:
-            outgoing = self._outgoing.get(self._container_of.get(to, ""))
-        if outgoing is not None:
-            outgoing.put(order_to_pb(order, self._generation))
+            line = self._lines.get(self._container_of.get(to, ""))
+        if line is not None:
+            line.outgoing.put(order_to_pb(order, self._generation))
+
+    def dismiss(self, container_id: str, reason: str) -> None:
+        """Tell a process that the job does not count on any more to end itself, where it can be told.
+
+        Nothing that it says counts from now on.  One that attaches later registers again, and is dismissed again.
+        """
+        with self._lock:
+            line = self._lines.pop(container_id, None)
+            self._watch.forget(container_id)
+        if line is not None:
+            line.outgoing.put(order_to_pb(Shutdown(reason), self._generation))
+            line.end()
+
+    def expect(self, container_ids: Iterable[str]) -> None:
+        """Count on these to attach: members that an earlier master knew."""
+        with self._lock:
+            for container_id in container_ids:
+                self._watch.expect(container_id, self._now())
+
+    def forget(self, container_id: str) -> None:
+        """A container has ended: its silence means nothing."""
+        with self._lock:
+            self._watch.forget(container_id)
+
+    def silent(self, timeout_s: float) -> list[tuple[str, str]]:
+        """Return (container, why) of those that count as lost, each once; to be asked several times a second.
+
+        See :meth:`eps.core.silence.SilenceWatch.silent`.
+        """
+        with self._lock:
+            return self._watch.silent(self._now(), timeout_s)
 
     def close(self) -> None:
         """End every stream."""
         with self._lock:
-            for outgoing in self._outgoing.values():
-                outgoing.put(None)
+            lines = list(self._lines.values())
+        for line in lines:
+            line.outgoing.put(None)

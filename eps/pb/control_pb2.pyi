@@ -252,14 +252,18 @@ class Reports(_message.Message):
     def __init__(self, reports: _Optional[_Iterable[_Union[Report, _Mapping]]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("container_id", "address", "pid")
+    __slots__ = ("container_id", "address", "pid", "name", "generation")
     CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     PID_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
     container_id: str
     address: Address
     pid: int
-    def __init__(self, container_id: _Optional[str] = ..., address: _Optional[_Union[Address, _Mapping]] = ..., pid: _Optional[int] = ...) -> None: ...
+    name: str
+    generation: int
+    def __init__(self, container_id: _Optional[str] = ..., address: _Optional[_Union[Address, _Mapping]] = ..., pid: _Optional[int] = ..., name: _Optional[str] = ..., generation: _Optional[int] = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ("name", "generation", "job_json", "servers")

@@ -78,6 +78,9 @@ class EvictionWarning:
 
 ContainerEvent = Allocated | Running | Exited | EvictionWarning
 
+#: Progress of a job master that does not know yet how far its job is.
+NO_NEWS = -1
+
 #: Reason of the ``Exited`` of a request that was taken back before it was granted.
 WITHDRAWN = "was withdrawn"
 
@@ -86,7 +89,15 @@ class ResourceManager(Protocol):
     """A source of containers.
 
     One thread may wait and poll while another requests and releases.
+
+    Attributes
+    ----------
+    adopted : mapping
+        Containers that ran when this manager was made -> pid: the job master before had launched them.  They are
+        released and exit like others, and nothing is said about them before that.
     """
+
+    adopted: Mapping[str, int]
 
     def request(self, request: ContainerRequest) -> None:
         """Ask for a container; it may be granted at once, later, or never.
@@ -109,6 +120,9 @@ class ResourceManager(Protocol):
         Harmless for one that has ended or is unknown: a release and an exit may cross.
         """
 
+    def kill(self, container_id: str) -> None:
+        """End a container's process at once, whatever it does; harmless for one that is not running."""
+
     def poll(self) -> list[ContainerEvent]:
         """Return what has happened since the last call, in order; never blocks.
 
@@ -123,6 +137,17 @@ class ResourceManager(Protocol):
 
     def fileno(self) -> int:
         """Return a descriptor that is readable while :meth:`poll` has something to say."""
+
+    def beat(self, progress: int, patience_s: float = 0.0) -> None:
+        """Say that the job master lives, for whoever starts it again where it does not.
+
+        Parameters
+        ----------
+        progress : int
+            Anything that changes as the job gets further; :data:`NO_NEWS`, or below, where that is not known yet.
+        patience_s : float, seconds
+            The next beat may take this long, where that is more than usual.
+        """
 
     def end_job(self, exit_code: int, state: str, reason: str = "") -> None:
         """Say that the job has ended, as the master's last act: every container that is left is ended.

@@ -11,6 +11,7 @@ import signal as signals
 import socket
 import threading
 from collections import deque
+from collections.abc import Mapping
 from contextlib import suppress
 from enum import Enum, auto
 
@@ -18,6 +19,7 @@ from eps.errors import ConfigError, ProtocolError, ResourceError
 from eps.resources.api import WITHDRAWN, Allocated, ContainerEvent, ContainerRequest, Exited, Running
 from eps.supervisor.protocol import (
     MAX_LINE_BYTES,
+    Beat,
     JobDone,
     KillProcess,
     LaunchProcess,
@@ -51,6 +53,8 @@ class LocalResourceManager:
         Descriptor of the channel, as the job master inherits it; closed with this object.
     max_containers : int
         Containers that may be there at once; a request beyond it waits for the end of another.  0 sets no limit.
+    adopted : mapping, optional
+        Containers that run already -> pid: those of the job master before this one.
 
     Raises
     ------
@@ -58,16 +62,17 @@ class LocalResourceManager:
         ``max_containers`` is negative.
     """
 
-    def __init__(self, supervisor_fd: int, max_containers: int = 0) -> None:
+    def __init__(self, supervisor_fd: int, max_containers: int = 0, adopted: Mapping[str, int] | None = None) -> None:
         if max_containers < 0:
             raise ConfigError(f"max_containers is {max_containers}, but must be at least 0")
         self.max_containers = max_containers
         self._channel = socket.socket(fileno=supervisor_fd)
         os.set_inheritable(self._channel.fileno(), False)
         self._lock = threading.Lock()
-        self._phases: dict[str, _Phase] = {}
+        self.adopted: Mapping[str, int] = dict(adopted or {})
+        self._phases = dict.fromkeys(self.adopted, _Phase.RUNNING)
         self._waiting: deque[LaunchProcess] = deque()
-        self._num_taken = 0
+        self._num_taken = len(self.adopted)
         #: What happened on this side of the channel; ``_wake_fd`` is readable while there is any.
         self._events: list[ContainerEvent] = []
         self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -146,6 +151,12 @@ class LocalResourceManager:
     def fileno(self) -> int:
         """Return a descriptor that is readable while :meth:`poll` has something to say."""
         return self._ready.fileno()
+
+    def beat(self, progress: int, patience_s: float = 0.0) -> None:
+        """Tell the supervisor that the job master lives; see :class:`~eps.resources.api.ResourceManager`."""
+        with self._lock:
+            if not self._closed:
+                self._send(Beat(progress, patience_s))
 
     def end_job(self, exit_code: int, state: str, reason: str = "") -> None:
         """Have the supervisor end whatever still runs, note how the job ended, and exit with ``exit_code``."""

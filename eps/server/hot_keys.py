@@ -20,6 +20,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from eps.ml import kernels, lazy
+from eps.ml.arrays import distinct
 from eps.ml.blocks import Blocks
 from eps.ml.optim import Optimizer
 from eps.ml.steps import Summed, step_out_of_place
@@ -157,7 +158,7 @@ class HotKeys:
         parts = [keys for keys in keysets.values() if keys is not None]
         union = None
         if len(parts) == len(keysets):
-            union = np.unique(np.concatenate(parts)) - self._start
+            union = distinct(np.concatenate(parts)) - self._start
             if len(union) > MOST_OF_A_PARTITION * self._size:
                 union = None
         self.set_places(union)

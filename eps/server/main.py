@@ -8,13 +8,14 @@ from __future__ import annotations
 import logging
 import os
 import threading
+from functools import partial
 from typing import TYPE_CHECKING
 
 from eps.core import messages as m
 from eps.errors import EpsError, ProtocolError
 from eps.logs import set_up_logging
 from eps.rpc.security import Security
-from eps.rpc.session import MemberSession
+from eps.rpc.session import MemberSession, Patience, written_master
 from eps.runtime import Runtime
 from eps.server.shell import ServerShell
 from eps.van.api import Message, ReplyTo
@@ -53,10 +54,12 @@ class Server:
             listener.address,
             os.getpid(),
             self._security,
+            find=partial(written_master, self._context.job_dir),
         )
         welcome = session.open(self._on_order, self._on_session_end)()
         self.name = welcome.name
         runtime = Runtime.from_json(welcome.job_json)
+        session.be_patient(Patience.of_job(runtime.spec.member_timeout_s, runtime.spec.master_timeout_s))
         self._van.restrict_to(runtime.spec.van)
         self._shell = ServerShell(runtime, self.name, self._van, session.report)
         self._ready.set()

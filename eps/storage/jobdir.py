@@ -13,6 +13,7 @@
         ├── master.json           where the job master listens
         ├── status.json           how far the job was a second ago
         ├── journal.jsonl         what the job master decided
+        ├── state/                what the job master needs to be started again
         ├── logs/                 one file per process
         ├── containers/ID/        scratch space of a container; gone when it ends
         ├── checkpoints/          the parameters at some clocks; see eps.storage.checkpoint
@@ -179,6 +180,11 @@ class JobDir:
     def journal(self) -> Path:
         """What the job master decided."""
         return self.path / "journal.jsonl"
+
+    @property
+    def state(self) -> Path:
+        """What the job master needs to be started again: its state and the events since."""
+        return self.path / "state"
 
     @property
     def logs(self) -> Path:

@@ -22,7 +22,7 @@ from eps.storage.jobdir import JobDir, JobLock
 from eps.supervisor.context import ENTRY_POINTS
 from eps.supervisor.environment import PRELOAD, num_threads, preload, preload_kernels, prepare_environment
 from eps.supervisor.loop import STOP_SIGNALS, Supervisor, clean_up
-from eps.supervisor.state import GRACE_S, End
+from eps.supervisor.state import GRACE_S, MEMBER_TIMEOUT_S, End
 
 #: Exit code of a supervisor that could not begin.
 CANNOT_START = 2
@@ -82,7 +82,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             file=sys.stderr,
         )
     try:
-        return Supervisor(job, entry_points, arguments.tied_fd, arguments.grace_s).run()
+        return Supervisor(job, entry_points, arguments.tied_fd, arguments.grace_s, _member_timeout_s(job)).run()
     except Exception as error:
         # What still runs is killed by the kernel when this process ends.
         traceback.print_exc()
@@ -106,6 +106,14 @@ def _take_job(arguments: argparse.Namespace) -> bool:
     os.dup2(log, 2)
     os.close(log)
     return True
+
+
+def _member_timeout_s(job: JobDir) -> float:
+    """Return what the job's settings say; they were checked when the job was made."""
+    try:
+        return float(json.loads(job.job_json.read_text(encoding="utf-8"))["spec"]["member_timeout_s"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return MEMBER_TIMEOUT_S
 
 
 def _line_buffered(stream: TextIO) -> None:

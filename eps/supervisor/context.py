@@ -33,5 +33,7 @@ class ContainerContext:
     supervisor_fd: int | None = None
     #: What the launch request asked to set, already in ``os.environ``.
     env: Mapping[str, str] = field(default_factory=dict)
+    #: Containers that run already -> pid; only a master that takes over from another finds any.
+    running: Mapping[str, int] = field(default_factory=dict)
     #: The container's own directory; removed when the container ends.
     scratch_dir: Path | None = None

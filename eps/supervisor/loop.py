@@ -34,6 +34,7 @@ from eps.supervisor.protocol import (
 )
 from eps.supervisor.state import (
     GRACE_S,
+    MEMBER_TIMEOUT_S,
     Action,
     ChildEnded,
     ClientGone,
@@ -72,6 +73,8 @@ class Supervisor:
         Read end of the client's pipe; its end of file ends the job.
     grace_s : float, seconds
         Between SIGTERM and SIGKILL.
+    member_timeout_s : float, seconds
+        A job master that is silent for so long is killed and started again.
     """
 
     def __init__(
@@ -80,10 +83,11 @@ class Supervisor:
         entry_points: Mapping[str, str],
         tied_fd: int | None = None,
         grace_s: float = GRACE_S,
+        member_timeout_s: float = MEMBER_TIMEOUT_S,
     ) -> None:
         self.job = job
         self.entry_points = entry_points
-        self.state = SupervisorState(grace_s)
+        self.state = SupervisorState(grace_s, member_timeout_s)
         self._tied_fd = tied_fd
         self._master_end: socket.socket | None = None
         self._channel: socket.socket | None = None
@@ -101,8 +105,6 @@ class Supervisor:
         signals.set_wakeup_fd(self._signal_in, warn_on_full_buffer=False)
         # Blocked since before the imports, so that one that came then is answered now.
         signals.pthread_sigmask(signals.SIG_UNBLOCK, HANDLED_SIGNALS)
-        self._channel, self._master_end = socket.socketpair()
-        self._channel.setblocking(False)
         self._handle(Started())
         while self._end is None:
             self._wait()
@@ -228,6 +230,8 @@ class Supervisor:
 
     def _fork(self, action: Fork) -> Event:
         is_master = action.container_id == MASTER
+        if is_master:
+            self._open_channel()
         context = ContainerContext(
             job_dir=self.job.path,
             role=action.role,
@@ -235,6 +239,7 @@ class Supervisor:
             master_address=action.env.get("EPS_MASTER_ADDRESS"),
             supervisor_fd=self._master_end.fileno() if is_master and self._master_end is not None else None,
             env=action.env,
+            running=action.running,
             scratch_dir=self.job.scratch(action.container_id),
         )
         log_path = self.job.logs / (action.log or f"{action.container_id}.log")
@@ -260,6 +265,15 @@ class Supervisor:
             self._master_end.close()
             self._master_end = None
         return Forked(action.container_id, pid)
+
+    def _open_channel(self) -> None:
+        """Make a channel for a new master: what the one before was not told any more is not for it."""
+        if self._channel is not None:
+            self._channel.close()
+        self._channel, self._master_end = socket.socketpair()
+        self._channel.setblocking(False)
+        self._lines = LineBuffer()
+        self._unsent.clear()
 
     def _become_child(self, context: ContainerContext, log_path: os.PathLike[str], parent_pid: int) -> NoReturn:
         run_child(

@@ -4,6 +4,7 @@
 
     master -> supervisor   {"op":"launch","container_id":..,"role":"worker|server","env":{..},"log":..}
                            {"op":"kill","container_id":..,"signal":15}
+                           {"op":"beat","progress":17,"patience_s":0.0}
                            {"op":"job-done","exit_code":0,"state":"finished","reason":""}
     supervisor -> master   {"event":"launched","container_id":..,"pid":..}
                            {"event":"exited","container_id":..,"code":..,"signal":..}
@@ -24,6 +25,8 @@ from typing import Any
 from eps.errors import ProtocolError
 
 MAX_LINE_BYTES = 64 * 1024
+#: No master is waited for longer than this.
+MOST_PATIENCE_S = 3600.0
 ROLES = ("server", "worker")
 JOB_STATES = ("finished", "failed", "killed")
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}", re.ASCII)
@@ -46,6 +49,16 @@ class KillProcess:
 
     container_id: str
     signal: int = signals.SIGTERM
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """The job master lives, and this is how far the job is."""
+
+    #: Anything that changes as the job does; below 0 where that is not known yet.
+    progress: int
+    #: Its next beat may take this long, where that is more than usual.
+    patience_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +97,7 @@ class RequestRefused:
     container_id: str = ""
 
 
-Request = LaunchProcess | KillProcess | JobDone
+Request = LaunchProcess | KillProcess | Beat | JobDone
 Notice = ProcessLaunched | ProcessExited | RequestRefused
 
 
@@ -113,6 +126,8 @@ def encode_request(request: Request) -> bytes:
             }  # fmt: skip
         case KillProcess(container_id, signal):
             value = {"op": "kill", "container_id": container_id, "signal": int(signal)}
+        case Beat(progress, patience_s):
+            value = {"op": "beat", "progress": progress, "patience_s": patience_s}
         case JobDone(exit_code, state, reason):
             value = {"op": "job-done", "exit_code": exit_code, "state": state, "reason": reason}
     line = json.dumps(value).encode("ascii") + b"\n"
@@ -156,6 +171,11 @@ def decode_request(line: bytes) -> Request:
                 container_id=_field(value, "container_id", _is_name),
                 signal=_field(value, "signal", _is_signal, int(signals.SIGTERM)),
             )
+        case "beat":
+            return Beat(
+                progress=_field(value, "progress", _is_int),
+                patience_s=float(_field(value, "patience_s", _is_duration, 0.0)),
+            )
         case "job-done":
             exit_code = _field(value, "exit_code", lambda code: _is_int(code) and 0 <= code <= 255)
             return JobDone(
@@ -163,7 +183,7 @@ def decode_request(line: bytes) -> Request:
                 state=_field(value, "state", lambda s: s in JOB_STATES, "failed" if exit_code else "finished"),
                 reason=_field(value, "reason", lambda reason: isinstance(reason, str), ""),
             )
-    raise ProtocolError(f"op is {value.get('op')!r}, but must be launch, kill or job-done")
+    raise ProtocolError(f"op is {value.get('op')!r}, but must be launch, kill, beat or job-done")
 
 
 def decode_notice(line: bytes) -> Notice:
@@ -256,6 +276,10 @@ def _is_name(value: Any) -> bool:
 
 def _is_int(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_duration(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= MOST_PATIENCE_S
 
 
 def _is_optional_int(value: Any) -> bool:

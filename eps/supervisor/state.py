@@ -1,5 +1,8 @@
 """What the supervisor decides: events in, actions out; it forks, signals and reads no clock itself.
 
+A job master that ends before its job is started again, and so is one that is silent: it is killed first.  Silence is
+counted only while the supervisor itself runs; whoever was stopped, or waited long for a processor, has not listened.
+
 Contract with the loop: 1 one event at a time, actions in order; 2 every :class:`Fork` is answered by one
 :class:`Forked` or :class:`ForkFailed` before the next event; 3 what the master said before it ended comes before its
 end; 4 :class:`DeadlinePassed` comes when :attr:`SupervisorState.next_deadline_s` has come.
@@ -13,6 +16,7 @@ from dataclasses import dataclass, field
 
 from eps.supervisor.context import MASTER
 from eps.supervisor.protocol import (
+    Beat,
     JobDone,
     KillProcess,
     LaunchProcess,
@@ -26,6 +30,15 @@ from eps.supervisor.protocol import (
 
 #: A process that SIGTERM has not ended after this long is killed.
 GRACE_S = 3.0
+#: A process that has not been heard of for this long is taken to hang.
+MEMBER_TIMEOUT_S = 3.0
+#: A master that was just forked says its first word within this time.
+FIRST_BEAT_S = 30.0
+#: The supervisor looks at silence this often, so that it knows whether it could listen itself.
+LOOK_S = 0.5
+#: Masters that are started again within :data:`RESTART_WINDOW_S`, as long as the job gets no further.
+MOST_RESTARTS = 5
+RESTART_WINDOW_S = 60.0
 
 # ---- events
 
@@ -105,6 +118,8 @@ class Fork:
     role: str
     env: Mapping[str, str] = field(default_factory=dict)
     log: str = ""
+    #: Of the master: containers that run already -> pid.
+    running: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,12 +175,23 @@ class Child:
     kill_at_s: float | None = None
 
 
-def on_master_exit(state: SupervisorState, code: int | None, signal: int | None) -> End:
-    """Decide what becomes of a job whose master ended before the job did.
+def on_master_exit(state: SupervisorState, code: int | None, signal: int | None, now_s: float) -> Fork | End:
+    """Decide what becomes of a job whose master ended before the job did: another master, or the end.
 
-    Deviation: design section 7 lets the master be started again; as long as it cannot be, the job ends.
+    Deviation: the usual limit counts restarts; here those after which the job got further do not count, since a master
+    that fails because of its own state fails again at the same place.
     """
-    return End("failed", 1, f"the job master {exit_reason(code, signal)} before the job had ended")
+    state.restarts_s = [t for t in state.restarts_s if now_s - t < RESTART_WINDOW_S]
+    if len(state.restarts_s) < state.most_restarts:
+        state.restarts_s.append(now_s)
+        running = {c.container_id: c.pid for c in state.children.values() if c.pid and c.role != MASTER}
+        return Fork(MASTER, MASTER, running=running)
+    reason = f"the job master {exit_reason(code, signal)} before the job had ended"
+    if state.hung:
+        reason = f"the job master was silent for {state.member_timeout_s:g} s before the job had ended"
+    if state.restarts_s:
+        reason += f"; it was started again {len(state.restarts_s)} times, and the job got no further"
+    return End("failed", 1, reason)
 
 
 class SupervisorState:
@@ -175,23 +201,48 @@ class SupervisorState:
     ----------
     grace_s : float, seconds
         Between SIGTERM and SIGKILL.
+    member_timeout_s : float, seconds
+        A master that is silent for so long is killed and started again.
+    most_restarts : int
+        Masters that are started again before the job gets further.
     """
 
-    def __init__(self, grace_s: float = GRACE_S) -> None:
+    def __init__(
+        self,
+        grace_s: float = GRACE_S,
+        member_timeout_s: float = MEMBER_TIMEOUT_S,
+        most_restarts: int = MOST_RESTARTS,
+    ) -> None:
         self.grace_s = grace_s
+        self.member_timeout_s = member_timeout_s
+        self.most_restarts = most_restarts
         #: By container id; the job master is among them.
         self.children: dict[str, Child] = {}
         self.end: End | None = None
+        #: When masters were started again, since the job last got further.
+        self.restarts_s: list[float] = []
+        #: The master that ends now was killed because it was silent.
+        self.hung = False
+        self._progress: int | None = None
+        #: When the master is taken to hang; None while there is nobody to listen to.
+        self._silent_at_s: float | None = None
+        self._looked_s = 0.0
         self._out: list[Action] = []
 
     @property
     def next_deadline_s(self) -> float | None:
-        """When the next process is to be killed."""
-        return min((c.kill_at_s for c in self.children.values() if c.kill_at_s is not None), default=None)
+        """When the next process is to be killed, or to be looked at."""
+        deadlines = [c.kill_at_s for c in self.children.values() if c.kill_at_s is not None]
+        if self._silent_at_s is not None:
+            deadlines.append(min(self._silent_at_s, self._looked_s + LOOK_S))
+        return min(deadlines, default=None)
 
     def step(self, event: Event, now_s: float) -> list[Action]:
         """Take one event in and return what to do, in order."""
         self._out = []
+        if self._silent_at_s is not None and now_s - self._looked_s > 2 * LOOK_S:
+            self._silent_at_s = max(self._silent_at_s, now_s + self.member_timeout_s)
+        self._looked_s = now_s
         match event:
             case Started():
                 self._fork(MASTER, MASTER)
@@ -203,6 +254,8 @@ class SupervisorState:
                 self.children[container_id].pid = pid
                 if container_id != MASTER:
                     self._out.append(Tell(ProcessLaunched(container_id, pid)))
+                elif self.end is None:
+                    self._silent_at_s = now_s + max(FIRST_BEAT_S, self.member_timeout_s)
             case ForkFailed(container_id, reason):
                 self._on_fork_failed(container_id, reason, now_s)
             case ChildEnded(pid, code, signal):
@@ -237,8 +290,18 @@ class SupervisorState:
                 self._out.append(SendSignal(child.pid, signal))
                 if signal == signals.SIGTERM and child.kill_at_s is None:
                     child.kill_at_s = now_s + self.grace_s
+            case Beat(progress, patience_s):
+                self._on_beat(progress, patience_s, now_s)
             case JobDone(exit_code, state, reason):
                 self._begin_end(End(state, exit_code, reason), now_s, spare_master=True)
+
+    def _on_beat(self, progress: int, patience_s: float, now_s: float) -> None:
+        # What is still read of a master that was killed, or once the job ends, is no news.
+        if self._silent_at_s is not None:
+            self._silent_at_s = now_s + max(self.member_timeout_s, patience_s)
+        if progress >= 0 and progress != self._progress:
+            self._progress = progress
+            self.restarts_s.clear()
 
     def _refuse(self, reason: str, container_id: str) -> None:
         self._out.append(Tell(RequestRefused(reason, container_id)))
@@ -259,7 +322,13 @@ class SupervisorState:
         if child.role != MASTER:
             self._out.append(Tell(ProcessExited(child.container_id, code, signal)))
         elif self.end is None:
-            self._begin_end(on_master_exit(self, code, signal), now_s)
+            decision = on_master_exit(self, code, signal, now_s)
+            self.hung, self._silent_at_s = False, None
+            if isinstance(decision, Fork):
+                self.children[MASTER] = Child(MASTER, MASTER)
+                self._out.append(decision)
+            else:
+                self._begin_end(decision, now_s)
             return
         self._finish_if_alone()
 
@@ -268,6 +337,7 @@ class SupervisorState:
         if self.end is not None:
             return
         self.end = end
+        self._silent_at_s = None
         for child in self.children.values():
             if child.kill_at_s is None:
                 child.kill_at_s = now_s + self.grace_s
@@ -281,6 +351,9 @@ class SupervisorState:
             if child.kill_at_s is not None and child.kill_at_s <= now_s:
                 child.kill_at_s = None
                 self._out.append(SendSignal(child.pid, signals.SIGKILL))
+        if self._silent_at_s is not None and self._silent_at_s <= now_s:
+            self._silent_at_s, self.hung = None, True
+            self._out.append(SendSignal(self.children[MASTER].pid, signals.SIGKILL))
 
     def _finish_if_alone(self) -> None:
         if self.end is not None and not self.children:

@@ -16,6 +16,7 @@ import numpy as np
 from eps.core.messages import SplitResult
 from eps.data.splitfile import SplitData
 from eps.ml import kernels
+from eps.ml.arrays import distinct
 from eps.ml.batches import draw
 from eps.ml.blocks import Blocks, check_finite
 from eps.ml.grid import SplitSum
@@ -47,7 +48,7 @@ class ActiveSet:
                 self._touched[split] = space.touched_keys(data.features)
         if runtime.sparse:
             merged = [*self._touched.values()]
-            self.keys = np.unique(np.concatenate(merged)) if merged else np.empty(0, np.int64)
+            self.keys = distinct(np.concatenate(merged)) if merged else np.empty(0, np.int64)
         self.size = space.num_keys if self.keys is None else len(self.keys)
         edges = np.array([start for start, _ in runtime.ranges] + [space.num_keys], np.int64)
         #: Partition p's keys are at [bounds[p], bounds[p + 1]).

@@ -10,6 +10,7 @@ import os
 import threading
 import traceback
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,7 @@ from eps.errors import EpsError, ProtocolError
 from eps.logs import set_up_logging
 from eps.rpc.exchange import parse_header, simple
 from eps.rpc.security import Security
-from eps.rpc.session import MemberSession
+from eps.rpc.session import MemberSession, Patience, written_master
 from eps.runtime import Runtime
 from eps.van.api import Message, ReplyTo
 from eps.van.memory import give_back, raise_descriptor_limit, tune_malloc
@@ -69,11 +70,13 @@ class Worker:
             listener.address,
             os.getpid(),
             self._security,
+            find=partial(written_master, self._context.job_dir),
         )
         self._session = session
         welcome = session.open(self._on_order, self._on_session_end)()
         self.name = welcome.name
         self._runtime = runtime = Runtime.from_json(welcome.job_json)
+        session.be_patient(Patience.of_job(runtime.spec.member_timeout_s, runtime.spec.master_timeout_s))
         self._van.restrict_to(runtime.spec.van)
         self._datasets = Datasets(runtime, runtime.job_dir / "containers" / self._context.container_id / "splits")
         self._loop = TrainingLoop(runtime, self.name, self._van, self._datasets, session.report)

@@ -143,13 +143,22 @@ class FakeJob:
         self._lock: JobLock
         self.dir, self._lock = create_job_dir(name, home)
         self.master = FakeMaster()
+        self._generation = 0
+        self.serve()
+        self.master.on_kill = lambda: self.end("killed", "killed on request")
+
+    def serve(self) -> None:
+        """Start the next master; it answers as the one before."""
         self._server, self.port = serve(
             lambda server: add_JobMasterServicer_to_server(self.master, server), security=Security.of_job(self.dir.path)
         )
-        self.master.on_kill = lambda: self.end("killed", "killed on request")
-        write_json_atomic(
-            self.dir.master_json, {"host": "127.0.0.1", "port": self.port, "pid": 1, "generation": 1}, sync=False
-        )
+        self._generation += 1
+        place = {"host": "127.0.0.1", "port": self.port, "pid": 1, "generation": self._generation}
+        write_json_atomic(self.dir.master_json, place, sync=False)
+
+    def kill_master(self) -> None:
+        """End the master; the job goes on."""
+        stop(self._server, 0)
 
     def end(self, state: str = "finished", reason: str = "", report: dict[str, Any] | None = None) -> None:
         """Leave what a job leaves, and give the lock back."""

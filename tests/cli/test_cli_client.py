@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from eps import master_link
 from eps.client import Job
 from eps.errors import (
     AuthenticationError,
@@ -41,6 +42,43 @@ def test_lost_answer_is_asked_again_with_the_same_request_id(fake: FakeJob) -> N
     asked = [request for method, request in fake.master.asked if method == "AddWorkers"]
     assert [request.count for request in asked] == [2, 2, 2]
     assert len({request.request_id for request in asked}) == 1 and asked[0].request_id
+
+
+def test_call_that_meets_a_dead_master_waits_for_the_next_one_and_says_so(
+    fake: FakeJob, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(master_link, "NOTICED_S", 0.0)
+    told = threading.Event()
+    caplog.handler.addFilter(lambda record: told.set() or True)
+    fake.master.plans = [change_of(phase="queued")]
+    restart = threading.Thread(target=lambda: told.wait(20.0) and fake.serve())
+    with Job.find("fake") as job:
+        assert job.status()["state"] == "running"
+        fake.kill_master()
+        restart.start()
+        assert job.add_workers(2, wait=False, request_id="mine")["plan_id"] == 1
+    restart.join()
+    assert "waiting for the next master of job 'fake'" in caplog.text
+    assert {request.request_id for method, request in fake.master.asked if method == "AddWorkers"} == {"mine"}
+
+
+def test_watch_goes_on_at_the_next_master(fake: FakeJob) -> None:
+    fake.master.news = [(status_of(clock=1), [{"clock": 1, "loss": 0.1}])]
+    fake.master.drop = 1
+    with Job.find("fake") as job:
+        news = job.watch()
+        assert next(news).status["clock"] == 1
+        fake.kill_master()
+        fake.master.news = [(status_of(clock=2), [{"clock": 2, "loss": 0.1}])]
+        fake.serve()
+        assert [progress.status["clock"] for progress in news] == [2]
+
+
+def test_next_master_is_waited_for_no_longer_than_the_deadline(fake: FakeJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(master_link, "NEXT_MASTER_S", 0.1)
+    fake.kill_master()
+    with Job.find("fake") as job, pytest.raises(PeerUnavailableError, match=r"does not answer for 0\.1 s"):
+        job.status()
 
 
 def test_two_changes_have_different_request_ids(fake: FakeJob) -> None:

@@ -34,6 +34,7 @@ def test_each_setting_has_a_flag_that_sets_it() -> None:
         "model": "svm", "optimizer": "sgd", "normalize": "l2", "on_divergence": "continue", "consistency": "ssp:3",
         "batch_size": "32", "at": ("5:add-workers=2",), "fold": 1, "folds": 4, "hidden": "7,8",
         "push": "dense", "van": "tcp", "wire": "float32", "checkpoint_every": "30s",
+        "member_timeout_s": 4.5, "master_timeout_s": 70.5,
     }  # fmt: skip
     for field in dataclasses.fields(JobSpec):
         value = values.get(field.name)
@@ -48,6 +49,17 @@ def test_each_setting_has_a_flag_that_sets_it() -> None:
         if isinstance(value, bool):
             words = [flag] if value else ["--no-" + flag[2:]]
         assert getattr(request(*words).spec, field.name) == value, flag
+
+
+def test_flags_and_keys_of_seconds_may_leave_the_unit_out() -> None:
+    assert request("--member-timeout", "4.5").spec.member_timeout_s == 4.5
+    assert JobSpec.from_dict({"member-timeout": 4.5}) == JobSpec.from_dict({"member_timeout_s": 4.5})
+
+
+@pytest.mark.parametrize("values", [{"member_timeout": 0.9}, {"member_timeout": 5, "master_timeout": 4}])
+def test_deadline_that_a_healthy_job_would_miss_is_refused(values: dict[str, float]) -> None:
+    with pytest.raises(ConfigError, match="must be at least"):
+        JobSpec.from_dict(values)
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,8 @@ class Backend(Protocol):
 
     def broken_request(self) -> ContainerRequest: ...
 
+    def restart(self) -> ResourceManager: ...
+
     def stop(self) -> None: ...
 
 
@@ -53,6 +55,13 @@ class FakeBackend:
         self.fake.fail_launch("c-broken")
         return wanted("c-broken")
 
+    def restart(self) -> ResourceManager:
+        adopted = dict.fromkeys(self.fake.running, 1)
+        self.fake.close()
+        self.fake = FakeResourceManager(self.fake.max_containers, adopted=adopted)
+        self.manager = self.fake
+        return self.manager
+
     def stop(self) -> None:
         self.fake.close()
 
@@ -63,13 +72,21 @@ class LocalBackend:
     def __init__(self, tmp_path: Path, max_containers: int) -> None:
         # The test's master stays when the job is done, and is killed after the grace period.
         self.job = SupervisedJob(tmp_path, grace_s=0.5)
-        self.manager: ResourceManager = self.job.resources(max_containers)
+        self.local = self.job.resources(max_containers)
+        self.manager: ResourceManager = self.local
 
     def crash(self, event: Running) -> None:
         os.kill(event.pid, signal.SIGKILL)
 
     def broken_request(self) -> ContainerRequest:
         return wanted("c-broken", "a role that the supervisor does not know")
+
+    def restart(self) -> ResourceManager:
+        limit = self.local.max_containers
+        self.manager.close()
+        self.job.replace_master()
+        self.manager = self.local = self.job.resources(limit)
+        return self.manager
 
     def stop(self) -> None:
         self.manager.close()
@@ -353,3 +370,32 @@ def test_a_local_container_that_exits_says_its_code(tmp_path: Path) -> None:
         manager.request(ContainerRequest("c-1", "worker", env={"BEHAVIOUR": "exit 7"}))
         assert collect(manager, (Exited, "c-1"))[-1] == Exited("c-1", 7, "exited with code 7")
         manager.close()
+
+
+def test_the_manager_of_the_next_job_master_adopts_what_runs(start: Start) -> None:
+    backend = start(2)
+    assert backend.manager.adopted == {}
+    for container_id in ("c-1", "c-2", "c-gone"):
+        backend.manager.request(wanted(container_id))
+    collect(backend.manager, (Running, "c-1"), (Running, "c-2"))
+    manager = backend.restart()
+    assert set(manager.adopted) == {"c-1", "c-2"} and all(manager.adopted.values())
+    assert manager.poll() == [], "nothing has happened to them since"
+    with pytest.raises(ResourceError, match="c-1"):
+        manager.request(wanted("c-1"))
+    # They count: one more waits until one of them has ended.
+    manager.request(wanted("c-3"))
+    assert manager.poll() == []
+    manager.release("c-1")
+    events = collect(manager, (Running, "c-3"))
+    assert exits(events) == ["c-1"]
+    manager.release("c-2")
+    assert exits(collect(manager, (Exited, "c-2"))) == ["c-2"]
+
+
+def test_a_beat_is_nothing_that_anybody_hears_of(start: Start) -> None:
+    manager = start().manager
+    manager.beat(1)
+    manager.beat(2, patience_s=10.0)
+    running(manager, "c-1")
+    assert not manager.wait(0.0)

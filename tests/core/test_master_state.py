@@ -49,13 +49,41 @@ def test_job_runs_when_everybody_has_acknowledged_the_first_membership() -> None
     assert {to for to, _ in master.sent(m.GrantHorizon)} == {"worker-1", "worker-2", "worker-3"}
 
 
-def test_registering_twice_is_harmless() -> None:
+def test_member_that_registers_again_is_told_its_name_and_where_the_job_stands() -> None:
     master = running()
 
     master.register("worker-1")
 
-    assert master.last == [e.Name(master.container_of("worker-1"), "worker-1")]
+    told = [e.Name(master.container_of("worker-1"), "worker-1")]
+    told += [e.Send("worker-1", m.UpdateMembership(0, master.membership))]
+    told += [e.Send("worker-1", m.GrantHorizon(master.state.horizon, master.state.progress.completed, 1))]
+    assert master.last == told
     assert len(master.state.memberships) == 1
+
+
+def test_member_that_is_lost_counts_as_ended_for_the_reason_given() -> None:
+    master = running()
+
+    master.step(e.MemberLost(master.container_of("worker-1"), "said nothing for 3 s"))
+
+    assert (master.state.state, master.state.reason) == (
+        JobState.FAILED,
+        "worker-1 ended unexpectedly: said nothing for 3 s",
+    )
+
+
+def test_end_of_a_lost_members_process_changes_nothing_any_more() -> None:
+    master = running()
+    master.step(e.ChangeRequested("a", ADD_WORKER))
+    newcomer = next(iter(set(master.state.members) - set(master.membership.members)))
+    container = master.container_of(newcomer)
+
+    master.step(e.MemberLost(container, "said nothing for 3 s"))
+    lost = master.last
+    master.step(e.ContainerExited(container, "was ended by SIGKILL"))
+
+    assert master.state.plans[1].phase is Phase.ABORTED and lost
+    assert (master.state.state, master.last) == (JobState.RUNNING, [])
 
 
 def test_process_that_nobody_asked_for_is_released() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+from collections.abc import Mapping
 from contextlib import suppress
 
 from eps.errors import ResourceError
@@ -27,15 +28,20 @@ class FakeResourceManager:
         Containers that may be there at once; 0 sets no limit.
     hold : bool
         Grant nothing until :meth:`grant` is called.
+    adopted : mapping, optional
+        Containers that run already.
     """
 
-    def __init__(self, max_containers: int = 0, hold: bool = False) -> None:
+    def __init__(self, max_containers: int = 0, hold: bool = False, adopted: Mapping[str, int] | None = None) -> None:
         self.max_containers = max_containers
         self.hold = hold
-        self.requests: dict[str, ContainerRequest] = {}
+        self.adopted: Mapping[str, int] = dict(adopted or {})
+        self.requests = {c: ContainerRequest(c, "worker") for c in self.adopted}
+        #: What :meth:`beat` was told.
+        self.beats: list[int] = []
         self.waiting: list[str] = []
         #: Granted and not ended, in the order granted.
-        self.running: list[str] = []
+        self.running = list(self.adopted)
         self.released: list[str] = []
         #: What :meth:`end_job` was told.
         self.ended: tuple[int, str, str] | None = None
@@ -95,6 +101,10 @@ class FakeResourceManager:
         if not self.withdraw(container_id) and container_id in self.running:
             self.crash(container_id, None, "was ended by SIGTERM")
 
+    def kill(self, container_id: str) -> None:
+        if container_id in self.running:
+            self.crash(container_id)
+
     def poll(self) -> list[ContainerEvent]:
         self._check_open()
         with suppress(BlockingIOError):
@@ -107,6 +117,9 @@ class FakeResourceManager:
 
     def fileno(self) -> int:
         return self._wake_fd
+
+    def beat(self, progress: int, patience_s: float = 0.0) -> None:
+        self.beats.append(progress)
 
     def end_job(self, exit_code: int, state: str, reason: str = "") -> None:
         self._check_open()

@@ -27,6 +27,7 @@ from eps.storage.jobdir import JobDir, create_job_dir
 from eps.supervisor.context import ContainerContext
 from eps.supervisor.loop import HANDLED_SIGNALS
 from eps.supervisor.start import SupervisorHandle, start_supervisor
+from eps.supervisor.state import MEMBER_TIMEOUT_S
 
 DEADLINE_S = 20.0
 ENTRIES = {
@@ -102,6 +103,7 @@ def _facts(context: ContainerContext, connection: socket.socket) -> dict[str, An
         "group": os.getpgid(0),
         "fds": [fd for fd in _open_fds() if fd != connection.fileno()],
         "supervisor_fd": context.supervisor_fd,
+        "running": dict(context.running),
         "stdin": sys.stdin.read(),
         "death_signal": death_signal.value,
         "handlers_are_default": all(signal.getsignal(n) == signal.SIG_DFL for n in HANDLED_SIGNALS),
@@ -158,8 +160,10 @@ class SupervisedJob:
         preload: Sequence[str] = (),
         grace_s: float = 3.0,
         adopt_master: bool = True,
+        member_timeout_s: float = MEMBER_TIMEOUT_S,
     ) -> None:
         self.dir, lock = create_job_dir("job", home)
+        self.dir.job_json.write_text(json.dumps({"spec": {"member_timeout_s": member_timeout_s}}))
         self._sockets: list[socket.socket] = []
         self.master: Peer | None = None
         if adopt_master:
@@ -171,13 +175,28 @@ class SupervisedJob:
             )
         if adopt_master:
             try:
-                self.master, fds = accept(self.listener, num_fds=1)
+                self.accept_master()
             except BaseException:
                 self.close()
                 raise
+
+    def accept_master(self) -> Peer:
+        """Wait for a job master, the first or the next, and take its channel over."""
+        fds: list[int] = []
+        while not fds:
+            # Members that nobody has waited for come first.
+            self.master, fds = accept(self.listener, num_fds=1)
             self._sockets.append(self.master.connection)
-            self.channel = socket.socket(fileno=fds[0])
-            self._sockets.append(self.channel)
+        assert self.master is not None
+        self.channel = socket.socket(fileno=fds[0])
+        self._sockets.append(self.channel)
+        return self.master
+
+    def replace_master(self) -> Peer:
+        """Kill the job master and wait for the next."""
+        assert self.master is not None
+        os.kill(self.master.pid, signal.SIGKILL)
+        return self.accept_master()
 
     def accept(self) -> Peer:
         """Wait for the next process of the job to say what it is."""
@@ -187,7 +206,8 @@ class SupervisedJob:
 
     def resources(self, max_containers: int = 0) -> LocalResourceManager:
         """Return a resource manager over the master's channel."""
-        return LocalResourceManager(os.dup(self.channel.fileno()), max_containers)
+        assert self.master is not None
+        return LocalResourceManager(os.dup(self.channel.fileno()), max_containers, self.master.facts["running"])
 
     def say(self, line: bytes) -> None:
         """Send the supervisor a line, as the job master."""

@@ -41,6 +41,29 @@ def test_member_that_dies_fails_the_job_with_its_name(home: Path, role: str) -> 
     assert victim["name"] in report["reason"] or "went away" in report["reason"]
 
 
+@pytest.mark.parametrize("role", ["worker", "server"])
+def test_member_that_hangs_is_declared_lost_and_killed(home: Path, role: str) -> None:
+    with eps.Job.start(name="hang", workers=2, servers=2, member_timeout_s=1.5, **ENDLESS) as job:
+        wait_for_clock(job, 1)
+        victim = next(member for member in job.status()["members"] if member["role"] == role)
+        os.kill(victim["pid"], signal.SIGSTOP)
+        report = job.wait(TIMEOUT_S)
+    assert report["state"] == "failed"
+    assert report["reason"] == f"{victim['name']} ended unexpectedly: said nothing for 1.5 s"
+
+
+def test_member_that_stood_still_for_less_than_the_deadline_goes_on(home: Path) -> None:
+    with eps.Job.start(name="breath", workers=2, servers=1, **ENDLESS) as job:
+        wait_for_clock(job, 1)
+        pid = job.status()["members"][0]["pid"]
+        os.kill(pid, signal.SIGSTOP)
+        # The job's own clock says how long.
+        stopped_s = job.status()["elapsed_s"]
+        wait_for(lambda: job.status()["elapsed_s"] > stopped_s + 1.0, TIMEOUT_S, "a second of the job")
+        os.kill(pid, signal.SIGCONT)
+        wait_for_clock(job, job.status()["clock"] + 5)
+
+
 def test_kill_ends_the_job_and_says_so(home: Path) -> None:
     with eps.Job.start(name="killed", workers=2, servers=1, **ENDLESS) as job:
         wait_for_clock(job, 1)
@@ -123,13 +146,13 @@ def test_bad_settings_are_refused_before_anything_starts(
     assert processes_with(str(home)) == []
 
 
-def test_status_of_a_job_whose_master_was_killed_says_how_far_it_came(home: Path) -> None:
+def test_status_of_a_job_whose_processes_were_killed_says_how_far_it_came(home: Path) -> None:
     with eps.Job.start(name="late", workers=2, servers=1, **ENDLESS) as job:
         wait_for_clock(job, 1)
         job.add_workers(1)
         wait_for(lambda: "changes" in read(job, "status.json"), TIMEOUT_S, "the status on disk")
         wait_for(lambda: bool(read(job, "status.json")["changes"]), TIMEOUT_S, "the change in it")
-        os.kill(read(job, "master.json")["pid"], signal.SIGKILL)
+        os.kill(read(job, "supervisor.json")["pid"], signal.SIGKILL)
         job.wait(TIMEOUT_S)
         status = job.status()
     assert status["state"] != "running" and status["clock"] > 0

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import resource
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import eps
 from eps.cli import EXIT_BAD_INPUT, EXIT_OK, EXIT_REFUSED, main
 from eps.errors import ConfigError, JobExistsError, JobFinishedError
 from eps.master_link import wait_for
+from eps.storage.atomic import read_json
 from eps.storage.journal import replay
 from tests.integration.conftest import processes_with
 from tests.integration.test_exactness import a9a, run
@@ -227,3 +230,15 @@ def test_server_that_joins_a_resumed_job_needs_no_checkpoint(home: Path) -> None
             path.rename(resumed.directory.path / path.name)
         assert resumed.add_servers(1)["phase"] == "released"
         assert resumed.wait(TIMEOUT_S)["model_sha256"] == undisturbed["model_sha256"]
+
+
+def test_checkpoints_go_on_where_the_job_master_is_killed_and_the_next_run_needs_no_state_of_it(home: Path) -> None:
+    undisturbed = run("undisturbed", workers=2, servers=2, **DNN)
+    job = eps.Job.start(name="killed", workers=2, servers=2, checkpoint_every="10", **DNN)
+    wait_for_checkpoints(job, 1)
+    for _ in range(3):
+        before = job.status()["checkpoints"]["complete"]
+        os.kill(dict(read_json(job.directory.master_json) or {})["pid"], signal.SIGKILL)
+        wait_for_checkpoints(job, before + 1)
+    kill_everything(job, home)
+    assert resume("killed", workers=1, servers=1)["model_sha256"] == undisturbed["model_sha256"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from eps.core import messages as m
 from eps.rpc.codec import report_from_pb
-from eps.rpc.report_queue import ReportQueue
+from eps.rpc.report_queue import MOST_KEPT, ReportQueue
 
 
 class Clock:
@@ -50,3 +50,43 @@ def test_what_is_queued_is_still_said_after_the_queue_is_closed() -> None:
     queue.put(clock_report(2), can_wait=True)
     queue.close()
     assert [len(batch.reports) for batch in queue.batches()] == [2]
+
+
+def test_who_has_nothing_to_say_says_that() -> None:
+    queue = ReportQueue(beat_s=0.001)
+    batches = queue.batches()
+    assert [len(next(batches).reports) for _ in range(3)] == [0, 0, 0]
+    queue.put(clock_report(1))
+    assert len(next(batches).reports) == 1
+
+
+def test_next_line_says_again_what_is_kept_and_the_one_before_ends() -> None:
+    queue = ReportQueue()
+    before = queue.batches()
+    lists_updated = m.ListsUpdated("worker-1", 7)
+    for report in (clock_report(1), lists_updated, clock_report(2)):
+        queue.put(report)
+    assert len(next(before).reports) == 3
+    queue.put(clock_report(3))
+    after = queue.batches()
+    assert list(before) == []
+    assert [report_from_pb(report) for report in next(after).reports] == [clock_report(n) for n in (1, 2, 3)]
+
+
+def test_report_that_was_repeated_is_kept_once() -> None:
+    queue = ReportQueue()
+    sent = m.PartitionSent("server-1", 3, 0, 10, "x")
+    batches = queue.batches()
+    for _ in range(5):
+        queue.put(sent)
+    next(batches)
+    assert len(next(queue.batches()).reports) == 1
+
+
+def test_kept_reports_are_bounded() -> None:
+    queue = ReportQueue()
+    for clock in range(MOST_KEPT + 10):
+        queue.put(clock_report(clock))
+    next(queue.batches())
+    again = [report_from_pb(report) for report in next(queue.batches()).reports]
+    assert again == [clock_report(clock) for clock in range(10, MOST_KEPT + 10)]

@@ -16,7 +16,7 @@ from random import Random
 from eps.core import events as e
 from eps.core.events import ENDED_STATES, JobState
 from eps.core.master_state import MasterState
-from eps.core.reconfig import Change, Phase, Plan
+from eps.core.reconfig import Change, Phase
 from eps.core.settings import CoreSettings, Trigger
 from eps.core.types import Address, MemberId, Role
 from eps.core.worker_state import Work
@@ -249,12 +249,12 @@ class SimJob:
         if here and self.chance(self._chaos.vanish):
             self.count("vanished")
             name = self._random.choice(here)
-            self.net.after(0.0, lambda: self._vanish(name, plan))
+            self.net.after(0.0, lambda: self._vanish(name, plan.plan_id))
 
-    def _vanish(self, name: MemberId, plan: Plan) -> None:
+    def _vanish(self, name: MemberId, plan_id: int) -> None:
         container_id = self._named[name]
         process = self.processes[container_id]
-        if plan.undecided and process.alive:
+        if self.master.plans[plan_id].undecided and process.alive:
             process.vanish()
             self.fatal.add(f"{name} ended unexpectedly: taken away")
             self.on_process_ended(container_id, "taken away")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from random import Random
 
 from eps.core import events as e
@@ -58,12 +59,12 @@ def random_triggers(random: Random, settings: CoreSettings) -> list[Trigger]:
     return triggers
 
 
-def hostile_job(seed: int) -> SimJob:
+def hostile_job(seed: int, kind: Callable[..., SimJob] = SimJob) -> SimJob:
     """Return a job on a network that loses and repeats messages."""
     random = Random(seed)
     settings = random_settings(random, seed)
     triggers = random_triggers(random, settings)
-    return SimJob(
+    return kind(
         seed,
         settings,
         random.randint(1, min(4, settings.num_splits)),
@@ -76,13 +77,13 @@ def hostile_job(seed: int) -> SimJob:
     )
 
 
-def faithful_job(seed: int, *, committed: bool = False) -> SimJob:
+def faithful_job(seed: int, *, committed: bool = False, kind: Callable[..., SimJob] = SimJob) -> SimJob:
     """Return a job whose processes send as the real ones do, on connections that break."""
     random = Random(seed + 1_000_000)
     settings = random_settings(random, seed)
     triggers = random_triggers(random, settings)
     exchange, transfer = random.choice(((0.0, 0.0), (0.01, 0.02), (0.03, 0.02), (0.1, 0.1)))
-    return SimJob(
+    return kind(
         seed,
         settings,
         random.randint(1, min(4, settings.num_splits)),

@@ -20,6 +20,7 @@ from eps.supervisor.__main__ import CANNOT_START
 from eps.supervisor.environment import PRELOAD
 from eps.supervisor.protocol import MAX_LINE_BYTES
 from eps.supervisor.start import kill_supervisor, start_supervisor, supervisor_environment
+from eps.supervisor.state import MOST_RESTARTS
 from tests.fakes.supervised import DEADLINE_S, ENTRIES, SupervisedJob, Watch, accept, listen
 
 ROOT = Path(eps.__file__).parent.parent
@@ -282,17 +283,52 @@ def test_job_done_ends_the_rest_and_passes_the_exit_code_on(job: SupervisedJob) 
 @pytest.mark.parametrize(
     ("order", "reason"), [("exit 3", "exited with code 3"), ("raise", "exited with code 1"), ("", "SIGKILL")]
 )
-def test_a_master_that_ends_before_the_job_fails_it(job: SupervisedJob, order: str, reason: str) -> None:
-    assert job.master is not None
-    watch = pids_of(job, job.launch("container-1").pid)
-    if order:
-        job.master.order(order)
-    else:
-        os.kill(job.master.pid, signal.SIGKILL)
+def test_masters_that_end_again_and_again_fail_the_job(job: SupervisedJob, order: str, reason: str) -> None:
+    member = job.launch("container-1")
+    for number in range(MOST_RESTARTS + 1):
+        assert job.master is not None
+        if number == MOST_RESTARTS:
+            watch = pids_of(job, member.pid)
+        if order:
+            job.master.order(order)
+        else:
+            os.kill(job.master.pid, signal.SIGKILL)
+        if number < MOST_RESTARTS:
+            job.accept_master()
     watch.wait()
     assert job.handle.wait(DEADLINE_S) == 1
     ended = job.dir.ended()
     assert ended is not None and ended["state"] == "failed" and reason in ended["reason"]
+
+
+def test_a_master_that_ends_is_replaced_and_the_next_is_told_what_runs(job: SupervisedJob) -> None:
+    stays, ends = job.launch("container-1"), job.launch("container-2")
+    second = job.replace_master()
+    assert second.facts["running"] == {"container-1": stays.pid, "container-2": ends.pid}
+    os.kill(ends.pid, signal.SIGKILL)
+    assert job.hear("exited")["container_id"] == "container-2"
+    job.launch("container-3")
+    assert set(job.replace_master().facts["running"]) == {"container-1", "container-3"}
+
+
+def test_what_a_master_asked_before_it_was_killed_is_done(job: SupervisedJob) -> None:
+    assert job.master is not None
+    os.kill(job.handle.pid, signal.SIGSTOP)
+    wait_until_stopped(job.handle.pid)
+    job.say(b'{"op":"launch","container_id":"container-1","role":"worker","env":{"BEHAVIOUR":"sleep"}}')
+    os.kill(job.master.pid, signal.SIGKILL)
+    os.kill(job.handle.pid, signal.SIGCONT)
+    member = job.accept()
+    assert job.accept_master().facts["running"] == {"container-1": member.pid}
+
+
+def test_a_master_that_stops_beating_is_killed_and_replaced(tmp_path: Path) -> None:
+    with SupervisedJob(tmp_path, member_timeout_s=0.2) as job:
+        assert job.master is not None
+        first = Watch(job.master.pid)
+        job.say(b'{"op":"beat","progress":1}')
+        first.wait()
+        assert job.accept_master().facts["running"] == {}
 
 
 def test_what_the_master_said_before_it_ended_counts(job: SupervisedJob) -> None:

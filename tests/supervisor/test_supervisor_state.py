@@ -6,6 +6,7 @@ import random
 import signal
 
 from eps.supervisor.protocol import (
+    Beat,
     JobDone,
     KillProcess,
     LaunchProcess,
@@ -14,6 +15,10 @@ from eps.supervisor.protocol import (
     RequestRefused,
 )
 from eps.supervisor.state import (
+    FIRST_BEAT_S,
+    LOOK_S,
+    MOST_RESTARTS,
+    RESTART_WINDOW_S,
     Action,
     ChildEnded,
     ClientGone,
@@ -31,15 +36,14 @@ from eps.supervisor.state import (
     StopSignalled,
     SupervisorState,
     Tell,
-    on_master_exit,
 )
 
 MASTER_PID = 100
 
 
-def started(*container_ids: str) -> SupervisorState:
+def started(*container_ids: str, most_restarts: int = MOST_RESTARTS) -> SupervisorState:
     """A job with its master and these containers, with pids from 101 on."""
-    state = SupervisorState(grace_s=3.0)
+    state = SupervisorState(grace_s=3.0, member_timeout_s=3.0, most_restarts=most_restarts)
     assert state.step(Started(), 0.0) == [Fork("master", "master")]
     assert state.step(Forked("master", MASTER_PID), 0.0) == []
     for n, container_id in enumerate(container_ids):
@@ -70,23 +74,24 @@ def test_a_child_of_nobody_is_ignored() -> None:
 def test_a_kill_with_sigterm_is_followed_by_sigkill_at_the_deadline() -> None:
     state = started("c1")
     assert state.step(Requested(KillProcess("c1")), 10.0) == [SendSignal(101, signal.SIGTERM)]
-    assert state.next_deadline_s == 13.0
+    assert state.children["c1"].kill_at_s == 13.0
+    assert state.next_deadline_s is not None and state.next_deadline_s <= 13.0
     assert state.step(DeadlinePassed(), 12.9) == []
     assert state.step(DeadlinePassed(), 13.0) == [SendSignal(101, signal.SIGKILL)]
-    assert state.next_deadline_s is None
+    assert state.children["c1"].kill_at_s is None
 
 
 def test_asking_again_does_not_put_the_deadline_off() -> None:
     state = started("c1")
     state.step(Requested(KillProcess("c1")), 10.0)
     state.step(Requested(KillProcess("c1")), 12.0)
-    assert state.next_deadline_s == 13.0
+    assert state.children["c1"].kill_at_s == 13.0
 
 
 def test_other_signals_are_sent_and_nothing_else() -> None:
     state = started("c1")
     assert state.step(Requested(KillProcess("c1", signal.SIGSTOP)), 1.0) == [SendSignal(101, signal.SIGSTOP)]
-    assert state.next_deadline_s is None
+    assert state.children["c1"].kill_at_s is None
 
 
 def test_the_master_cannot_be_killed_by_its_own_request_nor_launched() -> None:
@@ -154,12 +159,122 @@ def test_nothing_is_launched_while_the_job_ends() -> None:
     assert refusals(actions) == ["c2 cannot be launched: the job is ending"]
 
 
-def test_a_master_that_ends_first_fails_the_job_and_ends_the_rest() -> None:
-    state = started("c1")
+def test_a_master_that_may_not_be_started_again_fails_the_job_and_ends_the_rest() -> None:
+    state = started("c1", most_restarts=0)
     actions = state.step(ChildEnded(MASTER_PID, None, signal.SIGSEGV), 1.0)
     assert actions == [RemoveScratch("master"), SendSignal(101, signal.SIGTERM)]
-    assert state.end == on_master_exit(state, None, signal.SIGSEGV)
+    assert state.end is not None
     assert state.end.reason == "the job master was ended by SIGSEGV before the job had ended"
+
+
+def replaced(state: SupervisorState, pid: int, now_s: float) -> list[Action]:
+    """End the master and fork the next, if there is one."""
+    actions = state.step(ChildEnded(state.children["master"].pid, None, 9), now_s)
+    if any(isinstance(action, Fork) for action in actions):
+        state.step(Forked("master", pid), now_s)
+    return actions
+
+
+def silence(state: SupervisorState, begin_s: float, end_s: float) -> list[Action]:
+    """Let the loop look as often as it does while nobody says anything."""
+    found: list[Action] = []
+    now_s = begin_s
+    while now_s < end_s:
+        now_s = min(end_s, now_s + LOOK_S)
+        found += state.step(DeadlinePassed(), now_s)
+    return found
+
+
+def test_a_master_that_ends_first_is_forked_again_and_told_what_runs() -> None:
+    state = started("c1", "c2")
+    state.step(ChildEnded(102, 0, None), 0.5)
+    fork = Fork("master", "master", running={"c1": 101})
+    assert state.step(ChildEnded(MASTER_PID, None, 9), 1.0) == [RemoveScratch("master"), fork]
+    assert state.step(Forked("master", 200), 1.0) == []
+    assert state.end is None and state.children["c1"].pid == 101
+    assert state.step(ChildEnded(101, 0, None), 2.0)[-1] == Tell(ProcessExited("c1", 0, None))
+
+
+def test_masters_that_bring_the_job_no_further_are_started_again_five_times() -> None:
+    state = started("c1")
+    state.step(Requested(Beat(7)), 0.0)
+    for n in range(MOST_RESTARTS):
+        assert isinstance(replaced(state, 200 + n, n + 0.1)[-1], Fork)
+        state.step(Requested(Beat(-1)), n + 0.2)
+        state.step(Requested(Beat(7)), n + 0.3)
+    replaced(state, 300, 10.0)
+    assert state.end is not None and state.end.state == "failed"
+    assert state.end.reason == (
+        "the job master was ended by SIGKILL before the job had ended; "
+        "it was started again 5 times, and the job got no further"
+    )
+
+
+def test_a_job_that_gets_further_may_lose_any_number_of_masters() -> None:
+    state = started()
+    for n in range(4 * MOST_RESTARTS):
+        assert isinstance(replaced(state, 200 + n, n * 0.1)[-1], Fork)
+        state.step(Requested(Beat(n)), n * 0.1)
+
+
+def test_restarts_of_long_ago_do_not_count() -> None:
+    state = started()
+    for n in range(4 * MOST_RESTARTS):
+        at_s = n * RESTART_WINDOW_S / (MOST_RESTARTS - 0.5)
+        assert isinstance(replaced(state, 200 + n, at_s)[-1], Fork)
+
+
+def test_a_master_is_not_replaced_once_the_job_ends() -> None:
+    for last in (Requested(JobDone(0, "finished")), ClientGone(), StopSignalled(signal.SIGTERM)):
+        state = started()
+        state.step(last, 1.0)
+        actions = state.step(ChildEnded(MASTER_PID, None, 9), 1.1)
+        assert isinstance(actions[-1], Finish) and not any(isinstance(a, Fork) for a in actions)
+
+
+def test_a_silent_master_is_killed_after_the_deadline_and_replaced() -> None:
+    state = started("c1")
+    state.step(Requested(Beat(1)), 0.1)
+    assert silence(state, 0.1, 3.0) == []
+    assert state.step(DeadlinePassed(), 3.1) == [SendSignal(MASTER_PID, signal.SIGKILL)]
+    assert silence(state, 3.1, 20.0) == [], "killed once"
+    fork = Fork("master", "master", running={"c1": 101})
+    assert state.step(ChildEnded(MASTER_PID, None, 9), 20.0) == [RemoveScratch("master"), fork]
+
+
+def test_a_master_that_beats_or_asked_for_patience_is_left_alone() -> None:
+    state = started()
+    for n in range(20):
+        state.step(Requested(Beat(1)), n * 2.0)
+        assert silence(state, n * 2.0, n * 2.0 + 2.0) == []
+    state.step(Requested(Beat(1, 60.0)), 40.0)
+    assert silence(state, 40.0, 99.9) == []
+    assert silence(state, 99.9, 100.5) == [SendSignal(MASTER_PID, signal.SIGKILL)]
+
+
+def test_a_new_master_has_longer_for_its_first_beat() -> None:
+    state = started()
+    assert silence(state, 0.0, FIRST_BEAT_S - 0.1) == []
+    assert silence(state, FIRST_BEAT_S - 0.1, FIRST_BEAT_S) == [SendSignal(MASTER_PID, signal.SIGKILL)]
+
+
+def test_a_supervisor_that_was_stopped_takes_nobody_for_hung() -> None:
+    state = started()
+    state.step(Requested(Beat(1)), 0.5)
+    silence(state, 0.5, 1.0)
+    # Both were stopped for a minute: nothing was said, and nobody listened.
+    assert state.step(DeadlinePassed(), 61.0) == []
+    assert silence(state, 61.0, 63.9) == []
+    assert silence(state, 63.9, 64.1) == [SendSignal(MASTER_PID, signal.SIGKILL)]
+
+
+def test_a_job_that_ends_does_not_listen_to_its_master() -> None:
+    state = started()
+    state.step(Requested(Beat(1)), 0.5)
+    state.step(Requested(JobDone(0, "finished")), 1.0)
+    assert state.next_deadline_s == 4.0
+    state.step(Requested(Beat(2)), 1.1)
+    assert state.next_deadline_s == 4.0
 
 
 def test_every_history_ends_with_every_child_reaped_and_finishes_once() -> None:
@@ -183,6 +298,7 @@ def test_every_history_ends_with_every_child_reaped_and_finishes_once() -> None:
                             ChildEnded(rng.choice(sorted(alive)), 0, None),
                             DeadlinePassed(),
                             Malformed("x"),
+                            Requested(Beat(number)),
                             *([ClientGone(), StopSignalled(signal.SIGINT)] if number > 30 else []),
                             *([Requested(JobDone(0, "finished"))] if number > 30 else []),
                         ]

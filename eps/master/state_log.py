@@ -1,0 +1,234 @@
+"""Keeps a job master's state: every event in a write-ahead log, and now and then a snapshot.  L2.
+
+The state is a function of its events, so a log of events is enough; a snapshot only makes the log short.  What grows
+without end, the history, is encoded once, in pieces that later snapshots use again.
+
+A log that cannot be written does not end a job: training goes on without it, the reason is shown, and snapshots are
+tried until one heals it.  Until then the master cannot be started again.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from eps.core import events as e
+from eps.core.master_state import MasterState
+from eps.core.progress import ClockRecord
+from eps.errors import StorageError
+from eps.master.encoding import dumps, loads
+from eps.storage.wal import EventLog
+
+#: Events between two snapshots of a job with a short history.
+SNAPSHOT_EVENTS = 2048
+#: With a long history there are this many clocks to an event: what snapshots write stays in proportion.
+CLOCKS_PER_EVENT = 16
+#: A log that cannot be written is tried again this often.
+HEAL_S = 1.0
+#: Clocks in a piece of the history.
+PIECE_CLOCKS = 1024
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Restored:
+    """What a log says."""
+
+    state: MasterState
+    #: Time of the last event, on the master's clock.
+    now_s: float
+    #: Wall-clock seconds since then.
+    away_s: float
+    num_events: int
+    #: What the export found, where it was done.
+    found: e.ExportDone | None = None
+
+
+class StateLog:
+    """The log of one job master; its owner thread uses it.
+
+    Parameters
+    ----------
+    directory : Path
+        Created if need be.
+    snapshot_events : int
+        Events between two snapshots, at least.
+
+    Raises
+    ------
+    StorageError
+        There is a log, and it is damaged.
+    """
+
+    def __init__(self, directory: Path, snapshot_events: int = SNAPSHOT_EVENTS) -> None:
+        self.path = directory
+        self.snapshot_events = snapshot_events
+        self._log: EventLog | None = None
+        #: Why nothing is logged; empty while all is well.
+        self.error = ""
+        self._history = _HistoryPieces()
+        self._num_events = 0
+        self._heal_at_s = 0.0
+        self._writer: threading.Thread | None = None
+        if directory.exists():
+            self._log = EventLog.open(directory)
+
+    def restore(self) -> Restored | None:
+        """Return the state that the log says, None where it says nothing.
+
+        Raises
+        ------
+        StorageError
+            A record cannot be read.
+        """
+        if self._log is None or self._log.recovered.snapshot is None:
+            return None
+        recovered = self._log.recovered
+        assert recovered.snapshot is not None
+        for sentence in recovered.dropped:
+            logger.warning("M %s", sentence)
+        now_s, state = self._history.load(recovered.snapshot)
+        found: e.ExportDone | None = None
+        for record in recovered.records:
+            now_s, event = loads(record)
+            state.step(event, now_s)
+            if isinstance(event, e.ExportDone):
+                found = event
+        self._num_events = len(recovered.records)
+        return Restored(state, now_s, recovered.age_s, self._num_events, found)
+
+    def begin(self, state: MasterState, now_s: float) -> None:
+        """Log from here on: write the first snapshot."""
+        self._try_snapshot(state, now_s)
+
+    def record(self, event: e.Event, now_s: float) -> None:
+        """Write an event ahead of what follows from it."""
+        self._num_events += 1
+        if self._log is not None and not self.error:
+            try:
+                self._log.append(dumps((now_s, event)))
+            except StorageError as error:
+                self._fail(str(error), now_s)
+
+    def sync(self, now_s: float) -> None:
+        """Return when everything that was recorded would survive a loss of power."""
+        if self._log is not None and not self.error:
+            try:
+                self._log.sync()
+            except StorageError as error:
+                self._fail(str(error), now_s)
+
+    def keep_short(self, state: MasterState, now_s: float) -> None:
+        """Take a snapshot where one is due; what takes long is done on another thread."""
+        if self.error:
+            if now_s >= self._heal_at_s:
+                self._try_snapshot(state, now_s)
+            return
+        due = max(self.snapshot_events, len(state.progress.history) // CLOCKS_PER_EVENT)
+        if self._log is None or self._num_events < due or (self._writer is not None and self._writer.is_alive()):
+            return
+        parts = self._history.dump(state, now_s)
+        try:
+            number = self._log.begin()
+        except StorageError as error:
+            # What has been logged is whole, so nothing is lost yet.
+            logger.warning("M %s", error)
+            self._num_events = 0
+            return
+        self._num_events = 0
+        log = self._log
+
+        def write() -> None:
+            try:
+                log.write_snapshot(number, parts)
+            except StorageError as error:
+                logger.warning("M the log stays long: %s", error)
+
+        self._writer = threading.Thread(target=write, name="snapshot", daemon=True)
+        self._writer.start()
+
+    def close(self) -> None:
+        """Close the files; harmless when repeated."""
+        if self._writer is not None:
+            self._writer.join()
+        if self._log is not None:
+            self._log.close()
+
+    def _try_snapshot(self, state: MasterState, now_s: float) -> None:
+        try:
+            if self._writer is not None:
+                self._writer.join()
+            if self._log is None:
+                self._log = EventLog.open(self.path)
+            # A process that is killed loses nothing that it wrote; the next sync is that of a plan's commit.
+            self._log.snapshot(*self._history.dump(state, now_s), sync=bool(self.error))
+        except StorageError as error:
+            self._fail(str(error), now_s)
+            return
+        if self.error:
+            logger.warning("M the state is logged again")
+        self.error = ""
+        self._num_events = 0
+
+    def _fail(self, reason: str, now_s: float) -> None:
+        self._heal_at_s = now_s + HEAL_S
+        if not self.error:
+            logger.error("M goes on, and cannot be started again until this is mended: %s", reason)
+        self.error = reason
+
+
+class _HistoryPieces:
+    """The parts of a snapshot: the state without its history, then the history in pieces.
+
+    Clocks that are complete never change, so a piece is encoded once; where a job went back to an earlier clock, the
+    pieces from there on are encoded again.
+    """
+
+    def __init__(self) -> None:
+        #: (last record of the piece, its bytes).
+        self._pieces: list[tuple[ClockRecord, bytes]] = []
+
+    def dump(self, state: MasterState, now_s: float) -> list[bytes]:
+        history = state.progress.history
+        whole = len(history) // PIECE_CLOCKS
+        same = 0
+        while same < min(whole, len(self._pieces)):
+            if self._pieces[same][0] is not history[(same + 1) * PIECE_CLOCKS - 1]:
+                break
+            same += 1
+        del self._pieces[same:]
+        for piece in range(same, whole):
+            records = history[piece * PIECE_CLOCKS : (piece + 1) * PIECE_CLOCKS]
+            self._pieces.append((records[-1], dumps(records)))
+        with _without_history(state):
+            main = dumps((now_s, state))
+        return [main, *(data for _, data in self._pieces), dumps(history[whole * PIECE_CLOCKS :])]
+
+    def load(self, parts: tuple[bytes, ...]) -> tuple[float, MasterState]:
+        now_s, state = loads(parts[0])
+        history = state.progress.history
+        self._pieces = []
+        for data in parts[1:]:
+            records = loads(data)
+            history += records
+            if len(records) == PIECE_CLOCKS:
+                self._pieces.append((records[-1], data))
+        state.progress.completed_s += [record.completed_s for record in history]
+        return now_s, state
+
+
+@contextmanager
+def _without_history(state: MasterState) -> Iterator[None]:
+    """Take the history away for a moment, and the commands of the last step, which have been executed."""
+    progress = state.progress
+    history, completed_s, commands = progress.history, progress.completed_s, state._out
+    progress.history, progress.completed_s, state._out = [], [], []
+    try:
+        yield
+    finally:
+        progress.history, progress.completed_s, state._out = history, completed_s, commands

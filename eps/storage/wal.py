@@ -1,0 +1,368 @@
+"""An append-only log of events, with snapshots that take the place of its beginning.  L2.
+
+::
+
+    snapshot-00000003    a state, as parts, each in a frame
+    log-00000003         what happened after it, a frame for each record
+    snapshot-00000004
+    log-00000004         written now
+
+A frame is magic, CRC-32, length and payload; the checksum covers length and payload.  A record is one write, so that a
+process that is killed loses nothing that it wrote; :meth:`EventLog.sync` makes it survive a loss of power too.
+
+Log ``n + 1`` begins when snapshot ``n + 1`` is *taken*; it may be written later, on another thread.  Until it is there,
+and where it is damaged, snapshot ``n`` with the logs ``n`` and ``n + 1`` says the same, so two snapshots are kept.
+
+A damaged end of the last log is what a crash leaves: it is dropped, and said.  Damage that an undamaged record follows
+happened later, and is an error.
+
+Source: the scheme of ARIES (Mohan et al. 1992), section 3, without undo: what is logged is input, so redo is enough.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import struct
+import time
+import zlib
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from eps.errors import StorageError
+from eps.storage.atomic import FILE_MODE, atomic_writer, sync_directory
+
+DIRECTORY_MODE = 0o700
+LOG_HEAD = b"EPSLOG1\n"
+SNAPSHOT_HEAD = b"EPSSNAP1"
+#: Stands at the head of a log that misses records: nothing may be restored from it.
+GAP_HEAD = b"EPSGAP1\n"
+#: Snapshots that are kept.
+KEPT = 2
+_MAGIC = b"\xe5RC\x0a"
+_FRAME = struct.Struct("<4sII")
+_NAME = re.compile(r"(snapshot|log)-(\d{8})")
+
+
+@dataclass(frozen=True)
+class Replay:
+    """What a log holds."""
+
+    #: Parts of the newest snapshot that can be read; None where there is none yet.
+    snapshot: tuple[bytes, ...] | None
+    #: What was appended since, oldest first.
+    records: tuple[bytes, ...]
+    #: What could not be read and is not needed, as sentences.
+    dropped: tuple[str, ...] = ()
+    #: Wall-clock seconds since the last record was written; 0 for an empty log.
+    age_s: float = 0.0
+
+
+def frame(payload: bytes) -> bytes:
+    """Return ``payload`` with what is needed to find and to check it."""
+    size = len(payload)
+    checksum = zlib.crc32(payload, zlib.crc32(size.to_bytes(4, "little")))
+    return _FRAME.pack(_MAGIC, checksum, size) + payload
+
+
+def _unframe(data: bytes, at: int) -> tuple[bytes, int] | None:
+    """Return the payload of the frame at ``at`` and where the next begins; None where there is no whole frame."""
+    if len(data) - at < _FRAME.size:
+        return None
+    magic, checksum, size = _FRAME.unpack_from(data, at)
+    start = at + _FRAME.size
+    if magic != _MAGIC or len(data) - start < size:
+        return None
+    payload = data[start : start + size]
+    if zlib.crc32(payload, zlib.crc32(size.to_bytes(4, "little"))) != checksum:
+        return None
+    return payload, start + size
+
+
+def _has_frame_after(data: bytes, at: int) -> bool:
+    while (at := data.find(_MAGIC, at + 1)) >= 0:
+        if _unframe(data, at) is not None:
+            return True
+    return False
+
+
+class EventLog:
+    """The open log of a job master; one process writes it, one thread at a time.
+
+    Made by :meth:`open`.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.path = directory
+        #: What the log held when it was opened.
+        self.recovered = Replay(None, ())
+        #: Why nothing is appended any more, until a snapshot is written; empty while all is well.
+        self.error = ""
+        self._fd = -1
+        self._number = -1
+        self._size_bytes = 0
+
+    @classmethod
+    def open(cls, directory: Path) -> EventLog:
+        """Open the log in ``directory``, which is created if it is not there; a torn last record is cut off.
+
+        Raises
+        ------
+        StorageError
+            It is damaged, misses records, or cannot be read or written.
+        """
+        log = cls(directory)
+        try:
+            directory.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
+            log._recover()
+        except StorageError:
+            log.close()
+            raise
+        except OSError as error:
+            log.close()
+            raise StorageError(f"{directory}: cannot be opened: {error.strerror}") from error
+        return log
+
+    def replay(self) -> tuple[tuple[bytes, ...] | None, tuple[bytes, ...], tuple[str, ...]]:
+        """Return what the log held when it was opened: parts of the snapshot, records, what was dropped."""
+        return self.recovered.snapshot, self.recovered.records, self.recovered.dropped
+
+    @property
+    def size_bytes(self) -> int:
+        """Length of the log that is written now."""
+        return self._size_bytes
+
+    def append(self, record: bytes) -> None:
+        """Add one record, in one write.
+
+        Raises
+        ------
+        StorageError
+            It cannot be written; everything after it is refused too, until the next snapshot.
+        """
+        if self.error or self._fd < 0:
+            raise StorageError(f"{self.path}: {self.error or 'no snapshot has begun the log'}")
+        line = frame(record)
+        try:
+            written = os.pwrite(self._fd, line, self._size_bytes)
+            if written < len(line):
+                # The rest says why it did not fit.
+                while written < len(line):
+                    written += os.pwrite(self._fd, line[written:], self._size_bytes + written)
+        except OSError as error:
+            self._give_up(f"a record of {len(line)} bytes cannot be written: {error.strerror}")
+        self._size_bytes += len(line)
+
+    def sync(self) -> None:
+        """Return when everything that was appended would survive a loss of power.
+
+        Raises
+        ------
+        StorageError
+            Nobody knows what is on disk; everything after it is refused, until the next snapshot.
+        """
+        if self.error or self._fd < 0:
+            raise StorageError(f"{self.path}: {self.error or 'no snapshot has begun the log'}")
+        try:
+            os.fdatasync(self._fd)
+        except OSError as error:
+            self._give_up(f"a sync failed ({error.strerror}), so its end is unknown")
+
+    def snapshot(self, *parts: bytes, sync: bool = True) -> None:
+        """Begin the log anew after ``parts``, which say everything that led here; see :meth:`begin`.
+
+        Raises
+        ------
+        StorageError
+            It cannot be written; where the log missed no records, it still misses none.
+        """
+        error = self.error
+        number = self.begin()
+        try:
+            self.write_snapshot(number, parts, sync=sync)
+        except StorageError:
+            if error:
+                self._mark_gap()
+            raise
+        self.error = ""
+
+    def begin(self) -> int:
+        """Begin the next log, and return the number of the snapshot that it needs; write it soon, on any thread.
+
+        Raises
+        ------
+        StorageError
+            The next log cannot be made; the log is as it was.
+        """
+        number = self._next_number()
+        self._start_log(number)
+        return number
+
+    def write_snapshot(self, number: int, parts: Sequence[bytes], *, sync: bool = True) -> None:
+        """Write the snapshot at which log ``number`` began, and drop what it makes needless.
+
+        Raises
+        ------
+        StorageError
+            It cannot be written; the log says the same without it.
+        """
+        with atomic_writer(self._snapshot(number), sync=sync) as file:
+            file.write(SNAPSHOT_HEAD)
+            file.write(frame(len(parts).to_bytes(4, "little")))
+            for part in parts:
+                file.write(frame(part))
+        self._remove_older(number, keep=KEPT)
+
+    def close(self) -> None:
+        """Close the file; harmless when repeated."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            with suppress(OSError):
+                os.close(fd)
+
+    # ---- files
+
+    def _snapshot(self, number: int) -> Path:
+        return self.path / f"snapshot-{number:08d}"
+
+    def _log(self, number: int) -> Path:
+        return self.path / f"log-{number:08d}"
+
+    def _next_number(self) -> int:
+        numbers = self._numbers()
+        return max([self._number, *numbers["snapshot"], *numbers["log"]]) + 1
+
+    def _numbers(self) -> dict[str, list[int]]:
+        found: dict[str, list[int]] = {"snapshot": [], "log": []}
+        try:
+            for name in os.listdir(self.path):
+                match = _NAME.fullmatch(name)
+                if match:
+                    found[match[1]].append(int(match[2]))
+        except OSError as error:
+            raise StorageError(f"{self.path}: cannot be listed: {error.strerror}") from error
+        return {kind: sorted(numbers) for kind, numbers in found.items()}
+
+    def _start_log(self, number: int) -> None:
+        path = self._log(number)
+        fd = -1
+        try:
+            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
+            if os.pwrite(fd, LOG_HEAD, 0) != len(LOG_HEAD):
+                raise OSError(0, "the device is full")
+        except OSError as error:
+            if fd >= 0:
+                os.close(fd)
+                with suppress(OSError):
+                    os.unlink(path)
+            raise StorageError(f"{path}: cannot be made: {error.strerror}") from error
+        self.close()
+        self._fd, self._number, self._size_bytes = fd, number, len(LOG_HEAD)
+
+    def _remove_older(self, number: int, keep: int) -> None:
+        numbers = self._numbers()
+        kept = [n for n in numbers["snapshot"] if n <= number][-keep:]
+        for kind, path_of in (("snapshot", self._snapshot), ("log", self._log)):
+            for old in numbers[kind]:
+                if old < kept[0]:
+                    with suppress(OSError):
+                        path_of(old).unlink()
+
+    def _give_up(self, reason: str) -> None:
+        """Refuse everything until the next snapshot, and see to it that nobody restores a state that misses events."""
+        self.error = reason
+        self._mark_gap()
+        raise StorageError(f"{self._log(self._number)}: {reason}")
+
+    def _mark_gap(self) -> None:
+        with suppress(OSError):
+            # Overwrites what is there, which needs no space.
+            os.pwrite(self._fd, GAP_HEAD, 0)
+
+    # ---- recovery
+
+    def _recover(self) -> None:
+        numbers = self._numbers()
+        dropped: list[str] = []
+        snapshot, base = self._newest_snapshot(numbers["snapshot"], dropped)
+        logs = [n for n in numbers["log"] if n >= base]
+        if snapshot is None and not numbers["snapshot"] and all(self._is_empty(n) for n in logs):
+            # The process died before there was anything to say.
+            return
+        if snapshot is None:
+            raise StorageError(f"{self.path}: no snapshot can be read: {'; '.join(dropped) or 'there is none'}")
+        if logs and logs != list(range(base, logs[-1] + 1)):
+            raise StorageError(f"{self._log(next(n for n in range(base, logs[-1]) if n not in logs))}: is missing")
+        records: list[bytes] = []
+        size_bytes, age_s = 0, 0.0
+        for number in logs:
+            found, size_bytes = self._read_log(number, number == logs[-1], dropped)
+            records += found
+        if logs:
+            path = self._log(logs[-1])
+            age_s = max(0.0, time.time() - path.stat().st_mtime)
+            self._fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+            self._number = logs[-1]
+            if size_bytes < len(LOG_HEAD):
+                os.pwrite(self._fd, LOG_HEAD, 0)
+                size_bytes = len(LOG_HEAD)
+            if size_bytes < os.fstat(self._fd).st_size:
+                os.ftruncate(self._fd, size_bytes)
+            self._size_bytes = size_bytes
+        elif snapshot is not None:
+            # The process died between the two.
+            self._start_log(base)
+            sync_directory(self.path)
+        self.recovered = Replay(snapshot, tuple(records), tuple(dropped), age_s)
+
+    def _is_empty(self, number: int) -> bool:
+        return self._log(number).stat().st_size <= len(LOG_HEAD)
+
+    def _newest_snapshot(self, numbers: Sequence[int], dropped: list[str]) -> tuple[tuple[bytes, ...] | None, int]:
+        for number in reversed(numbers):
+            path = self._snapshot(number)
+            parts = _parts(path.read_bytes())
+            if parts is not None:
+                return parts, number
+            dropped.append(f"{path}: is damaged, so the one before it was taken")
+        return None, 0
+
+    def _read_log(self, number: int, last: bool, dropped: list[str]) -> tuple[list[bytes], int]:
+        """Return the records of a log and the length of its readable part."""
+        path = self._log(number)
+        data = path.read_bytes()
+        if data.startswith(GAP_HEAD):
+            raise StorageError(f"{path}: records are missing, because writing one failed; nothing can be restored")
+        if not data.startswith(LOG_HEAD):
+            if last and LOG_HEAD.startswith(data):
+                return [], 0
+            raise StorageError(f"{path}: offset 0: is not a log")
+        records: list[bytes] = []
+        at = len(LOG_HEAD)
+        while at < len(data):
+            found = _unframe(data, at)
+            if found is None:
+                where = f"{path}: offset {at}: record {len(records) + 1} is damaged"
+                if not last or _has_frame_after(data, at):
+                    raise StorageError(f"{where}, and others follow it")
+                dropped.append(f"{where}: dropped the last {len(data) - at} bytes")
+                return records, at
+            records.append(found[0])
+            at = found[1]
+        return records, at
+
+
+def _parts(data: bytes) -> tuple[bytes, ...] | None:
+    """Return the parts of a snapshot, or None where it is not whole."""
+    if not data.startswith(SNAPSHOT_HEAD):
+        return None
+    parts: list[bytes] = []
+    at = len(SNAPSHOT_HEAD)
+    while (found := _unframe(data, at)) is not None:
+        payload, at = found
+        parts.append(payload)
+    # The first says how many there are, so that one that lost its end is not taken for whole.
+    whole = at == len(data) and bool(parts) and int.from_bytes(parts[0], "little") == len(parts) - 1
+    return tuple(parts[1:]) if whole else None

@@ -1,0 +1,189 @@
+"""The job master is killed, or hangs, at any moment: the next one takes over, and the model has the same bits."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import eps
+from eps.errors import EpsError
+from eps.master_link import wait_for
+from eps.storage.atomic import read_json
+from eps.storage.jobdir import JobDir, find_job
+from tests.integration.test_operations import ENDLESS, TIMEOUT_S, wait_for_clock
+
+SETTINGS: dict[str, Any] = {"data": "sklearn:breast_cancer", "model": "logistic", "iterations": 120}
+CHANGES = (
+    "10:add-workers=1",
+    "22:add-servers=1",
+    "34:remove-workers=worker-1",
+    "46:remove-servers=server-1",
+    "58:add-servers=2",
+    "70:add-workers=2",
+    "82:remove-servers=1",
+    "94:remove-workers=1",
+)
+#: The journal's record of a plan -> the master is killed as soon as it is there.
+DEATHS = (
+    (1, "asked"),
+    (2, "proposed"),
+    (3, "prepared"),
+    (4, "copied"),
+    (5, "committed"),
+    (6, "proposed"),
+    (7, "committed"),
+    (8, "released"),
+    (0, "trained"),
+    (0, "ended"),
+)
+
+
+class Killer:
+    """Kills the master once for each record that the test names, as soon as the journal has it."""
+
+    def __init__(self, directory: JobDir, deaths: tuple[tuple[int, str], ...]) -> None:
+        self._directory = directory
+        self._deaths = deaths
+        self._stop = threading.Event()
+        #: Where it was killed.
+        self.killed: list[tuple[int, str]] = []
+        self._thread = threading.Thread(target=self._run, name="killer", daemon=True)
+
+    def _run(self) -> None:
+        at = 0
+        while not self._stop.wait(0.001):
+            with suppress(FileNotFoundError):
+                data = self._directory.journal.read_bytes()
+                *lines, _ = data[at:].split(b"\n")
+                for line in lines:
+                    at += len(line) + 1
+                    record = json.loads(line)["record"]
+                    death = record.get("plan", 0), record["kind"]
+                    if death in self._deaths and death not in self.killed:
+                        self.killed.append(death)
+                        kill_master(self._directory, signal.SIGKILL)
+
+    def __enter__(self) -> Killer:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *details: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+
+def kill_master(directory: JobDir, number: signal.Signals) -> int:
+    """Signal the master; return its generation."""
+    record = read_json(directory.master_json)
+    if record is None:
+        return 0
+    with suppress(ProcessLookupError):
+        os.kill(int(record["pid"]), number)
+    return int(record["generation"])
+
+
+def wait_for_next(job: eps.Job, generation: int) -> None:
+    def there() -> bool:
+        record = read_json(job.directory.master_json)
+        return record is not None and record["generation"] > generation
+
+    wait_for(there, TIMEOUT_S, f"a master after generation {generation}")
+
+
+def test_a_master_killed_at_every_step_of_plans_changes_no_bit(home: Path) -> None:
+    still = eps.run(name="still", workers=1, servers=1, **SETTINGS)
+    with eps.Job.start(name="mortal", workers=2, servers=2, at=list(CHANGES), **SETTINGS) as job:
+        with Killer(job.directory, DEATHS) as killer:
+            report = job.wait(TIMEOUT_S)
+    assert report["state"] == "finished", report["reason"]
+    assert killer.killed and set(killer.killed) <= set(DEATHS)
+    assert report["model_sha256"] == still["model_sha256"]
+    assert [h["loss"] for h in report["history"]] == [h["loss"] for h in still["history"]]
+    assert report["ledger"]["lost"] == 0 and report["ledger"]["applied_twice"] == 0
+    assert report["ledger"]["applied"] == report["ledger"]["expected"]
+    assert [change["phase"] for change in report["changes"]] == ["released"] * len(CHANGES), report["changes"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_job_goes_on_after_its_master_died_or_hangs(home: Path, number: signal.Signals) -> None:
+    with eps.Job.start(name="goes-on", workers=2, servers=2, member_timeout_s=1.0, **ENDLESS) as job:
+        for round_ in range(1, 3):
+            wait_for_clock(job, 10 * round_)
+            members = {member["name"]: member["pid"] for member in job.status()["members"]}
+            generation = kill_master(job.directory, number)
+            assert generation == round_
+            wait_for_next(job, generation)
+            status = job.status()
+            assert (status["generation"], status["state"], status["storage_error"]) == (round_ + 1, "running", "")
+            assert {member["name"]: member["pid"] for member in status["members"]} == members
+            wait_for_clock(job, status["clock"] + 5)
+        assert job.add_workers(1)["phase"] == "released"
+        history = [h["clock"] for progress in first(job, 20) for h in progress.history]
+        assert history[:20] == list(range(20))
+
+
+def first(job: eps.Job, clocks: int) -> list[Any]:
+    found: list[Any] = []
+    for progress in job.watch():
+        found.append(progress)
+        if progress.status["clock"] >= clocks:
+            break
+    return found
+
+
+def test_a_master_whose_log_is_damaged_ends_the_job_and_says_where(home: Path) -> None:
+    with eps.Job.start(name="damaged", workers=1, servers=1, **ENDLESS) as job:
+        wait_for_clock(job, 10)
+        (log,) = job.directory.state.glob("log-*")
+        with log.open("r+b") as file:
+            file.seek(30)
+            file.write(b"\xff\xff\xff")
+        kill_master(job.directory, signal.SIGKILL)
+        with suppress(EpsError):
+            job.wait(TIMEOUT_S)
+        ended = find_job("damaged").ended()
+    assert ended is not None and ended["state"] == "failed"
+    assert "cannot go on" in ended["reason"] and "log-00000000: offset 8" in ended["reason"]
+
+
+def test_nothing_is_started_again_after_the_job_has_ended(home: Path) -> None:
+    with eps.Job.start(name="over", workers=2, servers=2, **SETTINGS) as job:
+        with Killer(job.directory, ((0, "ended"),)) as killer:
+            report = job.wait(TIMEOUT_S)
+    assert report["state"] == "finished" and report["model_sha256"], report["reason"]
+    assert killer.killed in ([], [(0, "ended")])
+    ended = find_job("over").ended()
+    assert ended is not None and ended["state"] == "finished"
+
+
+def test_what_cannot_be_written_is_shown_and_the_job_goes_on(home: Path) -> None:
+    with eps.Job.start(name="full", workers=1, servers=1, **ENDLESS) as job:
+        wait_for_clock(job, 1)
+        assert job.status()["storage_error"] == ""
+        # A file cannot take the place of a directory: as good as a full disk, also for root.
+        in_the_way(job.directory.status_json)
+        wait_for(lambda: "status.json" in job.status()["storage_error"], TIMEOUT_S, "the error to be shown")
+        wait_for_clock(job, job.status()["clock"] + 5)
+        job.directory.status_json.rmdir()
+        wait_for(lambda: job.status()["storage_error"] == "", TIMEOUT_S, "the error to be mended")
+        in_the_way(job.directory.report)
+        job.kill()
+        with suppress(EpsError):
+            job.wait(TIMEOUT_S)
+    ended = find_job("full").ended()
+    assert ended is not None and ended["state"] == "failed" and "report.json" in ended["reason"]
+
+
+def in_the_way(path: Path) -> None:
+    """Put a directory where a file is written again and again."""
+    while not path.is_dir():
+        path.unlink(missing_ok=True)
+        with suppress(FileExistsError):
+            path.mkdir()

@@ -1,0 +1,127 @@
+"""A job whose master dies at random moments and is restored from its log.
+
+What a restored state has not done is what the commands of the last event would have done: in the lossy mode the master
+dies before it executes them.  Its members register again, as the real ones do when the next master is there; clients
+that have no answer ask again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from eps.core import events as e
+from eps.core.events import ENDED_STATES
+from eps.core.master_state import MasterState
+from eps.master.state_log import StateLog
+from tests.sim.job import SimJob
+
+#: Members find the next master within this time.
+FIND_S = 0.2
+
+
+class MortalJob(SimJob):
+    """A job whose every event is logged.
+
+    Parameters
+    ----------
+    directory : Path
+        Of the log.
+    deaths : float
+        Probability that the master dies at an event.
+    lossy : bool
+        It dies before it executes its commands, and the next one is told so.  Otherwise the state alone is replaced, in
+        the middle of everything, and nobody may notice.
+    """
+
+    def __init__(self, *details: Any, directory: Path, deaths: float, lossy: bool, **more: Any) -> None:
+        super().__init__(*details, **more)
+        self._directory = directory
+        self._deaths = deaths
+        self._lossy = lossy
+        self._log = StateLog(directory, snapshot_events=20)
+        self._begun = False
+        self._registered: dict[str, e.MemberRegistered] = {}
+
+    def _execute(self, commands: Sequence[e.Command]) -> None:
+        if not self._begun:
+            self._begun = True
+            self._log.begin(self.master, self.net.now_s)
+        super()._execute(commands)
+
+    def on_event(self, event: e.Event) -> None:
+        """Log it; then let the master take it in, or die with it."""
+        self._log.record(event, self.net.now_s)
+        assert not self._log.error
+        if isinstance(event, e.MemberRegistered):
+            self._registered[event.container_id] = event
+        dies = self.chance(self._deaths)
+        if dies and self._lossy:
+            self.note("master", event)
+            self.note("master", "dies")
+            self.master.step(event, self.net.now_s)
+            self._take_over(event)
+            if isinstance(event, e.ChangeRequested | e.CancelRequested):
+                self.on_event(event)
+            return
+        super().on_event(event)
+        self._log.keep_short(self.master, self.net.now_s)
+        if dies:
+            # Not in the middle of an event: commands of one may cause the next.
+            self.net.after(0.0, self._restore)
+
+    def _restore(self) -> None:
+        """Put the state that the log says in the place of the master's; they are the same."""
+        self.count("master died")
+        self._log.close()
+        self._log = StateLog(self._directory, snapshot_events=20)
+        restored = self._log.restore()
+        assert restored is not None and restored.now_s <= self.net.now_s
+        assert_same(restored.state, self.master)
+        self.master = restored.state
+
+    def _take_over(self, last: e.Event) -> None:
+        self._restore()
+        running = {c: 1 for c, process in self.processes.items() if process.alive}
+        if isinstance(last, e.ContainerLaunched):
+            # Here the process begins when its launch has been said.
+            running[last.container_id] = 1
+        self.on_event(e.MasterRestarted(self.master.generation + 1, running))
+        for container_id in running:
+            registered = self._registered.get(container_id)
+            if registered is not None:
+                self.net.after(self.share() * FIND_S, lambda r=registered: self._register_again(r))
+
+    def _register_again(self, registered: e.MemberRegistered) -> None:
+        process = self.processes[registered.container_id]
+        if not process.alive:
+            return
+        self.on_event(registered)
+        if process.name and self.master.state not in ENDED_STATES:
+            self.on_event(e.MemberConnected(process.name))
+
+    def _grant(self, container_id: str) -> None:
+        # What was asked before the master died is granted all the same.
+        if container_id not in self._granted_once:
+            self._granted_once.add(container_id)
+            super()._grant(container_id)
+
+    @property
+    def _granted_once(self) -> set[str]:
+        return self.__dict__.setdefault("granted_once", set())
+
+
+def assert_same(restored: MasterState, lived: MasterState) -> None:
+    """Assert that two states are equal in everything, and that what is one object in one is one in the other."""
+    ours, theirs = vars(restored), vars(lived)
+    assert ours.keys() == theirs.keys()
+    for name in ours:
+        # The commands of the last step have left the state.
+        assert name == "_out" or ours[name] == theirs[name], f"{name}: {ours[name]} is not {theirs[name]}"
+    for record in restored.members.values():
+        assert restored._by_container.get(record.container_id, record) is record
+    for plan in restored._queue:
+        assert restored.plans[plan.plan_id] is plan
+    if restored.driver is not None:
+        assert restored.plans[restored.driver.plan.plan_id] is restored.driver.plan

@@ -1,0 +1,210 @@
+"""A job master's log: it is the state, it stays short, and a disk that is full does not end a job."""
+
+from __future__ import annotations
+
+import io
+import pickle
+import resource
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from eps.core import events as e
+from eps.core import messages as m
+from eps.core.events import JobState
+from eps.core.master_state import MasterState
+from eps.core.membership import Membership
+from eps.core.reconfig import Change, Operation, Phase
+from eps.core.settings import CoreSettings
+from eps.core.tables import PartitionTable, SplitTable
+from eps.core.types import Address
+from eps.errors import StorageError
+from eps.master.encoding import dumps, loads
+from eps.master.state_log import HEAL_S, PIECE_CLOCKS, StateLog
+from eps.storage.wal import EventLog
+from tests.core.scripted import ScriptedMaster
+from tests.sim.mortal import assert_same
+
+SETTINGS = CoreSettings(num_splits=1, num_partitions=1, iterations=10 * PIECE_CLOCKS, reproducible=False)
+
+
+def trained(clocks: int) -> ScriptedMaster:
+    """Return a job of one worker and one server after so many clocks."""
+    master = ScriptedMaster(SETTINGS, 1, 1)
+    master.start()
+    for clock in range(clocks):
+        master.clock(clock)
+    return master
+
+
+def restored(path: Path) -> MasterState:
+    found = StateLog(path).restore()
+    assert found is not None
+    return found.state
+
+
+@pytest.fixture
+def no_space() -> Iterator[None]:
+    """Let no file grow beyond 10,000 bytes."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, limits[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        e.Tick(),
+        e.ContainerExited("container-0001", "was ended by SIGKILL"),
+        e.ReportReceived(m.ClockReported("worker-1", 3, (m.SplitResult(0, 7, 0.1, (1.0, 2.0)),)), 0.25),
+        e.ChangeRequested("r", Change(Operation.REMOVE_SERVERS, 1, ("server-1",)), dry_run=True),
+        e.MasterRestarted(2, {"container-0001": 17}),
+        e.ExportDone({"ledger": {"applied": 3}, "test_metrics": {"auc": None}}),
+        Phase.COMMITTED,
+        Membership(1, 0, ("worker-1",), ("server-1",), PartitionTable(("server-1",)), SplitTable.of(("worker-1",)), {
+            "worker-1": Address("a", 1), "server-1": Address("b", 2),
+        }),
+    ],
+    ids=lambda value: type(value).__name__,
+)  # fmt: skip
+def test_events_and_what_they_hold_come_back_equal(value: object) -> None:
+    assert loads(dumps((1.5, value))) == (1.5, value)
+
+
+@pytest.mark.parametrize("named", [io.StringIO, subprocess.Popen, eval, len, Path, EventLog])
+def test_no_class_is_looked_up_that_has_no_place_in_a_state(named: object) -> None:
+    with pytest.raises(StorageError, match="is not part of a job master's state"):
+        loads(pickle.dumps(named))
+
+
+@pytest.mark.parametrize("name", ["eps.core.progress\nceil", "eps.core.events\nMapping.register", "builtins\ngetattr"])
+def test_no_function_is_looked_up_either(name: str) -> None:
+    with pytest.raises(StorageError):
+        loads(b"c" + name.encode() + b"\n.")
+
+
+def test_bytes_that_say_nothing_are_an_error() -> None:
+    with pytest.raises(StorageError, match="4 bytes cannot be read"):
+        loads(b"junk")
+
+
+def test_a_job_that_was_not_logged_cannot_be_restored(tmp_path: Path) -> None:
+    assert StateLog(tmp_path / "state").restore() is None
+
+
+def test_a_long_history_comes_back_and_its_pieces_are_encoded_once(tmp_path: Path) -> None:
+    master = trained(2 * PIECE_CLOCKS + 10)
+    log = StateLog(tmp_path / "state", snapshot_events=1)
+    log.begin(master.state, master.now_s)
+    assert_same(restored(log.path), master.state)
+    pieces = [data for _, data in log._history._pieces]
+    assert len(pieces) == 2
+    for clock in range(2 * PIECE_CLOCKS + 10, 3 * PIECE_CLOCKS):
+        event = e.ReportReceived(m.ClockReported("worker-1", clock, (m.SplitResult(0, 1, 1.0),)))
+        log.record(event, master.now_s + 0.001)
+        master.step(event)
+    log.keep_short(master.state, master.now_s)
+    log.close()
+    assert_same(restored(log.path), master.state)
+    assert [data for _, data in log._history._pieces][:2] == pieces and len(log._history._pieces) == 3
+    assert all(a is b for (_, a), b in zip(log._history._pieces, pieces, strict=False))
+
+
+def test_a_history_that_went_back_is_encoded_again_from_there(tmp_path: Path) -> None:
+    master = trained(2 * PIECE_CLOCKS + 10)
+    log = StateLog(tmp_path / "state")
+    log.begin(master.state, master.now_s)
+    progress = master.state.progress
+    again = [replace(record, loss_sum=-1.0) for record in progress.history[PIECE_CLOCKS + 5 :]]
+    progress.history[PIECE_CLOCKS + 5 :] = again
+    log.begin(master.state, master.now_s)
+    log.close()
+    assert restored(log.path).progress.history == progress.history
+
+
+@pytest.mark.usefixtures("no_space")
+def test_a_full_disk_is_shown_and_healed_and_the_job_goes_on(tmp_path: Path) -> None:
+    master = trained(0)
+    log = StateLog(tmp_path / "state")
+    log.begin(master.state, 0.0)
+    clock = 0
+    while not log.error:
+        event = e.ReportReceived(m.ClockReported("worker-1", clock, (m.SplitResult(0, 1, 1.0),)))
+        log.record(event, master.now_s + 0.001)
+        master.step(event)
+        clock += 1
+    assert "File too large" in log.error
+    with pytest.raises(StorageError, match="records are missing"):
+        StateLog(log.path)
+    log.record(e.Tick(), master.now_s + 0.001)
+    master.step(e.Tick())
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    log.keep_short(master.state, master.now_s)
+    assert log.error, "not before it is time"
+    log.keep_short(master.state, master.now_s + HEAL_S)
+    assert log.error == ""
+    assert_same(restored(log.path), master.state)
+    log.close()
+
+
+def test_a_directory_that_cannot_be_made_is_shown_until_it_can(tmp_path: Path) -> None:
+    master = trained(3)
+    in_the_way = tmp_path / "file"
+    in_the_way.write_bytes(b"")
+    log = StateLog(in_the_way / "state")
+    log.begin(master.state, 0.0)
+    assert "cannot be opened" in log.error
+    log.record(e.Tick(), 0.1)
+    log.sync(0.1)
+    in_the_way.unlink()
+    in_the_way.mkdir()
+    log.keep_short(master.state, 0.2 + HEAL_S)
+    assert log.error == ""
+    assert_same(restored(log.path), master.state)
+    log.close()
+
+
+def test_a_state_is_the_same_in_a_process_that_hashes_otherwise(tmp_path: Path) -> None:
+    """Nothing that a state does may depend on the order of a set."""
+    program = (
+        "import sys, pathlib\n"
+        "from eps.master.state_log import StateLog\n"
+        "found = StateLog(pathlib.Path(sys.argv[1])).restore()\n"
+        "s = found.state\n"
+        "print(s.state, s.horizon, s.membership, s.progress, s.plans, s.members, s.driver and s.driver.orders())\n"
+    )
+    master = ScriptedMaster(CoreSettings(num_splits=6, num_partitions=4, iterations=100, reproducible=False), 3, 2)
+    log = StateLog(tmp_path / "state")
+    step = master.step
+
+    def logged(event: e.Event, after_s: float = 0.001) -> list[e.Command]:
+        log.record(event, master.now_s + after_s)
+        return step(event, after_s)
+
+    commands = master.state.start(0.0)
+    log.begin(master.state, 0.0)
+    master._take(commands)
+    master.step = logged  # type: ignore[method-assign]
+    for name in ("worker-1", "worker-2", "worker-3", "server-1", "server-2"):
+        master.launch(name)
+        master.register(name)
+    for name in master.membership.members:
+        master.report(m.MembershipAcked(name, 1))
+    assert master.state.state is JobState.RUNNING
+    master.carry_out(Change(Operation.ADD_SERVERS, 2))
+    master.carry_out(Change(Operation.REMOVE_WORKERS, 1))
+    master.ask(Change(Operation.ADD_WORKERS, 2))
+    log.close()
+    said = {
+        subprocess.run(
+            [sys.executable, "-c", program, str(log.path)],
+            env={"PYTHONHASHSEED": seed, "PYTHONPATH": ":".join(sys.path)}, capture_output=True, text=True, check=True,
+        ).stdout
+        for seed in ("1", "2")
+    }  # fmt: skip
+    assert len(said) == 1 and "worker-5" in said.pop()
