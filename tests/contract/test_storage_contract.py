@@ -97,3 +97,13 @@ def test_a_folder_where_a_file_is_to_be_is_an_error(storage: Storage) -> None:
 
 def test_description_names_the_path(storage: Storage) -> None:
     assert storage.describe("one/a").endswith("one/a")
+
+
+def test_a_file_of_any_length_is_read_as_it_was_written_in_whatever_pieces(storage: Storage) -> None:
+    content = bytes(range(256)) * (3 << 13) + b"end"
+    for length in (0, 1, 4095, 4096, 1 << 20, (1 << 20) + 1, len(content)):
+        for step in (1 << 22, 700_001):
+            with storage.write("file") as file:
+                for start in range(0, length, step):
+                    assert file.write(content[start : min(start + step, length)]) == min(step, length - start)
+            assert get(storage, "file") == content[:length], (length, step)
