@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
@@ -31,8 +33,14 @@ def fresh(runtime: Runtime) -> list[PartitionStore]:
     return [PartitionStore(runtime, p, start) for p, start in enumerate(values)]
 
 
-def train(runtime: Runtime, stores: list[PartitionStore], groups: list[list[int]], clocks: range) -> None:
-    """Train these clocks; each group of splits is a worker."""
+def train(
+    runtime: Runtime,
+    stores: list[PartitionStore],
+    groups: list[list[int]],
+    clocks: range,
+    halfway: Callable[[int, int], None] = lambda clock, partition: None,
+) -> None:
+    """Train these clocks; each group of splits is a worker, and ``halfway`` is called when the first has pushed."""
     splits = make_splits(runtime.sparse)
     workers = [ActiveSet(runtime, {split: splits[split] for split in group}) for group in groups]
     for clock in clocks:
@@ -53,6 +61,8 @@ def train(runtime: Runtime, stores: list[PartitionStore], groups: list[list[int]
                     p, clock, push.splits, push.samples, push.total, push.maxima, push.keyset, keys, push.raw
                 )
                 store.accumulate(push, i == 0)
+                if i == 0:
+                    halfway(clock, p)
             store.step(clock, False)
 
 
@@ -90,6 +100,24 @@ def test_any_checkpoint_leads_to_the_bits_of_a_job_that_never_stopped(rule: dict
             assert mine.export().tobytes() == theirs.export().tobytes()
             assert [s.tobytes() for s in mine.snapshot()[0][5:]] == [s.tobytes() for s in theirs.snapshot()[0][5:]]
             assert theirs.ledger() == mine.ledger() == (settings.iterations * SPLITS, 0, 0)
+
+
+@pytest.mark.parametrize("is_sparse", [True, False], ids=["sparse", "dense"])
+def test_partition_that_is_kept_when_some_have_pushed_already_is_that_of_the_clock(is_sparse: bool) -> None:
+    runtime = make_runtime(is_sparse)
+    stores, kept = fresh(runtime), {}
+
+    def halfway(clock: int, partition: int) -> None:
+        if clock == 6:
+            kept[partition] = [array.copy() for array in stores[partition].snapshot()[0]]
+
+    train(runtime, stores, TWO, range(-1, 15), halfway)
+    after = fresh(runtime)
+    for partition, store in enumerate(after):
+        store.install(kept[partition])
+    train(runtime, after, TWO, range(6, 15))
+    for mine, theirs in zip(stores, after, strict=True):
+        assert mine.export().tobytes() == theirs.export().tobytes() and mine.ledger() == theirs.ledger()
 
 
 def test_counters_are_those_of_the_manifest() -> None:
