@@ -38,6 +38,8 @@ class PartitionState:
     arrived: set[int] = field(default_factory=set)
     #: Number of the next update for followers, or expected from the owner.
     sequence: int = 0
+    #: Number of the first update of its own: nobody else can have made one with that number, or a later one.
+    owned_from: int | None = None
     #: Donor side: follower -> plan; 0 is a standing one.
     followers: dict[MemberId, int] = field(default_factory=dict)
     #: Followers that have caught up -> number of the first update that they have not acknowledged.  Nothing is served

@@ -33,6 +33,8 @@ class Recovery:
     inventories: dict[MemberId, m.Inventory] = field(default_factory=dict)
     #: Asked for because nobody of a role is left; they join with the membership that takes over.
     newcomers: dict[MemberId, Address | None] = field(default_factory=dict)
+    #: What members hold is of no use: a checkpoint could not be read when the job had begun to go back to it.
+    must_go_back: bool = False
 
     def survivors(self, before: Membership) -> tuple[MemberId, ...]:
         """Return the members of ``before`` that are left."""

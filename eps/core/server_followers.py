@@ -45,14 +45,25 @@ class ReplicatingServer:
         #: The latest plan heard of.  Plans change the job one after another, so all before it have ended.
         self._newest_plan = 0
         self._results = LatestResults()
+        #: The checkpoint that was ordered last, and the partitions that need no more for it.
+        self._checkpoint: s.CheckpointOrdered | None = None
+        self._taken: set[int] = set()
         self._releasing: dict[int, bool] = {}
         #: The latest recovery for which the job master was told what is here.
         self._asked = 0
         self._outstanding = 0
         self._out: list[s.ServerCommand] = []
 
+    @property
+    def version(self) -> int:
+        """The number of the membership; 0 before the first."""
+        return self.membership.version if self.membership is not None else 0
+
     @abstractmethod
     def _retry_held(self, state: PartitionState) -> None: ...
+
+    @abstractmethod
+    def _maybe_take(self, state: PartitionState) -> None: ...
 
     @abstractmethod
     def _refuse(self, event: s.PushArrived | s.PullArrived, why: str) -> None: ...
@@ -152,7 +163,7 @@ class ReplicatingServer:
     def _on_update(self, event: s.UpdateArrived) -> None:
         state = self._following(event)
         if state is None or event.sequence < state.sequence:
-            self._out.append(s.DropUpdate(event.request))
+            self._drop_late(event)
             return
         if event.sequence > state.sequence:
             self._keep_early(state, event)
@@ -174,6 +185,17 @@ class ReplicatingServer:
         state.sequence += 1
         self._out.append(s.DropUpdate(event.request))
         self._become_owner(state)
+
+    def _drop_late(self, event: s.UpdateArrived) -> None:
+        """Acknowledge what is known or not wanted; never what an owner did after it was taken over from.
+
+        Such an owner does not know it yet: it was cut off, or stopped, and woke up.  Without the acknowledgement it
+        serves nothing that came after (design section 4: a member that was given up must not be believed).
+        """
+        state = self.partitions.get(event.partition)
+        owned_from = state.owned_from if state is not None and state.holding is not Holding.FOLLOWER else None
+        refused = owned_from is not None and event.sequence >= owned_from
+        self._out.append(s.RefuseUpdate(event.request) if refused else s.DropUpdate(event.request))
 
     def _keep_early(self, state: PartitionState, event: s.UpdateArrived | s.PromoteArrived) -> None:
         if event.sequence in state.early:
@@ -198,8 +220,9 @@ class ReplicatingServer:
             self._become_owner(state)
 
     def _become_owner(self, state: PartitionState) -> None:
-        state.holding, state.promote_at = Holding.OWNER, None
+        state.holding, state.promote_at, state.owned_from = Holding.OWNER, None, state.sequence
         self._report_promoted(state)
+        self._maybe_take(state)
         self._retry_held(state)
 
     def _report_promoted(self, state: PartitionState) -> None:

@@ -72,6 +72,8 @@ class ServerState(ReplicatingServer):
                 self._on_abort(event)
             case s.PlanReleaseOrdered():
                 self._on_release(event)
+            case s.CheckpointOrdered():
+                self._on_checkpoint(event)
         return self._out
 
     # ---- membership
@@ -106,7 +108,8 @@ class ServerState(ReplicatingServer):
                 self._out.append(s.DropPartition(partition))
         self.partitions.clear()
         self._results.clear()
-        seeded = s.Counters((self.settings.first_clock,) * self.settings.num_splits)
+        self._checkpoint, self._taken = None, set()
+        seeded = s.Counters((self.settings.seeded_clock,) * self.settings.num_splits)
         owned, followed = (
             set(f(self.name)) for f in (membership.partitions.owned_by, membership.partitions.followed_by)
         )
@@ -143,10 +146,13 @@ class ServerState(ReplicatingServer):
         if owner == self.name:
             assert not state.dropped, f"{self.name} is to own partition {state.partition}, which it gave away"
             state.holding, state.forward_to = Holding.OWNER, None
-            self._out.extend(s.DropUpdate(early.request) for early in state.early.values())
+            self._out.extend(s.RefuseUpdate(early.request) for early in state.early.values())
             state.early.clear()
+            if held_as is not Holding.OWNER:
+                state.owned_from = state.sequence
             if held_as is Holding.FOLLOWER:
                 self._report_promoted(state)
+                self._maybe_take(state)
         else:
             state.holding, state.forward_to = Holding.FORWARDER, owner
             # What of it was not complete is pushed to the new owner again.
@@ -262,6 +268,7 @@ class ServerState(ReplicatingServer):
         state.applied += self._num_splits if event.clock >= 0 else 0
         state.arrived.clear()
         self._send_updates(state, event.clock, self._everyone)
+        self._maybe_take(state)
         self._maybe_hand_over(state)
         if state.held:
             self._retry_held(state)
@@ -271,6 +278,7 @@ class ServerState(ReplicatingServer):
         self._advance_clocks(state, event.clock, event.splits)
         self._send_updates(state, event.clock, event.splits)
         self._ack_stable(state, s.AckPush(event.request, event.partition, ()))
+        self._maybe_take(state)
         self._retry_held(state)
 
     # ---- pulls
@@ -361,6 +369,31 @@ class ServerState(ReplicatingServer):
             ),
             results=self._results.reports(self.name, self.epoch),
         )
+
+    # ---- checkpoints
+
+    def _on_checkpoint(self, event: s.CheckpointOrdered) -> None:
+        if self._checkpoint is not None and event.checkpoint_id <= self._checkpoint.checkpoint_id:
+            return
+        self._checkpoint, self._taken = event, set()
+        for _, state in sorted(self.partitions.items()):
+            self._maybe_take(state)
+
+    def _maybe_take(self, state: PartitionState) -> None:
+        """Keep a partition for the checkpoint that is ordered, once it has reached its clock."""
+        due, partition = self._checkpoint, state.partition
+        if due is None or state.holding is not Holding.OWNER or partition in self._taken:
+            return
+        # Where the partition changes hands at the clock or before, its next owner takes it.
+        if state.completed < due.clock or (state.promote_at is not None and state.promote_at <= due.clock):
+            return
+        self._taken.add(partition)
+        if self.settings.bsp and state.completed > due.clock:
+            why = f"it was at clock {state.completed} when the checkpoint of clock {due.clock} was ordered"
+            self._out.append(s.SkipSnapshot(due.checkpoint_id, partition, why))
+            return
+        counted = tuple(state.next_clock), state.applied, state.duplicates_refused
+        self._out.append(s.TakeSnapshot(due.checkpoint_id, partition, *counted))
 
     # ---- lists
 

@@ -36,6 +36,7 @@ from tests.sim.wire import (
     Done,
     Exchange,
     Failed,
+    Fenced,
     Promote,
     Pull,
     Push,
@@ -226,7 +227,8 @@ class FollowerStream:
                     self._next()
             elif not self._stopped:
                 self.stop()
-                self._failed()
+                if not isinstance(reply, Fenced):
+                    self._failed()
 
         self._server.ask(self._address, body, answered)
 

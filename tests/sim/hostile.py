@@ -19,7 +19,7 @@ from eps.core.reconfig import Phase
 from eps.core.types import Address, MemberId
 from tests.sim.process import SimProcess
 from tests.sim.server import SimServer
-from tests.sim.wire import Done, Snapshot, SplitCopy, Stale, Vanished
+from tests.sim.wire import Done, Fenced, Snapshot, SplitCopy, Stale, Vanished
 from tests.sim.worker import Part, SimWorker
 
 TICK_S = 0.1
@@ -136,6 +136,9 @@ class HostileStream:
                 self._head = None
                 # A follower that vanished is the master's business; nothing more can be said to it.
                 if isinstance(reply, Vanished):
+                    self._queue.clear()
+                    return
+                if isinstance(reply, Fenced):
                     self._queue.clear()
                     return
                 assert isinstance(reply, Done), reply
