@@ -88,6 +88,12 @@ def take_over(before: Membership, recovery: Recovery, settings: CoreSettings) ->
     holders = _holders(before, recovery, settings)
     if holders is None:
         return None
+    from_clock = min(min(held.next_clock) for _, held in holders)
+    if settings.bsp and any(held.oldest_clock > from_clock for _, held in holders):
+        # Heirs must read that clock everywhere.
+        holders = _holders(before, recovery, settings, readable=from_clock)
+        if holders is None:
+            return None
     owners = tuple(name for name, _ in holders)
     clocks = [held.next_clock for _, held in holders]
     split_clocks = tuple(min(column) for column in zip(*clocks, strict=True))
@@ -141,9 +147,12 @@ def _left(members: Sequence[MemberId], recovery: Recovery, role: Role) -> tuple[
 
 
 def _holders(
-    before: Membership, recovery: Recovery, settings: CoreSettings
+    before: Membership, recovery: Recovery, settings: CoreSettings, readable: int | None = None
 ) -> list[tuple[MemberId, m.HeldPartition]] | None:
-    """Return for each partition who shall own it and what it has; None where one of them is lost."""
+    """Return for each partition who shall own it and what it has; None where one of them is lost.
+
+    ``readable``: only who has it at this clock.
+    """
     need = max((v.read_clock for v in recovery.inventories.values() if v.name in before.workers), default=None)
     found: list[tuple[MemberId, m.HeldPartition]] = []
     for partition, owner in enumerate(before.partitions.owners):
@@ -160,6 +169,8 @@ def _holders(
             trusted += sorted(copies, key=lambda name: (-min(copies[name].next_clock), name))
         for name in trusted:
             held = copies.get(name)
+            if held is not None and readable is not None and not held.oldest_clock <= readable <= min(held.next_clock):
+                continue
             if held is not None and (not settings.bsp or need is None or min(held.next_clock) >= need):
                 found.append((name, held))
                 break

@@ -132,7 +132,7 @@ class ReplicatingServer:
             assert state.next_clock[split] == clock, (state.partition, split, clock, state.next_clock[split])
             state.next_clock[split] = clock + 1
             state.applied += clock >= 0
-        state.completed = min(state.next_clock)
+        state.completed, state.oldest_clock = min(state.next_clock), clock
 
     # ---- the follower
 
@@ -149,6 +149,7 @@ class ReplicatingServer:
             Holding.FOLLOWER,
             list(event.next_clock),
             event.completed,
+            oldest_clock=event.completed,
             applied=event.applied,
             duplicates_refused=event.duplicates_refused,
             sequence=event.sequence,

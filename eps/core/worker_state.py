@@ -48,6 +48,8 @@ class WorkerState:
         #: Split -> the first clock that is owed here, where it was taken over.
         self._inherited: dict[int, int] = {}
         self._grant: m.GrantHorizon | None = None
+        #: The membership that began the epoch; horizons of earlier ones are void.
+        self._begun = 0
 
     @property
     def newest(self) -> Membership:
@@ -90,7 +92,7 @@ class WorkerState:
             # It begins, or everything begins again at the checkpoint.
             self.clock = self._grant = None
             self.horizon, self.read_clock, self._next = membership.from_clock - 1, membership.from_clock - 1, starts
-            self._inherited = dict(starts)
+            self._inherited, self._begun = dict(starts), membership.version
         elif self.clock is not None:
             for split in active:
                 if not self._held(split, starts[split]):
@@ -115,6 +117,8 @@ class WorkerState:
 
     def on_grant(self, grant: m.GrantHorizon) -> None:
         """Take a horizon in; it counts once the membership that came with it is known."""
+        if grant.membership_version < self._begun:
+            return
         if self._grant is None or (grant.membership_version, grant.horizon) > (
             self._grant.membership_version,
             self._grant.horizon,
