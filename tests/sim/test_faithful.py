@@ -33,19 +33,19 @@ def test_job_finishes_with_the_oracles_parameters_whatever_breaks(sim_seed: int)
     played(sim_seed)
 
 
-def test_random_jobs_meet_everything_that_may_happen_and_nearly_all_finish() -> None:
+def test_random_jobs_meet_everything_that_may_happen_and_all_finish() -> None:
     """Otherwise the test above would prove less than it says."""
     met: Counter[str] = Counter()
     ends: Counter[str] = Counter()
-    for seed in range(60):
+    for seed in range(100):
         job = played(seed)
         met += job.counted
         ends.update([job.master.state, *(plan.phase for plan in job.master.plans.values())])
 
     expected = ("broke", "transfer failed", "sent again", "reply left early", "forwarded", "partial")
-    expected += ("mute", "never granted", "vanished", "cancelled on its way")
+    expected += ("mute", "never granted", "vanished", "cancelled on its way", "broke after the commit")
     assert not [what for what in expected if not met[what]], met
-    assert ends[JobState.FINISHED] >= 57 and ends[Phase.RELEASED] and ends[Phase.ABORTED], ends
+    assert ends[JobState.FINISHED] == 100 and ends[Phase.RELEASED] and ends[Phase.ABORTED], ends
 
 
 def test_same_seed_gives_the_same_run() -> None:
