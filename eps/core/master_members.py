@@ -34,6 +34,7 @@ class MemberRecord:
     address: Address | None = None
     pid: int = 0
     launched: bool = False
+    launched_s: float = 0.0
 
     @property
     def silent(self) -> bool:
@@ -118,7 +119,9 @@ class JobMembers:
         if record is None:
             return
         self._on_granted(event.container_id)
-        record.launched, record.pid = True, event.pid
+        if not record.launched:
+            record.launched, record.launched_s = True, self._now_s
+        record.pid = event.pid
         if self.driver is not None and record.name in self.driver.plan.added:
             self.driver.launched.add(record.name)
             if self.driver.launched == set(self.driver.plan.added):

@@ -91,7 +91,8 @@ def hostile_job(
         faults=random.choice((RELIABLE, Faults(), Faults(), Faults(drop=0.1, duplicate=0.1, late=0.1))),
         chaos=random.choice((CALM, CALM, Chaos(never=0.0 if patient else 0.1, vanish=0.01, cancel=0.01))),
         iteration_s=random.choice((0.01, 0.05, 0.2)),
-        live_workers=random.random() < 0.6,
+        # Standing followers hold what is asked of them: nobody may release a plan before it is past its commit clock.
+        live_workers=random.random() < 0.6 or followers > 0,
     )
 
 
