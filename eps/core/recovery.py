@@ -227,21 +227,13 @@ def standing_followers(
     for partition, standing in enumerate(now):
         if standing and standing[0] in loads and standing[0] != owners[partition] and loads[standing[0]] < share:
             take(partition, standing[0])
+    place = {name: number for number, name in enumerate(servers)}
+
+    def rank(owner: MemberId, name: MemberId) -> tuple[int, bool, int]:
+        # Round-robin from the owner on: what is left over of each owner's partitions goes to the one after it.
+        return pairs.get((owner, name), 0), loads[name] >= share, (place[name] - place[owner]) % len(servers)
+
     for partition, owner in enumerate(owners):
         if partition not in found:
-            others = [name for name in servers if name != owner]
-            key = member_number(owner)
-            count = len(servers)
-            take(
-                partition,
-                min(
-                    others,
-                    key=lambda n, o=owner, k=key: (  # type: ignore[misc]
-                        pairs.get((o, n), 0),
-                        loads[n],
-                        (member_number(n) - k) % max(count, 1),
-                        member_number(n),
-                    ),
-                ),
-            )
+            take(partition, min((n for n in servers if n != owner), key=lambda n, o=owner: rank(o, n)))  # type: ignore[misc]
     return tuple((found[partition],) for partition in range(len(owners)))

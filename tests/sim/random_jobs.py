@@ -117,7 +117,7 @@ def faithful_job(
         faults=Faults(drop=0.0, duplicate=0.0, late=random.choice((0.0, 0.05, 0.2))),
         # Not together: where plans are cancelled at random, nobody waits long for what never comes.
         chaos=random.choice(
-            (CALM, CALM, CALM if patient else Chaos(never=0.15, mute=0.15), Chaos(vanish=0.02, cancel=0.01))
+            (CALM, CALM, Chaos(never=0.0 if patient else 0.15, mute=0.15), Chaos(vanish=0.02, cancel=0.01))
         ),
         iteration_s=random.choice((0.01, 0.05, 0.2)),
         breaks=Breaks(exchange, transfer),
