@@ -117,10 +117,12 @@ class ReplicatingServer:
 
         Under BSP at once: whoever pushed keeps it until the next clock's parameters have come.
         """
-        if self._bsp or state.stable:
+        # A promotion has a number too, and is not acknowledged.
+        needed = state.sequence - (state.holding is Holding.FORWARDER)
+        if self._bsp or min(state.in_sync.values(), default=needed) >= needed:
             self._out.append(ack)
         else:
-            state.unstable.append((state.sequence, ack))
+            state.unstable.append((needed, ack))
 
     def _settle_unstable(self, state: PartitionState) -> None:
         reached = min(state.in_sync.values(), default=state.sequence)

@@ -101,6 +101,22 @@ def test_stale_push_is_acknowledged_when_every_follower_in_sync_has_it(settings:
     assert requests(acked(server, 2), s.AckPush) == ["second", "again"]
 
 
+@pytest.mark.parametrize("settings", [SSP, ASP])
+def test_server_that_gave_a_partition_away_acknowledges_again_what_its_next_owner_has(settings: CoreSettings) -> None:
+    """Found by simulation: the promotion has a number, and nobody acknowledges it."""
+    server = owner(settings)
+    server.push(0, 0)
+    server.step(s.MembershipArrived(1, followed(2, (S2, S1), ((), (S2,)))))
+
+    early = server.push(0, 0, request="early")
+    settled = acked(server, 1)
+    late = server.push(0, 0, request="late")
+
+    assert early == []
+    assert requests(settled, s.AckPush) == ["push", "early"]
+    assert late == [s.AckPush("late", 0, (0,))]
+
+
 def test_acknowledgements_of_a_follower_may_come_twice_and_late() -> None:
     server = owner()
     server.push(0, *ALL)
