@@ -16,6 +16,7 @@ from eps.core.checkpoints import CheckpointDriver
 from eps.core.events import JobState
 from eps.core.master_members import JobMembers
 from eps.core.membership import Membership
+from eps.core.plan_driver import REGISTRATION_PATIENCE_S
 from eps.core.reconfig import Change, Operation, Phase, Plan
 from eps.core.recovery import MOST_FRUITLESS, Recovery, Start, roll_back, take_over
 from eps.core.settings import CoreSettings
@@ -149,6 +150,15 @@ class RecoveringJob(JobMembers):
                     self._on_clock(report, self._now_s)
         self.recovery = None
         self._adopt(membership, recovery)
+
+    def _replace_silent(self) -> None:
+        """Give up the newcomers of a recovery that do not register; others are asked for in their place."""
+        for name, address in list(self.recovery.newcomers.items()) if self.recovery is not None else ():
+            record = self.members[name]
+            if address is None and record.launched and self._now_s - record.launched_s >= REGISTRATION_PATIENCE_S:
+                self._out.append(e.ReleaseContainer(record.container_id))
+                reason = f"did not register within {REGISTRATION_PATIENCE_S:g} s"
+                self._on_exited(e.ContainerExited(record.container_id, reason))
 
     def _start_again(self) -> Start:
         """Return where a job that lost parameters begins again: at its latest checkpoint, or at its seed."""

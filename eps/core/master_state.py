@@ -462,6 +462,9 @@ class MasterState(RecoveringJob):
         return m.GrantHorizon(self.horizon, self.progress.completed, self.membership.version)
 
     def _on_tick(self) -> None:
+        self._replace_silent()
+        if self.state in ENDED_STATES:
+            return
         if self.driver is not None:
             shrink = next((str(p.change) for p in self._queue if not p.change.operation.adds), "")
             last = self.progress.completed >= self.settings.iterations - 1

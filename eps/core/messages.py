@@ -136,6 +136,8 @@ class HeldPartition:
     holding: str
     #: Per split, the next clock that it contributes.
     next_clock: tuple[int, ...]
+    #: BSP: the first clock whose parameters can still be read; the version before the newest one is not everywhere.
+    oldest_clock: int = -1
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,8 @@ class PartitionState:
     #: Per split, the next clock that it contributes.  Invariant: ``completed == min(next_clock)``.
     next_clock: list[int]
     completed: int
+    #: BSP: the first clock whose parameters are still here; what came in one piece has the newest version only.
+    oldest_clock: int = -1
     #: Contributions, one for each (clock, split), that were added to the parameters.
     applied: int = 0
     duplicates_refused: int = 0

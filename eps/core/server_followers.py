@@ -49,6 +49,8 @@ class ReplicatingServer:
         self._checkpoint: s.CheckpointOrdered | None = None
         self._taken: set[int] = set()
         self._releasing: dict[int, bool] = {}
+        #: The latest recovery for which the job master was told what is here.
+        self._asked = 0
         self._outstanding = 0
         self._out: list[s.ServerCommand] = []
 
@@ -130,7 +132,7 @@ class ReplicatingServer:
             assert state.next_clock[split] == clock, (state.partition, split, clock, state.next_clock[split])
             state.next_clock[split] = clock + 1
             state.applied += clock >= 0
-        state.completed = min(state.next_clock)
+        state.completed, state.oldest_clock = min(state.next_clock), clock
 
     # ---- the follower
 
@@ -147,6 +149,7 @@ class ReplicatingServer:
             Holding.FOLLOWER,
             list(event.next_clock),
             event.completed,
+            oldest_clock=event.completed,
             applied=event.applied,
             duplicates_refused=event.duplicates_refused,
             sequence=event.sequence,
@@ -235,6 +238,11 @@ class ReplicatingServer:
 
     # ---- the end of a plan
 
+    @property
+    def _counted_on(self) -> bool:
+        """True while a recovery may count on everything that is here; the orders that end plans come again."""
+        return self._asked > (self.membership.recovery if self.membership is not None else 0)
+
     def _closed(self, plan_id: int) -> bool:
         return plan_id in self.closed_plans or plan_id < self._newest_plan
 
@@ -250,6 +258,8 @@ class ReplicatingServer:
             self._on_abort(s.PlanAborted(earlier))
 
     def _on_abort(self, event: s.PlanAborted) -> None:
+        if self._counted_on:
+            return
         self._close_before(event.plan_id)
         self.closed_plans.add(event.plan_id)
         for _, state in sorted(self.partitions.items()):
@@ -274,6 +284,8 @@ class ReplicatingServer:
             self._retry_held(state)
 
     def _on_release(self, event: s.PlanReleaseOrdered) -> None:
+        if self._counted_on:
+            return
         if event.plan_id not in self.closed_plans:
             self.closed_plans.add(event.plan_id)
             for partition, state in sorted(self.partitions.items()):

@@ -120,6 +120,7 @@ class ServerState(ReplicatingServer):
                 Holding.OWNER if partition in owned else Holding.FOLLOWER,
                 list(found.next_clock),
                 min(found.next_clock),
+                oldest_clock=min(found.next_clock),
                 applied=found.applied,
                 duplicates_refused=found.duplicates_refused,
                 # Updates of earlier epochs are on their way, perhaps; theirs have lower numbers.
@@ -263,7 +264,7 @@ class ServerState(ReplicatingServer):
         self._out.append(s.StepPartition(partition, event.clock))
         # Every split contributed: the same as ``_advance_clocks``, which would take them one by one.
         assert state.next_clock.count(event.clock) == self._num_splits, (state.partition, event.clock, state.next_clock)
-        state.completed = event.clock + 1
+        state.completed, state.oldest_clock = event.clock + 1, event.clock
         state.next_clock = [state.completed] * self._num_splits
         state.applied += self._num_splits if event.clock >= 0 else 0
         state.arrived.clear()
@@ -357,12 +358,13 @@ class ServerState(ReplicatingServer):
         self._results.add(report)
 
     def inventory(self, recovery: int) -> m.Inventory:
-        """Return what this server holds, for the master."""
+        """Return what this server holds, for the master; until it has decided who takes over, nothing is given up."""
+        self._asked = max(self._asked, recovery)
         return m.Inventory(
             self.name,
             recovery,
             partitions=tuple(
-                m.HeldPartition(partition, state.holding, tuple(state.next_clock))
+                m.HeldPartition(partition, state.holding, tuple(state.next_clock), state.oldest_clock)
                 for partition, state in sorted(self.partitions.items())
                 if not state.dropped
             ),

@@ -192,14 +192,16 @@ class MemberFailed(_message.Message):
     def __init__(self, name: _Optional[str] = ..., kind: _Optional[str] = ..., message: _Optional[str] = ...) -> None: ...
 
 class HeldPartition(_message.Message):
-    __slots__ = ("partition", "holding", "next_clock")
+    __slots__ = ("partition", "holding", "next_clock", "oldest_clock")
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     HOLDING_FIELD_NUMBER: _ClassVar[int]
     NEXT_CLOCK_FIELD_NUMBER: _ClassVar[int]
+    OLDEST_CLOCK_FIELD_NUMBER: _ClassVar[int]
     partition: int
     holding: str
     next_clock: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, partition: _Optional[int] = ..., holding: _Optional[str] = ..., next_clock: _Optional[_Iterable[int]] = ...) -> None: ...
+    oldest_clock: int
+    def __init__(self, partition: _Optional[int] = ..., holding: _Optional[str] = ..., next_clock: _Optional[_Iterable[int]] = ..., oldest_clock: _Optional[int] = ...) -> None: ...
 
 class Inventory(_message.Message):
     __slots__ = ("name", "recovery", "read_clock", "partitions", "results")

@@ -70,9 +70,9 @@ def test_a_partition_that_changes_hands_at_the_clock_is_kept_by_its_next_owner_a
     giver, taker = Server(BSP), Server(BSP, "server-2", start=None)
     giver.follow()
     moved = membership(2, ("server-2", "server-1"), from_clock=1)
+    taker.step(s.MembershipArrived(0, BEFORE))
     for server in (giver, taker):
         order(server, 1)
-    taker.step(s.MembershipArrived(0, BEFORE))
     taker.step(s.SnapshotArrived("snapshot", 1, 0, 0, 0, (0, 0, 0), 0, 0))
     for server in (giver, taker):
         server.step(s.MembershipArrived(1, moved))
@@ -82,8 +82,8 @@ def test_a_partition_that_changes_hands_at_the_clock_is_kept_by_its_next_owner_a
 
 def test_partitions_begin_with_what_a_checkpoint_says() -> None:
     state = ServerState("server-1", ASP)
-    state.resumed = {0: s.Counters((4, 5, 6), 15, 2), 1: s.Counters((5, 5, 5), 15, 0)}
-    state.step(s.MembershipArrived(0, BEFORE))
+    counters = {0: s.Counters((4, 5, 6), 15, 2), 1: s.Counters((5, 5, 5), 15, 0)}
+    state.step(s.MembershipArrived(0, BEFORE, counters))
     state.validate()
     assert [state.partitions[p].completed for p in (0, 1)] == [4, 5]
     refused = state.step(s.PushArrived("again", 0, 4, (1,)))
