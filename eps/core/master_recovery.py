@@ -197,11 +197,12 @@ class RecoveringJob(JobMembers):
             },
             sync=True,
         )
-        self._out.extend(
-            self.checkpoints.go_back(self.checkpoints.epoch + 1, membership.from_clock, self._now_s)
-            if back
-            else self.checkpoints.abandon(f"{', '.join(sorted(recovery.lost))} were lost", self._now_s)
-        )
+        servers = sorted(name for name in recovery.lost if name.startswith(Role.SERVER.value))
+        if back:
+            epoch = self.checkpoints.epoch + 1
+            self._out.extend(self.checkpoints.go_back(epoch, membership.from_clock, self._now_s))
+        elif servers:
+            self._out.extend(self.checkpoints.abandon(f"lost with {', '.join(servers)}", self._now_s))
         if back:
             self.progress.roll_back(membership.from_clock)
             self.horizon = membership.from_clock - 1
