@@ -290,6 +290,16 @@ def test_follower_that_is_not_counted_on_any_more_drops_what_it_has() -> None:
     assert set(server.state.partitions) == {0}
 
 
+def test_owner_that_does_not_know_yet_that_it_was_taken_over_from_is_refused_what_it_sends() -> None:
+    """It would believe that its follower has it, and serve it."""
+    server = follower()
+    server.update(0, 0, plan_id=0)
+    server.step(s.MembershipArrived(0, takeover(2, (S2, S2), clock=1)))
+
+    assert server.update(0, 0, plan_id=0) == [s.DropUpdate(("update", 0))], "what was before is here"
+    assert server.update(1, 1, plan_id=0) == [s.RefuseUpdate(("update", 1))]
+
+
 # ---- the owner is killed between applying and forwarding
 
 
