@@ -63,6 +63,7 @@ def settings(millions: float, data: Path, deadline_s: float) -> dict[str, Any]:
         "partitions": 3 * MEMBERS,
         "workers": MEMBERS,
         "servers": MEMBERS,
+        "followers": 1,
         # It is ended when everything has been measured.
         "iterations": 1_000_000,
         "member_timeout_s": deadline_s,
