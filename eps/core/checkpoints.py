@@ -170,8 +170,11 @@ class CheckpointDriver:
         return list(self._end("complete", "", now_s))
 
     def abandon(self, reason: str, now_s: float) -> list[e.Command]:
-        """Give up the one on its way: who was to write it has gone, or the job goes back."""
-        return [] if self.pending is None else list(self._end("failed", reason, now_s))
+        """Give up the one on its way: who was to write it has gone."""
+        if self.pending is None or self.pending.finishing_s is not None:
+            # Every part is written: it needs nobody any more.
+            return []
+        return list(self._end("failed", reason, now_s))
 
     def unusable(self, name: str, why: str, now_s: float) -> list[e.Command]:
         """Never go back to a checkpoint again that somebody could not read."""
@@ -185,7 +188,8 @@ class CheckpointDriver:
 
     def go_back(self, epoch: int, clock: int, now_s: float) -> list[e.Command]:
         """Begin a new epoch at the clock of an earlier checkpoint."""
-        commands = self.abandon(f"the job went back to clock {clock}", now_s)
+        why = f"the job went back to clock {clock}"
+        commands = [] if self.pending is None else list(self._end("failed", why, now_s))
         self.epoch, self._considered, self._last_s = epoch, clock, now_s
         return commands
 

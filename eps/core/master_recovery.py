@@ -84,6 +84,7 @@ class RecoveringJob(JobMembers):
         elif self.recovery is not None and name in self.recovery.newcomers:
             # Somebody else is asked for in its place.
             del self.recovery.newcomers[name]
+            self.recovery.newcomers_lost.add(name)
             self._note_loss(name, event.reason)
         elif self.membership is None:
             if name in self._initial and self._note_loss(name, event.reason):
@@ -113,10 +114,12 @@ class RecoveringJob(JobMembers):
 
     def _note_loss(self, name: MemberId, reason: str) -> bool:
         """Write a loss down; return False where it ends the job, because nothing is gained by going on."""
-        if self.progress.completed > self._completed_at_loss:
+        if self.progress.completed != self._completed_at_loss:
             self._fruitless = 0
         self._completed_at_loss = self.progress.completed
-        self._fruitless += 1
+        # Members that are lost together are one loss; newcomers that do not take part are each one more.
+        together = self.recovery is not None and name not in self.recovery.newcomers_lost
+        self._fruitless += not together
         self._journal({"kind": "lost", "member": name, "reason": reason})
         limit = MOST_FRUITLESS if self.membership is not None else MOST_FRUITLESS // 4
         if self._fruitless >= limit:
@@ -170,7 +173,10 @@ class RecoveringJob(JobMembers):
     def _on_unusable(self, report: m.CheckpointUnusable) -> None:
         """Go back further, where a member could not read the checkpoint that the job went back to."""
         now = self.membership
-        if now is None or not now.goes_back or now.checkpoint != report.checkpoint or self.recovery is not None:
+        if now is None or self.recovery is not None:
+            return
+        resumes = now.version == 1 and self.settings.resumed_clock is not None
+        if not resumes and not (now.goes_back and now.checkpoint == report.checkpoint):
             return
         self._out.extend(self.checkpoints.unusable(report.checkpoint, report.message, self._now_s))
         self._recoveries += 1

@@ -11,6 +11,9 @@ from enum import StrEnum
 from eps.core import server_events as s
 from eps.core.types import MemberId
 
+#: Updates of one epoch have numbers below 2**32.
+EPOCH_BITS = 32
+
 
 class Holding(StrEnum):
     """What a server is to a partition that it holds."""
@@ -60,6 +63,11 @@ class PartitionState:
     held: list[s.PushArrived | s.PullArrived] = field(default_factory=list)
     #: Updates that overtook earlier ones, by sequence number.
     early: dict[int, s.UpdateArrived | s.PromoteArrived] = field(default_factory=dict)
+
+    @property
+    def readable_from(self) -> int:
+        """The first clock whose parameters are kept; with the first push of a clock the version before goes."""
+        return self.completed if self.arrived else self.oldest_clock
 
     @property
     def stable(self) -> bool:

@@ -19,7 +19,7 @@ from eps.core.settings import CoreSettings
 from eps.core.tables import PartitionTable, SplitTable, spread_evenly
 from eps.core.types import Address, MemberId, Role, member_number
 
-#: Recoveries without a complete clock between them, after which a job gives up: its members die of what it does.
+#: Losses without a complete clock between them, after which a job gives up: its members die of what it does.
 MOST_FRUITLESS = 12
 
 
@@ -33,6 +33,7 @@ class Recovery:
     inventories: dict[MemberId, m.Inventory] = field(default_factory=dict)
     #: Asked for because nobody of a role is left; they join with the membership that takes over.
     newcomers: dict[MemberId, Address | None] = field(default_factory=dict)
+    newcomers_lost: set[MemberId] = field(default_factory=set)
     #: What members hold is of no use: a checkpoint could not be read when the job had begun to go back to it.
     must_go_back: bool = False
 
@@ -100,7 +101,10 @@ def take_over(before: Membership, recovery: Recovery, settings: CoreSettings) ->
     # One that was never told to follow has nothing: what it was told before may have been lost on its way.
     holding = {n: {held.partition for held in v.partitions} for n, v in recovery.inventories.items()}
     followers = tuple(
+        # A new owner does not feed the follower of the one before.
         tuple(f for f in before.partitions.followers_of(p) if p in holding.get(f, ()) and f != owner)
+        if owner == before.partitions.owners[p]
+        else ()
         for p, owner in enumerate(owners)
     )
     return _membership(before, recovery, PartitionTable(owners, followers), min(split_clocks), split_clocks)

@@ -21,12 +21,9 @@ from dataclasses import replace
 from eps.core import messages as m
 from eps.core import server_events as s
 from eps.core.membership import Membership
-from eps.core.partition_state import Holding, PartitionState
+from eps.core.partition_state import EPOCH_BITS, Holding, PartitionState
 from eps.core.server_followers import ReplicatingServer
 from eps.core.types import MemberId
-
-#: Updates of one epoch have numbers below 2**32.
-EPOCH_BITS = 32
 
 
 class ServerState(ReplicatingServer):
@@ -88,7 +85,7 @@ class ServerState(ReplicatingServer):
                 self._begin_epoch(membership, event.counters)
             for state in list(self.partitions.values()):
                 if membership.takes_over:
-                    self._take_over(state, membership)
+                    self._take_over(state, membership, event.plan_id)
                 else:
                     self._follow_owner(state, membership, event.plan_id)
         self._out.append(s.ReportToMaster(m.MembershipAcked(self.name, membership.version)))
@@ -132,7 +129,7 @@ class ServerState(ReplicatingServer):
             self.partitions[partition] = state
             self._out.append(s.CreatePartition(partition))
 
-    def _take_over(self, state: PartitionState, membership: Membership) -> None:
+    def _take_over(self, state: PartitionState, membership: Membership, plan_id: int) -> None:
         """Adjust what this server is to a partition after others were lost; ``membership`` holds at once."""
         owner = membership.partitions.owners[state.partition]
         followers = membership.partitions.followers_of(state.partition)
@@ -152,6 +149,8 @@ class ServerState(ReplicatingServer):
             if held_as is not Holding.OWNER:
                 state.owned_from = state.sequence
             if held_as is Holding.FOLLOWER:
+                # A standing follower can be what a plan promotes.
+                state.plan_id = plan_id or state.plan_id
                 self._report_promoted(state)
                 self._maybe_take(state)
         else:
@@ -364,7 +363,7 @@ class ServerState(ReplicatingServer):
             self.name,
             recovery,
             partitions=tuple(
-                m.HeldPartition(partition, state.holding, tuple(state.next_clock), state.oldest_clock)
+                m.HeldPartition(partition, state.holding, tuple(state.next_clock), state.readable_from)
                 for partition, state in sorted(self.partitions.items())
                 if not state.dropped
             ),

@@ -11,7 +11,7 @@ from eps.core import events as e
 from eps.core.checkpoints import CheckpointDriver, Schedule, checkpoint_name
 from eps.core.progress import ClockRecord
 from eps.core.recovery import Start
-from eps.errors import EpsError, StorageError
+from eps.errors import StorageError
 from eps.runtime import Runtime, identity
 from eps.storage.checkpoint import CheckpointStore, Manifest, parse_history
 from eps.storage.jobdir import JobDir
@@ -126,6 +126,9 @@ class CheckpointFinisher:
                 work()
             except StorageError as error:
                 logger.warning("M %s", error)
+            except Exception:
+                # The next one must find this thread.
+                logger.exception("M a checkpoint cannot be completed or removed")
 
     def _finish(self, command: e.FinishCheckpoint, history: Sequence[ClockRecord]) -> None:
         manifest = Manifest(
@@ -140,7 +143,8 @@ class CheckpointFinisher:
         )
         try:
             self._store.finish(manifest, history, command.keep)
-        except (EpsError, OSError) as error:
+        except Exception as error:
+            # Whatever it is: one that nobody hears of again would be the last.
             self._put(e.CheckpointFailed(command.checkpoint_id, str(error)))
         else:
             self._put(e.CheckpointDone(command.checkpoint_id))

@@ -93,7 +93,8 @@ class ServerShell:
                 try:
                     begins_with = self._begin_with(membership)
                 except StorageError as error:
-                    self._report(m.CheckpointUnusable(self._state.name, membership.checkpoint, str(error)))
+                    name = self._runtime.start.checkpoint if membership.version == 1 else membership.checkpoint
+                    self._report(m.CheckpointUnusable(self._state.name, name, str(error)))
                     return
                 self._step(s.MembershipArrived(plan_id, membership, begins_with))
                 self._log_lists(membership)
@@ -398,13 +399,13 @@ class ServerShell:
         if isinstance(request, PushRequest):
             # Its message may be answered, and its memory used again, before it has left.
             request.part = request.part.copied()
-        self._forwards.submit(self._pass_on, request, self._address_of(to))
+        self._forwards.submit(self._pass_on, request, self._address_of(to), self._state.epoch)
 
-    def _pass_on(self, request: PushRequest | PullRequest, address: Address) -> None:
+    def _pass_on(self, request: PushRequest | PullRequest, address: Address, epoch: int) -> None:
         pushes = [request.part] if isinstance(request, PushRequest) else []
         pulls = [request.part] if isinstance(request, PullRequest) else []
         try:
-            message = x.build_exchange(pushes, pulls, self._runtime.lean, epoch=self._state.epoch)
+            message = x.build_exchange(pushes, pulls, self._runtime.lean, epoch=epoch)
             future = self._peers.to(address).request(message)
         except Exception as error:
             # Whatever it is: a part without an answer would keep this server from being released.
@@ -517,7 +518,8 @@ class ServerShell:
             def failed(error: EpsError) -> None:
                 logger.warning("sending to %s for plan %d failed: %s", to, plan_id, error)
                 # The plan that brought a standing follower may have ended long ago.
-                needed_by = 0 if self._state.counts_on(plan_id, to) else plan_id
+                with self._lock:
+                    needed_by = 0 if self._state.counts_on(plan_id, to) else plan_id
                 self._report(m.TransferFailed(self._state.name, needed_by, f"sending to {to} failed: {error}", to))
 
             self._streams[plan_id, to] = FollowerStream(self._peers, self._address_of(to), failed)
@@ -549,7 +551,8 @@ class ServerShell:
         def done() -> None:
             sent = m.PartitionSent(name, plan_id, partition, size_bytes, found[0])
             self._step(s.UpdateAcked(partition, command.to, command.sequence))
-            self._snapshots_sent[plan_id, partition] = sent
+            with self._lock:
+                self._snapshots_sent[plan_id, partition] = sent
             self._report(sent)
 
         self._stream(plan_id, command.to).send(make, size_bytes, done)

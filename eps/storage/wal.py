@@ -276,6 +276,9 @@ class EventLog:
                 with suppress(OSError):
                     os.unlink(path)
             raise StorageError(f"{path}: cannot be made: {error.strerror}") from error
+        if self._number >= 0:
+            # What was written there and not synced must be on disk, too, when something later is.
+            self._loose.add(self._log(self._number))
         self.close()
         self._fd, self._number, self._size_bytes = fd, number, len(LOG_HEAD)
         self._loose.add(path)

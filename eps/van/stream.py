@@ -440,6 +440,11 @@ class StreamWriter:
                     if _took(part, self._wire.send_some(part.pieces, part.descriptors)):
                         queued.parts.popleft()
             except OSError as error:
+                with self._changed:
+                    # Whoever waits for room shall not wait for a connection that is gone.
+                    self._closed = True
+                    self._queue.clear()
+                    self._waiting_bytes = 0
                 self._on_broken(f"sending failed: {error}")
                 return
             finally:

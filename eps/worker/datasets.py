@@ -50,7 +50,9 @@ class Datasets:
         return self.path(split).exists()
 
     def load_initial(self, split: int) -> None:
-        """Take a split of the start of the job from the prepared data set."""
+        """Take a split from the prepared data set; no plan that ends takes it away again."""
+        with self._lock:
+            self._brought.pop(split, None)
         if not self.holds(split):
             source = self._runtime.dataset_dir / self.path(split).name
             try:

@@ -35,8 +35,8 @@ logger = logging.getLogger(__name__)
 
 PartT = TypeVar("PartT", PushPart, PullPart)
 
-#: A part that no membership can place is given up after this long.
-ROUTING_DEADLINE_S = 30.0
+#: A part that no membership can place is given up so long after the job master would have been.
+ROUTING_GRACE_S = 30.0
 RETRY_S = 0.02
 CONNECT_TIMEOUT_S = 5.0
 #: Sums in one message, or values in its answer; an exchange with more is cut into several.
@@ -94,6 +94,8 @@ class Exchanges:
         What is left out on the wire.
     longest : int
         Keys of the largest partition.
+    master_timeout_s : float
+        How long a member waits for the next job master.
     """
 
     def __init__(
@@ -104,7 +106,10 @@ class Exchanges:
         timeout_s: float,
         lean: Lean = PLAIN,
         longest: int = MOST_KEYS,
+        master_timeout_s: float = 0.0,
     ) -> None:
+        #: Without a master nobody is placed anew.
+        self._routing_timeout_s = master_timeout_s + ROUTING_GRACE_S
         self._lean = lean
         self._longest = longest
         self._van = van
@@ -203,8 +208,8 @@ class Exchanges:
     ) -> None:
         if self._stopped:
             raise PeerUnavailableError("this worker was told to end")
-        if again and stuck_s is not None and now_s - stuck_s > ROUTING_DEADLINE_S:
-            raise PeerUnavailableError(f"no membership places {_names(again)} for {ROUTING_DEADLINE_S:g} s")
+        if again and stuck_s is not None and now_s - stuck_s > self._routing_timeout_s:
+            raise PeerUnavailableError(f"no membership places {_names(again)} for {self._routing_timeout_s:g} s")
         if now_s - started_s > self._timeout_s:
             waiting = list(again)
             for late in under_way.tags:
@@ -251,7 +256,10 @@ class Exchanges:
                 pushes, pulls, self._lean, epoch=self.epoch, results=self._results if pushes else ()
             )
             under_way.request(sent, self._connection(address), message)
-        except PeerUnavailableError as error:
+        except ProtocolError:
+            raise
+        except EpsError as error:
+            # Its port may be somebody else's by now: whoever is to be there, the next membership says.
             logger.info("%s is not reachable: %s", server, error)
             return False
         return True

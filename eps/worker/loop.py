@@ -90,6 +90,7 @@ class TrainingLoop:
             runtime.spec.exchange_timeout_s,
             runtime.lean,
             runtime.longest_partition,
+            runtime.spec.master_timeout_s,
         )
         self._connected_version = 0
         #: Partition -> its clock as last received (EPS Fig. 1b step 3).
@@ -126,6 +127,8 @@ class TrainingLoop:
             self._frozen, self._interrupted = False, True
             for kept in self._kept:
                 kept.pushed = False
+                # Another server may count the changes of a partition differently.
+                kept.parameters.versions.clear()
         if self.state.epoch > epoch:
             self._kept.clear()
             self._ahead = None
@@ -147,9 +150,13 @@ class TrainingLoop:
         self._exchanges.prepare(entry.address for entry in added if entry.name.startswith(Role.SERVER.value))
 
     def _on_refused(self, membership: Membership) -> None:
-        """A server refused a part with the membership that it holds."""
+        """A server refused a part with the membership that it holds.
+
+        One that takes over from lost members comes with the master's order, which sees to the data that it needs.
+        """
         with self._changed:
-            self._take_in(membership)
+            if not membership.takes_over:
+                self._take_in(membership)
 
     def on_grant(self, grant: m.GrantHorizon) -> None:
         """Take a horizon in."""
@@ -244,6 +251,8 @@ class TrainingLoop:
     def _skip(self, work: Work) -> None:
         """Go on after a clock to which everything had been contributed already."""
         with self._changed:
+            if self.state.epoch != self._exchanges.epoch:
+                return
             self.state.computed(work.clock, work.splits)
             self._kept = [kept for kept in self._kept if kept.done.clock > work.clock]
             if self.state.clock == work.clock:
@@ -377,9 +386,18 @@ class TrainingLoop:
     def _compute(self, work: Work, active: ActiveSet, parameters: Parameters, begun: Computation) -> None:
         done = begun.finish()
         with self._changed:
+            self._check_epoch()
             report = m.ClockReported(self.state.name, work.clock, done.results, self.state.epoch)
             self._kept.append(Kept(done, active, parameters, report))
             self.state.computed(work.clock, work.splits)
+
+    def _check_epoch(self) -> None:
+        """Raise TakenOver where the job went back while something was computed; called with the condition held.
+
+        A take-over in the same epoch changes nothing about what was computed.
+        """
+        if self.state.epoch != self._exchanges.epoch:
+            raise TakenOver("the job went back to a checkpoint")
 
     def _push(self, clock: int) -> None:
         """Push what was computed, and ask for the parameters of the next clock together with it where that can be."""
@@ -514,6 +532,7 @@ class TrainingLoop:
 
     def _finish(self, work: Work, results: tuple[m.SplitResult, ...]) -> None:
         with self._changed:
+            self._check_epoch()
             self._report(m.ClockReported(self.state.name, work.clock, results, self.state.epoch))
             self.state.computed(work.clock, work.splits)
             self.state.done(work.clock)

@@ -10,8 +10,8 @@ import pytest
 from eps.core import messages as m
 from eps.core import server_events as s
 from eps.core.membership import Membership
-from eps.core.partition_state import Holding
-from eps.core.server_state import EPOCH_BITS, ServerState
+from eps.core.partition_state import EPOCH_BITS, Holding
+from eps.core.server_state import ServerState
 from eps.core.settings import CoreSettings
 from eps.core.tables import PartitionTable
 from tests.core.test_server_state import ALL, ASP, BSP, SSP, Server, kinds, membership

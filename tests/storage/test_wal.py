@@ -279,7 +279,7 @@ def test_a_sync_sees_to_the_snapshot_and_the_names_as_well(tmp_path: Path) -> No
     log.sync()
     assert not log._loose
     log.snapshot(b"state")
-    assert {path.name for path in log._loose} == {"log-00000001"}
+    assert {path.name for path in log._loose} == {"log-00000000", "log-00000001"}
     (tmp_path / "log-00000000").unlink()
     log.sync()
     log.close()
