@@ -172,7 +172,9 @@ class JobMembers:
 
     def _membership_order(self) -> m.UpdateMembership:
         assert self.membership is not None
-        return m.UpdateMembership(self.driver.plan.plan_id if self.driver is not None else 0, self.membership)
+        # A membership with a plan's number says that the plan is decided, and members close it.
+        decided = self.driver is not None and not self.driver.plan.undecided
+        return m.UpdateMembership(self.driver.plan.plan_id if decided and self.driver else 0, self.membership)
 
     @abstractmethod
     def _say_again(self, name: MemberId) -> None: ...
