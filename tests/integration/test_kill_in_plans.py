@@ -32,7 +32,7 @@ AT = {
     Operation.REMOVE_SERVERS: "80:remove-servers=1",
 }
 #: What is played without ``--every-kill``: each phase, and each victim.
-SELECTION = {
+SELECTION = (
     (Phase.PROPOSED, RECEIVER),
     (Phase.PREPARED, DONOR),
     (Phase.LISTS_UPDATED, MASTER),
@@ -41,7 +41,25 @@ SELECTION = {
     (Phase.COMMITTED, MASTER),
     (Phase.SWITCHED, BYSTANDER),
     (Phase.SWITCHED, MASTER_LATE),
-}
+)
+ALONE = ((Operation.FOLLOW, Phase.COMMITTED, RECEIVER), (Operation.FOLLOW, Phase.COPIED, DONOR))
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    every = metafunc.config.getoption("--every-kill")
+    if "operation" in metafunc.fixturenames:
+        cases = [
+            (operation, phase, victim)
+            for operation in Operation
+            for phase in PHASES
+            for victim in VICTIMS
+            # Every worker that stays gets splits of one that goes.
+            if (operation, victim) != (Operation.REMOVE_WORKERS, BYSTANDER)
+        ]
+        metafunc.parametrize(("operation", "phase", "victim"), cases if every else ALONE)
+    elif "phase" in metafunc.fixturenames:
+        together = [(phase, victim) for phase in PHASES for victim in VICTIMS]
+        metafunc.parametrize(("phase", "victim"), together if every else SELECTION)
 
 
 @pytest.fixture(scope="module")
@@ -50,11 +68,6 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("EPS_HOME", str(tmp_path_factory.mktemp("undisturbed")))
         yield eps.run(name="undisturbed", **JOB)
-
-
-def selected(request: pytest.FixtureRequest, phase: Phase, victim: str) -> None:
-    if not request.config.getoption("--every-kill") and (phase, victim) not in SELECTION:
-        pytest.skip("played with --every-kill")
 
 
 def play(
@@ -76,39 +89,23 @@ def play(
     return sprung
 
 
-@pytest.mark.parametrize("victim", VICTIMS)
-@pytest.mark.parametrize("phase", PHASES)
 def test_a_kill_in_the_same_phase_of_all_plans_changes_no_bit(
-    home: Path,
-    undisturbed: dict[str, Any],
-    monkeypatch: pytest.MonkeyPatch,
-    request: pytest.FixtureRequest,
-    phase: Phase,
-    victim: str,
+    home: Path, undisturbed: dict[str, Any], monkeypatch: pytest.MonkeyPatch, phase: Phase, victim: str
 ) -> None:
-    selected(request, phase, victim)
     traps = [f"{operation}:{phase}:{victim}" for operation in (*OPERATIONS, Operation.FOLLOW)]
     assert play(undisturbed, monkeypatch, traps, list(AT.values()))
 
 
-@pytest.mark.parametrize("victim", VICTIMS)
-@pytest.mark.parametrize("phase", PHASES)
-@pytest.mark.parametrize("operation", list(Operation))
 def test_a_kill_in_one_phase_of_one_plan_changes_no_bit(
     home: Path,
     undisturbed: dict[str, Any],
     monkeypatch: pytest.MonkeyPatch,
-    request: pytest.FixtureRequest,
     operation: Operation,
     phase: Phase,
     victim: str,
 ) -> None:
     # Partitions lack their followers once a server is lost.
     follows = operation is Operation.FOLLOW
-    if not request.config.getoption("--every-kill") and (not follows or (phase, victim) != (Phase.COMMITTED, RECEIVER)):
-        pytest.skip("played with --every-kill")
-    if victim == BYSTANDER and operation is Operation.REMOVE_WORKERS:
-        pytest.skip("every worker that stays gets splits")
-    trap = f"{operation}:{phase}:{victim}"
     at = [] if follows else [AT[operation]]
+    trap = f"{operation}:{phase}:{victim}"
     assert play(undisturbed, monkeypatch, [trap], at, kill="server-2" if follows else "") == [trap]
