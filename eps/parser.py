@@ -216,19 +216,24 @@ def _add_chaos(commands: Any) -> None:
     )
     chaos.add_argument("job_file", metavar="JOB.toml", help="file with the job's settings, as of eps run")
     chaos.add_argument("--seed", type=int, default=0, metavar="N", help="of the first job; the next has the next one")
-    chaos.add_argument("--events", type=int, default=10, metavar="N", help="how many happen, over all jobs (default 10)")
+    chaos.add_argument(
+        "--events", type=int, default=10, metavar="N", help="how many happen, over all jobs (default 10)"
+    )
     chaos.add_argument(
         "--kinds",
         default="kill,stop,add,remove",
         metavar="KINDS",
         help="kill, stop, add, remove, delay, partition, joined by commas (default: the first four; the last two need "
-        "root, and a job with van = \"tcp\")",
+        'root, and a job with van = "tcp")',
     )
     chaos.add_argument(
         "--per-job", type=int, default=0, metavar="N", help="events of one job (default: one in ten iterations)"
     )
     chaos.add_argument(
-        "--optimizers", default="", metavar="NAMES", help="optimizers in turn, joined by commas, or all (default: the job's)"
+        "--optimizers",
+        default="",
+        metavar="NAMES",
+        help="optimizers in turn, joined by commas, or all (default: the job's)",
     )
     chaos.add_argument("--json", default="", metavar="PATH", help="write the results here, as JSON, after each job")
 

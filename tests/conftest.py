@@ -21,7 +21,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--every-kill",
         action="store_true",
-        help="kill every member in every phase of every plan (tests/integration/test_kill_in_plans.py), not a selection",
+        help="tests/integration/test_kill_in_plans.py: every victim in every phase of every plan, not a selection",
     )
 
 

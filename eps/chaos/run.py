@@ -18,7 +18,7 @@ from eps.chaos.schedule import PLAIN_KINDS, ChaosEvent, Kind, draw
 from eps.chaos.verdict import Verdict, count_records, faults_of_report, longest_iteration_s
 from eps.client import Job
 from eps.core.types import Role
-from eps.errors import ConfigError, DataError, EpsError, TrainingError
+from eps.errors import ConfigError, EpsError, TrainingError
 from eps.jobspec_file import RunRequest
 from eps.ml.optim import OPTIMIZERS
 from eps.storage.atomic import write_json_atomic
@@ -140,7 +140,9 @@ class Chaos:
         request = self._asked.request
         if optimizer != request.spec.optimizer:
             own = {f.name: f.default for f in dataclasses.fields(request.spec) if f.name in _OWN_SETTINGS}
-            request = dataclasses.replace(request.with_spec(optimizer=optimizer, **own), given=request.given - _OWN_SETTINGS)
+            request = dataclasses.replace(
+                request.with_spec(optimizer=optimizer, **own), given=request.given - _OWN_SETTINGS
+            )
         return dataclasses.replace(request, name=name, report="", export="")
 
     def undisturbed(self, optimizer: str) -> Undisturbed:
@@ -212,13 +214,22 @@ class Chaos:
         directory = job.directory
         if directory.containers.exists():
             found += [f"left behind: scratch directory {path.name}" for path in directory.containers.iterdir()]
-        found += [f"left behind: {path.name}" for path in (directory.master_json, directory.supervisor_json) if path.exists()]
+        found += [
+            f"left behind: {path.name}" for path in (directory.master_json, directory.supervisor_json) if path.exists()
+        ]
         if directory.is_running():
             found.append("left behind: the lock is held")
         return found
 
     def _verdict(
-        self, seed: int, optimizer: str, job: Job, player: Player, report: dict[str, Any], faults: list[str], lasted_s: float
+        self,
+        seed: int,
+        optimizer: str,
+        job: Job,
+        player: Player,
+        report: dict[str, Any],
+        faults: list[str],
+        lasted_s: float,
     ) -> Verdict:
         try:
             counts = count_records(replay(job.directory.journal).records)
@@ -243,7 +254,17 @@ class Chaos:
     def _repeat(self, seed: int, optimizer: str) -> str:
         asked = self._asked
         per_job = asked.drawn_for_one()
-        words = ["eps", "chaos", asked.job_file, "--seed", str(seed), "--events", str(per_job), "--per-job", str(per_job)]
+        words = [
+            "eps",
+            "chaos",
+            asked.job_file,
+            "--seed",
+            str(seed),
+            "--events",
+            str(per_job),
+            "--per-job",
+            str(per_job),
+        ]
         words += ["--kinds", ",".join(asked.kinds), "--optimizers", optimizer]
         return shlex.join(words)
 

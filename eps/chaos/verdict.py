@@ -86,7 +86,18 @@ def count_records(records: Iterable[Mapping[str, Any]]) -> Counter[str]:
     return Counter(str(record.get("kind")) for record in records)
 
 
-_COLUMNS = ("seed", "optimizer", "events", "refused", "recoveries", "rollbacks", "masters", "longest", "lasted", "verdict")
+_COLUMNS = (
+    "seed",
+    "optimizer",
+    "events",
+    "refused",
+    "recoveries",
+    "rollbacks",
+    "masters",
+    "longest",
+    "lasted",
+    "verdict",
+)
 _WIDTHS = (6, 9, 38, 7, 10, 9, 7, 8, 7, 8)
 
 

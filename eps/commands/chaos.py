@@ -5,23 +5,37 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from eps.cli import EXIT_FAILED, EXIT_OK
+
+if TYPE_CHECKING:
+    from eps.chaos.verdict import Verdict
 
 
 def chaos(args: argparse.Namespace) -> int:
     """Play a schedule against the job of a file; return 0 where every job did what it must."""
     from eps.chaos.run import Chaos, ChaosRequest, optimizers_of
-    from eps.chaos.schedule import parse_kinds
-    from eps.chaos.verdict import Verdict, table_head, table_row
+    from eps.chaos.schedule import NETWORK_KINDS, parse_kinds
+    from eps.chaos.verdict import table_head, table_row
     from eps.jobspec_file import RunRequest, read_job_file
     from eps.storage.atomic import write_json_atomic
 
+    request, kinds = RunRequest.from_values(read_job_file(Path(args.job_file)), args.job_file), parse_kinds(args.kinds)
+    network = None
+    if any(kind in NETWORK_KINDS for kind in kinds):
+        from eps.chaos.network import NamespaceNetwork
+
+        # Before any thread is there: they would stay behind.
+        network = NamespaceNetwork(kinds)
+        if request.spec.van == "auto":
+            # Of all ways only this one is a network.
+            request = request.with_spec(van="tcp")
     asked = ChaosRequest(
-        RunRequest.from_values(read_job_file(Path(args.job_file)), args.job_file),
+        request,
         seed=args.seed,
         events=args.events,
-        kinds=parse_kinds(args.kinds),
+        kinds=kinds,
         per_job=args.per_job,
         optimizers=optimizers_of(args.optimizers),
         job_file=args.job_file,
@@ -35,7 +49,7 @@ def chaos(args: argparse.Namespace) -> int:
             write_json_atomic(Path(args.json), record, sync=False)
 
     print(f"{'done':>11}  {table_head()}", flush=True)
-    for verdict in Chaos(asked).run(lambda text: print(text, file=sys.stderr, flush=True)):
+    for verdict in Chaos(asked, network).run(lambda text: print(text, file=sys.stderr, flush=True)):
         verdicts.append(verdict)
         note()
         done = sum(v.num_events for v in verdicts)
@@ -56,7 +70,7 @@ def asked_command(args: argparse.Namespace) -> str:
     return words + (f" --optimizers {args.optimizers}" if args.optimizers else "")
 
 
-def _summary(verdicts: list) -> dict[str, int]:
+def _summary(verdicts: list[Verdict]) -> dict[str, int]:
     return {
         "jobs": len(verdicts),
         "events": sum(v.num_events for v in verdicts),

@@ -1,7 +1,7 @@
-"""A process is killed at every step of every kind of plan, real processes: the model has the bits of the undisturbed job.
+"""A kill at every step of every kind of plan, real processes: the model has the bits of the undisturbed job.
 
-The job master kills it itself when the plan enters the phase (:mod:`eps.chaos.trap`), so that the moment is exact.  One
-job goes through all operations, with the same victim in the same phase of each.  ``--every-kill`` plays all of them, and
+The job master kills it itself when the plan enters the phase (:mod:`eps.chaos.trap`): the moment is exact.  One
+job goes through all operations, with the same victim in the same phase of each.  ``--every-kill`` plays all, and
 each operation in a job of its own as well; without it a selection is played.
 """
 
