@@ -52,8 +52,9 @@ class Trap:
         if self.victim == RECEIVER:
             return (*plan.added, *(move.target for move in moves), None)[0]
         busy = {name for move in moves for name in (move.source, move.target)} | {*plan.added, *plan.removed}
-        workers = transfer.splits.active
-        return next((name for name in workers if name not in busy), None)
+        # Where every worker has a part in it, a server that has none.
+        members = (*transfer.splits.active, *transfer.partitions.owners)
+        return next((name for name in members if name not in busy), None)
 
 
 def parse(text: str) -> tuple[Trap, ...]:

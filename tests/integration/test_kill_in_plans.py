@@ -53,8 +53,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             for operation in Operation
             for phase in PHASES
             for victim in VICTIMS
-            # Every worker that stays gets splits of one that goes.
-            if (operation, victim) != (Operation.REMOVE_WORKERS, BYSTANDER)
         ]
         metafunc.parametrize(("operation", "phase", "victim"), cases if every else ALONE)
     elif "phase" in metafunc.fixturenames:
