@@ -159,7 +159,7 @@ class Chaos:
                 try:
                     report = job.wait()
                 except BaseException:
-                    job.kill_at_once()
+                    _forget(job)
                     raise
             if report["state"] != "finished":
                 raise TrainingError(f"undisturbed, the job {report['state']}: {report.get('reason') or 'no reason'}")
@@ -185,7 +185,7 @@ class Chaos:
                     job.kill_at_once()
                 report = job.wait(GONE_S)
             except BaseException:
-                job.kill_at_once()
+                _forget(job)
                 raise
         if not faults:
             faults += faults_of_report(report, expected.model_sha256, bsp=spec.staleness() == 0)
@@ -291,6 +291,15 @@ def optimizers_of(text: str) -> tuple[str, ...]:
         if name not in OPTIMIZERS:
             raise ConfigError(f"optimizer is {name!r}, but must be one of {', '.join(OPTIMIZERS)}, or all")
     return names
+
+
+def _forget(job: Job) -> None:
+    """End a job that nobody wants to know of any more, and leave nothing of it."""
+    job.kill_at_once()
+    deadline_s = time.monotonic() + GONE_S
+    while job.running and time.monotonic() < deadline_s:
+        time.sleep(0.02)
+    shutil.rmtree(job.directory.path, ignore_errors=True)
 
 
 def _shared_memory() -> list[str]:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,8 +15,11 @@ from eps.chaos.run import Chaos, ChaosRequest, Undisturbed, optimizers_of
 from eps.cli import main
 from eps.errors import ConfigError
 from eps.jobspec_file import RunRequest
+from eps.master_link import wait_for
 from eps.storage.atomic import read_json
 from eps.storage.jobdir import find_job, jobs_dir
+from tests.integration.conftest import processes_with
+from tests.integration.test_operations import TIMEOUT_S
 
 #: Some 60 iterations a second on one core, so that several are left between two events.
 JOB = {
@@ -54,6 +60,16 @@ def test_a_job_that_ends_with_another_model_is_told_with_the_command_that_repeat
     assert verdicts[0].repeat.startswith("eps chaos job.toml --seed 5 --events 2")
     kept = read_json(find_job("chaos-5").path / "chaos.json")
     assert kept is not None and len(kept["schedule"]) == 2 and kept["story"]
+
+
+def test_an_interrupt_ends_the_job_and_leaves_nothing(home: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "eps", "chaos", str(job_file(tmp_path)), "--events", "9", "--kinds", "stop"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        wait_for(lambda: bool(list(jobs_dir().glob("chaos-*/master.json"))), TIMEOUT_S, "the job that is to be hit")
+        process.send_signal(signal.SIGINT)
+        assert process.wait(TIMEOUT_S) == 130
+    wait_for(lambda: not processes_with(str(home)), TIMEOUT_S, "its processes to end")
+    assert list(jobs_dir().glob("*-*")) == []
 
 
 def test_optimizers_are_named_or_all() -> None:

@@ -48,12 +48,7 @@ ALONE = ((Operation.FOLLOW, Phase.COMMITTED, RECEIVER), (Operation.FOLLOW, Phase
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     every = metafunc.config.getoption("--every-kill")
     if "operation" in metafunc.fixturenames:
-        cases = [
-            (operation, phase, victim)
-            for operation in Operation
-            for phase in PHASES
-            for victim in VICTIMS
-        ]
+        cases = [(operation, phase, victim) for operation in Operation for phase in PHASES for victim in VICTIMS]
         metafunc.parametrize(("operation", "phase", "victim"), cases if every else ALONE)
     elif "phase" in metafunc.fixturenames:
         together = [(phase, victim) for phase in PHASES for victim in VICTIMS]
