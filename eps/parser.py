@@ -235,6 +235,7 @@ def _add_chaos(commands: Any) -> None:
         metavar="NAMES",
         help="optimizers in turn, joined by commas, or all (default: the job's)",
     )
+    chaos.add_argument("--keep", action="store_true", help="keep the directories of all jobs, with chaos.json in each")
     chaos.add_argument("--json", default="", metavar="PATH", help="write the results here, as JSON, after each job")
 
 

@@ -67,6 +67,8 @@ class ChaosRequest:
         In turn; empty for the job's own.
     job_file : str
         For the command that repeats a job.
+    keep : bool
+        Keep the directories of jobs that did as they must, too.
     """
 
     request: RunRequest
@@ -76,6 +78,7 @@ class ChaosRequest:
     per_job: int = 0
     optimizers: tuple[str, ...] = ()
     job_file: str = "JOB.toml"
+    keep: bool = False
 
     def drawn_for_one(self) -> int:
         """Return how many events one job gets."""
@@ -191,7 +194,7 @@ class Chaos:
             faults += faults_of_report(report, expected.model_sha256, bsp=spec.staleness() == 0)
         faults += self._left_behind(job, mark, segments)
         verdict = self._verdict(seed, optimizer, job, player, report, faults, time.monotonic() - begun_s)
-        if verdict.ok:
+        if verdict.ok and not self._asked.keep:
             shutil.rmtree(job.directory.path, ignore_errors=True)
         else:
             self._keep(job, schedule, player, verdict)

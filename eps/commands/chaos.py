@@ -39,6 +39,7 @@ def chaos(args: argparse.Namespace) -> int:
         per_job=args.per_job,
         optimizers=optimizers_of(args.optimizers),
         job_file=args.job_file,
+        keep=args.keep,
     )
     verdicts: list[Verdict] = []
 
