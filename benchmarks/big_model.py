@@ -67,3 +67,19 @@ class IdleLinear(TiledLinear):
     ) -> tuple[float, dict[str, np.ndarray]]:
         time.sleep(self.chosen["sleep_s"])
         return super().loss_and_gradient(params, X, y)
+
+
+class BusyLinear(TiledLinear):
+    """The same, with arithmetic in each gradient: a job that computes for a while between its exchanges."""
+
+    options: ClassVar[Mapping[str, Any]] = {**TiledLinear.options, "busy_s": 0.1}
+
+    def loss_and_gradient(
+        self, params: Mapping[str, np.ndarray], X: Any, y: np.ndarray
+    ) -> tuple[float, dict[str, np.ndarray]]:
+        # Processor time of this thread: where cores are shared it takes longer, as arithmetic would.
+        until_s = time.thread_time() + self.chosen["busy_s"]
+        block = np.ones((256, 256), np.float32)
+        while time.thread_time() < until_s:
+            block = block @ block * np.float32(1 / 256)
+        return super().loss_and_gradient(params, X, y)

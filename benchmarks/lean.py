@@ -70,6 +70,7 @@ def settings_of(variant: dict[str, object], data: dict[str, object], iterations:
         "partitions": 32,
         "workers": 2,
         "servers": 2,
+        "followers": 0,
         "van": "tcp",
         **variant,
     }

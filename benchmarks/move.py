@@ -58,6 +58,7 @@ def job_settings(folder: Path, num_parameters: int, van: str, idle: bool) -> dic
         "partitions": 12,
         "workers": 1,
         "servers": 1,
+        "followers": 0,
         "iterations": iterations,
         "at": f"{at}:add-servers=1",
         "van": van,

@@ -103,6 +103,8 @@ def job_settings(scale: Scale, data: Path, optimizer: str) -> dict[str, Any]:
         "iterations": scale.iterations,
         "workers": MEMBERS,
         "servers": MEMBERS,
+        # What a follower costs afterwards is another question: protection.py.
+        "followers": 0,
     }
 
 

@@ -73,6 +73,8 @@ class Bench:
             "format": "csv",
             "label_column": "last",
             "optimizer": "sgd",
+            # protection.py has what a follower costs.
+            "followers": 0,
             **more,
         }
 

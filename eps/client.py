@@ -116,6 +116,50 @@ class Job:
         return cls(prepared.directory, handle)
 
     @classmethod
+    def resume(
+        cls,
+        name: str,
+        *,
+        workers: int = 0,
+        servers: int = 0,
+        detach: bool = False,
+        on_begin: Callable[[str, Sequence[str]], None] | None = None,
+    ) -> Job:
+        """Start a job again that has stopped before its end, from its latest checkpoint or from its seed.
+
+        Parameters
+        ----------
+        name : str
+        workers, servers : int
+            0 takes the size that the job was to have at the checkpoint.
+        detach : bool
+            As of :meth:`start`.
+        on_begin : callable, optional
+            Called with what it goes on from, and with warnings of what is damaged.
+
+        Raises
+        ------
+        ConfigError
+            It cannot have that size; JobExistsError where it is running.
+        JobFinishedError
+            It has finished; JobNotFoundError where there is none.
+        StorageError
+            Its directory cannot be used.
+        """
+        warm = WarmSupervisor()
+        try:
+            from eps.resume import prepare_resume
+
+            resumed = prepare_resume(name, workers, servers)
+            if on_begin is not None:
+                on_begin(resumed.describe(), resumed.warnings)
+            handle = resumed.prepared.start(tied=not detach, warm=warm)
+        except BaseException:
+            warm.cancel()
+            raise
+        return cls(resumed.prepared.directory, handle)
+
+    @classmethod
     def find(cls, name: str) -> Job:
         """Return a job by name, whoever started it.
 
@@ -160,8 +204,12 @@ class Job:
 
     def history(self) -> list[dict[str, Any]]:
         """Return loss and metrics of each iteration so far."""
+        found: list[dict[str, Any]] = []
         for progress in self._link.watch():
-            return list(progress.history)
+            # A long history comes in several messages.
+            found += progress.history
+            if not progress.history or found[-1]["clock"] + 1 >= progress.status["clock"]:
+                return found
         return list((read_json(self._directory.report) or {}).get("history", []))
 
     def watch(self, after_clock: int = -1) -> Iterator[Progress]:
@@ -506,6 +554,7 @@ def ended_status(directory: JobDir) -> dict[str, Any]:
         "plan": None,
         "queued": [],
         "changes": report.get("changes", []),
+        "checkpoints": report.get("checkpoints", {}),
         "loss": metrics.get("train_loss"),
         "metrics": metrics.get("test", {}),
         "iteration_s": report.get("iteration_seconds", {}).get("p50", 0.0),

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from eps.core.changes import parse_change
+from eps.core.checkpoints import Schedule
 from eps.core.settings import UNBOUNDED, CoreSettings, Trigger
 from eps.errors import ConfigError, PlanError
 
@@ -163,6 +164,14 @@ class JobSpec:
     at: tuple[str, ...] = _option(
         (), "K:CHANGE asks for a change when clock K is complete, as in 40:add-workers=2", group="size"
     )
+    # What survives.
+    checkpoint_every: str = _option(
+        "",
+        "take a checkpoint every so many iterations (10) or seconds (30s), for eps resume; default: never",
+        group="checkpoints",
+        metavar="N|Ns",
+    )
+    keep: int = _option(2, "checkpoints that are kept", group="checkpoints")
     # When somebody does not answer.
     member_timeout_s: float = _option(
         3.0,
@@ -183,6 +192,7 @@ class JobSpec:
         self._check_numbers()
         self._check_words()
         self.triggers()
+        Schedule.parse(self.checkpoint_every)
         if self.fold >= 0 and not self.fold < self.folds:
             raise ConfigError(f"fold is {self.fold}, but folds is {self.folds}: expected 0 to folds - 1")
         if self.folds and self.test:
@@ -193,7 +203,8 @@ class JobSpec:
     def _check_numbers(self) -> None:
         for name, least in (
             ("splits", 1), ("iterations", 1), ("workers", 1), ("servers", 1), ("partitions", 0), ("features", 0),
-            ("folds", 0), ("eval_every", 0), ("max_containers", 0), ("followers", 0), ("l1", 0), ("l2", 0), ("seed", 0),
+            ("folds", 0), ("eval_every", 0), ("keep", 1), ("max_containers", 0), ("followers", 0), ("l1", 0), ("l2", 0),
+            ("seed", 0),
         ):  # fmt: skip
             value = getattr(self, name)
             if not value >= least:

@@ -110,6 +110,12 @@ class ChangeNews:
 
     def __init__(self) -> None:
         self._told: dict[int, set[str]] = {}
+        self._failure = ""
+
+    def failures(self, status: Status) -> list[str]:
+        """Return a line where a checkpoint failed for another reason than the one before."""
+        before, self._failure = self._failure, checkpoint_error(status)
+        return [f"checkpoint failed: {self._failure}"] if self._failure and self._failure != before else []
 
     def lines(self, changes: Iterable[Mapping[str, Any]]) -> list[str]:
         """Return one line for each change with phases that were not told yet."""
@@ -153,8 +159,27 @@ def progress_line(status: Status, width: int = 0) -> str:
         parts.append(str(status["state"]))
     elif status["eta_s"]:
         parts.append(f"ETA {seconds_text(status['eta_s'])}")
+    if checkpoint_error(status):
+        parts.append("checkpoint failed")
     line = "  ".join(parts)
     return line[:width] if width else line
+
+
+def checkpoint_error(status: Status) -> str:
+    """Return why the last checkpoint failed; empty if it did not."""
+    return str(status.get("checkpoints", {}).get("error", ""))
+
+
+def checkpoints_text(status: Status) -> str:
+    """Return how the checkpoints of a job went; empty where it takes none."""
+    found = status.get("checkpoints", {})
+    if not any(found.get(key) for key in ("complete", "skipped", "failed")):
+        return ""
+    parts = [f"{found['complete']} complete", f"{found['skipped']} skipped", f"{found['failed']} failed"]
+    if found["latest_clock"] is not None:
+        parts.append(f"latest of clock {found['latest_clock']}")
+    parts.append(f"{bytes_text(found['size_bytes'])} in {seconds_text(found['seconds'])}")
+    return ", ".join(parts) + (f"; the last failed: {found['error']}" if found["error"] else "")
 
 
 def plain_line(status: Status) -> str:
@@ -188,7 +213,8 @@ class TerminalDisplay:
 
     def show(self, status: Status) -> None:
         """Draw the line again."""
-        above = "".join(f"{line}\n" for line in self._news.lines(changes_of(status)))
+        news = [*self._news.lines(changes_of(status)), *self._news.failures(status)]
+        above = "".join(f"{line}\n" for line in news)
         # A line that fills the last column would wrap in some terminals.
         line = progress_line(status, max(20, self._columns() - 1))
         self._stream.write(f"\r\x1b[2K{above}{line}")
@@ -218,7 +244,7 @@ class PlainDisplay:
 
     def show(self, status: Status) -> None:
         """Write what is new."""
-        for line in self._news.lines(changes_of(status)):
+        for line in [*self._news.lines(changes_of(status)), *self._news.failures(status)]:
             self._write(line)
         now_s, line = self._now_s(), plain_line(status)
         ended = status["state"] not in ("starting", "running")
@@ -264,6 +290,9 @@ def status_text(status: Status) -> str:
         lines.append(table(rows))
     for change in ([status["plan"]] if status["plan"] else []) + list(status["queued"]):
         lines.append(f"  {change_title(change)}: {', '.join(phase_texts(change).values())}")
+    checkpoints = checkpoints_text(status)
+    if checkpoints:
+        lines.append(f"  checkpoints: {checkpoints}")
     ended = status.get("changes", [])
     if ended:
         lines.append("  changes so far:")
@@ -319,6 +348,8 @@ def summary_text(report: Mapping[str, Any]) -> str:
             f"  ledger      {ledger['applied']} of {ledger['expected']} applied, {ledger['lost']} lost, "
             f"{ledger['applied_twice']} applied twice, {ledger['duplicates_refused']} duplicates refused"
         )
+    if checkpoints_text(report):
+        lines.append(f"  checkpoints {checkpoints_text(report)}")
     if report.get("changes"):
         lines.append("  changes:")
         lines.append(changes_table(report["changes"]))

@@ -14,6 +14,7 @@
     │   ├── FrameError                      bytes on the data plane that are not a frame
     │   └── AuthenticationError             a peer that does not prove the job's token
     ├── TransferError                       a partition or split arrived damaged
+    ├── TakenOverError                      another server owns the partition now
     ├── StorageError (OSError)              a journal, export or cache that cannot be read or written
     ├── ResourceError                       a container could not be had
     │   └── ContainerLaunchError
@@ -96,6 +97,10 @@ class FrameError(ProtocolError):
 
 class AuthenticationError(ProtocolError):
     """A peer that does not prove the job's token; the message never contains it."""
+
+
+class TakenOverError(EpsError):
+    """Somebody else owns the partition now: what the one before did later is void."""
 
 
 class TransferError(EpsError):

@@ -45,6 +45,15 @@ Where one does not, the command that repeats it is printed, its directory is kep
 and the exit code is 1.
 """
 
+_RESUME_DESCRIPTION = """\
+Start a job again that was killed, failed, or was on a machine that went down.
+
+It goes on from its latest checkpoint that is whole (see --checkpoint-every of eps run);
+a damaged one is named and the one before it is taken.  Without any it starts from its
+seed.  Under BSP the model is the one of a job that never stopped, to the last bit, with
+whatever number of workers and servers it goes on.  Logs and journal are kept.
+"""
+
 #: What the phases of a change mean, by whether it adds members.
 _PHASES = {
     True: """
@@ -61,7 +70,7 @@ happens and cannot be aborted), switched (everyone works without them) and relea
 }
 
 #: Groups of the flags of ``eps run``, by the ``group`` of the field.
-_GROUPS = {name: name for name in ("model", "data", "training", "size", "data plane", "safety")}
+_GROUPS = {name: name for name in ("model", "data", "training", "size", "data plane", "checkpoints", "safety")}
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -76,6 +85,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"eps {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     _add_run(commands)
+    _add_resume(commands)
     _add_inspection(commands)
     _add_changes(commands)
     _add_endings(commands)
@@ -119,6 +129,25 @@ def _add_run(commands: Any) -> None:
     groups = {key: parser.add_argument_group(title) for key, title in _GROUPS.items()}
     for field in dataclasses.fields(JobSpec):
         _add_flag(groups[field.metadata.get("group", "model")], field)
+
+
+def _add_resume(commands: Any) -> None:
+    parser = _command(
+        commands,
+        "resume",
+        "start a stopped job again",
+        "run:resume",
+        "eps resume a9a",
+        "eps resume a9a --workers 5 --servers 1 --detach",
+        text=_RESUME_DESCRIPTION,
+    )
+    parser.add_argument("name", metavar="NAME")
+    parser.add_argument("--workers", type=int, metavar="N", help="workers to begin with (default: as it was)")
+    parser.add_argument("--servers", type=int, metavar="N", help="servers to begin with (default: as it was)")
+    parser.add_argument("--report", default="", metavar="PATH", help="write the report here, as JSON")
+    parser.add_argument("--export", default="", metavar="PATH", help="write the trained model here, as .npz")
+    parser.add_argument("--detach", action="store_true", help="return when the job trains; it goes on by itself")
+    parser.add_argument("--quiet", action="store_true", help="no progress, no summary")
 
 
 def _add_flag(group: Any, field: dataclasses.Field[Any]) -> None:

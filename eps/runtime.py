@@ -7,6 +7,7 @@ nothing else.  L2.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import os
 from dataclasses import dataclass
@@ -44,6 +45,25 @@ class DataShape:
 
 
 @dataclass(frozen=True)
+class Start:
+    """What a run of a job begins with; the default is the seed's parameters."""
+
+    #: Name of the checkpoint; empty for none.
+    checkpoint: str = ""
+    #: The clock to go on with; None without a checkpoint.
+    clock: int | None = None
+    #: See :mod:`eps.storage.checkpoint`.
+    epoch: int = 1
+    #: Size at the start; 0 takes that of the settings.
+    workers: int = 0
+    servers: int = 0
+    #: Changes of ``--at`` up to this clock were asked by an earlier run.
+    triggers_asked: int = -1
+    #: Number of the run's first container: an earlier run has left the log files of those before.
+    first_container: int = 1
+
+
+@dataclass(frozen=True)
 class Runtime:
     """One job's settings with everything that follows from them."""
 
@@ -54,6 +74,7 @@ class Runtime:
     dataset_dir: Path
     #: Directory of the job.
     job_dir: Path
+    start: Start = Start()
 
     def to_json(self) -> str:
         """Return the text that :meth:`from_json` reads."""
@@ -64,6 +85,7 @@ class Runtime:
                 "shape": self.shape.__dict__,
                 "dataset_dir": str(self.dataset_dir),
                 "job_dir": str(self.job_dir),
+                "start": self.start.__dict__,
                 # For who must not run the model's code: a user's own may do anything when it is imported.
                 "num_keys": self.key_space.num_keys,
             }
@@ -82,12 +104,13 @@ class Runtime:
             shape=DataShape(**shape),
             dataset_dir=Path(values["dataset_dir"]),
             job_dir=Path(values["job_dir"]),
+            start=Start(**values.get("start", {})),
         )
 
     @cached_property
     def settings(self) -> CoreSettings:
         """What the pure core needs."""
-        return self.spec.core_settings()
+        return dataclasses.replace(self.spec.core_settings(), resumed_clock=self.start.clock)
 
     @cached_property
     def model(self) -> Model:
@@ -139,6 +162,21 @@ class Runtime:
     def sparse(self) -> bool:
         """True where workers pull and push only the keys that their splits touch."""
         return self.shape.sparse and self.key_space.has_feature_rows and self.spec.push != "dense"
+
+
+#: Settings that decide how a job runs, and not what it trains; of the data it is the content that counts.
+_HOW_IT_RUNS = frozenset(
+    "workers servers max_containers at tls van exchange_timeout_s on_divergence eval_every checkpoint_every keep "
+    "skip_unchanged member_timeout_s master_timeout_s data labels test test_labels".split()
+)
+
+
+def identity(runtime: Runtime) -> dict[str, Any]:
+    """Return what must be the same for a checkpoint of one job to be one of another: settings, data, key space."""
+    spec = dataclasses.asdict(runtime.spec)
+    data = hashlib.sha256("".join(runtime.shape.split_checksums).encode("utf-8")).hexdigest()
+    found = {name: value for name, value in spec.items() if name not in _HOW_IT_RUNS}
+    return {**found, "parameters": runtime.key_space.num_keys, "content of its splits": data}
 
 
 def settled(spec: JobSpec, num_features: int, num_outputs: int) -> JobSpec:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 import sys
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
 from eps.cli import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK
 from eps.client import Job, check_results, deliver
+from eps.config import JobSpec
 from eps.display import Display, PlainDisplay, TerminalDisplay, summary_text
 from eps.errors import ConfigError, EpsError
 from eps.jobspec_file import RunRequest, read_job_file
@@ -57,7 +59,12 @@ def run(args: argparse.Namespace) -> int:
 def _start(request: RunRequest) -> int:
     if request.report or request.export:
         raise ConfigError("report and export are written when the job ends: a detached one keeps them in its directory")
-    with Job.start_request(request, detach=True) as job:
+    return _leave(Job.start_request(request, detach=True))
+
+
+def _leave(started: Job) -> int:
+    """Leave a detached job once it trains; return the exit code."""
+    with started as job:
         job.wait_until_trains()
         status = job.status()
         if status["state"] in ("failed", "killed"):
@@ -87,7 +94,37 @@ def _run_folds(request: RunRequest, quiet: bool) -> int:
 
 def _attached(request: RunRequest, stream: TextIO, quiet: bool) -> tuple[dict[str, Any], int]:
     """Train one job to its end; return its report and the exit code."""
-    job = _started(request, stream, quiet)
+    return _to_its_end(_started(request, stream, quiet), request, stream, quiet)
+
+
+def resume(args: argparse.Namespace) -> int:
+    """Start a stopped job again; return the exit code."""
+
+    def tell(text: str, warnings: Sequence[str]) -> None:
+        for warning in warnings:
+            print(f"eps: warning: {warning}", file=sys.stderr)
+        if not args.quiet:
+            print(text, flush=True)
+
+    request = RunRequest(JobSpec(), args.name, args.report, args.export)
+    check_results(request)
+    if args.detach and (args.report or args.export):
+        raise ConfigError("report and export are written when the job ends: a detached one keeps them in its directory")
+    for name, value in (("workers", args.workers), ("servers", args.servers)):
+        if value is not None and value < 1:
+            raise ConfigError(f"{name} is {value}, but must be at least 1")
+    size = {"workers": args.workers or 0, "servers": args.servers or 0}
+    job = Job.resume(args.name, **size, detach=args.detach, on_begin=tell)
+    if args.detach:
+        return _leave(job)
+    report, code = _to_its_end(job, request, sys.stdout, args.quiet)
+    if code == EXIT_FAILED:
+        print(f"eps: job {report['name']!r} {report['state']}: {report.get('reason') or 'no reason'}", file=sys.stderr)
+    return code
+
+
+def _to_its_end(job: Job, request: RunRequest, stream: TextIO, quiet: bool) -> tuple[dict[str, Any], int]:
+    """Show a job that was started until it has ended; return its report and the exit code."""
     try:
         _show(job, stream, quiet)
         report = job.wait()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from eps.core.messages import Order, Report
+from eps.core.messages import CheckpointPartWritten, Order, Report
 from eps.core.reconfig import Change
 from eps.core.types import Address, MemberId, Role
 from eps.errors import EpsError
@@ -133,6 +133,21 @@ class ExportFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class CheckpointDone:
+    """A checkpoint is complete and in its place."""
+
+    checkpoint_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointFailed:
+    """A checkpoint whose parts were all written could not be completed."""
+
+    checkpoint_id: int
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
 class MasterRestarted:
     """Another process has taken this state over, where the one before left it."""
 
@@ -160,6 +175,8 @@ Event = (
     | KillRequested
     | ExportDone
     | ExportFailed
+    | CheckpointDone
+    | CheckpointFailed
     | MasterRestarted
     | Tick
 )
@@ -224,6 +241,36 @@ class StartExport:
 
 
 @dataclass(frozen=True, slots=True)
+class FinishCheckpoint:
+    """Write what belongs to the parts of a checkpoint and move it to its place; then say how that went."""
+
+    checkpoint_id: int
+    epoch: int
+    clock: int
+    parts: tuple[CheckpointPartWritten, ...]
+    #: Size that the job is to have, after every change that was asked.
+    workers: int
+    servers: int
+    #: Triggers up to this clock have been asked.
+    triggers_asked: int
+    #: Complete checkpoints to keep.
+    keep: int
+
+    @property
+    def first_clock(self) -> int:
+        """The clock that a job goes on with from it."""
+        return min(part.clock for part in self.parts)
+
+
+@dataclass(frozen=True, slots=True)
+class DiscardCheckpoint:
+    """Remove what was written of a checkpoint that did not become one."""
+
+    epoch: int
+    clock: int
+
+
+@dataclass(frozen=True, slots=True)
 class EndJob:
     """Every member has been told to end; end the job."""
 
@@ -231,4 +278,15 @@ class EndJob:
     reason: str
 
 
-Command = RequestContainer | ReleaseContainer | Name | Send | Journal | Answer | StartExport | EndJob
+Command = (
+    RequestContainer
+    | ReleaseContainer
+    | Name
+    | Send
+    | Journal
+    | Answer
+    | StartExport
+    | FinishCheckpoint
+    | DiscardCheckpoint
+    | EndJob
+)

@@ -34,6 +34,7 @@ class MemberRecord:
     address: Address | None = None
     pid: int = 0
     launched: bool = False
+    launched_s: float = 0.0
 
     @property
     def silent(self) -> bool:
@@ -118,7 +119,9 @@ class JobMembers:
         if record is None:
             return
         self._on_granted(event.container_id)
-        record.launched, record.pid = True, event.pid
+        if not record.launched:
+            record.launched, record.launched_s = True, self._now_s
+        record.pid = event.pid
         if self.driver is not None and record.name in self.driver.plan.added:
             self.driver.launched.add(record.name)
             if self.driver.launched == set(self.driver.plan.added):
@@ -172,9 +175,9 @@ class JobMembers:
 
     def _membership_order(self) -> m.UpdateMembership:
         assert self.membership is not None
-        # A membership with a plan's number says that the plan is decided, and members close it.
-        decided = self.driver is not None and not self.driver.plan.undecided
-        return m.UpdateMembership(self.driver.plan.plan_id if decided and self.driver else 0, self.membership)
+        # A plan that is not committed has no part in it: whoever hears its number keeps what the plan brought.
+        plan = self.driver.plan if self.driver is not None else None
+        return m.UpdateMembership(plan.plan_id if plan is not None and not plan.undecided else 0, self.membership)
 
     @abstractmethod
     def _say_again(self, name: MemberId) -> None: ...

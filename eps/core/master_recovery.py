@@ -12,9 +12,11 @@ from abc import abstractmethod
 
 from eps.core import events as e
 from eps.core import messages as m
+from eps.core.checkpoints import CheckpointDriver
 from eps.core.events import JobState
 from eps.core.master_members import JobMembers
 from eps.core.membership import Membership
+from eps.core.plan_driver import REGISTRATION_PATIENCE_S
 from eps.core.reconfig import Change, Operation, Phase, Plan
 from eps.core.recovery import MOST_FRUITLESS, Recovery, Start, roll_back, take_over
 from eps.core.settings import CoreSettings
@@ -48,6 +50,9 @@ class RecoveringJob(JobMembers):
         self._completed_at_loss = settings.first_clock
         self._replacements = 0
         self._replace_at_s = 0.0
+
+    #: When checkpoints are taken, and which there are.
+    checkpoints: CheckpointDriver
 
     @abstractmethod
     def _abort(self, plan: Plan, reason: str) -> None: ...
@@ -98,8 +103,13 @@ class RecoveringJob(JobMembers):
             self._recoveries,
             {**(before.lost if before else {}), name: reason},
             newcomers=before.newcomers if before else {},
+            must_go_back=before.must_go_back if before else self._going_back(),
         )
         self._ask()
+
+    def _going_back(self) -> bool:
+        """Return whether somebody may not have gone back yet: then what members hold is of two epochs."""
+        return self.membership is not None and self.membership.goes_back and bool(self._unacked)
 
     def _note_loss(self, name: MemberId, reason: str) -> bool:
         """Write a loss down; return False where it ends the job, because nothing is gained by going on."""
@@ -131,7 +141,7 @@ class RecoveringJob(JobMembers):
             self._request_container(name)
         if recovery.missing(before):
             return
-        membership = take_over(before, recovery, self.settings)
+        membership = None if recovery.must_go_back else take_over(before, recovery, self.settings)
         if membership is None:
             membership = roll_back(before, recovery, self._start_again())
         else:
@@ -141,10 +151,31 @@ class RecoveringJob(JobMembers):
         self.recovery = None
         self._adopt(membership, recovery)
 
+    def _replace_silent(self) -> None:
+        """Give up the newcomers of a recovery that do not register; others are asked for in their place."""
+        for name, address in list(self.recovery.newcomers.items()) if self.recovery is not None else ():
+            record = self.members[name]
+            if address is None and record.launched and self._now_s - record.launched_s >= REGISTRATION_PATIENCE_S:
+                self._out.append(e.ReleaseContainer(record.container_id))
+                reason = f"did not register within {REGISTRATION_PATIENCE_S:g} s"
+                self._on_exited(e.ContainerExited(record.container_id, reason))
+
     def _start_again(self) -> Start:
-        """Return where a job that lost parameters begins again."""
-        first = self.settings.first_clock
+        """Return where a job that lost parameters begins again: at its latest checkpoint, or at its seed."""
+        if self.checkpoints.complete:
+            return self.checkpoints.complete[-1]
+        first = self.settings.seeded_clock
         return Start("", first, (first,) * self.settings.num_splits)
+
+    def _on_unusable(self, report: m.CheckpointUnusable) -> None:
+        """Go back further, where a member could not read the checkpoint that the job went back to."""
+        now = self.membership
+        if now is None or not now.goes_back or now.checkpoint != report.checkpoint or self.recovery is not None:
+            return
+        self._out.extend(self.checkpoints.unusable(report.checkpoint, report.message, self._now_s))
+        self._recoveries += 1
+        self.recovery = Recovery(self._recoveries, must_go_back=True)
+        self._ask()
 
     def _adopt(self, membership: Membership, recovery: Recovery) -> None:
         before = self.membership
@@ -166,6 +197,12 @@ class RecoveringJob(JobMembers):
             },
             sync=True,
         )
+        servers = sorted(name for name in recovery.lost if name.startswith(Role.SERVER.value))
+        if back:
+            epoch = self.checkpoints.epoch + 1
+            self._out.extend(self.checkpoints.go_back(epoch, membership.from_clock, self._now_s))
+        elif servers:
+            self._out.extend(self.checkpoints.abandon(f"lost with {', '.join(servers)}", self._now_s))
         if back:
             self.progress.roll_back(membership.from_clock)
             self.horizon = membership.from_clock - 1

@@ -16,6 +16,7 @@ from collections.abc import Iterable
 from eps.core import events as e
 from eps.core import messages as m
 from eps.core.changes import Roster, after_plans, resolve
+from eps.core.checkpoints import CheckpointDriver, Schedule
 from eps.core.events import ENDED_STATES, Command, JobState
 from eps.core.invariants import check_master
 from eps.core.master_recovery import REPLACEMENT, RecoveringJob
@@ -47,6 +48,10 @@ class MasterState(RecoveringJob):
         Changes that are asked at a clock.
     stop_on_divergence : bool
         A loss that is not finite fails the job.
+    checkpoints : CheckpointDriver, optional
+        When checkpoints are taken; by default never.
+    first_container : int
+        Number of the first container: log files of an earlier run have those before.
     """
 
     def __init__(
@@ -57,6 +62,8 @@ class MasterState(RecoveringJob):
         triggers: Iterable[Trigger] = (),
         *,
         stop_on_divergence: bool = True,
+        checkpoints: CheckpointDriver | None = None,
+        first_container: int = 1,
     ) -> None:
         super().__init__(settings, num_workers, num_servers)
         self._queue: list[Plan] = []
@@ -65,6 +72,7 @@ class MasterState(RecoveringJob):
         #: The last plan aborted after its proposal, until a later one is released: nobody acknowledges an abort.
         self._aborted = 0
         self._stop_on_divergence = stop_on_divergence
+        self.checkpoints = checkpoints or CheckpointDriver(Schedule(), settings.num_partitions, settings.iterations)
         self._resend_at_s = self._started_s = 0.0
         #: Number of the export that runs, or ran last.
         self._export = 0
@@ -115,6 +123,8 @@ class MasterState(RecoveringJob):
                     self._end(JobState.FINISHED, "")
             case e.ExportFailed(message, number):
                 self._on_export_failed(message, number)
+            case e.CheckpointDone() | e.CheckpointFailed():
+                self._out.extend(self.checkpoints.finished(event, now_s))
             case e.MasterRestarted():
                 restarted(self, event)
             case e.Tick():
@@ -138,9 +148,15 @@ class MasterState(RecoveringJob):
             case m.ClockReported():
                 self._on_clock(report, self._now_s - age_s)
                 return
+            case m.CheckpointUnusable():
+                self._on_unusable(report)
+                return
             case m.Inventory():
                 if self.recovery is not None:
                     self.recovery.hear(report)
+                return
+            case m.CheckpointPartWritten() | m.CheckpointPartFailed():
+                self._out.extend(self.checkpoints.hear(report, self._now_s))
                 return
             case m.MembershipAcked(name, version):
                 if self.membership is not None and version == self.membership.version:
@@ -283,6 +299,7 @@ class MasterState(RecoveringJob):
                     pass
             if self.driver is None and not self._queue:
                 self._replace()
+            self._out.extend(self.checkpoints.advance(self, self._now_s))
             self._grant()
             if self.progress.finished and self.driver is None and not self._queue:
                 self.state = JobState.EXPORTING
@@ -445,6 +462,9 @@ class MasterState(RecoveringJob):
         return m.GrantHorizon(self.horizon, self.progress.completed, self.membership.version)
 
     def _on_tick(self) -> None:
+        self._replace_silent()
+        if self.state in ENDED_STATES:
+            return
         if self.driver is not None:
             shrink = next((str(p.change) for p in self._queue if not p.change.operation.adds), "")
             last = self.progress.completed >= self.settings.iterations - 1

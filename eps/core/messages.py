@@ -136,6 +136,8 @@ class HeldPartition:
     holding: str
     #: Per split, the next clock that it contributes.
     next_clock: tuple[int, ...]
+    #: BSP: the first clock whose parameters can still be read; the version before the newest one is not everywhere.
+    oldest_clock: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +155,48 @@ class Inventory:
     results: tuple[ClockReported, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class CheckpointPartWritten:
+    """A server wrote its partition of a checkpoint; it would survive a loss of power."""
+
+    name: MemberId
+    checkpoint_id: int
+    partition: int
+    file: str
+    size_bytes: int
+    checksum: str
+    #: Per split, the next clock that it contributes.
+    next_clock: tuple[int, ...]
+    applied: int
+    duplicates_refused: int
+
+    @property
+    def clock(self) -> int:
+        """Clocks that every split has contributed."""
+        return min(self.next_clock)
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointPartFailed:
+    """A server could not write its partition of a checkpoint; training goes on."""
+
+    name: MemberId
+    checkpoint_id: int
+    partition: int
+    message: str
+    #: The partition was past the clock when the order came.
+    late: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointUnusable:
+    """A server cannot read the checkpoint that the job goes back to; it is still where it was."""
+
+    name: MemberId
+    checkpoint: str
+    message: str
+
+
 Report = (
     MembershipAcked
     | ListsUpdated
@@ -165,6 +209,9 @@ Report = (
     | PlanReleased
     | MemberFailed
     | Inventory
+    | CheckpointPartWritten
+    | CheckpointPartFailed
+    | CheckpointUnusable
 )
 
 # ---- master -> member
@@ -258,6 +305,15 @@ class ReleasePlan:
 
 
 @dataclass(frozen=True, slots=True)
+class TakeCheckpoint:
+    """Write each partition that you own when it has completed ``clock`` clocks; say again what you said of this one."""
+
+    checkpoint_id: int
+    clock: int
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
 class Shutdown:
     """End the process."""
 
@@ -280,6 +336,7 @@ Order = (
     | LoadSplits
     | AbortPlan
     | ReleasePlan
+    | TakeCheckpoint
     | Shutdown
     | TakeInventory
 )

@@ -31,6 +31,8 @@ class PartitionState:
     #: Per split, the next clock that it contributes.  Invariant: ``completed == min(next_clock)``.
     next_clock: list[int]
     completed: int
+    #: BSP: the first clock whose parameters are still here; what came in one piece has the newest version only.
+    oldest_clock: int = -1
     #: Contributions, one for each (clock, split), that were added to the parameters.
     applied: int = 0
     duplicates_refused: int = 0
@@ -38,6 +40,8 @@ class PartitionState:
     arrived: set[int] = field(default_factory=set)
     #: Number of the next update for followers, or expected from the owner.
     sequence: int = 0
+    #: Number of the first update of its own: nobody else can have made one with that number, or a later one.
+    owned_from: int | None = None
     #: Donor side: follower -> plan; 0 is a standing one.
     followers: dict[MemberId, int] = field(default_factory=dict)
     #: Followers that have caught up -> number of the first update that they have not acknowledged.  Nothing is served

@@ -215,7 +215,12 @@ class PlanDriver:
             return [(n, order) for n in self.concerned if n in waiting]
         if phase is Phase.SWITCHED:
             release = m.ReleasePlan(plan_id, self.plan.removed)
-            orders: Orders = [(n, release) for n in self.concerned if n not in self.released]
+            orders: Orders = []
+            if self.plan.membership is not None and self.plan.membership.takes_over:
+                # Who leaves is no member of it, and may owe something to those that take over.
+                told = m.UpdateMembership(plan_id, self.plan.membership)
+                orders += [(n, told) for n in self._to_end() if n not in self.acked and n not in self.released]
+            orders += [(n, release) for n in self.concerned if n not in self.released]
             return orders + [(name, m.Shutdown("removed from the job")) for name in self.ending()]
         return []
 

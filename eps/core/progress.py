@@ -66,6 +66,12 @@ class ClockProgress:
         self.completed = self.settings.first_clock
         self.fastest = self.settings.first_clock - 1
 
+    def restore(self, history: Sequence[ClockRecord]) -> None:
+        """Begin with what was measured at the clocks before the first one."""
+        self.history = [record for record in history if record.clock < self.completed]
+        self.completed_s = [record.completed_s for record in self.history]
+        self.evaluated = next((record for record in reversed(self.history) if record.evaluation), None)
+
     def add(self, clock: int, results: tuple[SplitResult, ...], at_s: float) -> list[ClockRecord]:
         """Take results in; return the clocks that this completed.  A result that is known already is ignored.
 

@@ -33,6 +33,8 @@ class Recovery:
     inventories: dict[MemberId, m.Inventory] = field(default_factory=dict)
     #: Asked for because nobody of a role is left; they join with the membership that takes over.
     newcomers: dict[MemberId, Address | None] = field(default_factory=dict)
+    #: What members hold is of no use: a checkpoint could not be read when the job had begun to go back to it.
+    must_go_back: bool = False
 
     def survivors(self, before: Membership) -> tuple[MemberId, ...]:
         """Return the members of ``before`` that are left."""
@@ -86,11 +88,19 @@ def take_over(before: Membership, recovery: Recovery, settings: CoreSettings) ->
     holders = _holders(before, recovery, settings)
     if holders is None:
         return None
+    from_clock = min(min(held.next_clock) for _, held in holders)
+    if settings.bsp and any(held.oldest_clock > from_clock for _, held in holders):
+        # Heirs must read that clock everywhere.
+        holders = _holders(before, recovery, settings, readable=from_clock)
+        if holders is None:
+            return None
     owners = tuple(name for name, _ in holders)
     clocks = [held.next_clock for _, held in holders]
     split_clocks = tuple(min(column) for column in zip(*clocks, strict=True))
+    # One that was never told to follow has nothing: what it was told before may have been lost on its way.
+    holding = {n: {held.partition for held in v.partitions} for n, v in recovery.inventories.items()}
     followers = tuple(
-        tuple(f for f in before.partitions.followers_of(p) if f not in recovery.lost and f != owner)
+        tuple(f for f in before.partitions.followers_of(p) if p in holding.get(f, ()) and f != owner)
         for p, owner in enumerate(owners)
     )
     return _membership(before, recovery, PartitionTable(owners, followers), min(split_clocks), split_clocks)
@@ -137,9 +147,12 @@ def _left(members: Sequence[MemberId], recovery: Recovery, role: Role) -> tuple[
 
 
 def _holders(
-    before: Membership, recovery: Recovery, settings: CoreSettings
+    before: Membership, recovery: Recovery, settings: CoreSettings, readable: int | None = None
 ) -> list[tuple[MemberId, m.HeldPartition]] | None:
-    """Return for each partition who shall own it and what it has; None where one of them is lost."""
+    """Return for each partition who shall own it and what it has; None where one of them is lost.
+
+    ``readable``: only who has it at this clock.
+    """
     need = max((v.read_clock for v in recovery.inventories.values() if v.name in before.workers), default=None)
     found: list[tuple[MemberId, m.HeldPartition]] = []
     for partition, owner in enumerate(before.partitions.owners):
@@ -156,6 +169,8 @@ def _holders(
             trusted += sorted(copies, key=lambda name: (-min(copies[name].next_clock), name))
         for name in trusted:
             held = copies.get(name)
+            if held is not None and readable is not None and not held.oldest_clock <= readable <= min(held.next_clock):
+                continue
             if held is not None and (not settings.bsp or need is None or min(held.next_clock) >= need):
                 found.append((name, held))
                 break
@@ -212,21 +227,13 @@ def standing_followers(
     for partition, standing in enumerate(now):
         if standing and standing[0] in loads and standing[0] != owners[partition] and loads[standing[0]] < share:
             take(partition, standing[0])
+    place = {name: number for number, name in enumerate(servers)}
+
+    def rank(owner: MemberId, name: MemberId) -> tuple[int, bool, int]:
+        # Round-robin from the owner on: what is left over of each owner's partitions goes to the one after it.
+        return pairs.get((owner, name), 0), loads[name] >= share, (place[name] - place[owner]) % len(servers)
+
     for partition, owner in enumerate(owners):
         if partition not in found:
-            others = [name for name in servers if name != owner]
-            key = member_number(owner)
-            count = len(servers)
-            take(
-                partition,
-                min(
-                    others,
-                    key=lambda n, o=owner, k=key: (  # type: ignore[misc]
-                        pairs.get((o, n), 0),
-                        loads[n],
-                        (member_number(n) - k) % max(count, 1),
-                        member_number(n),
-                    ),
-                ),
-            )
+            take(partition, min((n for n in servers if n != owner), key=lambda n, o=owner: rank(o, n)))  # type: ignore[misc]
     return tuple((found[partition],) for partition in range(len(owners)))

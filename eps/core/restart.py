@@ -42,6 +42,7 @@ def restarted(state: MasterState, event: e.MasterRestarted) -> None:
         else:
             state._out.append(e.RequestContainer(container_id, record.role))
     state._resend_at_s = state._now_s
+    state.checkpoints.taken_over()
     if state.state is JobState.EXPORTING:
         state._out.append(e.StartExport(state._export))
 

@@ -147,6 +147,14 @@ class PlanReleaseOrdered:
     removed: tuple[MemberId, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class CheckpointOrdered:
+    """The master ordered a checkpoint of every partition at a clock."""
+
+    checkpoint_id: int
+    clock: int
+
+
 ServerEvent = (
     MembershipArrived
     | PushArrived
@@ -161,6 +169,7 @@ ServerEvent = (
     | ResultsArrived
     | PlanAborted
     | PlanReleaseOrdered
+    | CheckpointOrdered
 )
 
 # ---- commands
@@ -343,10 +352,37 @@ class DropUpdate:
 
 
 @dataclass(frozen=True, slots=True)
+class RefuseUpdate:
+    """Answer that the sender does not own the partition any more."""
+
+    request: Request
+
+
+@dataclass(frozen=True, slots=True)
 class DropPartition:
     """Free the partition's arrays."""
 
     partition: int
+
+
+@dataclass(frozen=True, slots=True)
+class TakeSnapshot:
+    """Keep the partition as it is now, before anything changes it, and write it to a checkpoint."""
+
+    checkpoint_id: int
+    partition: int
+    next_clock: tuple[int, ...]
+    applied: int
+    duplicates_refused: int
+
+
+@dataclass(frozen=True, slots=True)
+class SkipSnapshot:
+    """Report that the partition was past the checkpoint's clock when its order came."""
+
+    checkpoint_id: int
+    partition: int
+    why: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -376,6 +412,9 @@ ServerCommand = (
     | ReportCaughtUp
     | ApplyUpdate
     | DropUpdate
+    | RefuseUpdate
     | DropPartition
+    | TakeSnapshot
+    | SkipSnapshot
     | ReportToMaster
 )

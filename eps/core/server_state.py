@@ -15,43 +15,28 @@ owner's); the paper stops the job for the transfer.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
 from eps.core import messages as m
 from eps.core import server_events as s
 from eps.core.membership import Membership
 from eps.core.partition_state import Holding, PartitionState
-from eps.core.results import LatestResults
-from eps.core.settings import CoreSettings
+from eps.core.server_followers import ReplicatingServer
 from eps.core.types import MemberId
 
 #: Updates of one epoch have numbers below 2**32.
 EPOCH_BITS = 32
 
 
-class ServerState:
-    """The pure state of one server."""
+class ServerState(ReplicatingServer):
+    """The pure state of one server.
 
-    def __init__(self, name: MemberId, settings: CoreSettings) -> None:
-        self.name = name
-        self.settings = settings
-        #: Derived from the settings, and asked for with every part of every message.
-        self._bsp, self._num_splits = settings.bsp, settings.num_splits
-        self._everyone = tuple(range(settings.num_splits))
-        #: The last ones that were looked at and can be.
-        self._right_splits: tuple[int, ...] | None = None
-        self.membership: Membership | None = None
-        self.partitions: dict[int, PartitionState] = {}
-        self.addresses: dict[MemberId, object] = {}
-        #: Plans that were aborted or released; late bytes of theirs are ignored.
-        self.closed_plans: set[int] = set()
-        #: The latest plan heard of.  Plans change the job one after another, so all before it have ended.
-        self._newest_plan = 0
-        self._results = LatestResults()
-        self._releasing: dict[int, bool] = {}
-        self._outstanding = 0
-        self._out: list[s.ServerCommand] = []
+    Parameters
+    ----------
+    name, settings
+        As of :class:`~eps.core.server_followers.ReplicatingServer`.
+    """
 
     def step(self, event: s.ServerEvent) -> list[s.ServerCommand]:
         """Take one event in; return what to do, in order."""
@@ -87,6 +72,8 @@ class ServerState:
                 self._on_abort(event)
             case s.PlanReleaseOrdered():
                 self._on_release(event)
+            case s.CheckpointOrdered():
+                self._on_checkpoint(event)
         return self._out
 
     # ---- membership
@@ -121,7 +108,8 @@ class ServerState:
                 self._out.append(s.DropPartition(partition))
         self.partitions.clear()
         self._results.clear()
-        seeded = s.Counters((self.settings.first_clock,) * self.settings.num_splits)
+        self._checkpoint, self._taken = None, set()
+        seeded = s.Counters((self.settings.seeded_clock,) * self.settings.num_splits)
         owned, followed = (
             set(f(self.name)) for f in (membership.partitions.owned_by, membership.partitions.followed_by)
         )
@@ -132,6 +120,7 @@ class ServerState:
                 Holding.OWNER if partition in owned else Holding.FOLLOWER,
                 list(found.next_clock),
                 min(found.next_clock),
+                oldest_clock=min(found.next_clock),
                 applied=found.applied,
                 duplicates_refused=found.duplicates_refused,
                 # Updates of earlier epochs are on their way, perhaps; theirs have lower numbers.
@@ -158,23 +147,19 @@ class ServerState:
         if owner == self.name:
             assert not state.dropped, f"{self.name} is to own partition {state.partition}, which it gave away"
             state.holding, state.forward_to = Holding.OWNER, None
-            self._out.extend(s.DropUpdate(early.request) for early in state.early.values())
+            self._out.extend(s.RefuseUpdate(early.request) for early in state.early.values())
             state.early.clear()
+            if held_as is not Holding.OWNER:
+                state.owned_from = state.sequence
             if held_as is Holding.FOLLOWER:
                 self._report_promoted(state)
+                self._maybe_take(state)
         else:
             state.holding, state.forward_to = Holding.FORWARDER, owner
             # What of it was not complete is pushed to the new owner again.
             state.arrived.clear()
         self._settle_unstable(state)
         self._retry_held(state)
-
-    def _drop_follower(self, state: PartitionState, why: str) -> None:
-        for held in state.held:
-            self._refuse(held, f"partition {state.partition} {why}")
-        self._out.extend(s.DropUpdate(early.request) for early in state.early.values())
-        del self.partitions[state.partition]
-        self._out.append(s.DropPartition(state.partition))
 
     def _follow_owner(self, state: PartitionState, membership: Membership, plan_id: int) -> None:
         """Adjust what this server is to a partition to a new membership."""
@@ -206,18 +191,6 @@ class ServerState:
                 self._retry_held(state)
         elif state.holding is Holding.FORWARDER:
             state.forward_to = owner
-
-    def _maybe_promote(self, state: PartitionState) -> None:
-        if state.promote_at is not None and state.completed >= state.promote_at:
-            self._become_owner(state)
-
-    def _become_owner(self, state: PartitionState) -> None:
-        state.holding, state.promote_at = Holding.OWNER, None
-        self._report_promoted(state)
-        self._retry_held(state)
-
-    def _report_promoted(self, state: PartitionState) -> None:
-        self._out.append(s.ReportToMaster(m.PartitionPromoted(self.name, state.plan_id, state.partition)))
 
     def _maybe_hand_over(self, state: PartitionState) -> None:
         if state.promote_at is not None and state.completed >= state.promote_at:
@@ -291,11 +264,12 @@ class ServerState:
         self._out.append(s.StepPartition(partition, event.clock))
         # Every split contributed: the same as ``_advance_clocks``, which would take them one by one.
         assert state.next_clock.count(event.clock) == self._num_splits, (state.partition, event.clock, state.next_clock)
-        state.completed = event.clock + 1
+        state.completed, state.oldest_clock = event.clock + 1, event.clock
         state.next_clock = [state.completed] * self._num_splits
         state.applied += self._num_splits if event.clock >= 0 else 0
         state.arrived.clear()
         self._send_updates(state, event.clock, self._everyone)
+        self._maybe_take(state)
         self._maybe_hand_over(state)
         if state.held:
             self._retry_held(state)
@@ -305,44 +279,8 @@ class ServerState:
         self._advance_clocks(state, event.clock, event.splits)
         self._send_updates(state, event.clock, event.splits)
         self._ack_stable(state, s.AckPush(event.request, event.partition, ()))
+        self._maybe_take(state)
         self._retry_held(state)
-
-    def _ack_stable(self, state: PartitionState, ack: s.AckPush) -> None:
-        """Acknowledge what was applied as soon as it cannot be lost any more.
-
-        Under BSP at once: whoever pushed keeps it until the next clock's parameters have come.
-        """
-        if self._bsp or state.stable:
-            self._out.append(ack)
-        else:
-            state.unstable.append((state.sequence, ack))
-
-    def _settle_unstable(self, state: PartitionState) -> None:
-        reached = min(state.in_sync.values(), default=state.sequence)
-        self._out.extend(ack for sequence, ack in state.unstable if sequence <= reached)
-        state.unstable = [(sequence, ack) for sequence, ack in state.unstable if sequence > reached]
-
-    def _on_acked(self, event: s.UpdateAcked) -> None:
-        state = self.partitions.get(event.partition)
-        if state is None or event.follower not in state.followers:
-            return
-        state.in_sync[event.follower] = max(event.sequence, state.in_sync.get(event.follower, 0))
-        if state.unstable:
-            self._settle_unstable(state)
-        if state.held and state.stable:
-            self._retry_held(state)
-
-    def _advance_clocks(self, state: PartitionState, clock: int, splits: Iterable[int]) -> None:
-        for split in splits:
-            assert state.next_clock[split] == clock, (state.partition, split, clock, state.next_clock[split])
-            state.next_clock[split] = clock + 1
-            state.applied += clock >= 0
-        state.completed = min(state.next_clock)
-
-    def _send_updates(self, state: PartitionState, clock: int, splits: tuple[int, ...]) -> None:
-        for follower, plan_id in sorted(state.followers.items()) if state.followers else ():
-            self._out.append(s.SendUpdate(plan_id, state.partition, follower, state.sequence, clock, splits))
-        state.sequence += 1
 
     # ---- pulls
 
@@ -404,163 +342,6 @@ class ServerState:
             else:
                 self._on_pull(event)
 
-    # ---- follow, catch up, promote: the donor
-
-    def _on_send(self, event: s.SendOrdered) -> None:
-        order = event.order
-        self._close_before(order.plan_id)
-        if self._closed(order.plan_id):
-            return
-        for target in order.transfers:
-            state = self.partitions.get(target.item)
-            if state is None or state.holding is not Holding.OWNER:
-                continue
-            self.addresses[target.target] = target.address
-            if target.target not in state.followers:
-                state.followers[target.target] = order.plan_id
-                self._out.append(
-                    s.SendSnapshot(
-                        order.plan_id,
-                        target.item,
-                        target.target,
-                        state.sequence,
-                        state.completed,
-                        tuple(state.next_clock),
-                        state.applied,
-                        state.duplicates_refused,
-                    )
-                )
-            else:
-                self._out.append(s.RepeatSnapshotReport(order.plan_id, target.item, target.target))
-
-    # ---- follow, catch up, promote: the follower
-
-    def _on_snapshot(self, event: s.SnapshotArrived) -> None:
-        self._close_before(event.plan_id)
-        known = self.partitions.get(event.partition)
-        if self._closed(event.plan_id) or (known is not None and known.holding is not Holding.FORWARDER):
-            self._out.append(s.DropUpdate(event.request))
-            if known is not None and known.plan_id == event.plan_id:
-                self._out.append(s.ReportCaughtUp(event.plan_id, event.partition, None))
-            return
-        state = PartitionState(
-            event.partition,
-            Holding.FOLLOWER,
-            list(event.next_clock),
-            event.completed,
-            applied=event.applied,
-            duplicates_refused=event.duplicates_refused,
-            sequence=event.sequence,
-            plan_id=event.plan_id,
-        )
-        if known is not None:
-            state.held = known.held
-        self.partitions[event.partition] = state
-        self._out.append(s.InstallSnapshot(event.request, event.partition))
-        self._out.append(s.ReportCaughtUp(event.plan_id, event.partition, event.request))
-
-    def _on_update(self, event: s.UpdateArrived) -> None:
-        state = self._following(event)
-        if state is None or event.sequence < state.sequence:
-            self._out.append(s.DropUpdate(event.request))
-            return
-        if event.sequence > state.sequence:
-            self._keep_early(state, event)
-            return
-        self._out.append(s.ApplyUpdate(event.request, event.partition, event.clock, event.splits))
-        self._advance_clocks(state, event.clock, event.splits)
-        state.sequence += 1
-        self._maybe_promote(state)
-        self._after_update(state)
-
-    def _on_promote(self, event: s.PromoteArrived) -> None:
-        state = self._following(event)
-        if state is None or event.sequence < state.sequence:
-            self._out.append(s.DropUpdate(event.request))
-            return
-        if event.sequence > state.sequence:
-            self._keep_early(state, event)
-            return
-        state.sequence += 1
-        self._out.append(s.DropUpdate(event.request))
-        self._become_owner(state)
-
-    def _keep_early(self, state: PartitionState, event: s.UpdateArrived | s.PromoteArrived) -> None:
-        if event.sequence in state.early:
-            self._out.append(s.DropUpdate(event.request))
-        else:
-            state.early[event.sequence] = event
-
-    def _after_update(self, state: PartitionState) -> None:
-        following = state.early.pop(state.sequence, None)
-        if isinstance(following, s.UpdateArrived):
-            self._on_update(following)
-        elif following is not None:
-            self._on_promote(following)
-
-    def _following(self, event: s.UpdateArrived | s.PromoteArrived) -> PartitionState | None:
-        # The plan does not matter: what a number stands for is the same whoever sends it.
-        state = self.partitions.get(event.partition)
-        return None if state is None or state.holding is not Holding.FOLLOWER else state
-
-    # ---- end of a plan
-
-    def _closed(self, plan_id: int) -> bool:
-        return plan_id in self.closed_plans or plan_id < self._newest_plan
-
-    def _close_before(self, plan_id: int) -> None:
-        """Whatever an earlier plan left open was aborted, and the abort got lost."""
-        if plan_id <= self._newest_plan:
-            return
-        self._newest_plan = plan_id
-        states = self.partitions.values()
-        stale = {v.plan_id for v in states if v.holding is Holding.FOLLOWER and not self._stands(v, self.name)}
-        stale.update(plan for v in states for name, plan in v.followers.items() if not self._stands(v, name))
-        for earlier in sorted(p for p in stale if p < plan_id):
-            self._on_abort(s.PlanAborted(earlier))
-
-    def _on_abort(self, event: s.PlanAborted) -> None:
-        self._close_before(event.plan_id)
-        self.closed_plans.add(event.plan_id)
-        for _, state in sorted(self.partitions.items()):
-            self._stop_plan(state, event.plan_id)
-            here = state.holding is Holding.FOLLOWER and state.plan_id == event.plan_id
-            if here and not self._stands(state, self.name):
-                self._drop_follower(state, f"came with plan {event.plan_id}, which was aborted")
-
-    def _stands(self, state: PartitionState, name: MemberId) -> bool:
-        """Return whether ``name`` is a standing follower: it outlives the plan that brought it."""
-        return self.membership is not None and name in self.membership.partitions.followers_of(state.partition)
-
-    def _stop_plan(self, state: PartitionState, plan_id: int) -> None:
-        for follower in [f for f, plan in state.followers.items() if plan == plan_id and not self._stands(state, f)]:
-            self._stop_sending(state, follower)
-
-    def _stop_sending(self, state: PartitionState, follower: MemberId) -> None:
-        self._out.append(s.StopSending(state.followers.pop(follower), state.partition, follower))
-        state.in_sync.pop(follower, None)
-        self._settle_unstable(state)
-        if state.held and state.holding is not Holding.FOLLOWER:
-            self._retry_held(state)
-
-    def _on_release(self, event: s.PlanReleaseOrdered) -> None:
-        if event.plan_id not in self.closed_plans:
-            self.closed_plans.add(event.plan_id)
-            for partition, state in sorted(self.partitions.items()):
-                self._stop_plan(state, event.plan_id)
-                if state.holding is Holding.FORWARDER and not state.dropped:
-                    state.dropped = True
-                    self._out.append(s.DropPartition(partition))
-        self._releasing[event.plan_id] = self.name in event.removed
-        self._finish_releases()
-
-    def _finish_releases(self) -> None:
-        """Report releases; a server that leaves first waits for the answers that it relays."""
-        for plan_id, leaving in sorted(self._releasing.items()):
-            if not leaving or self._outstanding == 0:
-                del self._releasing[plan_id]
-                self._out.append(s.ReportToMaster(m.PlanReleased(self.name, plan_id)))
-
     # ---- what is here, when others were lost
 
     @property
@@ -577,17 +358,43 @@ class ServerState:
         self._results.add(report)
 
     def inventory(self, recovery: int) -> m.Inventory:
-        """Return what this server holds, for the master."""
+        """Return what this server holds, for the master; until it has decided who takes over, nothing is given up."""
+        self._asked = max(self._asked, recovery)
         return m.Inventory(
             self.name,
             recovery,
             partitions=tuple(
-                m.HeldPartition(partition, state.holding, tuple(state.next_clock))
+                m.HeldPartition(partition, state.holding, tuple(state.next_clock), state.oldest_clock)
                 for partition, state in sorted(self.partitions.items())
                 if not state.dropped
             ),
             results=self._results.reports(self.name, self.epoch),
         )
+
+    # ---- checkpoints
+
+    def _on_checkpoint(self, event: s.CheckpointOrdered) -> None:
+        if self._checkpoint is not None and event.checkpoint_id <= self._checkpoint.checkpoint_id:
+            return
+        self._checkpoint, self._taken = event, set()
+        for _, state in sorted(self.partitions.items()):
+            self._maybe_take(state)
+
+    def _maybe_take(self, state: PartitionState) -> None:
+        """Keep a partition for the checkpoint that is ordered, once it has reached its clock."""
+        due, partition = self._checkpoint, state.partition
+        if due is None or state.holding is not Holding.OWNER or partition in self._taken:
+            return
+        # Where the partition changes hands at the clock or before, its next owner takes it.
+        if state.completed < due.clock or (state.promote_at is not None and state.promote_at <= due.clock):
+            return
+        self._taken.add(partition)
+        if self.settings.bsp and state.completed > due.clock:
+            why = f"it was at clock {state.completed} when the checkpoint of clock {due.clock} was ordered"
+            self._out.append(s.SkipSnapshot(due.checkpoint_id, partition, why))
+            return
+        counted = tuple(state.next_clock), state.applied, state.duplicates_refused
+        self._out.append(s.TakeSnapshot(due.checkpoint_id, partition, *counted))
 
     # ---- lists
 
@@ -601,14 +408,6 @@ class ServerState:
             seen = [p.next_clock[a] for p in self.partitions.values() if p.holding is Holding.OWNER for a in active]
             clocks[worker] = min(seen, default=self.settings.first_clock)
         return clocks
-
-    def sends(self, plan_id: int, to: MemberId) -> bool:
-        """Return whether anything is still to be sent to ``to`` for that plan."""
-        return any(state.followers.get(to) == plan_id for state in self.partitions.values())
-
-    def counts_on(self, plan_id: int, to: MemberId) -> bool:
-        """Return whether a standing follower is among what is sent to ``to`` for that plan."""
-        return any(v.followers.get(to) == plan_id and self._stands(v, to) for v in self.partitions.values())
 
     def owned(self) -> tuple[int, ...]:
         """Return the partitions that this server owns now, ascending."""

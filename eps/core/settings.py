@@ -33,6 +33,8 @@ class CoreSettings:
     reproducible: bool = True
     #: Standing followers of each partition, where there is more than one server.
     followers: int = 0
+    #: The clock that a job goes on with where it starts from a checkpoint; None where it starts from its seed.
+    resumed_clock: int | None = None
 
     def __post_init__(self) -> None:
         if self.num_splits < 1 or self.num_partitions < 1 or self.iterations < 1:
@@ -52,7 +54,12 @@ class CoreSettings:
 
     @property
     def first_clock(self) -> int:
-        """-1 where clock -1 only measures the maxima that set the first grid, else 0."""
+        """The checkpoint's; else -1 where clock -1 only measures the maxima that set the first grid, else 0."""
+        return self.seeded_clock if self.resumed_clock is None else self.resumed_clock
+
+    @property
+    def seeded_clock(self) -> int:
+        """The first clock of a job that starts from its seed."""
         return -1 if self.reproducible else 0
 
     def min_clock_to_read(self, clock: int) -> int:

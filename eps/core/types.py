@@ -31,6 +31,23 @@ class Address:
         return f"{self.host}:{self.port}"
 
 
+@dataclass
+class MemberRecord:
+    """A process of the job as its master knows it, from the request for its container to its end."""
+
+    name: MemberId
+    container_id: str
+    role: Role
+    address: Address | None = None
+    pid: int = 0
+    launched: bool = False
+
+    @property
+    def silent(self) -> bool:
+        """True if its process was started and has not registered."""
+        return self.launched and self.address is None
+
+
 def member_number(name: MemberId) -> int:
     """Return the number in a member's name (``worker-12`` -> 12).
 

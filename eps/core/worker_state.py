@@ -45,7 +45,11 @@ class WorkerState:
         self.horizon = settings.first_clock - 1
         #: Split -> next clock to compute, where it was computed here or taken over.
         self._next: dict[int, int] = {}
+        #: Split -> the first clock that is owed here, where it was taken over.
+        self._inherited: dict[int, int] = {}
         self._grant: m.GrantHorizon | None = None
+        #: The membership that began the epoch; horizons of earlier ones are void.
+        self._begun = 0
 
     @property
     def newest(self) -> Membership:
@@ -88,10 +92,11 @@ class WorkerState:
             # It begins, or everything begins again at the checkpoint.
             self.clock = self._grant = None
             self.horizon, self.read_clock, self._next = membership.from_clock - 1, membership.from_clock - 1, starts
+            self._inherited, self._begun = dict(starts), membership.version
         elif self.clock is not None:
             for split in active:
                 if not self._held(split, starts[split]):
-                    self._next[split] = starts[split]
+                    self._next[split] = self._inherited[split] = starts[split]
                 self._next[split] = max(starts[split], self._next.get(split, starts[split]))
                 # A membership that was to hold later holds now; and under SSP and ASP, what a lost worker was behind
                 # must be caught up.
@@ -101,12 +106,19 @@ class WorkerState:
             self.clock = membership.from_clock if self.clock is None else max(self.clock, membership.from_clock)
 
     def _held(self, split: int, clock: int) -> bool:
-        """Return whether ``split`` was active here at ``clock``, as far as it is known."""
+        """Return whether ``split`` was owed here at ``clock``, as far as it is known.
+
+        What a lost worker had done everywhere was not owed by its heir, and must be done again where an owner is lost
+        before its follower had it.
+        """
         known = [membership for membership in self.memberships if membership.from_clock <= clock]
-        return bool(known) and known[-1].splits.active[split] == self.name
+        active = bool(known) and known[-1].splits.active[split] == self.name
+        return active and clock >= self._inherited.get(split, clock)
 
     def on_grant(self, grant: m.GrantHorizon) -> None:
         """Take a horizon in; it counts once the membership that came with it is known."""
+        if grant.membership_version < self._begun:
+            return
         if self._grant is None or (grant.membership_version, grant.horizon) > (
             self._grant.membership_version,
             self._grant.horizon,

@@ -22,10 +22,12 @@ from eps.chaos.trap import ENVIRONMENT, traps_of
 from eps.core import events as e
 from eps.core.events import ENDED_STATES, JobState
 from eps.core.master_state import MasterState
+from eps.core.progress import ClockRecord
 from eps.core.types import Role
 from eps.errors import DeadlineError, EpsError, PlanError, StorageError
 from eps.logs import set_up_logging
 from eps.master import records
+from eps.master.checkpoints import CheckpointFinisher, driver_of, earlier_history, pending_name
 from eps.master.export import export
 from eps.master.service import JobMasterService
 from eps.master.sessions import Sessions
@@ -41,6 +43,7 @@ from eps.rpc.report_queue import BEATS
 from eps.rpc.security import NO_SECURITY, Security
 from eps.runtime import Runtime
 from eps.storage.atomic import write_json_atomic
+from eps.storage.checkpoint import open_checkpoints
 from eps.storage.jobdir import JobDir
 from eps.storage.journal import Journal
 from eps.van.memory import tune_malloc
@@ -110,6 +113,9 @@ class Master:
         self._state, self._first_commands = self._restore()
         #: Set by tests only.
         self._traps = traps_of(os.environ.get(ENVIRONMENT, ""), job_dir.path)
+        self._checkpoints = CheckpointFinisher(
+            runtime, open_checkpoints(job_dir.checkpoints), self._history_before, self.put
+        )
         beat_s = runtime.spec.member_timeout_s / BEATS
         self._sessions = Sessions(self.put, runtime.to_json(), self._state.generation, beat_s=beat_s)
         # Whoever does not come back is as lost as one that falls silent.
@@ -132,14 +138,21 @@ class Master:
             return state, state.step(event, self._now())
         if self._resources.adopted:
             raise StorageError(f"{self._job_dir.state}: containers run, but nothing was logged")
-        spec = self._runtime.spec
+        spec, start = self._runtime.spec, self._runtime.start
         state = MasterState(
             self._runtime.settings,
-            spec.workers,
-            spec.servers,
-            spec.triggers(),
+            start.workers or spec.workers,
+            start.servers or spec.servers,
+            [trigger for trigger in spec.triggers() if trigger.clock > start.triggers_asked],
             stop_on_divergence=spec.on_divergence == "stop",
+            checkpoints=driver_of(self._runtime),
+            first_container=start.first_container,
         )
+        history = earlier_history(self._runtime, self._job_dir)
+        state.progress.restore(history)
+        if history:
+            # The time of a job that was resumed goes on where its history ends.
+            self._started_s -= history[-1].completed_s
         commands = list(state.start(self._now()))
         self._log.begin(state, self._now())
         return state, commands
@@ -244,10 +257,12 @@ class Master:
             {"host": "127.0.0.1", "port": port, "pid": os.getpid(), "generation": self._state.generation},
             sync=False,
         )
+        self._checkpoints.begin(pending_name(self._state.checkpoints))
         self._execute(self._first_commands)
         while self._ended is None:
             self._step(self._next_event())
         self._farewell()
+        self._checkpoints.close()
         self._write_report()
         self._sessions.close()
         server.stop(0.5).wait(2.0)
@@ -348,8 +363,15 @@ class Master:
                         self._changed.notify_all()
                 case e.StartExport(number):
                     threading.Thread(target=self._export, args=(number,), name="export", daemon=True).start()
+                case e.FinishCheckpoint():
+                    self._checkpoints.finish(command)
+                case e.DiscardCheckpoint():
+                    self._checkpoints.discard(command)
                 case e.EndJob():
                     self._ended = command
+
+    def _history_before(self, clock: int) -> list[ClockRecord]:
+        return self._state.progress.history[: max(0, clock)]
 
     def _append(self, record: Any, sync: bool) -> None:
         logger.info("M %s", record)

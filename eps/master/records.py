@@ -129,10 +129,29 @@ def status(runtime: Runtime, state: MasterState, started_s: float, now_s: float)
         "changes": [change_entry(p, completed_s, now_s) for p in recent if p.ended],
         "loss": number(history[-1].loss) if history else None,
         "metrics": metrics_of(runtime, evaluated) if evaluated else {},
+        "checkpoints": checkpoints_entry(state),
         "iteration_s": round(progress.iteration_s, 6),
         "eta_s": round((total - clock) * progress.iteration_s, 3) if running else 0.0,
         "elapsed_s": round(now_s - started_s, 3),
     }
+
+
+def checkpoints_entry(state: MasterState) -> dict[str, Any]:
+    """Return how checkpoints go: how many, the latest, and why the last one failed, if it did."""
+    driver = state.checkpoints
+    return {
+        **driver.counts,
+        "latest_clock": driver.latest_clock,
+        "pending_clock": driver.pending.clock if driver.pending is not None else None,
+        "error": driver.error,
+        "size_bytes": driver.size_bytes,
+        "seconds": round(driver.seconds, 6),
+        "epoch": driver.epoch,
+    }
+
+
+def _outcomes(state: MasterState) -> list[dict[str, Any]]:
+    return [dataclasses.asdict(outcome) for outcome in state.checkpoints.outcomes]
 
 
 def _member(state: MasterState, name: str) -> dict[str, Any]:
@@ -193,6 +212,7 @@ def report(
         "history": [history_entry(runtime, record, started_s) for record in history],
         "model_sha256": model_sha256,
         "changes": [change_entry(p, completed_s, now_s) for p in state.plans.values()],
+        "checkpoints": {**checkpoints_entry(state), "outcomes": _outcomes(state)},
         "ledger": ledger_entry(runtime, ledger),
         "iteration_seconds": {
             "p50": round(percentile(lasted, 0.5), 6),

@@ -192,14 +192,16 @@ class MemberFailed(_message.Message):
     def __init__(self, name: _Optional[str] = ..., kind: _Optional[str] = ..., message: _Optional[str] = ...) -> None: ...
 
 class HeldPartition(_message.Message):
-    __slots__ = ("partition", "holding", "next_clock")
+    __slots__ = ("partition", "holding", "next_clock", "oldest_clock")
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     HOLDING_FIELD_NUMBER: _ClassVar[int]
     NEXT_CLOCK_FIELD_NUMBER: _ClassVar[int]
+    OLDEST_CLOCK_FIELD_NUMBER: _ClassVar[int]
     partition: int
     holding: str
     next_clock: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, partition: _Optional[int] = ..., holding: _Optional[str] = ..., next_clock: _Optional[_Iterable[int]] = ...) -> None: ...
+    oldest_clock: int
+    def __init__(self, partition: _Optional[int] = ..., holding: _Optional[str] = ..., next_clock: _Optional[_Iterable[int]] = ..., oldest_clock: _Optional[int] = ...) -> None: ...
 
 class Inventory(_message.Message):
     __slots__ = ("name", "recovery", "read_clock", "partitions", "results")
@@ -215,8 +217,54 @@ class Inventory(_message.Message):
     results: _containers.RepeatedCompositeFieldContainer[ClockReported]
     def __init__(self, name: _Optional[str] = ..., recovery: _Optional[int] = ..., read_clock: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[HeldPartition, _Mapping]]] = ..., results: _Optional[_Iterable[_Union[ClockReported, _Mapping]]] = ...) -> None: ...
 
+class CheckpointPartWritten(_message.Message):
+    __slots__ = ("name", "checkpoint_id", "partition", "file", "size_bytes", "checksum", "next_clock", "applied", "duplicates_refused")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    FILE_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    CHECKSUM_FIELD_NUMBER: _ClassVar[int]
+    NEXT_CLOCK_FIELD_NUMBER: _ClassVar[int]
+    APPLIED_FIELD_NUMBER: _ClassVar[int]
+    DUPLICATES_REFUSED_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    checkpoint_id: int
+    partition: int
+    file: str
+    size_bytes: int
+    checksum: str
+    next_clock: _containers.RepeatedScalarFieldContainer[int]
+    applied: int
+    duplicates_refused: int
+    def __init__(self, name: _Optional[str] = ..., checkpoint_id: _Optional[int] = ..., partition: _Optional[int] = ..., file: _Optional[str] = ..., size_bytes: _Optional[int] = ..., checksum: _Optional[str] = ..., next_clock: _Optional[_Iterable[int]] = ..., applied: _Optional[int] = ..., duplicates_refused: _Optional[int] = ...) -> None: ...
+
+class CheckpointPartFailed(_message.Message):
+    __slots__ = ("name", "checkpoint_id", "partition", "message", "late")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    LATE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    checkpoint_id: int
+    partition: int
+    message: str
+    late: bool
+    def __init__(self, name: _Optional[str] = ..., checkpoint_id: _Optional[int] = ..., partition: _Optional[int] = ..., message: _Optional[str] = ..., late: _Optional[bool] = ...) -> None: ...
+
+class CheckpointUnusable(_message.Message):
+    __slots__ = ("name", "checkpoint", "message")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    checkpoint: str
+    message: str
+    def __init__(self, name: _Optional[str] = ..., checkpoint: _Optional[str] = ..., message: _Optional[str] = ...) -> None: ...
+
 class Report(_message.Message):
-    __slots__ = ("membership_acked", "lists_updated", "clock_reported", "partition_sent", "partition_caught_up", "split_received", "partition_promoted", "plan_released", "member_failed", "transfer_failed", "inventory", "hello", "age_s")
+    __slots__ = ("membership_acked", "lists_updated", "clock_reported", "partition_sent", "partition_caught_up", "split_received", "partition_promoted", "plan_released", "member_failed", "transfer_failed", "inventory", "checkpoint_part_written", "checkpoint_part_failed", "checkpoint_unusable", "hello", "age_s")
     MEMBERSHIP_ACKED_FIELD_NUMBER: _ClassVar[int]
     LISTS_UPDATED_FIELD_NUMBER: _ClassVar[int]
     CLOCK_REPORTED_FIELD_NUMBER: _ClassVar[int]
@@ -228,6 +276,9 @@ class Report(_message.Message):
     MEMBER_FAILED_FIELD_NUMBER: _ClassVar[int]
     TRANSFER_FAILED_FIELD_NUMBER: _ClassVar[int]
     INVENTORY_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_PART_WRITTEN_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_PART_FAILED_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_UNUSABLE_FIELD_NUMBER: _ClassVar[int]
     HELLO_FIELD_NUMBER: _ClassVar[int]
     AGE_S_FIELD_NUMBER: _ClassVar[int]
     membership_acked: MembershipAcked
@@ -241,9 +292,12 @@ class Report(_message.Message):
     member_failed: MemberFailed
     transfer_failed: TransferFailed
     inventory: Inventory
+    checkpoint_part_written: CheckpointPartWritten
+    checkpoint_part_failed: CheckpointPartFailed
+    checkpoint_unusable: CheckpointUnusable
     hello: Hello
     age_s: float
-    def __init__(self, membership_acked: _Optional[_Union[MembershipAcked, _Mapping]] = ..., lists_updated: _Optional[_Union[ListsUpdated, _Mapping]] = ..., clock_reported: _Optional[_Union[ClockReported, _Mapping]] = ..., partition_sent: _Optional[_Union[PartitionSent, _Mapping]] = ..., partition_caught_up: _Optional[_Union[PartitionCaughtUp, _Mapping]] = ..., split_received: _Optional[_Union[SplitReceived, _Mapping]] = ..., partition_promoted: _Optional[_Union[PartitionPromoted, _Mapping]] = ..., plan_released: _Optional[_Union[PlanReleased, _Mapping]] = ..., member_failed: _Optional[_Union[MemberFailed, _Mapping]] = ..., transfer_failed: _Optional[_Union[TransferFailed, _Mapping]] = ..., inventory: _Optional[_Union[Inventory, _Mapping]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., age_s: _Optional[float] = ...) -> None: ...
+    def __init__(self, membership_acked: _Optional[_Union[MembershipAcked, _Mapping]] = ..., lists_updated: _Optional[_Union[ListsUpdated, _Mapping]] = ..., clock_reported: _Optional[_Union[ClockReported, _Mapping]] = ..., partition_sent: _Optional[_Union[PartitionSent, _Mapping]] = ..., partition_caught_up: _Optional[_Union[PartitionCaughtUp, _Mapping]] = ..., split_received: _Optional[_Union[SplitReceived, _Mapping]] = ..., partition_promoted: _Optional[_Union[PartitionPromoted, _Mapping]] = ..., plan_released: _Optional[_Union[PlanReleased, _Mapping]] = ..., member_failed: _Optional[_Union[MemberFailed, _Mapping]] = ..., transfer_failed: _Optional[_Union[TransferFailed, _Mapping]] = ..., inventory: _Optional[_Union[Inventory, _Mapping]] = ..., checkpoint_part_written: _Optional[_Union[CheckpointPartWritten, _Mapping]] = ..., checkpoint_part_failed: _Optional[_Union[CheckpointPartFailed, _Mapping]] = ..., checkpoint_unusable: _Optional[_Union[CheckpointUnusable, _Mapping]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., age_s: _Optional[float] = ...) -> None: ...
 
 class Reports(_message.Message):
     __slots__ = ("reports",)
@@ -361,6 +415,16 @@ class ReleasePlan(_message.Message):
     removed: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, plan_id: _Optional[int] = ..., removed: _Optional[_Iterable[str]] = ...) -> None: ...
 
+class TakeCheckpoint(_message.Message):
+    __slots__ = ("checkpoint_id", "clock", "epoch")
+    CHECKPOINT_ID_FIELD_NUMBER: _ClassVar[int]
+    CLOCK_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    checkpoint_id: int
+    clock: int
+    epoch: int
+    def __init__(self, checkpoint_id: _Optional[int] = ..., clock: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
+
 class Shutdown(_message.Message):
     __slots__ = ("reason",)
     REASON_FIELD_NUMBER: _ClassVar[int]
@@ -374,7 +438,7 @@ class TakeInventory(_message.Message):
     def __init__(self, recovery: _Optional[int] = ...) -> None: ...
 
 class Order(_message.Message):
-    __slots__ = ("update_lists", "update_membership", "grant_horizon", "send_partitions", "send_splits", "abort_plan", "release_plan", "shutdown", "load_splits", "take_inventory", "welcome", "generation")
+    __slots__ = ("update_lists", "update_membership", "grant_horizon", "send_partitions", "send_splits", "abort_plan", "release_plan", "shutdown", "load_splits", "take_inventory", "take_checkpoint", "welcome", "generation")
     UPDATE_LISTS_FIELD_NUMBER: _ClassVar[int]
     UPDATE_MEMBERSHIP_FIELD_NUMBER: _ClassVar[int]
     GRANT_HORIZON_FIELD_NUMBER: _ClassVar[int]
@@ -385,6 +449,7 @@ class Order(_message.Message):
     SHUTDOWN_FIELD_NUMBER: _ClassVar[int]
     LOAD_SPLITS_FIELD_NUMBER: _ClassVar[int]
     TAKE_INVENTORY_FIELD_NUMBER: _ClassVar[int]
+    TAKE_CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     update_lists: UpdateLists
@@ -397,9 +462,10 @@ class Order(_message.Message):
     shutdown: Shutdown
     load_splits: LoadSplits
     take_inventory: TakeInventory
+    take_checkpoint: TakeCheckpoint
     welcome: Welcome
     generation: int
-    def __init__(self, update_lists: _Optional[_Union[UpdateLists, _Mapping]] = ..., update_membership: _Optional[_Union[UpdateMembership, _Mapping]] = ..., grant_horizon: _Optional[_Union[GrantHorizon, _Mapping]] = ..., send_partitions: _Optional[_Union[SendPartitions, _Mapping]] = ..., send_splits: _Optional[_Union[SendSplits, _Mapping]] = ..., abort_plan: _Optional[_Union[AbortPlan, _Mapping]] = ..., release_plan: _Optional[_Union[ReleasePlan, _Mapping]] = ..., shutdown: _Optional[_Union[Shutdown, _Mapping]] = ..., load_splits: _Optional[_Union[LoadSplits, _Mapping]] = ..., take_inventory: _Optional[_Union[TakeInventory, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., generation: _Optional[int] = ...) -> None: ...
+    def __init__(self, update_lists: _Optional[_Union[UpdateLists, _Mapping]] = ..., update_membership: _Optional[_Union[UpdateMembership, _Mapping]] = ..., grant_horizon: _Optional[_Union[GrantHorizon, _Mapping]] = ..., send_partitions: _Optional[_Union[SendPartitions, _Mapping]] = ..., send_splits: _Optional[_Union[SendSplits, _Mapping]] = ..., abort_plan: _Optional[_Union[AbortPlan, _Mapping]] = ..., release_plan: _Optional[_Union[ReleasePlan, _Mapping]] = ..., shutdown: _Optional[_Union[Shutdown, _Mapping]] = ..., load_splits: _Optional[_Union[LoadSplits, _Mapping]] = ..., take_inventory: _Optional[_Union[TakeInventory, _Mapping]] = ..., take_checkpoint: _Optional[_Union[TakeCheckpoint, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., generation: _Optional[int] = ...) -> None: ...
 
 class AddRequest(_message.Message):
     __slots__ = ("count", "request_id", "dry_run")

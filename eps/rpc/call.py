@@ -47,6 +47,7 @@ _STATUS: dict[type[EpsError], grpc.StatusCode] = {
     errors.FrameError: grpc.StatusCode.INVALID_ARGUMENT,
     errors.AuthenticationError: grpc.StatusCode.UNAUTHENTICATED,
     errors.TransferError: grpc.StatusCode.DATA_LOSS,
+    errors.TakenOverError: grpc.StatusCode.FAILED_PRECONDITION,
     errors.StorageError: grpc.StatusCode.INTERNAL,
     errors.ResourceError: grpc.StatusCode.RESOURCE_EXHAUSTED,
     errors.ContainerLaunchError: grpc.StatusCode.RESOURCE_EXHAUSTED,

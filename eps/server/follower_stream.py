@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 
 from eps.core.types import Address
-from eps.errors import DeadlineError, EpsError, PeerUnavailableError
+from eps.errors import DeadlineError, EpsError, PeerUnavailableError, TakenOverError
 from eps.van.api import Message
 from eps.van.peers import Peers
 
@@ -109,6 +109,11 @@ class FollowerStream:
                     if self._changed.wait_for(lambda: self._stopped, RECONNECT_S):
                         return
                 continue
+            except TakenOverError as error:
+                # Whoever should know knows: this server is told with the next membership, if it is still of the job.
+                logger.warning("%s", error)
+                self.stop()
+                return
             except EpsError as error:
                 self._fail(error)
                 return

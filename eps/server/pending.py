@@ -152,6 +152,13 @@ class TransferRequest:
     #: The partition that a snapshot describes.
     store: PartitionStore | None = None
 
+    def refuse(self, error: EpsError) -> None:
+        """Answer that it is not taken; never raises."""
+        try:
+            self.reply.fail(error)
+        except EpsError as failure:
+            logger.warning("a refusal was not taken: %s", failure)
+
     def acknowledge(self) -> None:
         """Answer that it is done; never raises."""
         try:

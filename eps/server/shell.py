@@ -11,8 +11,9 @@ from __future__ import annotations
 import logging
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 
 import numpy as np
 
@@ -21,18 +22,22 @@ from eps.core import server_events as s
 from eps.core.membership import Membership
 from eps.core.server_state import ServerState
 from eps.core.types import Address, MemberId, Role, role_of
-from eps.errors import EpsError, ProtocolError, TransferError
+from eps.errors import EpsError, ProtocolError, StorageError, TakenOverError, TransferError
 from eps.pb import data_pb2 as pb
 from eps.rpc import exchange as x
 from eps.rpc.codec import membership_to_pb, results_from_pb
 from eps.runtime import Runtime
+from eps.server.checkpoint_writer import CheckpointWriter
 from eps.server.checks import check_keysets, check_parts, check_pushes, divided
 from eps.server.follower_stream import FollowerStream
 from eps.server.incoming import Preparations, take_in
 from eps.server.initial import initial_values
 from eps.server.partition_store import PartitionStore, UpdateData, checksum_of
 from eps.server.pending import PendingExchange, PullRequest, PushRequest, TransferRequest, key_of
+from eps.server.restore import counters, load_partition
 from eps.server.rows import Rows
+from eps.storage.checkpoint import open_checkpoints
+from eps.storage.jobdir import JobDir
 from eps.van.api import Message, ReplyTo, Van
 from eps.van.peers import Peers
 
@@ -47,6 +52,9 @@ class ServerShell:
 
     def __init__(self, runtime: Runtime, name: MemberId, van: Van, report: Callable[[m.Report], None]) -> None:
         self._runtime = runtime
+        self._checkpoints = open_checkpoints(JobDir(runtime.job_dir).checkpoints)
+        #: Partitions of the checkpoint that the job begins with or goes back to, until they are in use.
+        self._started_with: dict[int, PartitionStore] = {}
         self._state = ServerState(name, runtime.settings)
         self._stores: dict[int, PartitionStore] = {}
         self._keysets: OrderedDict[tuple[int, bytes], np.ndarray] = OrderedDict()
@@ -64,6 +72,9 @@ class ServerShell:
         self._complete: deque[Callable[[], None]] = deque()
         self._forwards = ThreadPoolExecutor(2, thread_name_prefix="forward")
         self._lock = threading.RLock()
+        self._writer = CheckpointWriter(
+            name, self._checkpoints, lambda partition: self._stores[partition].snapshot()[0], self._lock, report
+        )
 
     # ---- orders of the master
 
@@ -79,7 +90,12 @@ class ServerShell:
             case m.UpdateMembership(plan_id, membership):
                 with self._lock:
                     self._state.addresses.update(membership.addresses)
-                self._step(s.MembershipArrived(plan_id, membership))
+                try:
+                    begins_with = self._begin_with(membership)
+                except StorageError as error:
+                    self._report(m.CheckpointUnusable(self._state.name, membership.checkpoint, str(error)))
+                    return
+                self._step(s.MembershipArrived(plan_id, membership, begins_with))
                 self._log_lists(membership)
             case m.SendPartitions(plan_id, transfers):
                 # One at a time: training goes on between the copies that they begin with.
@@ -93,6 +109,9 @@ class ServerShell:
             case m.TakeInventory(recovery):
                 with self._lock:
                     self._report(self._state.inventory(recovery))
+            case m.TakeCheckpoint(checkpoint_id, clock):
+                self._writer.order(order)
+                self._step(s.CheckpointOrdered(checkpoint_id, clock))
             case _:
                 logger.debug("order %s does not concern a server", type(order).__name__)
 
@@ -280,9 +299,11 @@ class ServerShell:
             case s.AnswerPull():
                 self._answer_pull(command.request, command.partition, command.clock)
             case s.StepPartition(partition, clock):
+                self._writer.before_change(partition)
                 followed = bool(self._state.partitions[partition].followers)
                 self._keep_for_followers(partition, self._stores[partition].step(clock, followed))
             case s.ApplyPush(request, partition, clock, _):
+                self._writer.before_change(partition)
                 update = self._stores[partition].apply_push(_push(request).part, clock)
                 self._keep_for_followers(partition, update)
             case s.Fail(request, why):
@@ -294,12 +315,50 @@ class ServerShell:
             case s.Forward(request, _, to):
                 self._forward(request, to)
             case s.CreatePartition(partition):
-                start, stop = self._runtime.ranges[partition]
-                self._stores[partition] = self._new_store(partition, initial_values(self._runtime, start, stop))
+                self._stores[partition] = self._first_store(partition)
+            case s.TakeSnapshot():
+                self._writer.take(command)
+            case s.SkipSnapshot():
+                self._writer.skip(command)
             case s.ReportToMaster(report):
                 self._report(report)
             case _:
                 self._transfer(command)
+
+    def _begin_with(self, membership: Membership) -> Mapping[int, s.Counters]:
+        """Read what the job begins with, or goes back to, where this membership is the first of an epoch.
+
+        A server that joins later does not: the checkpoint may be gone by then.
+
+        Raises
+        ------
+        StorageError
+            The checkpoint, or a part of it that this server needs, is missing or damaged.
+        """
+        first = membership.version == 1
+        if not first and not (membership.goes_back and membership.version > self._state.version):
+            return {}
+        name = self._runtime.start.checkpoint if first else membership.checkpoint
+        self._writer.forget()
+        if not name:
+            self._started_with = {}
+            return {}
+        manifest = self._checkpoints.manifest(name)
+        table = membership.partitions
+        # Outside the lock, and before anything is given up for it.
+        self._started_with = {
+            partition: load_partition(self._checkpoints, manifest, partition, self._runtime, self._empty)[0]
+            for partition in sorted({*table.owned_by(self._state.name), *table.followed_by(self._state.name)})
+        }
+        return counters(manifest)
+
+    def _first_store(self, partition: int) -> PartitionStore:
+        """Return a partition as the job begins, or goes back: from its checkpoint, or from its seed."""
+        found = self._started_with.pop(partition, None)
+        if found is not None:
+            return found
+        start, stop = self._runtime.ranges[partition]
+        return self._new_store(partition, initial_values(self._runtime, start, stop))
 
     def _new_store(self, partition: int, values: np.ndarray | None) -> PartitionStore:
         rows = self._rows
@@ -439,10 +498,15 @@ class ServerShell:
                 update = _update_data(request)
                 self._stores[partition].apply_update(update, clock, splits)
                 self._acknowledge(request)
+            case s.RefuseUpdate(request):
+                assert isinstance(request, TransferRequest)
+                gone = TakenOverError(f"{self._state.name} owns partition {request.header.update.partition} now")
+                self._complete.append(partial(request.refuse, gone))
             case s.DropUpdate(request):
                 assert isinstance(request, TransferRequest)
                 self._acknowledge(request)
             case s.DropPartition(partition):
+                self._writer.before_change(partition)
                 self._stores.pop(partition, None)
                 for name in [name for name in self._keysets if name[0] == partition]:
                     self._keyset_bytes -= self._keysets.pop(name).nbytes
@@ -515,6 +579,7 @@ class ServerShell:
         for stream in self._streams.values():
             stream.stop()
         self._preparations.stop()
+        self._writer.close()
         self._forwards.shutdown(wait=False, cancel_futures=True)
         self._peers.close()
 

@@ -16,6 +16,8 @@
         ├── state/                what the job master needs to be started again
         ├── logs/                 one file per process
         ├── containers/ID/        scratch space of a container; gone when it ends
+        ├── checkpoints/          the parameters at some clocks; see eps.storage.checkpoint
+        ├── history.jsonl         of a job that was resumed: what was measured before
         ├── report.json           what the job measured
         ├── model.npz             the trained model
         └── ended.json            how it ended: {"state", "exit_code", "reason", "time_s"}
@@ -193,6 +195,16 @@ class JobDir:
     def containers(self) -> Path:
         """Scratch space of the containers that run."""
         return self.path / "containers"
+
+    @property
+    def checkpoints(self) -> Path:
+        """The parameters at some clocks."""
+        return self.path / "checkpoints"
+
+    @property
+    def history(self) -> Path:
+        """What was measured before the clock that a resumed job goes on with."""
+        return self.path / "history.jsonl"
 
     @property
     def report(self) -> Path:

@@ -103,6 +103,8 @@ class EventLog:
         self._fd = -1
         self._number = -1
         self._size_bytes = 0
+        #: Files whose content, or name, the next sync has to see to.
+        self._loose: set[Path] = set()
 
     @classmethod
     def open(cls, directory: Path) -> EventLog:
@@ -167,8 +169,22 @@ class EventLog:
             raise StorageError(f"{self.path}: {self.error or 'no snapshot has begun the log'}")
         try:
             os.fdatasync(self._fd)
+            if self._loose:
+                self._sync_loose()
         except OSError as error:
             self._give_up(f"a sync failed ({error.strerror}), so its end is unknown")
+
+    def _sync_loose(self) -> None:
+        for path in self._loose:
+            # Of one that is not needed any more nothing need be on disk.
+            with suppress(FileNotFoundError):
+                fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+                try:
+                    os.fsync(fd)
+                finally:
+                    os.close(fd)
+        sync_directory(self.path)
+        self._loose = set()
 
     def snapshot(self, *parts: bytes, sync: bool = True) -> None:
         """Begin the log anew after ``parts``, which say everything that led here; see :meth:`begin`.
@@ -213,6 +229,8 @@ class EventLog:
             file.write(frame(len(parts).to_bytes(4, "little")))
             for part in parts:
                 file.write(frame(part))
+        if not sync:
+            self._loose.add(self._snapshot(number))
         self._remove_older(number, keep=KEPT)
 
     def close(self) -> None:
@@ -260,6 +278,7 @@ class EventLog:
             raise StorageError(f"{path}: cannot be made: {error.strerror}") from error
         self.close()
         self._fd, self._number, self._size_bytes = fd, number, len(LOG_HEAD)
+        self._loose.add(path)
 
     def _remove_older(self, number: int, keep: int) -> None:
         numbers = self._numbers()

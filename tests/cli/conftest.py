@@ -34,6 +34,7 @@ def status_of(**changes: Any) -> dict[str, Any]:
         "plan": None,
         "queued": [],
         "changes": [],
+        "checkpoints": {},
         "loss": 0.25,
         "metrics": {"loss": 0.3, "f1": 0.5, "accuracy": 0.875},
         "iteration_s": 0.01,

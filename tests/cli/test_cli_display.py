@@ -167,3 +167,26 @@ def test_summary_tells_metrics_changes_ledger_and_model() -> None:
 def test_summary_of_a_job_that_failed_early_has_only_the_reason() -> None:
     report = {"name": "x", "state": "failed", "reason": "worker-1 died", "clock": 0, "metrics": {"train_loss": None}}
     assert summary_text(report) == "x: failed (worker-1 died)"
+
+
+CHECKPOINTS = {
+    "complete": 3, "skipped": 1, "failed": 0, "latest_clock": 40, "pending_clock": None, "error": "",
+    "size_bytes": 3_000_000, "seconds": 1.5, "epoch": 1,
+}  # fmt: skip
+
+
+def test_checkpoints_are_shown_where_there_are_any() -> None:
+    assert "checkpoints" not in status_text(status_of())
+    text = status_text(status_of(checkpoints=CHECKPOINTS))
+    assert "  checkpoints: 3 complete, 1 skipped, 0 failed, latest of clock 40, 3 MB in 1.5 s\n" in f"{text}\n"
+
+
+def test_a_checkpoint_that_failed_is_told_once_and_shown_until_one_succeeds() -> None:
+    failed = {**CHECKPOINTS, "failed": 1, "error": "server-1, partition 2: No space left"}
+    stream = io.StringIO()
+    display = PlainDisplay(stream, now_s=lambda: 0.0)
+    for checkpoints in (CHECKPOINTS, failed, failed, CHECKPOINTS, failed):
+        display.show(status_of(checkpoints=checkpoints))
+    assert stream.getvalue().count("checkpoint failed: server-1, partition 2: No space left\n") == 2
+    assert progress_line(status_of(checkpoints=failed)).endswith("checkpoint failed")
+    assert "the last failed: server-1, partition 2: No space left" in status_text(status_of(checkpoints=failed))

@@ -10,6 +10,7 @@ from eps.core import events as e
 from eps.core import messages as m
 from eps.core.master_state import MasterState
 from eps.core.membership import Membership
+from eps.core.partition_state import Holding
 from eps.core.plan_driver import PlanDriver
 from eps.core.reconfig import Change, Operation, Plan
 from eps.core.settings import CoreSettings, Trigger
@@ -116,6 +117,49 @@ class ScriptedMaster:
         results = tuple(m.SplitResult(s, 1, loss_sum) for s in range(self.state.settings.num_splits))
         self.report(m.ClockReported(self.membership.workers[0], clock, results))
 
+    # ---- members are lost
+
+    def lose(self, *names: MemberId) -> None:
+        """End members without having been asked to."""
+        for name in names:
+            self.exit(name, "signal 9")
+
+    def inventory(
+        self, name: MemberId, clock: int = 0, read_clock: int | None = None, without: Sequence[int] = ()
+    ) -> m.Inventory:
+        """Return what a member says that has everything the membership gives it, at one clock."""
+        recovery = self.state.recovery
+        assert recovery is not None
+        if name.startswith(Role.WORKER.value):
+            return m.Inventory(name, recovery.number, clock if read_clock is None else read_clock)
+        table, splits = self.membership.partitions, self.state.settings.num_splits
+        held = [(p, Holding.OWNER) for p in table.owned_by(name)] + [
+            (p, Holding.FOLLOWER) for p in table.followed_by(name)
+        ]
+        partitions = tuple(m.HeldPartition(p, h, (clock,) * splits) for p, h in sorted(held) if p not in without)
+        return m.Inventory(name, recovery.number, partitions=partitions)
+
+    def answer_inventories(self, clock: int = 0) -> None:
+        """Let everybody who is left say that it is at one clock."""
+        recovery = self.state.recovery
+        assert recovery is not None
+        for name in recovery.survivors(self.membership):
+            self.report(self.inventory(name, clock))
+
+    def acknowledge(self) -> None:
+        """Let every member acknowledge the newest membership."""
+        for name in self.membership.members:
+            self.report(m.MembershipAcked(name, self.membership.version))
+
+    def recover(self, clock: int = 0) -> None:
+        """Take the loss of members to the end of their recovery."""
+        self.answer_inventories(clock)
+        self.acknowledge()
+
+    def journaled(self, kind: str) -> list[dict[str, Any]]:
+        """Return the journal's records of a kind."""
+        return [dict(c.record) for c in self.commands(e.Journal) if c.record["kind"] == kind]
+
     # ---- the life of a plan
 
     def acknowledge_lists(self) -> None:
@@ -169,15 +213,15 @@ ADD_WORKER, ADD_SERVER = Change(Operation.ADD_WORKERS, 1), Change(Operation.ADD_
 REMOVE_WORKER, REMOVE_SERVER = Change(Operation.REMOVE_WORKERS, 1), Change(Operation.REMOVE_SERVERS, 1)
 
 
-def starting(iterations: int = 100, triggers: tuple[Trigger, ...] = ()) -> ScriptedMaster:
+def starting(iterations: int = 100, triggers: tuple[Trigger, ...] = (), followers: int = 0) -> ScriptedMaster:
     """Three workers, two servers, six splits, four partitions: nobody is up yet."""
-    settings = CoreSettings(num_splits=6, num_partitions=4, iterations=iterations, reproducible=False)
+    settings = CoreSettings(6, 4, iterations, reproducible=False, followers=followers)
     return ScriptedMaster(settings, 3, 2, triggers)
 
 
-def running(iterations: int = 100, triggers: tuple[Trigger, ...] = ()) -> ScriptedMaster:
+def running(iterations: int = 100, triggers: tuple[Trigger, ...] = (), followers: int = 0) -> ScriptedMaster:
     """The same job, running."""
-    master = starting(iterations, triggers)
+    master = starting(iterations, triggers, followers)
     master.start()
     return master
 

@@ -7,9 +7,10 @@ import pytest
 from eps.core import events as e
 from eps.core import messages as m
 from eps.core.events import JobState
-from eps.core.master_state import MasterState
+from eps.core.master_state import EXPORT_AGAIN_S, MOST_EXPORTS, MasterState
 from eps.core.reconfig import Change, Operation, Phase
 from eps.core.settings import CoreSettings
+from eps.core.types import Role
 from eps.errors import JobFinishedError, PlanError
 from tests.core.scripted import (
     ADD_SERVER,
@@ -66,10 +67,9 @@ def test_member_that_is_lost_counts_as_ended_for_the_reason_given() -> None:
 
     master.step(e.MemberLost(master.container_of("worker-1"), "said nothing for 3 s"))
 
-    assert (master.state.state, master.state.reason) == (
-        JobState.FAILED,
-        "worker-1 ended unexpectedly: said nothing for 3 s",
-    )
+    assert master.state.recovery is not None and master.state.recovery.lost == {"worker-1": "said nothing for 3 s"}
+    (record,) = master.journaled("lost")
+    assert (record["member"], record["reason"]) == ("worker-1", "said nothing for 3 s")
 
 
 def test_end_of_a_lost_members_process_changes_nothing_any_more() -> None:
@@ -100,13 +100,30 @@ def test_size_that_cannot_be_is_refused_at_the_start(workers: int, servers: int)
         MasterState(CoreSettings(6, 4, 10), workers, servers)
 
 
-def test_container_that_is_lost_at_the_start_fails_the_job() -> None:
+def test_container_that_is_lost_at_the_start_is_asked_for_again() -> None:
     master = starting()
     master.request_containers()
+    first = master.container_of("server-1")
 
     master.exit("server-1", "no image")
 
-    assert (master.state.state, master.state.reason) == (JobState.FAILED, "server-1 ended unexpectedly: no image")
+    assert master.state.state is JobState.STARTING
+    assert master.container_of("server-1") != first
+    assert master.last[-1] == e.RequestContainer(master.container_of("server-1"), Role.SERVER)
+
+
+def test_job_whose_containers_are_lost_at_the_start_again_and_again_fails() -> None:
+    master = starting()
+    master.request_containers()
+
+    for _ in range(3):
+        master.exit("server-1", "no image")
+
+    also = "; 3 members ended like that without one complete clock between them"
+    assert (master.state.state, master.state.reason) == (
+        JobState.FAILED,
+        f"server-1 ended unexpectedly: no image{also}",
+    )
 
 
 def test_change_is_refused_while_the_job_starts() -> None:
@@ -133,17 +150,18 @@ def test_newcomer_lost_before_commit_aborts_the_plan_and_training_goes_on() -> N
 
 
 @pytest.mark.parametrize("name", ["worker-2", "server-1"])
-def test_member_lost_fails_the_job_with_its_name(name: str) -> None:
+def test_job_that_loses_a_member_asks_everybody_else_what_is_left(name: str) -> None:
     master = running()
+    master.sent(object)
 
-    master.exit(name, "signal 9")
+    master.lose(name)
 
-    assert master.state.state is JobState.FAILED
-    assert master.state.reason == f"{name} ended unexpectedly: signal 9"
-    assert master.last[-1] == e.EndJob(JobState.FAILED, master.state.reason)
+    assert master.state.state is JobState.RUNNING
+    survivors = {n for n in master.membership.members if n != name}
+    assert {to for to, _ in master.sent(m.TakeInventory)} == survivors
 
 
-def test_newcomer_lost_after_commit_fails_the_job() -> None:
+def test_newcomer_lost_after_commit_is_taken_over_from_and_its_plan_goes_on() -> None:
     master = running()
     plan = master.ask(ADD_WORKER)
     master.register("worker-4")
@@ -151,21 +169,28 @@ def test_newcomer_lost_after_commit_fails_the_job() -> None:
     master.copy()
     assert plan.phase is Phase.COMMITTED
 
-    master.exit("worker-4", "signal 9")
+    master.lose("worker-4")
+    master.recover()
 
-    assert (master.state.state, master.state.reason) == (JobState.FAILED, "worker-4 ended unexpectedly: signal 9")
+    assert master.membership.workers == ("worker-1", "worker-2", "worker-3")
+    assert plan.phase is Phase.SWITCHED
+    master.report_released()
+    assert plan.phase is Phase.RELEASED
 
 
-def test_member_that_leaves_and_is_lost_before_it_is_drained_fails_the_job() -> None:
+def test_member_that_leaves_and_is_lost_before_it_is_drained_is_taken_over_from() -> None:
     master = running()
-    master.ask(REMOVE_WORKER)
+    plan = master.ask(REMOVE_WORKER)
     master.acknowledge_lists()
     master.copy()
     master.acknowledge_membership()
 
-    master.exit("worker-3", "signal 9")
+    master.lose("worker-3")
+    master.recover()
+    master.report_released()
 
-    assert (master.state.state, master.state.reason) == (JobState.FAILED, "worker-3 ended unexpectedly: signal 9")
+    assert (plan.phase, master.membership.workers) == (Phase.RELEASED, ("worker-1", "worker-2"))
+    assert master.membership.takes_over
 
 
 def test_member_that_leaves_is_told_to_end_as_soon_as_it_is_drained() -> None:
@@ -234,11 +259,23 @@ def test_partition_that_arrives_damaged_aborts_the_plan() -> None:
     assert master.state.state is JobState.RUNNING
 
 
+def test_undecided_plan_is_aborted_by_a_loss_and_those_that_wait_come_later() -> None:
+    master = running()
+    plans = [master.ask(ADD_WORKER), master.ask(ADD_SERVER)]
+
+    master.lose("server-1")
+
+    assert [p.phase for p in plans] == [Phase.ABORTED, Phase.QUEUED]
+    assert plans[0].reason == "server-1 ended unexpectedly: signal 9"
+    master.recover()
+    assert plans[1].phase is Phase.PROPOSED
+
+
 def test_plan_fails_with_the_job_and_the_queue_too() -> None:
     master = running()
     plans = [master.ask(ADD_WORKER), master.ask(ADD_SERVER)]
 
-    master.exit("server-1", "signal 9")
+    master.report(m.MemberFailed("server-1", "DataError", "bad row"))
 
     assert [p.phase for p in plans] == [Phase.ABORTED, Phase.ABORTED]
     assert all("the job failed" in p.reason for p in plans)
@@ -396,11 +433,31 @@ def test_finished_job_refuses_changes(exported: bool) -> None:
     assert isinstance(error, JobFinishedError)
 
 
-def test_model_that_cannot_be_written_fails_the_job() -> None:
+def test_export_that_fails_is_tried_again_and_a_late_answer_to_an_earlier_one_is_ignored() -> None:
     master = running(iterations=3)
     finished(master, 3)
 
-    master.step(e.ExportFailed("disk full"))
+    master.step(e.ExportFailed("no route to server-2", 1))
+    states = [master.state.state]
+    master.tick(after_s=EXPORT_AGAIN_S)
+    again = [c for c in master.last if isinstance(c, e.StartExport)]
+    master.step(e.ExportFailed("no route to server-2", 1))
+    master.step(e.ExportDone(number=1))
+    states.append(master.state.state)
+    master.step(e.ExportDone(number=2))
+
+    assert states == [JobState.EXPORTING, JobState.EXPORTING] and again == [e.StartExport(2)]
+    assert master.state.state is JobState.FINISHED
+
+
+def test_model_that_cannot_be_written_again_and_again_fails_the_job() -> None:
+    master = running(iterations=3)
+    finished(master, 3)
+
+    for number in range(1, MOST_EXPORTS + 1):
+        assert master.state.state is JobState.EXPORTING
+        master.step(e.ExportFailed("disk full", number))
+        master.tick()
 
     assert (master.state.state, master.state.reason) == (JobState.FAILED, "disk full")
 

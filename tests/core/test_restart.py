@@ -63,9 +63,12 @@ def test_a_container_that_the_job_does_not_know_is_released() -> None:
 
 
 def test_an_export_that_was_on_its_way_is_started_again() -> None:
-    master = running()
-    master.state.state = JobState.EXPORTING
-    assert restart(master) == [e.StartExport()]
+    master = running(iterations=3)
+    for clock in range(4):
+        master.now_s += 1.0
+        master.clock(clock)
+    assert master.state.state is JobState.EXPORTING
+    assert restart(master) == [e.StartExport(1)]
 
 
 def test_after_the_end_every_container_is_released_and_the_end_said_again() -> None:

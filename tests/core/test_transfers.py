@@ -53,15 +53,39 @@ def test_change_that_failed_in_transfer_may_be_asked_again() -> None:
 
 
 @pytest.mark.parametrize("change", [ADD_SERVER, REMOVE_SERVER], ids=str)
-def test_partition_that_fails_after_the_commit_fails_the_job(change: Change) -> None:
+def test_server_that_cannot_be_sent_a_partition_after_the_commit_is_given_up(change: Change) -> None:
     """The new owner lacks updates that nobody can send any more."""
     master = running()
     up_to(master, change, Phase.COMMITTED)
+    move = master.driver.moves[0]
+    container = master.container_of(move.target)
 
-    master.report(m.TransferFailed("server-1", 1, "the connection broke"))
+    master.report(m.TransferFailed(move.source, 1, "the connection broke", move.target))
 
-    assert (master.state.state, master.state.reason) == (JobState.FAILED, "server-1: the connection broke")
-    assert master.state.plans[1].phase is Phase.COMMITTED
+    assert e.ReleaseContainer(container) in master.last
+    assert master.state.recovery is not None
+    assert master.state.recovery.lost == {move.target: f"cannot be reached: {move.source}: the connection broke"}
+    assert master.state.state is JobState.RUNNING
+
+
+def test_standing_follower_that_cannot_be_reached_is_given_up() -> None:
+    """Its owner serves nothing that it lacks."""
+    master = running(followers=1)
+
+    master.report(m.TransferFailed("server-1", 0, "the connection broke", "server-2"))
+
+    assert e.ReleaseContainer(master.container_of("server-2")) in master.last
+    assert master.state.recovery is not None and set(master.state.recovery.lost) == {"server-2"}
+
+
+@pytest.mark.parametrize("target", ["", "worker-1", "server-9"])
+def test_transfer_that_fails_without_a_server_that_is_here_changes_nothing_after_the_commit(target: str) -> None:
+    master = running()
+    up_to(master, ADD_SERVER, Phase.COMMITTED)
+
+    master.report(m.TransferFailed("server-1", 1, "the connection broke", target))
+
+    assert (master.state.state, master.state.recovery) == (JobState.RUNNING, None)
 
 
 @pytest.mark.parametrize("change", [ADD_WORKER, REMOVE_WORKER], ids=str)

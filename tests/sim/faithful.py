@@ -36,6 +36,7 @@ from tests.sim.wire import (
     Done,
     Exchange,
     Failed,
+    Fenced,
     Promote,
     Pull,
     Push,
@@ -62,8 +63,6 @@ class Breaks:
     exchange: float = 0.0
     #: On a connection that carries a partition or a split.
     transfer: float = 0.0
-    #: Transfers of partitions break after the commit, too, which fails the job.
-    committed: bool = False
 
 
 class SimConnection:
@@ -153,8 +152,6 @@ class FaithfulProcess(SimProcess):
             return
         carried = [b for b, _ in connection.outstanding.values() if isinstance(b, Snapshot | Update | Promote)]
         decided = any(b.plan_id and self.job.master.plans[b.plan_id].phase is Phase.COMMITTED for b in carried)
-        if decided and not self.job.breaks.committed:
-            return
         self.job.count("broke after the commit" if decided else "broke")
         self.job.note(self.name, f"the connection to {connection.address} breaks")
         connection.break_(share)
@@ -230,7 +227,8 @@ class FollowerStream:
                     self._next()
             elif not self._stopped:
                 self.stop()
-                self._failed()
+                if not isinstance(reply, Fenced):
+                    self._failed()
 
         self._server.ask(self._address, body, answered)
 

@@ -14,11 +14,12 @@ from typing import Any
 
 from eps.core import events as e
 from eps.core import messages as m
+from eps.core.membership import Membership
 from eps.core.reconfig import Phase
 from eps.core.types import Address, MemberId
 from tests.sim.process import SimProcess
 from tests.sim.server import SimServer
-from tests.sim.wire import Done, Snapshot, SplitCopy, Stale, Vanished
+from tests.sim.wire import Done, Fenced, Snapshot, SplitCopy, Stale, Vanished
 from tests.sim.worker import Part, SimWorker
 
 TICK_S = 0.1
@@ -137,6 +138,9 @@ class HostileStream:
                 if isinstance(reply, Vanished):
                     self._queue.clear()
                     return
+                if isinstance(reply, Fenced):
+                    self._queue.clear()
+                    return
                 assert isinstance(reply, Done), reply
                 done()
                 self._next()
@@ -169,22 +173,21 @@ class HostileWorker(HostileProcess, SimWorker):
     def on_named(self) -> None:
         super().on_named()
         self._closed: set[int] = set()
-        self._unacked: dict[int, m.ClockReported] = {}
+        self._unacked: list[m.ClockReported] = []
 
     def on_tick(self) -> None:
-        for report in self._unacked.values():
+        for report in self._unacked:
             self.report(report)
 
     def owes(self) -> bool:
         return bool(self._unacked or self.outgoing)
 
     def say(self, report: m.ClockReported) -> None:
-        self._unacked[report.clock] = report
+        self._unacked.append(report)
         self.report(report)
 
     def on_recorded(self, completed: int) -> None:
-        for clock in [c for c in self._unacked if c < completed]:
-            del self._unacked[clock]
+        self._unacked = [report for report in self._unacked if report.clock >= completed]
 
     # ---- splits
 
@@ -211,6 +214,18 @@ class HostileWorker(HostileProcess, SimWorker):
         self.report(m.SplitReceived(self.name, body.plan_id, body.split, 8, str(body.split)))
 
     # ---- parts
+
+    def _interrupt(self) -> None:
+        super()._interrupt()
+        # Nobody waits for these answers any more.
+        self.outgoing.clear()
+
+    def take_in(self, membership: Membership) -> m.MembershipAcked:
+        epoch = self.state.epoch
+        acked = super().take_in(membership)
+        if self.state.epoch > epoch:
+            self._unacked.clear()
+        return acked
 
     def exchange(self, parts: list[Part]) -> None:
         for body, clock in parts:

@@ -105,8 +105,6 @@ class SimJob:
         self._named: dict[MemberId, str] = {}
         self._requested: dict[str, Role] = {}
         self._exited: set[str] = set()
-        #: What the job may fail for, if it is heard of after the commit.
-        self.fatal: set[str] = set()
         self._version = 0
         self._story: deque[tuple[float, str, object]] = deque(maxlen=STORY)
 
@@ -267,7 +265,6 @@ class SimJob:
         process = self.processes[container_id]
         if self.master.plans[plan_id].undecided and process.alive:
             process.vanish()
-            self.fatal.add(f"{name} ended unexpectedly: taken away")
             self.on_process_ended(container_id, "taken away")
 
     def process_of(self, name: MemberId) -> SimProcess:
@@ -366,8 +363,6 @@ class SimJob:
 
     def _check_finished(self) -> None:
         master, settings = self.master, self.settings
-        if self._excused():
-            return
         assert master.state is JobState.FINISHED, f"{master.state}: {master.reason}"
         for plan in master.plans.values():
             assert plan.ended, f"plan {plan.plan_id} is still {plan.phase}"
@@ -380,14 +375,6 @@ class SimJob:
         self._check_memberships()
         self._check_servers()
         assert set(self._requested) == self._exited
-
-    def _excused(self) -> bool:
-        """Return whether the job failed as it has to: what a plan needs was lost just as the master committed it."""
-        late = [p for p in self.master.plans.values() if p.phase is Phase.COMMITTED]
-        excused = self.master.state is JobState.FAILED and self.master.reason in self.fatal and len(late) == 1
-        if excused:
-            self.count("lost at the commit")
-        return excused
 
     def _check_memberships(self) -> None:
         """Who computed a split is who the membership in force at that clock says."""

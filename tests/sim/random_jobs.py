@@ -60,10 +60,27 @@ def random_triggers(random: Random, settings: CoreSettings) -> list[Trigger]:
     return triggers
 
 
-def hostile_job(seed: int, kind: Callable[..., SimJob] = SimJob) -> SimJob:
+def schedule_crashes(random: Random, job: SimJob) -> None:
+    """Let members crash at random times, at times two at once."""
+
+    def crash() -> None:
+        membership = job.master.membership
+        if membership is None:
+            return
+        for name in random.sample(membership.members, random.choice((1, 1, 1, min(2, len(membership.members))))):
+            if name in job.master.members and job.process_of(name).alive:
+                job.kill(name)
+
+    for _ in range(random.choice((1, 1, 2, 4))):
+        job.at(random.uniform(0.8, 1.5 + job.settings.iterations * 0.2), crash)
+
+
+def hostile_job(
+    seed: int, kind: Callable[..., SimJob] = SimJob, *, followers: int = 0, patient: bool = False
+) -> SimJob:
     """Return a job on a network that loses and repeats messages."""
     random = Random(seed)
-    settings = random_settings(random, seed)
+    settings = replace(random_settings(random, seed), followers=followers)
     triggers = random_triggers(random, settings)
     return kind(
         seed,
@@ -72,16 +89,16 @@ def hostile_job(seed: int, kind: Callable[..., SimJob] = SimJob) -> SimJob:
         random.randint(1, min(4, settings.num_partitions)),
         triggers,
         faults=random.choice((RELIABLE, Faults(), Faults(), Faults(drop=0.1, duplicate=0.1, late=0.1))),
-        chaos=random.choice((CALM, CALM, Chaos(never=0.1, vanish=0.01, cancel=0.01))),
+        chaos=random.choice((CALM, CALM, Chaos(never=0.0 if patient else 0.1, vanish=0.01, cancel=0.01))),
         iteration_s=random.choice((0.01, 0.05, 0.2)),
-        live_workers=random.random() < 0.6,
+        # Standing followers hold what is asked of them: nobody may release a plan before it is past its commit clock.
+        live_workers=random.random() < 0.6 or followers > 0,
     )
 
 
 def faithful_job(
     seed: int,
     *,
-    committed: bool = False,
     followers: int = 0,
     patient: bool = False,
     kind: Callable[..., SimJob] = SimJob,
@@ -100,8 +117,8 @@ def faithful_job(
         faults=Faults(drop=0.0, duplicate=0.0, late=random.choice((0.0, 0.05, 0.2))),
         # Not together: where plans are cancelled at random, nobody waits long for what never comes.
         chaos=random.choice(
-            (CALM, CALM, CALM if patient else Chaos(never=0.15, mute=0.15), Chaos(vanish=0.02, cancel=0.01))
+            (CALM, CALM, Chaos(never=0.0 if patient else 0.15, mute=0.15), Chaos(vanish=0.02, cancel=0.01))
         ),
         iteration_s=random.choice((0.01, 0.05, 0.2)),
-        breaks=Breaks(exchange, transfer, committed),
+        breaks=Breaks(exchange, transfer),
     )

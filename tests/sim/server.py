@@ -16,6 +16,7 @@ from tests.sim.wire import (
     Arrival,
     Done,
     Failed,
+    Fenced,
     Passed,
     Promote,
     Pull,
@@ -80,6 +81,9 @@ class SimServer(SimProcess):
         self._sent: dict[tuple[int, int], m.PartitionSent] = {}
         self._checksums: dict[tuple[int, int], str] = {}
         self._promoted: set[tuple[int, int]] = set()
+        #: What was said of the checkpoint that was ordered last.
+        self._said: dict[int, m.CheckpointPartWritten | m.CheckpointPartFailed] = {}
+        self._checkpoint = 0
 
     def step(self, event: s.ServerEvent) -> None:
         self.job.note(self.name, event)
@@ -106,6 +110,22 @@ class SimServer(SimProcess):
                 self.step(s.PlanReleaseOrdered(plan_id, removed))
             case m.TakeInventory(recovery):
                 self.report(self.state.inventory(recovery))
+            case m.TakeCheckpoint(checkpoint_id, clock):
+                if checkpoint_id > self._checkpoint:
+                    self._checkpoint, self._said = checkpoint_id, {}
+                for report in self._said.values() if checkpoint_id == self._checkpoint else ():
+                    self.report(report)
+                self.step(s.CheckpointOrdered(checkpoint_id, clock))
+
+    def _write(self, report: m.CheckpointPartWritten | m.CheckpointPartFailed) -> None:
+        """Report a partition of a checkpoint after the time that writing takes."""
+
+        def written() -> None:
+            if self.alive and report.checkpoint_id == self._checkpoint:
+                self._said[report.partition] = report
+                self.report(report)
+
+        self.net.after(self.job.share() * 0.1, written)
 
     def before_end(self, reason: str) -> None:
         if reason.startswith("removed"):
@@ -193,6 +213,20 @@ class SimServer(SimProcess):
                 del self.stores[partition]
             case s.ReportToMaster(report):
                 self.report(report)
+            case s.TakeSnapshot(checkpoint_id, partition, next_clock, applied, refused):
+                store = self.stores[partition]
+                # Of a clock that is not complete some may have been added to the sum, which is not kept.
+                begun = self.state.partitions[partition].arrived
+                kept = tuple(clock - (split in begun) for split, clock in enumerate(store.ledger))
+                assert kept == next_clock, "what is kept is what was applied"
+                value = str(store.value)
+                self._write(
+                    m.CheckpointPartWritten(
+                        self.name, checkpoint_id, partition, self.name, 8, value, next_clock, applied, refused
+                    )
+                )
+            case s.SkipSnapshot(checkpoint_id, partition, why):
+                self._write(m.CheckpointPartFailed(self.name, checkpoint_id, partition, why, late=True))
             case _:
                 self._transfer(command)
 
@@ -286,6 +320,8 @@ class SimServer(SimProcess):
                 self.stores[partition].add(clock, splits)
                 self.stores[partition].step(arrival.body.total)
                 arrival.reply(Done())
+            case s.RefuseUpdate(arrival):
+                arrival.reply(Fenced())
             case s.DropUpdate(arrival):
                 body = arrival.body
                 if isinstance(body, Promote):

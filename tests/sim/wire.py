@@ -151,6 +151,11 @@ class Passed:
 
 
 @dataclass(frozen=True, slots=True)
+class Fenced:
+    """The sender does not own the partition any more."""
+
+
+@dataclass(frozen=True, slots=True)
 class Failed:
     why: str
 

@@ -146,6 +146,9 @@ class SimWorker(SimProcess):
                 kept.pushed = False
         if self.state.epoch > epoch:
             self._kept, self._values = [], {}
+        for kept in self._kept if not self.job.live_workers else ():
+            # It would have reported when all was pushed, and may have nothing left to push now.
+            self.say(self._report(kept.work, 1.0))
         return acked
 
     def _interrupt(self) -> None:
@@ -223,7 +226,13 @@ class SimWorker(SimProcess):
     def on_answer(self, body: Push | Pull, clock: int, reply: object, attempt: int) -> None:
         if attempt != self._attempt:
             return
-        if isinstance(reply, Passed):
+        if isinstance(reply, Passed) and self._confirming:
+            # An answer got lost, and the others went on without the one that leaves.
+            self._interrupt()
+            self._interrupted = False
+            self._settle(clock)
+            self._release()
+        elif isinstance(reply, Passed):
             assert self.job.taken_over
             self._skip()
         elif isinstance(body, Pull):

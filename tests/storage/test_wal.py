@@ -270,3 +270,16 @@ def test_random_histories_come_back_whole_wherever_the_process_ends(tmp_path: Pa
                 assert b"".join((*log.recovered.snapshot, *log.recovered.records)) == b"".join(said), seed
                 late.clear()
         log.close()
+
+
+def test_a_sync_sees_to_the_snapshot_and_the_names_as_well(tmp_path: Path) -> None:
+    log = EventLog.open(tmp_path)
+    log.snapshot(b"state", sync=False)
+    assert {path.name for path in log._loose} == {"snapshot-00000000", "log-00000000"}
+    log.sync()
+    assert not log._loose
+    log.snapshot(b"state")
+    assert {path.name for path in log._loose} == {"log-00000001"}
+    (tmp_path / "log-00000000").unlink()
+    log.sync()
+    log.close()

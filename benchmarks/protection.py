@@ -1,0 +1,172 @@
+"""What it costs to be able to lose a process: followers and checkpoints, while nothing happens.
+
+    python benchmarks/protection.py [--parameters 2] [--rounds 5] [--output out.json] [--quick]
+
+One job, 2 workers and 2 servers, whose gradients take so long that computing is 80 % of an iteration; once without
+followers, once with, in turn.  Bytes are counted by the members themselves.  Then the same for checkpoints: a job whose
+ten iterations last at least two seconds, with a checkpoint every ten iterations and without.  JSON goes to standard
+output, a table to standard error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+# Processes of the jobs import this folder too.
+os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+if __name__ == "__main__":
+    sys.path.insert(0, str(ROOT))
+
+from benchmarks.bench_common import Bar, machine, rounded, say, spread, write_json  # noqa: E402
+from benchmarks.resize import NUM_FEATURES, write_data  # noqa: E402
+from benchmarks.scale_jobs import Ran, quiet_job, run_job  # noqa: E402
+
+#: Of an iteration.
+COMPUTING = 0.8
+FOLLOWERS_BAR = 1.05
+CHECKPOINTS_BAR = 1.03
+#: Ten iterations of the job that writes checkpoints last at least this long.
+TEN_ITERATIONS_S = 2.2
+EVERY = 10
+
+
+def settings(data: Path, parameters: int, busy_s: float, iterations: int, **more: object) -> dict[str, object]:
+    """Return the settings of one job."""
+    return {
+        "model": f"{ROOT / 'benchmarks' / 'big_model.py'}:BusyLinear",
+        "model_options": json.dumps({"num_parameters": parameters, "busy_s": busy_s}),
+        "intercept": False,
+        "data": data,
+        "format": "csv",
+        "label_column": "last",
+        "splits": 2,
+        "partitions": 8,
+        "optimizer": "sgd",
+        "learning_rate": 0.1,
+        "iterations": iterations,
+        "workers": 2,
+        "servers": 2,
+        **more,
+    }
+
+
+class Bench:
+    """Jobs in one home, in quiet moments."""
+
+    def __init__(self, home: Path, patience_s: float) -> None:
+        self._home = home
+        self._patience_s = patience_s
+        self._count = 0
+
+    def run(self, values: dict[str, object]) -> Ran:
+        """Run one job."""
+
+        def once() -> Ran:
+            self._count += 1
+            return run_job(self._home, f"job-{self._count}", values)
+
+        return quiet_job(once, self._patience_s)
+
+
+def median_s(ran: Ran) -> float:
+    """Return the usual length of an iteration."""
+    return statistics.median(ran.iteration_s)
+
+
+def server_bytes(ran: Ran) -> int:
+    """Return what the servers sent, in bytes."""
+    return sum(member.bytes_out for member in ran.of_kind("S"))
+
+
+def followers(bench: Bench, data: Path, parameters: int, rounds: int, iterations: int) -> dict[str, Any]:
+    """Return what followers cost where computing is 80 % of an iteration."""
+    bare = median_s(bench.run(settings(data, parameters, 0.0, iterations, followers=0)))
+    busy_s = bare * COMPUTING / (1 - COMPUTING)
+    say(f"an exchange takes {bare * 1e3:.1f} ms, so a gradient takes {busy_s * 1e3:.1f} ms")
+    found: dict[int, list[Ran]] = {0: [], 1: []}
+    for number in range(rounds):
+        for count in (0, 1) if number % 2 else (1, 0):
+            ran = bench.run(settings(data, parameters, busy_s, iterations, followers=count))
+            found[count].append(ran)
+            say(f"  {count} followers: {median_s(ran) * 1e3:.2f} ms")
+    ratios = [median_s(b) / median_s(a) for a, b in zip(found[0], found[1], strict=True)]
+    extra = [(server_bytes(b) - server_bytes(a)) / iterations for a, b in zip(found[0], found[1], strict=True)]
+    bar = Bar("an iteration with followers, of one without", rounded(statistics.median(ratios)), FOLLOWERS_BAR, False)
+    return {
+        "exchange_s": rounded(bare),
+        "computing_s": rounded(busy_s),
+        "iteration_s": {str(count): spread([median_s(ran) for ran in runs]) for count, runs in found.items()},
+        "ratio": spread(ratios),
+        "bytes_per_iteration": spread(extra),
+        "bytes_of_a_gradient": 4 * parameters,
+        "bar": bar.as_dict(),
+    }
+
+
+def checkpoints(bench: Bench, data: Path, parameters: int, rounds: int) -> dict[str, Any]:
+    """Return what a checkpoint every ten iterations costs."""
+    busy_s = TEN_ITERATIONS_S / 10
+    found: dict[str, list[Ran]] = {"": [], str(EVERY): []}
+    iterations = 5 * EVERY + 5
+    for number in range(rounds):
+        for every in ("", str(EVERY)) if number % 2 else (str(EVERY), ""):
+            more = {"checkpoint_every": every} if every else {}
+            ran = bench.run(settings(data, parameters, busy_s, iterations, followers=0, **more))
+            found[every].append(ran)
+            say(f"  checkpoint every {every or 'never'}: {statistics.mean(ran.iteration_s) * 1e3:.1f} ms")
+    # A checkpoint makes some iterations longer: means, not medians.
+    means = {every: [statistics.mean(ran.iteration_s) for ran in runs] for every, runs in found.items()}
+    ratios = [b / a for a, b in zip(means[""], means[str(EVERY)], strict=True)]
+    bar = Bar(
+        "training with checkpoints, of training without", rounded(statistics.median(ratios)), CHECKPOINTS_BAR, False
+    )
+    return {
+        "every": EVERY,
+        "iteration_s": {every or "never": spread(values) for every, values in means.items()},
+        "ratio": spread(ratios),
+        "bytes_of_a_checkpoint": 4 * parameters,
+        "bar": bar.as_dict(),
+    }
+
+
+def main() -> None:
+    """Run the benchmark."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--parameters", type=float, default=2.0, help="millions")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--iterations", type=int, default=80, help="of a job with or without followers")
+    parser.add_argument("--patience-s", type=float, default=120.0, help="longest wait for a quiet machine")
+    parser.add_argument("--output", type=Path, help="write the JSON there, too")
+    parser.add_argument("--quick", action="store_true", help="a small model, once: does it work?")
+    args = parser.parse_args()
+    if args.quick:
+        args.parameters, args.rounds, args.patience_s = 0.2, 1, 0.0
+    parameters = round(args.parameters * 1e6 / NUM_FEATURES) * NUM_FEATURES
+    with tempfile.TemporaryDirectory(prefix="eps-protection-") as folder:
+        data = Path(folder) / "data.csv"
+        write_data(data)
+        bench = Bench(Path(folder) / "home", args.patience_s)
+        result = {
+            "machine": machine(),
+            "parameters": parameters,
+            "followers": followers(bench, data, parameters, args.rounds, args.iterations),
+            "checkpoints": checkpoints(bench, data, parameters, args.rounds),
+        }
+    text = json.dumps(result, indent=1)
+    print(text)
+    for part in ("followers", "checkpoints"):
+        bar = result[part]["bar"]
+        say(f"{'pass' if bar['passed'] else 'FAIL'}  {bar['name']}: {bar['measured']} (at most {bar['at_most']})")
+    write_json(args.output, text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,317 @@
+"""How long a job stands still when one of its processes is killed or hangs.
+
+    python benchmarks/recovery.py [--repeats 20] [--kinds kill,stop] [--victims worker,server,master]
+        [--parameters 10] [--output out.json] [--picture out.png] [--quick]
+
+One job of 4 workers and 4 servers with followers trains a dense model.  Again and again one of its processes gets
+SIGKILL (or SIGSTOP), at any moment of an iteration, and is replaced before the next one is hit.  What is measured is
+the longest iteration that the signal can have touched, less a usual one: the median of the twenty before.  A signal
+that comes when everything of an iteration has been pushed hurts the next one, so the time from the signal to the next
+complete iteration, which is given as ``next_s``, can be shorter than a usual iteration.
+
+The same job stopped by ``kill -9`` of its supervisor and begun again with ``eps resume`` is what there would be
+without recovery; it is measured in the same run.  JSON goes to standard output, a table to standard error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import suppress
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+# Processes of the jobs import this folder too.
+os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+sys.path.insert(0, str(ROOT))
+
+from benchmarks.bench_common import machine, plotting, ratio, rounded, say, spread  # noqa: E402
+from benchmarks.resize import NUM_FEATURES, job_settings, scale_of, write_data  # noqa: E402
+from eps.client import Job  # noqa: E402
+from eps.errors import EpsError  # noqa: E402
+from eps.storage.atomic import read_json  # noqa: E402
+
+MEMBERS = 4
+SPLITS = 8
+#: Iterations whose median says how long one usually takes.
+USUAL = 20
+#: After a signal the job is back at its size, with all followers, within this time, or the measurement fails.
+SETTLE_S = 60.0
+#: Iterations that begin within this time of a signal may be longer because of it.
+AFTER_S = 2.0
+SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
+#: What is promised, in seconds after the signal, or after the deadline of a process that hangs.
+BARS = {"worker": 0.3, "server": 0.3, "master": 1.0}
+
+
+def settings(millions: float, data: Path, deadline_s: float) -> dict[str, Any]:
+    """Return the settings of the job."""
+    return {
+        **job_settings(scale_of(millions, 1, quick=True), data, "sgd"),
+        "splits": SPLITS,
+        "partitions": 3 * MEMBERS,
+        "workers": MEMBERS,
+        "servers": MEMBERS,
+        "followers": 1,
+        # It is ended when everything has been measured.
+        "iterations": 1_000_000,
+        "member_timeout_s": deadline_s,
+    }
+
+
+class Watched:
+    """A job, and its time on this process's clock."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+
+    def offset_s(self) -> float:
+        """Return what is to be added to the job's seconds to have this process's."""
+        best = (float("inf"), 0.0)
+        for _ in range(5):
+            asked_s = time.monotonic()
+            elapsed_s = self.job.status()["elapsed_s"]
+            lasted_s = time.monotonic() - asked_s
+            best = min(best, (lasted_s, asked_s + lasted_s / 2 - elapsed_s))
+        return best[1]
+
+    def completed_s(self) -> list[float]:
+        """Return when each iteration was complete, on this process's clock."""
+        offset_s = self.offset_s()
+        return [entry["seconds"] + offset_s for entry in self.job.history()]
+
+    def hurt(self, before: dict[str, Any]) -> None:
+        """Wait until the job has noticed what was done to it."""
+        deadline_s = time.monotonic() + SETTLE_S
+        while time.monotonic() < deadline_s:
+            with suppress(EpsError):
+                status = self.job.status()
+                if any(status[name] > before[name] for name in ("membership_version", "generation")):
+                    return
+            time.sleep(0.05)
+        raise TimeoutError(f"the job did not notice the signal within {SETTLE_S:g} s: {self.job.status()}")
+
+    def settle(self) -> dict[str, Any]:
+        """Wait until the job has its size and nothing changes; return its status."""
+        deadline_s = time.monotonic() + SETTLE_S
+        clock, calm = -1, 0
+        status: dict[str, Any] = {}
+        while time.monotonic() < deadline_s:
+            with suppress(EpsError):
+                status = self.job.status()
+                whole = (
+                    status["workers"] == status["servers"] == MEMBERS and not status["plan"] and not status["queued"]
+                )
+                calm = calm + 1 if whole and status["clock"] > clock else 0
+                clock = status["clock"]
+                # Long enough for a change that follows the last one to be asked, and for a usual iteration to show.
+                if calm >= 12:
+                    return status
+            time.sleep(0.2)
+        raise TimeoutError(f"the job did not get back to its size within {SETTLE_S:g} s: {status}")
+
+
+def victim(watched: Watched, status: dict[str, Any], role: str, rng: random.Random) -> int:
+    """Return the pid of a process to hit."""
+    if role == "master":
+        return int(read_json(watched.job.directory.master_json)["pid"])
+    return int(rng.choice([member["pid"] for member in status["members"] if member["role"] == role]))
+
+
+def hit(watched: Watched, role: str, kind: str, rng: random.Random, deadline_s: float) -> dict[str, float]:
+    """Hit one process and return what it cost, in seconds."""
+    status = watched.settle()
+    before_s = watched.completed_s()[-USUAL - 1 :]
+    usual_s = statistics.median([b - a for a, b in pairwise(before_s)])
+    time.sleep(rng.random() * usual_s)
+    pid = victim(watched, status, role, rng)
+    os.kill(pid, SIGNALS[kind])
+    signalled_s = time.monotonic()
+    watched.hurt(status)
+    watched.settle()
+    completed_s = watched.completed_s()
+    following = next(i for i, at_s in enumerate(completed_s) if at_s > signalled_s)
+    waited_s = deadline_s if kind == "stop" else 0.0
+    after = [b - a for a, b in pairwise(completed_s[following - 1 :]) if a < signalled_s + waited_s + AFTER_S]
+    return {
+        "usual_s": usual_s,
+        "recovery_s": max(after) - usual_s,
+        "next_s": completed_s[following] - signalled_s,
+    }
+
+
+def resume(millions: float, data: Path, repeats: int, deadline_s: float) -> list[float]:
+    """Return what killing the whole job and resuming it from a checkpoint costs, in seconds."""
+    found = []
+    for number in range(repeats):
+        name = f"resumed-{number}"
+        job = Job.start(name=name, detach=True, **{**settings(millions, data, deadline_s), "checkpoint_every": "10"})
+        watched = Watched(job)
+        while not (status := watched.settle()).get("checkpoints", {}).get("written"):
+            time.sleep(0.1)
+        usual_s = status["iteration_s"]
+        supervisor = int(read_json(job.directory.supervisor_json)["pid"])
+        os.kill(supervisor, signal.SIGKILL)
+        killed_s = time.monotonic()
+        while job.running:
+            time.sleep(0.002)
+        subprocess.run([sys.executable, "-m", "eps", "resume", name, "--detach"], check=True, capture_output=True)
+        again = Watched(Job.find(name))
+        first = None
+        while first is None:
+            with suppress(EpsError):
+                first = next((s for s in again.completed_s() if s > killed_s), None)
+            time.sleep(0.01)
+        found.append(first - killed_s - usual_s)
+        say(f"  resume {number + 1}: {found[-1]:.3f} s")
+        again.job.kill()
+    return found
+
+
+def measure(args: argparse.Namespace) -> dict[str, Any]:
+    """Hit the job again and again; return the result."""
+    rng = random.Random(args.seed)
+    home = Path(tempfile.mkdtemp(prefix="eps-recovery-"))
+    os.environ["EPS_HOME"] = str(home / "home")
+    data = home / "data.csv"
+    write_data(data)
+    cases = [(role, kind) for kind in args.kinds.split(",") for role in args.victims.split(",")]
+    found: dict[tuple[str, str], list[dict[str, float]]] = {case: [] for case in cases}
+    job = Job.start(name="recovery", **settings(args.parameters, data, args.deadline_s))
+    try:
+        job.wait_until_trains()
+        watched = Watched(job)
+        for number in range(args.repeats):
+            for role, kind in cases:
+                values = hit(watched, role, kind, rng, args.deadline_s)
+                found[role, kind].append(values)
+                say(
+                    f"  {number + 1:2d} {kind} {role:6s} {values['recovery_s'] * 1e3:7.0f} ms more than the usual "
+                    f"{values['usual_s'] * 1e3:.0f} ms; {values['next_s'] * 1e3:.0f} ms to the next iteration"
+                )
+        report = job.status()
+    finally:
+        with suppress(EpsError):
+            job.kill_at_once()
+    resumed = resume(args.parameters, data, args.resumes, args.deadline_s) if args.resumes else []
+    shutil.rmtree(home, ignore_errors=True)
+    return {
+        "machine": machine(),
+        "parameters": round(args.parameters * 1e6 / NUM_FEATURES) * NUM_FEATURES,
+        "workers": MEMBERS,
+        "servers": MEMBERS,
+        "deadline_s": args.deadline_s,
+        "iterations": report["clock"],
+        "resume_s": spread(resumed) if resumed else None,
+        "cases": [case(role, kind, values, resumed, args.deadline_s) for (role, kind), values in found.items()],
+    }
+
+
+def case(
+    role: str, kind: str, values: list[dict[str, float]], resumed: list[float], deadline_s: float
+) -> dict[str, Any]:
+    """Return the result of one case; of a process that hangs, what comes after the deadline."""
+    less_s = deadline_s if kind == "stop" else 0.0
+    recovery = [v["recovery_s"] - less_s for v in values]
+    median_s = statistics.median(recovery)
+    return {
+        "victim": role,
+        "signal": kind,
+        "recovery_s": spread(recovery),
+        "next_s": spread([v["next_s"] for v in values]),
+        "usual_s": rounded(statistics.median([v["usual_s"] for v in values])),
+        "resume_over_recovery": ratio(statistics.median(resumed), median_s, 1) if resumed else None,
+        "bar_s": BARS[role],
+        "kept": median_s <= BARS[role],
+    }
+
+
+def table(result: dict[str, Any]) -> str:
+    """Return the result for people."""
+    lines = ["SIGNAL  VICTIM   RECOVERY (median, min-max)      BAR      RESUME/RECOVERY"]
+    for entry in result["cases"]:
+        r = entry["recovery_s"]
+        lines.append(
+            f"{entry['signal']:7s} {entry['victim']:8s} {r['median'] * 1e3:6.0f} ms ({r['min'] * 1e3:.0f}-"
+            f"{r['max'] * 1e3:.0f})".ljust(49)
+            + f"{entry['bar_s'] * 1e3:.0f} ms   {entry['resume_over_recovery'] or '-'}"
+            + ("" if entry["kept"] else "   not kept")
+        )
+    if result["resume_s"]:
+        lines.append(f"kill of everything and eps resume: {result['resume_s']['median']:.2f} s")
+    return "\n".join(lines)
+
+
+def draw(result: dict[str, Any], path: Path) -> None:
+    """Draw recovery times as points, with the bars."""
+    pyplot = plotting()
+    if pyplot is None:
+        return
+    figure, axes = pyplot.subplots(figsize=(8, 4.5))
+    names = []
+    for x, entry in enumerate(result["cases"]):
+        values = entry["recovery_s"]["values"]
+        axes.plot([x + 0.3 * (i / max(1, len(values) - 1) - 0.5) for i in range(len(values))], values, ".", color="C0")
+        axes.plot([x - 0.3, x + 0.3], [entry["recovery_s"]["median"]] * 2, "-", color="C0", label="" if x else "median")
+        axes.plot([x - 0.35, x + 0.35], [entry["bar_s"]] * 2, "--", color="C3", label="" if x else "promised")
+        names.append(f"{entry['signal']}\n{entry['victim']}")
+    if result["resume_s"]:
+        axes.axhline(result["resume_s"]["median"], color="0.5", linewidth=1, label="kill all, eps resume")
+    axes.set_xticks(range(len(names)), names)
+    axes.set_yscale("log")
+    axes.set_ylabel("longest iteration less a usual one, s\n(stop: less the deadline)")
+    axes.set_title(f"{result['parameters'] / 1e6:g} M parameters, {MEMBERS} workers, {MEMBERS} servers")
+    axes.legend()
+    figure.tight_layout()
+    figure.savefig(path, dpi=120)
+
+
+def parse() -> argparse.Namespace:
+    """Return the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeats", type=int, default=20, help="signals of each kind to each victim")
+    parser.add_argument("--kinds", default="kill,stop", help="kill, stop, or both")
+    parser.add_argument("--victims", default="worker,server,master", help="whom to hit")
+    parser.add_argument("--parameters", type=float, default=10.0, help="millions")
+    parser.add_argument("--deadline-s", type=float, default=3.0, help="a member that is silent for so long is lost")
+    parser.add_argument("--resumes", type=int, default=3, help="kills of everything, with eps resume")
+    parser.add_argument("--seed", type=int, default=0, help="of whom to hit, and when")
+    parser.add_argument("--output", type=Path, help="write the JSON there, too")
+    parser.add_argument("--picture", type=Path, help="draw the result into this file")
+    parser.add_argument("--quick", action="store_true", help="a small model, twice each: does it work?")
+    args = parser.parse_args()
+    if args.quick:
+        args.repeats, args.parameters, args.resumes = min(args.repeats, 2), 0.1, min(args.resumes, 1)
+    for name, known in (("kinds", set(SIGNALS)), ("victims", set(BARS))):
+        unknown = set(getattr(args, name).split(",")) - known
+        if unknown:
+            parser.error(f"--{name} {', '.join(sorted(unknown))}: known are {', '.join(sorted(known))}")
+    return args
+
+
+def main() -> None:
+    """Run the benchmark."""
+    args = parse()
+    result = measure(args)
+    text = json.dumps(result, indent=1)
+    print(text)
+    say(table(result))
+    if args.output:
+        args.output.write_text(text + "\n", encoding="utf-8")
+    if args.picture:
+        draw(result, args.picture)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,281 @@
+"""When a checkpoint is taken, at which clock, and whether it is complete: the job master's part.  L0, pure.
+
+A checkpoint is the state of every partition at one clock.  The clock lies beyond the horizon when it is ordered, so
+that no worker has started it and nobody has to wait: each server copies a partition when it reaches the clock, and
+writes the copy while training goes on.  A server that is past the clock already says so, and the checkpoint is skipped.
+There is one at a time; what would be due meanwhile is skipped too, never queued.
+
+Under SSP and ASP partitions have no common clock.  Each is taken at the first moment when every split has contributed
+the clocks before, and says for each split what was applied; whoever resumes begins at the least of that, and the
+servers refuse what they have (Deviation: not a snapshot of one moment; what counts is that nothing is lost or applied
+twice).
+
+Source: design section 4 ("a checkpoint is a follower that writes to storage"); Elnozahy et al., "A survey of
+rollback-recovery protocols" (2002), section 2.2: coordinated, and not blocking.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from eps.core import events as e
+from eps.core import messages as m
+from eps.core.recovery import Start
+from eps.core.types import MemberId
+from eps.errors import ConfigError
+
+if TYPE_CHECKING:
+    from eps.core.master_state import MasterState
+
+#: An order is said again to the owners of what is missing after this long.
+RESEND_S = 1.0
+#: A checkpoint that is not complete so long after its clock has failed: whoever was to write it has gone.
+PATIENCE_S = 600.0
+#: The command to finish one is given again after this long; a job master that was started again knows nothing of it.
+FINISH_AGAIN_S = 30.0
+#: Outcomes that are kept for the report, the latest; the counts are of all.
+MOST_OUTCOMES = 100
+_EVERY = re.compile(r"(\d+)(s?)", re.ASCII)
+
+
+def checkpoint_name(epoch: int, clock: int) -> str:
+    """Return the name of a checkpoint; names sort as epochs and clocks do."""
+    return f"{epoch:04d}-{clock:08d}"
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """How often a checkpoint is taken: after so many clocks, or so many seconds; neither is never."""
+
+    clocks: int = 0
+    seconds: float = 0.0
+
+    @classmethod
+    def parse(cls, text: str) -> Schedule:
+        """Return what ``10`` (clocks) or ``30s`` (seconds) says; an empty text is never.
+
+        Raises
+        ------
+        ConfigError
+            It says something else.
+        """
+        if not text:
+            return cls()
+        found = _EVERY.fullmatch(text)
+        if found is None or int(found[1]) < 1:
+            raise ConfigError(
+                f"checkpoint_every is {text!r}, but must be a number of iterations from 1 on, as in 10, or of seconds, "
+                "as in 30s"
+            )
+        return cls(seconds=float(found[1])) if found[2] else cls(clocks=int(found[1]))
+
+    def __bool__(self) -> bool:
+        return bool(self.clocks or self.seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a checkpoint ended."""
+
+    clock: int
+    #: ``complete``, ``skipped`` or ``failed``.
+    state: str
+    reason: str = ""
+    size_bytes: int = 0
+    #: From its order to its end.
+    seconds: float = 0.0
+
+
+@dataclass
+class Pending:
+    """A checkpoint on its way."""
+
+    checkpoint_id: int
+    clock: int
+    ordered_s: float
+    parts: dict[int, m.CheckpointPartWritten] = field(default_factory=dict)
+    #: Membership version to whose servers it was ordered, and when.
+    version: int = 0
+    sent_s: float = 0.0
+    #: When every split had contributed the clocks before.
+    reached_s: float | None = None
+    #: When the command to finish it was given.
+    finishing_s: float | None = None
+
+
+@dataclass
+class CheckpointDriver:
+    """Orders checkpoints and hears how they went; part of the state of the job master."""
+
+    schedule: Schedule
+    num_partitions: int
+    iterations: int
+    #: Complete checkpoints that are kept.
+    keep: int = 2
+    #: See :mod:`eps.storage.checkpoint`.
+    epoch: int = 1
+    pending: Pending | None = None
+    #: The latest outcomes, oldest first.
+    outcomes: list[Outcome] = field(default_factory=list)
+    #: All of them, by state.
+    counts: dict[str, int] = field(default_factory=lambda: {"complete": 0, "skipped": 0, "failed": 0})
+    size_bytes: int = 0
+    seconds: float = 0.0
+    #: Clock of the latest that is complete; None where there is none.
+    latest_clock: int | None = None
+    #: Those that the job can go back to, oldest first; perhaps one of an earlier run at the beginning.
+    complete: list[Start] = field(default_factory=list)
+    _next_id: int = 1
+    #: The last clock at which one was ordered or skipped.
+    _considered: int = 0
+    _last_s: float | None = None
+
+    @property
+    def error(self) -> str:
+        """Why the last one failed; empty if it did not."""
+        for outcome in reversed(self.outcomes):
+            if outcome.state != "skipped":
+                return outcome.reason
+        return ""
+
+    # ---- what happens
+
+    def hear(self, report: m.CheckpointPartWritten | m.CheckpointPartFailed, now_s: float) -> list[e.Command]:
+        """Take a server's report in; one of another checkpoint is old."""
+        pending = self.pending
+        if pending is None or report.checkpoint_id != pending.checkpoint_id or pending.finishing_s is not None:
+            return []
+        if isinstance(report, m.CheckpointPartFailed):
+            if report.partition in pending.parts:
+                return []
+            where = f"{report.name}, partition {report.partition}: {report.message}"
+            return list(self._end("skipped" if report.late else "failed", where, now_s))
+        pending.parts.setdefault(report.partition, report)
+        return []
+
+    def finished(self, event: e.CheckpointDone | e.CheckpointFailed, now_s: float) -> list[e.Command]:
+        """Take in how the last step of a checkpoint went."""
+        if self.pending is None or event.checkpoint_id != self.pending.checkpoint_id:
+            return []
+        if isinstance(event, e.CheckpointFailed):
+            return list(self._end("failed", event.message, now_s))
+        self.latest_clock = self.pending.clock
+        clocks = tuple(min(c) for c in zip(*(p.next_clock for p in self.pending.parts.values()), strict=True))
+        name = checkpoint_name(self.epoch, self.pending.clock)
+        self.complete.append(Start(name, min(clocks), clocks))
+        del self.complete[: -self.keep]
+        return list(self._end("complete", "", now_s))
+
+    def abandon(self, reason: str, now_s: float) -> list[e.Command]:
+        """Give up the one on its way: who was to write it has gone, or the job goes back."""
+        return [] if self.pending is None else list(self._end("failed", reason, now_s))
+
+    def unusable(self, name: str, why: str, now_s: float) -> list[e.Command]:
+        """Never go back to a checkpoint again that somebody could not read."""
+        self.complete = [start for start in self.complete if start.checkpoint != name]
+        return [e.Journal({"kind": "checkpoint", "state": "unusable", "name": name, "reason": why, "at_s": now_s})]
+
+    def taken_over(self) -> None:
+        """Another process has this state: the command to finish a checkpoint may be lost, and is given again."""
+        if self.pending is not None:
+            self.pending.finishing_s = None
+
+    def go_back(self, epoch: int, clock: int, now_s: float) -> list[e.Command]:
+        """Begin a new epoch at the clock of an earlier checkpoint."""
+        commands = self.abandon(f"the job went back to clock {clock}", now_s)
+        self.epoch, self._considered, self._last_s = epoch, clock, now_s
+        return commands
+
+    def _end(self, state: str, reason: str, now_s: float) -> Iterator[e.Command]:
+        pending = self.pending
+        assert pending is not None
+        self.pending = None
+        size_bytes = sum(part.size_bytes for part in pending.parts.values())
+        self._note(Outcome(pending.clock, state, reason, size_bytes, round(now_s - pending.ordered_s, 6)))
+        if state == "complete":
+            self.size_bytes += size_bytes
+            self.seconds += now_s - pending.ordered_s
+        else:
+            yield e.DiscardCheckpoint(self.epoch, pending.clock)
+        record = {"kind": "checkpoint", "state": state, "clock": pending.clock, "epoch": self.epoch}
+        details = {"bytes": size_bytes} if state == "complete" else {"reason": reason}
+        yield e.Journal({**record, **details, "at_s": round(now_s, 6)})
+
+    def _note(self, outcome: Outcome) -> None:
+        self.counts[outcome.state] += 1
+        self.outcomes.append(outcome)
+        del self.outcomes[:-MOST_OUTCOMES]
+
+    # ---- what to do
+
+    def advance(self, master: MasterState, now_s: float) -> list[e.Command]:
+        """Do what has become possible: order one that is due, ask again for what is missing, finish one."""
+        if self._last_s is None:
+            self._last_s = now_s
+        if not self.schedule and self.pending is None:
+            return []
+        clock = self._due(master.horizon, master.progress.lookahead, now_s)
+        if clock is not None:
+            self._considered, self._last_s = clock, now_s
+            if self.pending is not None:
+                self._note(Outcome(clock, "skipped", f"that of clock {self.pending.clock} is being written"))
+            else:
+                self.pending = Pending(self._next_id, clock, now_s)
+                self._next_id += 1
+        if self.pending is None:
+            return []
+        return list(self._pursue(self.pending, master, now_s))
+
+    def _due(self, horizon: int, lookahead: int, now_s: float) -> int | None:
+        """Return the clock of a checkpoint that is to be ordered now.
+
+        It lies a lookahead beyond the horizon: the order is there before any worker is.  The window is as wide as the
+        steps in which the horizon moves, so that no multiple of ``clocks`` is missed.
+        """
+        first = max(horizon, 0) + lookahead
+        if self.schedule.clocks:
+            every = self.schedule.clocks
+            first = max(first, self._considered + 1)
+            clock = -(-first // every) * every
+            if clock > max(horizon, 0) + 2 * lookahead:
+                return None
+        elif self.schedule.seconds and self._last_s is not None and now_s - self._last_s >= self.schedule.seconds:
+            clock = max(first, self._considered + 1)
+        else:
+            return None
+        return clock if clock < self.iterations else None
+
+    def _pursue(self, pending: Pending, master: MasterState, now_s: float) -> Iterator[e.Command]:
+        membership, completed = master.membership, master.progress.completed
+        assert membership is not None
+        missing = [p for p in range(self.num_partitions) if p not in pending.parts]
+        if missing:
+            if pending.reached_s is None and completed > pending.clock:
+                pending.reached_s = now_s
+            if pending.reached_s is not None and now_s - pending.reached_s >= PATIENCE_S:
+                yield from self._end("failed", f"partitions {missing} were not written in {PATIENCE_S:g} s", now_s)
+            elif membership.version != pending.version:
+                yield from self._order(pending, membership.version, membership.servers, now_s)
+            elif now_s - pending.sent_s >= RESEND_S:
+                owners = {membership.partitions.owners[p] for p in missing}
+                yield from self._order(pending, membership.version, sorted(owners), now_s)
+            return
+        # What was measured at the clocks before belongs to it.
+        if completed < min(part.clock for part in pending.parts.values()):
+            return
+        if pending.finishing_s is None or now_s - pending.finishing_s >= FINISH_AGAIN_S:
+            pending.finishing_s = now_s
+            roster = master._expected_roster()
+            workers, servers = len(roster.workers), len(roster.servers)
+            parts = tuple(pending.parts[p] for p in range(self.num_partitions))
+            yield e.FinishCheckpoint(
+                pending.checkpoint_id, self.epoch, pending.clock, parts, workers, servers, completed, self.keep
+            )
+
+    def _order(self, pending: Pending, version: int, servers: Iterable[MemberId], now_s: float) -> Iterator[e.Command]:
+        pending.version, pending.sent_s = version, now_s
+        for name in servers:
+            yield e.Send(name, m.TakeCheckpoint(pending.checkpoint_id, pending.clock, self.epoch))

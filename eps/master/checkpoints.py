@@ -1,0 +1,146 @@
+"""The job master's share of a checkpoint: history, manifest and name, on a thread of its own."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Callable, Sequence
+
+from eps.core import events as e
+from eps.core.checkpoints import CheckpointDriver, Schedule, checkpoint_name
+from eps.core.progress import ClockRecord
+from eps.core.recovery import Start
+from eps.errors import EpsError, StorageError
+from eps.runtime import Runtime, identity
+from eps.storage.checkpoint import CheckpointStore, Manifest, parse_history
+from eps.storage.jobdir import JobDir
+
+logger = logging.getLogger(__name__)
+
+
+def driver_of(runtime: Runtime) -> CheckpointDriver:
+    """Return when a job takes checkpoints."""
+    spec = runtime.spec
+    return CheckpointDriver(
+        Schedule.parse(spec.checkpoint_every),
+        runtime.settings.num_partitions,
+        runtime.settings.iterations,
+        spec.keep,
+        runtime.start.epoch,
+        complete=_begun_with(runtime),
+    )
+
+
+def _begun_with(runtime: Runtime) -> list[Start]:
+    """Return the checkpoint that a resumed job began with: it can go back to it."""
+    start = runtime.start
+    if start.clock is None or not start.checkpoint:
+        return []
+    return [Start(start.checkpoint, start.clock, (start.clock,) * runtime.settings.num_splits)]
+
+
+def pending_name(driver: CheckpointDriver) -> str:
+    """Return the name of the checkpoint on its way; empty for none."""
+    return "" if driver.pending is None else checkpoint_name(driver.epoch, driver.pending.clock)
+
+
+def earlier_history(runtime: Runtime, job_dir: JobDir) -> tuple[ClockRecord, ...]:
+    """Return what the runs before this one measured; nothing where it starts from the seed.
+
+    Raises
+    ------
+    StorageError
+        It cannot be read.
+    """
+    if runtime.start.clock is None:
+        return ()
+    try:
+        return parse_history(job_dir.history.read_bytes(), str(job_dir.history))
+    except OSError as error:
+        raise StorageError(f"{job_dir.history}: cannot be read: {error.strerror or error}") from error
+
+
+class CheckpointFinisher:
+    """Completes and discards checkpoints, one after the other, so that the owner thread waits for no disk.
+
+    Parameters
+    ----------
+    runtime : Runtime
+    store : CheckpointStore
+    history : callable
+        Returns the records of the clocks before one; called on the owner thread.
+    put : callable
+        Takes the events that say how it went.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        store: CheckpointStore,
+        history: Callable[[int], Sequence[ClockRecord]],
+        put: Callable[..., None],
+    ) -> None:
+        self._job = identity(runtime)
+        self._store = store
+        self._history = history
+        self._put = put
+        self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._busy_with = 0
+
+    def begin(self, pending: str = "") -> None:
+        """Remove what was left half written before ``pending``, the one on its way; training goes on without it."""
+        try:
+            self._store.remove_leftovers(pending)
+        except StorageError as error:
+            logger.warning("M %s", error)
+
+    def finish(self, command: e.FinishCheckpoint) -> None:
+        """Complete a checkpoint; a command that is given again while it is being done is ignored."""
+        if command.checkpoint_id != self._busy_with:
+            self._busy_with = command.checkpoint_id
+            history = self._history(command.first_clock)
+            self._submit(lambda: self._finish(command, history))
+
+    def discard(self, command: e.DiscardCheckpoint) -> None:
+        """Remove what was written of a checkpoint."""
+        self._submit(lambda: self._store.discard(checkpoint_name(command.epoch, command.clock)))
+
+    def close(self) -> None:
+        """Wait for what is being done, and remove what nobody will complete."""
+        if self._thread is not None:
+            self._work.put(None)
+            self._thread.join()
+        self.begin()
+
+    def _submit(self, work: Callable[[], None]) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="checkpoint", daemon=True)
+            self._thread.start()
+        self._work.put(work)
+
+    def _run(self) -> None:
+        while (work := self._work.get()) is not None:
+            try:
+                work()
+            except StorageError as error:
+                logger.warning("M %s", error)
+
+    def _finish(self, command: e.FinishCheckpoint, history: Sequence[ClockRecord]) -> None:
+        manifest = Manifest(
+            command.epoch,
+            command.clock,
+            self._job,
+            command.parts,
+            command.workers,
+            command.servers,
+            command.triggers_asked,
+            history="",
+        )
+        try:
+            self._store.finish(manifest, history, command.keep)
+        except (EpsError, OSError) as error:
+            self._put(e.CheckpointFailed(command.checkpoint_id, str(error)))
+        else:
+            self._put(e.CheckpointDone(command.checkpoint_id))

@@ -1,0 +1,158 @@
+"""Start a job again that stopped before its end: from its latest checkpoint that is whole, or from its seed.  L3."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+import shutil
+from pathlib import Path
+
+from eps.data.dataset import open_dataset
+from eps.errors import DataError, JobExistsError, JobFinishedError, PlanError, StorageError
+from eps.home import check_home
+from eps.launch import PreparedJob, check_runtime
+from eps.runtime import Runtime, Start, identity
+from eps.storage.atomic import read_json, write_bytes_atomic
+from eps.storage.checkpoint import Manifest, history_lines, open_checkpoints
+from eps.storage.jobdir import DIRECTORY_MODE, JobDir, JobLock, find_job
+from eps.storage.journal import replay
+
+#: A container's log file.
+_CONTAINER = re.compile(r"container-(\d+)\.log", re.ASCII)
+
+
+@dataclasses.dataclass(frozen=True)
+class Resumed:
+    """A job that is ready to go on."""
+
+    prepared: PreparedJob
+    #: The checkpoint that it goes on from; None where it starts from its seed.
+    manifest: Manifest | None
+    #: What is damaged of later checkpoints, and of the journal, as sentences.
+    warnings: tuple[str, ...]
+
+    def describe(self) -> str:
+        """Return what the job goes on from, as a sentence."""
+        if self.manifest is None:
+            return f"{self.prepared.directory.name}: no checkpoint; starts again from its seed"
+        return (
+            f"{self.prepared.directory.name}: goes on at clock {self.manifest.first_clock}, "
+            f"from checkpoint {self.manifest.name}"
+        )
+
+
+def prepare_resume(name: str, workers: int = 0, servers: int = 0) -> Resumed:
+    """Make the directory of a stopped job ready for another run; its lock is held afterwards.
+
+    Parameters
+    ----------
+    name : str
+    workers, servers : int
+        0 takes the size that the job was to have at the checkpoint.
+
+    Raises
+    ------
+    JobExistsError
+        It is running.
+    JobFinishedError
+        It has finished.
+    ConfigError
+        It cannot have that size, or its checkpoint is of another job; JobNotFoundError where there is none.
+    DataError
+        Its prepared data set has gone.
+    StorageError
+        Its directory cannot be read or written.
+    """
+    check_home(writable=True)
+    directory = find_job(name)
+    try:
+        lock = JobLock(directory.lock)
+    except JobExistsError:
+        raise JobExistsError(f"job {name!r} is running: only a job that has stopped can be resumed") from None
+    except OSError as error:
+        raise StorageError(f"{directory.lock}: cannot be locked: {error.strerror}") from error
+    try:
+        return _prepare(directory, lock, workers, servers)
+    except BaseException:
+        lock.close()
+        raise
+
+
+def _prepare(directory: JobDir, lock: JobLock, workers: int, servers: int) -> Resumed:
+    ended, values = directory.ended() or read_json(directory.report) or {}, read_json(directory.job_json)
+    if ended.get("state") == "finished":
+        raise JobFinishedError(f"job {directory.name!r} has finished: there is nothing to resume")
+    if values is None:
+        raise PlanError(f"job {directory.name!r} was never started: it has no {directory.job_json.name}")
+    before = Runtime.from_json(json.dumps(values))
+    store = open_checkpoints(directory.checkpoints)
+    manifest, damaged = store.latest_valid(identity(before))
+    epoch = max(before.start.epoch, store.last_epoch()) + 1
+    start = Start(epoch=epoch, workers=workers, servers=servers, first_container=_next_container(directory))
+    if manifest is not None:
+        start = dataclasses.replace(
+            start,
+            checkpoint=manifest.name,
+            clock=manifest.first_clock,
+            workers=workers or manifest.workers,
+            servers=servers or manifest.servers,
+            triggers_asked=manifest.triggers_asked,
+        )
+    runtime = dataclasses.replace(before, start=start, job_dir=directory.path)
+    # The settings check a size; those of the job stay as they were asked.
+    dataclasses.replace(
+        before.spec, workers=start.workers or before.spec.workers, servers=start.servers or before.spec.servers
+    )
+    check_runtime(runtime)
+    if not runtime.dataset_dir.is_dir():
+        raise DataError(
+            f"the prepared data of job {directory.name!r} is no longer at {runtime.dataset_dir}: run it again instead"
+        )
+    store.remove_leftovers()
+    warnings = [*damaged, *_set_journal_aside(directory)]
+    try:
+        _clear(directory)
+        history = b"" if manifest is None else b"".join(history_lines(store.history(manifest)))
+        write_bytes_atomic(directory.history, history)
+        write_bytes_atomic(directory.job_json, runtime.to_json().encode("utf-8"))
+    except OSError as error:
+        raise StorageError(f"{directory.path}: cannot be made ready: {error.strerror or error}") from error
+    prepared = PreparedJob(directory, lock, runtime, open_dataset(runtime.dataset_dir))
+    return Resumed(prepared, manifest, tuple(warnings))
+
+
+def _clear(directory: JobDir) -> None:
+    """Remove what only the run before meant; logs, journal and checkpoints stay."""
+    shutil.rmtree(directory.containers, ignore_errors=True)
+    # The state of a job master whose members have gone is nobody's; the next run has another.
+    shutil.rmtree(directory.state, ignore_errors=True)
+    directory.containers.mkdir(mode=DIRECTORY_MODE, exist_ok=True)
+    directory.logs.mkdir(mode=DIRECTORY_MODE, exist_ok=True)
+    for path in (
+        directory.supervisor_json,
+        directory.master_json,
+        directory.status_json,
+        directory.report,
+        directory.model,
+        directory.ended_json,
+    ):
+        path.unlink(missing_ok=True)
+
+
+def _set_journal_aside(directory: JobDir) -> list[str]:
+    """Give a damaged journal another name: it says what was decided, and nothing that a new run needs."""
+    try:
+        replay(directory.journal)
+    except StorageError as error:
+        aside = Path(f"{directory.journal}.damaged")
+        os.replace(directory.journal, aside)
+        return [f"{error}; it is now {aside.name}"]
+    return []
+
+
+def _next_container(directory: JobDir) -> int:
+    """Return the first container number that no log file has."""
+    names: list[str] = os.listdir(directory.logs) if directory.logs.is_dir() else []
+    return max((int(found[1]) for name in names if (found := _CONTAINER.fullmatch(name))), default=0) + 1

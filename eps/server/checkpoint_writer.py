@@ -1,0 +1,171 @@
+"""Writes a server's partitions of a checkpoint while training goes on.
+
+A partition is kept as it was at the checkpoint's clock in one of two ways: the writer's thread copies it when its turn
+comes, or, where something is about to change it before that, it is copied then.  Between the end of a clock and the
+next step nothing changes it, which is as long as the workers compute; so most often one copy is in memory at a time.
+
+Files are written and synced on one thread of lower priority, without the server's lock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from eps.core import messages as m
+from eps.core import server_events as s
+from eps.core.checkpoints import checkpoint_name
+from eps.core.types import MemberId
+from eps.storage.checkpoint import CheckpointStore, part_name
+
+logger = logging.getLogger(__name__)
+
+#: Niceness of the writer's thread: it takes what training leaves.
+NICENESS = 10
+
+
+@dataclass
+class _Waiting:
+    """A partition that is to be written."""
+
+    command: s.TakeSnapshot
+    arrays: Sequence[np.ndarray] | None = None
+
+
+class CheckpointWriter:
+    """The checkpoint that a server writes now.
+
+    Parameters
+    ----------
+    name : str
+        The server's.
+    store : CheckpointStore
+    snapshot : callable
+        Returns the arrays of a partition as nobody changes them later; called with ``lock`` held.
+    lock : lock
+        Guards the arrays of the partitions, and this object.
+    report : callable
+        Says something to the job master.
+    """
+
+    def __init__(
+        self,
+        name: MemberId,
+        store: CheckpointStore,
+        snapshot: Callable[[int], Sequence[np.ndarray]],
+        lock: Any,
+        report: Callable[[m.Report], None],
+    ) -> None:
+        self._name = name
+        self._store = store
+        self._snapshot = snapshot
+        self._work = threading.Condition(lock)
+        self._report = report
+        self._order: m.TakeCheckpoint | None = None
+        self._waiting: dict[int, _Waiting] = {}
+        #: What was said of the checkpoint; said again when the order comes again.
+        self._said: dict[int, m.CheckpointPartWritten | m.CheckpointPartFailed] = {}
+        self._thread: threading.Thread | None = None
+        self._closed = False
+
+    def order(self, order: m.TakeCheckpoint) -> None:
+        """Take the job master's order (again)."""
+        with self._work:
+            if self._order is not None and order.checkpoint_id < self._order.checkpoint_id:
+                return
+            if self._order is None or order.checkpoint_id > self._order.checkpoint_id:
+                self._order = order
+                self._waiting.clear()
+                self._said.clear()
+            again = list(self._said.values())
+        for report in again:
+            self._report(report)
+
+    def take(self, command: s.TakeSnapshot) -> None:
+        """Write a partition as it is now; called with the lock held."""
+        self._waiting[command.partition] = _Waiting(command)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="checkpoint", daemon=True)
+            self._thread.start()
+        self._work.notify_all()
+
+    def skip(self, command: s.SkipSnapshot) -> None:
+        """Report that a partition is past the clock."""
+        self._say(m.CheckpointPartFailed(self._name, command.checkpoint_id, command.partition, command.why, late=True))
+
+    def before_change(self, partition: int) -> None:
+        """Copy a partition that waits to be written and is about to change; called with the lock held."""
+        waiting = self._waiting.get(partition)
+        if waiting is not None and waiting.arrays is None:
+            waiting.arrays = self._snapshot(partition)
+
+    def forget(self) -> None:
+        """Write nothing more of the checkpoint on its way: the job goes back to an earlier one."""
+        with self._work:
+            self._waiting.clear()
+
+    def close(self) -> None:
+        """Let the thread end after what it writes now."""
+        with self._work:
+            self._closed = True
+            self._work.notify_all()
+
+    # ---- the writer's thread
+
+    def _run(self) -> None:
+        with contextlib.suppress(OSError):
+            # On Linux a thread has a niceness of its own.
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
+        while True:
+            with self._work:
+                self._work.wait_for(lambda: self._closed or bool(self._waiting))
+                if self._closed:
+                    return
+                # Copies first: they are what takes memory.
+                partition = min(self._waiting, key=lambda p: (self._waiting[p].arrays is None, p))
+                self.before_change(partition)
+                waiting, order = self._waiting.pop(partition), self._order
+            assert order is not None and waiting.arrays is not None
+            self._write(order, waiting.command, waiting.arrays)
+
+    def _write(self, order: m.TakeCheckpoint, command: s.TakeSnapshot, arrays: Sequence[np.ndarray]) -> None:
+        partition, file = command.partition, part_name(command.partition, self._name)
+        try:
+            name = checkpoint_name(order.epoch, order.clock)
+            size_bytes, checksum = self._store.write_part(name, file, arrays)
+        except Exception as error:
+            # Training needs none of it, so that nothing that goes wrong here may end this thread or the server.
+            logger.warning("S[%s] checkpoint of clock %d, partition %d: %s", self._name, order.clock, partition, error)
+            with self._work:
+                # The checkpoint has failed: what waits is memory for nothing.
+                if self._order is order:
+                    self._waiting.clear()
+            failed = m.CheckpointPartFailed(self._name, command.checkpoint_id, partition, str(error), late=False)
+            self._say(failed)
+            return
+        self._say(
+            m.CheckpointPartWritten(
+                self._name,
+                command.checkpoint_id,
+                partition,
+                file,
+                size_bytes,
+                checksum,
+                command.next_clock,
+                command.applied,
+                command.duplicates_refused,
+            )
+        )
+
+    def _say(self, report: m.CheckpointPartWritten | m.CheckpointPartFailed) -> None:
+        with self._work:
+            if self._order is not None and report.checkpoint_id == self._order.checkpoint_id:
+                self._said[report.partition] = report
+        self._report(report)

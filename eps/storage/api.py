@@ -1,0 +1,44 @@
+"""Where a job keeps what must outlive its processes: the one interface to a store of files.  L2.
+
+A store is a tree of files under one root; ``path`` is relative to it, with ``/`` between its parts.  The interface asks
+for no more than a local directory and HDFS both give: files that are written once, from front to back, and the rename
+of a directory.
+
+Seven rules, which ``tests/contract/test_storage_contract.py`` checks of every implementation:
+
+1. What ``write`` returns is there whole when its block has ended, and survives a loss of power; when the block raises,
+   ``path`` is as it was.
+2. ``write`` makes the folders that ``path`` needs.
+3. ``rename`` moves a folder with all that is in it, at once, and durably; it takes the place of nothing.
+4. ``names`` of a folder that does not exist are none.
+5. ``remove`` takes a folder with all that is in it; to remove what is not there is harmless.
+6. Every failure is a :class:`~eps.errors.StorageError` that names the path and the reason.
+7. Any number of processes may use one store at once.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import BinaryIO, Protocol
+
+
+class Storage(Protocol):
+    """A tree of files."""
+
+    def write(self, path: str) -> AbstractContextManager[BinaryIO]:
+        """Give a file to write, which becomes ``path`` when the block ends (rules 1 and 2)."""
+
+    def read(self, path: str) -> AbstractContextManager[BinaryIO]:
+        """Give a file to read from its beginning."""
+
+    def names(self, folder: str) -> list[str]:
+        """Return the names in a folder, sorted (rule 4)."""
+
+    def rename(self, folder: str, target: str) -> None:
+        """Move a folder to a name that is free (rule 3)."""
+
+    def remove(self, path: str) -> None:
+        """Remove a file or a folder (rule 5)."""
+
+    def describe(self, path: str) -> str:
+        """Return ``path`` as a person would look for it."""

@@ -1,0 +1,428 @@
+"""Checkpoints on a store: what they are made of, how they are written, and which of them may be trusted.  L2.
+
+::
+
+    checkpoints/
+    ├── 0001-00000040/                 epoch and clock; there whole or not at all
+    │   ├── 000.server-1.part          one partition: header, arrays, checksum
+    │   ├── ...
+    │   ├── history.jsonl              what was measured at the clocks before
+    │   └── manifest.json              what belongs to it, with a checksum of its own
+    └── 0001-00000050.partial/         one that is being written
+
+A part is ``EPSPART1``, the length of the header (8 bytes, little-endian), the header (JSON: data types and shapes), the
+arrays one after the other, and the XXH3 (64 bits) of all of that.  Nobody holds a second copy of the arrays: they are
+written from where they lie, and read into where they stay.
+
+Epoch 1 is a job's first run.  A run that starts from a checkpoint, or falls back to one, is the next epoch, so that
+what is written twice at one clock never has one name.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+import numpy as np
+import xxhash
+
+from eps.core.checkpoints import checkpoint_name
+from eps.core.messages import CheckpointPartWritten
+from eps.core.progress import ClockRecord
+from eps.errors import ConfigError, StorageError
+from eps.storage.api import Storage
+from eps.storage.local import LocalStorage
+
+logger = logging.getLogger(__name__)
+
+PARTIAL = ".partial"
+MANIFEST = "manifest.json"
+HISTORY = "history.jsonl"
+_NAME = re.compile(r"(\d{4,})-(\d{8,})", re.ASCII)
+_MAGIC = b"EPSPART1"
+_LENGTH_BYTES = 8
+_DIGEST_BYTES = 8
+#: A header tells of a dozen arrays.
+_MOST_HEADER_BYTES = 1 << 20
+#: Written and read in pieces, so that their checksum is taken while they are in the cache.
+_PIECE_BYTES = 1 << 20
+#: Lines of the history that become text at once.
+_HISTORY_LINES = 256
+#: Data types that a part may hold.
+_DTYPES = ("float32", "float64", "int8", "int16", "int32", "int64", "uint8")
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What a checkpoint says about itself."""
+
+    epoch: int
+    #: Clock that it was ordered for.
+    clock: int
+    #: What makes two jobs the same; see :func:`check_same_job`.
+    job: Mapping[str, Any]
+    #: One for each partition, in order.
+    parts: tuple[CheckpointPartWritten, ...]
+    #: Size that the job was to have.
+    workers: int
+    servers: int
+    #: Changes that were to be asked at this clock or an earlier one had been asked.
+    triggers_asked: int
+    #: Digest of the history's file.
+    history: str
+
+    @property
+    def name(self) -> str:
+        """The folder's name."""
+        return checkpoint_name(self.epoch, self.clock)
+
+    @property
+    def first_clock(self) -> int:
+        """The clock to go on with: every split has contributed all clocks before it to every partition."""
+        return min(part.clock for part in self.parts)
+
+
+def part_name(partition: int, writer: str) -> str:
+    """Return the name of a part.  Two owners may both write one where it changes hands: each has its own."""
+    return f"{partition:03d}.{writer}.part"
+
+
+def check_same_job(checkpoint: str, theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
+    """Refuse a checkpoint of another job.
+
+    Raises
+    ------
+    ConfigError
+        Something that decides what is trained is not the same; the message says what.
+    """
+    for key in sorted({*theirs, *ours}):
+        if theirs.get(key) != ours.get(key):
+            raise ConfigError(
+                f"checkpoint {checkpoint} is of another job: its {key} is {theirs.get(key)!r}, this job's is "
+                f"{ours.get(key)!r}"
+            )
+
+
+# ---- one partition
+
+
+def write_part(storage: Storage, path: str, arrays: Sequence[np.ndarray]) -> tuple[int, str]:
+    """Write the arrays of a partition; return (size_bytes, checksum) of the file.
+
+    Raises
+    ------
+    StorageError
+        They cannot be written; nothing is left of them.
+    """
+    header = json.dumps({"arrays": [[a.dtype.name, list(a.shape)] for a in arrays]}).encode("ascii")
+    digest, size_bytes = xxhash.xxh3_64(), 0
+    with storage.write(path) as file:
+        for piece in _pieces([_MAGIC, len(header).to_bytes(_LENGTH_BYTES, "little"), header], arrays):
+            digest.update(piece)
+            _write_all(file, piece)
+            size_bytes += len(piece)
+        _write_all(file, digest.digest())
+    return size_bytes + _DIGEST_BYTES, digest.hexdigest()
+
+
+def _pieces(heads: Iterable[bytes], arrays: Iterable[np.ndarray]) -> Iterator[bytes | memoryview]:
+    yield from heads
+    for array in arrays:
+        data = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data if array.nbytes else b""
+        for start in range(0, len(data), _PIECE_BYTES):
+            yield data[start : start + _PIECE_BYTES]
+
+
+def _write_all(file: BinaryIO, data: bytes | memoryview) -> None:
+    """Write everything; a raw file may take less at once."""
+    view = memoryview(data)
+    while len(view):
+        view = view[file.write(view) or 0 :]
+
+
+def read_part(storage: Storage, path: str, size_bytes: int, checksum: str) -> list[np.ndarray]:
+    """Return the arrays of a part that is what its manifest says.
+
+    Raises
+    ------
+    StorageError
+        It is missing or damaged; the message says how.
+    """
+    where = storage.describe(path)
+    with storage.read(path) as file:
+        digest = xxhash.xxh3_64()
+        arrays = [np.empty(shape, dtype) for dtype, shape in _read_header(file, digest, where, size_bytes)]
+        for array in arrays:
+            view = array.reshape(-1).view(np.uint8).data if array.nbytes else memoryview(b"")
+            for start in range(0, len(view), _PIECE_BYTES):
+                piece = view[start : start + _PIECE_BYTES]
+                _read_into(file, piece, where)
+                digest.update(piece)
+        found, more = _read_exactly(file, _DIGEST_BYTES, where), file.read(1)
+    if more or digest.digest() != found:
+        raise StorageError(f"{where}: is damaged: its bytes do not match the checksum at its end")
+    if digest.hexdigest() != checksum:
+        raise StorageError(f"{where}: has checksum {digest.hexdigest()}, the manifest says {checksum}")
+    return arrays
+
+
+def _read_header(
+    file: BinaryIO, digest: xxhash.xxh3_64, where: str, size_bytes: int
+) -> list[tuple[str, tuple[int, ...]]]:
+    head = _read_exactly(file, len(_MAGIC) + _LENGTH_BYTES, where)
+    length = int.from_bytes(head[len(_MAGIC) :], "little")
+    if not head.startswith(_MAGIC) or length > _MOST_HEADER_BYTES:
+        raise StorageError(f"{where}: is damaged: it does not begin as a part does")
+    text = _read_exactly(file, length, where)
+    digest.update(head)
+    digest.update(text)
+    try:
+        arrays = [(str(dtype), tuple(int(n) for n in shape)) for dtype, shape in json.loads(text)["arrays"]]
+        claimed = sum(np.dtype(dtype).itemsize * int(np.prod(shape, dtype=object)) for dtype, shape in arrays)
+        valid = all(dtype in _DTYPES and min((*shape, 0)) >= 0 for dtype, shape in arrays)
+    except (ValueError, KeyError, TypeError) as error:
+        raise StorageError(f"{where}: is damaged: its header is not one of a part: {error}") from error
+    # Before memory is asked for: a flipped bit must not ask for all there is.
+    if not valid or claimed + len(head) + length + _DIGEST_BYTES != size_bytes:
+        raise StorageError(f"{where}: is damaged: its header does not fit its {size_bytes} bytes")
+    return arrays
+
+
+def _read_exactly(file: BinaryIO, size_bytes: int, where: str) -> bytes:
+    data = bytearray(size_bytes)
+    _read_into(file, memoryview(data), where)
+    return bytes(data)
+
+
+def _read_into(file: BinaryIO, view: memoryview, where: str) -> None:
+    while len(view):
+        count = cast(Any, file).readinto(view)
+        if not count:
+            raise StorageError(f"{where}: is torn: {len(view)} bytes or more are missing")
+        view = view[count:]
+
+
+# ---- the history
+
+
+def history_lines(records: Sequence[ClockRecord]) -> Iterator[bytes]:
+    """Yield the history as lines of JSON, some at a time: other threads get their turn in between."""
+    for start in range(0, len(records), _HISTORY_LINES):
+        some = records[start : start + _HISTORY_LINES]
+        rows = ([r.clock, r.samples, r.loss_sum, list(r.evaluation), r.completed_s] for r in some)
+        yield "".join(f"{json.dumps(row)}\n" for row in rows).encode("ascii")
+
+
+def parse_history(data: bytes, where: str) -> tuple[ClockRecord, ...]:
+    """Return the records that :func:`history_lines` wrote.
+
+    Raises
+    ------
+    StorageError
+        They are something else.
+    """
+    try:
+        rows = [json.loads(line) for line in data.splitlines()]
+        return tuple(ClockRecord(int(c), int(n), float(s), tuple(e), float(at_s)) for c, n, s, e, at_s in rows)
+    except (ValueError, TypeError) as error:
+        raise StorageError(f"{where}: is no history: {error}") from error
+
+
+# ---- whole checkpoints
+
+
+class CheckpointStore:
+    """The checkpoints of one job.
+
+    Parameters
+    ----------
+    storage : Storage
+        Its root is the folder of the job's checkpoints.
+    """
+
+    def __init__(self, storage: Storage) -> None:
+        self.storage = storage
+
+    def names(self) -> list[str]:
+        """Return the complete checkpoints, the latest first: by epoch, then by clock."""
+        found = [name for name in self.storage.names("") if _NAME.fullmatch(name)]
+        return sorted(found, key=_order, reverse=True)
+
+    def remove_leftovers(self, before: str = "") -> None:
+        """Remove what was begun and never became a checkpoint; where ``before`` is given, only what is older."""
+        for name in self.storage.names(""):
+            begun = name.removesuffix(PARTIAL)
+            old = not before or (_NAME.fullmatch(begun) is not None and _order(begun) < _order(before))
+            if name.endswith(PARTIAL) and old:
+                self.storage.remove(name)
+
+    def write_part(self, checkpoint: str, file: str, arrays: Sequence[np.ndarray]) -> tuple[int, str]:
+        """Write one partition of a checkpoint that is being made; return (size_bytes, checksum)."""
+        return write_part(self.storage, f"{checkpoint}{PARTIAL}/{file}", arrays)
+
+    def finish(self, manifest: Manifest, history: Sequence[ClockRecord], keep: int) -> Manifest:
+        """Make a checkpoint of the parts that were written, and remove the oldest ones beyond ``keep``.
+
+        May be called again for one that is complete: the job master may have ended before it knew.
+
+        Raises
+        ------
+        StorageError
+            It cannot be completed.
+        """
+        name, partial = manifest.name, manifest.name + PARTIAL
+        if name not in self.storage.names(""):
+            there = set(self.storage.names(partial))
+            gone = [part.file for part in manifest.parts if part.file not in there]
+            if gone:
+                raise StorageError(f"{self.storage.describe(partial)}: {', '.join(gone)} vanished before it was done")
+            digest = xxhash.xxh3_64()
+            with self.storage.write(f"{partial}/{HISTORY}") as file:
+                for lines in history_lines(history):
+                    digest.update(lines)
+                    file.write(lines)
+            for stray in there - {part.file for part in manifest.parts}:
+                self.storage.remove(f"{partial}/{stray}")
+            manifest = replace(manifest, history=digest.hexdigest())
+            with self.storage.write(f"{partial}/{MANIFEST}") as file:
+                file.write(_manifest_text(manifest))
+            self.storage.rename(partial, name)
+        else:
+            manifest = self.manifest(name)
+        for old in self.names()[keep:]:
+            self.storage.remove(old)
+        with suppress(StorageError):
+            self.remove_leftovers(name)
+        return manifest
+
+    def discard(self, name: str) -> None:
+        """Remove what was written of a checkpoint that did not become one."""
+        self.storage.remove(name + PARTIAL)
+
+    # ---- reading
+
+    def manifest(self, name: str) -> Manifest:
+        """Return the manifest of a checkpoint.
+
+        Raises
+        ------
+        StorageError
+            It is missing or damaged.
+        """
+        path = f"{name}/{MANIFEST}"
+        where = self.storage.describe(path)
+        with self.storage.read(path) as file:
+            text = file.read()
+        try:
+            values = json.loads(text)
+            body = values["manifest"]
+            if values["checksum"] != _checksum(body):
+                raise ValueError("it does not match its checksum")
+            records = tuple(
+                CheckpointPartWritten(**{**part, "next_clock": tuple(part["next_clock"])}) for part in body["parts"]
+            )
+            found = Manifest(**{**{f.name: body[f.name] for f in fields(Manifest)}, "parts": records})
+            if [part.partition for part in records] != list(range(len(records))) or not records:
+                raise ValueError("it does not name each partition once")
+        except (ValueError, KeyError, TypeError) as error:
+            raise StorageError(f"{where}: is damaged: {error}") from error
+        if found.name != name:
+            raise StorageError(f"{where}: is the manifest of {found.name}")
+        return found
+
+    def history(self, manifest: Manifest) -> tuple[ClockRecord, ...]:
+        """Return what was measured at the clocks before a checkpoint.
+
+        Raises
+        ------
+        StorageError
+            It is missing or damaged.
+        """
+        path = f"{manifest.name}/{HISTORY}"
+        with self.storage.read(path) as file:
+            data = file.read()
+        where = self.storage.describe(path)
+        if xxhash.xxh3_64(data).hexdigest() != manifest.history:
+            raise StorageError(f"{where}: is damaged: it does not match the manifest's checksum")
+        return parse_history(data, where)
+
+    def read_part(self, manifest: Manifest, partition: int) -> list[np.ndarray]:
+        """Return the arrays of a partition.
+
+        Raises
+        ------
+        StorageError
+            They are missing or damaged.
+        """
+        part = manifest.parts[partition]
+        return read_part(self.storage, f"{manifest.name}/{part.file}", part.size_bytes, part.checksum)
+
+    def verify(self, name: str) -> Manifest:
+        """Read all of a checkpoint; return its manifest.
+
+        Raises
+        ------
+        StorageError
+            Something of it is missing or damaged.
+        """
+        manifest = self.manifest(name)
+        self.history(manifest)
+        for part in manifest.parts:
+            self.read_part(manifest, part.partition)
+        return manifest
+
+    def latest_valid(self, job: Mapping[str, Any]) -> tuple[Manifest | None, tuple[str, ...]]:
+        """Return the latest checkpoint of which every byte is right, and what is damaged of later ones.
+
+        Parameters
+        ----------
+        job : mapping
+            What makes a job this one.
+
+        Raises
+        ------
+        ConfigError
+            It is the checkpoint of another job.
+        StorageError
+            The folder cannot be read at all.
+        """
+        damaged: list[str] = []
+        for name in self.names():
+            try:
+                manifest = self.verify(name)
+            except StorageError as error:
+                damaged.append(str(error))
+                logger.warning("checkpoint %s is not used: %s", name, error)
+                continue
+            check_same_job(name, manifest.job, job)
+            return manifest, tuple(damaged)
+        return None, tuple(damaged)
+
+    def last_epoch(self) -> int:
+        """Return the highest epoch that any checkpoint has, also a damaged one; 0 where there is none."""
+        return max((_order(name)[0] for name in self.names()), default=0)
+
+
+def open_checkpoints(folder: Path) -> CheckpointStore:
+    """Return the checkpoints of a job whose processes share a file system."""
+    return CheckpointStore(LocalStorage(folder))
+
+
+def _order(name: str) -> tuple[int, int]:
+    epoch, _, clock = name.partition("-")
+    return int(epoch), int(clock)
+
+
+def _manifest_text(manifest: Manifest) -> bytes:
+    body = json.loads(json.dumps(asdict(manifest)))
+    return json.dumps({"manifest": body, "checksum": _checksum(body)}, indent=1, sort_keys=True).encode("utf-8") + b"\n"
+
+
+def _checksum(body: Any) -> str:
+    return xxhash.xxh3_64(json.dumps(body, sort_keys=True).encode("utf-8")).hexdigest()

@@ -1,0 +1,305 @@
+"""When a checkpoint is ordered, and how it ends: the job master's part."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from eps.core import events as e
+from eps.core import messages as m
+from eps.core.checkpoints import PATIENCE_S, CheckpointDriver, Schedule
+from eps.core.reconfig import Change, Operation
+from eps.core.settings import CoreSettings
+from eps.errors import ConfigError
+from tests.core.scripted import ADD_SERVER, ScriptedMaster, running
+
+
+def with_checkpoints(every: str, iterations: int = 100) -> ScriptedMaster:
+    """Three workers, two servers, six splits, four partitions, running."""
+    master = running(iterations)
+    settings = master.state.settings
+    master.state.checkpoints = CheckpointDriver(Schedule.parse(every), settings.num_partitions, iterations)
+    return master
+
+
+def train(master: ScriptedMaster, clock: int) -> None:
+    """Report a clock of a job whose iterations last so long that two of them are granted ahead."""
+    master.now_s += 0.2
+    master.clock(clock)
+
+
+def driver_of(master: ScriptedMaster) -> CheckpointDriver:
+    return master.state.checkpoints
+
+
+def order_of(master: ScriptedMaster) -> m.TakeCheckpoint:
+    orders = {order for _, order in master.sent(m.TakeCheckpoint)}
+    assert len(orders) == 1, orders
+    return orders.pop()
+
+
+def train_until_ordered(master: ScriptedMaster, first: int = 0) -> tuple[m.TakeCheckpoint, int]:
+    """Return the next order and the clock that comes next."""
+    for clock in range(first, 100):
+        train(master, clock)
+        if driver_of(master).pending is not None:
+            return order_of(master), clock + 1
+    raise AssertionError("no checkpoint was ordered")
+
+
+def written(order: m.TakeCheckpoint, partition: int, clock: int | None = None) -> m.CheckpointPartWritten:
+    at = order.clock if clock is None else clock
+    return m.CheckpointPartWritten(
+        "server-1", order.checkpoint_id, partition, f"{partition}.part", 10, "sum", (at,) * 6, 6 * at, 0
+    )
+
+
+def complete(master: ScriptedMaster, order: m.TakeCheckpoint, clock: int) -> int:
+    """Let a checkpoint come to its end; return the clock that comes next."""
+    for partition in range(4):
+        master.report(written(order, partition))
+    while not (found := [c for c in master.last if isinstance(c, e.FinishCheckpoint)]):
+        train(master, clock)
+        clock += 1
+    assert found[0].checkpoint_id == order.checkpoint_id
+    master.step(e.CheckpointDone(order.checkpoint_id))
+    return clock
+
+
+@pytest.mark.parametrize(
+    ("text", "schedule"), [("", Schedule()), ("10", Schedule(10)), ("30s", Schedule(seconds=30.0))]
+)
+def test_schedule_is_read(text: str, schedule: Schedule) -> None:
+    assert Schedule.parse(text) == schedule and bool(schedule) == bool(text)
+
+
+@pytest.mark.parametrize("text", ["0", "0s", "-1", "ten", "1.5s", "s", "10m"])
+def test_schedule_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="checkpoint_every"):
+        Schedule.parse(text)
+
+
+def test_no_checkpoint_is_ordered_unless_asked() -> None:
+    master = running(20)
+    for clock in range(15):
+        train(master, clock)
+    assert master.commands(e.FinishCheckpoint) == [] and master.sent(m.TakeCheckpoint) == []
+
+
+def test_checkpoint_is_ordered_of_all_servers_for_a_multiple_beyond_the_horizon() -> None:
+    master = with_checkpoints("10")
+    asked: list[tuple[str, m.TakeCheckpoint]] = []
+    clock = 0
+    while not asked:
+        train(master, clock)
+        clock += 1
+        orders = [c for c in master.last if isinstance(c, e.Send)]
+        asked = [(c.to, c.order) for c in orders if isinstance(c.order, m.TakeCheckpoint)]
+    assert [to for to, _ in asked] == ["server-1", "server-2"]
+    kinds = [type(c.order) for c in orders]
+    assert kinds.index(m.TakeCheckpoint) < kinds.index(m.GrantHorizon), "the order leaves before the clock is granted"
+    (order,) = {order for _, order in asked}
+    assert order.clock % 10 == 0 and order.epoch == 1
+
+
+def test_every_multiple_is_taken_where_each_is_complete_in_time() -> None:
+    master = with_checkpoints("7")
+    clock, clocks = 0, []
+    for _ in range(5):
+        order, clock = train_until_ordered(master, clock)
+        clocks.append(order.clock)
+        clock = complete(master, order, clock)
+    assert clocks == [clocks[0] + 7 * i for i in range(5)]
+    assert driver_of(master).counts == {"complete": 5, "skipped": 0, "failed": 0}
+    assert driver_of(master).latest_clock == clocks[-1] and driver_of(master).size_bytes == 5 * 40
+    journaled = [c.record["state"] for c in master.commands(e.Journal) if c.record["kind"] == "checkpoint"]
+    assert journaled == ["complete"] * 5
+
+
+def test_checkpoint_is_finished_when_the_clocks_before_it_were_measured() -> None:
+    master = with_checkpoints("10")
+    order, clock = train_until_ordered(master)
+    for partition in range(4):
+        master.report(written(order, partition))
+    assert master.commands(e.FinishCheckpoint) == []
+    while clock < order.clock:
+        train(master, clock)
+        clock += 1
+    (finish,) = master.commands(e.FinishCheckpoint)
+    assert (finish.clock, finish.first_clock, finish.workers, finish.servers) == (order.clock, order.clock, 3, 2)
+    assert [part.partition for part in finish.parts] == [0, 1, 2, 3]
+
+
+def test_checkpoint_says_the_size_that_was_asked_for() -> None:
+    master = with_checkpoints("10")
+    order, clock = train_until_ordered(master)
+    master.ask(Change(Operation.ADD_WORKERS, 2))
+    complete(master, order, clock)
+    assert [(c.workers, c.servers) for c in master.commands(e.FinishCheckpoint)] == [(5, 2)]
+
+
+def test_one_that_is_due_while_another_is_written_is_skipped_not_queued() -> None:
+    master = with_checkpoints("5")
+    order, clock = train_until_ordered(master)
+    while clock < order.clock + 12:
+        train(master, clock)
+        clock += 1
+    driver = driver_of(master)
+    assert driver.pending is not None and driver.pending.checkpoint_id == order.checkpoint_id
+    assert driver.counts["skipped"] >= 2
+    assert all(o.reason == f"that of clock {order.clock} is being written" for o in driver.outcomes)
+
+
+def test_server_that_is_past_the_clock_skips_the_checkpoint() -> None:
+    master = with_checkpoints("10")
+    order, clock = train_until_ordered(master)
+    master.report(m.CheckpointPartFailed("server-2", order.checkpoint_id, 1, "it was at clock 99", late=True))
+    assert [c for c in master.last if isinstance(c, e.DiscardCheckpoint)] == [e.DiscardCheckpoint(1, order.clock)]
+    driver = driver_of(master)
+    assert driver.pending is None and driver.counts["skipped"] == 1 and driver.error == ""
+    # Whatever the others still say of it is old.
+    master.report(written(order, 0))
+    following, _ = train_until_ordered(master, clock)
+    assert following.checkpoint_id > order.checkpoint_id and driver.pending is not None and not driver.pending.parts
+
+
+def test_failure_is_told_until_a_checkpoint_is_complete_and_training_goes_on() -> None:
+    master = with_checkpoints("10")
+    order, clock = train_until_ordered(master)
+    master.report(m.CheckpointPartFailed("server-2", order.checkpoint_id, 1, "No space left", late=False))
+    assert driver_of(master).error == "server-2, partition 1: No space left"
+    order, clock = train_until_ordered(master, clock)
+    clock = complete(master, order, clock)
+    assert driver_of(master).error == "" and driver_of(master).counts == {"complete": 1, "skipped": 0, "failed": 1}
+    order, clock = train_until_ordered(master, clock)
+    for partition in range(4):
+        master.report(written(order, partition))
+    while clock < order.clock:
+        train(master, clock)
+        clock += 1
+    master.step(e.CheckpointFailed(order.checkpoint_id, "the manifest cannot be written"))
+    assert driver_of(master).error == "the manifest cannot be written"
+    while clock <= 100:
+        train(master, clock)
+        clock += 1
+    assert len(master.commands(e.StartExport)) == 1
+
+
+def test_order_is_repeated_to_the_owners_of_what_is_missing() -> None:
+    master = with_checkpoints("10")
+    order, _ = train_until_ordered(master)
+    owners = master.membership.partitions.owners
+    for partition in range(4):
+        if owners[partition] == "server-1":
+            master.report(written(order, partition))
+    master.sent(m.TakeCheckpoint)
+    master.tick()
+    master.tick()
+    assert [to for to, _ in master.sent(m.TakeCheckpoint)] == ["server-2"] * 2
+    master.report(written(order, 0))
+    master.report(written(order, 0))
+    assert driver_of(master).pending is not None
+
+
+def test_servers_of_a_later_membership_hear_of_the_checkpoint_too() -> None:
+    master = with_checkpoints("40")
+    plan = master.ask(ADD_SERVER)
+    order, clock = None, 0
+    for name in plan.added:
+        master.register(name)
+    while order is None and clock < 100:
+        train(master, clock)
+        clock += 1
+        order = next((o for _, o in master.sent(m.TakeCheckpoint)), None)
+    master.acknowledge_lists()
+    master.copy()
+    assert "server-3" in {to for to, _ in master.sent(m.TakeCheckpoint)}
+
+
+def test_checkpoint_that_never_comes_has_failed_after_a_while() -> None:
+    master = with_checkpoints("10")
+    order, clock = train_until_ordered(master)
+    while clock <= order.clock:
+        train(master, clock)
+        clock += 1
+    master.tick(PATIENCE_S - 1.0)
+    assert driver_of(master).counts["failed"] == 0
+    master.tick(1.0)
+    assert driver_of(master).counts["failed"] == 1 and "partitions [0, 1, 2, 3]" in driver_of(master).error
+
+
+def test_finish_is_commanded_again_where_its_answer_does_not_come() -> None:
+    master = with_checkpoints("10")
+    order, clock = train_until_ordered(master)
+    for partition in range(4):
+        master.report(written(order, partition))
+    while clock < order.clock:
+        train(master, clock)
+        clock += 1
+    master.tick(5.0)
+    assert len(master.commands(e.FinishCheckpoint)) == 1
+    master.tick(30.0)
+    assert len(master.commands(e.FinishCheckpoint)) == 2
+    for _ in range(2):
+        master.step(e.CheckpointDone(order.checkpoint_id))
+    assert driver_of(master).counts["complete"] == 1
+
+
+def test_by_the_second_one_is_ordered_when_they_have_passed() -> None:
+    master = with_checkpoints("30s")
+    for clock in range(5):
+        train(master, clock)
+    assert driver_of(master).pending is None
+    master.tick(31.0)
+    order = order_of(master)
+    assert order.clock > master.state.horizon
+    complete(master, order, 5)
+    master.tick(25.0)
+    assert driver_of(master).pending is None
+    master.tick(5.1)
+    assert driver_of(master).pending is not None
+
+
+def test_none_is_taken_of_the_last_clock() -> None:
+    master = with_checkpoints("5", iterations=10)
+    clock, clocks = 0, []
+    while clock <= 10:
+        train(master, clock)
+        clock += 1
+        pending = driver_of(master).pending
+        if pending is not None and pending.clock not in clocks:
+            clocks.append(pending.clock)
+    assert clocks in ([], [5])
+
+
+def test_going_back_abandons_the_one_on_its_way_and_begins_an_epoch() -> None:
+    master = with_checkpoints("10")
+    order, _ = train_until_ordered(master)
+    commands = driver_of(master).go_back(2, 0, master.now_s)
+    assert e.DiscardCheckpoint(1, order.clock) in commands
+    assert (driver_of(master).epoch, driver_of(master).pending) == (2, None)
+    assert driver_of(master).go_back(3, 0, master.now_s) == []
+
+
+def test_driver_is_a_plain_value() -> None:
+    master = with_checkpoints("10")
+    order, _ = train_until_ordered(master)
+    master.report(written(order, 2))
+    assert pickle.loads(pickle.dumps(driver_of(master))) == driver_of(master)
+
+
+def test_resumed_job_begins_at_its_clock_with_the_history_before() -> None:
+    before = running(20)
+    for clock in range(8):
+        before.clock(clock, loss_sum=float(clock))
+    settings = CoreSettings(num_splits=6, num_partitions=4, iterations=20, resumed_clock=6)
+    master = ScriptedMaster(settings, 2, 1)
+    master.state.progress.restore(before.state.progress.history)
+    master.start()
+    assert [record.clock for record in master.state.progress.history] == [0, 1, 2, 3, 4, 5]
+    assert master.membership.from_clock == 6 and master.state.horizon >= 6
+    for clock in range(6, 21):
+        train(master, clock)
+    assert [record.clock for record in master.state.progress.history] == list(range(21))
+    assert master.state.progress.finished

@@ -1,0 +1,82 @@
+"""A store of files in memory, with faults to order."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import BinaryIO
+
+from eps.errors import StorageError
+
+
+class _Limited(io.BytesIO):
+    """A file on a device with so much room."""
+
+    def __init__(self, room_bytes: int | None) -> None:
+        super().__init__()
+        self._room_bytes = room_bytes
+
+    def write(self, data: object) -> int:
+        count = super().write(data)  # type: ignore[arg-type]
+        if self._room_bytes is not None and self.tell() > self._room_bytes:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return count
+
+
+class MemoryStorage:
+    """Implements :class:`eps.storage.api.Storage`."""
+
+    def __init__(self) -> None:
+        self.files: dict[str, bytes] = {}
+        #: Bytes that a file may have before the device is full; None is no limit.
+        self.room_bytes: int | None = None
+        #: Every change is refused, as by a file system that is mounted read-only.
+        self.read_only = False
+
+    def describe(self, path: str) -> str:
+        return f"memory:{path}"
+
+    def _check(self, path: str) -> None:
+        if self.read_only:
+            raise StorageError(f"{self.describe(path)}: cannot be written: {os.strerror(errno.EROFS)}")
+
+    @contextmanager
+    def write(self, path: str) -> Iterator[BinaryIO]:
+        self._check(path)
+        if path in self._folders() or any(path.startswith(f"{name}/") for name in self.files):
+            raise StorageError(f"{self.describe(path)}: cannot be written: {os.strerror(errno.EISDIR)}")
+        file = _Limited(self.room_bytes)
+        try:
+            yield file
+        except OSError as error:
+            raise StorageError(f"{self.describe(path)}: cannot be written: {error.strerror or error}") from error
+        self.files[path] = file.getvalue()
+
+    @contextmanager
+    def read(self, path: str) -> Iterator[BinaryIO]:
+        if path not in self.files:
+            raise StorageError(f"{self.describe(path)}: cannot be read: {os.strerror(errno.ENOENT)}")
+        yield io.BytesIO(self.files[path])
+
+    def _folders(self) -> set[str]:
+        return {"/".join(path.split("/")[:i]) for path in self.files for i in range(1, path.count("/") + 1)}
+
+    def names(self, folder: str) -> list[str]:
+        prefix = f"{folder}/" if folder else ""
+        return sorted({path[len(prefix) :].split("/")[0] for path in self.files if path.startswith(prefix)})
+
+    def rename(self, folder: str, target: str) -> None:
+        self._check(folder)
+        if folder not in self._folders() or target in self._folders() or target in self.files:
+            raise StorageError(f"{self.describe(folder)}: cannot become {target}")
+        moved = {path: target + path[len(folder) :] for path in self.files if path.startswith(f"{folder}/")}
+        for path, new in moved.items():
+            self.files[new] = self.files.pop(path)
+
+    def remove(self, path: str) -> None:
+        self._check(path)
+        for name in [name for name in self.files if name == path or name.startswith(f"{path}/")]:
+            del self.files[name]

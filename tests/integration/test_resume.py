@@ -1,0 +1,244 @@
+"""Checkpoints of real jobs, and jobs that go on from them after everything was killed."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import eps
+from eps.cli import EXIT_BAD_INPUT, EXIT_OK, EXIT_REFUSED, main
+from eps.errors import ConfigError, JobExistsError, JobFinishedError
+from eps.master_link import wait_for
+from eps.storage.atomic import read_json
+from eps.storage.journal import replay
+from tests.integration.conftest import processes_with
+from tests.integration.test_exactness import a9a, run
+from tests.integration.test_operations import TIMEOUT_S, wait_for_clock
+
+DNN = {
+    "data": "sklearn:digits", "test": "0.2", "model": "dnn", "hidden": "32", "iterations": 300, "learning_rate": 0.01,
+}  # fmt: skip
+
+
+def kill_everything(job: eps.Job, home: Path) -> None:
+    """End the supervisor as a power cut does, and with it all processes."""
+    job.kill_at_once()
+    job.close()
+    wait_for(lambda: not processes_with(str(home)), TIMEOUT_S, "every process to end with its supervisor")
+
+
+def checkpoints(job: eps.Job) -> list[str]:
+    return sorted(path.name for path in job.directory.checkpoints.glob("*"))
+
+
+def wait_for_checkpoints(job: eps.Job, count: int) -> None:
+    wait_for(lambda: job.status()["checkpoints"]["complete"] >= count, TIMEOUT_S, f"{count} checkpoints")
+
+
+def resume(name: str, **size: int) -> dict[str, Any]:
+    """Resume a job to its end and return its report, whose ledger must be clean."""
+    with eps.Job.resume(name, **size) as job:
+        report = job.wait(TIMEOUT_S)
+    ledger = report["ledger"]
+    assert report["state"] == "finished", report["reason"]
+    assert (ledger["lost"], ledger["applied_twice"], ledger["applied"]) == (0, 0, ledger["expected"])
+    return report
+
+
+def test_job_that_was_killed_twice_has_the_bits_and_the_history_of_one_that_never_stopped(home: Path) -> None:
+    undisturbed = run("undisturbed", workers=1, servers=1, **DNN)
+    settings = {**DNN, "checkpoint_every": "20", "keep": 3}
+    at = ["30:add-workers=1", "50:add-servers=1", "290:remove-workers=1"]
+    job = eps.Job.start(name="killed", workers=2, servers=2, at=at, **settings)
+    wait_for_clock(job, 60)
+    wait_for_checkpoints(job, 2)
+    kill_everything(job, home)
+    first = eps.Job.resume("killed")
+    wait_for_checkpoints(first, 1)
+    status = first.status()
+    assert (status["workers"], status["servers"]) == (3, 3), "the size that it was asked to have"
+    kill_everything(first, home)
+    report = resume("killed", workers=4, servers=1)
+    assert report["model_sha256"] == undisturbed["model_sha256"]
+    assert [h["loss"] for h in report["history"]] == [h["loss"] for h in undisturbed["history"]]
+    assert [h["accuracy"] for h in report["history"] if "accuracy" in h] == [
+        h["accuracy"] for h in undisturbed["history"] if "accuracy" in h
+    ]
+    times = [h["seconds"] for h in report["history"]]
+    assert times == sorted(times)
+    assert [(c["operation"], c["phase"]) for c in report["changes"]] == [("remove-workers", "released")]
+    assert report["membership"][0]["from_clock"] > 20 and len(report["membership"][0]["workers"]) == 4
+    assert len(checkpoints(first)) <= 3 and not [name for name in checkpoints(first) if "partial" in name]
+    assert report["checkpoints"]["epoch"] == 3
+    kinds = [record["kind"] for record in replay(job.directory.journal).records]
+    assert kinds.count("started") == 3 and "checkpoint" in kinds
+    logs = {path.name for path in job.directory.logs.glob("container-*.log")}
+    assert len(logs) == 2 + 2 + 2 + 6 + 5, "each run has log files of its own"
+
+
+@pytest.mark.parametrize("optimizer", ["momentum", "ftrl"])
+def test_sparse_job_goes_on_with_the_same_bits(home: Path, shared_data: Path, optimizer: str) -> None:
+    settings = {**a9a(shared_data), "optimizer": optimizer, "l1": 0.0001, "iterations": 120, "batch_size": "1000"}
+    undisturbed = run("undisturbed", workers=2, servers=1, **settings)
+    job = eps.Job.start(name="killed", workers=3, servers=2, checkpoint_every="10", **settings)
+    wait_for_checkpoints(job, 1)
+    kill_everything(job, home)
+    assert resume("killed", workers=1, servers=3)["model_sha256"] == undisturbed["model_sha256"]
+
+
+@pytest.mark.parametrize("consistency", ["ssp:3", "asp"])
+def test_stale_job_goes_on_and_loses_and_repeats_nothing(home: Path, shared_data: Path, consistency: str) -> None:
+    settings = {**a9a(shared_data), "consistency": consistency, "optimizer": "sgd", "learning_rate": 0.5}
+    job = eps.Job.start(name="stale", workers=3, servers=2, checkpoint_every="10", **{**settings, "iterations": 300})
+    wait_for_checkpoints(job, 2)
+    kill_everything(job, home)
+    report = resume("stale", workers=2, servers=3)
+    assert [h["clock"] for h in report["history"]] == list(range(301))
+    assert report["metrics"]["test"]["accuracy"] >= 0.83
+
+
+def test_job_without_a_checkpoint_starts_again_from_its_seed(home: Path) -> None:
+    settings = {**DNN, "iterations": 60}
+    undisturbed = run("undisturbed", workers=2, servers=2, **settings)
+    job = eps.Job.start(name="killed", workers=2, servers=2, **settings)
+    wait_for_clock(job, 1)
+    job.kill()
+    job.close()
+    report = resume("killed")
+    assert report["model_sha256"] == undisturbed["model_sha256"] and report["checkpoints"]["complete"] == 0
+
+
+def test_job_that_is_killed_while_a_checkpoint_is_written_goes_on_from_the_one_before(home: Path) -> None:
+    """Every attempt kills at another moment of the writing."""
+    undisturbed = run("undisturbed", workers=2, servers=2, **DNN)
+    job = eps.Job.start(name="killed", workers=2, servers=2, checkpoint_every="5", **DNN)
+    wait_for_checkpoints(job, 1)
+    partial = 0
+    for _ in range(3):
+        directory = job.directory
+        wait_for(
+            lambda d=directory: bool(list(d.checkpoints.glob("*.partial/*.part"))) or not d.is_running(),
+            TIMEOUT_S,
+            "a checkpoint that is being written",
+        )
+        kill_everything(job, home)
+        partial += any("partial" in name for name in checkpoints(job))
+        job = eps.Job.resume("killed")
+        assert not any(name.startswith("0001") and "partial" in name for name in checkpoints(job))
+    assert partial, "no kill met a checkpoint that was being written"
+    report = job.wait(TIMEOUT_S)
+    job.close()
+    assert report["state"] == "finished" and report["model_sha256"] == undisturbed["model_sha256"]
+
+
+def test_damaged_checkpoints_are_named_and_not_used(home: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    undisturbed = run("undisturbed", workers=2, servers=2, **DNN)
+    job = eps.Job.start(name="killed", workers=2, servers=2, checkpoint_every="10", **DNN)
+    wait_for_checkpoints(job, 3)
+    kill_everything(job, home)
+    newest = job.directory.checkpoints / [name for name in checkpoints(job) if "partial" not in name][-1]
+    part = newest / "003.server-1.part"
+    part = part if part.exists() else newest / "003.server-2.part"
+    content = bytearray(part.read_bytes())
+    content[len(content) // 2] ^= 4
+    part.write_bytes(content)
+    journal = bytearray(job.directory.journal.read_bytes())
+    journal[journal.index(b"\n") - 4] ^= 1
+    job.directory.journal.write_bytes(journal)
+    assert main(["resume", "killed", "--quiet"]) == EXIT_OK
+    error = capfd.readouterr().err
+    assert part.name in error and "damaged" in error and "journal.jsonl.damaged" in error
+    report = eps.Job.find("killed").report()
+    assert report["model_sha256"] == undisturbed["model_sha256"]
+
+
+@pytest.mark.parametrize("fault", ["full", "no folder"])
+def test_job_trains_on_where_checkpoints_cannot_be_written_and_says_so(home: Path, fault: str) -> None:
+    settings = {**DNN, "iterations": 5000, "van": "unix", "checkpoint_every": "10"}
+    with eps.Job.start(name="full", workers=2, servers=2, **settings) as job:
+        wait_for_checkpoints(job, 1)
+        if fault == "full":
+            for member in job.status()["members"]:
+                if member["role"] == "server":
+                    limits = resource.prlimit(member["pid"], resource.RLIMIT_FSIZE)
+                    resource.prlimit(member["pid"], resource.RLIMIT_FSIZE, (100, limits[1]))
+        else:
+            # Root may write into a read-only folder; nobody can write into one that is a file.
+            job.directory.checkpoints.rename(job.directory.path / "before")
+            job.directory.checkpoints.write_text("in the way")
+        wait_for(lambda: bool(job.status()["checkpoints"]["error"]), TIMEOUT_S, "the failure to be told")
+        error = job.status()["checkpoints"]["error"]
+        assert ("File too large" if fault == "full" else "cannot be made") in error and "checkpoints" in error
+        wait_for_clock(job, job.status()["clock"] + 20)
+        failed = job.status()["checkpoints"]["failed"]
+        assert failed >= 1
+        if fault == "no folder":
+            job.directory.checkpoints.unlink()
+            wait_for(lambda: not job.status()["checkpoints"]["error"], TIMEOUT_S, "a checkpoint that succeeds again")
+        job.kill()
+        report = job.wait(TIMEOUT_S)
+    assert report["checkpoints"]["failed"] >= failed
+    assert any(o["state"] == "failed" and o["reason"] for o in report["checkpoints"]["outcomes"])
+
+
+def test_only_a_stopped_job_is_resumed(home: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    run("finished", workers=1, servers=1, **{**DNN, "iterations": 2})
+    with pytest.raises(JobFinishedError, match="has finished"):
+        eps.Job.resume("finished")
+    assert main(["resume", "finished"]) == EXIT_REFUSED
+    with eps.Job.start(name="runs", workers=1, servers=1, **{**DNN, "iterations": 100000}) as job:
+        wait_for_clock(job, 1)
+        with pytest.raises(JobExistsError, match="is running"):
+            eps.Job.resume("runs")
+        job.kill()
+    for size in ({"workers": 13}, {"servers": 13}):
+        with pytest.raises(ConfigError, match="13"):
+            eps.Job.resume("runs", **size)
+    assert main(["resume", "runs", "--workers", "0"]) == EXIT_BAD_INPUT
+    assert "at least 1" in capfd.readouterr().err
+    assert not job.running
+
+
+def test_resumed_job_can_be_left_alone(home: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    job = eps.Job.start(name="left", workers=1, servers=1, checkpoint_every="10", **{**DNN, "iterations": 100000})
+    wait_for_checkpoints(job, 1)
+    kill_everything(job, home)
+    assert main(["resume", "left", "--detach"]) == EXIT_OK
+    text = capfd.readouterr().out
+    assert "goes on at clock" in text and "eps status left" in text
+    found = eps.Job.find("left")
+    wait_for_checkpoints(found, 1)
+    assert main(["status", "left"]) == EXIT_OK
+    assert "checkpoints: " in capfd.readouterr().out
+    assert main(["kill", "left"]) == EXIT_OK
+    found.close()
+
+
+def test_server_that_joins_a_resumed_job_needs_no_checkpoint(home: Path) -> None:
+    undisturbed = run("undisturbed", workers=2, servers=2, **DNN)
+    job = eps.Job.start(name="joined", workers=2, servers=2, checkpoint_every="10", **DNN)
+    wait_for_checkpoints(job, 1)
+    kill_everything(job, home)
+    with eps.Job.resume("joined", servers=1) as resumed:
+        wait_for_clock(resumed, resumed.status()["clock"] + 1)
+        for path in resumed.directory.checkpoints.glob("0001-*"):
+            path.rename(resumed.directory.path / path.name)
+        assert resumed.add_servers(1)["phase"] == "released"
+        assert resumed.wait(TIMEOUT_S)["model_sha256"] == undisturbed["model_sha256"]
+
+
+def test_checkpoints_go_on_where_the_job_master_is_killed_and_the_next_run_needs_no_state_of_it(home: Path) -> None:
+    undisturbed = run("undisturbed", workers=2, servers=2, **DNN)
+    job = eps.Job.start(name="killed", workers=2, servers=2, checkpoint_every="10", **DNN)
+    wait_for_checkpoints(job, 1)
+    for _ in range(3):
+        before = job.status()["checkpoints"]["complete"]
+        os.kill(dict(read_json(job.directory.master_json) or {})["pid"], signal.SIGKILL)
+        wait_for_checkpoints(job, before + 1)
+    kill_everything(job, home)
+    assert resume("killed", workers=1, servers=1)["model_sha256"] == undisturbed["model_sha256"]

@@ -1,0 +1,155 @@
+"""A server's writer: what it keeps, what it writes, what it says."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import BinaryIO
+
+import numpy as np
+import pytest
+
+from eps.core import messages as m
+from eps.core import server_events as s
+from eps.master_link import wait_for
+from eps.server.checkpoint_writer import CheckpointWriter
+from eps.storage.checkpoint import CheckpointStore, read_part
+from tests.fakes.storage import MemoryStorage
+
+TIMEOUT_S = 10.0
+ORDER = m.TakeCheckpoint(1, 5, 1)
+
+
+class SlowStorage(MemoryStorage):
+    """Begins no file before it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun, self.go = threading.Event(), threading.Event()
+
+    @contextmanager
+    def write(self, path: str) -> Iterator[BinaryIO]:
+        self.begun.set()
+        assert self.go.wait(TIMEOUT_S)
+        with super().write(path) as file:
+            yield file
+
+
+class Rig:
+    """A writer over three partitions of one value each."""
+
+    def __init__(self, storage: MemoryStorage) -> None:
+        self.storage = storage
+        self.values = [10.0, 20.0, 30.0]
+        self.snapshots: list[int] = []
+        self.reports: list[m.Report] = []
+        self.lock = threading.RLock()
+        self.writer = CheckpointWriter(
+            "server-1", CheckpointStore(storage), self._snapshot, self.lock, self.reports.append
+        )
+
+    def _snapshot(self, partition: int) -> tuple[np.ndarray, ...]:
+        self.snapshots.append(partition)
+        return (np.array([self.values[partition]], np.float32),)
+
+    def take(self, *partitions: int, checkpoint_id: int = 1) -> None:
+        with self.lock:
+            for partition in partitions:
+                self.writer.take(s.TakeSnapshot(checkpoint_id, partition, (5, 5), 10, 1))
+
+    def step(self, partition: int) -> None:
+        """Change a partition as the shell does."""
+        with self.lock:
+            self.writer.before_change(partition)
+            self.values[partition] += 1.0
+
+    def wait_for_reports(self, count: int) -> list[m.Report]:
+        wait_for(lambda: len(self.reports) >= count, TIMEOUT_S, f"{count} reports")
+        return self.reports
+
+    def written(self, report: m.Report, checkpoint: str = "0001-00000005") -> float:
+        assert isinstance(report, m.CheckpointPartWritten)
+        path = f"{checkpoint}.partial/{report.file}"
+        return float(read_part(self.storage, path, report.size_bytes, report.checksum)[0][0])
+
+
+@pytest.fixture
+def slow() -> Iterator[Rig]:
+    storage = SlowStorage()
+    rig = Rig(storage)
+    yield rig
+    storage.go.set()
+    rig.writer.close()
+
+
+def release(rig: Rig) -> None:
+    assert isinstance(rig.storage, SlowStorage)
+    rig.storage.go.set()
+
+
+def test_partitions_are_written_as_they_were_whatever_changes_them_meanwhile(slow: Rig) -> None:
+    slow.writer.order(ORDER)
+    slow.take(0, 1, 2)
+    assert isinstance(slow.storage, SlowStorage) and slow.storage.begun.wait(TIMEOUT_S)
+    # One is copied and being written; one is about to change; the third lies as it is.
+    assert slow.snapshots == [0]
+    for _ in range(2):
+        slow.step(0)
+        slow.step(1)
+    assert slow.snapshots == [0, 1]
+    release(slow)
+    reports = slow.wait_for_reports(3)
+    assert sorted(slow.written(report) for report in reports) == [10.0, 20.0, 30.0]
+    assert slow.snapshots == [0, 1, 2]
+    first = reports[0]
+    assert isinstance(first, m.CheckpointPartWritten)
+    assert (first.name, first.next_clock, first.applied, first.duplicates_refused) == ("server-1", (5, 5), 10, 1)
+
+
+def test_an_order_that_comes_again_is_answered_again(slow: Rig) -> None:
+    release(slow)
+    slow.writer.order(ORDER)
+    slow.take(0)
+    slow.writer.skip(s.SkipSnapshot(1, 1, "it was late"))
+    before = list(slow.wait_for_reports(2))
+    slow.writer.order(ORDER)
+    assert sorted(map(str, slow.reports[2:])) == sorted(map(str, before))
+    assert slow.reports.count(m.CheckpointPartFailed("server-1", 1, 1, "it was late", late=True)) == 2
+
+
+def test_a_full_device_is_reported_and_the_next_checkpoint_is_written(slow: Rig) -> None:
+    release(slow)
+    slow.storage.room_bytes = 10
+    slow.writer.order(ORDER)
+    slow.take(0)
+    (failed,) = slow.wait_for_reports(1)
+    assert isinstance(failed, m.CheckpointPartFailed) and not failed.late
+    assert "No space left" in failed.message and "000.server-1.part" in failed.message
+    slow.step(0)
+    slow.storage.room_bytes = None
+    slow.writer.order(m.TakeCheckpoint(2, 9, 1))
+    slow.take(0, checkpoint_id=2)
+    assert slow.written(slow.wait_for_reports(2)[1], "0001-00000009") == 11.0
+
+
+def test_a_failure_frees_what_waits_and_a_later_order_forgets_an_earlier_one(slow: Rig) -> None:
+    slow.writer.order(ORDER)
+    slow.take(0, 1, 2)
+    assert isinstance(slow.storage, SlowStorage) and slow.storage.begun.wait(TIMEOUT_S)
+    slow.writer.order(m.TakeCheckpoint(2, 9, 1))
+    slow.writer.order(ORDER)
+    slow.step(1)
+    assert slow.snapshots == [0]
+    release(slow)
+    # What was under way is of an old checkpoint; its master takes no notice of it.
+    assert len(slow.wait_for_reports(1)) == 1
+
+
+def test_nothing_is_written_of_what_is_forgotten(slow: Rig) -> None:
+    slow.writer.order(ORDER)
+    slow.take(0, 1)
+    assert isinstance(slow.storage, SlowStorage) and slow.storage.begun.wait(TIMEOUT_S)
+    slow.writer.forget()
+    release(slow)
+    assert len(slow.wait_for_reports(1)) == 1 and slow.snapshots == [0]

@@ -1,0 +1,65 @@
+"""A job that takes checkpoints; each that is complete is compared with the oracle."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from eps.core import events as e
+from eps.core.checkpoints import CheckpointDriver, Schedule
+from eps.core.events import ENDED_STATES
+from tests.sim.job import SimJob
+from tests.sim.mortal import MortalJob
+from tests.sim.wire import oracle
+
+#: The last step of a checkpoint takes at most so long.
+FINISH_S = 0.1
+
+
+class CheckpointedJob(SimJob):
+    """A job with a checkpoint every few clocks.
+
+    Parameters
+    ----------
+    every : int
+        Clocks.
+    """
+
+    def __init__(self, *details: Any, every: int, **more: Any) -> None:
+        super().__init__(*details, **more)
+        settings = self.settings
+        self.master.checkpoints = CheckpointDriver(Schedule(every), settings.num_partitions, settings.iterations)
+        #: Clock -> parts of each complete checkpoint.
+        self.complete: dict[int, e.FinishCheckpoint] = {}
+
+    def _execute(self, commands: Sequence[e.Command]) -> None:
+        super()._execute(commands)
+        for command in commands:
+            if isinstance(command, e.FinishCheckpoint):
+                self._check(command)
+                self.complete[command.clock] = command
+                done = e.CheckpointDone(command.checkpoint_id)
+                self.at(self.share() * FINISH_S, lambda done=done: self._finished(done))  # type: ignore[misc]
+
+    def _finished(self, done: e.CheckpointDone) -> None:
+        if self.master.state not in ENDED_STATES:
+            self.count("checkpoint")
+            self.on_event(done)
+
+    def _check(self, command: e.FinishCheckpoint) -> None:
+        """Every partition is there once; under BSP at the clock, with the oracle's parameters."""
+        assert [part.partition for part in command.parts] == list(range(self.settings.num_partitions))
+        history = [record.clock for record in self.master.progress.history]
+        assert history[: command.first_clock] == list(range(command.first_clock))
+        for part in command.parts:
+            assert part.clock >= command.clock
+            assert part.applied == sum(max(0, clock) for clock in part.next_clock)
+        if self.settings.bsp:
+            assert {clock for part in command.parts for clock in part.next_clock} == {command.clock}
+            expected = oracle(replace(self.settings, iterations=command.clock))
+            assert {part.partition: int(part.checksum) for part in command.parts} == expected
+
+
+class MortalCheckpointedJob(CheckpointedJob, MortalJob):
+    """The same, with masters that die."""

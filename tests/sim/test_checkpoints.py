@@ -1,0 +1,43 @@
+"""Whole jobs that take checkpoints while they change their size: whatever is complete is what the oracle says."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import partial
+from pathlib import Path
+from random import Random
+
+from tests.sim.checkpointed import CheckpointedJob, MortalCheckpointedJob
+from tests.sim.random_jobs import faithful_job, hostile_job, schedule
+from tests.sim.test_faithful import LIMIT_S
+
+
+def played(seed: int, directory: Path | None = None, *, hostile: bool = False) -> CheckpointedJob:
+    """Return a random job that was played to its end and checked; in a directory its master dies now and then."""
+    kind = partial(CheckpointedJob, every=1 + seed % 4)
+    if directory is not None:
+        kind = partial(MortalCheckpointedJob, every=1 + seed % 4, directory=directory, deaths=0.02, lossy=True)
+    job = hostile_job(seed, kind) if hostile else faithful_job(seed, kind=kind)
+    assert isinstance(job, CheckpointedJob)
+    schedule(Random(seed + 2), job)
+    job.run(LIMIT_S)
+    job.check_finished()
+    return job
+
+
+def test_checkpoints_are_the_oracles_whatever_joins_leaves_and_breaks(sim_seed: int) -> None:
+    played(sim_seed)
+    played(sim_seed, hostile=True)
+
+
+def test_checkpoints_are_the_oracles_where_masters_die(crash_seed: int, tmp_path: Path) -> None:
+    played(crash_seed, tmp_path / "faithful")
+    played(crash_seed, tmp_path / "hostile", hostile=True)
+
+
+def test_many_checkpoints_are_complete_and_some_are_skipped() -> None:
+    """Otherwise the tests above would prove less than they say."""
+    met: Counter[str] = Counter()
+    for seed in range(40):
+        met.update(played(seed).master.checkpoints.counts)
+    assert met["complete"] >= 25 and met["skipped"] and not met["failed"], met
