@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -70,6 +72,25 @@ def test_an_interrupt_ends_the_job_and_leaves_nothing(home: Path, tmp_path: Path
         assert process.wait(TIMEOUT_S) == 130
     wait_for(lambda: not processes_with(str(home)), TIMEOUT_S, "its processes to end")
     assert list(jobs_dir().glob("*-*")) == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("ip"), reason="needs root and network namespaces")
+def test_a_member_that_nobody_reaches_is_replaced(home: Path, tmp_path: Path) -> None:
+    # Of this process, the namespace would stay.
+    out = tmp_path / "chaos.json"
+    command = [sys.executable, "-m", "eps", "chaos", str(job_file(tmp_path)), "--seed", "1", "--events", "2"]
+    done = subprocess.run(
+        [*command, "--kinds", "partition", "--json", str(out)],
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    if "need root and network namespaces" in done.stderr:
+        pytest.skip(done.stderr.strip())
+    assert done.returncode == 0, done.stdout + done.stderr
+    happened = [name for job in json.loads(out.read_text())["jobs"] for name in job["events"]]
+    assert happened and all(name.startswith("partition-") for name in happened)
 
 
 def test_optimizers_are_named_or_all() -> None:
