@@ -36,6 +36,15 @@ examples:
   eps run job.toml --learning-rate 0.01 --detach
 """
 
+_CHAOS_DESCRIPTION = """\
+Train a job undisturbed, then again while workers, servers and the job master are
+killed, stopped, added and removed, as drawn from a seed.  As many jobs as the
+events need, one after the other.  Each must end with the undisturbed model (under
+BSP), nothing lost, nothing applied twice, nothing left behind, and in time.
+Where one does not, the command that repeats it is printed, its directory is kept,
+and the exit code is 1.
+"""
+
 _RESUME_DESCRIPTION = """\
 Start a job again that was killed, failed, or was on a machine that went down.
 
@@ -81,6 +90,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_changes(commands)
     _add_endings(commands)
     _add_predict(commands)
+    _add_chaos(commands)
     _command(commands, "version", "print the version", "inspect:version", "eps version")
     return parser
 
@@ -221,6 +231,41 @@ def _add_endings(commands: Any) -> None:
     cancel.add_argument("plan", metavar="PLAN", nargs="?", type=int, help="its number; default: the next to happen")
     kill = _command(commands, "kill", "end a job", "change:kill", "eps kill a9a")
     kill.add_argument("name", metavar="NAME")
+
+
+def _add_chaos(commands: Any) -> None:
+    chaos = _command(
+        commands,
+        "chaos",
+        "hit a job's processes from a seed, and judge what becomes of it",
+        "chaos:chaos",
+        "eps chaos job.toml --seed 7 --events 20",
+        "eps chaos job.toml --events 1000 --optimizers all --json chaos.json",
+        text=_CHAOS_DESCRIPTION,
+    )
+    chaos.add_argument("job_file", metavar="JOB.toml", help="file with the job's settings, as of eps run")
+    chaos.add_argument("--seed", type=int, default=0, metavar="N", help="of the first job; the next has the next one")
+    chaos.add_argument(
+        "--events", type=int, default=10, metavar="N", help="how many happen, over all jobs (default 10)"
+    )
+    chaos.add_argument(
+        "--kinds",
+        default="kill,stop,add,remove",
+        metavar="KINDS",
+        help="kill, stop, add, remove, delay, partition, joined by commas (default: the first four; the last two need "
+        'root, and a job with van = "tcp")',
+    )
+    chaos.add_argument(
+        "--per-job", type=int, default=0, metavar="N", help="events of one job (default: one in ten iterations)"
+    )
+    chaos.add_argument(
+        "--optimizers",
+        default="",
+        metavar="NAMES",
+        help="optimizers in turn, joined by commas, or all (default: the job's)",
+    )
+    chaos.add_argument("--keep", action="store_true", help="keep the directories of all jobs, with chaos.json in each")
+    chaos.add_argument("--json", default="", metavar="PATH", help="write the results here, as JSON, after each job")
 
 
 def _add_predict(commands: Any) -> None:

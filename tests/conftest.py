@@ -18,6 +18,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--seeds", type=int, default=DEFAULT_SEEDS, help="how many seeds the simulated jobs of tests/sim play"
     )
+    parser.addoption(
+        "--every-kill",
+        action="store_true",
+        help="tests/integration/test_kill_in_plans.py: every victim in every phase of every plan, not a selection",
+    )
 
 
 @pytest.fixture(scope="session")

@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from eps.chaos.trap import ENVIRONMENT, traps_of
 from eps.core import events as e
 from eps.core.events import ENDED_STATES, JobState
 from eps.core.master_state import MasterState
@@ -110,6 +111,8 @@ class Master:
         self._storage_errors: dict[str, str] = {}
         self._log = StateLog(job_dir.state)
         self._state, self._first_commands = self._restore()
+        #: Set by tests only.
+        self._traps = traps_of(os.environ.get(ENVIRONMENT, ""), job_dir.path)
         self._checkpoints = CheckpointFinisher(
             runtime, open_checkpoints(job_dir.checkpoints), self._history_before, self.put
         )
@@ -330,7 +333,11 @@ class Master:
                 self._changed.notify_all()
             if self._state.state not in ENDED_STATES:
                 self._log.keep_short(self._state, now_s)
+        if self._traps is not None:
+            self._traps.look(self._state, said=False)
         self._execute(commands)
+        if self._traps is not None:
+            self._traps.look(self._state, said=True)
 
     def _execute(self, commands: list[e.Command]) -> None:
         for command in commands:

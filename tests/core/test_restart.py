@@ -85,3 +85,19 @@ def test_orders_are_said_again_at_the_next_tick() -> None:
     master.sent(m.GrantHorizon)
     master.step(e.Tick())
     assert {to for to, _ in master.sent(m.GrantHorizon)} == {"worker-1", "worker-2", "worker-3"}
+
+
+def test_a_member_that_attaches_again_is_not_told_that_a_plan_in_flight_is_decided() -> None:
+    """Members close a plan with the membership that carries its number, and then send nothing for it any more."""
+    master = running()
+    master.ask(ADD_WORKER)
+    master.register("worker-4")
+    master.acknowledge_lists()
+    restart(master)
+    master.sent(m.UpdateMembership)
+    master.register("worker-1")
+    assert [(to, order.plan_id) for to, order in master.sent(m.UpdateMembership)] == [("worker-1", 0)]
+    master.copy()
+    assert master.driver.plan.membership is not None
+    master.register("worker-1")
+    assert {order.plan_id for _, order in master.sent(m.UpdateMembership)} == {1}

@@ -48,6 +48,8 @@ class SimWorker(SimProcess):
         #: Plan -> whether this worker leaves with it.
         self._releasing: dict[int, bool] = {}
         self._commits: dict[int, int] = {}
+        #: Plans that are decided, as far as this worker has been told: nothing is sent for them any more.
+        self._closed: set[int] = set()
         self._work: Work | None = None
         #: Clock -> partition -> parameters read for it.
         self._values: dict[int, dict[int, int]] = {}
@@ -66,6 +68,7 @@ class SimWorker(SimProcess):
                 self.report(m.ListsUpdated(self.name, plan_id))
             case m.UpdateMembership(plan_id, membership):
                 self._commits[plan_id] = membership.from_clock
+                self._closed.add(plan_id)
                 if membership.version == 1:
                     self.disk.update(dict.fromkeys(membership.splits.active_on(self.name), 0))
                 self.on_committed(plan_id)
@@ -79,7 +82,7 @@ class SimWorker(SimProcess):
                 self.state.on_grant(order)
                 self.on_recorded(completed)
             case m.SendSplits(plan_id, transfers):
-                for target in transfers:
+                for target in transfers if plan_id not in self._closed else ():
                     assert target.item in self.disk, f"{self.name} shall send split {target.item}, which it lacks"
                     self.send_split(plan_id, target)
             case m.LoadSplits(plan_id, splits):
@@ -87,6 +90,7 @@ class SimWorker(SimProcess):
                     assert split in self.disk, f"{self.name} shall load split {split}, which it lacks"
                     self.load_split(plan_id, split)
             case m.AbortPlan(plan_id):
+                self._closed.add(plan_id)
                 self.on_aborted(plan_id)
             case m.ReleasePlan(plan_id, removed):
                 self._releasing[plan_id] = self.name in removed

@@ -1,0 +1,198 @@
+"""Hits the processes of one running job with the events of a schedule, each when its clock comes."""
+
+from __future__ import annotations
+
+import signal
+import time
+import uuid
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from eps.chaos.processes import master_pid, send
+from eps.chaos.schedule import NETWORK_KINDS, ChaosEvent, Kind
+from eps.client import Job
+from eps.core.reconfig import Operation
+from eps.errors import DeadlineError, EpsError, PeerUnavailableError
+
+#: The job is asked for its clock this often.
+LOOK_S = 0.02
+#: A master that does not answer for so long is one that has just been hit; the last news must do.
+PATIENCE_S = 0.4
+#: A change that no master takes is given up after this long.
+CHANGE_TIMEOUT_S = 20.0
+#: No more of a role is removed than leaves this many, where it can be helped; one that is added in its place.
+FEWEST = 2
+
+
+class Network(Protocol):
+    """What disturbs the packets of a process."""
+
+    def disturb(self, kind: Kind, pid: int) -> None:
+        """Begin."""
+
+    def refresh(self) -> None:
+        """Look again for the connections of those that are disturbed."""
+
+    def calm(self, pid: int) -> None:
+        """End."""
+
+
+@dataclass
+class _Pending:
+    """A change that no master has taken yet."""
+
+    event: ChaosEvent
+    operation: Operation
+    request_id: str
+    give_up_s: float
+
+
+class Player:
+    """Plays one schedule against one job.
+
+    Parameters
+    ----------
+    job : Job
+    events : sequence of ChaosEvent
+        In order.
+    most : mapping
+        Role -> the most members that it is brought to.
+    network : Network, optional
+        Needed for delays and partitions.
+    """
+
+    def __init__(self, job: Job, events: Sequence[ChaosEvent], most: dict[str, int], network: Network | None) -> None:
+        self._job = job
+        self._events = list(events)
+        self._most = most
+        self._network = network
+        # A line of its own, which does not wait for the next master.
+        self._watch = Job(job.directory, patience_s=PATIENCE_S)
+        self._status: dict[str, Any] = {}
+        #: The highest clock that was seen: a job that goes back does not suffer the same again.
+        self._clock = -1
+        self._until: list[tuple[float, ChaosEvent, int]] = []
+        self._pending: list[_Pending] = []
+        self._hit: set[int] = set()
+        #: Kind and role -> how many happened.
+        self.done: Counter[str] = Counter()
+        self.refused = 0
+        #: What happened, as sentences with the job's clock.
+        self.story: list[str] = []
+
+    def run(self, deadline_s: float) -> bool:
+        """Play until the job has ended; return False where ``time.monotonic()`` reaches ``deadline_s`` first."""
+        try:
+            while self._job.running:
+                if time.monotonic() >= deadline_s:
+                    return False
+                self._look()
+                self._end_what_is_over()
+                self._ask_again()
+                while self._events and self._events[0].clock <= self._clock:
+                    self._play(self._events.pop(0))
+                if self._network is not None:
+                    self._network.refresh()
+                time.sleep(LOOK_S)
+            return True
+        finally:
+            self._watch.close()
+            if self._network is not None:
+                for _, event, pid in self._until:
+                    if event.kind in NETWORK_KINDS:
+                        self._network.calm(pid)
+
+    def _look(self) -> None:
+        with suppress(PeerUnavailableError, DeadlineError):
+            self._status = self._watch.status(timeout_s=2.0)
+            if self._status["state"] == "running":
+                self._clock = max(self._clock, self._status["clock"])
+
+    def _alive(self, role: str) -> list[dict[str, Any]]:
+        members = [m for m in self._status.get("members", []) if m["role"] == role and m["pid"] and m["port"]]
+        return [m for m in members if m["pid"] not in self._hit]
+
+    def _play(self, event: ChaosEvent) -> None:
+        if event.kind in (Kind.ADD, Kind.REMOVE):
+            self._change(event)
+            return
+        name, pid = self._victim(event)
+        if not pid:
+            self._refuse(event, "there is nobody")
+            return
+        if event.kind in NETWORK_KINDS:
+            assert self._network is not None
+            self._network.disturb(event.kind, pid)
+        elif not send(self._job.directory, pid, signal.SIGKILL if event.kind is Kind.KILL else signal.SIGSTOP):
+            self._refuse(event, f"{name} has ended already")
+            return
+        if event.kind is Kind.KILL or (event.kind is Kind.STOP and event.lasts_s is None):
+            self._hit.add(pid)
+        elif event.lasts_s is not None:
+            self._until.append((time.monotonic() + event.lasts_s, event, pid))
+        self._note(event, f"{event.kind} {name}, process {pid}")
+
+    def _victim(self, event: ChaosEvent) -> tuple[str, int]:
+        if event.role == "master":
+            pid = master_pid(self._job.directory)
+            return ("master", pid) if pid not in self._hit else ("master", 0)
+        alive = self._alive(event.role)
+        if not alive:
+            return event.role, 0
+        victim = alive[event.place % len(alive)]
+        return str(victim["name"]), int(victim["pid"])
+
+    def _note(self, event: ChaosEvent, text: str) -> None:
+        self.done[f"{event.kind}-{event.role}"] += 1
+        lasts = f" for {event.lasts_s:g} s" if event.lasts_s is not None else ""
+        self.story.append(f"at clock {self._clock}: {text}{lasts}")
+
+    def _refuse(self, event: ChaosEvent, why: str) -> None:
+        self.refused += 1
+        self.story.append(f"at clock {self._clock}: no {event.kind} of a {event.role}: {why}")
+
+    def _end_what_is_over(self) -> None:
+        now_s = time.monotonic()
+        for entry in [entry for entry in self._until if entry[0] <= now_s]:
+            self._until.remove(entry)
+            _, event, pid = entry
+            if event.kind is Kind.STOP:
+                send(self._job.directory, pid, signal.SIGCONT)
+            elif self._network is not None:
+                self._network.calm(pid)
+
+    # ---- changes of size
+
+    def _change(self, event: ChaosEvent) -> None:
+        count = len(self._alive(event.role))
+        adds = event.kind is Kind.ADD
+        if adds and count >= self._most[event.role]:
+            adds = False
+        elif not adds and count <= FEWEST:
+            adds = True
+        operation = Operation(f"{'add' if adds else 'remove'}-{event.role}s")
+        pending = _Pending(event, operation, uuid.uuid4().hex, time.monotonic() + CHANGE_TIMEOUT_S)
+        if not self._ask(pending):
+            self._pending.append(pending)
+
+    def _ask_again(self) -> None:
+        self._pending = [pending for pending in self._pending if not self._ask(pending)]
+
+    def _ask(self, pending: _Pending) -> bool:
+        """Ask for a change; return False where it is to be asked again."""
+        event, operation = pending.event, pending.operation
+        try:
+            self._watch.change(operation, 1, wait=False, request_id=pending.request_id)
+        except (PeerUnavailableError, DeadlineError) as error:
+            if time.monotonic() < pending.give_up_s:
+                return False
+            self._refuse(event, str(error))
+        except EpsError as error:
+            self._refuse(event, str(error))
+        else:
+            kind = Kind.ADD if operation.adds else Kind.REMOVE
+            self._note(ChaosEvent(event.clock, kind, event.role, event.place), str(operation))
+        return True

@@ -1,0 +1,320 @@
+"""Jobs that chaos hits, one after the other, and what became of each."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shlex
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from eps.chaos.play import Network, Player
+from eps.chaos.processes import marked, with_mark
+from eps.chaos.schedule import PLAIN_KINDS, ChaosEvent, Kind, draw
+from eps.chaos.verdict import Verdict, count_records, faults_of_report, longest_iteration_s
+from eps.client import Job
+from eps.core.types import Role
+from eps.errors import ConfigError, EpsError, TrainingError
+from eps.jobspec_file import RunRequest
+from eps.ml.optim import OPTIMIZERS
+from eps.storage.atomic import write_json_atomic
+from eps.storage.journal import replay
+
+#: One event in so many iterations: between two of them a job gets somewhere.
+ITERATIONS_PER_EVENT = 10
+#: What an event may cost a job that does what it must, at most: the deadline for silence, twice, and a restart.
+EVENT_PATIENCE_S = 12.0
+#: What a job may take besides, above ten times what it takes undisturbed.
+JOB_PATIENCE_S = 60.0
+#: Processes that were sent SIGKILL are gone after this long.
+GONE_S = 15.0
+#: Members that a job gets above its own size.
+MORE_MEMBERS = 2
+#: Jobs in a row without one event, after which it is clear that there will be none.
+MOST_EMPTY = 3
+#: Settings that belong to one optimizer only.
+_OWN_SETTINGS = frozenset({"momentum", "beta1", "beta2"})
+
+
+@dataclass(frozen=True)
+class Undisturbed:
+    """How a job goes by itself."""
+
+    model_sha256: str
+    lasts_s: float
+
+
+@dataclass(frozen=True)
+class ChaosRequest:
+    """What is to be played.
+
+    Attributes
+    ----------
+    request : RunRequest
+        The job.
+    seed : int
+        Of the first job; the next one has the next seed.
+    events : int
+        How many are to happen, over all jobs.
+    kinds : tuple of Kind
+    per_job : int
+        Events drawn for one job; 0 for one in ten iterations.
+    optimizers : tuple of str
+        In turn; empty for the job's own.
+    job_file : str
+        For the command that repeats a job.
+    keep : bool
+        Keep the directories of jobs that did as they must, too.
+    """
+
+    request: RunRequest
+    seed: int = 0
+    events: int = 1
+    kinds: tuple[Kind, ...] = PLAIN_KINDS
+    per_job: int = 0
+    optimizers: tuple[str, ...] = ()
+    job_file: str = "JOB.toml"
+    keep: bool = False
+
+    def drawn_for_one(self) -> int:
+        """Return how many events one job gets."""
+        most = self.per_job or max(1, self.request.spec.iterations // ITERATIONS_PER_EVENT)
+        return min(self.events, most)
+
+
+class Chaos:
+    """Runs jobs until enough has happened to them.
+
+    Parameters
+    ----------
+    asked : ChaosRequest
+    network : Network, optional
+        Needed for delays and partitions.
+    """
+
+    def __init__(self, asked: ChaosRequest, network: Network | None = None) -> None:
+        self._asked = asked
+        self._network = network
+        self._undisturbed: dict[str, Undisturbed] = {}
+
+    def run(self, tell: Callable[[str], None] = lambda _: None) -> Iterator[Verdict]:
+        """Yield the verdict of each job, as it ends; ends after the first that is not good.
+
+        Raises
+        ------
+        TrainingError
+            The job fails by itself, or nothing ever happens to it.
+        """
+        asked = self._asked
+        names = self._optimizers(tell)
+        done, number, empty = 0, 0, 0
+        while done < asked.events:
+            verdict = self.play(asked.seed + number, names[number % len(names)], asked.drawn_for_one(), tell)
+            number += 1
+            done += verdict.num_events
+            empty = 0 if verdict.num_events else empty + 1
+            yield verdict
+            if not verdict.ok:
+                return
+            if empty >= MOST_EMPTY:
+                raise TrainingError(f"nothing happened to {empty} jobs in a row: raise iterations, or name other kinds")
+
+    def _optimizers(self, tell: Callable[[str], None]) -> list[str]:
+        """Return the optimizers that the job's model can be trained with, of those that are asked for."""
+        wanted = self._asked.optimizers or (self._asked.request.spec.optimizer,)
+        found = []
+        for name in wanted:
+            try:
+                self.undisturbed(name)
+                found.append(name)
+            except ConfigError as error:
+                if len(wanted) == 1:
+                    raise
+                tell(f"without {name}: {error}")
+        if not found:
+            raise ConfigError(f"none of the optimizers {', '.join(wanted)} trains this job")
+        return found
+
+    def _request(self, optimizer: str, name: str) -> RunRequest:
+        request = self._asked.request
+        if optimizer != request.spec.optimizer:
+            own = {f.name: f.default for f in dataclasses.fields(request.spec) if f.name in _OWN_SETTINGS}
+            request = dataclasses.replace(
+                request.with_spec(optimizer=optimizer, **own), given=request.given - _OWN_SETTINGS
+            )
+        return dataclasses.replace(request, name=name, report="", export="")
+
+    def undisturbed(self, optimizer: str) -> Undisturbed:
+        """Return how the job goes with an optimizer when nothing happens to it; run once.
+
+        Raises
+        ------
+        TrainingError
+            It fails.
+        """
+        if optimizer not in self._undisturbed:
+            begun_s = time.monotonic()
+            with Job.start_request(self._request(optimizer, f"undisturbed-{optimizer}")) as job:
+                try:
+                    report = job.wait()
+                except BaseException:
+                    _forget(job)
+                    raise
+            if report["state"] != "finished":
+                raise TrainingError(f"undisturbed, the job {report['state']}: {report.get('reason') or 'no reason'}")
+            self._undisturbed[optimizer] = Undisturbed(report["model_sha256"], time.monotonic() - begun_s)
+            shutil.rmtree(job.directory.path, ignore_errors=True)
+        return self._undisturbed[optimizer]
+
+    def play(self, seed: int, optimizer: str, events: int, tell: Callable[[str], None] = lambda _: None) -> Verdict:
+        """Run one job, hit it, and judge it; its directory stays where it is not good."""
+        spec = self._asked.request.spec
+        schedule = draw(seed, events, spec.iterations, self._asked.kinds, spec.member_timeout_s)
+        expected = self.undisturbed(optimizer)
+        patience_s = JOB_PATIENCE_S + 10 * expected.lasts_s + EVENT_PATIENCE_S * len(schedule)
+        segments = set(_shared_memory())
+        begun_s = time.monotonic()
+        with marked() as mark, Job.start_request(self._request(optimizer, f"chaos-{seed}")) as job:
+            player = Player(job, schedule, self._most(), self._network)
+            try:
+                in_time = player.run(begun_s + patience_s)
+                faults = [] if in_time else [f"it hangs: it has not ended after {patience_s:.0f} s ({_where(job)})"]
+                if not in_time:
+                    # It is the directory that tells; what is left now is only what this ends.
+                    job.kill_at_once()
+                report = job.wait(GONE_S)
+            except BaseException:
+                _forget(job)
+                raise
+        if not faults:
+            faults += faults_of_report(report, expected.model_sha256, bsp=spec.staleness() == 0)
+        faults += self._left_behind(job, mark, segments)
+        verdict = self._verdict(seed, optimizer, job, player, report, faults, time.monotonic() - begun_s)
+        if verdict.ok and not self._asked.keep:
+            shutil.rmtree(job.directory.path, ignore_errors=True)
+        else:
+            self._keep(job, schedule, player, verdict)
+        return verdict
+
+    def _most(self) -> dict[str, int]:
+        spec = self._asked.request.spec
+        core = spec.core_settings()
+        return {
+            str(Role.WORKER): min(core.num_splits, spec.workers + MORE_MEMBERS),
+            str(Role.SERVER): min(core.num_partitions, spec.servers + MORE_MEMBERS),
+        }
+
+    def _left_behind(self, job: Job, mark: str, segments: set[str]) -> list[str]:
+        deadline_s = time.monotonic() + GONE_S
+        while (left := with_mark(mark)) and time.monotonic() < deadline_s:
+            time.sleep(0.05)
+        found = [f"left behind: process {pid}" for pid in left]
+        found += [f"left behind: shared memory {name}" for name in sorted(set(_shared_memory()) - segments)]
+        directory = job.directory
+        if directory.containers.exists():
+            found += [f"left behind: scratch directory {path.name}" for path in directory.containers.iterdir()]
+        found += [
+            f"left behind: {path.name}" for path in (directory.master_json, directory.supervisor_json) if path.exists()
+        ]
+        if directory.is_running():
+            found.append("left behind: the lock is held")
+        return found
+
+    def _verdict(
+        self,
+        seed: int,
+        optimizer: str,
+        job: Job,
+        player: Player,
+        report: dict[str, Any],
+        faults: list[str],
+        lasted_s: float,
+    ) -> Verdict:
+        try:
+            counts = count_records(replay(job.directory.journal).records)
+        except EpsError as error:
+            faults = [*faults, f"the journal cannot be read: {error}"]
+            counts = count_records(())
+        return Verdict(
+            seed=seed,
+            optimizer=optimizer,
+            events=dict(player.done),
+            refused=player.refused,
+            recoveries=counts["taken-over"],
+            rollbacks=counts["rolled-back"],
+            masters=counts["restarted"],
+            longest_iteration_s=round(longest_iteration_s(report), 3),
+            lasted_s=round(lasted_s, 3),
+            faults=tuple(faults),
+            repeat=self._repeat(seed, optimizer),
+            directory=str(job.directory.path) if faults else "",
+        )
+
+    def _repeat(self, seed: int, optimizer: str) -> str:
+        asked = self._asked
+        per_job = asked.drawn_for_one()
+        words = [
+            "eps",
+            "chaos",
+            asked.job_file,
+            "--seed",
+            str(seed),
+            "--events",
+            str(per_job),
+            "--per-job",
+            str(per_job),
+        ]
+        words += ["--kinds", ",".join(asked.kinds), "--optimizers", optimizer]
+        return shlex.join(words)
+
+    def _keep(self, job: Job, schedule: Sequence[ChaosEvent], player: Player, verdict: Verdict) -> None:
+        write_json_atomic(
+            job.directory.path / "chaos.json",
+            {"verdict": verdict.to_dict(), "schedule": [str(event) for event in schedule], "story": player.story},
+            sync=False,
+        )
+
+
+def optimizers_of(text: str) -> tuple[str, ...]:
+    """Return the optimizers in a list joined by commas, or all.
+
+    Raises
+    ------
+    ConfigError
+        One of them is not known.
+    """
+    if text == "all":
+        return tuple(OPTIMIZERS)
+    names = tuple(part.strip() for part in text.split(",") if part.strip())
+    for name in names:
+        if name not in OPTIMIZERS:
+            raise ConfigError(f"optimizer is {name!r}, but must be one of {', '.join(OPTIMIZERS)}, or all")
+    return names
+
+
+def _forget(job: Job) -> None:
+    """End a job that nobody wants to know of any more, and leave nothing of it."""
+    job.kill_at_once()
+    deadline_s = time.monotonic() + GONE_S
+    while job.running and time.monotonic() < deadline_s:
+        time.sleep(0.02)
+    shutil.rmtree(job.directory.path, ignore_errors=True)
+
+
+def _shared_memory() -> list[str]:
+    folder = Path("/dev/shm")
+    return [name for name in os.listdir(folder) if "eps" in name] if folder.is_dir() else []
+
+
+def _where(job: Job) -> str:
+    """Return how far a job is that hangs."""
+    try:
+        status = job.status(timeout_s=2.0)
+    except EpsError as error:
+        return str(error)
+    plan = status.get("plan")
+    return f"clock {status['clock']}" + (f", plan {plan['plan_id']} {plan['phase']}" if plan else "")

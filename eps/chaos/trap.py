@@ -1,0 +1,130 @@
+"""For tests: a process is killed when a plan enters a phase, by the job master itself, so that the moment is exact.
+
+``EPS_TRAP`` holds traps joined by commas, each ``OPERATION:PHASE:VICTIM``, as in ``add-servers:committed:donor``.
+Each springs once in a job, also where another master has taken over: what has sprung is a file in the job's directory.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from eps.core.events import ENDED_STATES
+from eps.core.master_state import MasterState
+from eps.core.reconfig import Operation, Phase, Plan
+from eps.core.types import MemberId
+from eps.errors import ConfigError
+
+ENVIRONMENT = "EPS_TRAP"
+#: Folder of a job's directory, with a file for each trap that has sprung.
+SPRUNG = "traps"
+#: The job master, before it has said anything of what the phase wants said, and after it has said all.
+MASTER, MASTER_LATE = "master", "master-late"
+#: Who gives something away, who gets it, who only works.
+DONOR, RECEIVER, BYSTANDER = "donor", "receiver", "bystander"
+VICTIMS = (MASTER, MASTER_LATE, DONOR, RECEIVER, BYSTANDER)
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Trap:
+    """Who is killed, and when."""
+
+    operation: Operation
+    phase: Phase
+    victim: str
+
+    def __str__(self) -> str:
+        return f"{self.operation}:{self.phase}:{self.victim}"
+
+    def member(self, plan: Plan) -> MemberId | None:
+        """Return who it is of the members that take part in a plan; None where nobody is it."""
+        transfer = plan.transfer
+        assert transfer is not None
+        moves = transfer.partition_moves + transfer.split_moves
+        if self.victim == DONOR:
+            return (*plan.removed, *(move.source for move in moves), None)[0]
+        if self.victim == RECEIVER:
+            return (*plan.added, *(move.target for move in moves), None)[0]
+        busy = {name for move in moves for name in (move.source, move.target)} | {*plan.added, *plan.removed}
+        # Where every worker has a part in it, a server that has none.
+        members = (*transfer.splits.active, *transfer.partitions.owners)
+        return next((name for name in members if name not in busy), None)
+
+
+def parse(text: str) -> tuple[Trap, ...]:
+    """Return the traps in a text.
+
+    Raises
+    ------
+    ConfigError
+        It is not made of operations, phases and victims.
+    """
+    found = []
+    for part in filter(None, text.split(",")):
+        try:
+            operation, phase, victim = part.split(":")
+            trap = Trap(Operation(operation), Phase(phase), victim)
+        except ValueError as error:
+            raise ConfigError(f"{ENVIRONMENT} has {part!r}, but must be OPERATION:PHASE:VICTIM ({error})") from None
+        if victim not in VICTIMS:
+            raise ConfigError(f"{ENVIRONMENT} has {part!r}, but the victim must be one of {', '.join(VICTIMS)}")
+        found.append(trap)
+    return tuple(found)
+
+
+class Traps:
+    """The traps of one job, as one of its masters sees them.
+
+    Parameters
+    ----------
+    traps : tuple of Trap
+    job_path : Path
+        The job's directory.
+    """
+
+    def __init__(self, traps: tuple[Trap, ...], job_path: Path) -> None:
+        self._folder = job_path / SPRUNG
+        self._folder.mkdir(exist_ok=True)
+        self._set = [trap for trap in traps if not (self._folder / str(trap)).exists()]
+
+    def look(self, state: MasterState, *, said: bool) -> None:
+        """Spring what is to spring now; ``said`` once the commands of this step are executed."""
+        if state.state in ENDED_STATES:
+            return
+        for trap in list(self._set):
+            if said == (trap.victim == MASTER):
+                continue
+            plan = next(
+                (p for p in state.plans.values() if p.change.operation is trap.operation and trap.phase in p.reached_s),
+                None,
+            )
+            if plan is None:
+                continue
+            if trap.victim in (MASTER, MASTER_LATE):
+                self._spring(trap, os.getpid(), "master")
+            name = trap.member(plan)
+            record = state.members.get(name) if name is not None else None
+            # A newcomer is killed as soon as it is there.
+            if record is not None and record.pid:
+                self._spring(trap, record.pid, record.name)
+            elif record is None:
+                self._set.remove(trap)
+
+    def _spring(self, trap: Trap, pid: int, name: str) -> None:
+        self._set.remove(trap)
+        (self._folder / str(trap)).write_text(f"{name}\n", encoding="utf-8")
+        logger.warning("M trap %s kills %s, process %d", trap, name, pid)
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def traps_of(environment: str, job_path: Path) -> Traps | None:
+    """Return the traps that the environment sets, or None where it sets none."""
+    traps = parse(environment)
+    return Traps(traps, job_path) if traps else None

@@ -1,0 +1,124 @@
+"""What became of a job that chaos hit.  Pure: values in, a judgement out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from itertools import pairwise
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How one job did."""
+
+    seed: int
+    optimizer: str
+    #: Kind and role -> how many of them happened.
+    events: Mapping[str, int] = field(default_factory=dict)
+    #: Events for which there was nobody, or that the job refused.
+    refused: int = 0
+    #: Memberships that took over from lost members.
+    recoveries: int = 0
+    #: Times that the job went back, because the only copy of something was lost.
+    rollbacks: int = 0
+    #: Job masters after the first.
+    masters: int = 0
+    longest_iteration_s: float = 0.0
+    lasted_s: float = 0.0
+    #: What is wrong, as sentences; empty where nothing is.
+    faults: tuple[str, ...] = ()
+    #: The one command that does it again.
+    repeat: str = ""
+    directory: str = ""
+
+    @property
+    def ok(self) -> bool:
+        """True where the job did what it must."""
+        return not self.faults
+
+    @property
+    def num_events(self) -> int:
+        """How many events happened."""
+        return sum(self.events.values())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the verdict as JSON can say it."""
+        return {**asdict(self), "events": dict(self.events), "ok": self.ok, "num_events": self.num_events}
+
+
+def faults_of_report(report: Mapping[str, Any], expected_sha256: str, *, bsp: bool) -> list[str]:
+    """Return what is wrong with the report of a job, as sentences.
+
+    Parameters
+    ----------
+    report : mapping
+        As :meth:`eps.Job.wait` returns it.
+    expected_sha256 : str
+        Of the model of the same job when nothing disturbed it.
+    bsp : bool
+        Only then the model has to be the same.
+    """
+    found = []
+    if report["state"] != "finished":
+        found.append(f"it {report['state']}: {report.get('reason') or 'no reason'}")
+        return found
+    if bsp and report["model_sha256"] != expected_sha256:
+        found.append(f"its model is {report['model_sha256'][:12]}, undisturbed it is {expected_sha256[:12]}")
+    ledger = report.get("ledger") or {}
+    for name in ("lost", "applied_twice"):
+        if ledger.get(name) != 0:
+            found.append(f"ledger: {name} is {ledger.get(name)}")
+    if ledger.get("applied") != ledger.get("expected"):
+        found.append(f"ledger: {ledger.get('applied')} applied of {ledger.get('expected')}")
+    return found
+
+
+def longest_iteration_s(report: Mapping[str, Any]) -> float:
+    """Return the longest time between two complete clocks."""
+    seconds = [entry["seconds"] for entry in report.get("history", [])]
+    return max((after - before for before, after in pairwise(seconds)), default=0.0)
+
+
+def count_records(records: Iterable[Mapping[str, Any]]) -> Counter[str]:
+    """Return how often each kind of record stands in a journal."""
+    return Counter(str(record.get("kind")) for record in records)
+
+
+_COLUMNS = (
+    "seed",
+    "optimizer",
+    "events",
+    "refused",
+    "recoveries",
+    "rollbacks",
+    "masters",
+    "longest",
+    "lasted",
+    "verdict",
+)
+_WIDTHS = (6, 9, 38, 7, 10, 9, 7, 8, 7, 8)
+
+
+def table_head() -> str:
+    """Return the first line of the table."""
+    return "  ".join(name.ljust(width) for name, width in zip(_COLUMNS, _WIDTHS, strict=True)).rstrip()
+
+
+def table_row(verdict: Verdict) -> str:
+    """Return the line of one job."""
+    events = " ".join(f"{name}={count}" for name, count in sorted(verdict.events.items())) or "none"
+    cells = (
+        str(verdict.seed),
+        verdict.optimizer,
+        f"{verdict.num_events}: {events}",
+        str(verdict.refused),
+        str(verdict.recoveries),
+        str(verdict.rollbacks),
+        str(verdict.masters),
+        f"{verdict.longest_iteration_s:.2f} s",
+        f"{verdict.lasted_s:.1f} s",
+        "ok" if verdict.ok else "FAILED",
+    )
+    return "  ".join(cell.ljust(width) for cell, width in zip(cells, _WIDTHS, strict=True)).rstrip()

@@ -1,0 +1,106 @@
+"""``eps chaos``: jobs that are hit from a seed end as they must, and one that does not is told."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from eps.chaos.processes import marked, parent_of, with_mark
+from eps.chaos.run import Chaos, ChaosRequest, Undisturbed, optimizers_of
+from eps.cli import main
+from eps.errors import ConfigError
+from eps.jobspec_file import RunRequest
+from eps.master_link import wait_for
+from eps.storage.atomic import read_json
+from eps.storage.jobdir import find_job, jobs_dir
+from tests.integration.conftest import processes_with
+from tests.integration.test_operations import TIMEOUT_S
+
+#: Some 60 iterations a second on one core, so that several are left between two events.
+JOB = {
+    "data": "sklearn:digits", "model": "softmax", "iterations": 100, "workers": 2, "servers": 3,
+    "member_timeout_s": 1.5, "learning_rate": 0.01,
+}  # fmt: skip
+
+
+def job_file(folder: Path) -> Path:
+    path = folder / "job.toml"
+    path.write_text("\n".join(f"{name} = {json.dumps(value)}" for name, value in JOB.items()))
+    return path
+
+
+def test_jobs_that_are_hit_end_with_the_undisturbed_model(
+    home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "chaos.json"
+    code = main(
+        ["chaos", str(job_file(tmp_path)), "--seed", "11", "--events", "12", "--per-job", "6", "--json", str(out)]
+    )
+    shown = capsys.readouterr().out
+    assert code == 0, shown
+    record = json.loads(out.read_text())
+    assert record["summary"]["failed"] == 0 and record["summary"]["events"] >= 12
+    assert all(job["ok"] and job["num_events"] for job in record["jobs"])
+    assert "seed" in shown.splitlines()[0] and "12/12" in shown
+    # What did as it must leaves nothing.
+    assert list(jobs_dir().glob("chaos-*")) == [] and list(jobs_dir().glob("undisturbed-*")) == []
+
+
+def test_a_job_that_ends_with_another_model_is_told_with_the_command_that_repeats_it(home: Path) -> None:
+    chaos = Chaos(ChaosRequest(RunRequest.from_values(JOB), seed=5, events=2, job_file="job.toml"))
+    chaos._undisturbed["adam"] = Undisturbed("cd" * 32, 1.0)
+    verdicts = list(chaos.run())
+    assert len(verdicts) == 1 and not verdicts[0].ok
+    assert "undisturbed it is cdcdcd" in verdicts[0].faults[0]
+    assert verdicts[0].repeat.startswith("eps chaos job.toml --seed 5 --events 2")
+    kept = read_json(find_job("chaos-5").path / "chaos.json")
+    assert kept is not None and len(kept["schedule"]) == 2 and kept["story"]
+
+
+def test_an_interrupt_ends_the_job_and_leaves_nothing(home: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "eps", "chaos", str(job_file(tmp_path)), "--events", "9", "--kinds", "stop"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        wait_for(lambda: bool(list(jobs_dir().glob("chaos-*/master.json"))), TIMEOUT_S, "the job that is to be hit")
+        process.send_signal(signal.SIGINT)
+        assert process.wait(TIMEOUT_S) == 130
+    wait_for(lambda: not processes_with(str(home)), TIMEOUT_S, "its processes to end")
+    assert list(jobs_dir().glob("*-*")) == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("ip"), reason="needs root and network namespaces")
+def test_a_member_that_nobody_reaches_is_replaced(home: Path, tmp_path: Path) -> None:
+    # Of this process, the namespace would stay.
+    out = tmp_path / "chaos.json"
+    command = [sys.executable, "-m", "eps", "chaos", str(job_file(tmp_path)), "--seed", "1", "--events", "2"]
+    done = subprocess.run(
+        [*command, "--kinds", "partition", "--json", str(out)],
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    if "need root and network namespaces" in done.stderr:
+        pytest.skip(done.stderr.strip())
+    assert done.returncode == 0, done.stdout + done.stderr
+    happened = [name for job in json.loads(out.read_text())["jobs"] for name in job["events"]]
+    assert happened and all(name.startswith("partition-") for name in happened)
+
+
+def test_optimizers_are_named_or_all() -> None:
+    assert optimizers_of("") == () and optimizers_of("sgd,adam") == ("sgd", "adam")
+    assert set(optimizers_of("all")) == {"sgd", "momentum", "adagrad", "adam", "ftrl"}
+    with pytest.raises(ConfigError, match="'newton'"):
+        optimizers_of("newton")
+
+
+def test_processes_are_found_by_their_mark() -> None:
+    with marked() as mark:
+        assert with_mark(mark) == []
+    assert parent_of(0) == 0

@@ -1,0 +1,104 @@
+"""A kill at every step of every kind of plan, real processes: the model has the bits of the undisturbed job.
+
+The job master kills it itself when the plan enters the phase (:mod:`eps.chaos.trap`): the moment is exact.  One
+job goes through all operations, with the same victim in the same phase of each.  ``--every-kill`` plays all, and
+each operation in a job of its own as well; without it a selection is played.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import eps
+from eps.chaos.trap import BYSTANDER, DONOR, ENVIRONMENT, MASTER, MASTER_LATE, RECEIVER, SPRUNG, VICTIMS
+from eps.core.reconfig import OPERATIONS, Operation, Phase
+from tests.integration.test_operations import TIMEOUT_S, wait_for_clock
+
+PHASES = (Phase.PROPOSED, Phase.PREPARED, Phase.LISTS_UPDATED, Phase.COPIED, Phase.COMMITTED, Phase.SWITCHED)
+JOB: dict[str, Any] = {
+    "data": "sklearn:digits", "model": "dnn", "model_options": '{"hidden": 16}', "learning_rate": 0.01,
+    "iterations": 150, "workers": 3, "servers": 3,
+}  # fmt: skip
+AT = {
+    Operation.ADD_WORKERS: "20:add-workers=1",
+    Operation.ADD_SERVERS: "40:add-servers=1",
+    Operation.REMOVE_WORKERS: "60:remove-workers=1",
+    Operation.REMOVE_SERVERS: "80:remove-servers=1",
+}
+#: What is played without ``--every-kill``: each phase, and each victim.
+SELECTION = (
+    (Phase.PROPOSED, RECEIVER),
+    (Phase.PREPARED, DONOR),
+    (Phase.LISTS_UPDATED, MASTER),
+    (Phase.COPIED, RECEIVER),
+    (Phase.COMMITTED, DONOR),
+    (Phase.COMMITTED, MASTER),
+    (Phase.SWITCHED, BYSTANDER),
+    (Phase.SWITCHED, MASTER_LATE),
+)
+ALONE = ((Operation.FOLLOW, Phase.COMMITTED, RECEIVER), (Operation.FOLLOW, Phase.COPIED, DONOR))
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    every = metafunc.config.getoption("--every-kill")
+    if "operation" in metafunc.fixturenames:
+        cases = [(operation, phase, victim) for operation in Operation for phase in PHASES for victim in VICTIMS]
+        metafunc.parametrize(("operation", "phase", "victim"), cases if every else ALONE)
+    elif "phase" in metafunc.fixturenames:
+        together = [(phase, victim) for phase in PHASES for victim in VICTIMS]
+        metafunc.parametrize(("phase", "victim"), together if every else SELECTION)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
+    """Give the report of the job when nothing happens to it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("EPS_HOME", str(tmp_path_factory.mktemp("undisturbed")))
+        yield eps.run(name="undisturbed", **JOB)
+
+
+def play(
+    undisturbed: dict[str, Any], patch: pytest.MonkeyPatch, traps: list[str], at: list[str], kill: str = ""
+) -> list[str]:
+    """Play a job with traps; return which have sprung."""
+    patch.setenv(ENVIRONMENT, ",".join(traps))
+    with eps.Job.start(name="trapped", at=at, **JOB) as job:
+        if kill:
+            wait_for_clock(job, 5)
+            os.kill(next(m["pid"] for m in job.status()["members"] if m["name"] == kill), signal.SIGKILL)
+        report = job.wait(TIMEOUT_S)
+        sprung = sorted(os.listdir(job.directory.path / SPRUNG))
+    assert report["state"] == "finished", report["reason"]
+    assert report["model_sha256"] == undisturbed["model_sha256"], sprung
+    ledger = report["ledger"]
+    assert (ledger["lost"], ledger["applied_twice"], ledger["applied"]) == (0, 0, ledger["expected"])
+    assert all(change["phase"] in ("released", "aborted") for change in report["changes"]), report["changes"]
+    return sprung
+
+
+def test_a_kill_in_the_same_phase_of_all_plans_changes_no_bit(
+    home: Path, undisturbed: dict[str, Any], monkeypatch: pytest.MonkeyPatch, phase: Phase, victim: str
+) -> None:
+    traps = [f"{operation}:{phase}:{victim}" for operation in (*OPERATIONS, Operation.FOLLOW)]
+    assert play(undisturbed, monkeypatch, traps, list(AT.values()))
+
+
+def test_a_kill_in_one_phase_of_one_plan_changes_no_bit(
+    home: Path,
+    undisturbed: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+    operation: Operation,
+    phase: Phase,
+    victim: str,
+) -> None:
+    # Partitions lack their followers once a server is lost.
+    follows = operation is Operation.FOLLOW
+    at = [] if follows else [AT[operation]]
+    trap = f"{operation}:{phase}:{victim}"
+    assert play(undisturbed, monkeypatch, [trap], at, kill="server-2" if follows else "") == [trap]
