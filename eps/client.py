@@ -19,7 +19,16 @@ from typing import Any
 
 from eps.config import JobSpec
 from eps.core.reconfig import Operation, Phase
-from eps.errors import ConfigError, EpsError, JobFinishedError, PlanError, RpcError, StorageError, TrainingError
+from eps.errors import (
+    ConfigError,
+    DeadlineError,
+    EpsError,
+    JobFinishedError,
+    PlanError,
+    RpcError,
+    StorageError,
+    TrainingError,
+)
 from eps.home import check_home
 from eps.jobspec_file import RunRequest
 from eps.master_link import GIVE_UP_S, MasterLink, Progress, wait_for
@@ -415,7 +424,7 @@ class Job:
         Raises
         ------
         DeadlineError
-            They are not, not even after the supervisor was told to end them.
+            They are not, not even after the supervisor was told to end them, and then killed.
         """
         if not self.running:
             return
@@ -429,6 +438,11 @@ class Job:
                 link.close()
         if self.running:
             kill_supervisor(self._directory)
+            try:
+                wait_for(lambda: not self.running, timeout_s, f"the end of job {self.name!r}")
+            except DeadlineError:
+                # It hangs, or was stopped.
+                kill_supervisor(self._directory, signal.SIGKILL)
         wait_for(lambda: not self.running, timeout_s, f"the end of job {self.name!r}")
         if self._handle is not None:
             self._handle.wait(timeout_s)

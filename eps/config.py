@@ -211,6 +211,8 @@ class JobSpec:
                 raise ConfigError(f"{name} is {value}, but must be at least {least}")
         if not 0 < self.learning_rate < float("inf"):
             raise ConfigError(f"learning_rate is {self.learning_rate}, but must be above 0 and finite")
+        if self.followers > 1:
+            raise ConfigError(f"followers is {self.followers}, but must be 0 or 1")
         if not self.exchange_timeout_s > 0:
             raise ConfigError(f"exchange_timeout_s is {self.exchange_timeout_s}, but must be above 0")
         if not 1 <= self.member_timeout_s < float("inf"):

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol, TextIO
 
-from eps.core.reconfig import Phase
+from eps.core.reconfig import Operation, Phase
 
 Status = Mapping[str, Any]
 
@@ -69,8 +69,11 @@ def ordered_metrics(metrics: Mapping[str, float]) -> list[tuple[str, float]]:
 
 
 def change_title(change: Mapping[str, Any]) -> str:
-    """Return what was asked: ``plan 2 add-workers=2``."""
-    return f"plan {change['plan_id']} {change['operation']}={change['asked']}"
+    """Return what was asked: ``plan 2 add-workers=2``, and where the job itself asked for it, what for."""
+    if change["operation"] == Operation.FOLLOW:
+        return f"plan {change['plan_id']} followers for partitions without one"
+    whom = " in the place of lost members" if change.get("asked_by") == "job" else ""
+    return f"plan {change['plan_id']} {change['operation']}={change['asked']}{whom}"
 
 
 def phases_in_order(change: Mapping[str, Any]) -> list[tuple[str, float]]:
@@ -98,8 +101,9 @@ def change_outcome(change: Mapping[str, Any]) -> str:
     who = " ".join(
         f"{verb} {', '.join(change[key])}" for verb, key in (("added", "added"), ("removed", "removed")) if change[key]
     )
+    who = f"{who} " if who else ""
     return (
-        f"{who} from clock {change['committed_clock']} in {seconds_text(total_s)}; "
+        f"{who}from clock {change['committed_clock']} in {seconds_text(total_s)}; "
         f"moved {bytes_text(change['bytes_moved'])}, pause {seconds_text(change['pause_s'])}, "
         f"slowdown {seconds_text(change['slowdown_s'])}"
     )
@@ -130,6 +134,18 @@ class ChangeNews:
                     text += f" | {change_outcome(change)}"
                 lines.append(text)
         return lines
+
+
+def loss_texts(status: Mapping[str, Any]) -> list[str]:
+    """Return a line for each member that was lost, and one where the job master was."""
+    lines = []
+    for loss in status.get("losses", ()):
+        back = loss["back_to_clock"]
+        what = "others took over" if back is None else f"back to clock {back}"
+        lines.append(f"lost {loss['name']} ({loss['reason']}) at clock {loss['clock']}; {what}")
+    restarts = int(status.get("generation", 1)) - 1
+    often = "once" if restarts == 1 else f"{restarts} times"
+    return lines + ([f"the job master was started again {often}"] if restarts else [])
 
 
 def changes_of(status: Status) -> list[Mapping[str, Any]]:
@@ -293,6 +309,7 @@ def status_text(status: Status) -> str:
     checkpoints = checkpoints_text(status)
     if checkpoints:
         lines.append(f"  checkpoints: {checkpoints}")
+    lines += [f"  {text}" for text in loss_texts(status)]
     ended = status.get("changes", [])
     if ended:
         lines.append("  changes so far:")
@@ -350,6 +367,7 @@ def summary_text(report: Mapping[str, Any]) -> str:
         )
     if checkpoints_text(report):
         lines.append(f"  checkpoints {checkpoints_text(report)}")
+    lines += [f"  {text}" for text in loss_texts(report)]
     if report.get("changes"):
         lines.append("  changes:")
         lines.append(changes_table(report["changes"]))

@@ -18,13 +18,15 @@ from eps.core.master_members import JobMembers
 from eps.core.membership import Membership
 from eps.core.plan_driver import REGISTRATION_PATIENCE_S
 from eps.core.reconfig import Change, Operation, Phase, Plan
-from eps.core.recovery import MOST_FRUITLESS, Recovery, Start, roll_back, take_over
+from eps.core.recovery import MOST_FRUITLESS, Loss, Recovery, Start, roll_back, take_over
 from eps.core.settings import CoreSettings
 from eps.core.types import MemberId, Role
 from eps.errors import EpsError
 
 #: A job that is smaller than it was asked to be asks for containers this often.
 REPLACE_S = 1.0
+#: What fails again and again is tried about once a minute in the end.
+MOST_DOUBLINGS = 6
 #: Request ids of changes that replace lost members begin with this.
 REPLACEMENT = "replace-"
 #: Request ids of changes that give partitions a follower begin with this.
@@ -50,6 +52,10 @@ class RecoveringJob(JobMembers):
         self._completed_at_loss = settings.first_clock
         self._replacements = 0
         self._replace_at_s = 0.0
+        #: Replacements that were aborted, one after the other.
+        self._not_replaced = 0
+        #: Every member that was lost, oldest first.
+        self.losses: list[Loss] = []
 
     #: When checkpoints are taken, and which there are.
     checkpoints: CheckpointDriver
@@ -121,6 +127,7 @@ class RecoveringJob(JobMembers):
         together = self.recovery is not None and name not in self.recovery.newcomers_lost
         self._fruitless += not together
         self._journal({"kind": "lost", "member": name, "reason": reason})
+        self.losses.append(Loss(name, reason, self.progress.completed, self._now_s))
         limit = MOST_FRUITLESS if self.membership is not None else MOST_FRUITLESS // 4
         if self._fruitless >= limit:
             also = f"; {self._fruitless} members ended like that without one complete clock between them"
@@ -204,6 +211,9 @@ class RecoveringJob(JobMembers):
             sync=True,
         )
         servers = sorted(name for name in recovery.lost if name.startswith(Role.SERVER.value))
+        for loss in self.losses if back else ():
+            if loss.name in recovery.lost and loss.back_to is None:
+                loss.back_to = max(0, membership.from_clock)
         if back:
             epoch = self.checkpoints.epoch + 1
             self._out.extend(self.checkpoints.go_back(epoch, membership.from_clock, self._now_s))
@@ -232,9 +242,23 @@ class RecoveringJob(JobMembers):
         self._replace_members()
         unfollowed = any(not self.membership.partitions.followers_of(p) for p in range(self.settings.num_partitions))
         if unfollowed and self.settings.followers and len(self.membership.servers) > 1:
-            self._replace_at_s = self._now_s + REPLACE_S
+            self._replace_at_s = self._now_s + self._replace_interval_s
             self._replacements += 1
             self._accept(f"{PROTECTION}{self._replacements}", Change(Operation.FOLLOW, 1), dry_run=False)
+
+    @property
+    def _replace_interval_s(self) -> float:
+        """How long to wait before members are asked for again: longer where it has not helped."""
+        return float(REPLACE_S * 2 ** min(self._not_replaced, MOST_DOUBLINGS))
+
+    def _note_replacement(self, plan: Plan) -> None:
+        """Take in how a plan ended that the job itself asked for."""
+        if plan.request_id.startswith((REPLACEMENT, PROTECTION)):
+            if plan.phase is Phase.ABORTED:
+                self._not_replaced += 1
+                self._replace_at_s = max(self._replace_at_s, self._now_s + self._replace_interval_s)
+            else:
+                self._not_replaced = 0
 
     def _replace_members(self) -> None:
         assert self.membership is not None
@@ -242,7 +266,7 @@ class RecoveringJob(JobMembers):
             lack = wanted - len(self.membership.of_role(role))
             if lack <= 0:
                 continue
-            self._replace_at_s = self._now_s + REPLACE_S
+            self._replace_at_s = self._now_s + self._replace_interval_s
             self._replacements += 1
             try:
                 self._accept(f"{REPLACEMENT}{self._replacements}", Change(_ADDITION[role], lack), dry_run=False)

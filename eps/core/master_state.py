@@ -383,6 +383,7 @@ class MasterState(RecoveringJob):
             case Phase.SWITCHED:
                 plan.enter(Phase.RELEASED, self._now_s)
                 self._journal({"kind": "released", "plan": plan.plan_id})
+                self._note_replacement(plan)
                 if not plan.request_id.startswith(REPLACEMENT):
                     self.wanted[driver.role] += len(plan.added) - len(plan.removed)
                 self.driver, self._aborted = None, 0
@@ -419,6 +420,7 @@ class MasterState(RecoveringJob):
         if plan in self._queue:
             self._queue.remove(plan)
         plan.enter(Phase.ABORTED, self._now_s)
+        self._note_replacement(plan)
         driver = self.driver
         if driver is None or driver.plan is not plan:
             return

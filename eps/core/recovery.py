@@ -24,6 +24,19 @@ MOST_FRUITLESS = 12
 
 
 @dataclass
+class Loss:
+    """A member that was lost, for people."""
+
+    name: MemberId
+    reason: str
+    #: Clocks that were complete.
+    clock: int
+    at_s: float
+    #: The clock that the job went back to; None where others took over.
+    back_to: int | None = None
+
+
+@dataclass
 class Recovery:
     """Members were lost; the rest is asked what it has."""
 

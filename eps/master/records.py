@@ -13,10 +13,12 @@ from itertools import pairwise
 from typing import Any
 
 from eps.core.events import ENDED_STATES
+from eps.core.master_recovery import PROTECTION, REPLACEMENT
 from eps.core.master_state import MasterState
 from eps.core.membership import Membership
 from eps.core.progress import ClockRecord, pause_and_slowdown
 from eps.core.reconfig import Phase, Plan
+from eps.core.recovery import Loss
 from eps.core.types import Role
 from eps.ml.metrics import EvalSums
 from eps.runtime import Runtime
@@ -70,6 +72,17 @@ def history_entry(runtime: Runtime, record: ClockRecord, started_s: float) -> di
     }
 
 
+def loss_entry(loss: Loss) -> dict[str, Any]:
+    """Return one member that was lost, and what came of it."""
+    return {
+        "name": loss.name,
+        "reason": loss.reason,
+        "clock": loss.clock,
+        "seconds": round(loss.at_s, 6),
+        "back_to_clock": loss.back_to,
+    }
+
+
 def change_entry(plan: Plan, completed_s: Sequence[float], now_s: float) -> dict[str, Any]:
     """Return one change of size: what was asked, how it went, what it cost."""
     asked_s = plan.reached_s[Phase.QUEUED]
@@ -79,6 +92,8 @@ def change_entry(plan: Plan, completed_s: Sequence[float], now_s: float) -> dict
     return {
         "plan_id": plan.plan_id,
         "operation": str(plan.change.operation),
+        # The job itself: in the place of lost members, or for partitions without a follower.
+        "asked_by": "job" if plan.request_id.startswith((REPLACEMENT, PROTECTION)) else "user",
         "asked": ",".join(plan.change.names) if plan.change.names else plan.change.count,
         "names": list(plan.added or plan.removed),
         "added": list(plan.added),
@@ -127,6 +142,7 @@ def status(runtime: Runtime, state: MasterState, started_s: float, now_s: float)
         "plan": next((change_entry(p, completed_s, now_s) for p in live if p.phase is not Phase.QUEUED), None),
         "queued": [change_entry(p, completed_s, now_s) for p in live if p.phase is Phase.QUEUED],
         "changes": [change_entry(p, completed_s, now_s) for p in recent if p.ended],
+        "losses": [loss_entry(loss) for loss in state.losses[-MOST_CHANGES:]],
         "loss": number(history[-1].loss) if history else None,
         "metrics": metrics_of(runtime, evaluated) if evaluated else {},
         "checkpoints": checkpoints_entry(state),
@@ -212,6 +228,8 @@ def report(
         "history": [history_entry(runtime, record, started_s) for record in history],
         "model_sha256": model_sha256,
         "changes": [change_entry(p, completed_s, now_s) for p in state.plans.values()],
+        "losses": [loss_entry(loss) for loss in state.losses],
+        "generation": state.generation,
         "checkpoints": {**checkpoints_entry(state), "outcomes": _outcomes(state)},
         "ledger": ledger_entry(runtime, ledger),
         "iteration_seconds": {

@@ -124,6 +124,8 @@ class Parameters:
     exponents: np.ndarray
     #: Partition -> version of its values, where the server counts them.
     versions: dict[int, int] = field(default_factory=dict)
+    #: Partitions that have come.
+    arrived: set[int] = field(default_factory=set)
 
 
 @dataclass(eq=False)

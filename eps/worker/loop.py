@@ -108,6 +108,8 @@ class TrainingLoop:
         self._interrupted = False
         #: Parameters of the next clock, where the last exchange brought them, and what was computed with the first.
         self._ahead: tuple[Parameters, Computation] | None = None
+        #: The same while the exchange that brings them is under way, or was interrupted.
+        self._coming: tuple[Parameters, Computation] | None = None
 
     # ---- the session's thread
 
@@ -129,9 +131,11 @@ class TrainingLoop:
                 kept.pushed = False
                 # Another server may count the changes of a partition differently.
                 kept.parameters.versions.clear()
+            if self._coming is not None:
+                self._coming[0].versions.clear()
         if self.state.epoch > epoch:
             self._kept.clear()
-            self._ahead = None
+            self._ahead = self._coming = None
         return acked
 
     def inventory(self, recovery: int) -> m.Inventory:
@@ -407,16 +411,29 @@ class TrainingLoop:
         pulls, ahead, begun = [], None, None
         if following is not None:
             have = self._kept[-1].parameters if self._kept else None
-            ahead = self._empty_parameters(active)
-            begun = self._begin(active, ahead, following)
+            ahead, begun = self._coming_for(following, active)
             pulls = self._pulls(active, self._runtime.settings.min_clock_to_read(following), have)
+            pulls = [pull for pull in pulls if pull.partition not in ahead.arrived]
         self._exchange(pulls, active, ahead, clock + 1, clock, begun)
         if following is not None and ahead is not None and begun is not None:
             self._settle(following)
-            self._ahead = ahead, begun
+            self._ahead, self._coming = (ahead, begun), None
         with self._changed:
             if self.state.clock == clock:
                 self.state.done(clock)
+
+    def _coming_for(self, clock: int, active: ActiveSet) -> tuple[Parameters, Computation]:
+        """Return where the parameters of a clock go: with what has come of them already, where that began before.
+
+        Under BSP a version has the same bits on every server, so members that are lost meanwhile change nothing of it.
+        """
+        if self._coming is not None and self._runtime.settings.bsp:
+            begun = self._coming[1]
+            if begun.clock == clock and begun.active is active:
+                return self._coming
+        ahead = self._empty_parameters(active)
+        self._coming = ahead, self._begin(active, ahead, clock)
+        return self._coming
 
     def _settle(self, clock: int) -> None:
         """The parameters of ``clock`` have come; what was pushed before is in them, and cannot be lost any more.
@@ -485,10 +502,16 @@ class TrainingLoop:
         settings = self._runtime.settings
         # Of what was computed already for a later clock than a lost worker left to this one, nothing can be taken yet.
         waiting = [kept for kept in self._kept if not kept.pushed and kept.done.clock <= up_to]
-        pushes = [kept.done.push(p) for kept in waiting for p in range(settings.num_partitions)]
+        arrived: set[int] = set() if into is None else into.arrived
+        # A partition that has come at the clock after it has what is pushed.
+        pushes = [
+            kept.done.push(p)
+            for kept in waiting
+            for p in range(settings.num_partitions)
+            if not (settings.bsp and p in arrived and kept.done.clock < pull_clock)
+        ]
         push_clock = waiting[-1].done.clock if waiting else pull_clock
         have = self._kept[-1].parameters if self._kept else None
-        arrived: set[int] = set()
 
         def route() -> tuple[Membership, Membership]:
             with self._changed:
@@ -539,7 +562,7 @@ class TrainingLoop:
 
     def forget(self) -> None:
         """Drop the arrays: nothing is computed any more, unless more members are lost."""
-        self._ahead = self._active = None
+        self._ahead = self._coming = self._active = None
         self._kept.clear()
 
     def close(self) -> None:

@@ -190,3 +190,20 @@ def test_a_checkpoint_that_failed_is_told_once_and_shown_until_one_succeeds() ->
     assert stream.getvalue().count("checkpoint failed: server-1, partition 2: No space left\n") == 2
     assert progress_line(status_of(checkpoints=failed)).endswith("checkpoint failed")
     assert "the last failed: server-1, partition 2: No space left" in status_text(status_of(checkpoints=failed))
+
+
+def test_lost_members_are_told_with_what_came_of_it() -> None:
+    lost = {"name": "server-1", "reason": "was ended by SIGKILL", "clock": 255, "seconds": 3.0, "back_to_clock": None}
+    status = {**status_of(), "losses": [lost, {**lost, "name": "server-2", "back_to_clock": 250}], "generation": 2}
+
+    text = status_text(status)
+
+    assert "lost server-1 (was ended by SIGKILL) at clock 255; others took over" in text
+    assert "lost server-2 (was ended by SIGKILL) at clock 255; back to clock 250" in text
+    assert "the job master was started again once" in text
+
+
+def test_what_the_job_asks_for_itself_says_what_for() -> None:
+    text = status_text({**status_of(), "changes": [{**change_of(), "asked_by": "job"}]})
+
+    assert " in the place of lost members: " in text

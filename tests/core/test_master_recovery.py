@@ -460,7 +460,8 @@ def test_replacement_that_fails_is_asked_for_again_and_not_more_often_than_once_
 
     master.lose(first.added[0])
     early = replacements(master)
-    for _ in range(2):
+    for _ in range(4):
+        # Longer each time that it fails.
         master.tick(REPLACE_S)
 
     assert first.phase is Phase.ABORTED and early == [first]

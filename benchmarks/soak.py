@@ -1,0 +1,163 @@
+"""Does a job that changes its size every few seconds stay as small as it began?
+
+    python benchmarks/soak.py --minutes 60 [--every-s 3] [--output out.json]
+    python benchmarks/soak.py --minutes 2 --quick
+
+A small job trains while workers and servers are added and removed in turn.  Memory (proportional set size),
+descriptors, threads and shared-memory segments of its long-lived processes (supervisor, job master, the first worker
+and the first server) are sampled, and those of the last quarter compared with those of the second: the first is when
+caches fill.  JSON goes to standard output, a table to standard error; the exit code is 1 where something grew.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+# Processes of the jobs import this folder too.
+os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+if __name__ == "__main__":
+    sys.path.insert(0, str(ROOT))
+
+from benchmarks.bench_common import machine, rounded, say, write_json  # noqa: E402
+from benchmarks.resize import job_settings, scale_of, write_data  # noqa: E402
+from eps.client import Job  # noqa: E402
+from eps.errors import EpsError  # noqa: E402
+from eps.storage.atomic import read_json  # noqa: E402
+
+CHANGES = (("add_workers", 1), ("add_servers", 1), ("remove_workers", 1), ("remove_servers", 1))
+#: Largest growth from the second quarter to the last, of each value.
+MOST_GROWTH = {"memory_bytes": 1.1, "descriptors": 1.1, "threads": 1.1, "segments": 1.2}
+#: Growth by less than this is nothing: a cache line more, a connection that has not been closed yet.
+SLACK = {"memory_bytes": 8 << 20, "descriptors": 8, "threads": 4, "segments": 6}
+
+
+def sample(pid: int) -> dict[str, int]:
+    """Return what a process holds now."""
+    folder = Path("/proc") / str(pid)
+    links = []
+    for entry in os.scandir(folder / "fd"):
+        with suppress(OSError):
+            links.append(os.readlink(entry.path))
+    rollup = (folder / "smaps_rollup").read_text(encoding="ascii")
+    pss_kib = next(int(line.split()[1]) for line in rollup.splitlines() if line.startswith("Pss:"))
+    status = (folder / "status").read_text(encoding="ascii")
+    return {
+        "memory_bytes": pss_kib * 1024,
+        "descriptors": len(links),
+        "threads": next(int(line.split()[1]) for line in status.splitlines() if line.startswith("Threads:")),
+        "segments": sum(link.startswith("/memfd:") for link in links),
+    }
+
+
+def long_lived(job: Job) -> dict[str, int]:
+    """Return the pids of the processes that live as long as the job."""
+    found = {
+        "supervisor": int(read_json(job.directory.supervisor_json)["pid"]),
+        "job master": int(read_json(job.directory.master_json)["pid"]),
+    }
+    members = {member["name"]: member["pid"] for member in job.status()["members"]}
+    return {**found, "worker-1": members["worker-1"], "server-1": members["server-1"]}
+
+
+def soak(minutes: float, every_s: float, parameters: float) -> dict[str, Any]:
+    """Change a job's size for some minutes; return what its processes held."""
+    home = Path(tempfile.mkdtemp(prefix="eps-soak-"))
+    os.environ["EPS_HOME"] = str(home / "home")
+    write_data(home / "data.csv")
+    settings = {**job_settings(scale_of(parameters, 1, quick=True), home / "data.csv", "adam"), "workers": 2}
+    job = Job.start(name="soak", **{**settings, "servers": 2, "followers": 1, "iterations": 100_000_000})
+    samples: dict[str, list[dict[str, int]]] = {}
+    changes = failed = 0
+    try:
+        job.wait_until_trains()
+        pids = long_lived(job)
+        end_s = time.monotonic() + 60 * minutes
+        told_s = 0.0
+        for name, count in itertools.cycle(CHANGES):
+            due_s = time.monotonic() + every_s
+            try:
+                getattr(job, name)(count)
+                changes += 1
+            except EpsError as error:
+                failed += 1
+                say(f"  {name}: {error}")
+            for process, pid in pids.items():
+                samples.setdefault(process, []).append(sample(pid))
+            if time.monotonic() - told_s > 30:
+                told_s = time.monotonic()
+                clock = job.status()["clock"]
+                say(f"  {changes} changes, clock {clock}: {samples['server-1'][-1]}")
+            if time.monotonic() >= end_s:
+                break
+            time.sleep(max(0.0, due_s - time.monotonic()))
+        status = job.status()
+    finally:
+        with suppress(EpsError):
+            job.kill()
+    shutil.rmtree(home, ignore_errors=True)
+    return {
+        "machine": machine(),
+        "minutes": minutes,
+        "changes": changes,
+        "changes_refused": failed,
+        "iterations": status["clock"],
+        "members_lost": len(status.get("losses", ())),
+        "processes": {process: compare(found) for process, found in samples.items()},
+    }
+
+
+def compare(found: list[dict[str, int]]) -> dict[str, Any]:
+    """Return each value in the second and the last quarter, and whether it grew."""
+    quarter = max(1, len(found) // 4)
+    result = {}
+    for key, most in MOST_GROWTH.items():
+        early = statistics.median(entry[key] for entry in found[quarter : 2 * quarter] or found)
+        late = statistics.median(entry[key] for entry in found[-quarter:])
+        flat = late <= early * most or late - early <= SLACK[key]
+        result[key] = {
+            "second_quarter": early,
+            "last_quarter": late,
+            "growth": rounded(late / max(1, early)),
+            "flat": flat,
+        }
+    return result
+
+
+def main() -> int:
+    """Run the benchmark."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=60.0)
+    parser.add_argument("--every-s", type=float, default=3.0, help="seconds from one change to the next, at least")
+    parser.add_argument("--parameters", type=float, default=0.2, help="millions")
+    parser.add_argument("--output", type=Path, help="write the JSON there, too")
+    parser.add_argument("--quick", action="store_true", help="half a minute: does it work?")
+    args = parser.parse_args()
+    result = soak(0.5 if args.quick else args.minutes, args.every_s, args.parameters)
+    text = json.dumps(result, indent=1)
+    print(text)
+    grew = False
+    for process, values in result["processes"].items():
+        for key, value in values.items():
+            grew |= not value["flat"]
+            say(
+                f"{'flat' if value['flat'] else 'GREW'}  {process:11s} {key:13s} "
+                f"{value['second_quarter']:.0f} -> {value['last_quarter']:.0f}"
+            )
+    write_json(args.output, text)
+    return int(grew)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
