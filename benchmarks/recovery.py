@@ -4,12 +4,12 @@
         [--parameters 10] [--output out.json] [--picture out.png] [--quick]
 
 One job of 4 workers and 4 servers with followers trains a dense model.  Again and again one of its processes gets
-SIGKILL (or SIGSTOP), at any moment of an iteration, and is replaced before the next one is hit.  What is measured runs
-from the signal to the end of the first iteration that the job did without the lost member (of the job master: the
-longest iteration that began within two seconds), less a usual iteration: the median of the twenty before.  A signal
-that comes when everything of an iteration has been pushed hurts the next one, so the time from the signal to the next
-complete iteration, which is given as ``next_s``, can be shorter than a usual iteration.  ``longest_s`` is the longest
-iteration of the two seconds that follow, less a usual one: it includes what getting a new member costs.
+SIGKILL (or SIGSTOP), at any moment of an iteration, and is replaced before the next one is hit.  What is measured is
+the longer of the first two iterations that the job did without the lost member (of the job master: the longest that
+began within two seconds), less a usual iteration: the median of the twenty before.  Two, because a signal that comes
+when everything of an iteration has been pushed hurts the next one; the time from the signal to the next complete
+iteration, which is given as ``next_s``, can be shorter than a usual iteration.  ``longest_s`` is the longest iteration
+of the two seconds that follow, less a usual one: it includes what getting a new member costs.
 
 The same job stopped by ``kill -9`` of its supervisor and begun again with ``eps resume`` is what there would be
 without recovery; it is measured in the same run.  JSON goes to standard output, a table to standard error.
@@ -150,7 +150,7 @@ def hit(watched: Watched, role: str, kind: str, rng: random.Random, deadline_s: 
     without = None if role == "master" else first_clock_without(watched)
     return {
         "usual_s": usual_s,
-        "recovery_s": longest_s if without is None else completed_s[without] - signalled_s - usual_s,
+        "recovery_s": longest_s if without is None else longer_of_two(completed_s, without) - usual_s,
         "longest_s": longest_s,
         "next_s": completed_s[following] - signalled_s,
     }
@@ -161,6 +161,11 @@ def first_clock_without(watched: Watched) -> int:
     lines = watched.job.directory.journal.read_text(encoding="ascii").splitlines()
     records = [json.loads(line)["record"] for line in lines if '"taken-over"' in line or '"rolled-back"' in line]
     return max(0, int(records[-1]["clock"]))
+
+
+def longer_of_two(completed_s: list[float], clock: int) -> float:
+    """Return the longer of a clock's iteration and the next one's."""
+    return max(b - a for a, b in pairwise(completed_s[max(0, clock - 1) : clock + 2]))
 
 
 def resume(millions: float, data: Path, repeats: int, deadline_s: float) -> list[float]:
