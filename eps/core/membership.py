@@ -30,7 +30,7 @@ class ListEntry:
 class Membership:
     """Who belongs to the job, and who holds what, from a clock on."""
 
-    #: Grows by one with every committed plan; 1 is the start.
+    #: Grows by one with every committed plan and every recovery; 1 is the start.
     version: int
     #: First clock that is computed under this membership.
     from_clock: int

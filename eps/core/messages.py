@@ -132,7 +132,7 @@ class HeldPartition:
     """What a server is to a partition, and how far it is."""
 
     partition: int
-    #: A value of :class:`eps.core.server_state.Holding`.
+    #: A value of :class:`eps.core.partition_state.Holding`.
     holding: str
     #: Per split, the next clock that it contributes.
     next_clock: tuple[int, ...]
@@ -246,7 +246,7 @@ class UpdateLists:
 
 @dataclass(frozen=True, slots=True)
 class UpdateMembership:
-    """A committed membership.  ``plan_id`` is 0 at the start of the job."""
+    """A membership that holds.  ``plan_id`` is 0 where no plan made it: at the start, and after members were lost."""
 
     plan_id: int
     membership: Membership

@@ -90,7 +90,8 @@ def take_over(before: Membership, recovery: Recovery, settings: CoreSettings) ->
     """Return the membership without the lost members, or None where the only copy of a partition went with them.
 
     Under BSP it holds from the first clock that some partition lacks.  No survivor is beyond it: who computes clock c
-    has read every partition at c.
+    has read every partition at c.  A member that leaves by a committed plan is not asked: the membership takes its
+    splits away at once, and what it pushed of them counts where it arrived.
 
     Parameters
     ----------

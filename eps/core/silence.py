@@ -74,7 +74,8 @@ class SilenceWatch:
             if now_s - watched.heard_s >= timeout_s:
                 lost.append((container_id, f"said nothing for {timeout_s:g} s"))
             elif watched.broke_s is not None and now_s - watched.broke_s >= min(REATTACH_S, timeout_s):
-                lost.append((container_id, f"lost its session and did not come back within {REATTACH_S:g} s"))
+                within_s = min(REATTACH_S, timeout_s)
+                lost.append((container_id, f"lost its session and did not come back within {within_s:g} s"))
         for container_id, _ in lost:
             del self._watched[container_id]
         return lost

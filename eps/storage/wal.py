@@ -127,15 +127,6 @@ class EventLog:
             raise StorageError(f"{directory}: cannot be opened: {error.strerror}") from error
         return log
 
-    def replay(self) -> tuple[tuple[bytes, ...] | None, tuple[bytes, ...], tuple[str, ...]]:
-        """Return what the log held when it was opened: parts of the snapshot, records, what was dropped."""
-        return self.recovered.snapshot, self.recovered.records, self.recovered.dropped
-
-    @property
-    def size_bytes(self) -> int:
-        """Length of the log that is written now."""
-        return self._size_bytes
-
     def append(self, record: bytes) -> None:
         """Add one record, in one write.
 

@@ -161,7 +161,6 @@ class Exchanges:
             It was interrupted; answers that still come are ignored.
         Passed
             The clock that was pulled is complete everywhere.
-        ------
         ProtocolError
             A server says that a part breaks the protocol.
         DeadlineError
