@@ -175,7 +175,7 @@ def resume(millions: float, data: Path, repeats: int, deadline_s: float) -> list
         name = f"resumed-{number}"
         job = Job.start(name=name, detach=True, **{**settings(millions, data, deadline_s), "checkpoint_every": "10"})
         watched = Watched(job)
-        while not (status := watched.settle()).get("checkpoints", {}).get("written"):
+        while not (status := watched.settle()).get("checkpoints", {}).get("complete"):
             time.sleep(0.1)
         usual_s = status["iteration_s"]
         supervisor = int(read_json(job.directory.supervisor_json)["pid"])

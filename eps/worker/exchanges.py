@@ -137,6 +137,7 @@ class Exchanges:
         on_sent: Callable[[], None] = lambda: None,
         interrupted: Callable[[], bool] = lambda: False,
         results: Sequence[m.ClockReported] = (),
+        on_acked: Callable[[PushPart], None] = lambda push: None,
     ) -> None:
         """Send all parts to their owners and return when each is answered.
 
@@ -154,6 +155,8 @@ class Exchanges:
             Returns whether members were lost: then all of it begins anew when it is known who takes over.
         results : sequence of ClockReported
             What was measured at the clocks of the pushes; servers remember it.
+        on_acked : callable
+            Takes a push that its partition's owner has.
 
         Raises
         ------
@@ -189,7 +192,7 @@ class Exchanges:
             if answered is None:
                 continue
             sent, future = answered
-            refused, at_once = self._take(sent, future, on_not_used, on_pulls)
+            refused, at_once = self._take(sent, future, on_not_used, on_pulls, on_acked)
             again += refused + at_once
             if refused:
                 # The membership that places them is on its way.
@@ -318,6 +321,7 @@ class Exchanges:
         future: Future[Message],
         on_not_used: Callable[[PushPart, PushAnswer], list[PushPart]],
         on_pulls: Callable[[Sequence[PullAnswer]], None],
+        on_acked: Callable[[PushPart], None],
     ) -> tuple[list[PushPart | PullPart], list[PushPart | PullPart]]:
         """Hand the answers on; return the parts to send again after a while, and those to send at once."""
         try:
@@ -327,18 +331,21 @@ class Exchanges:
             return [*sent.pushes, *sent.pulls], []
         refused: list[PushPart | PullPart] = []
         at_once: list[PushPart | PullPart] = []
+        asked = {push.partition: push for push in sent.pushes}
         for answer in pushed:
+            push = _asked(asked, answer.partition)
             if answer.refusal is not None:
-                push = _asked(sent.pushes, answer.partition)
                 (at_once if self._wants_keys(push, answer.refusal, sent.server) else refused).append(push)
-            elif not answer.accepted:
-                at_once += on_not_used(_asked(sent.pushes, answer.partition), answer)
+            elif answer.accepted:
+                on_acked(push)
+            else:
+                at_once += on_not_used(push, answer)
         served = [got for got in pulled if got.refusal is None]
         if served:
             on_pulls(served)
         for got in pulled if len(served) < len(pulled) else ():
             if got.refusal is not None:
-                pull = _asked(sent.pulls, got.partition)
+                pull = _asked({part.partition: part for part in sent.pulls}, got.partition)
                 (at_once if self._wants_keys(pull, got.refusal, sent.server) else refused).append(pull)
         return refused, at_once
 
@@ -389,12 +396,11 @@ def _close_prepared(prepared: Future[Connection]) -> None:
         prepared.result().close()
 
 
-def _asked(parts: Sequence[PartT], partition: int) -> PartT:
+def _asked(parts: Mapping[int, PartT], partition: int) -> PartT:
     """Return the part that an answer is about."""
-    for part in parts:
-        if part.partition == partition:
-            return part
-    raise ProtocolError(f"an answer about partition {partition}, which was not asked for")
+    if partition not in parts:
+        raise ProtocolError(f"an answer about partition {partition}, which was not asked for")
+    return parts[partition]
 
 
 def messages_of(parts: Sequence[PushPart | PullPart]) -> list[list[PushPart | PullPart]]:

@@ -11,7 +11,7 @@ import logging
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -60,6 +60,8 @@ class Kept:
     report: m.ClockReported
     #: By the memberships that are known.
     pushed: bool = False
+    #: Partitions whose owner has it, whole.
+    acked: set[int] = field(default_factory=set)
     told: bool = False
 
 
@@ -124,11 +126,16 @@ class TrainingLoop:
     def _take_in(self, membership: Membership) -> m.MembershipAcked:
         """Take a membership in; called with the condition held."""
         epoch, version = self.state.epoch, self.state.version
+        routes = {kept.done.clock: self.state.route(kept.done.clock).partitions.owners for kept in self._kept}
         acked = self.state.on_membership(membership)
         if membership.takes_over and self.state.version > version:
             self._frozen, self._interrupted = False, True
+            owners = membership.partitions.owners
             for kept in self._kept:
                 kept.pushed = False
+                # Whoever owns a partition still has what was pushed to it.
+                before = routes[kept.done.clock]
+                kept.acked = {p for p in kept.acked if before[p] == owners[p]}
                 # Another server may count the changes of a partition differently.
                 kept.parameters.versions.clear()
             if self._coming is not None:
@@ -458,6 +465,12 @@ class TrainingLoop:
                 can_wait = self.state.horizon - kept.done.clock > NEAR_HORIZON_CLOCKS
                 self._report(kept.report, can_wait=can_wait)
 
+    def _on_acked(self, push: PushPart) -> None:
+        for kept in self._kept:
+            # Single splits, which a partition lacked, are not the whole.
+            if kept.done.splits is push.splits and kept.done.clock == push.clock:
+                kept.acked.add(push.partition)
+
     def _rest(self, push: PushPart, answer: PushAnswer) -> list[PushPart]:
         """Return what to push where a partition had some of a push's splits already."""
         kept = next(k for k in self._kept if k.done.clock == push.clock and k.done.splits == push.splits)
@@ -508,7 +521,7 @@ class TrainingLoop:
             kept.done.push(p)
             for kept in waiting
             for p in range(settings.num_partitions)
-            if not (settings.bsp and p in arrived and kept.done.clock < pull_clock)
+            if p not in kept.acked and not (settings.bsp and p in arrived and kept.done.clock < pull_clock)
         ]
         push_clock = waiting[-1].done.clock if waiting else pull_clock
         have = self._kept[-1].parameters if self._kept else None
@@ -539,7 +552,17 @@ class TrainingLoop:
                     begun.add(split)
 
         results = [kept.report for kept in waiting]
-        self._exchanges.run(pushes, pulls, route, self._rest, pulled, self._tell, lambda: self._interrupted, results)
+        self._exchanges.run(
+            pushes,
+            pulls,
+            route,
+            self._rest,
+            pulled,
+            self._tell,
+            lambda: self._interrupted,
+            results,
+            self._on_acked,
+        )
         with self._changed:
             if self._interrupted:
                 raise TakenOver("members were lost during an exchange")
