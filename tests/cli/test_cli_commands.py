@@ -204,7 +204,8 @@ def test_interrupted_wait_for_a_change_says_that_the_plan_goes_on(
     fake: FakeJob, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def interrupt() -> None:
-        if len(asked) == 2:
+        # Again, where it was asked again: Python drops an interrupt that comes while it finalises an object.
+        if len(asked) >= 2:
             os.kill(os.getpid(), signal.SIGINT)
         asked.append(None)
 
