@@ -66,6 +66,7 @@ class MasterState(RecoveringJob):
         first_container: int = 1,
     ) -> None:
         super().__init__(settings, num_workers, num_servers)
+        self._next_container = first_container
         self._queue: list[Plan] = []
         self._triggers = sorted(triggers, key=lambda t: t.clock)
         self._answers: dict[str, e.Answer] = {}
