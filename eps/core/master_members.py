@@ -8,7 +8,6 @@ Source: EPS §5.2 (the ApplicationMaster asks for containers; processes register
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass
 
 from eps.core import events as e
 from eps.core import messages as m
@@ -20,26 +19,8 @@ from eps.core.reconfig import Plan
 from eps.core.recovery import Recovery, standing_followers
 from eps.core.settings import CoreSettings
 from eps.core.tables import PartitionTable, SplitTable, spread_evenly
-from eps.core.types import Address, MemberId, Role, member_name
+from eps.core.types import MemberId, MemberRecord, Role, member_name
 from eps.errors import PlanError
-
-
-@dataclass
-class MemberRecord:
-    """A process of the job, from the request for its container to its end."""
-
-    name: MemberId
-    container_id: str
-    role: Role
-    address: Address | None = None
-    pid: int = 0
-    launched: bool = False
-    launched_s: float = 0.0
-
-    @property
-    def silent(self) -> bool:
-        """True if its process was started and has not registered."""
-        return self.launched and self.address is None
 
 
 class JobMembers:

@@ -90,17 +90,16 @@ class RecoveringJob(JobMembers):
         elif self.recovery is not None and name in self.recovery.newcomers:
             # Somebody else is asked for in its place.
             del self.recovery.newcomers[name]
-            self.recovery.newcomers_lost.add(name)
-            self._note_loss(name, event.reason)
+            self._note_loss(name, event.reason, together=False)
         elif self.membership is None:
-            if name in self._initial and self._note_loss(name, event.reason):
+            if name in self._initial and self._note_loss(name, event.reason, together=False):
                 self._request_container(name)
         elif name in self.membership.members or (driver is not None and name in driver.concerned):
             self._lose(name, event.reason)
 
     def _lose(self, name: MemberId, reason: str) -> None:
         """Begin to recover from the loss of a member, or of one more."""
-        if not self._note_loss(name, reason):
+        if not self._note_loss(name, reason, together=self.recovery is not None):
             return
         if self.driver is not None and self.driver.plan.undecided:
             self._abort(self.driver.plan, f"{name} ended unexpectedly: {reason}")
@@ -118,13 +117,14 @@ class RecoveringJob(JobMembers):
         """Return whether somebody may not have gone back yet: then what members hold is of two epochs."""
         return self.membership is not None and self.membership.goes_back and bool(self._unacked)
 
-    def _note_loss(self, name: MemberId, reason: str) -> bool:
-        """Write a loss down; return False where it ends the job, because nothing is gained by going on."""
+    def _note_loss(self, name: MemberId, reason: str, *, together: bool) -> bool:
+        """Write a loss down; return False where it ends the job, because nothing is gained by going on.
+
+        Members that are lost ``together`` are one loss; newcomers that do not take part are each one more.
+        """
         if self.progress.completed != self._completed_at_loss:
             self._fruitless = 0
         self._completed_at_loss = self.progress.completed
-        # Members that are lost together are one loss; newcomers that do not take part are each one more.
-        together = self.recovery is not None and name not in self.recovery.newcomers_lost
         self._fruitless += not together
         self._journal({"kind": "lost", "member": name, "reason": reason})
         self.losses.append(Loss(name, reason, self.progress.completed, self._now_s))

@@ -46,7 +46,6 @@ class Recovery:
     inventories: dict[MemberId, m.Inventory] = field(default_factory=dict)
     #: Asked for because nobody of a role is left; they join with the membership that takes over.
     newcomers: dict[MemberId, Address | None] = field(default_factory=dict)
-    newcomers_lost: set[MemberId] = field(default_factory=set)
     #: What members hold is of no use: a checkpoint could not be read when the job had begun to go back to it.
     must_go_back: bool = False
 

@@ -41,6 +41,7 @@ class MemberRecord:
     address: Address | None = None
     pid: int = 0
     launched: bool = False
+    launched_s: float = 0.0
 
     @property
     def silent(self) -> bool:

@@ -34,7 +34,6 @@ logger = logging.getLogger(__name__)
 #: How long a worker waits for its master to grant the next clock.
 HORIZON_DEADLINE_S = 3600.0
 
-
 #: Closer to its horizon than this, a worker's reports do not linger.
 NEAR_HORIZON_CLOCKS = 3
 
