@@ -450,10 +450,13 @@ class TrainingLoop:
             Members were lost meanwhile.
         """
         with self._changed:
-            if self._interrupted:
-                raise TakenOver("members were lost during an exchange")
+            self._check_interrupted()
             self.state.read_clock = max(self.state.read_clock, clock)
             self._kept = [kept for kept in self._kept if kept.done.clock >= clock]
+
+    def _check_interrupted(self) -> None:
+        if self._interrupted:
+            raise TakenOver("members were lost during an exchange")
 
     def _tell(self) -> None:
         """Report what is pushed now."""
@@ -563,8 +566,7 @@ class TrainingLoop:
             self._on_acked,
         )
         with self._changed:
-            if self._interrupted:
-                raise TakenOver("members were lost during an exchange")
+            self._check_interrupted()
             for kept in waiting:
                 kept.pushed = True
             if not settings.bsp:
