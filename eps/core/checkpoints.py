@@ -163,9 +163,8 @@ class CheckpointDriver:
         if isinstance(event, e.CheckpointFailed):
             return list(self._end("failed", event.message, now_s))
         self.latest_clock = self.pending.clock
-        clocks = tuple(min(c) for c in zip(*(p.next_clock for p in self.pending.parts.values()), strict=True))
-        name = checkpoint_name(self.epoch, self.pending.clock)
-        self.complete.append(Start(name, min(clocks), clocks))
+        first_clock = min(part.clock for part in self.pending.parts.values())
+        self.complete.append(Start(checkpoint_name(self.epoch, self.pending.clock), first_clock))
         del self.complete[: -self.keep]
         return list(self._end("complete", "", now_s))
 

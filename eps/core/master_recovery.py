@@ -174,8 +174,7 @@ class RecoveringJob(JobMembers):
         """Return where a job that lost parameters begins again: at its latest checkpoint, or at its seed."""
         if self.checkpoints.complete:
             return self.checkpoints.complete[-1]
-        first = self.settings.seeded_clock
-        return Start("", first, (first,) * self.settings.num_splits)
+        return Start("", self.settings.seeded_clock)
 
     def _on_unusable(self, report: m.CheckpointUnusable) -> None:
         """Go back further, where a member could not read the checkpoint that the job went back to."""

@@ -80,9 +80,9 @@ class Start:
 
     #: Name of the checkpoint; empty for the seeded start.
     checkpoint: str
+    #: All splits begin again here, also those that a checkpoint under SSP or ASP has further: servers refuse what they
+    #: have, but what was measured there may have been lost.
     clock: int
-    #: Per split, the smallest next clock over the partitions.
-    split_clocks: tuple[int, ...]
 
 
 def take_over(before: Membership, recovery: Recovery, settings: CoreSettings) -> Membership | None:
@@ -129,7 +129,8 @@ def roll_back(before: Membership, recovery: Recovery, start: Start) -> Membershi
     owners = spread_evenly(len(before.partitions), servers)
     followers = standing_followers(owners, servers, ()) if before.partitions.followers else ()
     table = PartitionTable(owners, followers)
-    found = _membership(before, recovery, table, start.clock, start.split_clocks)
+    split_clocks = (start.clock,) * len(before.splits.active)
+    found = _membership(before, recovery, table, start.clock, split_clocks)
     return replace(found, epoch=before.epoch + 1, checkpoint=start.checkpoint, goes_back=True)
 
 

@@ -37,7 +37,7 @@ def _begun_with(runtime: Runtime) -> list[Start]:
     start = runtime.start
     if start.clock is None or not start.checkpoint:
         return []
-    return [Start(start.checkpoint, start.clock, (start.clock,) * runtime.settings.num_splits)]
+    return [Start(start.checkpoint, start.clock)]
 
 
 def pending_name(driver: CheckpointDriver) -> str:

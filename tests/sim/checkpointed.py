@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from eps.core import events as e
-from eps.core.checkpoints import CheckpointDriver, Schedule
+from eps.core import messages as m
+from eps.core.checkpoints import CheckpointDriver, Schedule, checkpoint_name
 from eps.core.events import ENDED_STATES
 from tests.sim.job import SimJob
 from tests.sim.mortal import MortalJob
@@ -30,17 +31,21 @@ class CheckpointedJob(SimJob):
         super().__init__(*details, **more)
         settings = self.settings
         self.master.checkpoints = CheckpointDriver(Schedule(every), settings.num_partitions, settings.iterations)
-        #: Clock -> parts of each complete checkpoint.
-        self.complete: dict[int, e.FinishCheckpoint] = {}
+        #: Name -> partition -> part of each complete checkpoint.
+        self.complete: dict[str, dict[int, m.CheckpointPartWritten]] = {}
 
     def _execute(self, commands: Sequence[e.Command]) -> None:
         super()._execute(commands)
         for command in commands:
             if isinstance(command, e.FinishCheckpoint):
                 self._check(command)
-                self.complete[command.clock] = command
+                name = checkpoint_name(command.epoch, command.clock)
+                self.complete[name] = {part.partition: part for part in command.parts}
                 done = e.CheckpointDone(command.checkpoint_id)
                 self.at(self.share() * FINISH_S, lambda done=done: self._finished(done))  # type: ignore[misc]
+
+    def parts_of(self, checkpoint: str) -> Mapping[int, m.CheckpointPartWritten]:
+        return self.complete[checkpoint] if checkpoint else {}
 
     def _finished(self, done: e.CheckpointDone) -> None:
         if self.master.state not in ENDED_STATES:

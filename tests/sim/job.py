@@ -9,11 +9,12 @@ Source: EPS §3; design sections 3 to 7; style section 14.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 
 from eps.core import events as e
+from eps.core import messages as m
 from eps.core.events import ENDED_STATES, JobState
 from eps.core.master_state import MasterState
 from eps.core.reconfig import Change, Phase
@@ -40,7 +41,7 @@ STORY = 40
 class Chaos:
     """What happens to changes on their way: probabilities."""
 
-    #: A container of an addition never comes; the first ones of a job always do.
+    #: A container of an addition never comes; the first ones of a job, and those without which it cannot go on, do.
     never: float = 0.0
     #: At each event of the master: a newcomer of the plan on its way ends.
     vanish: float = 0.0
@@ -159,6 +160,11 @@ class SimJob:
         """True once members were lost: what they began others may do again."""
         return any(membership.takes_over for membership in self.master.memberships)
 
+    def parts_of(self, checkpoint: str) -> Mapping[int, m.CheckpointPartWritten]:
+        """Return the parts of a checkpoint by their partitions; none where the job goes back to its seed."""
+        assert not checkpoint, f"no checkpoint is taken here, but {checkpoint} is to be restored"
+        return {}
+
     def on_process_ended(self, container_id: str, reason: str) -> None:
         if container_id not in self._exited:
             self._exited.add(container_id)
@@ -217,13 +223,19 @@ class SimJob:
 
     def _grant(self, container_id: str) -> None:
         added = len(self._requested) > self._first
-        if added and self.chance(self._chaos.never):
+        if added and not self._is_needed(container_id) and self.chance(self._chaos.never):
             self.count("never granted")
             return
         granted_s = self._random.uniform(0.05, 0.6)
         slow_s = self._random.choice((0.0, 0.0, 1.5)) if added else 0.0
         self.net.after(granted_s, lambda: self._granted(container_id))
         self.net.after(granted_s + slow_s, lambda: self._launch(container_id))
+
+    def _is_needed(self, container_id: str) -> bool:
+        """Return whether a recovery waits for it: every server was lost, or every worker."""
+        recovery = self.master.recovery
+        newcomers = recovery.newcomers if recovery is not None else {}
+        return any(self.master.members[name].container_id == container_id for name in newcomers)
 
     def _granted(self, container_id: str) -> None:
         if container_id not in self._exited:

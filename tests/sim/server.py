@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from eps.core import messages as m
 from eps.core import server_events as s
+from eps.core.membership import Membership
 from eps.core.server_state import Holding, ServerState
 from eps.core.types import Address, MemberId, Role
 from tests.sim.process import SimProcess
@@ -84,6 +85,8 @@ class SimServer(SimProcess):
         #: What was said of the checkpoint that was ordered last.
         self._said: dict[int, m.CheckpointPartWritten | m.CheckpointPartFailed] = {}
         self._checkpoint = 0
+        #: Parts of the checkpoint with which the last membership began, by partition.
+        self._restored: Mapping[int, m.CheckpointPartWritten] = {}
 
     def step(self, event: s.ServerEvent) -> None:
         self.job.note(self.name, event)
@@ -100,7 +103,7 @@ class SimServer(SimProcess):
                 self.report(m.ListsUpdated(self.name, plan_id))
             case m.UpdateMembership(plan_id, membership):
                 self.addresses.update(membership.addresses)
-                self.step(s.MembershipArrived(plan_id, membership))
+                self.step(s.MembershipArrived(plan_id, membership, self._counters(membership)))
             case m.SendPartitions(plan_id, transfers):
                 for target in transfers:
                     self.step(s.SendOrdered(m.SendPartitions(plan_id, (target,))))
@@ -116,6 +119,13 @@ class SimServer(SimProcess):
                 for report in self._said.values() if checkpoint_id == self._checkpoint else ():
                     self.report(report)
                 self.step(s.CheckpointOrdered(checkpoint_id, clock))
+
+    def _counters(self, membership: Membership) -> dict[int, s.Counters]:
+        """Return how far the partitions of the checkpoint are to which a membership goes back."""
+        self._restored = self.job.parts_of(membership.checkpoint)
+        return {
+            p: s.Counters(part.next_clock, part.applied, part.duplicates_refused) for p, part in self._restored.items()
+        }
 
     def _write(self, report: m.CheckpointPartWritten | m.CheckpointPartFailed) -> None:
         """Report a partition of a checkpoint after the time that writing takes."""
@@ -179,8 +189,12 @@ class SimServer(SimProcess):
         match command:
             case s.CreatePartition(partition):
                 assert partition not in self.stores
-                ledger = [self.job.settings.first_clock] * self.job.settings.num_splits
-                self.stores[partition] = Store(initial_value(partition), ledger)
+                part = self._restored.get(partition)
+                if part is None:
+                    ledger = [self.job.settings.first_clock] * self.job.settings.num_splits
+                    self.stores[partition] = Store(initial_value(partition), ledger)
+                else:
+                    self.stores[partition] = Store(int(part.checksum), list(part.next_clock))
             case s.Accumulate(arrival, partition, clock, splits, first_of_clock):
                 store = self.stores[partition]
                 assert first_of_clock == (not store.arrived) and not store.arrived & set(splits)
