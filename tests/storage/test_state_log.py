@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import io
 import pickle
-import resource
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,6 +25,7 @@ from eps.master.encoding import dumps, loads
 from eps.master.state_log import HEAL_S, PIECE_CLOCKS, StateLog
 from eps.storage.wal import EventLog
 from tests.core.scripted import ScriptedMaster
+from tests.fakes.full_disk import no_file_beyond
 from tests.sim.mortal import assert_same
 
 SETTINGS = CoreSettings(num_splits=1, num_partitions=1, iterations=10 * PIECE_CLOCKS, reproducible=False)
@@ -45,15 +44,6 @@ def restored(path: Path) -> MasterState:
     found = StateLog(path).restore()
     assert found is not None
     return found.state
-
-
-@pytest.fixture
-def no_space() -> Iterator[None]:
-    """Let no file grow beyond 10,000 bytes."""
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, limits[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 @pytest.mark.parametrize(
@@ -127,23 +117,22 @@ def test_a_history_that_went_back_is_encoded_again_from_there(tmp_path: Path) ->
     assert restored(log.path).progress.history == progress.history
 
 
-@pytest.mark.usefixtures("no_space")
 def test_a_full_disk_is_shown_and_healed_and_the_job_goes_on(tmp_path: Path) -> None:
     master = trained(0)
     log = StateLog(tmp_path / "state")
     log.begin(master.state, 0.0)
     clock = 0
-    while not log.error:
-        event = e.ReportReceived(m.ClockReported("worker-1", clock, (m.SplitResult(0, 1, 1.0),)))
-        log.record(event, master.now_s + 0.001)
-        master.step(event)
-        clock += 1
-    assert "File too large" in log.error
-    with pytest.raises(StorageError, match="records are missing"):
-        StateLog(log.path)
-    log.record(e.Tick(), master.now_s + 0.001)
-    master.step(e.Tick())
-    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    with no_file_beyond(10_000):
+        while not log.error:
+            event = e.ReportReceived(m.ClockReported("worker-1", clock, (m.SplitResult(0, 1, 1.0),)))
+            log.record(event, master.now_s + 0.001)
+            master.step(event)
+            clock += 1
+        assert "File too large" in log.error
+        with pytest.raises(StorageError, match="records are missing"):
+            StateLog(log.path)
+        log.record(e.Tick(), master.now_s + 0.001)
+        master.step(e.Tick())
     log.keep_short(master.state, master.now_s)
     assert log.error, "not before it is time"
     log.keep_short(master.state, master.now_s + HEAL_S)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
-from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
@@ -12,6 +10,7 @@ import pytest
 
 from eps.errors import StorageError
 from eps.storage.wal import LOG_HEAD, EventLog, Replay, frame
+from tests.fakes.full_disk import no_file_beyond
 
 RECORDS = tuple(f"record {n}".encode() * (n + 1) for n in range(5))
 
@@ -31,15 +30,6 @@ def opened(path: Path) -> Replay:
     log = EventLog.open(path)
     log.close()
     return log.recovered
-
-
-@pytest.fixture
-def no_space() -> Iterator[None]:
-    """Let no file grow beyond 2000 bytes."""
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, limits[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 def test_a_new_log_is_empty(tmp_path: Path) -> None:
@@ -193,25 +183,25 @@ def test_a_process_that_died_before_its_first_snapshot_left_nothing(tmp_path: Pa
         assert opened(tmp_path) == Replay(None, ())
 
 
-@pytest.mark.usefixtures("no_space")
 def test_a_full_disk_stops_the_log_and_nothing_can_be_restored_from_it(tmp_path: Path) -> None:
     log = EventLog.open(tmp_path)
     log.snapshot(b"state")
-    with pytest.raises(StorageError, match=r"log-00000000: a record of .* cannot be written"):
-        for _ in range(10):
-            log.append(b"x" * 300)
-    assert "File too large" in log.error
-    with pytest.raises(StorageError, match="cannot be written"):
-        log.append(b"small")
-    with pytest.raises(StorageError):
-        log.sync()
-    with pytest.raises(StorageError, match="records are missing"):
-        EventLog.open(tmp_path)
-    with pytest.raises(StorageError, match="cannot be written"):
-        log.snapshot(b"x" * 5000)
-    assert log.error
-    with pytest.raises(StorageError, match="records are missing"):
-        EventLog.open(tmp_path)
+    with no_file_beyond(2000):
+        with pytest.raises(StorageError, match=r"log-00000000: a record of .* cannot be written"):
+            for _ in range(10):
+                log.append(b"x" * 300)
+        assert "File too large" in log.error
+        with pytest.raises(StorageError, match="cannot be written"):
+            log.append(b"small")
+        with pytest.raises(StorageError):
+            log.sync()
+        with pytest.raises(StorageError, match="records are missing"):
+            EventLog.open(tmp_path)
+        with pytest.raises(StorageError, match="cannot be written"):
+            log.snapshot(b"x" * 5000)
+        assert log.error
+        with pytest.raises(StorageError, match="records are missing"):
+            EventLog.open(tmp_path)
     log.snapshot(b"healed")
     assert log.error == ""
     log.append(b"y")
@@ -219,13 +209,13 @@ def test_a_full_disk_stops_the_log_and_nothing_can_be_restored_from_it(tmp_path:
     assert (opened(tmp_path).snapshot, opened(tmp_path).records) == ((b"healed",), (b"y",))
 
 
-@pytest.mark.usefixtures("no_space")
 def test_a_snapshot_that_cannot_be_written_loses_nothing(tmp_path: Path) -> None:
     log = EventLog.open(tmp_path)
     log.snapshot(b"state")
     log.append(b"a")
-    with pytest.raises(StorageError):
-        log.snapshot(b"x" * 5000)
+    with no_file_beyond(2000):
+        with pytest.raises(StorageError):
+            log.snapshot(b"x" * 5000)
     log.append(b"b")
     log.close()
     assert (opened(tmp_path).snapshot, opened(tmp_path).records) == ((b"state",), (b"a", b"b"))
