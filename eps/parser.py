@@ -38,9 +38,10 @@ examples:
 
 _CHAOS_DESCRIPTION = """\
 Train a job undisturbed, then again while workers, servers and the job master are
-killed, stopped, added and removed, as drawn from a seed.  As many jobs as the
-events need, one after the other.  Each must end with the undisturbed model (under
-BSP), nothing lost, nothing applied twice, nothing left behind, and in time.
+killed, stopped, added and removed, and all of it killed and resumed, as drawn from a
+seed.  As many jobs as the events need, one after the other.  Each must end with the
+undisturbed model (under BSP), nothing lost, nothing applied twice, nothing left
+behind, and in time.
 Where one does not, the command that repeats it is printed, its directory is kept,
 and the exit code is 1.
 """
@@ -250,10 +251,11 @@ def _add_chaos(commands: Any) -> None:
     )
     chaos.add_argument(
         "--kinds",
-        default="kill,stop,add,remove",
+        default="kill,stop,add,remove,resume",
         metavar="KINDS",
-        help="kill, stop, add, remove, delay, partition, joined by commas (default: the first four; the last two need "
-        'root, and a job with van = "tcp")',
+        help="kill, stop, add, remove, resume, delay, partition, joined by commas (default: the first five; resume "
+        "kills the supervisor, with which the job ends, and resumes it; the last two need root, and move the job into "
+        "a network namespace, where its members use TCP unless its file says van = something else)",
     )
     chaos.add_argument(
         "--per-job", type=int, default=0, metavar="N", help="events of one job (default: one in ten iterations)"

@@ -2,8 +2,9 @@
 
 The processes of a job listen on the loopback device, so a process is told from another by the ports that it holds: a
 rule of the namespace's routing makes each of them unreachable, in both directions, whoever asks.  Connections that
-are open stay open and carry nothing, as when a cable is pulled.  No module of the kernel is needed for that; delays
-need ``sch_netem``, and concern all processes at once.
+are open stay open and carry nothing, as when a cable is pulled.  No module of the kernel is needed for that.  Delays
+concern all processes at once.  They are those of ``sch_netem``, every packet late by a time that varies; where a kernel
+lacks it, those of ``sch_tbf``: a slow line, on which packets are late by what waits before them.
 """
 
 from __future__ import annotations
@@ -22,7 +23,13 @@ from eps.errors import ConfigError, ResourceError
 _CLONE_NEWNET = 0x40000000
 #: Places of routing rules: that which makes local addresses local, where it has to move, and ours before it.
 _LOCAL_RULE, _LOCAL_RULE_MOVED, _OUR_RULE = 0, 1000, 10
-_DELAY = ("delay", "20ms", "10ms")
+#: Every packet is late; or a full one takes 20 ms, those behind it wait, and what waits longer than 400 ms is lost.
+_DELAYS = (
+    ("netem", "delay", "20ms", "10ms"),
+    ("tbf", "rate", "25mbit", "burst", "128kb", "latency", "400ms"),
+)
+_QDISC_ADD = ("tc", "qdisc", "add", "dev", "lo", "root")
+_QDISC_DEL = ("tc", "qdisc", "del", "dev", "lo", "root")
 _SOCKET = re.compile(r"socket:\[(\d+)\]")
 
 
@@ -52,12 +59,7 @@ class NamespaceNetwork:
         self._run("ip", "link", "set", "lo", "up")
         self._run("ip", "rule", "add", "pref", str(_LOCAL_RULE_MOVED), "lookup", "local")
         self._run("ip", "rule", "del", "pref", str(_LOCAL_RULE))
-        if Kind.DELAY in kinds:
-            try:
-                self._delay("add")
-                self._delay("del")
-            except ResourceError as error:
-                raise ConfigError(f"delay needs root and a kernel with sch_netem: {error}") from None
+        self._delay = self._find_delay() if Kind.DELAY in kinds else ()
         #: Process that nobody reaches -> its ports that have a rule.
         self._cut: dict[int, set[int]] = {}
         self._delayed: set[int] = set()
@@ -66,7 +68,7 @@ class NamespaceNetwork:
         """Begin; harmless when repeated."""
         if kind is Kind.DELAY:
             if not self._delayed:
-                self._delay("add")
+                self._run(*_QDISC_ADD, *self._delay)
             self._delayed.add(pid)
         else:
             self._cut.setdefault(pid, set())
@@ -86,15 +88,23 @@ class NamespaceNetwork:
         if pid in self._delayed:
             self._delayed.remove(pid)
             if not self._delayed:
-                self._delay("del")
+                self._run(*_QDISC_DEL)
 
     def _rules(self, what: str, port: int) -> None:
         for side in ("sport", "dport"):
             with suppress(ResourceError):
                 self._run("ip", "rule", what, "pref", str(_OUR_RULE), "ipproto", "tcp", side, str(port), "unreachable")
 
-    def _delay(self, what: str) -> None:
-        self._run("tc", "qdisc", what, "dev", "lo", "root", "netem", *(_DELAY if what == "add" else ()))
+    def _find_delay(self) -> tuple[str, ...]:
+        """Return the first discipline that the kernel knows."""
+        for delay in _DELAYS:
+            try:
+                self._run(*_QDISC_ADD, *delay)
+                self._run(*_QDISC_DEL)
+                return delay
+            except ResourceError as error:
+                why = error
+        raise ConfigError(f"delay needs root and a kernel with sch_netem or sch_tbf: {why}")
 
     def _run(self, *words: str) -> None:
         done = subprocess.run(words, capture_output=True, text=True, check=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 import uuid
@@ -11,11 +12,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from eps.chaos.processes import master_pid, send
+from eps.chaos.processes import master_pid, send, supervisor_pid
 from eps.chaos.schedule import NETWORK_KINDS, ChaosEvent, Kind
 from eps.client import Job
 from eps.core.reconfig import Operation
-from eps.errors import DeadlineError, EpsError, PeerUnavailableError
+from eps.errors import DeadlineError, EpsError, JobFinishedError, PeerUnavailableError
 
 #: The job is asked for its clock this often.
 LOOK_S = 0.02
@@ -23,6 +24,8 @@ LOOK_S = 0.02
 PATIENCE_S = 0.4
 #: A change that no master takes is given up after this long.
 CHANGE_TIMEOUT_S = 20.0
+#: All of a job has ended so long after its supervisor.
+ENDED_S = 15.0
 #: No more of a role is removed than leaves this many, where it can be helped; one that is added in its place.
 FEWEST = 2
 
@@ -65,7 +68,8 @@ class Player:
     """
 
     def __init__(self, job: Job, events: Sequence[ChaosEvent], most: dict[str, int], network: Network | None) -> None:
-        self._job = job
+        #: The job; another object after each time that it was resumed.
+        self.job = job
         self._events = list(events)
         self._most = most
         self._network = network
@@ -86,7 +90,7 @@ class Player:
     def run(self, deadline_s: float) -> bool:
         """Play until the job has ended; return False where ``time.monotonic()`` reaches ``deadline_s`` first."""
         try:
-            while self._job.running:
+            while self.job.running:
                 if time.monotonic() >= deadline_s:
                     return False
                 self._look()
@@ -119,6 +123,9 @@ class Player:
         if event.kind in (Kind.ADD, Kind.REMOVE):
             self._change(event)
             return
+        if event.kind is Kind.RESUME:
+            self._resume(event)
+            return
         name, pid = self._victim(event)
         if not pid:
             self._refuse(event, "there is nobody")
@@ -126,7 +133,7 @@ class Player:
         if event.kind in NETWORK_KINDS:
             assert self._network is not None
             self._network.disturb(event.kind, pid)
-        elif not send(self._job.directory, pid, signal.SIGKILL if event.kind is Kind.KILL else signal.SIGSTOP):
+        elif not send(self.job.directory, pid, signal.SIGKILL if event.kind is Kind.KILL else signal.SIGSTOP):
             self._refuse(event, f"{name} has ended already")
             return
         if event.kind is Kind.KILL or (event.kind is Kind.STOP and event.lasts_s is None):
@@ -135,9 +142,36 @@ class Player:
             self._until.append((time.monotonic() + event.lasts_s, event, pid))
         self._note(event, f"{event.kind} {name}, process {pid}")
 
+    def _resume(self, event: ChaosEvent) -> None:
+        """Kill the supervisor, with which the other processes end, and let the job go on."""
+        pid = supervisor_pid(self.job.directory)
+        if not pid:
+            self._refuse(event, "there is nobody")
+            return
+        os.kill(pid, signal.SIGKILL)
+        try:
+            self.job.wait(ENDED_S)
+        except DeadlineError as error:
+            # What does not end is found when the time for the whole job is over.
+            self._refuse(event, str(error))
+            return
+        self._watch.close()
+        self.job.close()
+        begun: list[str] = []
+        try:
+            self.job = Job.resume(self.job.name, on_begin=lambda text, _: begun.append(text))
+        except JobFinishedError:
+            # It had just done all its work.
+            self._refuse(event, "the job has finished")
+        else:
+            self._note(event, f"{event.kind} after SIGKILL of the supervisor, process {pid}; {begun[0]}")
+        finally:
+            self._watch = Job(self.job.directory, patience_s=PATIENCE_S)
+        self._status = {}
+
     def _victim(self, event: ChaosEvent) -> tuple[str, int]:
         if event.role == "master":
-            pid = master_pid(self._job.directory)
+            pid = master_pid(self.job.directory)
             return ("master", pid) if pid not in self._hit else ("master", 0)
         alive = self._alive(event.role)
         if not alive:
@@ -160,7 +194,7 @@ class Player:
             self._until.remove(entry)
             _, event, pid = entry
             if event.kind is Kind.STOP:
-                send(self._job.directory, pid, signal.SIGCONT)
+                send(self.job.directory, pid, signal.SIGCONT)
             elif self._network is not None:
                 self._network.calm(pid)
 

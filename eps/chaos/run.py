@@ -178,18 +178,25 @@ class Chaos:
         patience_s = JOB_PATIENCE_S + 10 * expected.lasts_s + EVENT_PATIENCE_S * len(schedule)
         segments = set(_shared_memory())
         begun_s = time.monotonic()
-        with marked() as mark, Job.start_request(self._request(optimizer, f"chaos-{seed}")) as job:
-            player = Player(job, schedule, self._most(), self._network)
+        with marked() as mark:
+            player = Player(
+                Job.start_request(self._request(optimizer, f"chaos-{seed}")), schedule, self._most(), self._network
+            )
             try:
                 in_time = player.run(begun_s + patience_s)
-                faults = [] if in_time else [f"it hangs: it has not ended after {patience_s:.0f} s ({_where(job)})"]
+                faults = []
                 if not in_time:
+                    where = _where(player.job)
+                    faults.append(f"it hangs: it has not ended after {patience_s:.0f} s ({where})")
                     # It is the directory that tells; what is left now is only what this ends.
-                    job.kill_at_once()
-                report = job.wait(GONE_S)
+                    player.job.kill_at_once()
+                report = player.job.wait(GONE_S)
             except BaseException:
-                _forget(job)
+                _forget(player.job)
                 raise
+            finally:
+                player.job.close()
+        job = player.job
         if not faults:
             faults += faults_of_report(report, expected.model_sha256, bsp=spec.staleness() == 0)
         faults += self._left_behind(job, mark, segments)

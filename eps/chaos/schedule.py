@@ -26,17 +26,21 @@ class Kind(StrEnum):
     ADD = "add"
     #: The client removes members.
     REMOVE = "remove"
-    #: Packets from and to a process are late for a while.
+    #: SIGKILL of the supervisor, with which all of the job ends; then it is resumed.
+    RESUME = "resume"
+    #: Packets are late for a while.
     DELAY = "delay"
     #: No packet from or to a process arrives for a while.
     PARTITION = "partition"
 
 
 #: Kinds that need nothing but the right to signal one's own processes.
-PLAIN_KINDS = (Kind.KILL, Kind.STOP, Kind.ADD, Kind.REMOVE)
+PLAIN_KINDS = (Kind.KILL, Kind.STOP, Kind.ADD, Kind.REMOVE, Kind.RESUME)
 NETWORK_KINDS = (Kind.DELAY, Kind.PARTITION)
 #: How often a kind is drawn, before others.
-_WEIGHTS = {Kind.KILL: 5, Kind.STOP: 2, Kind.ADD: 2, Kind.REMOVE: 2, Kind.DELAY: 2, Kind.PARTITION: 2}
+_WEIGHTS = {
+    Kind.KILL: 5, Kind.STOP: 2, Kind.ADD: 2, Kind.REMOVE: 2, Kind.RESUME: 1, Kind.DELAY: 2, Kind.PARTITION: 2,
+}  # fmt: skip
 #: Whom it hits: servers hold what cannot be computed again, so they are hit as often as workers.
 _ROLES = ("worker", "worker", "server", "server", "master")
 #: An event comes at the clock of the one before it with this probability: several are lost at once.
@@ -54,7 +58,7 @@ class ChaosEvent:
     #: When this many clocks are complete.
     clock: int
     kind: Kind
-    #: ``worker``, ``server`` or ``master``.
+    #: ``worker``, ``server``, ``master`` or ``supervisor``.
     role: str
     #: Counted around the members of the role that are alive then.
     place: int
@@ -104,6 +108,8 @@ def draw(
         role = chance.choice(_ROLES)
         if kind in (Kind.ADD, Kind.REMOVE) and role == "master":
             role = "server"
+        elif kind is Kind.RESUME:
+            role = "supervisor"
         lasts_s: float | None = None
         if kind is Kind.STOP:
             share = chance.choice(_STOPS_S)

@@ -26,9 +26,10 @@ def test_events_come_in_order_and_leave_the_end_of_the_job_alone() -> None:
 def test_every_kind_and_every_role_is_drawn_and_some_at_once() -> None:
     events = [event for seed in range(50) for event in draw(seed, 15, 150, tuple(Kind))]
     assert {event.kind for event in events} == set(Kind)
-    assert {event.role for event in events} == {"worker", "server", "master"}
+    assert {event.role for event in events} == {"worker", "server", "master", "supervisor"}
     assert any(a.clock == b.clock for a, b in pairwise(events))
     assert not [event for event in events if event.role == "master" and event.kind in (Kind.ADD, Kind.REMOVE)]
+    assert all((event.kind is Kind.RESUME) == (event.role == "supervisor") for event in events)
 
 
 def test_a_stop_is_a_breath_or_longer_than_the_deadline_or_for_good() -> None:
