@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,6 +19,7 @@ PLAIN_INTERVAL_S = 1.0
 #: States of a job that goes on.
 LIVE_STATES = ("starting", "running", "exporting")
 _BAR_CELLS = 20
+_DIGITS = re.compile(r"\d+", re.ASCII)
 
 
 class Display(Protocol):
@@ -114,12 +116,14 @@ class ChangeNews:
 
     def __init__(self) -> None:
         self._told: dict[int, set[str]] = {}
-        self._failure = ""
+        self._troubles: dict[str, str] = {}
 
-    def failures(self, status: Status) -> list[str]:
-        """Return a line where a checkpoint failed for another reason than the one before."""
-        before, self._failure = self._failure, checkpoint_error(status)
-        return [f"checkpoint failed: {self._failure}"] if self._failure and self._failure != before else []
+    def troubles(self, status: Status) -> list[str]:
+        """Return a line for each trouble that was not there before, or had another reason."""
+        before, self._troubles = self._troubles, troubles_of(status)
+        # Of what lasts, only how long it has lasted changes with every look.
+        told = {title: _DIGITS.sub("", why) for title, why in before.items()}
+        return [f"{title}: {why}" for title, why in self._troubles.items() if told.get(title) != _DIGITS.sub("", why)]
 
     def lines(self, changes: Iterable[Mapping[str, Any]]) -> list[str]:
         """Return one line for each change with phases that were not told yet."""
@@ -175,15 +179,19 @@ def progress_line(status: Status, width: int = 0) -> str:
         parts.append(str(status["state"]))
     elif status["eta_s"]:
         parts.append(f"ETA {seconds_text(status['eta_s'])}")
-    if checkpoint_error(status):
-        parts.append("checkpoint failed")
+    parts += troubles_of(status)
     line = "  ".join(parts)
     return line[:width] if width else line
 
 
-def checkpoint_error(status: Status) -> str:
-    """Return why the last checkpoint failed; empty if it did not."""
-    return str(status.get("checkpoints", {}).get("error", ""))
+def troubles_of(status: Status) -> dict[str, str]:
+    """Return what goes wrong while the job goes on, and why, each with a title of few words."""
+    found = {
+        "checkpoint failed": status.get("checkpoints", {}).get("error"),
+        "disk trouble": status.get("storage_error"),
+        "no containers": status.get("resources_error"),
+    }
+    return {title: str(why) for title, why in found.items() if why}
 
 
 def checkpoints_text(status: Status) -> str:
@@ -229,7 +237,7 @@ class TerminalDisplay:
 
     def show(self, status: Status) -> None:
         """Draw the line again."""
-        news = [*self._news.lines(changes_of(status)), *self._news.failures(status)]
+        news = [*self._news.lines(changes_of(status)), *self._news.troubles(status)]
         above = "".join(f"{line}\n" for line in news)
         # A line that fills the last column would wrap in some terminals.
         line = progress_line(status, max(20, self._columns() - 1))
@@ -260,7 +268,7 @@ class PlainDisplay:
 
     def show(self, status: Status) -> None:
         """Write what is new."""
-        for line in [*self._news.lines(changes_of(status)), *self._news.failures(status)]:
+        for line in [*self._news.lines(changes_of(status)), *self._news.troubles(status)]:
             self._write(line)
         now_s, line = self._now_s(), plain_line(status)
         ended = status["state"] not in ("starting", "running")
@@ -309,6 +317,7 @@ def status_text(status: Status) -> str:
     checkpoints = checkpoints_text(status)
     if checkpoints:
         lines.append(f"  checkpoints: {checkpoints}")
+    lines += [f"  {title}: {why}" for title, why in troubles_of(status).items() if title != "checkpoint failed"]
     lines += [f"  {text}" for text in loss_texts(status)]
     ended = status.get("changes", [])
     if ended:

@@ -16,6 +16,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Any
 
 from eps.chaos.trap import ENVIRONMENT, traps_of
@@ -69,6 +70,11 @@ SYNC_PATIENCE_S = 60.0
 EXPORT_PATIENCE_S = 10.0
 REPORT_PATIENCE_S = 60.0
 START_PATIENCE_S = 30.0
+#: What a status says of a resource manager that does not listen.
+RESOURCES_HANG = (
+    "the resource manager has been silent for {silent_s:.0f} s: until it answers, nobody is added or replaced, and a "
+    "job master that is lost stays lost"
+)
 
 
 class Master:
@@ -107,6 +113,8 @@ class Master:
         self._started_s = time.monotonic()
         self._now: Callable[[], float] = lambda: time.monotonic() - self._started_s
         self._journal: Journal | None = None
+        #: For what may take long; the owner thread waits for it.
+        self._slow = ThreadPoolExecutor(1, "patience")
         #: What cannot be written, and why.
         self._storage_errors: dict[str, str] = {}
         self._log = StateLog(job_dir.state)
@@ -117,6 +125,7 @@ class Master:
             runtime, open_checkpoints(job_dir.checkpoints), self._history_before, self.put
         )
         beat_s = runtime.spec.member_timeout_s / BEATS
+        self._beat_s = min(BEAT_S, beat_s)
         self._sessions = Sessions(self.put, runtime.to_json(), self._state.generation, beat_s=beat_s)
         # Whoever does not come back is as lost as one that falls silent.
         self._sessions.expect(r.container_id for r in self._state.members.values() if r.address is not None)
@@ -198,7 +207,14 @@ class Master:
     def _status(self) -> dict[str, Any]:
         found = records.status(self._runtime, self._state, 0.0, self._now())
         errors = [error for error in (self._log.error, *self._storage_errors.values()) if error]
-        return {**found, "generation": self._state.generation, "storage_error": "; ".join(errors)}
+        silent_s = self._resources.silent_s()
+        hangs = silent_s >= self._runtime.spec.member_timeout_s
+        return {
+            **found,
+            "generation": self._state.generation,
+            "storage_error": "; ".join(errors),
+            "resources_error": RESOURCES_HANG.format(silent_s=silent_s) if hangs else "",
+        }
 
     def progress_after(self, clock: int) -> tuple[dict[str, Any], list[dict[str, Any]], bool]:
         """Return (status, the next history entries after ``clock``, whether there will be no more)."""
@@ -269,6 +285,7 @@ class Master:
         if self._journal is not None:
             self._journal.close()
         self._log.close()
+        self._slow.shutdown()
         return self._finish()
 
     def _next_event(self) -> e.Event:
@@ -316,7 +333,7 @@ class Master:
 
     def _beat(self, patience_s: float = 0.0) -> None:
         """Tell the supervisor that this thread lives, and may be busy for so long."""
-        self._beat_due_s = time.monotonic() + min(BEAT_S, self._runtime.spec.member_timeout_s / BEATS)
+        self._beat_due_s = time.monotonic() + self._beat_s
         progress = self._state.progress.completed + len(self._state.memberships)
         self._resources.beat(progress + (self._ended is not None), patience_s)
 
@@ -376,8 +393,15 @@ class Master:
     def _append(self, record: Any, sync: bool) -> None:
         logger.info("M %s", record)
         if sync:
-            self._beat(SYNC_PATIENCE_S)
-            self._log.sync(self._now())
+            self._patiently(lambda: self._sync(record), SYNC_PATIENCE_S)
+        else:
+            self._write_record(record, sync=False)
+
+    def _sync(self, record: Any) -> None:
+        self._log.sync(self._now())
+        self._write_record(record, sync=True)
+
+    def _write_record(self, record: Any, *, sync: bool) -> None:
         try:
             if self._journal is None:
                 self._journal = Journal(self._job_dir.journal)
@@ -389,8 +413,16 @@ class Master:
                 # Opened again, it knows what is on disk.
                 self._journal.close()
                 self._journal = None
-        if sync:
+
+    def _patiently(self, work: Callable[[], None], most_s: float) -> None:
+        """Do what may take long on another thread, and beat meanwhile: a process that is stopped just then beats not.
+
+        After ``most_s`` nothing is said any more: what still takes no end is as good as a hang.
+        """
+        done, until_s = self._slow.submit(work), time.monotonic() + most_s
+        while not wait([done], self._beat_s).done and time.monotonic() < until_s:
             self._beat()
+        done.result()
 
     def _request(self, container_id: str, role: Role) -> None:
         self._containers.add(container_id)
@@ -442,8 +474,10 @@ class Master:
                 self._step(event)
 
     def _write_report(self) -> None:
+        self._patiently(self._make_report, REPORT_PATIENCE_S)
+
+    def _make_report(self) -> None:
         exported = self._exported
-        self._beat(REPORT_PATIENCE_S)
         with self._changed:
             report = records.report(
                 self._runtime,

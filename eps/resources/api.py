@@ -149,6 +149,9 @@ class ResourceManager(Protocol):
             The next beat may take this long, where that is more than usual.
         """
 
+    def silent_s(self) -> float:
+        """Return for how long the resource manager has not listened, in seconds; 0.0 where it does."""
+
     def end_job(self, exit_code: int, state: str, reason: str = "") -> None:
         """Say that the job has ended, as the master's last act: every container that is left is ended.
 

@@ -5,11 +5,15 @@ Memory and cores of a request are not enforced: the processes share the host.
 
 from __future__ import annotations
 
+import array
+import fcntl
 import os
 import select
 import signal as signals
 import socket
+import termios
 import threading
+import time
 from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
@@ -35,6 +39,8 @@ from eps.supervisor.protocol import (
 )
 
 HOST = "localhost"
+#: A supervisor that leaves so much unread is told no more that it could do without.
+MOST_UNREAD_BYTES = 16 << 10
 
 
 class _Phase(Enum):
@@ -82,6 +88,8 @@ class LocalResourceManager:
         self._lines = LineBuffer()
         self._gone = False
         self._closed = False
+        #: When all that had been said was read, as far as it is known.
+        self._read_s = time.monotonic()
 
     def request(self, request: ContainerRequest) -> None:
         """Ask for a container; see :class:`~eps.resources.api.ResourceManager`."""
@@ -155,8 +163,17 @@ class LocalResourceManager:
     def beat(self, progress: int, patience_s: float = 0.0) -> None:
         """Tell the supervisor that the job master lives; see :class:`~eps.resources.api.ResourceManager`."""
         with self._lock:
-            if not self._closed:
+            # One that hangs for long would have this process hang with it.
+            if not self._closed and self._unread_bytes() <= MOST_UNREAD_BYTES:
                 self._send(Beat(progress, patience_s))
+
+    def silent_s(self) -> float:
+        """Return for how long the supervisor has left something unread, in seconds; 0.0 where it reads all."""
+        with self._lock:
+            now_s = time.monotonic()
+            if self._closed or self._gone or self._unread_bytes() == 0:
+                self._read_s = now_s
+            return now_s - self._read_s
 
     def end_job(self, exit_code: int, state: str, reason: str = "") -> None:
         """Have the supervisor end whatever still runs, note how the job ended, and exit with ``exit_code``."""
@@ -178,6 +195,12 @@ class LocalResourceManager:
     def _check_open(self) -> None:
         if self._closed:
             raise ResourceError("the resource manager is closed")
+
+    def _unread_bytes(self) -> int:
+        found = array.array("i", [0])
+        # SIOCOUTQ, which has this number under this name: of a Unix socket, what the peer has not read.
+        fcntl.ioctl(self._channel.fileno(), termios.TIOCOUTQ, found)
+        return found[0]
 
     def _withdraw(self, container_id: str) -> bool:
         if self._phases.get(container_id) is not _Phase.WAITING:

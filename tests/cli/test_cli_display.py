@@ -192,6 +192,21 @@ def test_a_checkpoint_that_failed_is_told_once_and_shown_until_one_succeeds() ->
     assert "the last failed: server-1, partition 2: No space left" in status_text(status_of(checkpoints=failed))
 
 
+def test_trouble_is_told_when_it_begins_and_shown_while_it_lasts() -> None:
+    stream = io.StringIO()
+    display = PlainDisplay(stream, now_s=lambda: 0.0)
+    full, hangs = "state/log-00000001: No space left", "silent for {} s"
+    display.show(status_of(storage_error="", resources_error=""))
+    display.show(status_of(storage_error=full, resources_error=""))
+    for seconds in (3, 4, 12):
+        display.show(status_of(storage_error=full, resources_error=hangs.format(seconds)))
+    assert stream.getvalue().count("disk trouble: state/log-00000001: No space left\n") == 1
+    assert stream.getvalue().count("no containers: silent for 3 s\n") == 1 and "12 s" not in stream.getvalue()
+    troubled = status_of(storage_error="x", resources_error="y")
+    assert progress_line(troubled).endswith("disk trouble  no containers")
+    assert "  disk trouble: x\n  no containers: y\n" in f"{status_text(troubled)}\n"
+
+
 def test_lost_members_are_told_with_what_came_of_it() -> None:
     lost = {"name": "server-1", "reason": "was ended by SIGKILL", "clock": 255, "seconds": 3.0, "back_to_clock": None}
     status = {**status_of(), "losses": [lost, {**lost, "name": "server-2", "back_to_clock": 250}], "generation": 2}

@@ -152,6 +152,13 @@ def test_nothing_is_said_where_nothing_happened(start: Start) -> None:
     assert not manager.wait(0.0)
     running(manager, "c-1")
     assert not manager.wait(0.0)
+
+
+def test_a_manager_that_listens_is_not_silent(start: Start) -> None:
+    manager = start().manager
+    manager.beat(1)
+    running(manager, "c-1")
+    assert manager.silent_s() == 0.0
     assert manager.poll() == []
 
 

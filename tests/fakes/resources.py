@@ -39,6 +39,8 @@ class FakeResourceManager:
         self.requests = {c: ContainerRequest(c, "worker") for c in self.adopted}
         #: What :meth:`beat` was told.
         self.beats: list[int] = []
+        #: What :meth:`silent_s` says.
+        self.silent_for_s = 0.0
         self.waiting: list[str] = []
         #: Granted and not ended, in the order granted.
         self.running = list(self.adopted)
@@ -117,6 +119,9 @@ class FakeResourceManager:
 
     def fileno(self) -> int:
         return self._wake_fd
+
+    def silent_s(self) -> float:
+        return self.silent_for_s
 
     def beat(self, progress: int, patience_s: float = 0.0) -> None:
         self.beats.append(progress)

@@ -71,6 +71,21 @@ def test_member_that_stood_still_for_less_than_the_deadline_goes_on(home: Path) 
         wait_for_clock(job, job.status()["clock"] + 5)
 
 
+def test_supervisor_that_hangs_is_told_in_the_status_while_training_goes_on(home: Path) -> None:
+    with eps.Job.start(name="deaf", workers=1, servers=1, member_timeout_s=1.0, **ENDLESS) as job:
+        wait_for_clock(job, 1)
+        assert job.status()["resources_error"] == ""
+        supervisor = int(read_json(job.directory.supervisor_json)["pid"])
+        os.kill(supervisor, signal.SIGSTOP)
+        try:
+            wait_for(lambda: "silent for" in job.status()["resources_error"], TIMEOUT_S, "the status to say so")
+            wait_for_clock(job, job.status()["clock"] + 5)
+        finally:
+            os.kill(supervisor, signal.SIGCONT)
+        wait_for(lambda: job.status()["resources_error"] == "", TIMEOUT_S, "the supervisor to listen again")
+        assert job.status()["generation"] == 1
+
+
 def test_kill_ends_the_job_and_says_so(home: Path) -> None:
     with eps.Job.start(name="killed", workers=2, servers=1, **ENDLESS) as job:
         wait_for_clock(job, 1)
