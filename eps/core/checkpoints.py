@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 from eps.core import events as e
 from eps.core import messages as m
 from eps.core.recovery import Start
-from eps.core.types import MemberId
+from eps.core.types import MemberId, Role
 from eps.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -271,8 +271,8 @@ class CheckpointDriver:
             return
         if pending.finishing_s is None or now_s - pending.finishing_s >= FINISH_AGAIN_S:
             pending.finishing_s = now_s
-            roster = master._expected_roster()
-            workers, servers = len(roster.workers), len(roster.servers)
+            asked = master.asked_size()
+            workers, servers = asked[Role.WORKER], asked[Role.SERVER]
             parts = tuple(pending.parts[p] for p in range(self.num_partitions))
             yield e.FinishCheckpoint(
                 pending.checkpoint_id, self.epoch, pending.clock, parts, workers, servers, completed, self.keep

@@ -49,7 +49,8 @@ class RecoveringJob(JobMembers):
         self.wanted = {Role.WORKER: num_workers, Role.SERVER: num_servers}
         self._recoveries = 0
         self._fruitless = 0
-        self._completed_at_loss = settings.first_clock
+        #: The highest clock that was ever the first incomplete one, when members were lost.
+        self._furthest = settings.first_clock
         self._replacements = 0
         self._replace_at_s = 0.0
         #: Replacements that were aborted, one after the other.
@@ -122,9 +123,10 @@ class RecoveringJob(JobMembers):
 
         Members that are lost ``together`` are one loss; newcomers that do not take part are each one more.
         """
-        if self.progress.completed != self._completed_at_loss:
+        if self.progress.completed > self._furthest:
+            # What a job that went back completes again is nothing new.
             self._fruitless = 0
-        self._completed_at_loss = self.progress.completed
+            self._furthest = self.progress.completed
         self._fruitless += not together
         self._journal({"kind": "lost", "member": name, "reason": reason})
         self.losses.append(Loss(name, reason, self.progress.completed, self._now_s))
@@ -181,7 +183,8 @@ class RecoveringJob(JobMembers):
         now = self.membership
         if now is None or self.recovery is not None:
             return
-        resumes = now.version == 1 and self.settings.resumed_clock is not None
+        resumed = now.version == 1 and self.settings.resumed_clock is not None
+        resumes = resumed and any(start.checkpoint == report.checkpoint for start in self.checkpoints.complete)
         if not resumes and not (now.goes_back and now.checkpoint == report.checkpoint):
             return
         self._out.extend(self.checkpoints.unusable(report.checkpoint, report.message, self._now_s))

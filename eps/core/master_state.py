@@ -21,7 +21,7 @@ from eps.core.events import ENDED_STATES, Command, JobState
 from eps.core.invariants import check_master
 from eps.core.master_recovery import REPLACEMENT, RecoveringJob
 from eps.core.plan_driver import PlanDriver, follow_transfer, plan_transfer
-from eps.core.reconfig import ENDED, Change, Operation, Phase, Plan
+from eps.core.reconfig import ENDED, OPERATIONS, Change, Operation, Phase, Plan
 from eps.core.restart import after_the_end, restarted
 from eps.core.settings import CoreSettings, Trigger
 from eps.core.types import MemberId, Role
@@ -217,6 +217,15 @@ class MasterState(RecoveringJob):
         """Return who will be there after every plan on its way."""
         in_flight = [self.driver.plan] if self.driver is not None and self.driver.plan.undecided else []
         return after_plans(self._roster(), in_flight + self._queue, self.settings)
+
+    def asked_size(self) -> dict[Role, int]:
+        """Return how many members of each role users have asked for, with every change that is not decided yet."""
+        asked = dict(self.wanted)
+        for plan in [*([self.driver.plan] if self.driver is not None else ()), *self._queue]:
+            operation = plan.change.operation
+            if operation in OPERATIONS and not plan.request_id.startswith(REPLACEMENT):
+                asked[operation.role] += plan.change.count if operation.adds else -plan.change.count
+        return asked
 
     def _on_change(self, event: e.ChangeRequested) -> None:
         known = self._answers.get(event.request_id)

@@ -50,6 +50,9 @@ class PartitionState:
     #: Followers that have caught up -> number of the first update that they have not acknowledged.  Nothing is served
     #: that one of them lacks.
     in_sync: dict[MemberId, int] = field(default_factory=dict)
+    #: Those of them that a plan may not count on yet -> number of the first update that was made when they had their
+    #: snapshot: what was acknowledged to workers before that, they must have.
+    joining: dict[MemberId, int] = field(default_factory=dict)
     #: SSP and ASP: acknowledgements that wait for followers, with the sequence number that these must have reached.
     unstable: list[tuple[int, s.AckPush]] = field(default_factory=list)
     #: Follower side: the plan that brought it.

@@ -278,8 +278,16 @@ class SendSnapshot:
 
 
 @dataclass(frozen=True, slots=True)
+class ReportSent:
+    """Tell the job master that a follower has a snapshot, and all that was acknowledged to workers before it had."""
+
+    plan_id: int
+    partition: int
+
+
+@dataclass(frozen=True, slots=True)
 class RepeatSnapshotReport:
-    """The order came again: report (again) what was sent, and send it again if it may be lost."""
+    """The order came again: report again what was reported as sent."""
 
     plan_id: int
     partition: int
@@ -404,6 +412,7 @@ ServerCommand = (
     | RefusePassed
     | Forward
     | SendSnapshot
+    | ReportSent
     | RepeatSnapshotReport
     | SendUpdate
     | SendPromote

@@ -106,7 +106,13 @@ class ReplicatingServer:
         state = self.partitions.get(event.partition)
         if state is None or event.follower not in state.followers:
             return
-        state.in_sync[event.follower] = max(event.sequence, state.in_sync.get(event.follower, 0))
+        if event.follower not in state.in_sync:
+            # Under BSP whoever pushed keeps it until the next clock's parameters have come: nothing is lost.
+            state.joining[event.follower] = event.sequence if self._bsp else state.sequence
+        reached = state.in_sync[event.follower] = max(event.sequence, state.in_sync.get(event.follower, 0))
+        if reached >= state.joining.get(event.follower, reached + 1):
+            del state.joining[event.follower]
+            self._out.append(s.ReportSent(state.followers[event.follower], state.partition))
         if state.unstable:
             self._settle_unstable(state)
         if state.held and state.stable:
@@ -282,6 +288,7 @@ class ReplicatingServer:
     def _stop_sending(self, state: PartitionState, follower: MemberId) -> None:
         self._out.append(s.StopSending(state.followers.pop(follower), state.partition, follower))
         state.in_sync.pop(follower, None)
+        state.joining.pop(follower, None)
         self._settle_unstable(state)
         if state.held and state.holding is not Holding.FOLLOWER:
             self._retry_held(state)

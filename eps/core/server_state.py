@@ -141,6 +141,7 @@ class ServerState(ReplicatingServer):
         for follower in sorted(f for f in state.followers if owner != self.name or f not in followers):
             self._out.append(s.StopSending(state.followers.pop(follower), state.partition, follower))
             state.in_sync.pop(follower, None)
+            state.joining.pop(follower, None)
         if owner == self.name:
             assert not state.dropped, f"{self.name} is to own partition {state.partition}, which it gave away"
             state.holding, state.forward_to = Holding.OWNER, None
@@ -155,8 +156,10 @@ class ServerState(ReplicatingServer):
                 self._maybe_take(state)
         else:
             state.holding, state.forward_to = Holding.FORWARDER, owner
-            # What of it was not complete is pushed to the new owner again.
-            state.arrived.clear()
+            if state.arrived:
+                # What of it was not complete is pushed to the new owner again, or here, where it comes back.
+                state.oldest_clock = state.completed
+                state.arrived.clear()
         self._settle_unstable(state)
         self._retry_held(state)
 

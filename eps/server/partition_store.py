@@ -153,6 +153,8 @@ class PartitionStore:
             self._previous = None
             if self._hot is not None:
                 self._hot.drop_previous()
+            # A sum that was begun when the partition went to another owner; all of it is pushed again.
+            self._forget_sum()
         if self.clock < 0:
             # The clock before the first only measures maxima, which set the first grid.
             self._maxima = push.maxima.copy() if self._maxima is None else np.maximum(self._maxima, push.maxima)
@@ -177,6 +179,10 @@ class PartitionStore:
             self._sum.add(push.total, push.keys, positions)
         self._samples += push.samples
         self._contributed.extend(push.splits)
+
+    def _forget_sum(self) -> None:
+        self._sum, self._maxima, self._samples, self._contributed = None, None, 0, []
+        self._known, self._unknown = set(), {}
 
     def _new_sum(self) -> ClockSum | PlainClockSum:
         """Return an empty sum: over the table, or over the partition where there is none or a key set is not in it."""
@@ -235,9 +241,7 @@ class PartitionStore:
             gradient = self._step_dense(closed, samples, clock, keep_gradient)
             self._sum_memory = closed.sum
         self._count(self._contributed)
-        self._sum, self._samples, self._contributed = None, 0, []
-        if self._hot is not None:
-            self._known, self._unknown = set(), {}
+        self._forget_sum()
         self._measure(exponents, clock)
         return None if gradient is None else UpdateData(gradient, places, exponents, 1.0)
 

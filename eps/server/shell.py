@@ -64,6 +64,8 @@ class ServerShell:
         self._peers = Peers(van)
         self._preparations = Preparations(runtime, van)
         self._streams: dict[tuple[int, MemberId], FollowerStream] = {}
+        #: Plan and partition -> a snapshot that its follower has, and what it has cost; of the second, that is said.
+        self._snapshots: dict[tuple[int, int], m.PartitionSent] = {}
         self._snapshots_sent: dict[tuple[int, int], m.PartitionSent] = {}
         self._checksums: dict[tuple[int, int], str] = {}
         self._last_update: dict[int, UpdateData] = {}
@@ -336,7 +338,8 @@ class ServerShell:
         StorageError
             The checkpoint, or a part of it that this server needs, is missing or damaged.
         """
-        first = membership.version == 1
+        # Said again, it is nothing new: the master repeats what is not acknowledged, and to whoever attaches again.
+        first = membership.version == 1 and self._state.membership is None
         if not first and not (membership.goes_back and membership.version > self._state.version):
             return {}
         name = self._runtime.start.checkpoint if first else membership.checkpoint
@@ -454,6 +457,7 @@ class ServerShell:
     def _forget(self, plan_id: int) -> None:
         """Drop what was kept for a plan, and the connections to members that left."""
         with self._lock:
+            self._snapshots = {name: sent for name, sent in self._snapshots.items() if name[0] != plan_id}
             self._snapshots_sent = {name: sent for name, sent in self._snapshots_sent.items() if name[0] != plan_id}
             self._checksums = {name: found for name, found in self._checksums.items() if name[0] != plan_id}
             addresses = list(self._state.membership.addresses.values()) if self._state.membership else []
@@ -479,6 +483,9 @@ class ServerShell:
                 sent = self._snapshots_sent.get((plan_id, partition))
                 if sent is not None:
                     self._report(sent)
+            case s.ReportSent(plan_id, partition):
+                sent = self._snapshots_sent[plan_id, partition] = self._snapshots.pop((plan_id, partition))
+                self._report(sent)
             case s.StopSending(plan_id, _, to):
                 # Other partitions may go on being sent there.
                 if not self._state.sends(plan_id, to):
@@ -549,11 +556,9 @@ class ServerShell:
             return Message(header, arrays)
 
         def done() -> None:
-            sent = m.PartitionSent(name, plan_id, partition, size_bytes, found[0])
-            self._step(s.UpdateAcked(partition, command.to, command.sequence))
             with self._lock:
-                self._snapshots_sent[plan_id, partition] = sent
-            self._report(sent)
+                self._snapshots[plan_id, partition] = m.PartitionSent(name, plan_id, partition, size_bytes, found[0])
+            self._step(s.UpdateAcked(partition, command.to, command.sequence))
 
         self._stream(plan_id, command.to).send(make, size_bytes, done)
 

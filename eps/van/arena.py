@@ -6,6 +6,9 @@ lies; nothing is copied.  The memory is used again when this process has dropped
 lent to has given it back.  There is no name in any file system: the kernel frees a segment with its last descriptor
 and mapping, also after ``kill -9``.
 
+What a connection had lent when it ended is used again once the process at its other end is gone, for until then that
+process may be reading it.
+
 Small blocks are cut from segments of :data:`SLAB_BYTES`, which cost only the pages that are touched; large ones have a
 segment each.  Sizes are rounded up to an eighth of a power of two, so that a freed block fits the next request.
 """
@@ -18,6 +21,7 @@ import fcntl
 import math
 import mmap
 import os
+import select
 import threading
 import weakref
 from collections import deque
@@ -77,16 +81,51 @@ class Segment:
             os.close(descriptor)
 
 
+class Reader:
+    """A process that may be reading memory that it was lent.
+
+    Parameters
+    ----------
+    pid : int
+        0 where it is not known: then it may be reading for ever.
+    """
+
+    __slots__ = ("_descriptor", "_gone")
+
+    def __init__(self, pid: int) -> None:
+        self._descriptor, self._gone = -1, False
+        if pid > 0:
+            try:
+                self._descriptor = os.pidfd_open(pid)
+            except ProcessLookupError:
+                self._gone = True
+            except OSError:
+                # No such call, or no descriptor left: it cannot be told.
+                return
+
+    @property
+    def gone(self) -> bool:
+        """True once the process has ended, and its mappings with it."""
+        if not self._gone and self._descriptor >= 0:
+            poller = select.poll()
+            poller.register(self._descriptor, select.POLLIN)
+            self._gone = bool(poller.poll(0))
+        return self._gone
+
+    def __del__(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+
+
 class _Block:
     """The owner of an array's memory: an object that NumPy takes an array from, and that notices when it is gone."""
 
-    __slots__ = ("__array_interface__", "__weakref__", "_freed", "_place", "retired", "segment")
+    __slots__ = ("__array_interface__", "__weakref__", "_freed", "_place", "readers", "segment")
 
-    def __init__(
-        self, segment: Segment, offset: int, size_bytes: int, block_bytes: int, freed: deque[tuple[Segment, int, int]]
-    ) -> None:
+    def __init__(self, segment: Segment, offset: int, size_bytes: int, block_bytes: int, freed: deque[_Freed]) -> None:
         self.segment = segment
-        self.retired = False
+        #: Who may still be reading it when the array is gone.
+        self.readers: tuple[Reader, ...] = ()
         self._place = (segment, offset, block_bytes)
         self._freed = freed
         self.__array_interface__ = {
@@ -98,8 +137,11 @@ class _Block:
 
     def __del__(self) -> None:
         # May run anywhere, also inside the arena's own lock: it only leaves a note.
-        segment, offset, block_bytes = self._place
-        self._freed.append((segment, offset, 0 if self.retired else block_bytes))
+        self._freed.append((*self._place, self.readers))
+
+
+#: Segment, offset and bytes of a block whose array is gone, and who may still be reading it.
+_Freed = tuple[Segment, int, int, tuple[Reader, ...]]
 
 
 class Arena:
@@ -115,7 +157,9 @@ class Arena:
         #: Block size -> free places of that size.
         self._free: dict[int, list[tuple[Segment, int]]] = {}
         self._idle_bytes = 0
-        self._freed: deque[tuple[Segment, int, int]] = deque()
+        self._freed: deque[_Freed] = deque()
+        #: Blocks of slabs that somebody may still be reading.
+        self._read: list[_Freed] = []
         #: By address, for finding the segment of an array.
         self._addresses: list[int] = []
         self._segments: list[weakref.ref[Segment]] = []
@@ -134,6 +178,9 @@ class Arena:
         with self._lock:
             self._collect()
             places = self._free.get(block_bytes)
+            if not places and self._read:
+                self._look_at_readers()
+                places = self._free.get(block_bytes)
             if places:
                 segment, offset = places.pop()
                 if segment.dedicated:
@@ -167,13 +214,13 @@ class Arena:
         return segment, address - segment.address
 
     @staticmethod
-    def retire(array: np.ndarray) -> None:
-        """See to it that the memory of ``array`` is never used again: a peer that was lost may still be reading it."""
+    def retire(array: np.ndarray, reader: Reader) -> None:
+        """See to it that the memory of ``array`` is not used again while ``reader`` may be reading it."""
         owner: object = array
         while isinstance(owner, np.ndarray):
             owner = owner.base
         if isinstance(owner, _Block):
-            owner.retired = True
+            owner.readers += (reader,)
 
     def on_segment_gone(self, listener: Callable[[int], None]) -> None:
         """Have ``listener`` called with the number of each segment that no array will lie in any more."""
@@ -222,17 +269,29 @@ class Arena:
     def _collect(self) -> None:
         """Take in the blocks whose arrays are gone."""
         while self._freed:
-            segment, offset, block_bytes = self._freed.popleft()
-            if not block_bytes and not segment.dedicated:
+            segment, offset, block_bytes, readers = freed = self._freed.popleft()
+            if readers and not segment.dedicated:
+                self._read.append(freed)
                 continue
             if segment.dedicated:
-                # A peer that was lost may be reading a retired one; the others are told that it is gone.
-                if not block_bytes or self._idle_bytes + block_bytes > MOST_IDLE_BYTES:
+                # One that may still be read goes as a whole; the other peers are told that it is gone.
+                if readers or self._idle_bytes + block_bytes > MOST_IDLE_BYTES:
                     for listener in self._listeners:
                         listener(segment.number)
                     continue
                 self._idle_bytes += block_bytes
             self._free.setdefault(block_bytes, []).append((segment, offset))
+
+    def _look_at_readers(self) -> None:
+        """Take in the blocks whose readers have gone."""
+        still_read = []
+        for freed in self._read:
+            segment, offset, block_bytes, readers = freed
+            if all(reader.gone for reader in readers):
+                self._free.setdefault(block_bytes, []).append((segment, offset))
+            else:
+                still_read.append(freed)
+        self._read = still_read
 
 
 class Mapping:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from eps.van.api import Limits
-from eps.van.arena import Arena, Segment
+from eps.van.arena import Arena, Reader, Segment
 from eps.van.frames import LENT, Kind, control
 from eps.van.stream import MOST_CONTROL_BYTES, Part
 from eps.van.wires import Buffer
@@ -27,13 +27,16 @@ class Lender:
     Parameters
     ----------
     arena : Arena
+    peer_pid : int
+        Process at the other end; 0 where it is not known.
     limits : Limits
         Arrays that are not in the arena are copied there, up to ``max_outgoing_bytes`` that are not given back; beyond
         it they travel through the socket, whose queue is what slows a sender down.
     """
 
-    def __init__(self, arena: Arena, limits: Limits) -> None:
+    def __init__(self, arena: Arena, peer_pid: int, limits: Limits) -> None:
         self._arena: Arena | None = arena
+        self._peer_pid = peer_pid
         self._max_copied_bytes = limits.max_outgoing_bytes
         self._lock = threading.Lock()
         #: Numbers of the segments that the peer has; a number is never used twice.
@@ -124,15 +127,17 @@ class Lender:
                     self._copied_bytes -= found[1]
 
     def close(self) -> None:
-        """Take everything back.  The peer may still be reading, so that none of it is written again."""
+        """Take everything back.  The peer may still be reading: none of it is written again before it is gone."""
         with self._lock:
             arena, self._arena = self._arena, None
             lent, self._lent = self._lent, {}
             self._passed.clear()
         if arena is not None:
             arena.forget_listener(self.gone.append)
-        for array, _ in lent.values():
-            Arena.retire(array)
+        if lent:
+            reader = Reader(self._peer_pid)
+            for array, _ in lent.values():
+                Arena.retire(array, reader)
 
 
 def _drained(numbers: deque[int]) -> list[int]:

@@ -53,7 +53,7 @@ class SocketConnection:
         self._wire = wire
         self._peer = peer
         self._pending = PendingRequests()
-        self._lender = None if arena is None else Lender(arena, limits)
+        self._lender = None if arena is None else Lender(arena, wire.peer_pid, limits)
         #: Leases of replies whose arrays are gone.
         self._returned: deque[int] = deque()
         self._reader = StreamReader(

@@ -12,7 +12,6 @@ import math
 import os
 import secrets
 import socket
-import struct
 import threading
 import time
 
@@ -46,7 +45,7 @@ from eps.van.pending import Reply, handle
 from eps.van.requester import SocketConnection
 from eps.van.sending import MessageWriter
 from eps.van.stream import StreamReader, StreamWriter
-from eps.van.wires import PlainWire, Wire, prepare, receive_exactly
+from eps.van.wires import PlainWire, Wire, peer_of, prepare, receive_exactly
 
 logger = logging.getLogger(__name__)
 
@@ -59,7 +58,6 @@ _BACKLOG = 512
 #: Connections whose handshake is under way: strangers cannot take more threads than that.
 _MOST_STRANGERS = 64
 #: Linux: pid, uid and gid of who called ``connect``.
-_CREDENTIALS = struct.Struct("iII")
 
 
 class SocketVan:
@@ -208,10 +206,8 @@ def _wire_of(sock: socket.socket, transport: str) -> Wire:
 
 def peer_uid(sock: socket.socket) -> int | None:
     """Return the user id of the peer of a Unix socket, of this machine; None of any other socket."""
-    if sock.family != socket.AF_UNIX:
-        return None
-    content = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    return int(_CREDENTIALS.unpack(content)[1])
+    found = peer_of(sock)
+    return None if found is None else found[1]
 
 
 class SocketListener:
@@ -358,7 +354,7 @@ class _Served:
     def __init__(self, wire: Wire, handler: Handler, limits: Limits, arena: Arena | None) -> None:
         self._wire = wire
         self._handler = handler
-        self._lender = None if arena is None else Lender(arena, limits)
+        self._lender = None if arena is None else Lender(arena, wire.peer_pid, limits)
         self._reader = StreamReader(
             wire,
             limits,

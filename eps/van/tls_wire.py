@@ -27,6 +27,8 @@ class TlsWire:
         prepare(sock)
         sock.settimeout(0)
         self._sock = sock
+        #: Nothing is lent under TLS.
+        self.peer_pid = 0
         self._lock = threading.Lock()
 
     def fileno(self) -> int:

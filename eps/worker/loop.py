@@ -518,13 +518,7 @@ class TrainingLoop:
         # Of what was computed already for a later clock than a lost worker left to this one, nothing can be taken yet.
         waiting = [kept for kept in self._kept if not kept.pushed and kept.done.clock <= up_to]
         arrived: set[int] = set() if into is None else into.arrived
-        # A partition that has come at the clock after it has what is pushed.
-        pushes = [
-            kept.done.push(p)
-            for kept in waiting
-            for p in range(settings.num_partitions)
-            if p not in kept.acked and not (settings.bsp and p in arrived and kept.done.clock < pull_clock)
-        ]
+        pushes = [kept.done.push(p) for kept in waiting for p in range(settings.num_partitions) if p not in kept.acked]
         push_clock = waiting[-1].done.clock if waiting else pull_clock
         have = self._kept[-1].parameters if self._kept else None
 
@@ -548,6 +542,10 @@ class TrainingLoop:
                 into.versions[partition] = answer.version
                 self._partition_clocks[partition] = answer.clock
                 arrived.add(partition)
+                for kept in waiting if settings.bsp else ():
+                    # Its owner is at the clock after it: it has what is pushed.
+                    if kept.done.clock < pull_clock:
+                        kept.acked.add(partition)
             # Once all have come nothing is gained any more.
             if begun is not None and begun.clock < settings.iterations and len(arrived) < settings.num_partitions:
                 for split in begun.ready(arrived):

@@ -300,10 +300,12 @@ class SimServer(SimProcess):
 
                 def done() -> None:
                     self.step(s.UpdateAcked(command.partition, command.to, command.sequence))
-                    self._sent[key] = m.PartitionSent(self.name, *key, 8, str(snapshot.value))
-                    self.report(self._sent[key])
 
                 self._stream(command.plan_id, command.to).send(snapshot, done)
+            case s.ReportSent(plan_id, partition):
+                key = plan_id, partition
+                self._sent[key] = m.PartitionSent(self.name, *key, 8, str(self._snapshots[key].value))
+                self.report(self._sent[key])
             case s.RepeatSnapshotReport(plan_id, partition, to):
                 if (plan_id, partition) in self._sent:
                     self.report(self._sent[plan_id, partition])

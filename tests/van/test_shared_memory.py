@@ -19,7 +19,7 @@ from eps.core.types import Address
 from eps.errors import DeadlineError, PeerUnavailableError
 from eps.van import arena as arena_module
 from eps.van.api import MIB, Connection, Handler, Limits, Listener, Message, ReplyTo
-from eps.van.arena import SLAB_BYTES, Arena
+from eps.van.arena import SLAB_BYTES, Arena, Reader
 from eps.van.sockets import SocketVan
 from tests.van.raw_peers import DEADLINE_S, TOKEN, descriptors, echo, eventually, nothing_left, shared_mappings
 
@@ -422,3 +422,19 @@ def test_an_arena_gives_everything_back_with_its_last_array() -> None:
     last[0] = 1
     del last
     assert (len(shared_mappings()), len(segments_open())) == (before, opened)
+
+
+def test_what_a_lost_peer_may_be_reading_is_used_again_when_its_process_has_ended() -> None:
+    arena = Arena()
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as reader:
+        array = arena.array(5000, np.uint8)
+        place = place_of(array)
+        Arena.retire(array, Reader(reader.pid))
+        del array
+        others = [arena.array(5000, np.uint8) for _ in range(3)]
+        assert place not in map(place_of, others)
+        reader.kill()
+        reader.wait(DEADLINE_S)
+    assert place_of(arena.array(5000, np.uint8)) == place
+    # One that has ended already, and one of which nothing is known.
+    assert Reader(reader.pid).gone and not Reader(0).gone
