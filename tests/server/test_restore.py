@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from eps.core.checkpoints import checkpoint_name
-from eps.core.messages import CheckpointPartWritten
+from eps.core.membership import Membership
+from eps.core.messages import CheckpointPartWritten, MembershipAcked, UpdateMembership
+from eps.core.tables import PartitionTable, SplitTable
+from eps.core.types import Address
 from eps.errors import StorageError
 from eps.rpc.exchange import PullPart
-from eps.runtime import Runtime, identity
+from eps.runtime import Runtime, Start, identity
 from eps.server.partition_store import PartitionStore
 from eps.server.restore import load_partition
-from eps.storage.checkpoint import CheckpointStore, Manifest, part_name
+from eps.server.shell import ServerShell
+from eps.storage.checkpoint import CheckpointStore, Manifest, open_checkpoints, part_name
+from eps.van.inproc import InProcessVan
 from eps.worker.compute import ActiveSet, Parameters, compute
 from tests.fakes.storage import MemoryStorage
 from tests.server.test_training_in_process import SPLITS, make_runtime, make_splits
@@ -142,3 +150,22 @@ def test_identity_tells_jobs_apart_by_what_they_train_and_not_by_how() -> None:
         assert identity(make_runtime(False, **changes)) == identity(one), changes
     for changes in ({"seed": 1}, {"optimizer": "sgd"}, {"batch_size": "7"}, {"partitions": 4}, {"consistency": "asp"}):
         assert identity(make_runtime(False, **changes)) != identity(one), changes
+
+
+def test_a_membership_that_is_said_again_begins_nothing_again(tmp_path: Path) -> None:
+    """The checkpoint with which the job began may be gone by then."""
+    runtime = dataclasses.replace(make_runtime(False), job_dir=tmp_path)
+    store = open_checkpoints(tmp_path / "checkpoints")
+    manifest = checkpoint(runtime, fresh(runtime), 0, store)
+    runtime = dataclasses.replace(runtime, start=Start(checkpoint=manifest.name, clock=0, epoch=2))
+    van, reports = InProcessVan(), []
+    shell = ServerShell(runtime, "server-1", van, reports.append)
+    with closing(van.listen(shell.handle)) as listener:
+        addresses = {"worker-1": Address("x", 1), "server-1": listener.address}
+        table = PartitionTable(("server-1",) * runtime.settings.num_partitions)
+        first = Membership(1, 0, ("worker-1",), ("server-1",), table, SplitTable.of(("worker-1",) * SPLITS), addresses)
+        shell.on_order(UpdateMembership(0, first))
+        store.storage.remove(manifest.name)
+        shell.on_order(UpdateMembership(0, first))
+        shell.close()
+    assert reports == [MembershipAcked("server-1", 1)] * 2

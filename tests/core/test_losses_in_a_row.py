@@ -1,0 +1,148 @@
+"""What a job may believe after members were lost: copies, sizes, progress."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from eps.core import events as e
+from eps.core import messages as m
+from eps.core import server_events as s
+from eps.core.checkpoints import Schedule
+from eps.core.events import JobState
+from eps.core.membership import Membership
+from eps.core.recovery import MOST_FRUITLESS, Start
+from eps.core.server_state import ServerState
+from eps.core.settings import CoreSettings
+from eps.core.tables import PartitionTable, SplitTable
+from eps.core.types import Address, Role
+from tests.core.scripted import ScriptedMaster
+
+S1, S2, W1, W2 = "server-1", "server-2", "worker-1", "worker-2"
+
+
+def test_a_copy_counts_when_it_has_all_that_workers_were_told_is_applied() -> None:
+    """SSP: a push that is acknowledged while the snapshot travels is in an update that comes after it."""
+    settings = CoreSettings(2, 1, 50, staleness=3, reproducible=False, followers=1)
+    addresses = {name: Address(name, 1) for name in (S1, S2, W1, W2)}
+    first = Membership(1, 0, (W1, W2), (S1, S2), PartitionTable((S1,), ((),)), SplitTable.of((W1, W2)), addresses)
+    owner, follower = ServerState(S1, settings), ServerState(S2, settings)
+    for server in (owner, follower):
+        server.step(s.MembershipArrived(0, first))
+    commands = owner.step(s.SendOrdered(m.SendPartitions(1, (m.Target(0, S2, addresses[S2]),))))
+    snapshot = next(c for c in commands if isinstance(c, s.SendSnapshot))
+    commands = owner.step(s.PushArrived("push", 0, 0, (0,)))
+    update = next(c for c in commands if isinstance(c, s.SendUpdate))
+    assert any(isinstance(c, s.AckPush) for c in commands), "nothing is lost with a follower that has nothing yet"
+
+    commands = owner.step(s.UpdateAcked(0, S2, snapshot.sequence))
+    assert not any(isinstance(c, s.ReportSent) for c in commands), "it lacks what worker-1 was told is applied"
+    commands = owner.step(s.PushArrived("later", 0, 1, (0,)))
+    assert not any(isinstance(c, s.AckPush) for c in commands), "from now on nothing is acknowledged that it lacks"
+    commands = owner.step(s.UpdateAcked(0, S2, update.sequence + 1))
+    assert s.ReportSent(1, 0) in commands
+
+
+def committed(settings: CoreSettings) -> tuple[Membership, Membership]:
+    addresses = {name: Address(name, 1) for name in (S1, S2, W1)}
+    table = PartitionTable((S1, S1), ((), ()))
+    splits = SplitTable.of((W1,) * settings.num_splits)
+    first = Membership(1, -1, (W1,), (S1, S2), table, splits, addresses)
+    return first, replace(first, version=2, from_clock=4, partitions=PartitionTable((S2, S1), ((), ())))
+
+
+def test_what_a_server_forgot_when_it_gave_a_partition_up_it_does_not_claim_to_have() -> None:
+    """The version before went with the first push of the clock, whose sum is void."""
+    settings = CoreSettings(2, 2, 50)
+    first, second = committed(settings)
+    server = ServerState(S1, settings)
+    server.step(s.MembershipArrived(0, first))
+    for clock in (-1, 0):
+        server.step(s.PushArrived("all", 0, clock, (0, 1)))
+    server.step(s.SendOrdered(m.SendPartitions(1, (m.Target(0, S2, first.addresses[S2]),))))
+    server.step(s.MembershipArrived(1, second))
+    server.step(s.PushArrived("half", 0, 1, (0,)))
+    taken = replace(second, version=3, from_clock=1, split_clocks=(1, 1), recovery=1)
+    server.step(s.MembershipArrived(1, taken))
+    held = next(p for p in server.inventory(2).partitions if p.partition == 0)
+    assert (held.next_clock, held.oldest_clock) == ((1, 1), 1)
+
+
+def going_back() -> ScriptedMaster:
+    """Return a job without followers that has a checkpoint of clock 40 and was at clock 50."""
+    master = ScriptedMaster(CoreSettings(2, 2, 100), 1, 1)
+    master.state.checkpoints.complete = [Start("0001-00000040", 40)]
+    master.start()
+    for clock in range(-1, 50):
+        master.clock(clock)
+    return master
+
+
+def test_a_job_that_never_gets_beyond_where_it_was_gives_up() -> None:
+    master = going_back()
+    for number in range(4 * MOST_FRUITLESS):
+        if master.state.state is not JobState.RUNNING:
+            break
+        master.lose(master.membership.servers[0])
+        if master.state.recovery is None:
+            continue
+        (newcomer,) = master.state.recovery.newcomers
+        master.register(newcomer)
+        master.report(master.inventory(W1, 50))
+        for name in master.membership.members:
+            master.report(m.MembershipAcked(name, master.membership.version))
+        # It ends at another clock each time, and never at a new one.
+        for clock in range(40, 50 - number % 2):
+            results = tuple(m.SplitResult(split, 1, 1.0) for split in range(2))
+            master.report(m.ClockReported(W1, clock, results, master.membership.epoch))
+    assert master.state.state is JobState.FAILED and len(master.state.losses) == MOST_FRUITLESS
+
+
+def test_a_checkpoint_knows_the_size_that_was_asked_for_while_a_lost_member_is_not_replaced() -> None:
+    master = ScriptedMaster(CoreSettings(4, 2, 400), 4, 1)
+    master.state.checkpoints.schedule = Schedule(clocks=20)
+    master.start()
+    for clock in range(-1, 5):
+        master.clock(clock)
+    master.lose("worker-4")
+    for name in ("worker-1", "worker-2", "worker-3", S1):
+        master.report(master.inventory(name, 5))
+    for name in master.membership.members:
+        master.report(m.MembershipAcked(name, master.membership.version))
+    master.tick(1.1)
+    for _ in range(4):
+        while master.state.driver is None:
+            master.tick(1.0)
+        for name in [name for name in master.state.members if name not in master.membership.members]:
+            master.launch(name)
+            master.exit(name, "no memory")
+    assert len(master.membership.workers) == 3 and master.state.driver is None
+
+    clock = 5
+    while not master.sent(m.TakeCheckpoint):
+        master.clock(clock)
+        clock += 1
+    pending = master.state.checkpoints.pending
+    assert pending is not None
+    while master.state.progress.completed < pending.clock:
+        master.clock(clock)
+        clock += 1
+    for partition in (0, 1):
+        clocks = (pending.clock,) * 4
+        master.report(
+            m.CheckpointPartWritten(S1, pending.checkpoint_id, partition, "f", 1, "c", clocks, 4 * pending.clock, 0)
+        )
+    finish = master.commands(e.FinishCheckpoint)[-1]
+    assert (finish.workers, finish.servers) == (4, 1)
+    assert master.state.asked_size() == {Role.WORKER: 4, Role.SERVER: 1}
+
+
+def test_a_resumed_job_goes_back_only_where_the_checkpoint_that_cannot_be_read_is_one_it_counts_on() -> None:
+    master = ScriptedMaster(CoreSettings(2, 2, 30, resumed_clock=5), 1, 1)
+    master.state.checkpoints.complete = [Start("0002-00000020", 20)]
+    master.start()
+    for clock in range(5, 25):
+        master.clock(clock)
+    master.report(m.CheckpointUnusable(S1, "0001-00000005", "it was removed"))
+    assert master.state.recovery is None
+    master.report(m.CheckpointUnusable(S1, "0002-00000020", "it is damaged"))
+    assert master.state.recovery is not None and master.state.checkpoints.complete == []
