@@ -11,7 +11,7 @@ import os
 import shutil
 import signal
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -547,13 +547,16 @@ def ended_status(directory: JobDir) -> dict[str, Any]:
     settings = (read_json(directory.job_json) or {}).get("spec", {})
     # No word of its end: the supervisor itself was killed, or the machine went down.
     state, reason = "killed", "its supervisor ended without a word"
-    if ended is not None:
-        state, reason = str(ended["state"]), str(ended["reason"])
-    last = read_json(directory.status_json)
+    found = ended if ended is not None else report
+    if found:
+        # The job master's own word, where the supervisor was ended before it had its say.
+        state, reason = str(found["state"]), str(found.get("reason", ""))
+    last = _readable(directory.status_json)
     if not report and last is not None:
         # Its master was killed before it could report: what it left on disk a second before is the best there is.
         return {**last, "state": state, "reason": reason, "members": [], "eta_s": 0.0}
-    metrics = report.get("metrics", {})
+    metrics, history = report.get("metrics", {}), report.get("history", [])
+    loss = metrics.get("train_loss")
     membership = report.get("membership") or [{}]
     return {
         "name": directory.name,
@@ -569,12 +572,25 @@ def ended_status(directory: JobDir) -> dict[str, Any]:
         "queued": [],
         "changes": report.get("changes", []),
         "checkpoints": report.get("checkpoints", {}),
-        "loss": metrics.get("train_loss"),
+        # One that was ended has not measured its final parameters.
+        "loss": history[-1]["loss"] if loss is None and history else loss,
+        "losses": report.get("losses", []),
+        "generation": report.get("generation", 1),
+        "storage_error": "",
+        "resources_error": "",
         "metrics": metrics.get("test", {}),
         "iteration_s": report.get("iteration_seconds", {}).get("p50", 0.0),
         "eta_s": 0.0,
         "elapsed_s": report.get("iteration_seconds", {}).get("total", 0.0),
     }
+
+
+def _readable(path: Path) -> Mapping[str, Any] | None:
+    """Return what stands in a file that tells no more than others do; None where it is damaged."""
+    try:
+        return read_json(path)
+    except StorageError:
+        return None
 
 
 def _operation(name: Operation | str) -> Operation:

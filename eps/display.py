@@ -18,6 +18,8 @@ METRIC_ORDER = ("accuracy", "rmse", "f1", "auc", "mae", "r2", "precision", "reca
 PLAIN_INTERVAL_S = 1.0
 #: States of a job that goes on.
 LIVE_STATES = ("starting", "running", "exporting")
+#: States of a job that ended before its time.
+STOPPED_STATES = ("failed", "killed")
 _BAR_CELLS = 20
 _DIGITS = re.compile(r"\d+", re.ASCII)
 
@@ -138,6 +140,11 @@ class ChangeNews:
                     text += f" | {change_outcome(change)}"
                 lines.append(text)
         return lines
+
+
+def how_to_resume(name: str) -> str:
+    """Return what to do with a job that ended before its time, as a sentence."""
+    return f"to go on with it, from its latest checkpoint or its seed: eps resume {name}"
 
 
 def loss_texts(status: Mapping[str, Any]) -> list[str]:
@@ -319,6 +326,8 @@ def status_text(status: Status) -> str:
         lines.append(f"  checkpoints: {checkpoints}")
     lines += [f"  {title}: {why}" for title, why in troubles_of(status).items() if title != "checkpoint failed"]
     lines += [f"  {text}" for text in loss_texts(status)]
+    if status["state"] in STOPPED_STATES:
+        lines.append(f"  {how_to_resume(status['name'])}")
     ended = status.get("changes", [])
     if ended:
         lines.append("  changes so far:")
@@ -344,7 +353,8 @@ def list_text(statuses: Sequence[Status]) -> str:
                 str(status["servers"]),
             ]
         )
-    return table(rows, indent="")
+    damaged = [f"{status['name']}: {status['reason']}" for status in statuses if status["state"] == "unreadable"]
+    return "\n".join([table(rows, indent=""), *damaged])
 
 
 def summary_text(report: Mapping[str, Any]) -> str:

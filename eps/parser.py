@@ -245,7 +245,9 @@ def _add_chaos(commands: Any) -> None:
         text=_CHAOS_DESCRIPTION,
     )
     chaos.add_argument("job_file", metavar="JOB.toml", help="file with the job's settings, as of eps run")
-    chaos.add_argument("--seed", type=int, default=0, metavar="N", help="of the first job; the next has the next one")
+    chaos.add_argument(
+        "--seed", type=int, default=0, metavar="N", help="of the first job; the next has the next one (default 0)"
+    )
     chaos.add_argument(
         "--events", type=int, default=10, metavar="N", help="how many happen, over all jobs (default 10)"
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import secrets
 import shlex
 import shutil
 import time
@@ -100,6 +101,12 @@ class Chaos:
         self._asked = asked
         self._network = network
         self._undisturbed: dict[str, Undisturbed] = {}
+        if asked.events < 1:
+            raise ConfigError(f"events is {asked.events}, but must be at least 1")
+        if asked.per_job < 0:
+            raise ConfigError(f"per-job is {asked.per_job}, but must be at least 0")
+        #: Of all its jobs: they take nobody else's place, and another chaos beside this one has others.
+        self._prefix = f"chaos-{secrets.token_hex(3)}"
 
     def run(self, tell: Callable[[str], None] = lambda _: None) -> Iterator[Verdict]:
         """Yield the verdict of each job, as it ends; ends after the first that is not good.
@@ -158,7 +165,7 @@ class Chaos:
         """
         if optimizer not in self._undisturbed:
             begun_s = time.monotonic()
-            with Job.start_request(self._request(optimizer, f"undisturbed-{optimizer}")) as job:
+            with Job.start_request(self._request(optimizer, f"{self._prefix}-{optimizer}")) as job:
                 try:
                     report = job.wait()
                 except BaseException:
@@ -180,7 +187,10 @@ class Chaos:
         begun_s = time.monotonic()
         with marked() as mark:
             player = Player(
-                Job.start_request(self._request(optimizer, f"chaos-{seed}")), schedule, self._most(), self._network
+                Job.start_request(self._request(optimizer, f"{self._prefix}-{seed}")),
+                schedule,
+                self._most(),
+                self._network,
             )
             try:
                 in_time = player.run(begun_s + patience_s)

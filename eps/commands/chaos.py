@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from eps.cli import EXIT_FAILED, EXIT_OK
+from eps.errors import ConfigError
 
 if TYPE_CHECKING:
     from eps.chaos.verdict import Verdict
@@ -42,6 +44,9 @@ def chaos(args: argparse.Namespace) -> int:
         keep=args.keep,
     )
     verdicts: list[Verdict] = []
+    chaos = Chaos(asked, network)
+    if args.json and not os.access(Path(args.json).absolute().parent, os.W_OK):
+        raise ConfigError(f"json is {args.json!r}, but must be in a directory that can be written to")
 
     def note() -> None:
         if args.json:
@@ -50,7 +55,7 @@ def chaos(args: argparse.Namespace) -> int:
             write_json_atomic(Path(args.json), record, sync=False)
 
     print(f"{'done':>11}  {table_head()}", flush=True)
-    for verdict in Chaos(asked, network).run(lambda text: print(text, file=sys.stderr, flush=True)):
+    for verdict in chaos.run(lambda text: print(text, file=sys.stderr, flush=True)):
         verdicts.append(verdict)
         note()
         done = sum(v.num_events for v in verdicts)
@@ -68,6 +73,7 @@ def chaos(args: argparse.Namespace) -> int:
 def asked_command(args: argparse.Namespace) -> str:
     """Return the command that was given, without what differs by machine."""
     words = f"eps chaos {Path(args.job_file).name} --seed {args.seed} --events {args.events} --kinds {args.kinds}"
+    words += f" --per-job {args.per_job}" if args.per_job else ""
     return words + (f" --optimizers {args.optimizers}" if args.optimizers else "")
 
 

@@ -14,13 +14,17 @@ from eps._version import __version__
 from eps.cli import EXIT_OK
 from eps.client import Job, ended_status
 from eps.display import list_text, status_text
-from eps.errors import JobNotFoundError, RpcError
+from eps.errors import JobNotFoundError, RpcError, StorageError
 from eps.home import check_home
 from eps.storage.jobdir import JobDir, find_job, list_jobs
 
 #: A job of a list that does not answer does not hold up the others.
 LIST_PATIENCE_S = 2.0
 FOLLOW_POLL_S = 0.1
+#: What a list says of a job whose directory is damaged.
+UNREADABLE: dict[str, Any] = {
+    "state": "unreadable", "clock": 0, "iterations": 0, "loss": None, "metrics": {}, "workers": 0, "servers": 0,
+}  # fmt: skip
 #: A member's name, in the lines that its process writes.
 _SPEAKER = re.compile(rb"\b[WS]\[((?:worker|server)-\d+)\]")
 _HEAD_BYTES = 64 * 1024
@@ -52,6 +56,14 @@ def list_all(args: argparse.Namespace) -> int:
 
 
 def _brief_status(directory: JobDir) -> dict[str, Any]:
+    try:
+        return _status_of(directory)
+    except StorageError as error:
+        # One damaged directory does not hide the other jobs.
+        return {**UNREADABLE, "name": directory.name, "reason": str(error)}
+
+
+def _status_of(directory: JobDir) -> dict[str, Any]:
     if not directory.is_running():
         return ended_status(directory)
     job = Job(directory, patience_s=LIST_PATIENCE_S)

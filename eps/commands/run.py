@@ -5,14 +5,14 @@ from __future__ import annotations
 import argparse
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
 from eps.cli import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK
 from eps.client import Job, check_results, deliver
 from eps.config import JobSpec
-from eps.display import Display, PlainDisplay, TerminalDisplay, summary_text
+from eps.display import Display, PlainDisplay, TerminalDisplay, how_to_resume, summary_text
 from eps.errors import ConfigError, EpsError
 from eps.jobspec_file import RunRequest, read_job_file
 
@@ -51,8 +51,7 @@ def run(args: argparse.Namespace) -> int:
     if detach:
         return _start(request)
     report, code = _attached(request, sys.stdout, quiet)
-    if code == EXIT_FAILED:
-        print(f"eps: job {report['name']!r} {report['state']}: {report.get('reason') or 'no reason'}", file=sys.stderr)
+    _tell_why(report, code)
     return code
 
 
@@ -118,8 +117,7 @@ def resume(args: argparse.Namespace) -> int:
     if args.detach:
         return _leave(job)
     report, code = _to_its_end(job, request, sys.stdout, args.quiet)
-    if code == EXIT_FAILED:
-        print(f"eps: job {report['name']!r} {report['state']}: {report.get('reason') or 'no reason'}", file=sys.stderr)
+    _tell_why(report, code)
     return code
 
 
@@ -136,6 +134,14 @@ def _to_its_end(job: Job, request: RunRequest, stream: TextIO, quiet: bool) -> t
     if not quiet:
         print(summary_text(report), file=stream, flush=True)
     return report, EXIT_OK if report["state"] == "finished" else EXIT_FAILED
+
+
+def _tell_why(report: Mapping[str, Any], code: int) -> None:
+    """Say why a job ended before its time, and how it goes on."""
+    if code == EXIT_FAILED:
+        print(f"eps: job {report['name']!r} {report['state']}: {report.get('reason') or 'no reason'}", file=sys.stderr)
+    if code != EXIT_OK:
+        print(f"eps: {how_to_resume(report['name'])}", file=sys.stderr)
 
 
 def _started(request: RunRequest, stream: TextIO, quiet: bool) -> Job:

@@ -40,6 +40,10 @@ def status_of(**changes: Any) -> dict[str, Any]:
         "iteration_s": 0.01,
         "eta_s": 1.5,
         "elapsed_s": 0.5,
+        "losses": [],
+        "generation": 1,
+        "storage_error": "",
+        "resources_error": "",
         **changes,
     }
 

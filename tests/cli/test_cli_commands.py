@@ -16,6 +16,7 @@ import hscheduler.cli
 from eps.cli import main, printable
 from eps.errors import PlanError
 from eps.parser import build_parser
+from eps.storage.jobdir import create_job_dir
 from tests.cli.conftest import FakeJob, change_of, status_of
 
 ROOT = Path(eps.__file__).parent.parent
@@ -246,3 +247,27 @@ def test_help_explains_phases_and_values(capsys: pytest.CaptureFixture[str]) -> 
         with pytest.raises(SystemExit):
             build_parser().parse_args([*words, "--help"])
         assert expected in capsys.readouterr().out
+
+
+def test_a_damaged_job_does_not_hide_the_others(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("whole", "torn"):
+        directory, lock = create_job_dir(name)
+        directory.job_json.write_text("{}" if name == "whole" else "{")
+        lock.close()
+    assert main(["list"]) == 0
+    shown = capsys.readouterr().out
+    assert "whole" in shown and "unreadable" in shown and "is not JSON" in shown
+    assert main(["list", "--json"]) == 0
+    assert {entry["state"] for entry in json.loads(capsys.readouterr().out)} == {"killed", "unreadable"}
+
+
+@pytest.mark.parametrize("words", [["--events", "0"], ["--per-job", "-1"], ["--json", "nowhere/x.json"]])
+def test_chaos_that_cannot_be_played_is_refused_before_anything_is_started(
+    home: Path, tmp_path: Path, words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = tmp_path / "job.toml"
+    job.write_text('data = "sklearn:digits"\n')
+    assert main(["chaos", str(job), *words]) == 2
+    assert capsys.readouterr().err.startswith("eps: ")
+    assert main(["run", str(tmp_path)]) == 2
+    assert "cannot be read" in capsys.readouterr().err
