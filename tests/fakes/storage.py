@@ -35,6 +35,8 @@ class MemoryStorage:
         self.room_bytes: int | None = None
         #: Every change is refused, as by a file system that is mounted read-only.
         self.read_only = False
+        #: What cannot be removed.
+        self.stuck: set[str] = set()
 
     def describe(self, path: str) -> str:
         return f"memory:{path}"
@@ -78,5 +80,7 @@ class MemoryStorage:
 
     def remove(self, path: str) -> None:
         self._check(path)
+        if path in self.stuck:
+            raise StorageError(f"{self.describe(path)}: cannot be removed: {os.strerror(errno.EBUSY)}")
         for name in [name for name in self.files if name == path or name.startswith(f"{path}/")]:
             del self.files[name]
