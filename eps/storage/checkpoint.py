@@ -118,7 +118,7 @@ def write_part(storage: Storage, path: str, arrays: Sequence[np.ndarray]) -> tup
     Raises
     ------
     StorageError
-        They cannot be written; nothing is left of them.
+        They cannot be written, or not be made durable; there is no file, or a whole one that nobody knows of.
     """
     header = json.dumps({"arrays": [[a.dtype.name, list(a.shape)] for a in arrays]}).encode("ascii")
     digest, size_bytes = xxhash.xxh3_64(), 0
@@ -285,7 +285,8 @@ class CheckpointStore:
         Raises
         ------
         StorageError
-            It cannot be completed.  What cannot be removed is logged, and is removed with the next one.
+            It is not in its place.  One that is there counts as complete, for whoever looks for one will find it;
+            what went wrong after that is logged, and what could not be removed is removed with the next one.
         """
         name, partial = manifest.name, manifest.name + PARTIAL
         if name not in self.storage.names(""):
@@ -303,7 +304,14 @@ class CheckpointStore:
             manifest = replace(manifest, history=digest.hexdigest())
             with self.storage.write(f"{partial}/{MANIFEST}") as file:
                 file.write(_manifest_text(manifest))
-            self.storage.rename(partial, name)
+            try:
+                self.storage.rename(partial, name)
+            except StorageError as error:
+                if name not in self.storage.names(""):
+                    raise
+                # It is in its place, so it is complete.  The others stay: a loss of power may take its name back.
+                logger.warning("checkpoint %s is complete, but may not survive a loss of power: %s", name, error)
+                return self.manifest(name)
         else:
             manifest = self.manifest(name)
         self._remove_others(name, kept)

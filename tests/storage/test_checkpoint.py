@@ -202,6 +202,31 @@ def test_to_finish_again_removes_nothing_later(store: CheckpointStore) -> None:
     assert store.names() == [late.name, early.name]
 
 
+def test_a_checkpoint_in_its_place_is_complete_also_where_its_name_cannot_be_made_durable(
+    store: CheckpointStore, storage: MemoryStorage, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = make(store, 10)
+    storage.unsynced.add("0001-00000020")
+    second = make(store, 20, kept=())
+    assert store.verify(second.name) == second and "0001-00000020: cannot be synced" in caplog.text
+    assert store.names() == [second.name, first.name], "the one before stays while the new name may still be lost"
+    third = make(store, 30, kept=(second.name,))
+    assert store.names() == [third.name, second.name]
+
+
+def test_a_checkpoint_that_cannot_be_moved_to_its_place_has_failed(
+    store: CheckpointStore, storage: MemoryStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(folder: str, target: str) -> None:
+        raise StorageError(f"{folder}: cannot become {target}: Input/output error")
+
+    make(store, 10)
+    monkeypatch.setattr(storage, "rename", refuse)
+    with pytest.raises(StorageError, match=r"partial: cannot become 0001-00000020: Input/output error"):
+        make(store, 20, kept=())
+    assert store.names() == ["0001-00000010"]
+
+
 def test_what_was_begun_is_no_checkpoint_and_is_removed(store: CheckpointStore, storage: MemoryStorage) -> None:
     make(store, 10)
     store.write_part("0001-00000020", part_name(0, "server-1"), arrays_of(0))
