@@ -71,8 +71,6 @@ def prepare_resume(name: str, workers: int = 0, servers: int = 0) -> Resumed:
         lock = JobLock(directory.lock)
     except JobExistsError:
         raise JobExistsError(f"job {name!r} is running: only a job that has stopped can be resumed") from None
-    except OSError as error:
-        raise StorageError(f"{directory.lock}: cannot be locked: {error.strerror}") from error
     try:
         return _prepare(directory, lock, workers, servers)
     except BaseException:

@@ -113,7 +113,7 @@ class CheckpointDriver:
     schedule: Schedule
     num_partitions: int
     iterations: int
-    #: Complete checkpoints that are kept.
+    #: Complete checkpoints that are kept; at least 1.
     keep: int = 2
     #: See :mod:`eps.storage.checkpoint`.
     epoch: int = 1
@@ -274,8 +274,10 @@ class CheckpointDriver:
             asked = master.asked_size()
             workers, servers = asked[Role.WORKER], asked[Role.SERVER]
             parts = tuple(pending.parts[p] for p in range(self.num_partitions))
+            # By name: a store that counts what it has would count damaged ones as well.
+            kept = tuple(start.checkpoint for start in self.complete[max(0, len(self.complete) - self.keep + 1) :])
             yield e.FinishCheckpoint(
-                pending.checkpoint_id, self.epoch, pending.clock, parts, workers, servers, completed, self.keep
+                pending.checkpoint_id, self.epoch, pending.clock, parts, workers, servers, completed, kept
             )
 
     def _order(self, pending: Pending, version: int, servers: Iterable[MemberId], now_s: float) -> Iterator[e.Command]:

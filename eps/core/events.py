@@ -253,8 +253,8 @@ class FinishCheckpoint:
     servers: int
     #: Triggers up to this clock have been asked.
     triggers_asked: int
-    #: Complete checkpoints to keep.
-    keep: int
+    #: Names of the complete checkpoints to keep beside it: the latest that the job can go back to, oldest first.
+    kept: tuple[str, ...]
 
     @property
     def first_clock(self) -> int:

@@ -142,7 +142,7 @@ class CheckpointFinisher:
             history="",
         )
         try:
-            self._store.finish(manifest, history, command.keep)
+            self._store.finish(manifest, history, command.kept)
         except Exception as error:
             # Whatever it is: one that nobody hears of again would be the last.
             self._put(e.CheckpointFailed(command.checkpoint_id, str(error)))

@@ -7,12 +7,14 @@ of a directory.
 Seven rules, which ``tests/contract/test_storage_contract.py`` checks of every implementation:
 
 1. What ``write`` returns is there whole when its block has ended, and survives a loss of power; when the block raises,
-   ``path`` is as it was.
+   ``path`` is as it was.  Where ``write`` itself fails, ``path`` is the old or the new file, whole, never a mixture.
 2. ``write`` makes the folders that ``path`` needs.
-3. ``rename`` moves a folder with all that is in it, at once, and durably; it takes the place of nothing.
+3. ``rename`` moves a folder with all that is in it, at once, and durably; it takes the place of nothing.  Where it
+   fails, the folder is whole under its old name or its new one: to know which, look.
 4. ``names`` of a folder that does not exist are none.
 5. ``remove`` takes a folder with all that is in it; to remove what is not there is harmless.
-6. Every failure is a :class:`~eps.errors.StorageError` that names the path and the reason.
+6. Every failure is a :class:`~eps.errors.StorageError` that names the path and the reason.  After one of ``write`` or
+   ``rename`` the new state may be there and not survive a loss of power.
 7. Any number of processes may use one store at once.
 """
 

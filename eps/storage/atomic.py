@@ -38,6 +38,8 @@ def sync_directory(path: Path) -> None:
 def atomic_writer(path: Path, *, mode: int = FILE_MODE, sync: bool = True) -> Iterator[BinaryIO]:
     """Give a file to write; it takes the place of ``path`` when the block ends without an exception.
 
+    When the block raises, ``path`` is as it was.
+
     Parameters
     ----------
     path : Path
@@ -50,7 +52,9 @@ def atomic_writer(path: Path, *, mode: int = FILE_MODE, sync: bool = True) -> It
     Raises
     ------
     StorageError
-        The file cannot be written; ``path`` is as it was.
+        The file cannot be written, and ``path`` is as it was; or, with ``sync``, it has taken its place and its name
+        cannot be made durable.  ``path`` is the old file or the new one, whole, never a mixture, and the new one may
+        give way to the old one in a loss of power.
     """
     temporary: str | None = None
     try:

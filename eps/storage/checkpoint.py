@@ -23,7 +23,7 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
@@ -118,7 +118,7 @@ def write_part(storage: Storage, path: str, arrays: Sequence[np.ndarray]) -> tup
     Raises
     ------
     StorageError
-        They cannot be written; nothing is left of them.
+        They cannot be written, or not be made durable; there is no file, or a whole one that nobody knows of.
     """
     header = json.dumps({"arrays": [[a.dtype.name, list(a.shape)] for a in arrays]}).encode("ascii")
     digest, size_bytes = xxhash.xxh3_64(), 0
@@ -266,15 +266,27 @@ class CheckpointStore:
         """Write one partition of a checkpoint that is being made; return (size_bytes, checksum)."""
         return write_part(self.storage, f"{checkpoint}{PARTIAL}/{file}", arrays)
 
-    def finish(self, manifest: Manifest, history: Sequence[ClockRecord], keep: int) -> Manifest:
-        """Make a checkpoint of the parts that were written, and remove the oldest ones beyond ``keep``.
+    def finish(self, manifest: Manifest, history: Sequence[ClockRecord], kept: Collection[str]) -> Manifest:
+        """Make a checkpoint of the parts that were written; return its manifest.
 
         May be called again for one that is complete: the job master may have ended before it knew.
+
+        Parameters
+        ----------
+        manifest : Manifest
+            Its ``history`` is filled in.
+        history : sequence of ClockRecord
+            Of all clocks before the checkpoint's first.
+        kept : collection of str
+            Names of the checkpoints that stay beside it.  Every other earlier one is removed: the job will not go back
+            to it, and a damaged one must not stay in place of a good one.  Later ones stay: a call that is repeated
+            late does not know of them.
 
         Raises
         ------
         StorageError
-            It cannot be completed.
+            It is not in its place.  One that is there counts as complete, for whoever looks for one will find it;
+            what went wrong after that is logged, and what could not be removed is removed with the next one.
         """
         name, partial = manifest.name, manifest.name + PARTIAL
         if name not in self.storage.names(""):
@@ -292,14 +304,33 @@ class CheckpointStore:
             manifest = replace(manifest, history=digest.hexdigest())
             with self.storage.write(f"{partial}/{MANIFEST}") as file:
                 file.write(_manifest_text(manifest))
-            self.storage.rename(partial, name)
+            try:
+                self.storage.rename(partial, name)
+            except StorageError as error:
+                if name not in self.storage.names(""):
+                    raise
+                # It is in its place, so it is complete.  The others stay: a loss of power may take its name back.
+                logger.warning("checkpoint %s is complete, but may not survive a loss of power: %s", name, error)
+                return self.manifest(name)
         else:
             manifest = self.manifest(name)
-        for old in self.names()[keep:]:
-            self.storage.remove(old)
+        self._remove_others(name, kept)
+        return manifest
+
+    def _remove_others(self, name: str, kept: Collection[str]) -> None:
+        """Remove what is older than a complete checkpoint and not ``kept``; it is complete however that goes."""
+        try:
+            others = [other for other in self.names() if _order(other) < _order(name) and other not in kept]
+        except StorageError as error:
+            logger.warning("checkpoints before %s are not removed: %s", name, error)
+            return
+        for other in others:
+            try:
+                self.storage.remove(other)
+            except StorageError as error:
+                logger.warning("checkpoint %s is not removed: %s", other, error)
         with suppress(StorageError):
             self.remove_leftovers(name)
-        return manifest
 
     def discard(self, name: str) -> None:
         """Remove what was written of a checkpoint that did not become one."""

@@ -78,11 +78,22 @@ def _try_lock(fd: int, kind: int) -> bool:
     return True
 
 
+def _is_at(path: Path, fd: int) -> bool:
+    """Return whether the open file ``fd`` is the one that ``path`` names now."""
+    try:
+        return os.path.samestat(os.fstat(fd), os.stat(path))
+    except FileNotFoundError:
+        return False
+
+
 class JobLock:
     """The lock of a running job, held by an open file.
 
     Every process that has inherited the open file holds it, so the client that creates a job hands it to the supervisor
     with no moment between in which nobody has it.
+
+    It is the file at ``path`` that is locked: one that was removed or replaced after it was opened says nothing, and is
+    opened again.
 
     Parameters
     ----------
@@ -97,22 +108,32 @@ class JobLock:
         Somebody else holds it.
     ConfigError
         ``handed_fd`` is another file.
+    StorageError
+        The file cannot be opened or locked; its directory may have gone.
     """
 
     def __init__(self, path: Path, handed_fd: int = -1) -> None:
         self.path = path
-        if handed_fd >= 0:
-            os.set_inheritable(handed_fd, False)
-            if not os.path.samestat(os.fstat(handed_fd), os.stat(path)):
-                raise ConfigError(f"descriptor {handed_fd} is not {path}")
-            self._fd = handed_fd
-        else:
-            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        for _ in range(LOCK_ATTEMPTS):
-            if _try_lock(self._fd, fcntl.LOCK_EX):
-                return
-            # It may be :meth:`JobDir.is_running` that holds it, for an instant.
-            time.sleep(0.001)
+        self._fd = -1
+        try:
+            if handed_fd >= 0:
+                os.set_inheritable(handed_fd, False)
+                if not _is_at(path, handed_fd):
+                    raise ConfigError(f"descriptor {handed_fd} is not {path}")
+                self._fd = handed_fd
+            for _ in range(LOCK_ATTEMPTS):
+                if self._fd < 0:
+                    self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+                if not _try_lock(self._fd, fcntl.LOCK_EX):
+                    # It may be :meth:`JobDir.is_running` that holds it, for an instant.
+                    time.sleep(0.001)
+                elif _is_at(path, self._fd):
+                    return
+                else:
+                    self.close()
+        except OSError as error:
+            self.close()
+            raise StorageError(f"{path}: cannot be locked: {error.strerror or error}") from error
         self.close()
         raise JobExistsError(f"job {path.parent.name!r} is running: {path} is locked")
 
@@ -322,18 +343,18 @@ def create_job_dir(name: str, home: Path | None = None) -> tuple[JobDir, JobLock
     fd = os.open(root / ".create.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX)
-        if job.is_running():
-            raise JobExistsError(f"job {name!r} is running: end it or choose another name")
-        try:
-            if job.path.is_symlink() or job.path.is_file():
-                job.path.unlink()
-            elif job.path.exists():
-                shutil.rmtree(job.path)
-        except OSError as error:
-            raise StorageError(f"{job.path}: the finished job cannot be replaced: {error}") from error
+        running = f"job {name!r} is running: end it or choose another name"
+        if job.path.is_symlink() or job.path.is_file():
+            if job.is_running():
+                raise JobExistsError(running)
+            _unlink(job.path)
         _make(job.path)
-        lock = JobLock(job.lock)
         try:
+            lock = JobLock(job.lock)
+        except JobExistsError:
+            raise JobExistsError(running) from None
+        try:
+            _empty(job)
             _make(job.logs)
             _make(job.containers)
             write_bytes_atomic(job.token, secrets.token_hex(TOKEN_BYTES).encode("ascii") + b"\n", sync=False)
@@ -343,6 +364,32 @@ def create_job_dir(name: str, home: Path | None = None) -> tuple[JobDir, JobLock
         return job, lock
     finally:
         os.close(fd)
+
+
+def _empty(job: JobDir) -> None:
+    """Remove all that a finished job left, except its lock, which the caller holds and goes on to hold.
+
+    Were the lock file replaced, somebody who had opened the old one could hold that as well: to resume the job, say.
+    What says that there is a job goes before what takes long, so that nobody resumes one that was half removed.
+    """
+    try:
+        job.path.chmod(DIRECTORY_MODE)
+        left = sorted(path for path in job.path.iterdir() if path != job.lock)
+        trees = [path for path in left if path.is_dir() and not path.is_symlink()]
+        for path in left:
+            if path not in trees:
+                path.unlink()
+        for path in trees:
+            shutil.rmtree(path)
+    except OSError as error:
+        raise StorageError(f"{job.path}: the finished job cannot be replaced: {error}") from error
+
+
+def _unlink(path: Path) -> None:
+    try:
+        path.unlink()
+    except OSError as error:
+        raise StorageError(f"{path}: the finished job cannot be replaced: {error}") from error
 
 
 def find_job(name: str, home: Path | None = None) -> JobDir:

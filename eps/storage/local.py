@@ -108,7 +108,13 @@ class LocalStorage:
 
     @contextmanager
     def write(self, path: str) -> Iterator[BinaryIO]:
-        """Give a file to write, which becomes ``path`` when the block ends."""
+        """Give a file to write, which becomes ``path`` when the block ends.
+
+        Raises
+        ------
+        StorageError
+            As of :func:`~eps.storage.atomic.atomic_writer`: ``path`` is the old file or the new one, whole.
+        """
         target = self._root / path
         self._make(target.parent)
         with atomic_writer(target) as file:
@@ -157,7 +163,14 @@ class LocalStorage:
             raise StorageError(f"{self._root / folder}: cannot be listed: {error.strerror}") from error
 
     def rename(self, folder: str, target: str) -> None:
-        """Move a folder to a name that is free."""
+        """Move a folder to a name that is free.
+
+        Raises
+        ------
+        StorageError
+            The folder cannot be moved and is where it was; or it has been moved, and its new name cannot be made
+            durable.  It is whole, under one of the two names.
+        """
         source, place = self._root / folder, self._root / target
         try:
             if place.exists():

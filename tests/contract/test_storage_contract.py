@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,12 +10,25 @@ import pytest
 from eps.errors import StorageError
 from eps.storage.api import Storage
 from eps.storage.local import LocalStorage
-from tests.fakes.storage import MemoryStorage
+from tests.fakes.storage import MemoryStorage, directories_cannot_be_synced
 
 
 @pytest.fixture(params=["local", "memory"])
 def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
     return LocalStorage(tmp_path / "a" / "root") if request.param == "local" else MemoryStorage()
+
+
+@pytest.fixture
+def unsynced(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Return what lets the store fail, from then on, to make a name durable."""
+
+    def begin() -> None:
+        if isinstance(storage, MemoryStorage):
+            storage.unsynced.update(("folder/file", "two"))
+        else:
+            directories_cannot_be_synced(monkeypatch)
+
+    return begin
 
 
 def put(storage: Storage, path: str, data: bytes) -> None:
@@ -46,6 +60,28 @@ def test_a_write_that_raises_leaves_what_was_there(storage: Storage) -> None:
         file.write(b"half of")
         raise RuntimeError("of the writer")
     assert get(storage, "folder/file") == b"before" and storage.names("folder") == ["file"]
+
+
+def test_a_write_that_cannot_be_made_durable_raises_and_leaves_the_old_or_the_new_whole(
+    storage: Storage, unsynced: Callable[[], None]
+) -> None:
+    put(storage, "folder/file", b"before")
+    unsynced()
+    with pytest.raises(StorageError, match="folder"):
+        put(storage, "folder/file", b"after")
+    assert get(storage, "folder/file") in (b"before", b"after") and storage.names("folder") == ["file"]
+
+
+def test_a_rename_that_cannot_be_made_durable_raises_and_leaves_the_folder_whole_under_one_name(
+    storage: Storage, unsynced: Callable[[], None]
+) -> None:
+    put(storage, "one/a", b"1")
+    put(storage, "one/b/c", b"2")
+    unsynced()
+    with pytest.raises(StorageError):
+        storage.rename("one", "two")
+    (name,) = storage.names("")
+    assert name in ("one", "two") and get(storage, f"{name}/a") == b"1" and get(storage, f"{name}/b/c") == b"2"
 
 
 def test_a_file_that_is_being_written_is_not_there(storage: Storage) -> None:

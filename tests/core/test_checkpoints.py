@@ -8,8 +8,9 @@ import pytest
 
 from eps.core import events as e
 from eps.core import messages as m
-from eps.core.checkpoints import PATIENCE_S, CheckpointDriver, Schedule
+from eps.core.checkpoints import PATIENCE_S, CheckpointDriver, Schedule, checkpoint_name
 from eps.core.reconfig import Change, Operation
+from eps.core.recovery import Start
 from eps.core.settings import CoreSettings
 from eps.errors import ConfigError
 from tests.core.scripted import ADD_SERVER, ScriptedMaster, running
@@ -129,6 +130,32 @@ def test_checkpoint_is_finished_when_the_clocks_before_it_were_measured() -> Non
     (finish,) = master.commands(e.FinishCheckpoint)
     assert (finish.clock, finish.first_clock, finish.workers, finish.servers) == (order.clock, order.clock, 3, 2)
     assert [part.partition for part in finish.parts] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("keep", [1, 2, 3])
+def test_the_latest_that_the_job_can_go_back_to_are_kept_beside_the_new_one(keep: int) -> None:
+    master = with_checkpoints("7")
+    driver = driver_of(master)
+    driver.keep = keep
+    clock, names = 0, list[str]()
+    for _ in range(4):
+        order, clock = train_until_ordered(master, clock)
+        clock = complete(master, order, clock)
+        *_, finish = master.commands(e.FinishCheckpoint)
+        assert finish.kept == tuple(names[max(0, len(names) - keep + 1) :])
+        names.append(checkpoint_name(1, order.clock))
+        assert [start.checkpoint for start in driver.complete] == names[-keep:]
+
+
+def test_a_checkpoint_that_cannot_be_read_is_not_kept() -> None:
+    master = with_checkpoints("7")
+    driver = driver_of(master)
+    driver.complete = [Start("0001-00000040", 40), Start("0001-00000050", 50)]
+    driver.epoch = 2
+    driver.unusable("0001-00000050", "it is torn", master.now_s)
+    order, clock = train_until_ordered(master)
+    complete(master, order, clock)
+    assert [finish.kept for finish in master.commands(e.FinishCheckpoint)] == [("0001-00000040",)]
 
 
 def test_checkpoint_says_the_size_that_was_asked_for() -> None:

@@ -5,11 +5,26 @@ from __future__ import annotations
 import errno
 import io
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import BinaryIO
 
+import pytest
+
 from eps.errors import StorageError
+
+
+def directories_cannot_be_synced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every sync of a directory of this machine fail, and no sync of a file."""
+    fsync = os.fsync
+
+    def sync_a_file(fd: int) -> None:
+        if stat.S_ISDIR(os.fstat(fd).st_mode):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        fsync(fd)
+
+    monkeypatch.setattr(os, "fsync", sync_a_file)
 
 
 class _Limited(io.BytesIO):
@@ -35,6 +50,10 @@ class MemoryStorage:
         self.room_bytes: int | None = None
         #: Every change is refused, as by a file system that is mounted read-only.
         self.read_only = False
+        #: What is written or renamed and cannot be made durable: it is there, and an error says so all the same.
+        self.unsynced: set[str] = set()
+        #: What cannot be removed.
+        self.stuck: set[str] = set()
 
     def describe(self, path: str) -> str:
         return f"memory:{path}"
@@ -54,6 +73,11 @@ class MemoryStorage:
         except OSError as error:
             raise StorageError(f"{self.describe(path)}: cannot be written: {error.strerror or error}") from error
         self.files[path] = file.getvalue()
+        self._sync(path)
+
+    def _sync(self, path: str) -> None:
+        if path in self.unsynced:
+            raise StorageError(f"{self.describe(path)}: cannot be synced: {os.strerror(errno.EIO)}")
 
     @contextmanager
     def read(self, path: str) -> Iterator[BinaryIO]:
@@ -75,8 +99,11 @@ class MemoryStorage:
         moved = {path: target + path[len(folder) :] for path in self.files if path.startswith(f"{folder}/")}
         for path, new in moved.items():
             self.files[new] = self.files.pop(path)
+        self._sync(target)
 
     def remove(self, path: str) -> None:
         self._check(path)
+        if path in self.stuck:
+            raise StorageError(f"{self.describe(path)}: cannot be removed: {os.strerror(errno.EBUSY)}")
         for name in [name for name in self.files if name == path or name.startswith(f"{path}/")]:
             del self.files[name]

@@ -84,7 +84,7 @@ def checkpoint(runtime: Runtime, stores: list[PartitionStore], clock: int, store
         parts.append(
             CheckpointPartWritten("server-1", 1, partition, file, *written, next_clock, max(0, clock) * SPLITS, 0)
         )
-    return store.finish(Manifest(1, clock, identity(runtime), tuple(parts), 1, 1, clock, ""), (), 2)
+    return store.finish(Manifest(1, clock, identity(runtime), tuple(parts), 1, 1, clock, ""), (), ())
 
 
 @pytest.mark.parametrize("is_sparse", [True, False], ids=["sparse", "dense"])

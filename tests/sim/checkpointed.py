@@ -31,7 +31,7 @@ class CheckpointedJob(SimJob):
         super().__init__(*details, **more)
         settings = self.settings
         self.master.checkpoints = CheckpointDriver(Schedule(every), settings.num_partitions, settings.iterations)
-        #: Name -> partition -> part of each complete checkpoint.
+        #: Name -> partition -> part of each checkpoint that is on the store.
         self.complete: dict[str, dict[int, m.CheckpointPartWritten]] = {}
 
     def _execute(self, commands: Sequence[e.Command]) -> None:
@@ -40,7 +40,8 @@ class CheckpointedJob(SimJob):
             if isinstance(command, e.FinishCheckpoint):
                 self._check(command)
                 name = checkpoint_name(command.epoch, command.clock)
-                self.complete[name] = {part.partition: part for part in command.parts}
+                there = {kept: self.complete[kept] for kept in command.kept}
+                self.complete = {**there, name: {part.partition: part for part in command.parts}}
                 done = e.CheckpointDone(command.checkpoint_id)
                 self.at(self.share() * FINISH_S, lambda done=done: self._finished(done))  # type: ignore[misc]
 

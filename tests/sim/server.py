@@ -121,7 +121,12 @@ class SimServer(SimProcess):
                 self.step(s.CheckpointOrdered(checkpoint_id, clock))
 
     def _counters(self, membership: Membership) -> dict[int, s.Counters]:
-        """Return how far the partitions of the checkpoint are to which a membership goes back."""
+        """Return how far the partitions of the checkpoint are to which a membership goes back.
+
+        As a real server does: one that joins later does not look for it, it may be gone by then.
+        """
+        if not (membership.goes_back and membership.version > self.state.version):
+            return {}
         self._restored = self.job.parts_of(membership.checkpoint)
         return {
             p: s.Counters(part.next_clock, part.applied, part.duplicates_refused) for p, part in self._restored.items()

@@ -8,6 +8,7 @@ import pytest
 
 from eps.errors import StorageError
 from eps.storage.atomic import atomic_writer, read_json, write_bytes_atomic, write_json_atomic
+from tests.fakes.storage import directories_cannot_be_synced
 
 
 def test_a_file_is_replaced_whole_and_private(tmp_path: Path) -> None:
@@ -27,6 +28,17 @@ def test_an_interrupted_write_leaves_the_old_file_and_nothing_else(tmp_path: Pat
         raise KeyboardInterrupt
     assert path.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_write_that_cannot_be_made_durable_is_an_error_and_leaves_a_whole_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "file"
+    write_bytes_atomic(path, b"old")
+    directories_cannot_be_synced(monkeypatch)
+    with pytest.raises(StorageError, match="cannot sync the directory"):
+        write_bytes_atomic(path, b"new")
+    assert path.read_bytes() == b"new" and list(tmp_path.iterdir()) == [path]
 
 
 def test_a_write_that_cannot_be_done_names_the_file(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Collection
 from pathlib import Path
 
 import numpy as np
@@ -30,7 +31,10 @@ def arrays_of(partition: int) -> list[np.ndarray]:
     ]
 
 
-def make(store: CheckpointStore, clock: int, *, epoch: int = 1, keep: int = 9, partitions: int = 2) -> Manifest:
+def make(
+    store: CheckpointStore, clock: int, *, epoch: int = 1, kept: Collection[str] | None = None, partitions: int = 2
+) -> Manifest:
+    """Make a checkpoint; None keeps every one that is there."""
     name, parts = checkpoint_name(epoch, clock), []
     for partition in range(partitions):
         file = part_name(partition, "server-1")
@@ -38,7 +42,8 @@ def make(store: CheckpointStore, clock: int, *, epoch: int = 1, keep: int = 9, p
         parts.append(
             CheckpointPartWritten("server-1", 1, partition, file, size_bytes, checksum, (clock, clock), 2 * clock, 0)
         )
-    return store.finish(Manifest(epoch, clock, JOB, tuple(parts), 2, 1, clock, ""), HISTORY, keep)
+    kept = store.names() if kept is None else kept
+    return store.finish(Manifest(epoch, clock, JOB, tuple(parts), 2, 1, clock, ""), HISTORY, kept)
 
 
 def flip(storage: MemoryStorage, path: str, at: int) -> None:
@@ -148,12 +153,78 @@ def test_a_checkpoint_under_a_wrong_name_is_refused(store: CheckpointStore, stor
         store.manifest("0001-00000099")
 
 
-def test_so_many_are_kept_the_latest_by_epoch_and_clock(store: CheckpointStore) -> None:
+def test_names_are_sorted_the_latest_first_by_epoch_and_clock(store: CheckpointStore) -> None:
+    for epoch, clock in ((1, 10), (2, 15), (1, 30)):
+        make(store, clock, epoch=epoch)
+    assert store.names() == ["0002-00000015", "0001-00000030", "0001-00000010"] and store.last_epoch() == 2
+
+
+def test_a_new_checkpoint_stays_with_those_that_are_named_and_every_other_earlier_one_goes(
+    store: CheckpointStore,
+) -> None:
     for clock in (10, 20, 30):
-        make(store, clock, keep=2)
-    assert store.names() == ["0001-00000030", "0001-00000020"]
-    make(store, 15, epoch=2, keep=2)
-    assert store.names() == ["0002-00000015", "0001-00000030"] and store.last_epoch() == 2
+        make(store, clock)
+    make(store, 15, epoch=2, kept=("0001-00000020",))
+    assert store.names() == ["0002-00000015", "0001-00000020"]
+    make(store, 25, epoch=2, kept=())
+    assert store.names() == ["0002-00000025"]
+
+
+def test_a_damaged_checkpoint_takes_no_place_of_a_good_one(store: CheckpointStore, storage: MemoryStorage) -> None:
+    make(store, 40)
+    make(store, 50)
+    flip(storage, "0001-00000050/000.server-1.part", 100)
+    good, damaged = store.latest_valid(JOB)
+    assert good is not None and good.clock == 40 and len(damaged) == 1
+    make(store, 60, epoch=2, kept=(good.name,))
+    assert store.names() == ["0002-00000060", "0001-00000040"]
+    assert [store.verify(name).clock for name in store.names()] == [60, 40]
+
+
+def test_a_checkpoint_is_complete_whatever_cannot_be_removed(
+    store: CheckpointStore, storage: MemoryStorage, caplog: pytest.LogCaptureFixture
+) -> None:
+    for clock in (10, 20):
+        make(store, clock)
+    storage.stuck.add("0001-00000010")
+    made = make(store, 30, kept=())
+    assert store.verify(made.name) == made and store.names() == [made.name, "0001-00000010"]
+    assert "0001-00000010: cannot be removed" in caplog.text
+    storage.stuck.clear()
+    make(store, 40, kept=(made.name,))
+    assert store.names() == ["0001-00000040", made.name]
+
+
+def test_to_finish_again_removes_nothing_later(store: CheckpointStore) -> None:
+    early = make(store, 20)
+    late = make(store, 30)
+    assert store.finish(dataclasses.replace(early, history=""), HISTORY, ()) == early
+    assert store.names() == [late.name, early.name]
+
+
+def test_a_checkpoint_in_its_place_is_complete_also_where_its_name_cannot_be_made_durable(
+    store: CheckpointStore, storage: MemoryStorage, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = make(store, 10)
+    storage.unsynced.add("0001-00000020")
+    second = make(store, 20, kept=())
+    assert store.verify(second.name) == second and "0001-00000020: cannot be synced" in caplog.text
+    assert store.names() == [second.name, first.name], "the one before stays while the new name may still be lost"
+    third = make(store, 30, kept=(second.name,))
+    assert store.names() == [third.name, second.name]
+
+
+def test_a_checkpoint_that_cannot_be_moved_to_its_place_has_failed(
+    store: CheckpointStore, storage: MemoryStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(folder: str, target: str) -> None:
+        raise StorageError(f"{folder}: cannot become {target}: Input/output error")
+
+    make(store, 10)
+    monkeypatch.setattr(storage, "rename", refuse)
+    with pytest.raises(StorageError, match=r"partial: cannot become 0001-00000020: Input/output error"):
+        make(store, 20, kept=())
+    assert store.names() == ["0001-00000010"]
 
 
 def test_what_was_begun_is_no_checkpoint_and_is_removed(store: CheckpointStore, storage: MemoryStorage) -> None:
@@ -169,14 +240,14 @@ def test_what_was_begun_is_no_checkpoint_and_is_removed(store: CheckpointStore, 
 
 def test_to_finish_twice_is_harmless(store: CheckpointStore) -> None:
     made = make(store, 10)
-    assert store.finish(dataclasses.replace(made, history=""), HISTORY, 9) == made
+    assert store.finish(dataclasses.replace(made, history=""), HISTORY, ()) == made
 
 
 def test_parts_that_vanished_make_no_checkpoint(store: CheckpointStore, storage: MemoryStorage) -> None:
     made = make(store, 10)
     storage.remove(made.name)
     with pytest.raises(StorageError, match="vanished"):
-        store.finish(made, HISTORY, 9)
+        store.finish(made, HISTORY, ())
     assert store.names() == []
 
 

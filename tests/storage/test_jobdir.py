@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import shutil
 import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from eps.errors import ConfigError, JobExistsError, JobNotFoundError
+from eps.errors import ConfigError, JobExistsError, JobNotFoundError, StorageError
 from eps.storage.jobdir import (
     JobDir,
     JobLock,
@@ -123,6 +127,99 @@ def test_two_that_create_the_same_job_at_once_do_not_both_get_it(tmp_path: Path)
         thread.join()
     assert (len(got), len(refused)) == (1, 7)
     got[0].close()
+
+
+def test_a_job_that_is_being_replaced_counts_as_running_all_the_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, lock = create_job_dir("svm", tmp_path)
+    lock.close()
+    job.checkpoints.mkdir()
+    removed: list[Path] = []
+    rmtree = shutil.rmtree
+
+    def refuse_others(path: Path, *details: Any) -> None:
+        # The checkpoints of a large job take their time; somebody resumes it meanwhile.
+        with pytest.raises(JobExistsError, match="'svm' is running"):
+            JobLock(job.lock)
+        removed.append(path)
+        rmtree(path, *details)
+
+    monkeypatch.setattr(shutil, "rmtree", refuse_others)
+    again, lock = create_job_dir("svm", tmp_path)
+    with lock:
+        assert removed and not again.checkpoints.exists() and again.is_running()
+        assert os.path.samestat(os.fstat(lock.fileno()), again.lock.stat())
+
+
+def before_the_next_lock(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
+    """Let something happen between the opening of the next lock file and its locking."""
+    flock = fcntl.flock
+
+    def act_and_lock(fd: int, kind: int) -> None:
+        monkeypatch.setattr(fcntl, "flock", flock)
+        act()
+        flock(fd, kind)
+
+    monkeypatch.setattr(fcntl, "flock", act_and_lock)
+
+
+def test_a_lock_file_that_has_gone_is_nobodys_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job, lock = create_job_dir("svm", tmp_path)
+    lock.close()
+    others: list[JobLock] = []
+
+    def replace() -> None:
+        shutil.rmtree(job.path)
+        others.append(create_job_dir("svm", tmp_path)[1])
+
+    before_the_next_lock(monkeypatch, replace)
+    with pytest.raises(JobExistsError, match="'svm' is running"):
+        JobLock(job.lock)
+    others[0].close()
+    # One that nobody holds is taken in its place.
+    before_the_next_lock(monkeypatch, lambda: (replace(), others[1].close()))
+    with JobLock(job.lock) as mine:
+        assert os.path.samestat(os.fstat(mine.fileno()), job.lock.stat()) and job.is_running()
+    before_the_next_lock(monkeypatch, lambda: shutil.rmtree(job.path))
+    with pytest.raises(StorageError, match="svm/lock: cannot be locked"):
+        JobLock(job.lock)
+
+
+def test_what_says_that_there_is_a_job_is_removed_before_what_takes_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job that was half removed is not resumed with half of its checkpoints."""
+    job, lock = create_job_dir("svm", tmp_path)
+    lock.close()
+    job.checkpoints.mkdir()
+    job.job_json.touch()
+
+    def end_here(path: Path, *_: Any) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(shutil, "rmtree", end_here)
+    with pytest.raises(StorageError, match="the finished job cannot be replaced"):
+        create_job_dir("svm", tmp_path)
+    assert job.checkpoints.is_dir() and not job.job_json.exists() and not job.is_running()
+
+
+def test_a_link_or_a_file_in_the_place_of_a_job_is_replaced_and_what_it_points_to_is_not_touched(
+    tmp_path: Path,
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "file").touch()
+    jobs = tmp_path / "jobs"
+    jobs.mkdir()
+    (jobs / "linked").symlink_to(elsewhere)
+    (jobs / "dangling").symlink_to(tmp_path / "nowhere")
+    (jobs / "file").touch()
+    for name in ("linked", "dangling", "file"):
+        job, lock = create_job_dir(name, tmp_path)
+        with lock:
+            assert job.path.is_dir() and not job.path.is_symlink() and job.is_running()
+    assert [path.name for path in elsewhere.iterdir()] == ["file"]
 
 
 def test_jobs_are_listed_by_name(tmp_path: Path) -> None:
