@@ -16,7 +16,7 @@ from eps.config import JobSpec
 from eps.errors import ConfigError
 
 #: Keys of a job file and of :func:`eps.run` that are not settings of the job itself.
-RUN_KEYS = ("name", "report", "export")
+RUN_KEYS = ("name", "report", "export", "anew")
 #: Settings that are one path.
 _PATHS = ("labels", "test_labels", "init", "report", "export")
 
@@ -32,6 +32,8 @@ class RunRequest:
     report: str = ""
     #: Where the trained model goes; empty leaves it in the job's directory.
     export: str = ""
+    #: Takes the place of a job of that name that has stopped before its end, and of its checkpoints.
+    anew: bool = False
     #: Settings that somebody gave, in contrast to defaults.
     given: frozenset[str] = frozenset()
 
@@ -46,12 +48,16 @@ class RunRequest:
         """
         by_name = named(values, source)
         own = {name: by_name.pop(name) for name in RUN_KEYS if name in by_name}
+        anew = own.pop("anew", False)
+        if not isinstance(anew, bool):
+            raise ConfigError(f"{source}: anew is {anew!r}, but must be true or false")
         for name, value in own.items():
             if not isinstance(value, str | Path):
                 raise ConfigError(f"{source}: {name} is {value!r}, but must be text")
         return cls(
             spec=JobSpec.from_dict(by_name, source),
             given=frozenset(by_name),
+            anew=anew,
             **{name: str(value) for name, value in own.items()},
         )
 

@@ -146,7 +146,7 @@ def prepare_job(request: RunRequest, before_data: Callable[[], None] | None = No
     runtime = Runtime(name, spec, shape, dataset.directory, job_path)
     check_runtime(runtime)
     initial = _initial_values(runtime, dataset) if spec.init else None
-    directory, lock = create_job_dir(name)
+    directory, lock = create_job_dir(name, anew=request.anew)
     try:
         if spec.tls:
             make_certificates(directory.tls)

@@ -123,6 +123,11 @@ def _add_run(commands: Any) -> None:
     parser.set_defaults(command="run:run")
     parser.add_argument("job_file", nargs="?", metavar="JOB.toml", help="file with settings; flags go before it")
     parser.add_argument("--name", metavar="NAME", help="name of the job (default: the model's, with a number)")
+    parser.add_argument(
+        "--anew",
+        action="store_true",
+        help="begin again where a job of that name stopped before its end; its checkpoints are removed",
+    )
     parser.add_argument("--report", metavar="PATH", help="write the report here, as JSON")
     parser.add_argument("--export", metavar="PATH", help="write the trained model here, as .npz")
     parser.add_argument("--detach", action="store_true", help="return when the job trains; it goes on by itself")

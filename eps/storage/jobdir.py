@@ -310,7 +310,7 @@ def cache_dir(home: Path | None = None) -> Path:
     return path
 
 
-def create_job_dir(name: str, home: Path | None = None) -> tuple[JobDir, JobLock]:
+def create_job_dir(name: str, home: Path | None = None, *, anew: bool = False) -> tuple[JobDir, JobLock]:
     """Make the directory of a new job, in the place of a finished one of that name.
 
     Parameters
@@ -319,6 +319,8 @@ def create_job_dir(name: str, home: Path | None = None) -> tuple[JobDir, JobLock
         See :func:`check_job_name`.
     home : Path, optional
         Default: :func:`eps_home`.
+    anew : bool
+        Take the place of one as well that has stopped before its end and could be resumed from a checkpoint.
 
     Returns
     -------
@@ -331,7 +333,7 @@ def create_job_dir(name: str, home: Path | None = None) -> tuple[JobDir, JobLock
     ConfigError
         The name cannot be used.
     JobExistsError
-        A job of that name is running.
+        A job of that name is running, or has stopped and has checkpoints.
     StorageError
         The directory cannot be made.
     """
@@ -354,6 +356,11 @@ def create_job_dir(name: str, home: Path | None = None) -> tuple[JobDir, JobLock
         except JobExistsError:
             raise JobExistsError(running) from None
         try:
+            if not anew and _can_be_resumed(job):
+                raise JobExistsError(
+                    f"job {name!r} stopped before its end and has checkpoints: go on with it (eps resume {name}), "
+                    "choose another name, or begin again without them (--anew)"
+                )
             _empty(job)
             _make(job.logs)
             _make(job.containers)
@@ -364,6 +371,17 @@ def create_job_dir(name: str, home: Path | None = None) -> tuple[JobDir, JobLock
         return job, lock
     finally:
         os.close(fd)
+
+
+def _can_be_resumed(job: JobDir) -> bool:
+    """Return whether a job that does not run has something to go on from."""
+    try:
+        complete = [path for path in job.checkpoints.iterdir() if path.is_dir() and not path.suffix]
+        ended = job.ended() or read_json(job.report) or {}
+    except (OSError, StorageError):
+        # What cannot be read cannot be resumed either.
+        return False
+    return bool(complete) and ended.get("state") != "finished"
 
 
 def _empty(job: JobDir) -> None:

@@ -240,3 +240,22 @@ def test_a_job_is_found_by_name_or_missed_by_name(tmp_path: Path) -> None:
 def test_the_cache_is_made_where_it_is_asked_for(tmp_path: Path) -> None:
     assert cache_dir(tmp_path) == tmp_path / "cache"
     assert (tmp_path / "cache").is_dir()
+
+
+def test_a_job_that_stopped_with_checkpoints_gives_way_only_to_one_that_begins_anew(tmp_path: Path) -> None:
+    job, lock = create_job_dir("crashed", tmp_path)
+    (job.checkpoints / "0001-00000010").mkdir(parents=True)
+    lock.close()
+    with pytest.raises(JobExistsError, match=r"eps resume crashed.*--anew"):
+        create_job_dir("crashed", tmp_path)
+    assert (job.checkpoints / "0001-00000010").is_dir()
+    job, lock = create_job_dir("crashed", tmp_path, anew=True)
+    assert not job.checkpoints.exists()
+    # One that was only begun is nothing to go on from, and neither is that of a job that finished.
+    (job.checkpoints / "0001-00000010.partial").mkdir(parents=True)
+    lock.close()
+    job, lock = create_job_dir("crashed", tmp_path)
+    (job.checkpoints / "0001-00000010").mkdir(parents=True)
+    job.ended_json.write_text('{"state": "finished", "reason": ""}')
+    lock.close()
+    create_job_dir("crashed", tmp_path)[1].close()
