@@ -30,6 +30,7 @@ from eps.rpc.exchange import (
     simple,
 )
 from eps.runtime import DataShape, Runtime
+from eps.server.partition_store import PartitionStore
 from eps.server.shell import ServerShell
 from eps.van.api import Connection, Message
 from eps.van.inproc import InProcessVan
@@ -300,6 +301,20 @@ def test_update_that_is_refused_as_taken_over_holds_up_no_other_partition_of_tha
     for name in servers:
         listeners[name].close()
         shells[name].close()
+
+
+def test_training_goes_on_where_a_checkpoint_finds_no_memory(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_room(store: PartitionStore) -> None:
+        raise MemoryError("no room for a copy")
+
+    monkeypatch.setattr(PartitionStore, "snapshot", no_room)
+    rig.shell.on_order(m.TakeCheckpoint(1, 1, 1))
+    rig.train_first_clock()
+    for split in (0, 1):
+        rig.exchange([rig.push(0, 1, split, rig.ones(0))])
+    assert rig.exchange(pulls=[PullPart(0, 2)])[1][0].clock == 2
+    wait_for(lambda: m.CheckpointPartFailed in map(type, rig.reports), TIMEOUT_S, "the report of a failed part")
+    assert m.MemberFailed not in map(type, rig.reports)
 
 
 def test_key_sets_beyond_the_bound_are_forgotten_and_asked_for_again(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
