@@ -276,13 +276,14 @@ class Master:
         while self._ended is None:
             self._step(self._next_event())
         self._farewell()
-        self._checkpoints.close()
+        self._patiently(self._checkpoints.close, SYNC_PATIENCE_S)
         self._write_report()
         self._sessions.close()
         server.stop(0.5).wait(2.0)
         if self._journal is not None:
             self._journal.close()
-        self._log.close()
+        # A snapshot that is being written ends first.
+        self._patiently(self._log.close, SYNC_PATIENCE_S)
         self._slow.shutdown()
         return self._finish()
 
