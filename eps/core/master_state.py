@@ -11,7 +11,8 @@ Source: EPS §3.1.3 (global decision making), §3.2, §3.3, §5.2 (the four call
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from eps.core import events as e
 from eps.core import messages as m
@@ -77,6 +78,9 @@ class MasterState(RecoveringJob):
         self._resend_at_s = self._started_s = 0.0
         #: Number of the export that runs, or ran last.
         self._export = 0
+        #: What the export found that ended the job (:class:`eps.core.events.ExportDone`), for the report; empty before.
+        #: One from before the job went back to a checkpoint may end later than the one that counts, or not at all.
+        self.exported: Mapping[str, Any] = {}
         self._export_again_s: float | None = None
 
     # ---- entry
@@ -119,8 +123,9 @@ class MasterState(RecoveringJob):
                 self._on_cancel(event)
             case e.KillRequested(reason):
                 self._end(JobState.KILLED, reason)
-            case e.ExportDone(_, number):
-                if number == self._export and self.state is JobState.EXPORTING:
+            case e.ExportDone(found, number):
+                if self.export_counts(number):
+                    self.exported = found or {}
                     self._end(JobState.FINISHED, "")
             case e.ExportFailed(message, number):
                 self._on_export_failed(message, number)
@@ -321,8 +326,12 @@ class MasterState(RecoveringJob):
         self._export_again_s = None
         self._out.append(e.StartExport(self._export))
 
+    def export_counts(self, number: int) -> bool:
+        """Return whether the job waits for the export of that number; one from before it went back does not count."""
+        return number == self._export and self.state is JobState.EXPORTING
+
     def _on_export_failed(self, message: str, number: int) -> None:
-        if number != self._export or self.state is not JobState.EXPORTING:
+        if not self.export_counts(number):
             return
         if self._export >= MOST_EXPORTS:
             self._end(JobState.FAILED, message)

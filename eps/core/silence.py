@@ -29,15 +29,23 @@ class SilenceWatch:
 
     def __init__(self) -> None:
         self._watched: dict[str, _Watched] = {}
+        #: When somebody asked last; before that, since when there is anybody to ask after.
         self._asked_s: float | None = None
 
     def expect(self, container_id: str, now_s: float) -> None:
         """Wait for a container's stream from now on; one that has a stream is left as it is."""
+        self._begin(now_s)
         self._watched.setdefault(container_id, _Watched(now_s))
 
     def attached(self, container_id: str, now_s: float) -> None:
         """A container opened a stream."""
+        self._begin(now_s)
         self._watched[container_id] = _Watched(now_s)
+
+    def _begin(self, now_s: float) -> None:
+        """From the first container on questions are due: an observer that does not come to its first one is late."""
+        if self._asked_s is None:
+            self._asked_s = now_s
 
     def heard(self, container_id: str, now_s: float) -> None:
         """A container said something; of one that is not watched (any more) it means nothing."""
@@ -58,8 +66,8 @@ class SilenceWatch:
     def silent(self, now_s: float, timeout_s: float) -> list[tuple[str, str]]:
         """Return (container, why) of those that count as lost, each once.
 
-        Asked much later than the time before, it returns nobody and starts every deadline anew: whoever asks could not
-        have heard anything meanwhile.
+        Asked much later than the time before, or for the first time much later than there was anybody to ask after, it
+        returns nobody and starts every deadline anew: whoever asks could not have heard anything meanwhile.
         """
         late = self._asked_s is not None and now_s - self._asked_s > OWN_PAUSE_S
         self._asked_s = now_s

@@ -15,7 +15,7 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Any
 
@@ -107,8 +107,8 @@ class Master:
         self._answers: dict[str, e.Answer] = {}
         self._asked: dict[str, int] = {}
         self._containers = set(resources.adopted)
-        #: What the export found.
-        self._exported: Mapping[str, Any] = {}
+        #: Exports write one file, one after the other: what is there at the end is of the one that counts.
+        self._exporting = threading.Lock()
         self._ended: e.EndJob | None = None
         self._started_s = time.monotonic()
         self._now: Callable[[], float] = lambda: time.monotonic() - self._started_s
@@ -138,8 +138,6 @@ class Master:
         if restored is not None:
             logger.info("M takes over: %d events, %.3f s after the last", restored.num_events, restored.away_s)
             self._started_s -= restored.now_s + restored.away_s
-            if restored.found is not None:
-                self._exported = restored.found.found or {}
             state = restored.state
             event = e.MasterRestarted(state.generation + 1, self._resources.adopted)
             # On disk before anybody hears of this generation, so that none is used twice.
@@ -278,13 +276,14 @@ class Master:
         while self._ended is None:
             self._step(self._next_event())
         self._farewell()
-        self._checkpoints.close()
+        self._patiently(self._checkpoints.close, SYNC_PATIENCE_S)
         self._write_report()
         self._sessions.close()
         server.stop(0.5).wait(2.0)
         if self._journal is not None:
             self._journal.close()
-        self._log.close()
+        # A snapshot that is being written ends first.
+        self._patiently(self._log.close, SYNC_PATIENCE_S)
         self._slow.shutdown()
         return self._finish()
 
@@ -340,8 +339,6 @@ class Master:
     def _step(self, event: e.Event) -> None:
         now_s = self._now()
         self._log.record(event, now_s)
-        if isinstance(event, e.ExportDone):
-            self._exported = event.found or {}
         with self._changed:
             before = self._state.state, self._state.driver and self._state.driver.plan.phase
             commands = self._state.step(event, now_s)
@@ -453,9 +450,13 @@ class Master:
 
     def _export(self, number: int) -> None:
         try:
-            membership = self._state.membership
-            assert membership is not None
-            found = export(self._runtime, membership, self._van, self._job_dir.model)
+            with self._exporting:
+                with self._changed:
+                    if not self._state.export_counts(number):
+                        return
+                    membership = self._state.membership
+                assert membership is not None
+                found = export(self._runtime, membership, self._van, self._job_dir.model)
             # As JSON says it: the event is logged, and has no place for NumPy's numbers.
             self.put(e.ExportDone(json.loads(json.dumps(dataclasses.asdict(found))), number))
         except Exception as error:
@@ -477,8 +478,8 @@ class Master:
         self._patiently(self._make_report, REPORT_PATIENCE_S)
 
     def _make_report(self) -> None:
-        exported = self._exported
         with self._changed:
+            exported = self._state.exported
             report = records.report(
                 self._runtime,
                 self._state,

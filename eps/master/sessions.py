@@ -28,19 +28,48 @@ logger = logging.getLogger(__name__)
 
 
 class _Line:
-    """One stream of one container."""
+    """One stream of one container.
 
-    def __init__(self) -> None:
+    What it reports is kept until the job has named the container: it is read all the same, since whoever says something
+    is not silent, however long its master takes.
+
+    Parameters
+    ----------
+    put : callable
+        Takes what counts, in order; never blocks.
+    """
+
+    def __init__(self, put: Callable[..., None]) -> None:
         self.outgoing: queue.SimpleQueue[pb.Order | None] = queue.SimpleQueue()
-        #: Set when the job has named the container, or never will; nothing that it reports counts before.
-        self.judged = threading.Event()
-        #: Its reports count.
-        self.admitted = False
+        self._put = put
+        self._lock = threading.Lock()
+        self._admitted = self._ended = False
+        #: What was reported before the job named the container.
+        self._early: list[e.Event] = []
+
+    def admit(self) -> None:
+        """Let count what the container reports, with what it has reported; harmless when repeated."""
+        with self._lock:
+            if not self._ended:
+                self._admitted = True
+                self._put(*self._early)
+                self._early = []
+
+    def take(self, events: list[e.Event]) -> bool:
+        """Pass on what was reported, or keep it until it counts; return False where it never will."""
+        with self._lock:
+            if self._ended:
+                return False
+            if self._admitted:
+                self._put(*events)
+            else:
+                self._early += events
+            return True
 
     def end(self) -> None:
         """End the stream when everything queued has been sent; nothing more that comes from it counts."""
-        self.admitted = False
-        self.judged.set()
+        with self._lock:
+            self._ended, self._early = True, []
         self.outgoing.put(None)
 
 
@@ -90,7 +119,7 @@ class Sessions(MemberSessionServicer):
                 f"this job master is of generation {self._generation}; {hello.name or hello.container_id} has heard of "
                 f"generation {hello.generation}"
             )
-        line, container_id = _Line(), hello.container_id
+        line, container_id = _Line(self._put), hello.container_id
         with self._lock:
             before, self._lines[container_id] = self._lines.get(container_id), line
             self._watch.attached(container_id, self._now())
@@ -118,14 +147,13 @@ class Sessions(MemberSessionServicer):
 
     def _read(self, container_id: str, line: _Line, first: Iterable[pb.Report], reports: Iterator[Any]) -> None:
         try:
-            line.judged.wait()
+            # The hello has been noted with the stream.
             self._receive(line, first)
             for batch in reports:
                 with self._lock:
                     self._watch.heard(container_id, self._now())
-                if not line.admitted:
+                if not self._receive(line, batch.reports):
                     break
-                self._receive(line, batch.reports)
         except ProtocolError as error:
             logger.warning("M %s said something that is no report: %s", container_id, error)
         except grpc.RpcError as error:
@@ -135,11 +163,11 @@ class Sessions(MemberSessionServicer):
             logger.debug("M the session of %s ended", container_id, exc_info=True)
         line.outgoing.put(None)
 
-    def _receive(self, line: _Line, reports: Iterable[pb.Report]) -> None:
+    def _receive(self, line: _Line, reports: Iterable[pb.Report]) -> bool:
         # A member's word about time is taken within reason only: the history must stay a history.
-        found = [e.ReportReceived(report_from_pb(r), min(max(0.0, r.age_s), OLDEST_REPORT_S)) for r in reports]
-        if line.admitted:
-            self._put(*found)
+        return line.take(
+            [e.ReportReceived(report_from_pb(r), min(max(0.0, r.age_s), OLDEST_REPORT_S)) for r in reports]
+        )
 
     def name(self, container_id: str, name: MemberId, servers: Iterable[Address] = ()) -> None:
         """Tell a registered process its name, the job's settings, and where the servers are."""
@@ -151,8 +179,7 @@ class Sessions(MemberSessionServicer):
             for address in servers:
                 welcome.servers.add(host=address.host, port=address.port)
             line.outgoing.put(pb.Order(welcome=welcome, generation=self._generation))
-            line.admitted = True
-            line.judged.set()
+            line.admit()
 
     def send(self, to: MemberId, order: Order) -> None:
         """Queue an order; one for a member without a session is dropped, and derived again when it connects."""

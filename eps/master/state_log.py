@@ -45,8 +45,6 @@ class Restored:
     #: Wall-clock seconds since then.
     away_s: float
     num_events: int
-    #: What the export found, where it was done.
-    found: e.ExportDone | None = None
 
 
 class StateLog:
@@ -93,14 +91,11 @@ class StateLog:
         for sentence in recovered.dropped:
             logger.warning("M %s", sentence)
         now_s, state = self._history.load(recovered.snapshot)
-        found: e.ExportDone | None = None
         for record in recovered.records:
             now_s, event = loads(record)
             state.step(event, now_s)
-            if isinstance(event, e.ExportDone):
-                found = event
         self._num_events = len(recovered.records)
-        return Restored(state, now_s, recovered.age_s, self._num_events, found)
+        return Restored(state, now_s, recovered.age_s, self._num_events)
 
     def begin(self, state: MasterState, now_s: float) -> None:
         """Log from here on: write the first snapshot."""

@@ -5,6 +5,9 @@ comes, or, where something is about to change it before that, it is copied then.
 next step nothing changes it, which is as long as the workers compute; so most often one copy is in memory at a time.
 
 Files are written and synced on one thread of lower priority, without the server's lock.
+
+Training needs none of it: whatever goes wrong here, of whatever kind, fails the checkpoint, is reported as
+``CheckpointPartFailed``, and ends neither that thread nor the server.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from eps.core import messages as m
 from eps.core import server_events as s
 from eps.core.checkpoints import checkpoint_name
 from eps.core.types import MemberId
+from eps.errors import EpsError
 from eps.storage.checkpoint import CheckpointStore, part_name
 
 logger = logging.getLogger(__name__)
@@ -52,7 +56,7 @@ class CheckpointWriter:
     lock : lock
         Guards the arrays of the partitions, and this object.
     report : callable
-        Says something to the job master.
+        Says something to the job master; called with or without ``lock``, and never blocks.
     """
 
     def __init__(
@@ -89,11 +93,16 @@ class CheckpointWriter:
             self._report(report)
 
     def take(self, command: s.TakeSnapshot) -> None:
-        """Write a partition as it is now; called with the lock held."""
+        """Write a partition as it is now; called with the lock held.  What cannot be begun is reported."""
         self._waiting[command.partition] = _Waiting(command)
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="checkpoint", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._run, name="checkpoint", daemon=True)
+            try:
+                thread.start()
+            except Exception as error:
+                self._give_up(command, error)
+                return
+            self._thread = thread
         self._work.notify_all()
 
     def skip(self, command: s.SkipSnapshot) -> None:
@@ -101,10 +110,17 @@ class CheckpointWriter:
         self._say(m.CheckpointPartFailed(self._name, command.checkpoint_id, command.partition, command.why, late=True))
 
     def before_change(self, partition: int) -> None:
-        """Copy a partition that waits to be written and is about to change; called with the lock held."""
+        """Copy a partition that waits to be written and is about to change; called with the lock held.
+
+        It raises nothing: where there is no room for the copy, the partition does not wait any more, and that is
+        reported.
+        """
         waiting = self._waiting.get(partition)
         if waiting is not None and waiting.arrays is None:
-            waiting.arrays = self._snapshot(partition)
+            try:
+                waiting.arrays = self._snapshot(partition)
+            except Exception as error:
+                self._give_up(waiting.command, error)
 
     def forget(self) -> None:
         """Write nothing more of the checkpoint on its way: the job goes back to an earlier one."""
@@ -131,9 +147,16 @@ class CheckpointWriter:
                 # Copies first: they are what takes memory.
                 partition = min(self._waiting, key=lambda p: (self._waiting[p].arrays is None, p))
                 self.before_change(partition)
-                waiting, order = self._waiting.pop(partition), self._order
+                waiting, order = self._waiting.pop(partition, None), self._order
+            if waiting is None:
+                # It could not be copied.
+                continue
             assert order is not None and waiting.arrays is not None
-            self._write(order, waiting.command, waiting.arrays)
+            try:
+                self._write(order, waiting.command, waiting.arrays)
+            except Exception:
+                # What was to be reported is said again when the order is.
+                logger.exception("S[%s] checkpoint of clock %d: partition %d", self._name, order.clock, partition)
 
     def _write(self, order: m.TakeCheckpoint, command: s.TakeSnapshot, arrays: Sequence[np.ndarray]) -> None:
         partition, file = command.partition, part_name(command.partition, self._name)
@@ -141,14 +164,8 @@ class CheckpointWriter:
             name = checkpoint_name(order.epoch, order.clock)
             size_bytes, checksum = self._store.write_part(name, file, arrays)
         except Exception as error:
-            # Training needs none of it, so that nothing that goes wrong here may end this thread or the server.
-            logger.warning("S[%s] checkpoint of clock %d, partition %d: %s", self._name, order.clock, partition, error)
             with self._work:
-                # The checkpoint has failed: what waits is memory for nothing.
-                if self._order is order:
-                    self._waiting.clear()
-            failed = m.CheckpointPartFailed(self._name, command.checkpoint_id, partition, str(error), late=False)
-            self._say(failed)
+                self._give_up(command, error)
             return
         self._say(
             m.CheckpointPartWritten(
@@ -163,6 +180,17 @@ class CheckpointWriter:
                 command.duplicates_refused,
             )
         )
+
+    def _give_up(self, command: s.TakeSnapshot, error: Exception) -> None:
+        """Report a partition that cannot be written; called with the lock held."""
+        why = str(error) if isinstance(error, EpsError) else f"{type(error).__name__}: {error}"
+        logger.warning(
+            "S[%s] checkpoint %d, partition %d: %s", self._name, command.checkpoint_id, command.partition, why
+        )
+        # The checkpoint has failed: what waits is memory for nothing.
+        failed = command.checkpoint_id
+        self._waiting = {p: v for p, v in self._waiting.items() if v.command.checkpoint_id != failed}
+        self._say(m.CheckpointPartFailed(self._name, command.checkpoint_id, command.partition, why, late=False))
 
     def _say(self, report: m.CheckpointPartWritten | m.CheckpointPartFailed) -> None:
         with self._work:

@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 
 from eps.core.types import Address
-from eps.errors import DeadlineError, EpsError, PeerUnavailableError, TakenOverError
+from eps.errors import DeadlineError, EpsError, PeerUnavailableError, TakenOverError, TransferError
 from eps.van.api import Message
 from eps.van.peers import Peers
 
@@ -43,7 +43,9 @@ class _Item:
 class FollowerStream:
     """Sends snapshots, updates and promotions to one follower, in order, beside training.
 
-    Messages are made on the sending thread, so that checksums and headers cost the training nothing.
+    Messages are made on the sending thread, so that checksums and headers cost the training nothing.  One stream serves
+    every partition that goes to the follower for a plan, so an update that it refuses because it owns that partition
+    now (:class:`~eps.errors.TakenOverError`) is dropped, never counted as acknowledged, and ends nothing.
 
     Parameters
     ----------
@@ -51,8 +53,9 @@ class FollowerStream:
     address : Address
         Of the follower.
     on_failure : callable
-        Called at most once, if something could not be sent, on the thread that noticed: the sending one, or one that
-        waits for room.  Nothing is sent after it, and no ``done`` called that was not under way.
+        Called at most once, if something could not be made or sent, or a ``done`` failed, on the thread that noticed:
+        the sending one, or one that waits for room.  Nothing is sent after it, and no ``done`` called that was not
+        under way.  It gets a :class:`~eps.errors.TransferError` where the reason is no error of EPS.
     """
 
     def __init__(self, peers: Peers, address: Address, on_failure: Callable[[EpsError], None]) -> None:
@@ -67,7 +70,7 @@ class FollowerStream:
         self._thread.start()
 
     def send(self, make: Callable[[], Message], size_bytes: int, done: Callable[[], None] = lambda: None) -> None:
-        """Queue a message; never blocks.  ``done`` is called when the follower has acknowledged it."""
+        """Queue a message; never blocks.  ``done`` is called when the follower has acknowledged it, else never."""
         with self._changed:
             if not self._stopped:
                 self._waiting.append(_Item(make, size_bytes, done))
@@ -84,6 +87,25 @@ class FollowerStream:
             self._fail(DeadlineError(f"{self._address} did not take what waits for it within {SEND_TIMEOUT_S:g} s"))
 
     def _run(self) -> None:
+        try:
+            self._send_all()
+        except EpsError as error:
+            self._fail(error)
+        except Exception as error:
+            # No memory for a message, say: a stream that nobody knows to have ended holds up every pull for good.
+            logger.exception("sending to %s failed", self._address)
+            self._fail(TransferError(f"{type(error).__name__}: {error}"))
+
+    def _send_all(self) -> None:
+        """Send until the stream is stopped.
+
+        Raises
+        ------
+        PeerUnavailableError
+            The follower cannot be reached, however often it is tried.
+        EpsError
+            It did not answer in time, or refused something else than an update of a partition that it owns.
+        """
         attempts = 0
         while True:
             with self._changed:
@@ -91,6 +113,7 @@ class FollowerStream:
                 if self._stopped:
                     return
                 window = list(itertools.islice(self._waiting, WINDOW))
+            acknowledged = True
             try:
                 for item in window:
                     self._send(item)
@@ -99,8 +122,7 @@ class FollowerStream:
             except PeerUnavailableError as error:
                 attempts += 1
                 if attempts == ATTEMPTS:
-                    self._fail(error)
-                    return
+                    raise
                 logger.info("the connection to %s broke: %s", self._address, error)
                 with self._changed:
                     # What arrives twice is dropped there.
@@ -110,18 +132,16 @@ class FollowerStream:
                         return
                 continue
             except TakenOverError as error:
-                # Whoever should know knows: this server is told with the next membership, if it is still of the job.
+                # Of this partition the next membership tells, if this server is still of the job.  It begins no new
+                # stream for the others: they go on with this one.
                 logger.warning("%s", error)
-                self.stop()
-                return
-            except EpsError as error:
-                self._fail(error)
-                return
+                acknowledged = False
             attempts = 0
             with self._changed:
                 if self._stopped:
                     return
-            window[0].done()
+            if acknowledged:
+                window[0].done()
             with self._changed:
                 if self._waiting:
                     self._waiting_bytes -= self._waiting.popleft().size_bytes

@@ -326,16 +326,22 @@ def test_job_that_goes_back_while_its_model_is_written_trains_and_writes_it_agai
     master.recover(clock=1)
     states = [master.state.state]
 
-    master.step(e.ExportDone(number=1))
+    master.step(e.ExportDone({"model_sha256": "before"}, number=1))
     states.append(master.state.state)
+    found = [master.state.exported]
     results = tuple(m.SplitResult(s, 1, 1.0) for s in range(6))
     for clock in range(2):
         master.now_s += 1.0
         master.report(m.ClockReported("worker-1", clock, results, epoch=1))
     again = [c for c in master.last if isinstance(c, e.StartExport)]
-    master.step(e.ExportDone(number=2))
+    master.step(e.ExportDone({"model_sha256": "before"}, number=1))
+    states.append(master.state.state)
+    found.append(master.state.exported)
+    master.step(e.ExportDone({"model_sha256": "after"}, number=2))
+    master.step(e.ExportDone({"model_sha256": "before"}, number=1))
 
-    assert states == [JobState.RUNNING, JobState.RUNNING], "an export of what was before does not count"
+    assert states == [JobState.RUNNING, JobState.RUNNING, JobState.EXPORTING], "what was before does not count"
+    assert found == [{}, {}] and master.state.exported == {"model_sha256": "after"}
     assert again == [e.StartExport(2)] and master.state.state is JobState.FINISHED
 
 

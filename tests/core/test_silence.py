@@ -60,6 +60,25 @@ def test_what_the_watcher_slept_through_is_held_against_nobody(broken: bool) -> 
     assert [container for container, _ in asked_often(watch, 100.5, 104.0)] == ["a"]
 
 
+@pytest.mark.parametrize("comes_back", [False, True])
+def test_what_the_watcher_slept_through_before_it_first_asked_is_held_against_nobody(comes_back: bool) -> None:
+    watch = SilenceWatch()
+    watch.expect("a", 0.0)
+    if comes_back:
+        watch.attached("a", 0.25)
+    assert watch.silent(TIMEOUT_S + 0.5, TIMEOUT_S) == []
+    # The deadline starts anew; then it holds.
+    assert asked_often(watch, TIMEOUT_S + 0.75, 2 * TIMEOUT_S) == []
+    assert [container for container, _ in asked_often(watch, 2 * TIMEOUT_S + 0.5, 2 * TIMEOUT_S + 1.0)] == ["a"]
+
+
+def test_pause_before_the_first_question_counts_from_the_first_container_and_not_from_a_later_one() -> None:
+    watch = SilenceWatch()
+    watch.attached("a", 0.0)
+    watch.attached("b", TIMEOUT_S)
+    assert watch.silent(TIMEOUT_S + 0.25, TIMEOUT_S) == []
+
+
 def test_ended_container_is_not_missed() -> None:
     watch = SilenceWatch()
     watch.attached("a", 0.0)

@@ -53,10 +53,15 @@ class Gathered:
 
 
 class StandIn:
-    """A job master that only names the members that it knows, and remembers what it hears."""
+    """A job master that only names the members that it knows, and remembers what it hears.
 
-    def __init__(self, generation: int, known: Sequence[str] = ("container-1",), **options: Any) -> None:
-        self.generation, self._known = generation, known
+    With ``judges=False`` it leaves that to the test, as a master does whose thread is busy.
+    """
+
+    def __init__(
+        self, generation: int, known: Sequence[str] = ("container-1",), judges: bool = True, **options: Any
+    ) -> None:
+        self.generation, self._known, self._judges = generation, known, judges
         self.heard = Gathered()
         self.sessions = Sessions(self._put, "{}", generation, **{"beat_s": 0.02, **options})
         self.server, port = serve(lambda server: add_MemberSessionServicer_to_server(self.sessions, server))
@@ -64,7 +69,7 @@ class StandIn:
 
     def _put(self, *events: e.Event) -> None:
         for event in events:
-            if isinstance(event, e.MemberRegistered):
+            if isinstance(event, e.MemberRegistered) and self._judges:
                 if event.container_id in self._known:
                     self.sessions.name(event.container_id, "worker-1")
                 else:
@@ -293,12 +298,43 @@ def test_quiet_master_and_quiet_member_still_hear_of_each_other(cast: Cast) -> N
     master = cast(StandIn(1, now=now))
     member = cast(Member(master.place, Patience(silence_s=0.3, master_s=60.0, beat_s=0.02)))
     member.welcome()
-    time_s[0] = 10.0
+    for quarter in range(12):
+        time_s[0] = quarter / 4
+        assert master.sessions.silent(3.0) == []
+    time_s[0] = 3.5
     # Each beat of the member is noted with the time; nothing but beats is said.
-    asked.wait(lambda times: times.count(10.0) >= 20)
+    asked.wait(lambda times: times.count(3.5) >= 20)
     assert master.sessions.silent(3.0) == []
     assert [type(event) for event in master.heard.items] == [e.MemberRegistered]
     assert member.looked.items == []
+
+
+def test_member_that_its_master_has_not_named_yet_is_heard_and_loses_no_report(cast: Cast) -> None:
+    time_s, asked = [0.0], Gathered()
+
+    def now() -> float:
+        asked.add(time_s[0])
+        return time_s[0]
+
+    first = cast(StandIn(1))
+    member = cast(Member(first.place))
+    member.welcome()
+    member.session.report(clock_report(0))
+    first.reports(1)
+    first.die()
+    second = cast(StandIn(2, judges=False, now=now))
+    second.sessions.expect(["container-1"])
+    member.place = second.place
+    second.registered()
+    member.session.report(clock_report(1))
+    for quarter in range(40):
+        time_s[0] = quarter / 4
+        # Beats of the member; the question comes after them.
+        asked.wait(lambda times, at=time_s[0]: times.count(at) >= 3)
+        assert second.sessions.silent(3.0) == []
+    second.sessions.name("container-1", "worker-1")
+    member.session.report(clock_report(2))
+    assert second.reports(3) == [clock_report(0), clock_report(1), clock_report(2)]
 
 
 def test_member_that_the_job_does_not_know_is_told_to_end_and_does(cast: Cast) -> None:
@@ -314,6 +350,17 @@ def test_member_that_the_job_does_not_know_is_told_to_end_and_does(cast: Cast) -
     assert member.ordered.items == [m.Shutdown("the job does not know this process")]
     # Nothing that it said again counts.
     assert [type(event) for event in second.heard.items] == [e.MemberRegistered]
+
+
+def test_nothing_counts_that_was_said_before_a_member_was_sent_away(cast: Cast) -> None:
+    master = cast(StandIn(1, judges=False))
+    member = cast(Member(master.place))
+    member.session.report(clock_report(0))
+    master.registered()
+    master.sessions.dismiss("container-1", "the job does not know this process")
+    assert member.end() is None
+    master.sessions.name("container-1", "worker-1")
+    assert [type(event) for event in master.heard.items] == [e.MemberRegistered]
 
 
 def test_lost_members_words_do_not_count_any_more(cast: Cast) -> None:

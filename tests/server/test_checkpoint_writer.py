@@ -43,6 +43,8 @@ class Rig:
         self.storage = storage
         self.values = [10.0, 20.0, 30.0]
         self.snapshots: list[int] = []
+        #: Copies of which there is no room.
+        self.too_large: set[int] = set()
         self.reports: list[m.Report] = []
         self.lock = threading.RLock()
         self.writer = CheckpointWriter(
@@ -51,6 +53,8 @@ class Rig:
 
     def _snapshot(self, partition: int) -> tuple[np.ndarray, ...]:
         self.snapshots.append(partition)
+        if partition in self.too_large:
+            raise MemoryError("no room for a copy")
         return (np.array([self.values[partition]], np.float32),)
 
     def take(self, *partitions: int, checkpoint_id: int = 1) -> None:
@@ -153,3 +157,74 @@ def test_nothing_is_written_of_what_is_forgotten(slow: Rig) -> None:
     slow.writer.forget()
     release(slow)
     assert len(slow.wait_for_reports(1)) == 1 and slow.snapshots == [0]
+
+
+def no_room(partition: int, checkpoint_id: int = 1) -> m.CheckpointPartFailed:
+    return m.CheckpointPartFailed("server-1", checkpoint_id, partition, "MemoryError: no room for a copy", late=False)
+
+
+def test_partition_that_cannot_be_copied_is_reported_and_the_next_checkpoint_is_written(slow: Rig) -> None:
+    release(slow)
+    slow.too_large = {0}
+    slow.writer.order(ORDER)
+    slow.take(0)
+    assert slow.wait_for_reports(1) == [no_room(0)]
+    slow.too_large = set()
+    slow.writer.order(m.TakeCheckpoint(2, 9, 1))
+    slow.take(0, checkpoint_id=2)
+    assert slow.written(slow.wait_for_reports(2)[1], "0001-00000009") == 10.0
+
+
+def test_training_goes_on_where_a_copy_that_it_would_change_cannot_be_made(slow: Rig) -> None:
+    slow.writer.order(ORDER)
+    slow.take(0, 1, 2)
+    assert isinstance(slow.storage, SlowStorage) and slow.storage.begun.wait(TIMEOUT_S)
+    slow.too_large = {1}
+    slow.step(1)
+    slow.step(2)
+    assert slow.values == [10.0, 21.0, 31.0]
+    # The checkpoint has failed: nothing of it waits any more, and the order that comes again is answered.
+    assert slow.reports == [no_room(1)] and slow.snapshots == [0, 1]
+    slow.writer.order(ORDER)
+    assert slow.reports == [no_room(1), no_room(1)]
+    release(slow)
+    assert slow.wait_for_reports(3)[2].partition == 0  # type: ignore[union-attr]
+
+
+def test_writer_whose_thread_cannot_be_started_says_so_and_tries_again(
+    slow: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    release(slow)
+
+    def no_thread(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    slow.writer.order(ORDER)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", no_thread)
+        slow.take(0)
+    failed = m.CheckpointPartFailed("server-1", 1, 0, "RuntimeError: can't start new thread", late=False)
+    assert slow.reports == [failed]
+    slow.writer.order(m.TakeCheckpoint(2, 9, 1))
+    slow.take(0, checkpoint_id=2)
+    assert slow.written(slow.wait_for_reports(2)[1], "0001-00000009") == 10.0
+
+
+def test_writer_goes_on_after_a_report_that_could_not_be_made() -> None:
+    failing = [True]
+
+    def report(said: m.Report) -> None:
+        if failing.pop():
+            raise MemoryError("no room for a report")
+        failing.append(False)
+        rig.reports.append(said)
+
+    rig = Rig(MemoryStorage())
+    rig.writer = CheckpointWriter("server-1", CheckpointStore(rig.storage), rig._snapshot, rig.lock, report)
+    rig.writer.order(ORDER)
+    rig.take(0)
+    wait_for(lambda: not failing, TIMEOUT_S, "a report that could not be made")
+    failing.append(False)
+    rig.take(1)
+    assert rig.written(rig.wait_for_reports(1)[0]) == 20.0
+    rig.writer.close()

@@ -1,4 +1,4 @@
-"""The stream to a follower ends once, whoever notices."""
+"""The stream to a follower: it ends once, whoever notices, and what is refused as taken over holds up nothing else."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from eps.errors import DeadlineError, EpsError, PlanError
+from eps.errors import DeadlineError, EpsError, PlanError, TakenOverError, TransferError
+from eps.master_link import wait_for
 from eps.server.follower_stream import FollowerStream
 from eps.van.api import Listener, Message, ReplyTo
 from eps.van.inproc import InProcessVan
@@ -99,3 +100,51 @@ def test_a_follower_that_refuses_fails_the_stream(follower: Follower) -> None:
     assert failed.wait(TIMEOUT_S)
     stream.wait_for_room()
     assert len(failures) == 1
+
+
+def test_a_refused_update_is_not_acknowledged_and_those_behind_it_are_sent(follower: Follower) -> None:
+    failures: list[EpsError] = []
+    told: list[str] = []
+    stream = FollowerStream(follower.peers, follower.listener.address, failures.append)
+    names = ("refused", "on its way", "queued", "late")
+    for name in names[:3]:
+        stream.send(lambda: Message(b"update"), 8, lambda name=name: told.append(name))  # type: ignore[misc]
+    for _ in names[:3]:
+        assert follower.came.acquire(timeout=TIMEOUT_S)
+    follower.replies[0].fail(TakenOverError("server-2 owns partition 0 now"))
+    follower.replies[1].send(Message())
+    follower.replies[2].send(Message())
+    stream.send(lambda: Message(b"update"), 8, lambda: told.append(names[3]))
+    assert follower.came.acquire(timeout=TIMEOUT_S)
+    follower.replies[3].send(Message())
+    wait_for(lambda: stream._waiting_bytes == 0, TIMEOUT_S, "the stream to be empty")
+    stream.stop()
+    assert told == list(names[1:]) and not failures
+
+
+@pytest.mark.parametrize("where", ["make", "done"])
+def test_whatever_goes_wrong_on_the_sending_thread_fails_the_stream(follower: Follower, where: str) -> None:
+    failed = threading.Event()
+    failures: list[EpsError] = []
+
+    def fail(error: EpsError) -> None:
+        failures.append(error)
+        failed.set()
+
+    def no_room() -> Message:
+        raise MemoryError("no room for a message")
+
+    stream = FollowerStream(follower.peers, follower.listener.address, fail)
+    if where == "make":
+        stream.send(no_room, 8)
+    else:
+        stream.send(lambda: Message(b"update"), 8, no_room)  # type: ignore[arg-type]
+        assert follower.came.acquire(timeout=TIMEOUT_S)
+        follower.replies[0].send(Message())
+    assert failed.wait(TIMEOUT_S)
+    (error,) = failures
+    assert isinstance(error, TransferError) and "MemoryError: no room for a message" in str(error)
+    # Nobody waits for room, and nothing is kept for a follower that gets no more.
+    stream.send(no_room, 8)
+    stream.wait_for_room()
+    assert stream._waiting_bytes == 0 and not stream._waiting

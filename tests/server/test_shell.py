@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +30,7 @@ from eps.rpc.exchange import (
     simple,
 )
 from eps.runtime import DataShape, Runtime
+from eps.server.partition_store import PartitionStore
 from eps.server.shell import ServerShell
 from eps.van.api import Connection, Message
 from eps.van.inproc import InProcessVan
@@ -251,6 +253,68 @@ def test_follower_that_does_not_answer_holds_up_no_order(rig: Rig) -> None:
     rig.shell.on_order(m.AbortPlan(7))
     assert rig.exchange(pulls=[PullPart(0, 1)])[1][0].clock == 1
     silent.close()
+
+
+def test_update_that_is_refused_as_taken_over_holds_up_no_other_partition_of_that_follower() -> None:
+    runtime, van = make_runtime(iterations=20, followers=1, servers=2), InProcessVan()
+    shells = {name: ServerShell(runtime, name, van, lambda report: None) for name in ("server-1", "server-2")}
+    listeners = {name: van.listen(shell.handle) for name, shell in shells.items()}
+    owner, heir = shells["server-1"], shells["server-2"]
+    connection = van.connect(listeners["server-1"].address)
+
+    def train(clock: int, *partitions: int) -> None:
+        for partition in partitions:
+            start, stop = runtime.ranges[partition]
+            total = np.full(stop - start if clock >= 0 else 0, UNITS, runtime.grid.dtype)
+            maxima = np.full(runtime.grid.num_blocks(stop - start), 4.0, np.float32)
+            for split in (0, 1):
+                message = build_exchange([PushPart(partition, clock, (split,), 10, total, maxima)], [])
+                connection.request(message).result(TIMEOUT_S)
+        stream = owner._streams[0, "server-2"]
+        wait_for(lambda: stream._waiting_bytes == 0, TIMEOUT_S, "the updates to be answered")
+
+    workers, servers = ("worker-1", "worker-2"), ("server-1", "server-2")
+    addresses = {"worker-1": Address("x", 1), "worker-2": Address("x", 2)}
+    addresses |= {name: listener.address for name, listener in listeners.items()}
+    table = PartitionTable(("server-1", "server-1"), (("server-2",), ("server-2",)))
+    first = Membership(1, -1, workers, servers, table, SplitTable.of(workers), addresses)
+    for shell in shells.values():
+        shell.on_order(m.UpdateMembership(0, first))
+    train(-1, 0, 1)
+    # Partition 0 is to go to its follower at clock 10; then a worker is lost, and it goes there at once.
+    table = PartitionTable(("server-2", "server-1"), ((), ("server-2",)))
+    promised = replace(first, version=2, from_clock=10, partitions=table)
+    for shell in shells.values():
+        shell.on_order(m.UpdateMembership(3, promised))
+    heirs = SplitTable.of(("worker-1", "worker-1"))
+    taken_over = replace(promised, version=3, from_clock=0, workers=("worker-1",), splits=heirs, recovery=1)
+    taken_over = replace(taken_over, split_clocks=(0, 0))
+    heir.on_order(m.UpdateMembership(3, taken_over))
+    # On its way when the worker was lost; the owner does not know yet.
+    train(0, 0, 1)
+    assert owner._state.partitions[0].in_sync == {"server-2": 1}
+    owner.on_order(m.UpdateMembership(3, taken_over))
+    train(1, 1)
+    pulled = connection.request(build_exchange([], [PullPart(1, 2)])).result(TIMEOUT_S)
+    assert parse_reply(pulled)[1][0].clock == 2 and heir._state.partitions[1].completed == 2
+    connection.close()
+    for name in servers:
+        listeners[name].close()
+        shells[name].close()
+
+
+def test_training_goes_on_where_a_checkpoint_finds_no_memory(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_room(store: PartitionStore) -> None:
+        raise MemoryError("no room for a copy")
+
+    monkeypatch.setattr(PartitionStore, "snapshot", no_room)
+    rig.shell.on_order(m.TakeCheckpoint(1, 1, 1))
+    rig.train_first_clock()
+    for split in (0, 1):
+        rig.exchange([rig.push(0, 1, split, rig.ones(0))])
+    assert rig.exchange(pulls=[PullPart(0, 2)])[1][0].clock == 2
+    wait_for(lambda: m.CheckpointPartFailed in map(type, rig.reports), TIMEOUT_S, "the report of a failed part")
+    assert m.MemberFailed not in map(type, rig.reports)
 
 
 def test_key_sets_beyond_the_bound_are_forgotten_and_asked_for_again(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:

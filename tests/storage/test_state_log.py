@@ -105,6 +105,28 @@ def test_a_long_history_comes_back_and_its_pieces_are_encoded_once(tmp_path: Pat
     assert all(a is b for (_, a), b in zip(log._history._pieces, pieces, strict=False))
 
 
+def test_what_the_export_found_that_counted_comes_back_and_no_other(tmp_path: Path) -> None:
+    settings = replace(SETTINGS, iterations=3)
+    master = ScriptedMaster(settings, 1, 1)
+    master.start()
+    for clock in range(4):
+        master.clock(clock)
+    log = StateLog(tmp_path / "state")
+    log.begin(master.state, master.now_s)
+
+    def logged(event: e.Event) -> None:
+        log.record(event, master.now_s + 0.001)
+        master.step(event)
+
+    logged(e.ExportDone({"model_sha256": "of another export"}, number=7))
+    assert master.state.state is JobState.EXPORTING and restored(log.path).exported == {}
+    logged(e.ExportDone({"model_sha256": "the one"}, number=1))
+    logged(e.ExportDone({"model_sha256": "of another export"}, number=7))
+    log.close()
+    assert_same(restored(log.path), master.state)
+    assert restored(log.path).exported == {"model_sha256": "the one"}
+
+
 def test_a_history_that_went_back_is_encoded_again_from_there(tmp_path: Path) -> None:
     master = trained(2 * PIECE_CLOCKS + 10)
     log = StateLog(tmp_path / "state")
