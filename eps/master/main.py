@@ -13,6 +13,7 @@ import json
 import logging
 import os
 import queue
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -70,6 +71,8 @@ SYNC_PATIENCE_S = 60.0
 EXPORT_PATIENCE_S = 10.0
 REPORT_PATIENCE_S = 60.0
 START_PATIENCE_S = 30.0
+#: How often a job master that is done looks whether its supervisor has heard of it.
+LEAVE_POLL_S = 0.005
 #: What a status says of a resource manager that does not listen.
 RESOURCES_HANG = (
     "the resource manager has been silent for {silent_s:.0f} s: until it answers, nobody is added or replaced, and a "
@@ -518,4 +521,25 @@ def run(context: ContainerContext) -> int:
         resources.end_job(1, str(JobState.FAILED), f"the job master cannot go on: {error}")
         return 1
     finally:
+        leave_supervisor(resources, runtime.spec.member_timeout_s)
         resources.close()
+
+
+def leave_supervisor(resources: LocalResourceManager, patience_s: float) -> None:
+    """Wait until the supervisor knows what it was told last; one that hangs is killed, and with it all that is left.
+
+    The job has ended, and whoever waits for it waits for the supervisor: one that is stopped would hold them up for
+    good.
+
+    Parameters
+    ----------
+    resources : LocalResourceManager
+    patience_s : float, seconds
+    """
+    supervisor, until_s = os.getppid(), time.monotonic() + patience_s
+    while resources.silent_s() > 0.0:
+        if time.monotonic() >= until_s:
+            logger.error("M the supervisor hangs: it is killed")
+            os.kill(supervisor, signal.SIGKILL)
+            return
+        time.sleep(LEAVE_POLL_S)
