@@ -109,6 +109,9 @@ class ReplicatingServer:
         if event.follower not in state.in_sync:
             # Under BSP whoever pushed keeps it until the next clock's parameters have come: nothing is lost.
             state.joining[event.follower] = event.sequence if self._bsp else state.sequence
+        elif event.sequence > state.in_sync[event.follower] + 1:
+            # One before it was refused: its receiver does not follow this server any more.
+            return
         reached = state.in_sync[event.follower] = max(event.sequence, state.in_sync.get(event.follower, 0))
         if reached >= state.joining.get(event.follower, reached + 1):
             del state.joining[event.follower]
