@@ -22,7 +22,7 @@ from eps.errors import IllegalTransitionError
 
 
 class Operation(StrEnum):
-    """The four operations of EPS §3 and §5.2."""
+    """The four operations of EPS §3 and §5.2, and one that a job asks of itself."""
 
     ADD_SERVERS = "add-servers"
     ADD_WORKERS = "add-workers"

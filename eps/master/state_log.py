@@ -219,7 +219,7 @@ class _HistoryPieces:
 
 @contextmanager
 def _without_history(state: MasterState) -> Iterator[None]:
-    """Take the history away for a moment, and the commands of the last step, which have been executed."""
+    """Take the history away for a moment, and the commands of the last step: who restores the state says them again."""
     progress = state.progress
     history, completed_s, commands = progress.history, progress.completed_s, state._out
     progress.history, progress.completed_s, state._out = [], [], []
