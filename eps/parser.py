@@ -147,7 +147,7 @@ def _add_resume(commands: Any) -> None:
         "eps resume a9a --workers 5 --servers 1 --detach",
         text=_RESUME_DESCRIPTION,
     )
-    parser.add_argument("name", metavar="NAME")
+    parser.add_argument("name", metavar="NAME", help="the job that stopped")
     parser.add_argument("--workers", type=int, metavar="N", help="workers to begin with (default: as it was)")
     parser.add_argument("--servers", type=int, metavar="N", help="servers to begin with (default: as it was)")
     parser.add_argument("--report", default="", metavar="PATH", help="write the report here, as JSON")
