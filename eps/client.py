@@ -11,7 +11,7 @@ import os
 import shutil
 import signal
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -19,6 +19,7 @@ from typing import Any
 
 from eps.config import JobSpec
 from eps.core.reconfig import Operation, Phase
+from eps.ended import ended_status
 from eps.errors import (
     ConfigError,
     DeadlineError,
@@ -538,59 +539,6 @@ def copy_result(source: Path, target: Path, missing: str) -> None:
         shutil.copyfile(source, target)
     except OSError as error:
         raise StorageError(f"{target}: cannot be written: {error.strerror}; what it was to hold is {source}") from error
-
-
-def ended_status(directory: JobDir) -> dict[str, Any]:
-    """Return the status of a job that has ended, in the form of a running one's."""
-    ended = directory.ended()
-    report = read_json(directory.report) or {}
-    settings = (read_json(directory.job_json) or {}).get("spec", {})
-    # No word of its end: the supervisor itself was killed, or the machine went down.
-    state, reason = "killed", "its supervisor ended without a word"
-    found = ended if ended is not None else report
-    if found:
-        # The job master's own word, where the supervisor was ended before it had its say.
-        state, reason = str(found["state"]), str(found.get("reason", ""))
-    last = _readable(directory.status_json)
-    if not report and last is not None:
-        # Its master was killed before it could report: what it left on disk a second before is the best there is.
-        return {**last, "state": state, "reason": reason, "members": [], "eta_s": 0.0}
-    metrics, history = report.get("metrics", {}), report.get("history", [])
-    loss = metrics.get("train_loss")
-    membership = report.get("membership") or [{}]
-    return {
-        "name": directory.name,
-        "state": state,
-        "reason": reason,
-        "clock": report.get("clock", 0),
-        "iterations": settings.get("iterations", 0),
-        "membership_version": membership[-1].get("version", 0),
-        "workers": len(membership[-1].get("workers", ())),
-        "servers": len(membership[-1].get("servers", ())),
-        "members": [],
-        "plan": None,
-        "queued": [],
-        "changes": report.get("changes", []),
-        "checkpoints": report.get("checkpoints", {}),
-        # One that was ended has not measured its final parameters.
-        "loss": history[-1]["loss"] if loss is None and history else loss,
-        "losses": report.get("losses", []),
-        "generation": report.get("generation", 1),
-        "storage_error": "",
-        "resources_error": "",
-        "metrics": metrics.get("test", {}),
-        "iteration_s": report.get("iteration_seconds", {}).get("p50", 0.0),
-        "eta_s": 0.0,
-        "elapsed_s": report.get("iteration_seconds", {}).get("total", 0.0),
-    }
-
-
-def _readable(path: Path) -> Mapping[str, Any] | None:
-    """Return what stands in a file that tells no more than others do; None where it is damaged."""
-    try:
-        return read_json(path)
-    except StorageError:
-        return None
 
 
 def _operation(name: Operation | str) -> Operation:

@@ -12,8 +12,9 @@ from typing import Any
 
 from eps._version import __version__
 from eps.cli import EXIT_OK
-from eps.client import Job, ended_status
+from eps.client import Job
 from eps.display import list_text, status_text
+from eps.ended import ended_status
 from eps.errors import JobNotFoundError, RpcError, StorageError
 from eps.home import check_home
 from eps.storage.jobdir import JobDir, find_job, list_jobs

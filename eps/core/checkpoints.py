@@ -185,6 +185,13 @@ class CheckpointDriver:
         if self.pending is not None:
             self.pending.finishing_s = None
 
+    def say_again(self, name: MemberId, owned: Iterable[int]) -> list[e.Command]:
+        """Order the checkpoint on its way again from a server that owns something of it that is missing."""
+        pending = self.pending
+        if pending is None or pending.finishing_s is not None or set(owned) <= pending.parts.keys():
+            return []
+        return [e.Send(name, m.TakeCheckpoint(pending.checkpoint_id, pending.clock, self.epoch))]
+
     def go_back(self, epoch: int, clock: int, now_s: float) -> list[e.Command]:
         """Begin a new epoch at the clock of an earlier checkpoint."""
         why = f"the job went back to clock {clock}"

@@ -526,6 +526,7 @@ class MasterState(RecoveringJob):
                 self._ask()
             elif self.state is JobState.RUNNING and not self._unacked and name in self.membership.workers:
                 self._send(name, self._horizon_order())
+            self._out.extend(self.checkpoints.say_again(name, self.membership.partitions.owned_by(name)))
         if self.driver is not None:
             self._out.extend(e.Send(to, order) for to, order in self.driver.orders() if to == name)
 

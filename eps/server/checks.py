@@ -10,8 +10,10 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from eps.errors import ProtocolError
+from eps.pb import data_pb2 as pb
 from eps.rpc.exchange import PullPart, PushPart, keyset_digest
 from eps.runtime import Runtime
+from eps.server.partition_store import UpdateData
 
 _FLOAT32 = np.dtype(np.float32)
 _LARGEST_BITS = np.finfo(np.float32).max.view(np.uint32)
@@ -146,3 +148,16 @@ def _misfit(push: PushPart, name: str, array: np.ndarray, dtype: np.dtype, size:
     return ProtocolError(
         f"a push to partition {push.partition} has {name} {array.dtype}{array.shape}; expected {dtype}({size},)"
     )
+
+
+def update_data(header: pb.PartitionUpdate, arrays: Sequence[np.ndarray]) -> UpdateData:
+    """Return what an owner's update says.
+
+    Raises
+    ------
+    ProtocolError
+        Its arrays are not those of an update.
+    """
+    if len(arrays) != 2 + header.sparse:
+        raise ProtocolError(f"an update of partition {header.partition} came with {len(arrays)} arrays")
+    return UpdateData(arrays[0], arrays[2] if header.sparse else None, arrays[1], header.rate_scale)

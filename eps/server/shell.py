@@ -28,7 +28,7 @@ from eps.rpc import exchange as x
 from eps.rpc.codec import membership_to_pb, results_from_pb
 from eps.runtime import Runtime
 from eps.server.checkpoint_writer import CheckpointWriter
-from eps.server.checks import check_keysets, check_parts, check_pushes, divided
+from eps.server.checks import check_keysets, check_parts, check_pushes, divided, update_data
 from eps.server.follower_stream import FollowerStream
 from eps.server.incoming import Preparations, take_in
 from eps.server.initial import initial_values
@@ -503,7 +503,7 @@ class ServerShell:
                 self._report(m.PartitionCaughtUp(self._state.name, plan_id, partition, checksum))
             case s.ApplyUpdate(request, partition, clock, splits):
                 assert isinstance(request, TransferRequest)
-                update = _update_data(request)
+                update = update_data(request.header.update, request.message.arrays)
                 self._stores[partition].apply_update(update, clock, splits)
                 self._acknowledge(request)
             case s.RefuseUpdate(request):
@@ -595,10 +595,3 @@ class ServerShell:
 def _push(request: object) -> PushRequest:
     assert isinstance(request, PushRequest)
     return request
-
-
-def _update_data(request: TransferRequest) -> UpdateData:
-    header, arrays = request.header.update, request.message.arrays
-    if len(arrays) != 2 + header.sparse:
-        raise ProtocolError(f"an update of partition {header.partition} came with {len(arrays)} arrays")
-    return UpdateData(arrays[0], arrays[2] if header.sparse else None, arrays[1], header.rate_scale)

@@ -133,8 +133,15 @@ class Worker:
                 self._session.report(self._loop.inventory(recovery))
             case m.AbortPlan(plan_id):
                 self._datasets.close_plan(plan_id, keep=False)
+                self._forget(plan_id)
             case m.ReleasePlan(plan_id, _):
                 self._loop.on_release(plan_id)
+                self._forget(plan_id)
+
+    def _forget(self, plan_id: int) -> None:
+        """Close the connections on which splits were sent: plans come one after the other, so none is on its way."""
+        self._peers.keep(())
+        self._under_way = {(plan, split) for plan, split in self._under_way if plan > plan_id}
 
     def _on_session_end(self, error: EpsError | None) -> None:
         if error is not None and not self._ended.is_set():

@@ -8,7 +8,7 @@ import pytest
 
 from eps.core import events as e
 from eps.core import messages as m
-from eps.core.checkpoints import PATIENCE_S, CheckpointDriver, Schedule, checkpoint_name
+from eps.core.checkpoints import PATIENCE_S, CheckpointDriver, Pending, Schedule, checkpoint_name
 from eps.core.reconfig import Change, Operation
 from eps.core.recovery import Start
 from eps.core.settings import CoreSettings
@@ -330,3 +330,17 @@ def test_resumed_job_begins_at_its_clock_with_the_history_before() -> None:
         train(master, clock)
     assert [record.clock for record in master.state.progress.history] == list(range(21))
     assert master.state.progress.finished
+
+
+def test_a_server_that_connects_again_is_told_of_the_checkpoint_on_its_way() -> None:
+    """What its next job master has not heard of it, it says again; nobody waits for the order to be repeated."""
+    driver = CheckpointDriver(Schedule(clocks=10), 2, 100)
+    assert driver.say_again("server-1", (0, 1)) == []
+    driver.pending = Pending(7, 10, 0.0)
+    order = e.Send("server-1", m.TakeCheckpoint(7, 10, 1))
+    assert driver.say_again("server-1", (0, 1)) == [order]
+    driver.pending.parts[0] = m.CheckpointPartWritten("server-1", 7, 0, "f", 1, "c", (10,), 10, 0)
+    assert driver.say_again("server-1", (0, 1)) == [order]
+    assert driver.say_again("server-1", (0,)) == [] and driver.say_again("worker-1", ()) == []
+    driver.taken_over()
+    assert driver.say_again("server-1", (1,)) == [order]

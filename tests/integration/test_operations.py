@@ -5,6 +5,7 @@ Source: EPS §3.2, §3.3, §5.2.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 
 import eps
 from eps.errors import ConfigError, JobExistsError, JobFinishedError, PlanError, UnknownMemberError
+from eps.master_link import wait_for
 
 TIMEOUT_S = 120.0
 ENDLESS = {"data": "sklearn:digits", "model": "softmax", "iterations": 1_000_000, "splits": 6, "partitions": 6}
@@ -146,3 +148,20 @@ def test_last_iteration_waits_for_changes_that_are_asked_late(home: Path) -> Non
     )
     assert [change["phase"] for change in report["changes"]] == ["released", "released"]
     assert report["clock"] == 10
+
+
+def test_a_worker_that_stays_holds_nothing_of_those_that_came_and_went(home: Path) -> None:
+    with eps.Job.start(name="tidy", workers=1, servers=1, **ENDLESS) as job:
+        wait_for_clock(job, 1)
+        pid = next(member["pid"] for member in job.status()["members"] if member["role"] == "worker")
+        held = lambda: (len(os.listdir(f"/proc/{pid}/fd")), len(os.listdir(f"/proc/{pid}/task")))  # noqa: E731
+        for _ in range(2):
+            job.add_workers(1)
+            job.remove_workers(1)
+        descriptors, threads = held()
+        for _ in range(4):
+            job.add_workers(1)
+            job.remove_workers(1)
+        # Each of four would be one more of both.
+        few = lambda: held()[0] < descriptors + 4 and held()[1] < threads + 4  # noqa: E731
+        wait_for(few, TIMEOUT_S, f"no more than {descriptors} descriptors and {threads} threads, but has {held()}")

@@ -57,6 +57,8 @@ def test_job_that_was_killed_twice_has_the_bits_and_the_history_of_one_that_neve
     job = eps.Job.start(name="killed", workers=2, servers=2, at=at, **settings)
     wait_for_clock(job, 60)
     wait_for_checkpoints(job, 2)
+    grown = lambda status: (status["workers"], status["servers"]) == (3, 3)  # noqa: E731
+    wait_for(lambda: grown(job.status()), TIMEOUT_S, "both changes")
     kill_everything(job, home)
     first = eps.Job.resume("killed")
     wait_for_checkpoints(first, 1)
