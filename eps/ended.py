@@ -13,15 +13,14 @@ from eps.storage.jobdir import JobDir
 
 def ended_status(directory: JobDir) -> dict[str, Any]:
     """Return the status of a job that has ended, in the form of a running one's."""
-    ended = directory.ended()
     report = read_json(directory.report) or {}
     settings = (read_json(directory.job_json) or {}).get("spec", {})
     # No word of its end: the supervisor itself was killed, or the machine went down.
     state, reason = "killed", "its supervisor ended without a word"
-    found = ended if ended is not None else report
-    if found:
+    outcome = directory.ended() or report
+    if outcome:
         # The job master's own word, where the supervisor was ended before it had its say.
-        state, reason = str(found["state"]), str(found.get("reason", ""))
+        state, reason = str(outcome["state"]), str(outcome.get("reason", ""))
     last = _readable(directory.status_json)
     if not report and last is not None:
         # Its master was killed before it could report: what it left on disk a second before is the best there is.

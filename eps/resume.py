@@ -79,7 +79,7 @@ def prepare_resume(name: str, workers: int = 0, servers: int = 0) -> Resumed:
 
 
 def _prepare(directory: JobDir, lock: JobLock, workers: int, servers: int) -> Resumed:
-    ended, values = directory.ended() or read_json(directory.report) or {}, read_json(directory.job_json)
+    ended, values = directory.outcome(), read_json(directory.job_json)
     if ended.get("state") == "finished":
         raise JobFinishedError(f"job {directory.name!r} has finished: there is nothing to resume")
     if values is None:

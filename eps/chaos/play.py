@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import time
 import uuid
@@ -12,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from eps.chaos.processes import master_pid, send, supervisor_pid
+from eps.chaos.processes import master_pid, send
 from eps.chaos.schedule import NETWORK_KINDS, ChaosEvent, Kind
 from eps.client import Job
 from eps.core.reconfig import Operation
@@ -144,11 +143,10 @@ class Player:
 
     def _resume(self, event: ChaosEvent) -> None:
         """Kill the supervisor, with which the other processes end, and let the job go on."""
-        pid = supervisor_pid(self.job.directory)
-        if not pid:
+        if not self.job.running:
             self._refuse(event, "there is nobody")
             return
-        os.kill(pid, signal.SIGKILL)
+        self.job.kill_at_once()
         try:
             self.job.wait(ENDED_S)
         except DeadlineError as error:
@@ -164,7 +162,7 @@ class Player:
             # It had just done all its work.
             self._refuse(event, "the job has finished")
         else:
-            self._note(event, f"{event.kind} after SIGKILL of the supervisor, process {pid}; {begun[0]}")
+            self._note(event, f"{event.kind} after SIGKILL of the supervisor; {begun[0]}")
         finally:
             self._watch = Job(self.job.directory, patience_s=PATIENCE_S)
         self._status = {}

@@ -58,14 +58,6 @@ def master_pid(directory: JobDir) -> int:
     return 0
 
 
-def supervisor_pid(directory: JobDir) -> int:
-    """Return the supervisor's process, if it is one that chaos started; 0 where there is none."""
-    with suppress(Exception):
-        pid = int((read_json(directory.supervisor_json) or {}).get("pid", 0))
-        return pid if pid in with_mark(os.environ.get(MARK, "")) else 0
-    return 0
-
-
 def send(directory: JobDir, pid: int, number: signal.Signals) -> bool:
     """Signal a process if it is the job's; return whether it was."""
     with suppress(OSError):

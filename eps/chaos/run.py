@@ -81,6 +81,12 @@ class ChaosRequest:
     job_file: str = "JOB.toml"
     keep: bool = False
 
+    def __post_init__(self) -> None:
+        if self.events < 1:
+            raise ConfigError(f"events is {self.events}, but must be at least 1")
+        if self.per_job < 0:
+            raise ConfigError(f"per-job is {self.per_job}, but must be at least 0")
+
     def drawn_for_one(self) -> int:
         """Return how many events one job gets."""
         most = self.per_job or max(1, self.request.spec.iterations // ITERATIONS_PER_EVENT)
@@ -101,10 +107,6 @@ class Chaos:
         self._asked = asked
         self._network = network
         self._undisturbed: dict[str, Undisturbed] = {}
-        if asked.events < 1:
-            raise ConfigError(f"events is {asked.events}, but must be at least 1")
-        if asked.per_job < 0:
-            raise ConfigError(f"per-job is {asked.per_job}, but must be at least 0")
         #: Of all its jobs: they take nobody else's place, and another chaos beside this one has others.
         self._prefix = f"chaos-{secrets.token_hex(3)}"
 

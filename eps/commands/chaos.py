@@ -44,7 +44,6 @@ def chaos(args: argparse.Namespace) -> int:
         keep=args.keep,
     )
     verdicts: list[Verdict] = []
-    chaos = Chaos(asked, network)
     if args.json and not os.access(Path(args.json).absolute().parent, os.W_OK):
         raise ConfigError(f"json is {args.json!r}, but must be in a directory that can be written to")
 
@@ -55,7 +54,7 @@ def chaos(args: argparse.Namespace) -> int:
             write_json_atomic(Path(args.json), record, sync=False)
 
     print(f"{'done':>11}  {table_head()}", flush=True)
-    for verdict in chaos.run(lambda text: print(text, file=sys.stderr, flush=True)):
+    for verdict in Chaos(asked, network).run(lambda text: print(text, file=sys.stderr, flush=True)):
         verdicts.append(verdict)
         note()
         done = sum(v.num_events for v in verdicts)

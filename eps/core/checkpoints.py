@@ -190,7 +190,7 @@ class CheckpointDriver:
         pending = self.pending
         if pending is None or pending.finishing_s is not None or set(owned) <= pending.parts.keys():
             return []
-        return [e.Send(name, m.TakeCheckpoint(pending.checkpoint_id, pending.clock, self.epoch))]
+        return [self._order_to(name, pending)]
 
     def go_back(self, epoch: int, clock: int, now_s: float) -> list[e.Command]:
         """Begin a new epoch at the clock of an earlier checkpoint."""
@@ -290,4 +290,7 @@ class CheckpointDriver:
     def _order(self, pending: Pending, version: int, servers: Iterable[MemberId], now_s: float) -> Iterator[e.Command]:
         pending.version, pending.sent_s = version, now_s
         for name in servers:
-            yield e.Send(name, m.TakeCheckpoint(pending.checkpoint_id, pending.clock, self.epoch))
+            yield self._order_to(name, pending)
+
+    def _order_to(self, name: MemberId, pending: Pending) -> e.Send:
+        return e.Send(name, m.TakeCheckpoint(pending.checkpoint_id, pending.clock, self.epoch))

@@ -289,12 +289,15 @@ class ReplicatingServer:
             self._stop_sending(state, follower)
 
     def _stop_sending(self, state: PartitionState, follower: MemberId) -> None:
-        self._out.append(s.StopSending(state.followers.pop(follower), state.partition, follower))
-        state.in_sync.pop(follower, None)
-        state.joining.pop(follower, None)
+        self._forget_follower(state, follower)
         self._settle_unstable(state)
         if state.held and state.holding is not Holding.FOLLOWER:
             self._retry_held(state)
+
+    def _forget_follower(self, state: PartitionState, follower: MemberId) -> None:
+        self._out.append(s.StopSending(state.followers.pop(follower), state.partition, follower))
+        state.in_sync.pop(follower, None)
+        state.joining.pop(follower, None)
 
     def _on_release(self, event: s.PlanReleaseOrdered) -> None:
         if self._counted_on:

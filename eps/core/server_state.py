@@ -139,9 +139,7 @@ class ServerState(ReplicatingServer):
                 self._drop_follower(state, "is not followed here any more")
             return
         for follower in sorted(f for f in state.followers if owner != self.name or f not in followers):
-            self._out.append(s.StopSending(state.followers.pop(follower), state.partition, follower))
-            state.in_sync.pop(follower, None)
-            state.joining.pop(follower, None)
+            self._forget_follower(state, follower)
         if owner == self.name:
             assert not state.dropped, f"{self.name} is to own partition {state.partition}, which it gave away"
             state.holding, state.forward_to = Holding.OWNER, None

@@ -64,7 +64,7 @@ class ServerShell:
         self._peers = Peers(van)
         self._preparations = Preparations(runtime, van)
         self._streams: dict[tuple[int, MemberId], FollowerStream] = {}
-        #: Plan and partition -> a snapshot that its follower has, and what it has cost; of the second, that is said.
+        #: Plan and partition -> what is to be said of a snapshot that its follower has; and what was said.
         self._snapshots: dict[tuple[int, int], m.PartitionSent] = {}
         self._snapshots_sent: dict[tuple[int, int], m.PartitionSent] = {}
         self._checksums: dict[tuple[int, int], str] = {}

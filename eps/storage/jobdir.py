@@ -278,6 +278,18 @@ class JobDir:
         """Return how the job ended; None while it runs, and where its supervisor was killed outright."""
         return read_json(self.ended_json)
 
+    def outcome(self) -> Mapping[str, Any]:
+        """Return ``state`` and ``reason`` of the end; empty where nobody left a word of it.
+
+        The supervisor's word, or where it was ended before it had its say, the job master's: the report.
+
+        Raises
+        ------
+        StorageError
+            One of them cannot be read.
+        """
+        return self.ended() or read_json(self.report) or {}
+
     def read_token(self) -> str:
         """Return the job's token.
 
@@ -375,13 +387,13 @@ def create_job_dir(name: str, home: Path | None = None, *, anew: bool = False) -
 
 def _can_be_resumed(job: JobDir) -> bool:
     """Return whether a job that does not run has something to go on from."""
+    from eps.storage.checkpoint import open_checkpoints
+
     try:
-        complete = [path for path in job.checkpoints.iterdir() if path.is_dir() and not path.suffix]
-        ended = job.ended() or read_json(job.report) or {}
-    except (OSError, StorageError):
+        return bool(open_checkpoints(job.checkpoints).names()) and job.outcome().get("state") != "finished"
+    except StorageError:
         # What cannot be read cannot be resumed either.
         return False
-    return bool(complete) and ended.get("state") != "finished"
 
 
 def _empty(job: JobDir) -> None:

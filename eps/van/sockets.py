@@ -57,7 +57,6 @@ _REPLY = Kind.REPLY
 _BACKLOG = 512
 #: Connections whose handshake is under way: strangers cannot take more threads than that.
 _MOST_STRANGERS = 64
-#: Linux: pid, uid and gid of who called ``connect``.
 
 
 class SocketVan:

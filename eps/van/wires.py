@@ -29,6 +29,7 @@ _ANCILLARY_BYTES = socket.CMSG_SPACE(16 * _DESCRIPTOR_BYTES)
 #: Pieces in one ``sendmsg``; the kernel takes 1024.
 _MOST_PIECES = 512
 _SOCKET_BUFFER_BYTES = 4 << 20
+#: Linux: pid, uid and gid of who called ``connect``, or of who called ``listen``.
 _CREDENTIALS = struct.Struct("iII")
 #: TCP is fastest in pieces that stay in the cache between the two ends: 3.3 GB/s against 2.3 with 40 MB a call.
 _TCP_PIECE_BYTES = 1 << 20

@@ -519,6 +519,8 @@ class TrainingLoop:
         waiting = [kept for kept in self._kept if not kept.pushed and kept.done.clock <= up_to]
         arrived: set[int] = set() if into is None else into.arrived
         pushes = [kept.done.push(p) for kept in waiting for p in range(settings.num_partitions) if p not in kept.acked]
+        # Under BSP the owner of a partition that comes is at the clock after these: it has what is pushed.
+        before = [kept for kept in waiting if settings.bsp and kept.done.clock < pull_clock]
         push_clock = waiting[-1].done.clock if waiting else pull_clock
         have = self._kept[-1].parameters if self._kept else None
 
@@ -542,10 +544,8 @@ class TrainingLoop:
                 into.versions[partition] = answer.version
                 self._partition_clocks[partition] = answer.clock
                 arrived.add(partition)
-                for kept in waiting if settings.bsp else ():
-                    # Its owner is at the clock after it: it has what is pushed.
-                    if kept.done.clock < pull_clock:
-                        kept.acked.add(partition)
+                for kept in before:
+                    kept.acked.add(partition)
             # Once all have come nothing is gained any more.
             if begun is not None and begun.clock < settings.iterations and len(arrived) < settings.num_partitions:
                 for split in begun.ready(arrived):

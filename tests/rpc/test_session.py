@@ -153,6 +153,17 @@ def cast() -> Iterator[Callable[[Any], Any]]:
 Cast = Callable[[Any], Any]
 
 
+def outlived(cast: Cast) -> Member:
+    """Return a member whose first master has heard its first report and died."""
+    first = cast(StandIn(1))
+    member = cast(Member(first.place))
+    member.welcome()
+    member.session.report(clock_report(0))
+    first.reports(1)
+    first.die()
+    return member
+
+
 def test_reports_that_may_be_lost_are_said_again_to_the_next_master_in_order(cast: Cast) -> None:
     first = cast(StandIn(1))
     member = cast(Member(first.place))
@@ -316,12 +327,7 @@ def test_member_that_its_master_has_not_named_yet_is_heard_and_loses_no_report(c
         asked.add(time_s[0])
         return time_s[0]
 
-    first = cast(StandIn(1))
-    member = cast(Member(first.place))
-    member.welcome()
-    member.session.report(clock_report(0))
-    first.reports(1)
-    first.die()
+    member = outlived(cast)
     second = cast(StandIn(2, judges=False, now=now))
     second.sessions.expect(["container-1"])
     member.place = second.place
@@ -338,12 +344,7 @@ def test_member_that_its_master_has_not_named_yet_is_heard_and_loses_no_report(c
 
 
 def test_member_that_the_job_does_not_know_is_told_to_end_and_does(cast: Cast) -> None:
-    first = cast(StandIn(1))
-    member = cast(Member(first.place))
-    member.welcome()
-    member.session.report(clock_report(0))
-    first.reports(1)
-    first.die()
+    member = outlived(cast)
     second = cast(StandIn(2, known=()))
     member.place = second.place
     assert member.end() is None
