@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from math import ceil
 
+from eps.core.history import ClockHistory, ClockRecord
 from eps.core.messages import SplitResult
 from eps.core.settings import CoreSettings
 
@@ -23,24 +24,6 @@ MAX_LOOKAHEAD_CLOCKS = 256
 USUAL_CLOCKS = 20
 
 
-@dataclass(frozen=True, slots=True)
-class ClockRecord:
-    """One complete clock.  Sums are taken in split order, so their bits do not depend on who computed what."""
-
-    clock: int
-    samples: int
-    loss_sum: float
-    #: Element-wise sums of the splits' evaluations; empty where the clock was not evaluated.
-    evaluation: tuple[float, ...]
-    #: When the last split was reported, seconds on the master's clock.
-    completed_s: float
-
-    @property
-    def loss(self) -> float:
-        """Mean loss over the samples of the clock, without penalties."""
-        return self.loss_sum / self.samples if self.samples else 0.0
-
-
 @dataclass
 class ClockProgress:
     """Collects the splits' results and advances in clock order."""
@@ -51,11 +34,9 @@ class ClockProgress:
     #: The highest clock of which any split was reported.
     fastest: int = 0
     #: Complete clocks from 0 on, in order; the last, at ``iterations``, measures the final parameters.
-    history: list[ClockRecord] = field(default_factory=list)
+    history: ClockHistory = field(default_factory=ClockHistory)
     #: The last clock of the history that was evaluated.
     evaluated: ClockRecord | None = None
-    #: When each clock of the history was complete.
-    completed_s: list[float] = field(default_factory=list)
     _open: dict[int, dict[int, SplitResult]] = field(default_factory=dict)
     _latest_s: dict[int, float] = field(default_factory=dict)
     #: Smoothed seconds of an iteration; 0 before two are known.
@@ -66,11 +47,10 @@ class ClockProgress:
         self.completed = self.settings.first_clock
         self.fastest = self.settings.first_clock - 1
 
-    def restore(self, history: Sequence[ClockRecord]) -> None:
+    def restore(self, history: ClockHistory) -> None:
         """Begin with what was measured at the clocks before the first one."""
-        self.history = [record for record in history if record.clock < self.completed]
-        self.completed_s = [record.completed_s for record in self.history]
-        self.evaluated = next((record for record in reversed(self.history) if record.evaluation), None)
+        self.history = history.before(self.completed)
+        self.evaluated = self.history.last_evaluated()
 
     def add(self, clock: int, results: tuple[SplitResult, ...], at_s: float) -> list[ClockRecord]:
         """Take results in; return the clocks that this completed.  A result that is known already is ignored.
@@ -105,7 +85,6 @@ class ClockProgress:
         )
         if clock >= 0:
             self.history.append(record)
-            self.completed_s.append(at_s)
             if record.evaluation:
                 self.evaluated = record
         if self._last_s is not None:
@@ -119,9 +98,8 @@ class ClockProgress:
         self.completed, self.fastest = clock, clock - 1
         self._open.clear()
         self._latest_s.clear()
-        del self.history[max(0, clock) :]
-        del self.completed_s[max(0, clock) :]
-        self.evaluated = next((record for record in reversed(self.history) if record.evaluation), None)
+        self.history.truncate(clock)
+        self.evaluated = self.history.last_evaluated()
 
     @property
     def finished(self) -> bool:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from eps.core import events as e
 from eps.core.checkpoints import CheckpointDriver, Schedule, checkpoint_name
-from eps.core.progress import ClockRecord
+from eps.core.history import ClockHistory
 from eps.core.recovery import Start
 from eps.errors import StorageError
 from eps.runtime import Runtime, identity
@@ -45,20 +45,24 @@ def pending_name(driver: CheckpointDriver) -> str:
     return "" if driver.pending is None else checkpoint_name(driver.epoch, driver.pending.clock)
 
 
-def earlier_history(runtime: Runtime, job_dir: JobDir) -> tuple[ClockRecord, ...]:
+def earlier_history(runtime: Runtime, job_dir: JobDir) -> ClockHistory:
     """Return what the runs before this one measured; nothing where it starts from the seed.
 
     Raises
     ------
     StorageError
-        It cannot be read.
+        It cannot be read, or is of fewer clocks.
     """
-    if runtime.start.clock is None:
-        return ()
+    start = runtime.start.clock
+    if start is None:
+        return ClockHistory()
     try:
-        return parse_history(job_dir.history.read_bytes(), str(job_dir.history))
+        found = parse_history(job_dir.history.read_bytes(), str(job_dir.history))
     except OSError as error:
         raise StorageError(f"{job_dir.history}: cannot be read: {error.strerror or error}") from error
+    if len(found) < start:
+        raise StorageError(f"{job_dir.history}: ends before clock {len(found)}, but the job goes on at clock {start}")
+    return found
 
 
 class CheckpointFinisher:
@@ -78,7 +82,7 @@ class CheckpointFinisher:
         self,
         runtime: Runtime,
         store: CheckpointStore,
-        history: Callable[[int], Sequence[ClockRecord]],
+        history: Callable[[int], ClockHistory],
         put: Callable[..., None],
     ) -> None:
         self._job = identity(runtime)
@@ -130,7 +134,7 @@ class CheckpointFinisher:
                 # The next one must find this thread.
                 logger.exception("M a checkpoint cannot be completed or removed")
 
-    def _finish(self, command: e.FinishCheckpoint, history: Sequence[ClockRecord]) -> None:
+    def _finish(self, command: e.FinishCheckpoint, history: ClockHistory) -> None:
         manifest = Manifest(
             command.epoch,
             command.clock,

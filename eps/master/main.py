@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any
 from eps.chaos.trap import ENVIRONMENT, traps_of
 from eps.core import events as e
 from eps.core.events import ENDED_STATES, JobState
+from eps.core.history import ClockHistory
 from eps.core.master_state import MasterState
-from eps.core.progress import ClockRecord
 from eps.core.types import Role
 from eps.errors import DeadlineError, EpsError, PlanError, StorageError
 from eps.logs import set_up_logging
@@ -254,7 +254,7 @@ class Master:
                 raise PlanError(f"there is no plan {plan_id}; the job has {len(self._state.plans)}")
             while not plan.ended and self._now() < deadline and still_wanted():
                 self._changed.wait(min(0.5, max(0.0, deadline - self._now())))
-            return records.change_entry(plan, self._state.progress.completed_s, self._now()), plan.ended
+            return records.change_entry(plan, self._state.progress.history.completed_s, self._now()), plan.ended
 
     # ---- the owner thread
 
@@ -387,8 +387,8 @@ class Master:
                 case e.EndJob():
                     self._ended = command
 
-    def _history_before(self, clock: int) -> list[ClockRecord]:
-        return self._state.progress.history[: max(0, clock)]
+    def _history_before(self, clock: int) -> ClockHistory:
+        return self._state.progress.history.before(clock)
 
     def _append(self, record: Any, sync: bool) -> None:
         logger.info("M %s", record)

@@ -13,10 +13,11 @@ from itertools import pairwise
 from typing import Any
 
 from eps.core.events import ENDED_STATES
+from eps.core.history import ClockRecord
 from eps.core.master_recovery import PROTECTION, REPLACEMENT
 from eps.core.master_state import MasterState
 from eps.core.membership import Membership
-from eps.core.progress import ClockRecord, pause_and_slowdown
+from eps.core.progress import pause_and_slowdown
 from eps.core.reconfig import Phase, Plan
 from eps.core.recovery import Loss
 from eps.core.types import Role
@@ -122,7 +123,7 @@ def membership_entry(membership: Membership) -> dict[str, Any]:
 def status(runtime: Runtime, state: MasterState, started_s: float, now_s: float) -> dict[str, Any]:
     """Return what ``eps status`` shows."""
     progress, membership = state.progress, state.membership
-    history, completed_s = progress.history, progress.completed_s
+    history, completed_s = progress.history, progress.history.completed_s
     total = runtime.settings.iterations
     clock = max(0, min(progress.completed, total))
     evaluated = progress.evaluated
@@ -213,7 +214,7 @@ def report(
     now_s: float,
 ) -> dict[str, Any]:
     """Return the final report of a job."""
-    history, completed_s = state.progress.history, state.progress.completed_s
+    history, completed_s = state.progress.history, state.progress.history.completed_s
     lasted = [b - a for a, b in pairwise(completed_s)]
     final = history[-1] if history and history[-1].clock == runtime.settings.iterations else None
     metrics: dict[str, Any] = {"train_loss": number(final.loss) if final else None}

@@ -1,7 +1,7 @@
 """Keeps a job master's state: every event in a write-ahead log, and now and then a snapshot.  L2.
 
 The state is a function of its events, so a log of events is enough; a snapshot only makes the log short.  What grows
-without end, the history, is encoded once, in pieces that later snapshots use again.
+without end, the history, is in columns, which are copied as they are.
 
 A log that cannot be written does not end a job: training goes on without it, the reason is shown, and snapshots are
 tried until one heals it.  Until then the master cannot be started again.
@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from eps.core import events as e
+from eps.core.history import ClockHistory
 from eps.core.master_state import MasterState
-from eps.core.progress import ClockRecord
 from eps.errors import StorageError
 from eps.master.encoding import dumps, loads
 from eps.storage.wal import EventLog
@@ -29,8 +29,6 @@ SNAPSHOT_EVENTS = 2048
 CLOCKS_PER_EVENT = 16
 #: A log that cannot be written is tried again this often.
 HEAL_S = 1.0
-#: Clocks in a piece of the history.
-PIECE_CLOCKS = 1024
 
 logger = logging.getLogger(__name__)
 
@@ -69,7 +67,6 @@ class StateLog:
         self._log: EventLog | None = None
         #: Why nothing is logged; empty while all is well.
         self.error = ""
-        self._history = _HistoryPieces()
         self._num_events = 0
         self._heal_at_s = 0.0
         self._writer: threading.Thread | None = None
@@ -90,7 +87,7 @@ class StateLog:
         assert recovered.snapshot is not None
         for sentence in recovered.dropped:
             logger.warning("M %s", sentence)
-        now_s, state = self._history.load(recovered.snapshot)
+        now_s, state = _load(recovered.snapshot)
         for record in recovered.records:
             now_s, event = loads(record)
             state.step(event, now_s)
@@ -127,7 +124,7 @@ class StateLog:
         due = max(self.snapshot_events, len(state.progress.history) // CLOCKS_PER_EVENT)
         if self._log is None or self._num_events < due or (self._writer is not None and self._writer.is_alive()):
             return
-        parts = self._history.dump(state, now_s)
+        parts = _parts(state, now_s)
         try:
             number = self._log.begin()
         except StorageError as error:
@@ -161,7 +158,7 @@ class StateLog:
             if self._log is None:
                 self._log = EventLog.open(self.path)
             # A process that is killed loses nothing that it wrote; the next sync is that of a plan's commit.
-            self._log.snapshot(*self._history.dump(state, now_s), sync=bool(self.error))
+            self._log.snapshot(*_parts(state, now_s), sync=bool(self.error))
         except StorageError as error:
             self._fail(str(error), now_s)
             return
@@ -177,53 +174,26 @@ class StateLog:
         self.error = reason
 
 
-class _HistoryPieces:
-    """The parts of a snapshot: the state without its history, then the history in pieces.
+def _parts(state: MasterState, now_s: float) -> list[bytes]:
+    """Return the parts of a snapshot: the state without its history, then the history's columns."""
+    with _without_history(state) as history:
+        main = dumps((now_s, state))
+    return [main, *history.columns()]
 
-    Clocks that are complete never change, so a piece is encoded once; where a job went back to an earlier clock, the
-    pieces from there on are encoded again.
-    """
 
-    def __init__(self) -> None:
-        #: (last record of the piece, its bytes).
-        self._pieces: list[tuple[ClockRecord, bytes]] = []
-
-    def dump(self, state: MasterState, now_s: float) -> list[bytes]:
-        history = state.progress.history
-        whole = len(history) // PIECE_CLOCKS
-        same = 0
-        while same < min(whole, len(self._pieces)):
-            if self._pieces[same][0] is not history[(same + 1) * PIECE_CLOCKS - 1]:
-                break
-            same += 1
-        del self._pieces[same:]
-        for piece in range(same, whole):
-            records = history[piece * PIECE_CLOCKS : (piece + 1) * PIECE_CLOCKS]
-            self._pieces.append((records[-1], dumps(records)))
-        with _without_history(state):
-            main = dumps((now_s, state))
-        return [main, *(data for _, data in self._pieces), dumps(history[whole * PIECE_CLOCKS :])]
-
-    def load(self, parts: tuple[bytes, ...]) -> tuple[float, MasterState]:
-        now_s, state = loads(parts[0])
-        history = state.progress.history
-        self._pieces = []
-        for data in parts[1:]:
-            records = loads(data)
-            history += records
-            if len(records) == PIECE_CLOCKS:
-                self._pieces.append((records[-1], data))
-        state.progress.completed_s += [record.completed_s for record in history]
-        return now_s, state
+def _load(parts: tuple[bytes, ...]) -> tuple[float, MasterState]:
+    now_s, state = loads(parts[0])
+    state.progress.history = ClockHistory.from_columns(parts[1:])
+    return now_s, state
 
 
 @contextmanager
-def _without_history(state: MasterState) -> Iterator[None]:
+def _without_history(state: MasterState) -> Iterator[ClockHistory]:
     """Take the history away for a moment, and the commands of the last step: who restores the state says them again."""
     progress = state.progress
-    history, completed_s, commands = progress.history, progress.completed_s, state._out
-    progress.history, progress.completed_s, state._out = [], [], []
+    history, commands = progress.history, state._out
+    progress.history, state._out = None, []  # type: ignore[assignment]
     try:
-        yield
+        yield history
     finally:
-        progress.history, progress.completed_s, state._out = history, completed_s, commands
+        progress.history, state._out = history, commands

@@ -33,8 +33,8 @@ import numpy as np
 import xxhash
 
 from eps.core.checkpoints import checkpoint_name
+from eps.core.history import ClockHistory, ClockRecord
 from eps.core.messages import CheckpointPartWritten
-from eps.core.progress import ClockRecord
 from eps.errors import ConfigError, StorageError
 from eps.storage.api import Storage
 from eps.storage.local import LocalStorage
@@ -211,16 +211,16 @@ def _read_into(file: BinaryIO, view: memoryview, where: str) -> None:
 # ---- the history
 
 
-def history_lines(records: Sequence[ClockRecord]) -> Iterator[bytes]:
+def history_lines(history: ClockHistory) -> Iterator[bytes]:
     """Yield the history as lines of JSON, some at a time: other threads get their turn in between."""
-    for start in range(0, len(records), _HISTORY_LINES):
-        some = records[start : start + _HISTORY_LINES]
+    for start in range(0, len(history), _HISTORY_LINES):
+        some = history[start : start + _HISTORY_LINES]
         rows = ([r.clock, r.samples, r.loss_sum, list(r.evaluation), r.completed_s] for r in some)
         yield "".join(f"{json.dumps(row)}\n" for row in rows).encode("ascii")
 
 
-def parse_history(data: bytes, where: str) -> tuple[ClockRecord, ...]:
-    """Return the records that :func:`history_lines` wrote.
+def parse_history(data: bytes, where: str) -> ClockHistory:
+    """Return the history that :func:`history_lines` wrote.
 
     Raises
     ------
@@ -229,8 +229,8 @@ def parse_history(data: bytes, where: str) -> tuple[ClockRecord, ...]:
     """
     try:
         rows = [json.loads(line) for line in data.splitlines()]
-        return tuple(ClockRecord(int(c), int(n), float(s), tuple(e), float(at_s)) for c, n, s, e, at_s in rows)
-    except (ValueError, TypeError) as error:
+        return ClockHistory(ClockRecord(int(c), int(n), float(s), tuple(e), float(at_s)) for c, n, s, e, at_s in rows)
+    except (ValueError, TypeError, OverflowError) as error:
         raise StorageError(f"{where}: is no history: {error}") from error
 
 
@@ -266,7 +266,7 @@ class CheckpointStore:
         """Write one partition of a checkpoint that is being made; return (size_bytes, checksum)."""
         return write_part(self.storage, f"{checkpoint}{PARTIAL}/{file}", arrays)
 
-    def finish(self, manifest: Manifest, history: Sequence[ClockRecord], kept: Collection[str]) -> Manifest:
+    def finish(self, manifest: Manifest, history: ClockHistory, kept: Collection[str]) -> Manifest:
         """Make a checkpoint of the parts that were written; return its manifest.
 
         May be called again for one that is complete: the job master may have ended before it knew.
@@ -275,7 +275,7 @@ class CheckpointStore:
         ----------
         manifest : Manifest
             Its ``history`` is filled in.
-        history : sequence of ClockRecord
+        history : ClockHistory
             Of all clocks before the checkpoint's first.
         kept : collection of str
             Names of the checkpoints that stay beside it.  Every other earlier one is removed: the job will not go back
@@ -367,7 +367,7 @@ class CheckpointStore:
             raise StorageError(f"{where}: is the manifest of {found.name}")
         return found
 
-    def history(self, manifest: Manifest) -> tuple[ClockRecord, ...]:
+    def history(self, manifest: Manifest) -> ClockHistory:
         """Return what was measured at the clocks before a checkpoint.
 
         Raises

@@ -9,6 +9,7 @@ from eps.core import messages as m
 from eps.core import server_events as s
 from eps.core.checkpoints import Schedule
 from eps.core.events import JobState
+from eps.core.history import ClockHistory, ClockRecord
 from eps.core.membership import Membership
 from eps.core.recovery import MOST_FRUITLESS, Start
 from eps.core.server_state import ServerState
@@ -139,6 +140,7 @@ def test_a_checkpoint_knows_the_size_that_was_asked_for_while_a_lost_member_is_n
 def test_a_resumed_job_goes_back_only_where_the_checkpoint_that_cannot_be_read_is_one_it_counts_on() -> None:
     master = ScriptedMaster(CoreSettings(2, 2, 30, resumed_clock=5), 1, 1)
     master.state.checkpoints.complete = [Start("0002-00000020", 20)]
+    master.state.progress.restore(ClockHistory(ClockRecord(clock, 2, 1.0, (), 0.0) for clock in range(5)))
     master.start()
     for clock in range(5, 25):
         master.clock(clock)

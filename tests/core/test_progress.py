@@ -79,7 +79,7 @@ def test_measuring_clock_is_not_part_of_the_history() -> None:
 
     (record,) = progress.add(-1, results(0, 1, 2), 1.0)
 
-    assert record.clock == -1 and progress.history == [] and progress.completed == 0
+    assert record.clock == -1 and not progress.history and progress.completed == 0
 
 
 def test_job_is_finished_when_the_final_parameters_are_measured() -> None:

@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 
 from eps.core.checkpoints import checkpoint_name
+from eps.core.history import ClockHistory, ClockRecord
 from eps.core.messages import CheckpointPartWritten
-from eps.core.progress import ClockRecord
 from eps.errors import ConfigError, StorageError
 from eps.storage.checkpoint import CheckpointStore, Manifest, part_name, read_part, write_part
 from eps.storage.local import LocalStorage
 from tests.fakes.storage import MemoryStorage
 
 JOB = {"optimizer": "adam", "parameters": 100}
-HISTORY = (ClockRecord(0, 10, 0.1 + 0.2, (1.5, 2.0), 0.25), ClockRecord(1, 10, float("inf"), (), 0.5))
+HISTORY = ClockHistory([ClockRecord(0, 10, 0.1 + 0.2, (1.5, 2.0), 0.25), ClockRecord(1, 10, float("inf"), (), 0.5)])
 
 
 def arrays_of(partition: int) -> list[np.ndarray]:
