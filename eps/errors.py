@@ -9,7 +9,6 @@
     │   ├── UnknownMemberError              a name that is not a member of the job
     │   └── JobFinishedError                a change asked of a job that is finished or finishing
     ├── ProtocolError                       a peer said something that the protocol does not allow
-    │   ├── StaleMembershipError            judged against an older membership; carries the current version
     │   ├── IllegalTransitionError          a state machine was asked for a step that it does not have
     │   ├── FrameError                      bytes on the data plane that are not a frame
     │   └── AuthenticationError             a peer that does not prove the job's token
@@ -17,7 +16,6 @@
     ├── TakenOverError                      another server owns the partition now
     ├── StorageError (OSError)              a journal, export or cache that cannot be read or written
     ├── ResourceError                       a container could not be had
-    │   └── ContainerLaunchError
     ├── TrainingError                       training itself failed (diverged, user model raised)
     └── RpcError
         ├── PeerUnavailableError (ConnectionError)
@@ -63,20 +61,6 @@ class ProtocolError(EpsError):
     """A peer said something that the protocol does not allow."""
 
 
-class StaleMembershipError(ProtocolError):
-    """A request judged against an older membership than the one in force.
-
-    Attributes
-    ----------
-    current_version : int
-        The membership version that the refusing member holds.
-    """
-
-    def __init__(self, message: str, current_version: int) -> None:
-        super().__init__(message)
-        self.current_version = current_version
-
-
 class IllegalTransitionError(ProtocolError):
     """A state machine was asked for a step that it does not have.
 
@@ -113,10 +97,6 @@ class StorageError(EpsError, OSError):
 
 class ResourceError(EpsError):
     """A container that could not be had or was lost."""
-
-
-class ContainerLaunchError(ResourceError):
-    """A container that was granted but did not start."""
 
 
 class TrainingError(EpsError):

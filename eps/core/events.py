@@ -74,13 +74,6 @@ class MemberRegistered:
 
 
 @dataclass(frozen=True, slots=True)
-class MemberConnected:
-    """A named member opened its session (again): whatever it has not acknowledged is said again."""
-
-    name: MemberId
-
-
-@dataclass(frozen=True, slots=True)
 class ReportReceived:
     """A member reported."""
 
@@ -168,7 +161,6 @@ Event = (
     | ContainerExited
     | MemberLost
     | MemberRegistered
-    | MemberConnected
     | ReportReceived
     | ChangeRequested
     | CancelRequested

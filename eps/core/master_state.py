@@ -113,8 +113,6 @@ class MasterState(RecoveringJob):
                 self._on_exited(event)
             case e.MemberRegistered():
                 self._on_registered(event)
-            case e.MemberConnected(name):
-                self._say_again(name)
             case e.ReportReceived(report, age_s):
                 self._on_report(report, age_s)
             case e.ChangeRequested():
@@ -515,7 +513,7 @@ class MasterState(RecoveringJob):
                     self._send(name, self._horizon_order())
 
     def _say_again(self, name: MemberId) -> None:
-        """Tell a member that connected (again) everything that it has not acknowledged."""
+        """Tell a member that registered again everything that it has not acknowledged."""
         if self.membership is None or name not in self.members:
             return
         if name in self.membership.members:

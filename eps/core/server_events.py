@@ -250,8 +250,6 @@ class RefuseStale:
     """Answer that the request was routed by an old membership."""
 
     request: Request
-    why: str
-    current_version: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,7 +66,7 @@ class ReplicatingServer:
     def _maybe_take(self, state: PartitionState) -> None: ...
 
     @abstractmethod
-    def _refuse(self, event: s.PushArrived | s.PullArrived, why: str) -> None: ...
+    def _refuse(self, event: s.PushArrived | s.PullArrived) -> None: ...
 
     # ---- the owner
 
@@ -241,9 +241,9 @@ class ReplicatingServer:
     def _report_promoted(self, state: PartitionState) -> None:
         self._out.append(s.ReportToMaster(m.PartitionPromoted(self.name, state.plan_id, state.partition)))
 
-    def _drop_follower(self, state: PartitionState, why: str) -> None:
+    def _drop_follower(self, state: PartitionState) -> None:
         for held in state.held:
-            self._refuse(held, f"partition {state.partition} {why}")
+            self._refuse(held)
         self._out.extend(s.DropUpdate(early.request) for early in state.early.values())
         del self.partitions[state.partition]
         self._out.append(s.DropPartition(state.partition))
@@ -278,7 +278,7 @@ class ReplicatingServer:
             self._stop_plan(state, event.plan_id)
             here = state.holding is Holding.FOLLOWER and state.plan_id == event.plan_id
             if here and not self._stands(state, self.name):
-                self._drop_follower(state, f"came with plan {event.plan_id}, which was aborted")
+                self._drop_follower(state)
 
     def _stands(self, state: PartitionState, name: MemberId) -> bool:
         """Return whether ``name`` is a standing follower: it outlives the plan that brought it."""

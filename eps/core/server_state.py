@@ -100,7 +100,7 @@ class ServerState(ReplicatingServer):
                 self._out.append(s.StopSending(plan_id, partition, follower))
             self._out.extend(s.DropUpdate(early.request) for early in state.early.values())
             for held in state.held:
-                self._refuse(held, "the job went back to a checkpoint")
+                self._refuse(held)
             if not state.dropped:
                 self._out.append(s.DropPartition(partition))
         self.partitions.clear()
@@ -136,7 +136,7 @@ class ServerState(ReplicatingServer):
         held_as, state.promote_at = state.holding, None
         if held_as is Holding.FOLLOWER and owner != self.name:
             if self.name not in followers:
-                self._drop_follower(state, "is not followed here any more")
+                self._drop_follower(state)
             return
         for follower in sorted(f for f in state.followers if owner != self.name or f not in followers):
             self._forget_follower(state, follower)
@@ -170,7 +170,7 @@ class ServerState(ReplicatingServer):
             self._stop_sending(state, follower)
         stood = state.holding is Holding.FOLLOWER and state.plan_id != plan_id
         if stood and self.name not in (owner, *standing):
-            self._drop_follower(state, "is not followed here any more")
+            self._drop_follower(state)
             return
         if owner == self.name:
             # A standing follower can be what a plan promotes.
@@ -202,7 +202,7 @@ class ServerState(ReplicatingServer):
     def _on_push(self, event: s.PushArrived) -> None:
         state = self.partitions.get(event.partition)
         if state is None:
-            self._refuse(event, f"{self.name} does not hold partition {event.partition}")
+            self._refuse(event)
             return
         splits = event.splits
         # The pushes of a message name the same ones.
@@ -290,7 +290,7 @@ class ServerState(ReplicatingServer):
             rule = f"the last is {self.settings.iterations}"
             self._out.append(s.Fail(event.request, f"a pull of clock {event.min_clock}; {rule}"))
         elif state is None:
-            self._refuse(event, f"{self.name} does not hold partition {event.partition}")
+            self._refuse(event)
         elif state.holding is Holding.FOLLOWER:
             state.held.append(event)
         elif state.dropped or (state.holding is Holding.FORWARDER and not self._bsp):
@@ -320,7 +320,7 @@ class ServerState(ReplicatingServer):
 
     def _forward(self, event: s.PushArrived | s.PullArrived, state: PartitionState) -> None:
         if state.forward_to is None:
-            self._refuse(event, f"{self.name} gave partition {state.partition} away")
+            self._refuse(event)
             return
         self._outstanding += 1
         self._out.append(s.Forward(event.request, event.partition, state.forward_to))
@@ -329,9 +329,8 @@ class ServerState(ReplicatingServer):
         self._outstanding -= 1
         self._finish_releases()
 
-    def _refuse(self, event: s.PushArrived | s.PullArrived, why: str) -> None:
-        version = self.membership.version if self.membership is not None else 0
-        self._out.append(s.RefuseStale(event.request, f"{why} under membership {version}", version))
+    def _refuse(self, event: s.PushArrived | s.PullArrived) -> None:
+        self._out.append(s.RefuseStale(event.request))
 
     def _retry_held(self, state: PartitionState) -> None:
         """Judge again what had to wait; whatever still has to is held again."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 
 from eps import errors
-from eps.errors import EpsError, IllegalTransitionError, StaleMembershipError
+from eps.errors import EpsError, IllegalTransitionError
 
 #: gRPC trailers have a small budget; a longer text loses its middle, which says the least.
 MAX_TEXT_CHARS = 4000
@@ -37,9 +37,7 @@ def shortened(text: str, max_chars: int = MAX_TEXT_CHARS) -> str:
 def encode_error(error: EpsError) -> bytes:
     """Return name, message and data attributes of ``error`` as UTF-8 JSON of a bounded size."""
     fields: dict[str, object] = {"name": error_name(error), "message": shortened(str(error))}
-    if isinstance(error, StaleMembershipError):
-        fields["current_version"] = error.current_version
-    elif isinstance(error, IllegalTransitionError):
+    if isinstance(error, IllegalTransitionError):
         fields["story"] = [shortened(line, 200) for line in error.story[-_MAX_STORY_LINES:]]
     return json.dumps(fields).encode()
 
@@ -58,8 +56,6 @@ def decode_error(data: bytes) -> EpsError:
         if not isinstance(name, str) or not isinstance(message, str):
             raise TypeError("name and message must be text")
         cls = ERROR_CLASSES.get(name, EpsError)
-        if cls is StaleMembershipError:
-            return StaleMembershipError(message, int(fields["current_version"]))
         if cls is IllegalTransitionError:
             return IllegalTransitionError(message, tuple(str(line) for line in fields.get("story", ())))
         return cls(message)

@@ -313,7 +313,7 @@ class ServerShell:
                 request.refuse(pb.Refusal(error=why))  # type: ignore[attr-defined]
             case s.RefusePassed(request):
                 request.refuse(pb.Refusal(passed=True))  # type: ignore[attr-defined]
-            case s.RefuseStale(request, _, _):
+            case s.RefuseStale(request):
                 request.refuse(self._stale())  # type: ignore[attr-defined]
             case s.Forward(request, _, to):
                 self._forward(request, to)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from eps.core.types import Address
-from eps.errors import ConfigError, EpsError, PeerUnavailableError, PlanError, ProtocolError, StaleMembershipError
+from eps.errors import ConfigError, EpsError, IllegalTransitionError, PeerUnavailableError, PlanError, ProtocolError
 from eps.rpc.certificates import make_certificates
 from eps.rpc.error_codec import ERROR_CLASSES
 from eps.rpc.security import JobToken, Security, TlsFiles
@@ -23,7 +23,7 @@ from eps.van.sockets import SocketVan
 
 DEADLINE_S = 20.0
 #: One of each class that takes only a text.
-FAILURES = [cls("the reason") for cls in ERROR_CLASSES.values() if cls is not StaleMembershipError]
+FAILURES = [cls("the reason") for cls in ERROR_CLASSES.values()]
 
 
 def echo(message: Message, reply: ReplyTo) -> None:
@@ -239,10 +239,10 @@ class VanContract:
             ask(ends.pair(lambda message, reply: reply.fail(error)))
         assert type(caught.value) is type(error) and str(caught.value) == "the reason"
 
-    def test_a_stale_membership_error_brings_the_current_version(self, ends: Ends) -> None:
-        with pytest.raises(StaleMembershipError) as caught:
-            ask(ends.pair(lambda message, reply: reply.fail(StaleMembershipError("old", current_version=17))))
-        assert caught.value.current_version == 17
+    def test_what_an_error_carries_comes_with_it(self, ends: Ends) -> None:
+        with pytest.raises(IllegalTransitionError) as caught:
+            ask(ends.pair(lambda message, reply: reply.fail(IllegalTransitionError("no", story=("first", "then")))))
+        assert caught.value.story == ("first", "then")
 
     def test_what_a_handler_raises_is_the_answer(self, ends: Ends) -> None:
         def refuse(message: Message, reply: ReplyTo) -> None:

@@ -98,7 +98,7 @@ def test_member_that_connects_during_a_recovery_is_asked_again() -> None:
     master.lose("worker-2")
     master.sent(object)
 
-    master.step(e.MemberConnected("server-1"))
+    master.register("server-1")
 
     assert ("server-1", m.TakeInventory(1)) in [(to, order) for to, order in master.sent(m.TakeInventory)]
 
@@ -427,7 +427,7 @@ def test_member_that_connects_again_is_not_told_that_an_undecided_plan_is_commit
     master.ask(REMOVE_WORKER)
     master.sent(object)
 
-    master.step(e.MemberConnected("worker-1"))
+    master.register("worker-1")
 
     assert [order.plan_id for _, order in master.sent(m.UpdateMembership)] == [0]
 

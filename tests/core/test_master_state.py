@@ -378,9 +378,9 @@ def test_member_that_connects_again_hears_everything_that_it_has_not_acknowledge
     master.report(m.ListsUpdated("worker-1", 1))
     master.sent(m.UpdateLists)
 
-    master.step(e.MemberConnected("worker-1"))
+    master.register("worker-1")
     told_worker = [type(order) for _, order in master.sent(object)]
-    master.step(e.MemberConnected("server-1"))
+    master.register("server-1")
     told_server = [type(order) for _, order in master.sent(object)]
 
     assert told_worker == [m.UpdateMembership, m.GrantHorizon]

@@ -115,7 +115,9 @@ class FakeResourceManager:
         return events
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        return bool(select.select([self._wake_fd], [], [], timeout_s)[0])
+        poller = select.poll()
+        poller.register(self._wake_fd, select.POLLIN)
+        return bool(poller.poll(None if timeout_s is None else 1000 * timeout_s))
 
     def fileno(self) -> int:
         return self._wake_fd

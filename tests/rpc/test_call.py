@@ -17,10 +17,10 @@ from eps.errors import (
     DeadlineError,
     EpsError,
     IllegalTransitionError,
+    JobFinishedError,
     PeerUnavailableError,
     PlanError,
     RpcError,
-    StaleMembershipError,
 )
 from eps.rpc import call as rpc
 from eps.rpc.error_codec import ERROR_CLASSES, MAX_TEXT_CHARS, decode_error, encode_error
@@ -76,8 +76,6 @@ def raising(error: Exception) -> Behaviour:
 
 
 def example(cls: type[EpsError]) -> EpsError:
-    if cls is StaleMembershipError:
-        return StaleMembershipError("a reason, ü", current_version=12)
     if cls is IllegalTransitionError:
         return IllegalTransitionError("a reason, ü", story=("first", "then"))
     return cls("a reason, ü")
@@ -96,7 +94,7 @@ def test_an_error_of_a_servicer_is_raised_again_as_itself(served: Served, cls: t
 
 def test_every_error_class_has_a_status_of_its_own_choice() -> None:
     assert {rpc.status_of(example(cls)) for cls in ERROR_CLASSES.values()}.isdisjoint({grpc.StatusCode.OK})
-    assert rpc.status_of(StaleMembershipError("", 1)) is grpc.StatusCode.ABORTED
+    assert rpc.status_of(JobFinishedError("")) is grpc.StatusCode.FAILED_PRECONDITION
     assert set(ERROR_CLASSES) == {
         name for name, value in vars(errors).items() if isinstance(value, type) and issubclass(value, EpsError)
     }
@@ -121,13 +119,13 @@ def test_a_long_reason_arrives_with_its_beginning_and_end(served: Served) -> Non
 
 
 def test_an_error_in_the_middle_of_a_stream_is_raised_by_its_reader(served: Served) -> None:
-    served.behaviour = raising(StaleMembershipError("old", current_version=3))
+    served.behaviour = raising(IllegalTransitionError("old", story=("first",)))
     stream = served.channel.unary_stream("/test.Service/Stream")(b"", timeout=DEADLINE_S)
     assert next(stream) == b"first"
     with pytest.raises(grpc.RpcError) as caught:
         next(stream)
     error = rpc.error_of(caught.value, "read the stream")
-    assert isinstance(error, StaleMembershipError) and error.current_version == 3
+    assert isinstance(error, IllegalTransitionError) and error.story == ("first",)
 
 
 def test_a_bug_in_a_servicer_is_an_rpc_error_that_names_it(served: Served) -> None:
@@ -201,8 +199,8 @@ def test_no_thread_is_left_of_a_server_that_was_stopped() -> None:
         b"[]",
         b"{}",
         b'{"name": 1, "message": "m"}',
-        b'{"name": "StaleMembershipError", "message": "m"}',
-        b'{"name": "StaleMembershipError", "message": "m", "current_version": 1e400}',
+        b'{"name": "IllegalTransitionError", "message": "m", "story": 7}',
+        b'{"name": "IllegalTransitionError"}',
         b"[" * 100_000,
     ],
     ids=range(9),

@@ -313,9 +313,11 @@ class SimJob:
         self.net.after(0.25, self._tick)
 
     def _help(self) -> None:
-        """Let members connect again that never went, and cancel what waits long."""
-        if self.master.members and self.chance(0.1):
-            self.on_event(e.MemberConnected(self._random.choice(sorted(self.master.members))))
+        """Let members register again that never went, and cancel what waits long."""
+        here = sorted(name for name, container in self._named.items() if self.processes[container].alive)
+        if here and self.chance(0.1):
+            process = self.process_of(self._random.choice(here))
+            self.on_event(e.MemberRegistered(process.container_id, process.address, 1))
         for plan in list(self.master.plans.values()):
             if plan.phase is Phase.PROPOSED and self.net.now_s - plan.reached_s[Phase.PROPOSED] > GIVE_UP_S:
                 self.count("given up")

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from eps.core import events as e
-from eps.core.events import ENDED_STATES
 from eps.core.master_state import MasterState
 from eps.master.state_log import StateLog
 from tests.sim.job import SimJob
@@ -46,6 +45,13 @@ class MortalJob(SimJob):
         self._log = StateLog(directory, snapshot_events=20)
         self._begun = False
         self._registered: dict[str, e.MemberRegistered] = {}
+
+    def run(self, limit_s: float = 120.0) -> None:
+        """Run the job to its end, and close its log."""
+        try:
+            super().run(limit_s)
+        finally:
+            self._log.close()
 
     def _execute(self, commands: Sequence[e.Command]) -> None:
         if not self._begun:
@@ -97,12 +103,8 @@ class MortalJob(SimJob):
                 self.net.after(self.share() * FIND_S, lambda r=registered: self._register_again(r))
 
     def _register_again(self, registered: e.MemberRegistered) -> None:
-        process = self.processes[registered.container_id]
-        if not process.alive:
-            return
-        self.on_event(registered)
-        if process.name and self.master.state not in ENDED_STATES:
-            self.on_event(e.MemberConnected(process.name))
+        if self.processes[registered.container_id].alive:
+            self.on_event(registered)
 
     def _grant(self, container_id: str) -> None:
         # What was asked before the master died is granted all the same.

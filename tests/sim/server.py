@@ -224,7 +224,7 @@ class SimServer(SimProcess):
                 arrival.reply(Failed(why))
             case s.RefusePassed(arrival):
                 arrival.reply(Passed())
-            case s.RefuseStale(arrival, _, _):
+            case s.RefuseStale(arrival):
                 arrival.reply(Stale(self.state.membership))
             case s.Forward(arrival, _, to):
                 self._forward(arrival, to)
