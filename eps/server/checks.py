@@ -1,10 +1,11 @@
-"""Whether a push or pull can be what it says, before anything is done with it.
+"""Whether a push, a pull, an update or a snapshot can be what it says, before anything is done with it.
 
 A peer that sends nonsense gets an error; the partition, and everybody else, is left as it was.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -27,11 +28,6 @@ def check_parts(runtime: Runtime, parts: Iterable[PushPart | PullPart]) -> None:
             raise ProtocolError(f"a part for partition {part.partition}; the job has {len(ranges)}")
         if part.keys is not None:
             _check_keys(part.partition, ranges[part.partition], part.keyset, part.keys)
-
-
-def check_part(runtime: Runtime, part: PushPart | PullPart) -> None:
-    """Do what :func:`check_parts` does, for one."""
-    check_parts(runtime, (part,))
 
 
 def _check_keys(partition: int, bounds: tuple[int, int], digest: bytes, keys: np.ndarray) -> None:
@@ -78,8 +74,7 @@ def check_keysets(runtime: Runtime, partition: int, digests: Sequence[bytes], ke
         The job has no such partition, or keys are not ascending and unique, not the partition's, or not those of their
         digest.
     """
-    if not 0 <= partition < len(runtime.ranges):
-        raise ProtocolError(f"a snapshot of partition {partition}; the job has {len(runtime.ranges)}")
+    _check_transferred(runtime, "a snapshot", partition)
     if len(digests) != len(keysets):
         raise ProtocolError(f"a snapshot has {len(keysets)} key sets, but names {len(digests)}")
     for digest, keys in zip(digests, keysets, strict=True):
@@ -114,11 +109,6 @@ def check_pushes(runtime: Runtime, pushes: Sequence[PushPart]) -> None:
         raise ProtocolError(f"a push to partition {bad} has maxima that are no magnitudes")
 
 
-def check_push(runtime: Runtime, push: PushPart) -> None:
-    """Do what :func:`check_pushes` does, for one."""
-    check_pushes(runtime, (push,))
-
-
 def _are_magnitudes(maxima: np.ndarray) -> bool:
     # Magnitudes are ordered as their bits are, and what is negative, infinite or NaN has greater ones.
     return bool(np.maximum.reduce(maxima.view(np.uint32), initial=0) <= _LARGEST_BITS)
@@ -150,14 +140,70 @@ def _misfit(push: PushPart, name: str, array: np.ndarray, dtype: np.dtype, size:
     )
 
 
-def update_data(header: pb.PartitionUpdate, arrays: Sequence[np.ndarray]) -> UpdateData:
-    """Return what an owner's update says.
+def check_snapshot(runtime: Runtime, header: pb.PartitionSnapshot) -> None:
+    """Raise ProtocolError unless the job has the partition, and the clocks, one for each split, are the job's.
 
-    Raises
-    ------
-    ProtocolError
-        Its arrays are not those of an update.
+    Its arrays are judged when they are installed (:meth:`eps.server.partition_store.PartitionStore.install`).
     """
+    _check_transferred(runtime, "a snapshot", header.partition)
+    settings = runtime.settings
+    if len(header.next_clock) != settings.num_splits:
+        raise ProtocolError(
+            f"a snapshot of partition {header.partition} has the clocks of {len(header.next_clock)} splits; "
+            f"the job has {settings.num_splits}"
+        )
+    clocks = [header.completed, *header.next_clock]
+    if not all(settings.seeded_clock <= clock <= settings.iterations for clock in clocks):
+        raise ProtocolError(
+            f"a snapshot of partition {header.partition} is of clocks {min(clocks)} to {max(clocks)}; "
+            f"the job has {settings.seeded_clock} to {settings.iterations}"
+        )
+
+
+def check_update(runtime: Runtime, header: pb.PartitionUpdate, arrays: Sequence[np.ndarray]) -> None:
+    """Raise ProtocolError unless an owner's update has the splits, keys and arrays that its partition allows.
+
+    Before the pure state hears of it: an update that is counted must be one that can be applied.
+    """
+    partition, settings = header.partition, runtime.settings
+    _check_transferred(runtime, "an update", partition)
+    what = f"an update of partition {partition}"
     if len(arrays) != 2 + header.sparse:
-        raise ProtocolError(f"an update of partition {header.partition} came with {len(arrays)} arrays")
+        raise ProtocolError(f"{what} came with {len(arrays)} arrays; expected {2 + header.sparse}")
+    if not settings.seeded_clock <= header.clock < settings.iterations:
+        raise ProtocolError(
+            f"{what} is of clock {header.clock}; the job has {settings.seeded_clock} to {settings.iterations - 1}"
+        )
+    splits = header.splits
+    if len(set(splits)) != len(splits) or not all(0 <= split < settings.num_splits for split in splits):
+        raise ProtocolError(
+            f"{what} is of splits {list(splits)}; the job has 0 to {settings.num_splits - 1}, each named once"
+        )
+    if not (math.isfinite(header.rate_scale) and header.rate_scale >= 0.0):
+        raise ProtocolError(f"{what} has a rate scale of {header.rate_scale}; expected a share of the rate")
+    start, stop = runtime.ranges[partition]
+    size = 0 if header.clock < 0 else stop - start
+    if header.sparse:
+        keys = arrays[2]
+        if keys.dtype != np.int64 or keys.ndim != 1:
+            raise ProtocolError(f"{what} has keys {keys.dtype}{keys.shape}; expected int64 in one row")
+        if len(keys) and not (0 <= keys[0] and keys[-1] < size and np.all(keys[1:] > keys[:-1])):
+            raise ProtocolError(f"{what} has keys that are not ascending from 0 to {size - 1}")
+        size = len(keys)
+    blocks = runtime.grid.num_blocks(stop - start) if settings.reproducible else 0
+    for name, array, dtype, length in (
+        ("gradient", arrays[0], _FLOAT32, size),
+        ("exponents", arrays[1], np.dtype(np.int16), blocks),
+    ):
+        if array.dtype != dtype or array.shape != (length,):
+            raise ProtocolError(f"{what} has {name} {array.dtype}{array.shape}; expected {dtype}({length},)")
+
+
+def _check_transferred(runtime: Runtime, what: str, partition: int) -> None:
+    if not 0 <= partition < len(runtime.ranges):
+        raise ProtocolError(f"{what} of partition {partition}; the job has {len(runtime.ranges)}")
+
+
+def update_data(header: pb.PartitionUpdate, arrays: Sequence[np.ndarray]) -> UpdateData:
+    """Return what an owner's update says, which :func:`check_update` has passed."""
     return UpdateData(arrays[0], arrays[2] if header.sparse else None, arrays[1], header.rate_scale)

@@ -148,7 +148,7 @@ class PartitionStore:
     # ---- BSP: one step for each clock
 
     def accumulate(self, push: PushPart, first_of_clock: bool) -> None:
-        """Add a push, which :func:`eps.server.checks.check_push` has passed, to the clock's sum."""
+        """Add a push, which :func:`eps.server.checks.check_pushes` has passed, to the clock's sum."""
         if first_of_clock:
             self._previous = None
             if self._hot is not None:

@@ -61,6 +61,10 @@ class Rows:
             row.memory = self._empty(row.length)
         return row.memory[at : at + stop - start]
 
+    def go_back(self) -> None:
+        """Begin anew with whatever clock comes next, also an earlier one."""
+        self._clock = None
+
     def _divided(self) -> dict[int, tuple[_Row, int]]:
         places: dict[int, tuple[_Row, int]] = {}
         row = _Row()

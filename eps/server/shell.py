@@ -28,11 +28,19 @@ from eps.rpc import exchange as x
 from eps.rpc.codec import membership_to_pb, results_from_pb
 from eps.runtime import Runtime
 from eps.server.checkpoint_writer import CheckpointWriter
-from eps.server.checks import check_keysets, check_parts, check_pushes, divided, update_data
-from eps.server.follower_stream import FollowerStream
+from eps.server.checks import (
+    check_keysets,
+    check_parts,
+    check_pushes,
+    check_snapshot,
+    check_update,
+    divided,
+    update_data,
+)
 from eps.server.incoming import Preparations, take_in
 from eps.server.initial import initial_values
-from eps.server.partition_store import PartitionStore, UpdateData, checksum_of
+from eps.server.outgoing import Outgoing, address_of
+from eps.server.partition_store import PartitionStore, UpdateData
 from eps.server.pending import PendingExchange, PullRequest, PushRequest, TransferRequest, key_of
 from eps.server.restore import counters, load_partition
 from eps.server.rows import Rows
@@ -63,17 +71,15 @@ class ServerShell:
         self._rows = Rows(runtime.ranges, self._stores, self._empty)
         self._peers = Peers(van)
         self._preparations = Preparations(runtime, van)
-        self._streams: dict[tuple[int, MemberId], FollowerStream] = {}
-        #: Plan and partition -> what is to be said of a snapshot that its follower has; and what was said.
-        self._snapshots: dict[tuple[int, int], m.PartitionSent] = {}
-        self._snapshots_sent: dict[tuple[int, int], m.PartitionSent] = {}
         self._checksums: dict[tuple[int, int], str] = {}
-        self._last_update: dict[int, UpdateData] = {}
         self._report = report
         #: What sends the answers that wait for the lock's release.
         self._complete: deque[Callable[[], None]] = deque()
         self._forwards = ThreadPoolExecutor(2, thread_name_prefix="forward")
+        #: Not those that pass parts on: nobody waits for newcomers that are slow to answer.
+        self._meetings = ThreadPoolExecutor(2, thread_name_prefix="meet")
         self._lock = threading.RLock()
+        self._outgoing = Outgoing(self._state, self._stores, self._keysets, self._peers, self._lock, report, self._step)
         self._writer = CheckpointWriter(
             name, self._checkpoints, lambda partition: self._stores[partition].snapshot()[0], self._lock, report
         )
@@ -122,7 +128,7 @@ class ServerShell:
         """Connect to added servers while they get ready: the first partition does not wait for it."""
         for entry in newcomers:
             if entry.name != self._state.name:
-                self._forwards.submit(self._try_to_meet, entry.address)
+                self._meetings.submit(self._try_to_meet, entry.address)
 
     def _try_to_meet(self, address: Address) -> None:
         try:
@@ -143,6 +149,7 @@ class ServerShell:
                 self._on_snapshot(header, message, reply)
             case "update":
                 update = header.update
+                check_update(self._runtime, update, message.arrays)
                 event = s.UpdateArrived(
                     TransferRequest(reply, header, message),
                     update.plan_id,
@@ -170,7 +177,7 @@ class ServerShell:
         with self._lock:
             known = [push for push in pushes if not push.keyset or self._fill_in_keys(push)]
             known_pulls = [pull for pull in pulls if not pull.keyset or self._fill_in_keys(pull)]
-            streams = list(self._streams.values())
+            streams = self._outgoing.streams_of([push.partition for push in known])
         check_pushes(self._runtime, known)
         for stream in streams:
             stream.wait_for_room()
@@ -223,11 +230,10 @@ class ServerShell:
 
     def _on_snapshot(self, header: pb.DataHeader, message: Message, reply: ReplyTo) -> None:
         part = header.snapshot
+        check_snapshot(self._runtime, part)
         arrays, found = take_in(message.arrays, self._van)
         if found != part.checksum:
             raise TransferError(f"partition {part.partition} left as {part.checksum} and arrived as {found}")
-        if part.partition >= len(self._runtime.ranges):
-            raise ProtocolError(f"a snapshot of partition {part.partition}; the job has {len(self._runtime.ranges)}")
         # Outside the lock: the partitions that are served here wait for no copy.
         store = self._new_store(part.partition, None)
         blob, keysets = divided(arrays, len(part.keysets))
@@ -274,9 +280,12 @@ class ServerShell:
     # ---- doing
 
     def _step(self, event: s.ServerEvent) -> None:
-        with self._lock:
-            self._execute(self._state.step(event))
-        self._send_complete()
+        try:
+            with self._lock:
+                self._execute(self._state.step(event))
+        finally:
+            # Also where a later command failed: these answers are of what was done before.
+            self._send_complete()
 
     def _execute(self, commands: list[s.ServerCommand]) -> None:
         for command in commands:
@@ -288,7 +297,7 @@ class ServerShell:
                 self._report(m.MemberFailed(self._state.name, type(error).__name__, str(error)))
                 raise
         # They have been queued: what a follower has acknowledged is memory for the next one.
-        self._last_update.clear()
+        self._outgoing.forget_updates()
 
     def _do(self, command: s.ServerCommand) -> None:
         match command:
@@ -344,6 +353,8 @@ class ServerShell:
             return {}
         name = self._runtime.start.checkpoint if first else membership.checkpoint
         self._writer.forget()
+        with self._lock:
+            self._rows.go_back()
         if not name:
             self._started_with = {}
             return {}
@@ -376,7 +387,7 @@ class ServerShell:
     def _keep_for_followers(self, partition: int, update: UpdateData | None) -> None:
         """Keep an update for the commands that send it on, which come with the step's own."""
         if update is not None and self._state.partitions[partition].followers:
-            self._last_update[partition] = update
+            self._outgoing.keep_update(partition, update)
 
     def _answer_pull(self, request: object, partition: int, clock: int) -> None:
         assert isinstance(request, PullRequest)
@@ -402,7 +413,7 @@ class ServerShell:
         if isinstance(request, PushRequest):
             # Its message may be answered, and its memory used again, before it has left.
             request.part = request.part.copied()
-        self._forwards.submit(self._pass_on, request, self._address_of(to), self._state.epoch)
+        self._forwards.submit(self._pass_on, request, address_of(self._state, to), self._state.epoch)
 
     def _pass_on(self, request: PushRequest | PullRequest, address: Address, epoch: int) -> None:
         pushes = [request.part] if isinstance(request, PushRequest) else []
@@ -457,41 +468,15 @@ class ServerShell:
     def _forget(self, plan_id: int) -> None:
         """Drop what was kept for a plan, and the connections to members that left."""
         with self._lock:
-            self._snapshots = {name: sent for name, sent in self._snapshots.items() if name[0] != plan_id}
-            self._snapshots_sent = {name: sent for name, sent in self._snapshots_sent.items() if name[0] != plan_id}
+            self._outgoing.forget(plan_id)
             self._checksums = {name: found for name, found in self._checksums.items() if name[0] != plan_id}
             addresses = list(self._state.membership.addresses.values()) if self._state.membership else []
         self._peers.keep(addresses)
-
-    def _address_of(self, name: MemberId) -> Address:
-        address = self._state.addresses[name]
-        assert isinstance(address, Address)
-        return address
 
     # ---- transfers
 
     def _transfer(self, command: s.ServerCommand) -> None:
         match command:
-            case s.SendSnapshot():
-                self._send_snapshot(command)
-            case s.SendUpdate():
-                self._send_update(command)
-            case s.SendPromote(plan_id, partition, to, sequence):
-                header = x.simple("promote", plan_id=plan_id, partition=partition, sequence=sequence)
-                self._stream(plan_id, to).send(lambda: Message(header), len(header))
-            case s.RepeatSnapshotReport(plan_id, partition, _):
-                sent = self._snapshots_sent.get((plan_id, partition))
-                if sent is not None:
-                    self._report(sent)
-            case s.ReportSent(plan_id, partition):
-                sent = self._snapshots_sent[plan_id, partition] = self._snapshots.pop((plan_id, partition))
-                self._report(sent)
-            case s.StopSending(plan_id, _, to):
-                # Other partitions may go on being sent there.
-                if not self._state.sends(plan_id, to):
-                    stream = self._streams.pop((plan_id, to), None)
-                    if stream is not None:
-                        stream.stop()
             case s.InstallSnapshot(request, partition):
                 assert isinstance(request, TransferRequest) and request.store is not None
                 self._stores[partition] = request.store
@@ -518,77 +503,19 @@ class ServerShell:
                 self._stores.pop(partition, None)
                 for name in [name for name in self._keysets if name[0] == partition]:
                     self._keyset_bytes -= self._keysets.pop(name).nbytes
-
-    def _stream(self, plan_id: int, to: MemberId) -> FollowerStream:
-        if (plan_id, to) not in self._streams:
-
-            def failed(error: EpsError) -> None:
-                logger.warning("sending to %s for plan %d failed: %s", to, plan_id, error)
-                # The plan that brought a standing follower may have ended long ago.
-                with self._lock:
-                    needed_by = 0 if self._state.counts_on(plan_id, to) else plan_id
-                self._report(m.TransferFailed(self._state.name, needed_by, f"sending to {to} failed: {error}", to))
-
-            self._streams[plan_id, to] = FollowerStream(self._peers, self._address_of(to), failed)
-        return self._streams[plan_id, to]
-
-    def _send_snapshot(self, command: s.SendSnapshot) -> None:
-        blob, size_bytes = self._stores[command.partition].snapshot()
-        name, plan_id, partition = self._state.name, command.plan_id, command.partition
-        keysets = {digest: keys for (of, digest), keys in self._keysets.items() if of == partition}
-        arrays = (*blob, *keysets.values())
-        found: list[str] = []
-
-        def make() -> Message:
-            found.append(checksum_of(arrays))
-            header = x.simple(
-                "snapshot",
-                plan_id=plan_id,
-                partition=partition,
-                sequence=command.sequence,
-                completed=command.completed,
-                next_clock=command.next_clock,
-                applied=command.applied,
-                duplicates_refused=command.duplicates_refused,
-                checksum=found[0],
-                keysets=tuple(keysets),
-            )
-            return Message(header, arrays)
-
-        def done() -> None:
-            with self._lock:
-                self._snapshots[plan_id, partition] = m.PartitionSent(name, plan_id, partition, size_bytes, found[0])
-            self._step(s.UpdateAcked(partition, command.to, command.sequence))
-
-        self._stream(plan_id, command.to).send(make, size_bytes, done)
-
-    def _send_update(self, command: s.SendUpdate) -> None:
-        update = self._last_update[command.partition]
-        header = x.simple(
-            "update",
-            plan_id=command.plan_id,
-            partition=command.partition,
-            sequence=command.sequence,
-            clock=command.clock,
-            splits=command.splits,
-            rate_scale=update.rate_scale,
-            sparse=update.keys is not None,
-        )
-        keys = () if update.keys is None else (update.keys,)
-        message = Message(header, (update.gradient, update.exponents, *keys))
-        acked = s.UpdateAcked(command.partition, command.to, command.sequence + 1)
-        self._stream(command.plan_id, command.to).send(lambda: message, message.size_bytes, lambda: self._step(acked))
+            case _:
+                self._outgoing.do(command)
 
     def _acknowledge(self, request: TransferRequest) -> None:
         self._complete.append(request.acknowledge)
 
     def close(self) -> None:
         """Stop sending and close the connections to other servers."""
-        for stream in self._streams.values():
-            stream.stop()
+        self._outgoing.stop()
         self._preparations.stop()
         self._writer.close()
-        self._forwards.shutdown(wait=False, cancel_futures=True)
+        for pool in (self._forwards, self._meetings):
+            pool.shutdown(wait=False, cancel_futures=True)
         self._peers.close()
 
 

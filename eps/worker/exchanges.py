@@ -13,8 +13,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import TypeVar
 
 import numpy as np
@@ -120,7 +121,9 @@ class Exchanges:
         #: Made for a plan that is under way; taken, or closed, when its membership holds.
         self._prepared: dict[Address, Future[Connection]] = {}
         self._preparing = threading.Lock()
-        self._connector = ThreadPoolExecutor(4, thread_name_prefix="connect")
+        self._connector = ThreadPoolExecutor(2, thread_name_prefix="connect")
+        #: Not the same: nobody waits for newcomers that are slow to answer.
+        self._preparer = ThreadPoolExecutor(4, thread_name_prefix="prepare")
         self._known: set[tuple[int, bytes]] = set()
         self._results: list[control_pb2.ClockReported] = []
         #: Of the membership by which parts are routed.
@@ -180,7 +183,7 @@ class Exchanges:
                 raise TakenOver("members were lost during an exchange")
             now_s = time.monotonic()
             if again and now_s >= retry_s:
-                again = self._send(again, route, under_way)
+                again = self._send(again, route, under_way, interrupted)
                 if again:
                     retry_s = now_s + RETRY_S
                     trouble.met(now_s)
@@ -223,6 +226,7 @@ class Exchanges:
         parts: list[PushPart | PullPart],
         route: Callable[[], tuple[Membership, Membership]],
         under_way: Replies[_Sent],
+        interrupted: Callable[[], bool],
     ) -> list[PushPart | PullPart]:
         """Group parts by owner and send them; return those whose owner cannot be reached now."""
         for_pushes, for_pulls = route()
@@ -241,13 +245,20 @@ class Exchanges:
             # In turn, so that all servers have something to do from the beginning.
             for server, messages in waiting:
                 group = messages.popleft()
-                if not self._send_one(server, addresses[server], group, under_way):
-                    failed.extend(group)
+                if not self._send_one(server, addresses[server], group, under_way, interrupted):
+                    # The rest of what is for it is not tried now: others wait for their messages meanwhile.
+                    failed.extend(chain(group, *messages))
+                    messages.clear()
             waiting = [(server, messages) for server, messages in waiting if messages]
         return failed
 
     def _send_one(
-        self, server: MemberId, address: Address, group: list[PushPart | PullPart], under_way: Replies[_Sent]
+        self,
+        server: MemberId,
+        address: Address,
+        group: list[PushPart | PullPart],
+        under_way: Replies[_Sent],
+        interrupted: Callable[[], bool],
     ) -> bool:
         """Send one message; return False where the server cannot be reached now."""
         pushes = [self._attach(p) for p in group if isinstance(p, PushPart)]
@@ -257,8 +268,8 @@ class Exchanges:
             message = build_exchange(
                 pushes, pulls, self._lean, epoch=self.epoch, results=self._results if pushes else ()
             )
-            under_way.request(sent, self._connection(address), message)
-        except ProtocolError:
+            under_way.request(sent, self._connection(address, interrupted), message)
+        except (ProtocolError, TakenOver):
             raise
         except EpsError as error:
             # Its port may be somebody else's by now: whoever is to be there, the next membership says.
@@ -276,38 +287,58 @@ class Exchanges:
         self._known.add(name)
         return replace(part, keys=self._keys_of(part.partition, part.keyset))
 
-    def _connection(self, address: Address) -> Connection:
+    def _connection(self, address: Address, interrupted: Callable[[], bool] = lambda: False) -> Connection:
         found = self._connections.get(address)
         if found is None or found.closed:
             if found is not None:
                 found.close()
-            found = self._connections[address] = self._prepared_for(address) or self._van.connect(
-                address, timeout_s=CONNECT_TIMEOUT_S
-            )
+            found = self._connections[address] = self._connected(address, interrupted)
         return found
 
-    def _prepared_for(self, address: Address) -> Connection | None:
-        """Return the connection that was prepared, where there is one that works."""
+    def _connected(self, address: Address, interrupted: Callable[[], bool]) -> Connection:
+        """Return the connection that was prepared, where there is one that works, or a new one.
+
+        Raises
+        ------
+        TakenOver
+            It was interrupted: whoever does not answer is perhaps the one who was lost.
+        EpsError
+            Nobody can be reached there.
+        """
         with self._preparing:
             prepared = self._prepared.pop(address, None)
-        if prepared is None:
-            return None
-        try:
-            connection = prepared.result(2 * CONNECT_TIMEOUT_S)
-        except (EpsError, TimeoutError, CancelledError) as error:
-            logger.info("%s is not reachable yet: %s", address, error)
-            return None
-        if connection.closed:
-            connection.close()
-            return None
-        return connection
+        if prepared is not None:
+            try:
+                connection = self._await_connection(prepared, interrupted)
+                if not connection.closed:
+                    return connection
+                connection.close()
+            except TakenOver:
+                raise
+            except (EpsError, CancelledError) as error:
+                logger.info("%s is not reachable yet: %s", address, error)
+        return self._await_connection(
+            self._connector.submit(self._van.connect, address, CONNECT_TIMEOUT_S), interrupted
+        )
+
+    def _await_connection(self, connecting: Future[Connection], interrupted: Callable[[], bool]) -> Connection:
+        deadline_s = time.monotonic() + 2 * CONNECT_TIMEOUT_S
+        while not wait([connecting], RETRY_S).done:
+            taken_over = interrupted()
+            if taken_over or self._stopped or time.monotonic() > deadline_s:
+                if not connecting.cancel():
+                    connecting.add_done_callback(_close_prepared)
+                if taken_over:
+                    raise TakenOver("members were lost while a connection was made")
+                raise DeadlineError(f"a connection was not made within {2 * CONNECT_TIMEOUT_S:g} s")
+        return connecting.result()
 
     def prepare(self, addresses: Iterable[Address]) -> None:
         """Begin to connect to servers that a plan adds, before anybody waits for them; returns at once, any thread."""
         with self._preparing:
             for address in addresses:
                 if address not in self._prepared and address not in self._connections:
-                    self._prepared[address] = self._connector.submit(self._van.connect, address, CONNECT_TIMEOUT_S)
+                    self._prepared[address] = self._preparer.submit(self._van.connect, address, CONNECT_TIMEOUT_S)
 
     def _drop_prepared(self, addresses: Iterable[Address]) -> None:
         with self._preparing:
@@ -383,7 +414,8 @@ class Exchanges:
     def close(self) -> None:
         """Close the connections."""
         self._drop_prepared(list(self._prepared))
-        self._connector.shutdown(wait=False)
+        for pool in (self._connector, self._preparer):
+            pool.shutdown(wait=False, cancel_futures=True)
         for connection in self._connections.values():
             try:
                 connection.close()

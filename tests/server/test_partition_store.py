@@ -16,7 +16,7 @@ from eps.ml.scales import exponents_of, next_exponents
 from eps.ml.split_sum import SplitSum
 from eps.rpc.exchange import PullPart, PushPart, keyset_digest
 from eps.runtime import DataShape, Runtime
-from eps.server.checks import check_push
+from eps.server.checks import check_pushes
 from eps.server.partition_store import PartitionStore
 
 SPLITS, FEATURES, PARTITIONS, SAMPLES = 6, 700, 3, 7
@@ -315,7 +315,7 @@ def test_push_with_maxima_that_are_no_magnitudes_is_refused(bad: float) -> None:
     runtime = make_runtime()
     blocks = runtime.grid.num_blocks(runtime.ranges[0][1] - runtime.ranges[0][0])
     maxima = np.full(blocks, np.finfo(np.float32).max, np.float32)
-    check_push(runtime, PushPart(0, -1, (0,), SAMPLES, np.empty(0, runtime.grid.dtype), maxima))
+    check_pushes(runtime, [PushPart(0, -1, (0,), SAMPLES, np.empty(0, runtime.grid.dtype), maxima)])
     maxima[-1] = bad
     with pytest.raises(ProtocolError, match="no magnitudes"):
-        check_push(runtime, PushPart(0, -1, (0,), SAMPLES, np.empty(0, runtime.grid.dtype), maxima))
+        check_pushes(runtime, [PushPart(0, -1, (0,), SAMPLES, np.empty(0, runtime.grid.dtype), maxima)])

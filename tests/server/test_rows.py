@@ -52,3 +52,13 @@ def test_large_partitions_share_no_memory_with_others() -> None:
     assert [len(made) for made in memory.made] == [16]
     rows.memory(2, 0)
     assert len(rows.memory(0, 0)) == size and [len(made) for made in memory.made] == [16, size]
+
+
+def test_after_going_back_they_lie_side_by_side_again() -> None:
+    memory = Memory()
+    rows = Rows(RANGES, {0, 1}, memory)
+    rows.memory(0, 8)
+    rows.go_back()
+    for partition in (0, 1):
+        rows.memory(partition, 3)
+    assert [len(made) for made in memory.made] == [30, 30]

@@ -15,7 +15,7 @@ from eps.core import messages as m
 from eps.core.membership import Membership
 from eps.core.tables import PartitionTable, SplitTable
 from eps.core.types import Address
-from eps.errors import EpsError, ProtocolError
+from eps.errors import EpsError, PeerUnavailableError, ProtocolError
 from eps.master_link import wait_for
 from eps.ml.scales import GROWTH_BITS
 from eps.rpc.exchange import (
@@ -61,10 +61,10 @@ def make_runtime(**settings: object) -> Runtime:
 class Rig:
     """One server, a connection to it, and what it reported."""
 
-    def __init__(self, runtime: Runtime) -> None:
+    def __init__(self, runtime: Runtime, van: InProcessVan | None = None) -> None:
         self.runtime = runtime
         self.reports: list[m.Report] = []
-        self.van = van = InProcessVan()
+        self.van = van = van or InProcessVan()
         self.shell = ServerShell(runtime, "server-1", van, self.reports.append)
         self.listener = van.listen(self.shell.handle)
         self.connection: Connection = van.connect(self.listener.address)
@@ -255,6 +255,38 @@ def test_follower_that_does_not_answer_holds_up_no_order(rig: Rig) -> None:
     silent.close()
 
 
+def test_push_waits_only_for_the_followers_of_its_own_partition(rig: Rig) -> None:
+    silent = rig.van.listen(lambda message, reply: None)
+    rig.shell.on_order(m.UpdateLists(7, (m.Newcomer("server-2", silent.address),)))
+    rig.shell.on_order(m.SendPartitions(7, (m.Target(0, "server-2", silent.address),)))
+    outgoing = rig.shell._outgoing
+    assert outgoing.streams_of([0, 1]) == outgoing.streams_of([0]) == list(outgoing._streams.values())
+    assert len(outgoing._streams) == 1 and outgoing.streams_of([1]) == []
+    rig.shell.on_order(m.AbortPlan(7))
+    silent.close()
+
+
+def test_newcomers_that_are_slow_to_answer_hold_up_no_part_that_is_passed_on() -> None:
+    released, passed_on = threading.Event(), threading.Event()
+
+    class SlowVan(InProcessVan):
+        def connect(self, address: Address, timeout_s: float = 10.0) -> Connection:
+            if address.host == "slow":
+                released.wait(TIMEOUT_S)
+                raise PeerUnavailableError("nobody is there")
+            return super().connect(address, timeout_s)
+
+    rig = Rig(make_runtime(), SlowVan())
+    newcomers = tuple(m.Newcomer(f"server-{i}", Address("slow", i)) for i in range(2, 8))
+    rig.shell.on_order(m.UpdateLists(1, newcomers))
+    rig.shell._forwards.submit(passed_on.set)
+    assert passed_on.wait(TIMEOUT_S) and not released.is_set()
+    released.set()
+    rig.connection.close()
+    rig.listener.close()
+    rig.shell.close()
+
+
 def test_update_that_is_refused_as_taken_over_holds_up_no_other_partition_of_that_follower() -> None:
     runtime, van = make_runtime(iterations=20, followers=1, servers=2), InProcessVan()
     shells = {name: ServerShell(runtime, name, van, lambda report: None) for name in ("server-1", "server-2")}
@@ -270,7 +302,7 @@ def test_update_that_is_refused_as_taken_over_holds_up_no_other_partition_of_tha
             for split in (0, 1):
                 message = build_exchange([PushPart(partition, clock, (split,), 10, total, maxima)], [])
                 connection.request(message).result(TIMEOUT_S)
-        stream = owner._streams[0, "server-2"]
+        stream = owner._outgoing._streams[0, "server-2"]
         wait_for(lambda: stream._waiting_bytes == 0, TIMEOUT_S, "the updates to be answered")
 
     workers, servers = ("worker-1", "worker-2"), ("server-1", "server-2")

@@ -16,7 +16,7 @@ from eps.ml import kernels
 from eps.ml.models.linear import Logistic
 from eps.rpc.exchange import PullPart
 from eps.runtime import DataShape, Runtime
-from eps.server.checks import check_part, check_push
+from eps.server.checks import check_parts, check_pushes
 from eps.server.partition_store import PartitionStore
 from eps.worker.compute import ActiveSet, Parameters, compute
 
@@ -68,8 +68,8 @@ def train(runtime: Runtime, groups: list[list[int]], localised: bool | None = No
                 push = type(push)(
                     p, clock, push.splits, push.samples, push.total, push.maxima, push.keyset, keys, push.raw
                 )
-                check_part(runtime, push)
-                check_push(runtime, push)
+                check_parts(runtime, [push])
+                check_pushes(runtime, [push])
                 store.accumulate(push, i == 0)
             store.step(clock, False)
         losses.append(sum(result.loss_sum for _, work in done for result in work.results))
