@@ -58,7 +58,7 @@ def exit_code(error: Exception) -> int:
     """Return the exit code that stands for ``error``."""
     from eps import errors
 
-    if isinstance(error, errors.ConfigError | errors.DataError):
+    if isinstance(error, errors.ConfigError | errors.DataError | errors.AuthenticationError):
         return EXIT_BAD_INPUT
     if isinstance(error, errors.PlanError):
         return EXIT_REFUSED

@@ -30,6 +30,8 @@ NORMALIZATIONS = ("none", "l2", "standard", "tfidf", "binary")
 VANS = ("auto", "shm", "unix", "tcp", "grpc")
 PUSHES = ("auto", "dense", "changes")
 WIRES = ("float32", "float16")
+#: Largest bound of ssp; whoever wants more wants asp.
+MOST_STALENESS = 1_000_000_000
 
 #: Partitions of a job that does not say how many: four for each of the three servers of EPS §2.3.
 DEFAULT_PARTITIONS = 12
@@ -203,18 +205,21 @@ class JobSpec:
     def _check_numbers(self) -> None:
         for name, least in (
             ("splits", 1), ("iterations", 1), ("workers", 1), ("servers", 1), ("partitions", 0), ("features", 0),
-            ("folds", 0), ("eval_every", 0), ("keep", 1), ("max_containers", 0), ("followers", 0), ("l1", 0), ("l2", 0),
-            ("seed", 0),
+            ("folds", 0), ("eval_every", 0), ("keep", 1), ("max_containers", 0), ("seed", 0),
         ):  # fmt: skip
             value = getattr(self, name)
             if not value >= least:
                 raise ConfigError(f"{name} is {value}, but must be at least {least}")
+        for name in ("l1", "l2"):
+            value = getattr(self, name)
+            if not 0 <= value < float("inf"):
+                raise ConfigError(f"{name} is {value}, but must be at least 0 and finite")
         if not 0 < self.learning_rate < float("inf"):
             raise ConfigError(f"learning_rate is {self.learning_rate}, but must be above 0 and finite")
-        if self.followers > 1:
+        if self.followers not in (0, 1):
             raise ConfigError(f"followers is {self.followers}, but must be 0 or 1")
-        if not self.exchange_timeout_s > 0:
-            raise ConfigError(f"exchange_timeout_s is {self.exchange_timeout_s}, but must be above 0")
+        if not 0 < self.exchange_timeout_s < float("inf"):
+            raise ConfigError(f"exchange_timeout_s is {self.exchange_timeout_s}, but must be above 0 and finite")
         if not 1 <= self.member_timeout_s < float("inf"):
             raise ConfigError(f"member_timeout_s is {self.member_timeout_s}, but must be at least 1 and finite")
         if not self.member_timeout_s <= self.master_timeout_s < float("inf"):
@@ -226,6 +231,11 @@ class JobSpec:
             raise ConfigError("target_scale is 0, but labels are divided by it")
         if self.workers > self.splits:
             raise ConfigError(f"{self.workers} workers would share {self.splits} splits: raise --splits")
+        if 0 < self.max_containers < self.workers + self.servers:
+            raise ConfigError(
+                f"max_containers is {self.max_containers}, but {self.workers} workers and {self.servers} servers need "
+                f"{self.workers + self.servers}: they would wait for ever"
+            )
         if self.partitions and self.servers > self.partitions:
             raise ConfigError(f"{self.servers} servers would share {self.partitions} partitions: raise --partitions")
         if self.batch_size != "full" and (not self.batch_size.isdigit() or int(self.batch_size) < 1):
@@ -254,9 +264,11 @@ class JobSpec:
         if self.consistency == "asp":
             return UNBOUNDED
         kind, _, bound = self.consistency.partition(":")
-        if kind == "ssp" and bound.isdigit():
+        if kind == "ssp" and bound.isdecimal() and int(bound) <= MOST_STALENESS:
             return int(bound)
-        raise ConfigError(f"consistency is {self.consistency!r}, but must be bsp, ssp:N or asp")
+        raise ConfigError(
+            f"consistency is {self.consistency!r}, but must be bsp, ssp:N with N at most {MOST_STALENESS}, or asp"
+        )
 
     def core_settings(self) -> CoreSettings:
         """Return what the pure core needs of these settings."""
@@ -277,16 +289,16 @@ class JobSpec:
             clock, colon, change = text.partition(":")
             if not colon or not clock.isdigit():
                 raise ConfigError(f"at is {text!r}, but must be K:CHANGE, as in 40:add-workers=2")
-            if int(clock) >= self.iterations:
-                raise ConfigError(
-                    f"at is {text!r}, but with {self.iterations} iterations K must be at most {self.iterations - 1}"
-                )
             try:
                 asked = parse_change(change)
             except PlanError as error:
                 raise ConfigError(f"at is {text!r}: {error}") from None
             if asked.count < 1:
                 raise ConfigError(f"at is {text!r}, but a change must concern at least 1 member")
+            if int(clock) >= self.iterations:
+                raise ConfigError(
+                    f"at is {text!r}, but with {self.iterations} iterations K must be at most {self.iterations - 1}"
+                )
             found.append(Trigger(int(clock), asked))
         return tuple(found)
 

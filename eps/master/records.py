@@ -239,5 +239,6 @@ def report(
             "total": round(sum(lasted), 6),
         },
         "membership": [membership_entry(v) for v in state.memberships],
-        "settings": dataclasses.asdict(runtime.spec),
+        # Of SSP and ASP sums are never reproducible, whatever the setting.
+        "settings": {**dataclasses.asdict(runtime.spec), "reproducible": runtime.settings.reproducible},
     }

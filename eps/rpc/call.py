@@ -84,6 +84,9 @@ CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
     ("grpc.http2.max_ping_strikes", 0),
+    # Whoever connects and says nothing, or nothing any more, does not hold a descriptor for long.
+    ("grpc.server_handshake_timeout_ms", 5_000),
+    ("grpc.max_connection_idle_ms", 60_000),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
 )
@@ -115,7 +118,9 @@ def error_of(rpc_error: grpc.RpcError, what: str) -> EpsError:
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         return DeadlineError(f"no answer in time to {what}")
     cls = _CLASS_OF_STATUS.get(code, RpcError)
-    return cls(f"{what}: {failed.details() or 'no details'} ({code.name if code else 'no status'})")
+    # Some of gRPC's own texts go on with bytes of its memory.
+    details = (failed.details() or "no details").partition("\n")[0]
+    return cls(f"{what}: {details} ({code.name if code else 'no status'})")
 
 
 def call(method: Callable[..., Any], request: Any, timeout_s: float, what: str) -> Any:

@@ -56,6 +56,25 @@ def test_flags_and_keys_of_seconds_may_leave_the_unit_out() -> None:
     assert JobSpec.from_dict({"member-timeout": 4.5}) == JobSpec.from_dict({"member_timeout_s": 4.5})
 
 
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ({"max_containers": 5}, "max_containers is 5, but 3 workers and 3 servers need 6"),
+        ({"followers": -1}, "must be 0 or 1"),
+        ({"followers": 2}, "must be 0 or 1"),
+        ({"exchange_timeout": float("inf")}, "above 0 and finite"),
+        ({"l2": float("nan")}, "at least 0 and finite"),
+        ({"consistency": "ssp:99999999999999"}, "N at most 1000000000"),
+        ({"iterations": 5, "at": ["5:frob=1"]}, "frob"),
+        ({"iterations": 5, "at": ["5:add-workers=0"]}, "at least 1 member"),
+        ({"iterations": 5, "at": ["5:add-workers=1"]}, "K must be at most 4"),
+    ],
+)
+def test_setting_that_cannot_work_is_refused_with_its_rule(values: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        JobSpec.from_dict({"workers": 3, "servers": 3, **values}).triggers()
+
+
 @pytest.mark.parametrize("values", [{"member_timeout": 0.9}, {"member_timeout": 5, "master_timeout": 4}])
 def test_deadline_that_a_healthy_job_would_miss_is_refused(values: dict[str, float]) -> None:
     with pytest.raises(ConfigError, match="must be at least"):

@@ -213,3 +213,10 @@ def test_what_is_not_an_encoded_error_is_refused(data: bytes) -> None:
 def test_an_unknown_name_becomes_the_base_class() -> None:
     assert type(decode_error(b'{"name": "LaterError", "message": "m"}')) is EpsError
     assert type(decode_error(encode_error(PlanError("m")))) is PlanError
+
+
+def test_whoever_connects_and_says_nothing_is_sent_away(served: Served) -> None:
+    with socket.create_connection((served.address.host, served.address.port), DEADLINE_S) as silent:
+        # What the server says first, until it ends the connection.
+        while silent.recv(4096):
+            pass
