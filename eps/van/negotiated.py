@@ -15,7 +15,8 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Sequence
+import weakref
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ from eps.errors import (
 from eps.pb import data_pb2 as pb
 from eps.rpc import call as rpc
 from eps.rpc.security import NO_SECURITY, Security
-from eps.van.api import Connection, Handler, Limits, Listener
+from eps.van.api import Connection, Handler, Limits, Listener, Message, ReplyTo
 from eps.van.grpc_van import GRPC, MEET_METHOD, GrpcVan
 from eps.van.sockets import SHARED_MEMORY, TCP, UNIX, SocketVan
 
@@ -79,6 +80,7 @@ class NegotiatedVan:
         self._security = security
         self._grpc = GrpcVan(security, limits)
         self._allows_grpc = True
+        self._listeners: weakref.WeakSet[NegotiatedListener] = weakref.WeakSet()
         self._sockets: dict[str, SocketVan] = {
             way: SocketVan(way, security, limits)
             for way in WAYS
@@ -88,6 +90,8 @@ class NegotiatedVan:
 
     def restrict_to(self, ways: str) -> None:
         """Take only this way from now on; a member knows its job's settings only after it listens.
+
+        What listens in another way is closed: a port that nobody needs is one that a stranger may try.
 
         Raises
         ------
@@ -101,6 +105,8 @@ class NegotiatedVan:
         if ways != AUTO:
             self._sockets = {way: van for way, van in self._sockets.items() if way == ways}
             self._allows_grpc = ways == GRPC
+            for listener in list(self._listeners):
+                listener.restrict_to(ways)
 
     @property
     def lends(self) -> bool:
@@ -115,21 +121,21 @@ class NegotiatedVan:
     def listen(self, handler: Handler, host: str = "127.0.0.1", port: int = 0) -> NegotiatedListener:
         """Take connections, in every way that this van has."""
         listeners: dict[str, Listener] = {}
+
+        def take(message: Message, reply: ReplyTo) -> None:
+            (handler if self._allows_grpc else _not_here)(message, reply)
+
         try:
             for way, van in self._sockets.items():
                 listeners[way] = van.listen(handler, host)
-            meeting = pb.Meeting(host_id=host_id())
-            for way, listener in listeners.items():
-                # Whoever asks knows a name of this host already; one that it listens on may mean nothing elsewhere.
-                name = "" if way == TCP else listener.address.host
-                meeting.offers.add(transport=way, host=name, port=listener.address.port)
-            answer = meeting.SerializeToString()
-            front = self._grpc.listen(handler if self._allows_grpc else _not_here, host, port, lambda request: answer)
+            front = self._grpc.listen(take, host, port, lambda request: _meeting(listeners))
         except BaseException:
             for listener in listeners.values():
                 listener.close()
             raise
-        return NegotiatedListener(front, list(listeners.values()))
+        found = NegotiatedListener(front, listeners)
+        self._listeners.add(found)
+        return found
 
     def connect(self, address: Address, timeout_s: float = 10.0) -> Connection:
         """Connect in the best way there is."""
@@ -179,6 +185,16 @@ class NegotiatedVan:
         return found
 
 
+def _meeting(listeners: Mapping[str, Listener]) -> bytes:
+    """Say how a member can be reached beside gRPC."""
+    meeting = pb.Meeting(host_id=host_id())
+    for way, listener in dict(listeners).items():
+        # Whoever asks knows a name of this host already; one that it listens on may mean nothing elsewhere.
+        name = "" if way == TCP else listener.address.host
+        meeting.offers.add(transport=way, host=name, port=listener.address.port)
+    return meeting.SerializeToString()
+
+
 def _not_here(message: object, reply: object) -> None:
     raise ProtocolError("this member takes no data over gRPC")
 
@@ -186,8 +202,9 @@ def _not_here(message: object, reply: object) -> None:
 class NegotiatedListener:
     """The listeners of one member."""
 
-    def __init__(self, front: Listener, others: Sequence[Listener]) -> None:
+    def __init__(self, front: Listener, others: dict[str, Listener]) -> None:
         self._front = front
+        #: By way; shared with who says how this member can be reached.
         self._others = others
 
     @property
@@ -195,7 +212,12 @@ class NegotiatedListener:
         """Where to meet."""
         return self._front.address
 
+    def restrict_to(self, way: str) -> None:
+        """Close what listens in another way; where to meet stays."""
+        for other in [other for other in self._others if other != way]:
+            self._others.pop(other).close()
+
     def close(self) -> None:
         """End all connections and give everything back."""
-        for listener in (self._front, *self._others):
+        for listener in (self._front, *self._others.values()):
             listener.close()

@@ -260,3 +260,17 @@ def test_under_tls_the_token_is_asked_all_the_same(kind: Kind, tls: Security) ->
             kind.van(Security(OTHER_TOKEN.token, tls.tls)).connect(listener.address, DEADLINE_S)
         way_taken(kind.van(tls), listener.address)
         listener.close()
+
+
+@pytest.mark.parametrize("way", [*SOCKET_WAYS, "grpc"])
+def test_what_listens_in_another_way_is_closed_once_the_way_is_known(way: str) -> None:
+    van = NegotiatedVan(TOKEN)
+    listener = van.listen(echo)
+    before = {other: found.address for other, found in listener._others.items()}
+    van.restrict_to(way)
+    for other, address in before.items():
+        if other != way:
+            with pytest.raises(PeerUnavailableError, match="nobody listens"):
+                SocketVan(other, TOKEN).connect(address)
+    assert way_taken(van, listener.address) == way == way_taken(NegotiatedVan(TOKEN), listener.address)
+    listener.close()
