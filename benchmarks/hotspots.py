@@ -1,0 +1,162 @@
+"""Where the time of an iteration goes: processor time of each process, and the functions that use it.
+
+    python benchmarks/hotspots.py                         # the two cases of peers.py
+    python benchmarks/hotspots.py --case dense --seconds 20 --output hotspots.json
+    python benchmarks/hotspots.py --quick
+
+A job of two workers and one server trains; each of its processes is sampled in turn by py-spy (``pip install py-spy``;
+it needs the right to trace other processes).  A sample counts for the innermost function of a thread, in milliseconds
+of an iteration; what NumPy and SciPy do counts for the Python that called them, and functions that do nothing but wait
+are left out.  Receiving and polling wait and work: theirs is an upper bound.  Processor time is the kernel's count, in
+user and system mode, and does not depend on the samples; without py-spy it is all there is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+# Processes of the jobs import this folder too.
+os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+if __name__ == "__main__":
+    sys.path.insert(0, str(ROOT))
+
+import eps  # noqa: E402
+from benchmarks.bench_common import machine, rounded, say, write_json  # noqa: E402
+from benchmarks.peers_data import CASES, Case, CaseFiles, prepare  # noqa: E402
+from benchmarks.peers_systems import DEADLINE_S, eps_settings  # noqa: E402
+
+SAMPLES_PER_S = 250
+MOST_FUNCTIONS = 15
+#: More than any run here completes.
+ITERATIONS = 1_000_000
+_FRAME = re.compile(r"^(?P<function>.*) \((?P<file>[^()]*?)(:\d+)?\)$")
+#: What threads of a job wait in; all else works.
+WAITING = frozenset(
+    "Condition.wait socket.accept _worker _serve _run_channel_spin_thread.<locals>.channel_spin "
+    "MemberSession._obey_all Sessions.Attach LocalResourceManager.wait Master._next_event Event.wait".split()
+)
+_TICK_S = 1 / os.sysconf("SC_CLK_TCK")
+
+
+def cpu_s(pid: int) -> tuple[float, float]:
+    """Return a process's processor time in user and in system mode, seconds."""
+    fields = (Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()
+    return int(fields[11]) * _TICK_S, int(fields[12]) * _TICK_S
+
+
+def place_of(file: str) -> str:
+    """Return the part of the system that a source file belongs to."""
+    folder, _, rest = file.replace(os.sep, "/").rpartition("eps/")
+    if folder or file.startswith("eps/"):
+        return "eps/" + rest.split("/")[0]
+    for name in ("numpy", "scipy", "grpc", "google/protobuf"):
+        if f"{name}/" in file:
+            return name
+    return "Python"
+
+
+def sampled(pid: int, seconds: float, iteration_s: float, folder: Path) -> dict[str, Any]:
+    """Return the milliseconds of an iteration that the functions, and the places, of one process take."""
+    raw = folder / f"{pid}.txt"
+    words = ["py-spy", "record", "-f", "raw", "-r", str(SAMPLES_PER_S), "-d", str(round(seconds)), "-o", str(raw)]
+    done = subprocess.run([*words, "-p", str(pid)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    if done.returncode:
+        return {"absent": done.stderr.strip()[-300:]}
+    functions: Counter[str] = Counter()
+    places: Counter[str] = Counter()
+    for line in raw.read_text(encoding="utf-8").splitlines():
+        stack, _, count = line.rpartition(" ")
+        found = _FRAME.match(stack.rpartition(";")[2])
+        if found is not None and found["function"] not in WAITING:
+            functions[f"{found['function']} ({found['file']})"] += int(count)
+            places[place_of(found["file"])] += int(count)
+
+    def ms(count: int) -> float:
+        return rounded(1000 * iteration_s * count / (SAMPLES_PER_S * round(seconds)))
+
+    return {
+        "functions_ms": {name: ms(count) for name, count in functions.most_common(MOST_FUNCTIONS)},
+        "places_ms": {name: ms(count) for name, count in places.most_common()},
+    }
+
+
+def _job(case: Case, files: CaseFiles, home: Path) -> eps.Job:
+    os.environ["EPS_HOME"] = str(home)
+    return eps.Job.start(name=f"hotspots-{case.name}", **eps_settings(files, ITERATIONS))
+
+
+def measure(case: Case, cache: Path, seconds: float) -> dict[str, Any]:
+    """Train a case and return what its processes used for an iteration, and on what."""
+    files = prepare(case, cache)
+    tracing = shutil.which("py-spy") is not None
+    result: dict[str, Any] = {"processes": {}}
+    with tempfile.TemporaryDirectory(prefix="eps-hotspots-") as name, _job(case, files, Path(name)) as job:
+        job.wait_until_trains(DEADLINE_S)
+        pids = {member["name"]: int(member["pid"]) for member in job.status()["members"]}
+        pids["job master"] = int(json.loads(job.directory.master_json.read_text())["pid"])
+        begun_s, clock, before = time.monotonic(), job.status()["clock"], {n: cpu_s(p) for n, p in pids.items()}
+        time.sleep(seconds)
+        iterations = max(1, job.status()["clock"] - clock)
+        iteration_s, after = (time.monotonic() - begun_s) / iterations, {n: cpu_s(p) for n, p in pids.items()}
+        result["iteration_ms"] = rounded(1000 * iteration_s)
+        for member, pid in sorted(pids.items()):
+            say(f"{case.name}: {member}")
+            user, system = (1000 * (b - a) / iterations for a, b in zip(before[member], after[member], strict=True))
+            row: dict[str, Any] = {"user_ms": rounded(user), "system_ms": rounded(system)}
+            row |= sampled(pid, seconds, iteration_s, Path(name)) if tracing else {"absent": "py-spy is not installed"}
+            result["processes"][member] = row
+        job.kill("measured")
+    return result
+
+
+def table(results: dict[str, Any]) -> list[str]:
+    """Return lines for people."""
+    lines = []
+    for case, result in results.items():
+        lines.append(f"{case}: an iteration takes {result['iteration_ms']:.2f} ms")
+        for member, row in result["processes"].items():
+            lines.append(f"  {member}: {row['user_ms']:.2f} ms of user and {row['system_ms']:.2f} of system time")
+            lines += [
+                f"    {took_ms:6.2f} ms  {name}" for name, took_ms in list(row.get("functions_ms", {}).items())[:8]
+            ]
+    return lines
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the benchmark."""
+    default_cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "eps-peers"
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--case", choices=[case.name for case in CASES], help="only this one")
+    parser.add_argument("--seconds", type=float, default=10.0, help="for the processor time, and for each process")
+    parser.add_argument("--cache", type=Path, default=default_cache, help="folder for the data, as of peers.py")
+    parser.add_argument("--quick", action="store_true", help="two seconds: does it work?")
+    parser.add_argument("--output", type=Path, help="write the JSON there as well")
+    arguments = parser.parse_args(argv)
+    seconds = 2.0 if arguments.quick else arguments.seconds
+    if not seconds >= 1:
+        parser.error(f"--seconds is {seconds}, but must be at least 1")
+    chosen = [case for case in CASES if arguments.case in (None, case.name)]
+    results = {case.name: measure(case, arguments.cache.absolute(), seconds) for case in chosen}
+    for line in table(results):
+        say(line)
+    text = json.dumps({"benchmark": "hotspots", "machine": machine(), "cases": results}, indent=1)
+    write_json(arguments.output, text)
+    print(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
