@@ -1,15 +1,29 @@
-"""Every gRPC call proves the job's token: interceptors that put the proof in, and that ask for it.  L2.
+"""Every gRPC call proves the job's token: a channel that puts the proof in, and an interceptor that asks for it.  L2.
 
-The proof travels in one metadata entry: when, a nonce, and an HMAC over both and the name of the method.  It is judged
-before the method is looked up, so neither a handler nor a parser of messages ever sees a call that is refused.
+The proof travels in one metadata entry: when, a nonce, a digest of the request where there is a single one, and an HMAC
+over these, the name of the method and the port that is called.  It is judged before the method is looked up, and the
+digest before the request is parsed, so neither a handler nor a parser of messages ever sees a call that is refused.
 
 Source: the check of authenticators in RFC 4120 (Kerberos), section 3.2.3: a window for clocks that differ, five minutes
-as recommended there, and a memory of what was seen within it.  Deviation: that memory is bounded; where it is full,
-the window narrows instead.
+as recommended there, a memory of what was seen within it, and no proof from before that memory began.
+
+Deviations:
+
+1.  That memory is bounded; where it is full, the window narrows instead.
+2.  RFC 4120 refuses everything for one window after a start.  Here a proof is refused whose time is before the start:
+    on one host, where a job runs, that is the same, but for the millisecond in which times are counted.  Between hosts
+    whose clocks differ by d, a caller that is behind is refused in the first d of a server's life, and what a caller
+    that is ahead said in the last d before a start counts at the next process on that port.  A clock that is set back
+    to before the start of a server keeps its callers out until it is past it again.
+3.  The callee is its port, the one part of an address that both ends are sure to spell alike: a proof counts at another
+    host that listens on the same port.
+4.  Of a stream of requests only the beginning is proven.  Without TLS, whoever can change what is on its way can go on
+    with somebody else's stream.
 """
 
 from __future__ import annotations
 
+import hashlib
 import heapq
 import logging
 import re
@@ -18,11 +32,11 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import grpc
 
-from eps.errors import AuthenticationError
+from eps.errors import AuthenticationError, ProtocolError
 from eps.logs import LimitedLog
 from eps.rpc.security import Security
 
@@ -37,13 +51,15 @@ MOST_CALLS_REMEMBERED = 100_000
 
 _ROLE = b"grpc-call"
 _NONCE_BYTES = 16
-_ENTRY = re.compile(r"([0-9]{1,15})\.([0-9a-f]{32})\.([0-9a-f]{64})", re.ASCII)
+_ENTRY = re.compile(r"([0-9]{1,15})\.([0-9a-f]{32})\.([0-9a-f]{64}|)\.([0-9a-f]{64})", re.ASCII)
 
 #: Key and value, as gRPC takes them.
 Metadata = tuple[tuple[str, str | bytes], ...]
 
 
-def call_metadata(security: Security, method: str, now_s: float | None = None) -> Metadata:
+def call_metadata(
+    security: Security, method: str, port: int | str, request: bytes | None, now_s: float | None = None
+) -> Metadata:
     """Return the metadata that proves the token for one call of ``method``; empty without a token.
 
     Parameters
@@ -51,6 +67,10 @@ def call_metadata(security: Security, method: str, now_s: float | None = None) -
     security : Security
     method : str
         ``/package.Service/Method``.
+    port : int or str
+        Of the server that is called.
+    request : bytes
+        What is sent, if it is one message; None for a stream of them.
     now_s : float, seconds since 1970, optional
         Default: the clock.
     """
@@ -58,8 +78,17 @@ def call_metadata(security: Security, method: str, now_s: float | None = None) -
         return ()
     time_ms = int((time.time() if now_s is None else now_s) * 1000)
     nonce = secrets.token_bytes(_NONCE_BYTES)
-    proof = security.token.proof(_ROLE, struct.pack("<Q", time_ms), nonce, method.encode())
-    return ((PROOF_KEY, f"{time_ms}.{nonce.hex()}.{proof.hex()}"),)
+    digest = b"" if request is None else _digest(request)
+    proof = security.token.proof(_ROLE, *_proven(time_ms, nonce, digest, method, port))
+    return ((PROOF_KEY, f"{time_ms}.{nonce.hex()}.{digest.hex()}.{proof.hex()}"),)
+
+
+def _proven(time_ms: int, nonce: bytes, digest: bytes, method: str, port: int | str) -> tuple[bytes, ...]:
+    return struct.pack("<Q", time_ms), nonce, digest, method.encode(), str(port).encode()
+
+
+def _digest(request: bytes) -> bytes:
+    return hashlib.sha256(request).digest()
 
 
 class CallMemory:
@@ -70,16 +99,20 @@ class CallMemory:
     window_s : float, seconds
     capacity : int
         Calls remembered.
+    since_s : float, seconds since 1970
+        When it began: what was seen before is not known.
     """
 
-    def __init__(self, window_s: float = CLOCK_WINDOW_S, capacity: int = MOST_CALLS_REMEMBERED) -> None:
+    def __init__(
+        self, window_s: float = CLOCK_WINDOW_S, capacity: int = MOST_CALLS_REMEMBERED, since_s: float = 0.0
+    ) -> None:
         self._window_ms = int(window_s * 1000)
         self._capacity = capacity
         self._lock = threading.Lock()
         self._seen: set[bytes] = set()
         self._by_time: list[tuple[int, bytes]] = []
-        # Of what was forgotten for lack of room: as old a call may have been seen before.
-        self._forgotten_ms = -1
+        # Of what was never known, or forgotten for lack of room: as old a call may have been seen before.
+        self._forgotten_ms = int(since_s * 1000) - 1
 
     def __len__(self) -> int:
         return len(self._seen)
@@ -112,6 +145,8 @@ class CallMemory:
 class TokenInterceptor(grpc.ServerInterceptor):  # type: ignore[misc,type-arg,unused-ignore]
     """Lets through only calls that prove the token; goes after :class:`eps.rpc.call.ServicerErrors`.
 
+    It is made before its server listens, so that nobody reaches the server with a proof from before that memory begins.
+
     Parameters
     ----------
     security : Security
@@ -119,91 +154,167 @@ class TokenInterceptor(grpc.ServerInterceptor):  # type: ignore[misc,type-arg,un
     now_s : callable
         The clock, in seconds since 1970.
     memory : CallMemory, optional
+        Default: one that begins now.
     """
 
     def __init__(
         self, security: Security, now_s: Callable[[], float] = time.time, memory: CallMemory | None = None
     ) -> None:
+        #: That the server listens on; nothing is proven before it is known.
+        self.port = 0
         self._token = security.token
         self._now_s = now_s
-        self._memory = memory or CallMemory()
+        self._memory = CallMemory(since_s=now_s()) if memory is None else memory
         self._log = LimitedLog(logger)
 
     def intercept_service(self, continuation: Callable[[Any], Any], handler_call_details: Any) -> Any:
         """Return the method's handler, or one that refuses before anything of the request is read."""
-        objection = self.objection(handler_call_details.method, handler_call_details.invocation_metadata)
-        if not objection:
+        if self._token is None:
             return continuation(handler_call_details)
+        method = handler_call_details.method
+        objection, digest = self.judge(method, handler_call_details.invocation_metadata)
+        if not objection:
+            handler = continuation(handler_call_details)
+            single = handler is not None and not handler.request_streaming
+            return self._of_request(handler, digest, method) if single else handler
 
         def refuse(requests: Iterator[Any], context: Any) -> Iterator[Any]:
-            self._log.warning("refused a call of %s: %s", context.peer(), objection)
-            raise AuthenticationError(f"the call does not prove the job's token: {objection}")
+            raise self._refusal(context, objection)
 
         # A stream reads nothing until it is asked to; its caller sees the same status, whatever kind the method is.
         return grpc.stream_stream_rpc_method_handler(refuse)
 
-    def objection(self, method: str, metadata: Sequence[tuple[str, Any]]) -> str:
-        """Return what speaks against a call; empty if it proves the token, once."""
+    def judge(self, method: str, metadata: Sequence[tuple[str, Any]]) -> tuple[str, bytes]:
+        """Return what speaks against a call, and the digest that its request must have.
+
+        Returns
+        -------
+        objection : str
+            Empty if it proves the token, once.
+        digest : bytes
+            Empty for a stream of requests.
+        """
         if self._token is None:
-            return ""
+            return "", b""
         values = [value for key, value in metadata if key == PROOF_KEY]
         if not values:
-            return f"it carries no {PROOF_KEY}"
+            return f"it carries no {PROOF_KEY}", b""
         found = _ENTRY.fullmatch(values[0]) if len(values) == 1 and isinstance(values[0], str) else None
         if found is None:
-            return f"its {PROOF_KEY} is malformed"
-        time_ms, nonce, proof = int(found[1]), bytes.fromhex(found[2]), bytes.fromhex(found[3])
+            return f"its {PROOF_KEY} is malformed", b""
+        time_ms, (nonce, digest, proof) = int(found[1]), map(bytes.fromhex, found.groups()[1:])
         # First the proof: a caller without the token must neither fill the memory nor learn about the clock.
-        if not self._token.proves(proof, _ROLE, struct.pack("<Q", time_ms), nonce, method.encode()):
-            return "the proof is wrong"
-        return self._memory.objection(time_ms, nonce, int(self._now_s() * 1000))
+        if not self._token.proves(proof, _ROLE, *_proven(time_ms, nonce, digest, method, self.port)):
+            return "the proof is wrong", b""
+        return self._memory.objection(time_ms, nonce, int(self._now_s() * 1000)), digest
+
+    def _of_request(self, handler: Any, digest: bytes, method: str) -> Any:
+        """Return the handler of a method with a single request, which lets through only the one that was proven."""
+        behaviour = handler.unary_stream if handler.response_streaming else handler.unary_unary
+        parse = handler.request_deserializer
+
+        def run(request: bytes, context: Any) -> Any:
+            if _digest(request) != digest:
+                raise self._refusal(context, "the proof is that of another request")
+            try:
+                parsed = request if parse is None else parse(request)
+            except Exception as error:
+                raise ProtocolError(f"{method}: the request is no message of this method: {error}") from error
+            return behaviour(parsed, context)
+
+        if handler.response_streaming:
+            return grpc.unary_stream_rpc_method_handler(run, None, handler.response_serializer)
+        return grpc.unary_unary_rpc_method_handler(run, None, handler.response_serializer)
+
+    def _refusal(self, context: Any, objection: str) -> AuthenticationError:
+        self._log.warning("refused a call of %s: %s", context.peer(), objection)
+        return AuthenticationError(f"the call does not prove the job's token: {objection}")
 
 
-class _CallDetails(NamedTuple):
-    """What gRPC asks of ``grpc.ClientCallDetails``."""
+class ProvenChannel(grpc.Channel):  # type: ignore[misc,unused-ignore]
+    """A channel whose every call has a fresh proof.
 
-    method: str
-    timeout: float | None
-    metadata: Any
-    credentials: Any
-    wait_for_ready: bool | None
-    compression: Any
+    No interceptor could do it: it sees requests before they are serialised, and the digest is that of what is sent.
 
+    Parameters
+    ----------
+    plain : grpc.Channel
+        Closed with this one.
+    security : Security
+        With a token.
+    port : str
+        That ``plain`` leads to.
+    """
 
-class ProofInterceptor(
-    grpc.UnaryUnaryClientInterceptor,  # type: ignore[misc,type-arg,unused-ignore]
-    grpc.UnaryStreamClientInterceptor,  # type: ignore[misc,type-arg,unused-ignore]
-    grpc.StreamUnaryClientInterceptor,  # type: ignore[misc,type-arg,unused-ignore]
-    grpc.StreamStreamClientInterceptor,  # type: ignore[misc,type-arg,unused-ignore]
-):
-    """Adds a fresh proof to every call of a channel."""
-
-    def __init__(self, security: Security) -> None:
+    def __init__(self, plain: grpc.Channel, security: Security, port: str) -> None:
+        self._plain: Any = plain
         self._security = security
+        self._port = port
 
-    def intercept_unary_unary(self, continuation: Any, details: Any, request: Any) -> Any:
-        """Call with a proof."""
-        return continuation(self._proven(details), request)
+    def unary_unary(self, method: str, request_serializer: Any = None, *more: Any, **options: Any) -> Any:
+        """Return a method that proves each call and its request."""
+        made = self._plain.unary_unary(method, None, *more, **options)
+        return _ProvenMethod(made, self._security, method, self._port, request_serializer)
 
-    def intercept_unary_stream(self, continuation: Any, details: Any, request: Any) -> Any:
-        """Call with a proof."""
-        return continuation(self._proven(details), request)
+    def unary_stream(self, method: str, request_serializer: Any = None, *more: Any, **options: Any) -> Any:
+        """Return a method that proves each call and its request."""
+        made = self._plain.unary_stream(method, None, *more, **options)
+        return _ProvenMethod(made, self._security, method, self._port, request_serializer)
 
-    def intercept_stream_unary(self, continuation: Any, details: Any, requests: Any) -> Any:
-        """Call with a proof."""
-        return continuation(self._proven(details), requests)
+    def stream_unary(self, method: str, *more: Any, **options: Any) -> Any:
+        """Return a method that proves each call."""
+        made = self._plain.stream_unary(method, *more, **options)
+        return _ProvenMethod(made, self._security, method, self._port, streams=True)
 
-    def intercept_stream_stream(self, continuation: Any, details: Any, requests: Any) -> Any:
-        """Call with a proof."""
-        return continuation(self._proven(details), requests)
+    def stream_stream(self, method: str, *more: Any, **options: Any) -> Any:
+        """Return a method that proves each call."""
+        made = self._plain.stream_stream(method, *more, **options)
+        return _ProvenMethod(made, self._security, method, self._port, streams=True)
 
-    def _proven(self, details: Any) -> _CallDetails:
-        method = details.method if isinstance(details.method, str) else details.method.decode()
-        return _CallDetails(
-            method,
-            details.timeout,
-            (*(details.metadata or ()), *call_metadata(self._security, method)),
-            getattr(details, "credentials", None),
-            getattr(details, "wait_for_ready", None),
-            getattr(details, "compression", None),
-        )
+    def subscribe(self, callback: Callable[[grpc.ChannelConnectivity], None], try_to_connect: bool = False) -> None:
+        """Have changes of the connection told."""
+        self._plain.subscribe(callback, try_to_connect)
+
+    def unsubscribe(self, callback: Callable[[grpc.ChannelConnectivity], None]) -> None:
+        """End :meth:`subscribe`."""
+        self._plain.unsubscribe(callback)
+
+    def close(self) -> None:
+        """Close the channel below."""
+        self._plain.close()
+
+    def __enter__(self) -> ProvenChannel:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+class _ProvenMethod:
+    """A method of any kind, called as gRPC's own are; what comes after the metadata by keyword."""
+
+    def __init__(
+        self, plain: Any, security: Security, method: str, port: str, serialize: Any = None, streams: bool = False
+    ) -> None:
+        self._plain = plain
+        self._security = security
+        self._method = method
+        self._port = port
+        self._serialize = serialize
+        self._streams = streams
+
+    def __call__(self, request: Any, timeout: float | None = None, metadata: Any = None, **options: Any) -> Any:
+        return self._plain(*self._proven(request, timeout, metadata), **options)
+
+    def with_call(self, request: Any, timeout: float | None = None, metadata: Any = None, **options: Any) -> Any:
+        """Return (reply, call); for methods with a single reply."""
+        return self._plain.with_call(*self._proven(request, timeout, metadata), **options)
+
+    def future(self, request: Any, timeout: float | None = None, metadata: Any = None, **options: Any) -> Any:
+        """Return the call at once; for methods with a single reply."""
+        return self._plain.future(*self._proven(request, timeout, metadata), **options)
+
+    def _proven(self, request: Any, timeout: float | None, metadata: Any) -> tuple[Any, float | None, Metadata]:
+        data = request if self._streams or self._serialize is None else self._serialize(request)
+        proof = call_metadata(self._security, self._method, self._port, None if self._streams else data)
+        return data, timeout, (*metadata, *proof) if metadata else proof

@@ -23,7 +23,7 @@ from eps.errors import (
     ProtocolError,
     RpcError,
 )
-from eps.rpc.authentication import ProofInterceptor, TokenInterceptor
+from eps.rpc.authentication import ProvenChannel, TokenInterceptor
 from eps.rpc.error_codec import decode_error, encode_error, error_name, shortened
 from eps.rpc.security import NO_SECURITY, TLS_NAME, Security
 from eps.rpc.threads import ThreadPerCall
@@ -172,7 +172,7 @@ def channel(address: Address | str, security: Security = NO_SECURITY) -> grpc.Ch
     else:
         options = (*CHANNEL_OPTIONS, ("grpc.ssl_target_name_override", TLS_NAME))
         plain = grpc.secure_channel(str(address), credentials, options=options)
-    return plain if security.token is None else grpc.intercept_channel(plain, ProofInterceptor(security))
+    return plain if security.token is None else ProvenChannel(plain, security, str(address).rpartition(":")[2])
 
 
 class ServicerErrors(grpc.ServerInterceptor):  # type: ignore[misc,type-arg,unused-ignore]
@@ -262,16 +262,17 @@ def serve(
         The TLS files cannot be read.
     """
     pool: Any = ThreadPerCall("eps-rpc")
+    token = TokenInterceptor(security)
     server = grpc.server(
         pool,
-        interceptors=[ServicerErrors(), TokenInterceptor(security)],
+        interceptors=[ServicerErrors(), token],
         options=CHANNEL_OPTIONS,
         maximum_concurrent_rpcs=max_workers,
     )
     register(server)
-    bound = bind(server, host, port, security)
+    token.port = bind(server, host, port, security)
     server.start()
-    return server, bound
+    return server, token.port
 
 
 def bind(server: grpc.Server, host: str, port: int, security: Security = NO_SECURITY) -> int:

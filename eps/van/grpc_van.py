@@ -218,15 +218,17 @@ class GrpcListener:
     ) -> None:
         self._threads = ThreadPerCall("eps-van-write")
         pool: Any = self._threads
+        token = TokenInterceptor(security)
         self._server = grpc.server(
             pool,
-            interceptors=[rpc.ServicerErrors(), TokenInterceptor(security)],
+            interceptors=[rpc.ServicerErrors(), token],
             # Of an option that is given twice, gRPC takes the first.
             options=(("grpc.max_receive_message_length", _MOST_MESSAGE_BYTES), *rpc.CHANNEL_OPTIONS),
             maximum_concurrent_rpcs=max_connections,
         )
         self._server.add_generic_rpc_handlers((_Methods(handler, security, limits, meet),))
-        self._address = Address(host, rpc.bind(self._server, host, port, security))
+        token.port = rpc.bind(self._server, host, port, security)
+        self._address = Address(host, token.port)
         self._server.start()
 
     @property

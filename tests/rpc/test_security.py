@@ -6,7 +6,6 @@ import copy
 import hashlib
 import pickle
 import re
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,8 +16,16 @@ import pytest
 
 from eps.core.types import Address
 from eps.errors import AuthenticationError, ConfigError, ProtocolError, StorageError
+from eps.pb import control_pb2 as pb
 from eps.rpc import call as rpc
-from eps.rpc.authentication import CLOCK_WINDOW_S, PROOF_KEY, CallMemory, TokenInterceptor, call_metadata
+from eps.rpc.authentication import (
+    CLOCK_WINDOW_S,
+    PROOF_KEY,
+    CallMemory,
+    Metadata,
+    TokenInterceptor,
+    call_metadata,
+)
 from eps.rpc.security import NO_SECURITY, PROOF_BYTES, JobToken, Security
 from eps.storage.jobdir import create_job_dir
 
@@ -35,11 +42,12 @@ class Served:
     """A server with one method of each kind, and what of it was reached."""
 
     security: Security = SECURITY
+    port: int = 0
     read: list[bytes] = field(default_factory=list)
     handled: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.server, port = rpc.serve(self._register, security=self.security)
+        self.server, port = rpc.serve(self._register, port=self.port, security=self.security)
         self.address = Address("127.0.0.1", port)
 
     def _register(self, server: grpc.Server) -> None:
@@ -73,9 +81,26 @@ class Served:
                 assert error.code() is grpc.StatusCode.UNAUTHENTICATED  # type: ignore[attr-defined]
                 raise rpc.error_of(error, "ask") from error
 
+    def recorded(
+        self,
+        method: str = ECHO,
+        security: Security = SECURITY,
+        request: bytes | None = b"x",
+        now_s: float | None = None,
+    ) -> Metadata:
+        """Return what goes with a call of this server, as somebody on the way sees it."""
+        return call_metadata(security, method, self.address.port, request, now_s)
+
 
 @pytest.fixture
 def served() -> Iterator[Served]:
+    found = Served()
+    yield found
+    rpc.stop(found.server, 0)
+
+
+@pytest.fixture
+def elsewhere() -> Iterator[Served]:
     found = Served()
     yield found
     rpc.stop(found.server, 0)
@@ -103,7 +128,7 @@ def test_every_call_has_a_proof_of_its_own(served: Served) -> None:
     with rpc.channel(served.address, SECURITY) as channel:
         method = channel.unary_unary(ECHO)
         assert [rpc.call(method, b"x", DEADLINE_S, "ask") for _ in range(20)] == [b"x"] * 20
-    assert len({call_metadata(SECURITY, ECHO)[0][1] for _ in range(20)}) == 20
+    assert len({served.recorded()[0][1] for _ in range(20)}) == 20
 
 
 def test_method_that_does_not_exist_is_not_told_to_strangers(served: Served) -> None:
@@ -114,41 +139,111 @@ def test_method_that_does_not_exist_is_not_told_to_strangers(served: Served) -> 
 
 
 def test_replayed_call_is_refused(served: Served) -> None:
-    metadata = call_metadata(SECURITY, ECHO)
+    metadata = served.recorded()
     assert served.ask("unary_unary", metadata=metadata) == b"x"
     with pytest.raises(AuthenticationError, match="used before"):
         served.ask("unary_unary", metadata=metadata)
     assert served.handled == ["unary_unary"]
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_call_recorded_on_its_way_to_one_member_is_refused_by_another(
+    served: Served, elsewhere: Served, kind: str
+) -> None:
+    metadata = served.recorded(f"/test.Service/{kind}", request=b"x" if kind.startswith("unary") else None)
+    with pytest.raises(AuthenticationError, match="the proof is wrong"):
+        elsewhere.ask(kind, metadata=metadata)
+    assert (elsewhere.read, elsewhere.handled) == ([], [])
+    assert served.ask(kind, metadata=metadata) == b"x"
+
+
+@pytest.mark.parametrize("kind", ["unary_unary", "unary_stream"])
+@pytest.mark.parametrize("request_", [b"another", b"", None], ids=["another", "empty", "stream"])
+def test_proof_of_another_request_is_refused_before_the_request_is_parsed(
+    served: Served, kind: str, request_: bytes | None
+) -> None:
+    with pytest.raises(AuthenticationError, match="of another request"):
+        served.ask(kind, metadata=served.recorded(f"/test.Service/{kind}", request=request_))
+    assert (served.read, served.handled) == ([], [])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_call_recorded_before_a_restart_is_refused_by_the_next_process_at_the_same_place(kind: str) -> None:
+    before = Served()
+    metadata = before.recorded(f"/test.Service/{kind}", request=b"x" if kind.startswith("unary") else None)
+    assert before.ask(kind, metadata=metadata) == b"x"
+    rpc.stop(before.server, 0)
+    after = Served(port=before.address.port)
+    try:
+        with pytest.raises(AuthenticationError, match="older than what this process can remember"):
+            after.ask(kind, metadata=metadata)
+        assert (after.read, after.handled) == ([], [])
+        assert after.ask(kind, SECURITY) == b"x"
+    finally:
+        rpc.stop(after.server, 0)
+
+
+def test_proof_counts_from_the_moment_on_that_the_server_began() -> None:
+    interceptor = TokenInterceptor(SECURITY, now_s=lambda: 1000.0)
+    for made_s, objection in ((999.999, "remember"), (900.0, "remember"), (1000.0, ""), (1200.0, "")):
+        said, _ = interceptor.judge(ECHO, call_metadata(SECURITY, ECHO, interceptor.port, b"x", made_s))
+        assert objection in said and bool(objection) == bool(said)
+
+
+def test_request_that_is_no_message_is_told_to_its_caller() -> None:
+    def register(server: grpc.Server) -> None:
+        parse = pb.KillRequest.FromString
+        handler = grpc.unary_unary_rpc_method_handler(lambda request, context: b"", request_deserializer=parse)
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("test.Service", {"Parse": handler}),))
+
+    server, port = rpc.serve(register, security=SECURITY)
+    with rpc.channel(Address("127.0.0.1", port), SECURITY) as channel:
+        method = channel.unary_unary("/test.Service/Parse")
+        assert rpc.call(method, b"", DEADLINE_S, "ask") == b""
+        with pytest.raises(ProtocolError, match=r"/test\.Service/Parse: the request is no message"):
+            rpc.call(method, b"\xff", DEADLINE_S, "ask")
+    rpc.stop(server, 0)
+
+
+def test_every_way_to_call_a_method_has_a_proof(served: Served) -> None:
+    with rpc.channel(served.address, SECURITY) as channel:
+        method = channel.unary_unary(ECHO, request_serializer=str.encode)
+        assert method("one", timeout=DEADLINE_S) == b"one"
+        assert method.with_call("two", timeout=DEADLINE_S)[0] == b"two"
+        assert method.future("three", timeout=DEADLINE_S, metadata=(("more", "said"),)).result(DEADLINE_S) == b"three"
+    assert served.read == [b"one", b"two", b"three"]
+
+
 def test_proof_of_another_method_is_refused(served: Served) -> None:
     with pytest.raises(AuthenticationError, match="the proof is wrong"):
-        served.ask("unary_unary", metadata=call_metadata(SECURITY, "/test.Service/unary_stream"))
+        served.ask("unary_unary", metadata=served.recorded("/test.Service/unary_stream"))
 
 
-def test_proof_of_another_time_is_refused_where_it_is_outside_the_window(served: Served) -> None:
-    now_s = time.time()
+def test_proof_of_another_time_is_refused_where_it_is_outside_the_window() -> None:
+    now_s = 1e9
+    interceptor = TokenInterceptor(SECURITY, now_s=lambda: now_s, memory=CallMemory())
     for away_s in (-CLOCK_WINDOW_S - 5, CLOCK_WINDOW_S + 5):
-        with pytest.raises(AuthenticationError, match=r"30\d s (ahead of|before).* within 300 s"):
-            served.ask("unary_unary", metadata=call_metadata(SECURITY, ECHO, now_s + away_s))
+        said, _ = interceptor.judge(ECHO, call_metadata(SECURITY, ECHO, 0, b"x", now_s + away_s))
+        assert re.search(r"305 s (ahead of|before).* within 300 s", said)
     for away_s in (-CLOCK_WINDOW_S + 60, CLOCK_WINDOW_S - 60):
-        assert served.ask("unary_unary", metadata=call_metadata(SECURITY, ECHO, now_s + away_s)) == b"x"
+        assert interceptor.judge(ECHO, call_metadata(SECURITY, ECHO, 0, b"x", now_s + away_s))[0] == ""
 
 
 def test_stranger_does_not_learn_how_the_clocks_differ(served: Served) -> None:
     with pytest.raises(AuthenticationError, match="the proof is wrong"):
-        served.ask("unary_unary", metadata=call_metadata(OTHER, ECHO, 0.0))
+        served.ask("unary_unary", metadata=served.recorded(security=OTHER, now_s=0.0))
 
 
-def garbage() -> Iterator[tuple[tuple[str, Any], ...]]:
+def garbage(served: Served) -> Iterator[tuple[tuple[str, Any], ...]]:
     """Yield metadata that is nearly right."""
-    entry = str(call_metadata(SECURITY, ECHO)[0][1])
-    time_ms, nonce, proof = entry.split(".")
+    entry = str(served.recorded()[0][1])
+    time_ms, nonce, digest, proof = entry.split(".")
+    rest = f"{digest}.{proof}"
     for value in (
         "", ".", "..", "x" * 30_000, entry[:-1], entry + "0", entry.upper(), f" {entry}  x", f"{time_ms}.{nonce}",
-        f"-{entry}", f"1e9.{nonce}.{proof}", f"{'9' * 15}.{nonce}.{proof}", f"{'9' * 400}.{nonce}.{proof}",
-        f"{time_ms}.{nonce}.{'0' * 64}", f"{time_ms}.{'0' * 32}.{proof}", f"{int(time_ms) + 1}.{nonce}.{proof}",
-        SECRET,
+        f"-{entry}", f"1e9.{nonce}.{rest}", f"{'9' * 15}.{nonce}.{rest}", f"{'9' * 400}.{nonce}.{rest}",
+        f"{time_ms}.{nonce}.{digest}.{'0' * 64}", f"{time_ms}.{'0' * 32}.{rest}", f"{int(time_ms) + 1}.{nonce}.{rest}",
+        f"{time_ms}.{nonce}.{'0' * 64}.{proof}", f"{time_ms}.{nonce}..{proof}", f"{time_ms}.{nonce}.{proof}", SECRET,
     ):  # fmt: skip
         yield ((PROOF_KEY, value),)
     yield (PROOF_KEY, entry), (PROOF_KEY, entry)
@@ -157,7 +252,7 @@ def garbage() -> Iterator[tuple[tuple[str, Any], ...]]:
 
 
 def test_garbage_in_the_place_of_a_proof_is_refused(served: Served) -> None:
-    for metadata in garbage():
+    for metadata in garbage(served):
         with pytest.raises(AuthenticationError, match=r"the proof is wrong|malformed|carries no eps-proof"):
             served.ask("unary_unary", metadata=metadata)
     assert (served.read, served.handled) == ([], [])
@@ -166,15 +261,17 @@ def test_garbage_in_the_place_of_a_proof_is_refused(served: Served) -> None:
 def test_garbage_that_grpc_would_not_send_is_refused() -> None:
     interceptor = TokenInterceptor(SECURITY)
     for value in (b"\xff" * 10, "ü" * 200, "٣" * 13 + "." + "0" * 32 + "." + "0" * 64, None, 7):
-        assert "malformed" in interceptor.objection(ECHO, ((PROOF_KEY, value),))
+        assert "malformed" in interceptor.judge(ECHO, ((PROOF_KEY, value),))[0]
 
 
 def test_refusals_fill_neither_memory_nor_log(served: Served, caplog: pytest.LogCaptureFixture) -> None:
     memory = CallMemory()
     interceptor = TokenInterceptor(SECURITY, memory=memory)
     for _ in range(100):
-        assert interceptor.objection(ECHO, call_metadata(OTHER, ECHO))
+        assert interceptor.judge(ECHO, call_metadata(OTHER, ECHO, interceptor.port, b"x"))[0]
     assert len(memory) == 0
+    assert interceptor.judge(ECHO, call_metadata(SECURITY, ECHO, interceptor.port, b"x"))[0] == ""
+    assert len(memory) == 1
     for _ in range(20):
         with pytest.raises(AuthenticationError):
             served.ask("unary_unary", OTHER)
