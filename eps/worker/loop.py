@@ -12,6 +12,7 @@ import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -473,17 +474,23 @@ class TrainingLoop:
             if kept.done.splits is push.splits and kept.done.clock == push.clock:
                 kept.acked.add(push.partition)
 
-    def _rest(self, push: PushPart, answer: PushAnswer) -> list[PushPart]:
-        """Return what to push where a partition had some of a push's splits already."""
+    def _rest(self, alone: dict[tuple[int, int], ClockWork], push: PushPart, answer: PushAnswer) -> list[PushPart]:
+        """Return what to push where a partition had some of a push's splits already.
+
+        ``alone`` keeps what (clock, split) gave by itself, for the other partitions that lack it: while one exchange
+        lasts, for each sum is as long as all that the worker pushes.
+        """
         kept = next(k for k in self._kept if k.done.clock == push.clock and k.done.splits == push.splits)
-        missing = [split for split in push.splits if split not in answer.have]
+        parts = []
         # A sum cannot be taken apart: the splits that a server misses are pushed one by one (reproducible.md).
-        return [
-            compute(self._runtime, kept.active, kept.parameters, push.clock, only=(split,), empty=self._van.empty).push(
-                push.partition
-            )
-            for split in missing
-        ]
+        for split in (split for split in push.splits if split not in answer.have):
+            done = alone.get((push.clock, split))
+            if done is None:
+                active, parameters = kept.active, kept.parameters
+                done = compute(self._runtime, active, parameters, push.clock, only=(split,), empty=self._van.empty)
+                alone[push.clock, split] = done
+            parts.append(done.push(push.partition))
+        return parts
 
     def _following(self, clock: int, active: ActiveSet) -> int | None:
         """Return the next clock if its parameters can be asked for together with this one's push."""
@@ -556,7 +563,7 @@ class TrainingLoop:
             pushes,
             pulls,
             route,
-            self._rest,
+            partial(self._rest, {}),
             pulled,
             self._tell,
             lambda: self._interrupted,

@@ -7,12 +7,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
 from eps.core import messages as m
 from eps.core.membership import Membership
 from eps.core.recovery import Recovery, take_over
 from eps.core.tables import PartitionTable, SplitTable
 from eps.core.types import Address
+from eps.data.splitfile import SplitData
 from eps.master_link import wait_for
 from eps.rpc.exchange import PullPart, PushPart, build_exchange, parse_reply
 from eps.runtime import Runtime
@@ -24,6 +26,22 @@ from tests.server import test_shell, test_training_in_process
 
 TIMEOUT_S = 10.0
 S1, S2, W1, W2 = "server-1", "server-2", "worker-1", "worker-2"
+
+
+class Data:
+    """All splits, in memory."""
+
+    def __init__(self) -> None:
+        self._splits = test_training_in_process.make_splits(False)
+
+    def activate(self, split: int) -> SplitData:
+        return self._splits[split]
+
+    def keep_active(self, wanted: object) -> None:
+        pass
+
+    def describe(self) -> str:
+        return ""
 
 
 class Servers:
@@ -129,18 +147,6 @@ def test_a_worker_pushes_a_clock_to_the_copy_that_lacks_it_also_where_it_has_rea
         False, partitions=2, servers=2, workers=1, followers=1, optimizer="sgd"
     )
     servers = Servers(runtime, (W1,), runtime.settings.num_splits)
-    splits = test_training_in_process.make_splits(False)
-
-    class Data:
-        def activate(self, wanted: object) -> object:
-            return splits[wanted]  # type: ignore[index]
-
-        def keep_active(self, wanted: object) -> None:
-            pass
-
-        def describe(self) -> str:
-            return ""
-
     worker = TrainingLoop(runtime, W1, servers.van, Data(), lambda report, can_wait=False: None)  # type: ignore[arg-type]
     worker.on_membership(0, servers.first)
     ended: list[Exception] = []
@@ -173,6 +179,30 @@ def test_a_worker_pushes_a_clock_to_the_copy_that_lacks_it_also_where_it_has_rea
         assert not ended, ended
         partitions = servers.shells[S1]._state.partitions
         wait_for(lambda: {p.completed for p in partitions.values()} == {7}, TIMEOUT_S, "server-1 to have clock 6")
+    finally:
+        worker.stop()
+        servers.close()
+
+
+def test_a_split_that_several_partitions_miss_is_computed_again_only_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime = test_training_in_process.make_runtime(False, partitions=2, servers=2, workers=1, followers=1)
+    servers = Servers(runtime, (W1,), runtime.settings.num_splits)
+    gradient, gradients = runtime.model.loss_and_gradient, []
+    monkeypatch.setattr(runtime.model, "loss_and_gradient", lambda *args: (gradients.append(1), gradient(*args))[1])
+    worker = TrainingLoop(runtime, W1, servers.van, Data(), lambda report, can_wait=False: None)  # type: ignore[arg-type]
+    worker.on_membership(0, servers.first)
+    for partition in range(2):
+        # As a lost worker left them: a sum of all splits cannot be added to what is there.
+        push(servers, S1, partition, -1, 0)
+    running = threading.Thread(target=worker.run, daemon=True)
+    running.start()
+    try:
+        worker.on_grant(m.GrantHorizon(-1, -1, 1))
+        wait_for(lambda: worker.state.clock == 0 or not running.is_alive(), TIMEOUT_S, "clock 0")
+        partitions = servers.shells[S1]._state.partitions.values()
+        wait_for(lambda: {p.completed for p in partitions} == {0}, TIMEOUT_S, "server-1 to have clock -1")
+        # All four in a sum, and three of them one by one.
+        assert len(gradients) == 4 + 3
     finally:
         worker.stop()
         servers.close()
