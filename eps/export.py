@@ -98,6 +98,9 @@ def model_sha256(arrays: Iterable[NDArray[Any]]) -> str:
 def write_model(path: Path, runtime: Runtime, tensors: Mapping[str, NDArray[Any]]) -> str:
     """Write a trained model to ``path``, whole or not at all, and return its :func:`model_sha256`.
 
+    A value that is not a number (``--on-divergence continue``) is written with the bits of NumPy's: those that it had
+    came of the instructions that computed it, and differ between the kernels.
+
     Parameters
     ----------
     path : Path
@@ -113,7 +116,7 @@ def write_model(path: Path, runtime: Runtime, tensors: Mapping[str, NDArray[Any]
     """
     info = open_dataset(runtime.dataset_dir)
     normalizer = info.load_normalizer().to_arrays()
-    ordered = {t.name: np.asarray(tensors[t.name], dtype="<f4").reshape(t.shape) for t in runtime.key_space.tensors}
+    ordered = {t.name: _with_one_nan(tensors[t.name]).reshape(t.shape) for t in runtime.key_space.tensors}
     settings = info.settings.to_dict()
     meta = {
         "version": FORMAT_VERSION,
@@ -133,6 +136,14 @@ def write_model(path: Path, runtime: Runtime, tensors: Mapping[str, NDArray[Any]
     with atomic_writer(path, mode=FILE_MODE) as file:
         _write_arrays(file, arrays)
     return model_sha256(ordered.values())
+
+
+def _with_one_nan(values: NDArray[Any]) -> NDArray[Any]:
+    array = np.asarray(values, dtype="<f4")
+    # The smallest value is NaN where any is; what is well needs neither a mask nor a copy.
+    if np.isnan(array.min(initial=0.0)):
+        array = np.where(np.isnan(array), np.array(np.nan, "<f4"), array)
+    return array
 
 
 def _write_arrays(file: BinaryIO, arrays: Mapping[str, NDArray[Any]]) -> None:

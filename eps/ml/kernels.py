@@ -1,9 +1,9 @@
 """Compiled passes over arrays, for models so large that memory is what limits them; NumPy does the rest.
 
 Every kernel gives the bits of the NumPy code beside its call: one IEEE operation for each of NumPy's, in its order, no
-``fastmath``.  Kernels are there only where NumPy is more than 20 % slower; dense sums of the servers stay with NumPy,
-and steps of the optimizers are in :mod:`eps.ml.kernels_step`.  Milliseconds per million values, one core, blocks of
-4,096 keys, NumPy 2.4, Numba 0.68:
+``fastmath``.  The bits of a NaN alone may differ; an export has one pattern for all.  Kernels are there only where
+NumPy is more than 20 % slower; dense sums of the servers stay with NumPy, and steps of the optimizers are in
+:mod:`eps.ml.kernels_step`.  Milliseconds per million values, one core, blocks of 4,096 keys, NumPy 2.4, Numba 0.68:
 
 ===============================================  =====  =====
 what                                             NumPy  Numba

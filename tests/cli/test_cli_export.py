@@ -53,6 +53,22 @@ def test_hash_can_be_recomputed_from_the_file_alone(tmp_path: Path) -> None:
     assert by_hand.hexdigest() == digest == read_model(path).sha256
 
 
+def test_hash_of_a_diverged_model_does_not_depend_on_the_bits_of_its_nans(tmp_path: Path) -> None:
+    digests = set()
+    for number, bits in enumerate((0x7FC00000, 0xFFC00000, 0x7FC01234)):
+        weights = np.array([0.0, np.inf, 1.5], np.float32)
+        weights.view(np.uint32)[0] = bits
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        path, digest = written(folder, {"weights": weights, "intercept": np.array([-np.inf], np.float32)})
+        digests.add(digest)
+        assert weights.view(np.uint32)[0] == bits
+        found = read_model(path).tensors
+        assert np.isnan(found["weights"][0]) and found["weights"][1:].tolist() == [np.inf, 1.5]
+        assert found["intercept"].tolist() == [-np.inf]
+    assert len(digests) == 1
+
+
 def test_hash_counts_rows_first_whatever_the_layout_in_memory() -> None:
     array = np.arange(6, dtype=np.float32).reshape(2, 3)
     assert model_sha256([np.asfortranarray(array)]) == hashlib.sha256(array.tobytes()).hexdigest()
