@@ -145,7 +145,8 @@ class InProcessConnection:
         self._pending.fail_all(reason)
         self._requests.put(None)
         self._listener.discard(self)
-        if self._thread is not threading.current_thread():
+        # One that was not started yet, by another thread that connects, ends as soon as it is.
+        if self._thread.ident is not None and self._thread is not threading.current_thread():
             self._thread.join(_JOIN_S)
             if self._thread.is_alive():
                 logger.warning("a handler of %s still runs %s s after the close", self._listener.address, _JOIN_S)
