@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import os
 import platform
@@ -186,6 +187,33 @@ class Sampler:
             "samples_above_limit": sum(value > MOST_FOREIGN_CORES for value in values),
             "repeated": self.repeated,
         }
+
+
+def positive(text: str) -> int:
+    """Return a number of rounds, repeats or iterations: a type of :mod:`argparse`.
+
+    Raises
+    ------
+    argparse.ArgumentTypeError
+        It is no whole number from 1 on.
+    """
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} must be a whole number, at least 1")
+    return int(text)
+
+
+def new_file(text: str) -> Path:
+    """Return a file that can be written: said before anything is measured, not after; a type of :mod:`argparse`.
+
+    Raises
+    ------
+    argparse.ArgumentTypeError
+        Its folder is missing, or may not be written.
+    """
+    path = Path(text).absolute()
+    if path.is_dir() or not os.access(path.parent, os.W_OK):
+        raise argparse.ArgumentTypeError(f"{text!r} must be a file in a folder that can be written")
+    return path
 
 
 def write_json(path: Path | None, text: str) -> None:

@@ -34,7 +34,7 @@ if __name__ == "__main__":
     sys.path.insert(0, str(ROOT))
 
 import eps  # noqa: E402
-from benchmarks.bench_common import machine, rounded, say, write_json  # noqa: E402
+from benchmarks.bench_common import machine, new_file, rounded, say, write_json  # noqa: E402
 from benchmarks.peers_data import CASES, Case, CaseFiles, prepare  # noqa: E402
 from benchmarks.peers_systems import DEADLINE_S, eps_settings  # noqa: E402
 
@@ -143,7 +143,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=10.0, help="for the processor time, and for each process")
     parser.add_argument("--cache", type=Path, default=default_cache, help="folder for the data, as of peers.py")
     parser.add_argument("--quick", action="store_true", help="two seconds: does it work?")
-    parser.add_argument("--output", type=Path, help="write the JSON there as well")
+    parser.add_argument("--output", type=new_file, help="write the JSON there as well")
     arguments = parser.parse_args(argv)
     seconds = 2.0 if arguments.quick else arguments.seconds
     if not seconds >= 1:

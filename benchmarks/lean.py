@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[1]
 if __name__ == "__main__":
     sys.path.insert(0, str(ROOT))
 
-from benchmarks.bench_common import machine, ratio, say, spread, write_json  # noqa: E402
+from benchmarks.bench_common import machine, new_file, positive, ratio, say, spread, write_json  # noqa: E402
 from benchmarks.scale_jobs import Ran, quiet_job, run_job  # noqa: E402
 
 ROWS, FEATURES, NONZEROS = 20_000, 400_000, 15
@@ -125,11 +125,11 @@ def table(results: dict[str, Any]) -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--iterations", type=int, default=150)
+    parser.add_argument("--rounds", type=positive, default=3, help="times that each case is measured")
+    parser.add_argument("--iterations", type=positive, default=150, help="iterations of a job")
     parser.add_argument("--quick", action="store_true", help="one round of 30 iterations: does it work?")
     parser.add_argument("--patience", type=float, default=120.0, metavar="S", help="wait at most so long for quiet")
-    parser.add_argument("--output", type=Path, help="write the JSON there as well")
+    parser.add_argument("--output", type=new_file, help="write the JSON there as well")
     arguments = parser.parse_args(argv)
     rounds, iterations = (1, 30) if arguments.quick else (arguments.rounds, arguments.iterations)
     results = measure(rounds, iterations, 0.0 if arguments.quick else arguments.patience)

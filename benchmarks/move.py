@@ -31,7 +31,7 @@ if __name__ == "__main__":
     sys.path.insert(0, str(ROOT))
 
 from benchmarks import van_raw  # noqa: E402
-from benchmarks.bench_common import Bar, machine, ratio, rounded, say, spread, write_json  # noqa: E402
+from benchmarks.bench_common import Bar, machine, new_file, positive, ratio, rounded, say, spread, write_json  # noqa: E402
 from benchmarks.scale_jobs import Ran, run_job  # noqa: E402
 from benchmarks.van_measure import Peer  # noqa: E402
 
@@ -168,10 +168,10 @@ def bars(results: dict[str, Any]) -> list[Bar]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--millions", type=int, default=100, help="millions of parameters")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--millions", type=positive, default=100, help="millions of parameters")
+    parser.add_argument("--rounds", type=positive, default=3, help="times that each case is measured")
     parser.add_argument("--quick", action="store_true", help="4 million parameters, one round: does it work?")
-    parser.add_argument("--output", type=Path, help="write the JSON there as well")
+    parser.add_argument("--output", type=new_file, help="write the JSON there as well")
     arguments = parser.parse_args(argv)
     millions, rounds = (4, 1) if arguments.quick else (arguments.millions, arguments.rounds)
     results = measure(millions * 1_000_000, rounds)

@@ -37,6 +37,7 @@ import numpy as np  # noqa: E402
 
 from benchmarks import peers_setup as setup  # noqa: E402
 from benchmarks import peers_systems as systems  # noqa: E402
+from benchmarks.bench_common import new_file, positive  # noqa: E402
 from benchmarks.peers_data import CASES, WORKERS, CaseFiles, oracle, prepare  # noqa: E402
 from benchmarks.peers_watch import RunError, adopt_orphans, end_descendants, wait_until_quiet  # noqa: E402
 from eps.errors import EpsError  # noqa: E402
@@ -272,9 +273,9 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Return the command line's values."""
     default_cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "eps-peers"
     parser = argparse.ArgumentParser(description="Measure EPS and its peers on logistic regression.")
-    parser.add_argument("--rounds", type=int, default=4, help="runs of each system, one after the other")
-    parser.add_argument("--iterations", type=int, default=60, help="measured iterations of a run")
-    parser.add_argument("--warm-up", type=int, default=10, help="iterations before them")
+    parser.add_argument("--rounds", type=positive, default=4, help="runs of each system, one after the other")
+    parser.add_argument("--iterations", type=positive, default=60, help="measured iterations of a run")
+    parser.add_argument("--warm-up", type=positive, default=10, help="iterations before them")
     parser.add_argument("--cases", default="dense,sparse", help="cases, joined by commas")
     parser.add_argument("--systems", default="", help="peers, joined by commas: gloo, ray, ps-lite; all by default")
     parser.add_argument("--ps-lite", type=Path, metavar="DIR", help="folder of ps-lite after its make")
@@ -282,10 +283,10 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
         "--eps", type=_setting, action="append", default=[], metavar="NAME=VALUE", help="a further setting of EPS's job"
     )
     parser.add_argument("--cache", type=Path, default=default_cache, help="folder for data and the peers' environment")
-    parser.add_argument("--tries", type=int, default=3, help="runs where others use much of the machine are repeated")
+    parser.add_argument("--tries", type=positive, default=3, help="runs while others are busy are repeated")
     parser.add_argument("--patience", type=float, default=20.0, help="seconds to wait for a quiet machine before a run")
-    parser.add_argument("--output", type=Path, help="write the JSON here too")
-    parser.add_argument("--picture", type=Path, help="draw a picture")
+    parser.add_argument("--output", type=new_file, help="write the JSON here too")
+    parser.add_argument("--picture", type=new_file, help="draw a picture")
     parser.add_argument("--quick", action="store_true", help="one short round, to see that it works")
     arguments = parser.parse_args(argv)
     if arguments.quick:

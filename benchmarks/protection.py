@@ -25,7 +25,7 @@ os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ
 if __name__ == "__main__":
     sys.path.insert(0, str(ROOT))
 
-from benchmarks.bench_common import Bar, machine, rounded, say, spread, write_json  # noqa: E402
+from benchmarks.bench_common import Bar, machine, new_file, positive, rounded, say, spread, write_json  # noqa: E402
 from benchmarks.resize import NUM_FEATURES, write_data  # noqa: E402
 from benchmarks.scale_jobs import Ran, quiet_job, run_job  # noqa: E402
 
@@ -141,10 +141,10 @@ def main() -> None:
     """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--parameters", type=float, default=2.0, help="millions")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--iterations", type=int, default=80, help="of a job with or without followers")
+    parser.add_argument("--rounds", type=positive, default=5, help="times that each case is measured")
+    parser.add_argument("--iterations", type=positive, default=80, help="of a job with or without followers")
     parser.add_argument("--patience-s", type=float, default=120.0, help="longest wait for a quiet machine")
-    parser.add_argument("--output", type=Path, help="write the JSON there, too")
+    parser.add_argument("--output", type=new_file, help="write the JSON there, too")
     parser.add_argument("--quick", action="store_true", help="a small model, once: does it work?")
     args = parser.parse_args()
     if args.quick:

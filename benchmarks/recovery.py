@@ -38,7 +38,7 @@ ROOT = Path(__file__).resolve().parent.parent
 os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.bench_common import machine, plotting, ratio, rounded, say, spread  # noqa: E402
+from benchmarks.bench_common import machine, new_file, plotting, positive, ratio, rounded, say, spread  # noqa: E402
 from benchmarks.resize import NUM_FEATURES, job_settings, scale_of, write_data  # noqa: E402
 from eps.client import Job  # noqa: E402
 from eps.errors import EpsError  # noqa: E402
@@ -298,15 +298,15 @@ def draw(result: dict[str, Any], path: Path) -> None:
 def parse() -> argparse.Namespace:
     """Return the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=20, help="signals of each kind to each victim")
+    parser.add_argument("--repeats", type=positive, default=20, help="signals of each kind to each victim")
     parser.add_argument("--kinds", default="kill,stop", help="kill, stop, or both")
     parser.add_argument("--victims", default="worker,server,master", help="whom to hit")
     parser.add_argument("--parameters", type=float, default=10.0, help="millions")
     parser.add_argument("--deadline-s", type=float, default=3.0, help="a member that is silent for so long is lost")
     parser.add_argument("--resumes", type=int, default=3, help="kills of everything, with eps resume")
     parser.add_argument("--seed", type=int, default=0, help="of whom to hit, and when")
-    parser.add_argument("--output", type=Path, help="write the JSON there, too")
-    parser.add_argument("--picture", type=Path, help="draw the result into this file")
+    parser.add_argument("--output", type=new_file, help="write the JSON there, too")
+    parser.add_argument("--picture", type=new_file, help="draw the result into this file")
     parser.add_argument("--quick", action="store_true", help="a small model, twice each: does it work?")
     args = parser.parse_args()
     if args.quick:

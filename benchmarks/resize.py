@@ -35,7 +35,7 @@ sys.path.insert(0, str(ROOT))
 
 import numpy as np  # noqa: E402
 
-from benchmarks.bench_common import machine, plotting, ratio, rounded, say, spread  # noqa: E402
+from benchmarks.bench_common import machine, new_file, plotting, positive, ratio, rounded, say, spread  # noqa: E402
 from benchmarks.warm_job import WarmJob, prepare_data  # noqa: E402
 from eps.config import JobSpec  # noqa: E402
 from eps.core.progress import pause_and_slowdown  # noqa: E402
@@ -293,11 +293,11 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Return the command line's values."""
     parser = argparse.ArgumentParser(description="Measure what changes of size cost a running job.")
     parser.add_argument("--sizes", default="1,10,100", metavar="M,...", help="million parameters, joined by commas")
-    parser.add_argument("--repeats", type=int, default=None, help="times each operation is measured")
+    parser.add_argument("--repeats", type=positive, default=None, help="times each operation is measured")
     parser.add_argument("--optimizer", default="sgd", help="of the servers; its slots move with the partitions")
     parser.add_argument("--no-restarts", action="store_true", help="leave stop-and-restart out")
-    parser.add_argument("--output", type=Path, help="write the JSON here too")
-    parser.add_argument("--picture", type=Path, help="draw a picture (needs matplotlib)")
+    parser.add_argument("--output", type=new_file, help="write the JSON here too")
+    parser.add_argument("--picture", type=new_file, help="draw a picture (needs matplotlib)")
     parser.add_argument("--quick", action="store_true", help="1 M parameters once, to see that it works")
     parser.add_argument("--keep", type=Path, help="keep jobs and logs in this folder")
     return parser.parse_args(argv)

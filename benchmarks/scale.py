@@ -31,7 +31,7 @@ sys.path.insert(0, str(ROOT))
 import numpy as np  # noqa: E402
 
 from benchmarks import scale_start  # noqa: E402
-from benchmarks.bench_common import Bar, machine, plotting, ratio, rounded, say, spread, write_json  # noqa: E402
+from benchmarks.bench_common import Bar, machine, new_file, plotting, ratio, rounded, say, spread, write_json  # noqa: E402
 from benchmarks.peers_watch import adopt_orphans, end_descendants  # noqa: E402
 from benchmarks.scale_jobs import Member, Ran, quiet_job, run_job  # noqa: E402
 from benchmarks.scale_predict import Shape, Traffic, must_hold_bytes, predicted  # noqa: E402
@@ -330,8 +330,8 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Measure what a job costs as it grows.")
     parser.add_argument("--only", default=",".join(PARTS), help="parts to measure, joined by commas (default: all)")
     parser.add_argument("--patience", type=float, default=300.0, metavar="S", help="for waiting until others are quiet")
-    parser.add_argument("--output", type=Path, help="write the JSON here too")
-    parser.add_argument("--picture", type=Path, help="draw a picture (needs matplotlib)")
+    parser.add_argument("--output", type=new_file, help="write the JSON here too")
+    parser.add_argument("--picture", type=new_file, help="draw a picture (needs matplotlib)")
     parser.add_argument("--a9a", type=Path, help="folder of a9a.gz and a9a.t.gz; without it no start is measured")
     parser.add_argument("--keep", type=Path, help="keep jobs and logs in this folder")
     parser.add_argument("--quick", action="store_true", help="small and once: does it work?")

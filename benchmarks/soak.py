@@ -35,7 +35,7 @@ os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ
 if __name__ == "__main__":
     sys.path.insert(0, str(ROOT))
 
-from benchmarks.bench_common import machine, rounded, say, write_json  # noqa: E402
+from benchmarks.bench_common import machine, new_file, rounded, say, write_json  # noqa: E402
 from benchmarks.resize import job_settings, scale_of, write_data  # noqa: E402
 from eps.client import Job  # noqa: E402
 from eps.errors import EpsError  # noqa: E402
@@ -151,7 +151,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--every-s", type=float, default=3.0, help="seconds from one change to the next, at least")
     parser.add_argument("--parameters", type=float, default=0.2, help="millions")
-    parser.add_argument("--output", type=Path, help="write the JSON there, too")
+    parser.add_argument("--output", type=new_file, help="write the JSON there, too")
     parser.add_argument("--quick", action="store_true", help="half a minute: does it work?")
     args = parser.parse_args()
     result = soak(0.5 if args.quick else args.minutes, args.every_s, args.parameters)

@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from benchmarks import van_measure as measure  # noqa: E402
-from benchmarks.bench_common import Bar, Sampler, machine, plotting, say, write_json  # noqa: E402
+from benchmarks.bench_common import Bar, Sampler, machine, new_file, plotting, positive, say, write_json  # noqa: E402
 from eps.van.memory import tune_malloc  # noqa: E402
 
 LARGE_BAR, SHM_BAR, SMALL_BAR, AUTHENTICATION_BAR = 0.9, 0.6, 1.5, 1.01
@@ -144,10 +144,10 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Return the command line's values."""
     parser = argparse.ArgumentParser(description="Measure the vans against bare sockets and against copying memory.")
     parser.add_argument("--sizes", default="40,400", metavar="MB,...", help="of large messages, joined by commas")
-    parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--rounds", type=positive, default=12, help="times that each case is measured")
     parser.add_argument("--patience", type=float, default=300.0, metavar="S", help="for waiting until others are quiet")
-    parser.add_argument("--output", type=Path, help="write the JSON here too")
-    parser.add_argument("--picture", type=Path, help="draw a picture (needs matplotlib)")
+    parser.add_argument("--output", type=new_file, help="write the JSON here too")
+    parser.add_argument("--picture", type=new_file, help="draw a picture (needs matplotlib)")
     parser.add_argument("--quick", action="store_true", help="40 MB, two rounds, no waiting: does it work?")
     return parser.parse_args(argv)
 
