@@ -10,7 +10,15 @@ What a connection had lent when it ended is used again once the process at its o
 process may be reading it.
 
 Small blocks are cut from segments of :data:`SLAB_BYTES`, which cost only the pages that are touched; large ones have a
-segment each.  Sizes are rounded up to an eighth of a power of two, so that a freed block fits the next request.
+segment each.  Sizes are rounded up to an eighth of a power of two, so that a freed block fits the next request: a clock
+of training asks for the memory of the one before, whose pages are warm, and first touches are what is expensive here.
+Free neighbours in a slab become one where no free block fits.
+
+A segment in which no array lies goes back to the system when it was not needed for :data:`MOST_IDLE_S`, when there is
+more of it than was in use at the same time lately, or at once where the process rests (:meth:`Arena.rest`).
+
+Source: P. Wilson et al., "Dynamic Storage Allocation: A Survey and Critical Review", 1995 (deferred coalescing with
+lists of exact sizes, best fit).
 """
 
 from __future__ import annotations
@@ -23,6 +31,7 @@ import mmap
 import os
 import select
 import threading
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable
@@ -34,8 +43,11 @@ from eps.errors import FrameError
 SLAB_BYTES = 64 << 20
 #: A block above it is a segment of its own.
 MOST_SLAB_BLOCK_BYTES = 16 << 20
-#: Freed blocks with a segment of their own that are kept for the next request, in bytes; their pages are warm.
+#: Segments that no array lies in and that are kept for the next request, in bytes; as much as was in use at the same
+#: time lately is kept in any case.
 MOST_IDLE_BYTES = 1 << 30
+#: Longest time that such a segment is kept; also what "lately" is.  Longer than a clock of training.
+MOST_IDLE_S = 300.0
 _PAGE_BYTES = mmap.PAGESIZE
 _F_ADD_SEALS, _F_GET_SEALS = 1033, 1034
 _SEAL_SEAL, _SEAL_SHRINK, _SEAL_GROW = 1, 2, 4
@@ -56,13 +68,25 @@ def address_of(buffer: mmap.mmap) -> int:
 class Segment:
     """An anonymous file of this process, mapped."""
 
-    __slots__ = ("__weakref__", "address", "dedicated", "descriptor", "mapping", "number", "size_bytes", "used_bytes")
+    __slots__ = (
+        "__weakref__",
+        "address",
+        "dedicated",
+        "descriptor",
+        "idle_since_s",
+        "mapping",
+        "number",
+        "size_bytes",
+        "used_bytes",
+    )
 
     def __init__(self, number: int, size_bytes: int, dedicated: bool) -> None:
         self.number = number
         self.size_bytes = size_bytes
         self.dedicated = dedicated
+        #: Of the blocks that arrays lie in; where it is 0, since when.
         self.used_bytes = 0
+        self.idle_since_s = 0.0
         self.descriptor = os.memfd_create(f"eps-{number}", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             os.ftruncate(self.descriptor, size_bytes)
@@ -120,14 +144,14 @@ class Reader:
 class _Block:
     """The owner of an array's memory: an object that NumPy takes an array from, and that notices when it is gone."""
 
-    __slots__ = ("__array_interface__", "__weakref__", "_freed", "_place", "readers", "segment")
+    __slots__ = ("__array_interface__", "__weakref__", "_notes", "_place", "readers", "segment")
 
-    def __init__(self, segment: Segment, offset: int, size_bytes: int, block_bytes: int, freed: deque[_Freed]) -> None:
+    def __init__(self, segment: Segment, offset: int, size_bytes: int, block_bytes: int, notes: _Notes) -> None:
         self.segment = segment
         #: Who may still be reading it when the array is gone.
         self.readers: tuple[Reader, ...] = ()
         self._place = (segment, offset, block_bytes)
-        self._freed = freed
+        self._notes = notes
         self.__array_interface__ = {
             "data": (segment.address + offset, False),
             "shape": (size_bytes,),
@@ -136,12 +160,32 @@ class _Block:
         }
 
     def __del__(self) -> None:
-        # May run anywhere, also inside the arena's own lock: it only leaves a note.
-        self._freed.append((*self._place, self.readers))
+        # May run anywhere, also inside the arena's own lock: it leaves a note, and waits for nothing.
+        self._notes.freed.append((*self._place, self.readers))
+        if self._notes.resting:
+            # Nobody will ask the arena, which is when it looks at them.
+            self._notes.collect()
 
 
 #: Segment, offset and bytes of a block whose array is gone, and who may still be reading it.
 _Freed = tuple[Segment, int, int, tuple[Reader, ...]]
+
+
+class _Notes:
+    """What the blocks of an arena tell it; it does not keep the arena alive."""
+
+    __slots__ = ("_arena", "freed", "resting")
+
+    def __init__(self, arena: Arena) -> None:
+        self._arena = weakref.ref(arena)
+        self.freed: deque[_Freed] = deque()
+        #: Nothing is kept for a next request.
+        self.resting = False
+
+    def collect(self) -> None:
+        arena = self._arena()
+        if arena is not None:
+            arena.collect()
 
 
 class Arena:
@@ -153,18 +197,27 @@ class Arena:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._next_number = 1
-        self._slab: Segment | None = None
         #: Block size -> free places of that size.
         self._free: dict[int, list[tuple[Segment, int]]] = {}
+        #: Number -> segment that small blocks are cut from.
+        self._slabs: dict[int, Segment] = {}
+        #: What is left of them and in no list of :attr:`_free`: bytes, number, offset, smallest first.
+        self._extents: list[tuple[int, int, int]] = []
+        #: Number -> segment that no array lies in, longest first.
+        self._idle: dict[int, Segment] = {}
         self._idle_bytes = 0
-        self._freed: deque[_Freed] = deque()
+        #: Of the others; the most lately, the most in the while before, and when that while becomes another.
+        self._busy_bytes = self._most_busy_bytes = self._most_before_bytes = 0
+        self._most_until_s = 0.0
+        self._notes = _Notes(self)
         #: Blocks of slabs that somebody may still be reading.
         self._read: list[_Freed] = []
-        #: By address, for finding the segment of an array.
-        self._addresses: list[int] = []
-        self._segments: list[weakref.ref[Segment]] = []
+        #: Where segments begin, ascending, and the segments.  Never changed, always replaced: read without the lock.
+        self._table: tuple[list[int], list[weakref.ref[Segment]]] = ([], [])
         #: Called with the number of a segment that is given back to the system.
         self._listeners: list[Callable[[int], None]] = []
+        with _arenas_lock:
+            _arenas.add(self)
 
     def empty(self, size_bytes: int) -> np.ndarray:
         """Return an uninitialised array, shape (size_bytes,), uint8, on a page boundary.
@@ -176,18 +229,35 @@ class Arena:
         """
         block_bytes = rounded_bytes(size_bytes)
         with self._lock:
-            self._collect()
-            places = self._free.get(block_bytes)
-            if not places and self._read:
-                self._look_at_readers()
-                places = self._free.get(block_bytes)
-            if places:
-                segment, offset = places.pop()
-                if segment.dedicated:
-                    self._idle_bytes -= block_bytes
-            else:
-                segment, offset = self._cut(block_bytes)
-        return np.asarray(_Block(segment, offset, size_bytes, block_bytes, self._freed))
+            self._notes.resting = False
+            now_s = time.monotonic()
+            self._take_in(now_s)
+            segment, offset = self._place(block_bytes)
+            if not segment.used_bytes:
+                self._count_busy(segment, now_s)
+            segment.used_bytes += block_bytes
+            if self._idle:
+                # After it was seen to: what is asked for is not given back just before.
+                most_lately_bytes = max(self._most_before_bytes, self._most_busy_bytes)
+                self._release(max(MOST_IDLE_BYTES, most_lately_bytes - self._busy_bytes), now_s)
+        return np.asarray(_Block(segment, offset, size_bytes, block_bytes, self._notes))
+
+    def rest(self) -> None:
+        """Give back what nobody uses, and until the next array is asked for whatever is dropped, as soon as it is."""
+        self._notes.resting = True
+        with self._lock:
+            self._look_at_readers()
+            self._give_back()
+        # What was dropped meanwhile found the lock taken.
+        self.collect()
+
+    def collect(self) -> None:
+        """Give back what was dropped, where the arena rests.  Never waits: may be called anywhere."""
+        while self._notes.resting and self._notes.freed and self._lock.acquire(blocking=False):
+            try:
+                self._give_back()
+            finally:
+                self._lock.release()
 
     def array(self, shape: int | tuple[int, ...], dtype: np.dtype | type) -> np.ndarray:
         """Return an uninitialised array of a shape and a type."""
@@ -203,12 +273,12 @@ class Arena:
 
     def find(self, array: np.ndarray) -> tuple[Segment, int] | None:
         """Return the segment that an array lies in, and where; None for other memory."""
-        if not self._addresses:
+        addresses, segments = self._table
+        if not addresses:
             return None
         address = array.__array_interface__["data"][0]
-        with self._lock:
-            index = bisect.bisect_right(self._addresses, address) - 1
-            segment = self._segments[index]() if index >= 0 else None
+        index = bisect.bisect_right(addresses, address) - 1
+        segment = segments[index]() if index >= 0 else None
         if segment is None or address + array.nbytes > segment.address + segment.size_bytes:
             return None
         return segment, address - segment.address
@@ -236,18 +306,48 @@ class Arena:
     @property
     def size_bytes(self) -> int:
         """Bytes of all segments, touched or not."""
-        with self._lock:
-            return sum(segment.size_bytes for ref in self._segments if (segment := ref()) is not None)
+        return sum(segment.size_bytes for ref in self._table[1] if (segment := ref()) is not None)
 
-    def _cut(self, block_bytes: int) -> tuple[Segment, int]:
+    # ---- all of it is called with the lock held
+
+    def _place(self, block_bytes: int) -> tuple[Segment, int]:
+        """Return where there is room for a block: where one of its size was, or else in a segment that is cut anew."""
+        places = self._free.get(block_bytes)
+        if not places and self._read:
+            self._look_at_readers()
+            places = self._free.get(block_bytes)
+        if places:
+            return places.pop()
         if block_bytes > MOST_SLAB_BLOCK_BYTES:
             return self._new_segment(block_bytes, dedicated=True), 0
-        slab = self._slab
-        if slab is None or slab.used_bytes + block_bytes > slab.size_bytes:
-            slab = self._slab = self._new_segment(SLAB_BYTES, dedicated=False)
-        offset = slab.used_bytes
-        slab.used_bytes += block_bytes
-        return slab, offset
+        at = bisect.bisect_left(self._extents, (block_bytes, 0, 0))
+        if at == len(self._extents):
+            self._join_neighbours()
+            at = bisect.bisect_left(self._extents, (block_bytes, 0, 0))
+        if at == len(self._extents):
+            slab = self._new_segment(SLAB_BYTES, dedicated=False)
+            self._slabs[slab.number] = slab
+            self._extents.append((SLAB_BYTES, slab.number, 0))
+        found_bytes, number, offset = self._extents.pop(at)
+        if found_bytes > block_bytes:
+            # From the front: what lies at the end of a slab may never have been touched.
+            bisect.insort(self._extents, (found_bytes - block_bytes, number, offset + block_bytes))
+        return self._slabs[number], offset
+
+    def _join_neighbours(self) -> None:
+        """Make extents of the free blocks of slabs, and one of those that are side by side."""
+        places = [(number, offset, size_bytes) for size_bytes, number, offset in self._extents]
+        for size_bytes in [size_bytes for size_bytes in self._free if size_bytes <= MOST_SLAB_BLOCK_BYTES]:
+            places += [(segment.number, offset, size_bytes) for segment, offset in self._free.pop(size_bytes)]
+        places.sort()
+        joined: list[tuple[int, int, int]] = []
+        for number, offset, size_bytes in places:
+            if joined and joined[-1][1] == number and joined[-1][2] + joined[-1][0] == offset:
+                joined[-1] = joined[-1][0] + size_bytes, number, joined[-1][2]
+            else:
+                joined.append((size_bytes, number, offset))
+        joined.sort()
+        self._extents = joined
 
     def _new_segment(self, size_bytes: int, dedicated: bool) -> Segment:
         try:
@@ -255,43 +355,98 @@ class Arena:
         except OSError as error:
             raise MemoryError(f"no shared memory of {size_bytes} bytes: {error}") from error
         self._next_number += 1
-        self._forget_dead()
-        index = bisect.bisect_left(self._addresses, segment.address)
-        self._addresses.insert(index, segment.address)
-        self._segments.insert(index, weakref.ref(segment))
+        # Without those that are gone: this one may lie where one of them was.
+        alive = [(address, ref) for address, ref in zip(*self._table, strict=True) if ref() is not None]
+        bisect.insort(alive, (segment.address, weakref.ref(segment)), key=lambda entry: entry[0])
+        self._table = [address for address, _ in alive], [ref for _, ref in alive]
         return segment
 
-    def _forget_dead(self) -> None:
-        alive = [(address, ref) for address, ref in zip(self._addresses, self._segments, strict=True) if ref()]
-        self._addresses = [address for address, _ in alive]
-        self._segments = [ref for _, ref in alive]
-
-    def _collect(self) -> None:
+    def _take_in(self, now_s: float) -> None:
         """Take in the blocks whose arrays are gone."""
-        while self._freed:
-            segment, offset, block_bytes, readers = freed = self._freed.popleft()
-            if readers and not segment.dedicated:
-                self._read.append(freed)
+        freed = self._notes.freed
+        while freed:
+            segment, offset, block_bytes, readers = note = freed.popleft()
+            segment.used_bytes -= block_bytes
+            if not segment.used_bytes:
+                self._busy_bytes -= segment.size_bytes
+            if readers and segment.dedicated:
+                # Somebody may be reading it: it goes as a whole, and the other peers are told that it is gone.
+                self._tell_gone(segment)
                 continue
-            if segment.dedicated:
-                # One that may still be read goes as a whole; the other peers are told that it is gone.
-                if readers or self._idle_bytes + block_bytes > MOST_IDLE_BYTES:
-                    for listener in self._listeners:
-                        listener(segment.number)
-                    continue
-                self._idle_bytes += block_bytes
-            self._free.setdefault(block_bytes, []).append((segment, offset))
+            if readers:
+                self._read.append(note)
+            else:
+                self._free.setdefault(block_bytes, []).append((segment, offset))
+            if not segment.used_bytes:
+                segment.idle_since_s = now_s
+                self._idle[segment.number] = segment
+                self._idle_bytes += segment.size_bytes
+
+    def _count_busy(self, segment: Segment, now_s: float) -> None:
+        """Note that an array will lie in a segment where there was none."""
+        if self._idle.pop(segment.number, None) is not None:
+            self._idle_bytes -= segment.size_bytes
+        self._busy_bytes += segment.size_bytes
+        if now_s >= self._most_until_s:
+            self._most_until_s = now_s + MOST_IDLE_S
+            self._most_before_bytes, self._most_busy_bytes = self._most_busy_bytes, 0
+        self._most_busy_bytes = max(self._most_busy_bytes, self._busy_bytes)
+
+    def _give_back(self) -> None:
+        now_s = time.monotonic()
+        self._take_in(now_s)
+        self._release(0, now_s)
+
+    def _release(self, most_bytes: int, now_s: float) -> None:
+        """Give segments that no array lies in back to the system: those above a bound, and old ones."""
+        going: set[int] = set()
+        for segment in self._idle.values():
+            if self._idle_bytes <= most_bytes and now_s - segment.idle_since_s < MOST_IDLE_S:
+                break
+            going.add(segment.number)
+            self._idle_bytes -= segment.size_bytes
+            self._tell_gone(segment)
+        if not going:
+            return
+        self._free = {
+            size_bytes: kept
+            for size_bytes, places in self._free.items()
+            if (kept := [place for place in places if place[0].number not in going])
+        }
+        self._extents = [extent for extent in self._extents if extent[1] not in going]
+        # Whoever still reads has it mapped.
+        self._read = [note for note in self._read if note[0].number not in going]
+        for number in going:
+            self._slabs.pop(number, None)
+            del self._idle[number]
+
+    def _tell_gone(self, segment: Segment) -> None:
+        for listener in self._listeners:
+            listener(segment.number)
 
     def _look_at_readers(self) -> None:
         """Take in the blocks whose readers have gone."""
         still_read = []
-        for freed in self._read:
-            segment, offset, block_bytes, readers = freed
+        for note in self._read:
+            segment, offset, block_bytes, readers = note
             if all(reader.gone for reader in readers):
                 self._free.setdefault(block_bytes, []).append((segment, offset))
             else:
-                still_read.append(freed)
+                still_read.append(note)
         self._read = still_read
+
+
+_arenas_lock = threading.Lock()
+#: Of this process.
+_arenas: weakref.WeakSet[Arena] = weakref.WeakSet()
+
+
+def rest_all() -> None:
+    """Have every arena of this process rest: see :meth:`Arena.rest`."""
+    with _arenas_lock:
+        arenas = list(_arenas)
+    for arena in arenas:
+        arena.rest()
 
 
 class Mapping:

@@ -1,4 +1,4 @@
-"""Tuning of a process that uses a van: the C library's allocator, and the number of descriptors.  L2."""
+"""Tuning of a process that uses a van: what memory it keeps, and the number of descriptors.  L2."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import mmap
 import resource
 
 import numpy as np
+
+from eps.van import arena
 
 _M_TRIM_THRESHOLD = -1
 _M_TOP_PAD = -2
@@ -72,7 +74,11 @@ def raise_descriptor_limit() -> None:
 
 
 def give_back() -> None:
-    """Return freed memory to the system after all: this process will not need it again."""
+    """Return freed memory to the system after all: this process will not need it again.
+
+    What is freed later is returned at once where it is shared (:meth:`eps.van.arena.Arena.rest`).
+    """
+    arena.rest_all()
     try:
         ctypes.CDLL(None).malloc_trim(0)
     except (AttributeError, OSError):
