@@ -71,7 +71,9 @@ class ServerState(ReplicatingServer):
                 self._on_release(event)
             case s.CheckpointOrdered():
                 self._on_checkpoint(event)
-        return self._out
+        # Not kept until the next event: they hold what was pushed, which is in the worker's memory.
+        out, self._out = self._out, []
+        return out
 
     # ---- membership
 

@@ -47,6 +47,7 @@ from eps.server.rows import Rows
 from eps.storage.checkpoint import open_checkpoints
 from eps.storage.jobdir import JobDir
 from eps.van.api import Message, ReplyTo, Van
+from eps.van.memory import give_back
 from eps.van.peers import Peers
 
 logger = logging.getLogger(__name__)
@@ -376,10 +377,8 @@ class ServerShell:
         return self._new_store(partition, initial_values(self._runtime, start, stop))
 
     def _new_store(self, partition: int, values: np.ndarray | None) -> PartitionStore:
-        rows = self._rows
-        return PartitionStore(
-            self._runtime, partition, values, self._empty, lambda clock: rows.memory(partition, clock)
-        )
+        after = partial(self._rows.memory, partition)
+        return PartitionStore(self._runtime, partition, values, self._empty, after)
 
     def _empty(self, length: int) -> np.ndarray:
         return self._van.empty(length, np.float32)
@@ -503,6 +502,9 @@ class ServerShell:
                 self._stores.pop(partition, None)
                 for name in [name for name in self._keysets if name[0] == partition]:
                     self._keyset_bytes -= self._keysets.pop(name).nbytes
+                # Unless others come in its place: they need as much.
+                if not self._stores and all(state.dropped for state in self._state.partitions.values()):
+                    give_back()
             case _:
                 self._outgoing.do(command)
 

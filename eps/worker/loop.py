@@ -289,8 +289,10 @@ class TrainingLoop:
             if unconfirmed and self._confirm():
                 continue
             if resting and not unconfirmed:
-                # The model is written now, by others: what this process held for computing is theirs.
+                # The model is written now, by others: what this process held for computing is theirs.  What servers
+                # lent, and what they have mapped, goes with the connections; those are made anew if need be.
                 self.forget()
+                self._exchanges.keep(())
                 give_back()
             with self._changed:
                 if not self._changed.wait_for(lambda r=resting: self._has_work(r), HORIZON_DEADLINE_S):  # type: ignore[misc]
