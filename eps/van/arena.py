@@ -24,7 +24,6 @@ lists of exact sizes, best fit).
 from __future__ import annotations
 
 import bisect
-import ctypes
 import fcntl
 import math
 import mmap
@@ -61,8 +60,8 @@ def rounded_bytes(size_bytes: int) -> int:
 
 
 def address_of(buffer: mmap.mmap) -> int:
-    """Return where a writable mapping lies."""
-    return ctypes.addressof(ctypes.c_char.from_buffer(buffer))
+    """Return where a mapping lies."""
+    return int(np.frombuffer(buffer, np.uint8).__array_interface__["data"][0])
 
 
 class Segment:
@@ -470,8 +469,8 @@ class Mapping:
         if not seals & _SEAL_SHRINK or found_bytes != size_bytes or size_bytes < 1:
             raise FrameError(f"a segment of {size_bytes} bytes was announced, but has {found_bytes} or can be cut")
         try:
-            # Writable only so that ctypes gives its address; the arrays over it are read-only.
-            self._mapping = mmap.mmap(descriptor, size_bytes)
+            # Nothing of this process changes what the peer goes on using: not its arrays, and not a stray write either.
+            self._mapping = mmap.mmap(descriptor, size_bytes, prot=mmap.PROT_READ)
         except (OSError, ValueError) as error:
             raise FrameError(f"a segment of {size_bytes} bytes cannot be mapped: {error}") from error
         self.address = address_of(self._mapping)

@@ -85,6 +85,25 @@ def test_an_array_of_the_van_is_received_where_it_lies() -> None:
         gate.answer_all()
 
 
+def test_what_a_peer_lent_cannot_be_written_by_any_means() -> None:
+    gate = Gate()
+    gc.collect()
+    before = len(shared_mappings())
+    with pair(gate) as (van, _, connection):
+        connection.request(Message(b"", (van.empty(MIB, np.uint8),)))
+        received = gate.next().arrays[0]
+        assert not received.flags.writeable
+        place, ways = place_of(received), []
+        for line in shared_mappings():
+            span, allowed = line.split()[:2]
+            start, stop = (int(number, 16) for number in span.split("-"))
+            ways.append((allowed, start <= place < stop))
+        assert len(ways) == before + 2
+        assert [allowed for allowed, here in ways if here] == ["r--s"]
+        del received
+        gate.answer_all()
+
+
 def test_an_ordinary_array_is_copied_once_when_it_is_sent() -> None:
     gate = Gate()
     with pair(gate) as (van, _, connection):
