@@ -77,6 +77,9 @@ class Job:
         self.grant(horizon)
         wait_for(lambda: self.worker.state.clock == horizon + 1, TIMEOUT_S, f"clock {horizon + 1}")
 
+    def back_to_the_start(self) -> Membership:
+        return replace(self.first, version=2, split_clocks=(-1,) * SPLITS, recovery=1, epoch=1, goes_back=True)
+
     def size_bytes(self, name: str) -> int:
         arena = self.vans[name].arena
         assert arena is not None
@@ -138,6 +141,20 @@ def test_a_server_that_goes_back_keeps_its_memory_for_what_it_begins_with(job: J
     assert arena is not None
     gone: list[int] = []
     arena.on_segment_gone(gone.append)
-    again = replace(job.first, version=2, recovery=1, epoch=1, goes_back=True)
+    again = job.back_to_the_start()
     job.shells[S1].on_order(m.UpdateMembership(0, again))
     assert job.shells[S1]._state.epoch == 1 and not gone
+
+
+def test_a_worker_at_rest_computes_again_where_the_job_goes_back(job: Job) -> None:
+    job.grant(ITERATIONS)
+    wait_for(lambda: job.worker.state.finished and not job.size_bytes(W1), TIMEOUT_S, "the worker to rest")
+    again = job.back_to_the_start()
+    for shell in job.shells.values():
+        shell.on_order(m.UpdateMembership(0, again))
+    job.worker.on_membership(0, again)
+    assert not job.worker.state.finished
+    job.train(2)
+    assert job.size_bytes(W1)
+    job.grant(ITERATIONS)
+    wait_for(lambda: job.worker.state.finished and not job.size_bytes(W1), TIMEOUT_S, "the worker to rest again")
