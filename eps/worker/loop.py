@@ -11,7 +11,6 @@ import logging
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
@@ -29,6 +28,7 @@ from eps.van.memory import give_back
 from eps.worker.compute import ActiveSet, ClockWork, Computation, Parameters, compute, measure, pull_part
 from eps.worker.datasets import Datasets
 from eps.worker.exchanges import Exchanges, Passed, TakenOver
+from eps.worker.kept import Kept
 
 logger = logging.getLogger(__name__)
 
@@ -44,25 +44,6 @@ class Reporter(Protocol):
 
     def __call__(self, report: m.Report, *, can_wait: bool = False) -> None:
         """Queue ``report``; return at once."""
-
-
-@dataclass(slots=True, eq=False)
-class Kept:
-    """What was computed, until it is known that nobody can lose it any more.
-
-    Under BSP that is so when the next clock's parameters have come; otherwise when every server has acknowledged it.
-    Until then everything is there to push it again, or a part of it.
-    """
-
-    done: ClockWork
-    active: ActiveSet
-    parameters: Parameters
-    report: m.ClockReported
-    #: By the memberships that are known.
-    pushed: bool = False
-    #: Partitions whose owner has it, whole.
-    acked: set[int] = field(default_factory=set)
-    told: bool = False
 
 
 class TrainingLoop:
