@@ -80,7 +80,8 @@ class Limits:
     max_arrays: int = 1024
     #: Messages of one connection that may be incomplete at the same time.
     max_partial_messages: int = 16
-    #: Bytes waiting to be sent on one connection; a sender above it waits.  One message is always admitted.
+    #: Bytes waiting to be sent on one connection: above it a requester waits, and of a peer that does not take its
+    #: replies no further requests are read.  One message is always admitted.
     max_outgoing_bytes: int = 256 * MIB
 
     def __post_init__(self) -> None:
@@ -96,14 +97,12 @@ class ReplyTo(Protocol):
     """The way back for one request; used exactly once, from any thread."""
 
     def send(self, message: Message) -> None:
-        """Answer the request.  Does nothing where the peer has gone: its loss is reported elsewhere.
+        """Answer the request; never waits for the peer.  Does nothing where it has gone: that is reported elsewhere.
 
         Raises
         ------
         ProtocolError
             The request was answered before, or the message is not one that a van carries.
-        DeadlineError
-            The connection's outgoing queue stayed full.
         """
 
     def fail(self, error: EpsError) -> None:

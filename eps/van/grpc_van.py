@@ -269,7 +269,8 @@ class _Methods(grpc.GenericRpcHandler):  # type: ignore[misc,type-arg,unused-ign
 class _ServedStream:
     """The answering end of a stream: the thread that gRPC calls us on writes, one of ours reads and calls the handler.
 
-    All replies go through the outbox, so that nobody but this connection ever waits for its peer.
+    All replies go through the outbox, so that nobody but this connection ever waits for its peer: while more
+    than ``max_outgoing_bytes`` wait for it to take them, none of its further requests are read.
     """
 
     def __init__(
@@ -280,7 +281,7 @@ class _ServedStream:
         self._limits = limits
         self._frames = frames
         self._context = context
-        self._outbox = Outbox(limits)
+        self._outbox = Outbox(limits, senders_wait=False)
         self._written = threading.Event()
         self._error: FrameError | None = None
 
@@ -326,10 +327,14 @@ class _ServedStream:
                 if received is not None:
                     reply = Reply(self._answer, received.request_id)
                     handle(self._handler, received.message, reply)
+                if self._outbox.waiting_bytes > self._limits.max_outgoing_bytes:
+                    self._outbox.await_taken()
         except FrameError as error:
             logger.warning("a connection is ended, its peer sent what is not a frame: %s", error)
             self._error = error
-        except (grpc.RpcError, DeadlineError) as error:
+        except DeadlineError as error:
+            logger.warning("a connection is ended, its peer does not take what it asked for: %s", error)
+        except grpc.RpcError as error:
             logger.debug("the peer of a connection has gone: %s", error)
         finally:
             self._outbox.close()
@@ -341,10 +346,4 @@ class _ServedStream:
         kind = Kind.REPLY
         if not isinstance(outcome, Message):
             outcome, kind = Message(encode_error(outcome)), Kind.ERROR
-        size_bytes = check_message(outcome, self._limits)
-        try:
-            self._outbox.put(outcome, size_bytes, request_id, kind)
-        except DeadlineError:
-            # A peer that takes nothing for this long is lost; its requests would never be answered.
-            self._context.cancel()
-            raise
+        self._outbox.put(outcome, check_message(outcome, self._limits), request_id, kind)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterable, Iterator
 from queue import SimpleQueue
 
-from eps.errors import DeadlineError
 from eps.van.api import Limits, Message
 from eps.van.frames import Kind, encode
+from eps.van.room import await_room
 
 
 class Outbox:
@@ -21,14 +20,22 @@ class Outbox:
     ----------
     limits : Limits
     patience_s : float, seconds
-        How long a sender waits while the queue is full.
+        How long somebody waits while the queue is full.
+    senders_wait : bool
+        False where senders have others to serve: then :meth:`await_taken` is what keeps the queue short.
+
+    Attributes
+    ----------
+    waiting_bytes : int
+        Of the messages that have not left as a whole.
     """
 
-    def __init__(self, limits: Limits, patience_s: float = 60.0) -> None:
+    def __init__(self, limits: Limits, patience_s: float = 60.0, *, senders_wait: bool = True) -> None:
         self._max_bytes = limits.max_outgoing_bytes
         self._patience_s = patience_s
+        self._senders_wait = senders_wait
         self._space = threading.Condition()
-        self._waiting_bytes = 0
+        self.waiting_bytes = 0
         self._closed = False
         # None ends the writer.
         self._queue: SimpleQueue[tuple[Iterable[bytes], int] | None] = SimpleQueue()
@@ -45,24 +52,24 @@ class Outbox:
         """
         frames = encode(message, request_id, kind)
         with self._space:
-            if self._waiting_bytes and self._waiting_bytes + size_bytes > self._max_bytes:
-                self._await_space(size_bytes)
+            if self._senders_wait:
+                self._await_room(size_bytes)
             if self._closed:
                 return False
-            self._waiting_bytes += size_bytes
+            self.waiting_bytes += size_bytes
             self._queue.put((frames, size_bytes))
         return True
 
-    def _await_space(self, size_bytes: int) -> None:
-        deadline_s = time.monotonic() + self._patience_s
-        while self._waiting_bytes and self._waiting_bytes + size_bytes > self._max_bytes and not self._closed:
-            left_s = deadline_s - time.monotonic()
-            if left_s <= 0:
-                raise DeadlineError(
-                    f"waited {self._patience_s} s for room for {size_bytes} bytes: {self._waiting_bytes} bytes wait to "
-                    f"be sent to this peer, and {self._max_bytes} is the limit"
-                )
-            self._space.wait(left_s)
+    def await_taken(self) -> None:
+        """Wait until no more than the limit waits to be sent, for who makes others send; raises as :meth:`put`."""
+        with self._space:
+            self._await_room(0)
+
+    def _await_room(self, size_bytes: int) -> None:
+        def waiting_bytes() -> int:
+            return 0 if self._closed else self.waiting_bytes
+
+        await_room(self._space, waiting_bytes, size_bytes, self._max_bytes, self._patience_s)
 
     def close(self) -> None:
         """End the writer and wake the senders; what still waits is dropped."""
@@ -81,5 +88,5 @@ class Outbox:
                     return
                 yield frame
             with self._space:
-                self._waiting_bytes -= size_bytes
+                self.waiting_bytes -= size_bytes
                 self._space.notify_all()

@@ -347,7 +347,9 @@ class SocketListener:
 class _Served:
     """The answering end of a connection; its thread reads and calls the handler.
 
-    Replies leave on the thread that gives them as far as the socket takes them, and never make it wait.
+    Replies leave on the thread that gives them as far as the socket takes them, and never make it wait: it may have
+    those of other peers to give.  While more than ``max_outgoing_bytes`` wait for a peer to take them, none of its
+    further requests are read; one that takes nothing for long is lost.
     """
 
     def __init__(self, wire: Wire, handler: Handler, limits: Limits, arena: Arena | None) -> None:
@@ -361,13 +363,16 @@ class _Served:
             lending=arena is not None,
             on_release=None if self._lender is None else self._lender.give_back,
         )
-        self._writer = StreamWriter(wire, limits, "eps-van-reply", self._broken)
+        self._most_waiting_bytes = limits.max_outgoing_bytes
+        self._writer = StreamWriter(wire, limits, "eps-van-reply", self._broken, senders_wait=False)
         self._replies = MessageWriter(self._writer, limits, self._lender)
 
     def run(self) -> None:
         """Serve until the peer or the listener has had enough."""
         try:
             while True:
+                if self._writer.waiting_bytes > self._most_waiting_bytes:
+                    self._writer.await_taken()
                 received = self._reader.read()
                 if received is not None:
                     _, request_id, message = received
@@ -377,6 +382,8 @@ class _Served:
                     del message
         except FrameError as error:
             logger.warning("a connection is ended, its peer sent what is not a message: %s", error)
+        except DeadlineError as error:
+            logger.warning("a connection is ended, its peer does not take what it asked for: %s", error)
         except EpsError as error:
             logger.debug("a connection has ended: %s", error)
         except MemoryError as error:
@@ -401,9 +408,4 @@ class _Served:
         kind = _REPLY
         if not isinstance(outcome, Message):
             outcome, kind = Message(encode_error(outcome)), Kind.ERROR
-        try:
-            self._replies.send(outcome, request_id, kind)
-        except DeadlineError:
-            # A peer that takes nothing for this long is lost; its requests would never be answered.
-            self._wire.shut_down()
-            raise
+        self._replies.send(outcome, request_id, kind)

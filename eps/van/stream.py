@@ -9,7 +9,6 @@ import math
 import os
 import struct
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from eps.errors import DeadlineError, FrameError, PeerUnavailableError
+from eps.errors import FrameError, PeerUnavailableError
 from eps.van.api import ALIGNMENT_BYTES, Limits, Message, aligned_empty
 from eps.van.arena import Lease, Mapping
 from eps.van.frames import (
@@ -34,6 +33,7 @@ from eps.van.frames import (
     parse_description,
     parse_frame_header,
 )
+from eps.van.room import await_room
 from eps.van.wires import STALL_S, Buffer, Wire, advanced
 
 #: Bytes that are read before anything is known of a message; a small one comes with one call.
@@ -290,7 +290,8 @@ class _Queued:
 class StreamWriter:
     """Writes to one connection, from any thread: at once what the socket takes, the rest by a thread of its own.
 
-    Nobody who sends ever waits for the peer, unless the connection's queue is full.
+    Who sends never waits for the peer, unless the connection's queue is full; where ``senders_wait`` is false, not even
+    then.
 
     Parameters
     ----------
@@ -300,20 +301,37 @@ class StreamWriter:
         Of the thread, which is started when it is first needed.
     on_broken : callable
         Takes the reason when sending fails.
+    patience_s : float, seconds
+        How long somebody waits while the queue is full.
+    senders_wait : bool
+        False where senders have others to serve: then :meth:`await_taken` is what keeps the queue short.
+
+    Attributes
+    ----------
+    waiting_bytes : int
+        Of the messages that have not left as a whole.
     """
 
     def __init__(
-        self, wire: Wire, limits: Limits, name: str, on_broken: Callable[[str], None], patience_s: float = 60.0
+        self,
+        wire: Wire,
+        limits: Limits,
+        name: str,
+        on_broken: Callable[[str], None],
+        patience_s: float = 60.0,
+        *,
+        senders_wait: bool = True,
     ) -> None:
         self._wire = wire
         self._max_bytes = limits.max_outgoing_bytes
         self._name = name
         self._on_broken = on_broken
         self._patience_s = patience_s
+        self._senders_wait = senders_wait
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._queue: deque[_Queued] = deque()
-        self._waiting_bytes = 0
+        self.waiting_bytes = 0
         self._busy = False
         self._closed = False
         self._thread: threading.Thread | None = None
@@ -329,7 +347,7 @@ class StreamWriter:
                     if sent < len(frame):
                         rest = Part([memoryview(frame)[sent:]])
                         self._queue.append(_Queued(deque((rest,)), len(frame)))
-                        self._waiting_bytes += len(frame)
+                        self.waiting_bytes += len(frame)
         except OSError as error:
             self._on_broken(f"sending failed: {error}")
             return True
@@ -356,7 +374,8 @@ class StreamWriter:
             if self._closed:
                 return False
             if self._busy or self._queue:
-                self._await_room(size_bytes)
+                if self._senders_wait:
+                    self._await_room(size_bytes)
                 if self._closed:
                     return False
                 self._enqueue(_Queued(deque(parts), size_bytes))
@@ -376,7 +395,7 @@ class StreamWriter:
                 self._busy = False
                 if left and not self._closed:
                     self._queue.appendleft(_Queued(left, size_bytes))
-                    self._waiting_bytes += size_bytes
+                    self.waiting_bytes += size_bytes
                 if self._queue:
                     self._wake()
                 elif self._closed:
@@ -384,7 +403,7 @@ class StreamWriter:
         return True
 
     def await_room(self, size_bytes: int) -> None:
-        """Wait until a message can be sent, for who cannot take back what it does to send one.
+        """Wait, where senders do, until a message can be sent, for who cannot take back what it does to send one.
 
         Raises
         ------
@@ -392,8 +411,13 @@ class StreamWriter:
             The queue stayed full.
         """
         with self._changed:
-            if self._busy or self._queue:
+            if self._senders_wait and (self._busy or self._queue):
                 self._await_room(size_bytes)
+
+    def await_taken(self) -> None:
+        """Wait until no more than the limit waits to be sent, for who makes others send; raises as :meth:`send`."""
+        with self._changed:
+            self._await_room(0)
 
     def _send_now(self, parts: Sequence[Part]) -> deque[Part] | None:
         """Send what goes without waiting; return what is left."""
@@ -403,19 +427,11 @@ class StreamWriter:
         return None
 
     def _await_room(self, size_bytes: int) -> None:
-        deadline_s = time.monotonic() + self._patience_s
-        while self._waiting_bytes and self._waiting_bytes + size_bytes > self._max_bytes and not self._closed:
-            left_s = deadline_s - time.monotonic()
-            if left_s <= 0:
-                raise DeadlineError(
-                    f"waited {self._patience_s} s for room for {size_bytes} bytes: {self._waiting_bytes} bytes wait to "
-                    f"be sent to this peer, and {self._max_bytes} is the limit"
-                )
-            self._changed.wait(left_s)
+        await_room(self._changed, lambda: self.waiting_bytes, size_bytes, self._max_bytes, self._patience_s)
 
     def _enqueue(self, queued: _Queued) -> None:
         self._queue.append(queued)
-        self._waiting_bytes += queued.size_bytes
+        self.waiting_bytes += queued.size_bytes
         self._wake()
 
     def _wake(self) -> None:
@@ -444,7 +460,7 @@ class StreamWriter:
                     # Whoever waits for room shall not wait for a connection that is gone.
                     self._closed = True
                     self._queue.clear()
-                    self._waiting_bytes = 0
+                    self.waiting_bytes = 0
                 self._on_broken(f"sending failed: {error}")
                 return
             finally:
@@ -452,7 +468,7 @@ class StreamWriter:
                     self._busy = False
                     if self._queue:
                         self._queue.popleft()
-                        self._waiting_bytes -= queued.size_bytes
+                        self.waiting_bytes -= queued.size_bytes
                     self._changed.notify_all()
 
     def close(self) -> None:
@@ -460,7 +476,7 @@ class StreamWriter:
         with self._changed:
             self._closed = True
             self._queue.clear()
-            self._waiting_bytes = 0
+            self.waiting_bytes = 0
             self._changed.notify_all()
             # Whoever sends now has the descriptor in hand: it must not be given back and mean another file.
             self._changed.wait_for(lambda: not self._busy, 5.0)
