@@ -142,8 +142,7 @@ class Connection(Protocol):
         Raises
         ------
         DeadlineError
-            No reply within ``timeout_s`` seconds.  A peer that stops in the middle of its reply is given a while
-            longer, and its connection is lost then.
+            No reply within ``timeout_s`` seconds.
         EpsError
             What :meth:`request` raises, or its future.
         """

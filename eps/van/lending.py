@@ -12,8 +12,9 @@ import numpy as np
 from eps.van.api import Limits
 from eps.van.arena import Arena, Reader, Segment
 from eps.van.frames import LENT, Kind, control
-from eps.van.stream import MOST_CONTROL_BYTES, Part
+from eps.van.stream import MOST_CONTROL_BYTES
 from eps.van.wires import Buffer
+from eps.van.writer import Part
 
 #: From here on an array is lent rather than copied through the socket.
 LEND_BYTES = 32 * 1024

@@ -23,13 +23,16 @@ from eps.van.frames import Kind
 from eps.van.lending import Lender
 from eps.van.pending import PendingRequests, Waiting
 from eps.van.sending import MessageWriter
-from eps.van.stream import StreamReader, StreamWriter
+from eps.van.stream import StreamReader
 from eps.van.traffic import TRAFFIC
 from eps.van.wires import STALL_S, Wire
+from eps.van.writer import StreamWriter
 
 logger = logging.getLogger(__name__)
 
 _JOIN_S = 5.0
+#: Who waits for others too goes on with a reply that takes longer to come at a later time.
+_PATIENCE_S = 0.02
 # Looking a member of an enumeration up takes ten times as long.
 _REQUEST, _REPLY = Kind.REQUEST, Kind.REPLY
 
@@ -129,6 +132,8 @@ class SocketConnection:
     def read_available(self) -> bool:
         """Take what has come; call when the descriptor is readable or :attr:`buffered`.
 
+        Of a reply that goes on coming it takes what comes within :data:`_PATIENCE_S`, and the rest at the next call.
+
         Returns
         -------
         bool
@@ -139,6 +144,8 @@ class SocketConnection:
         if not self._reading.acquire(False):
             return False
         try:
+            if self._reader.patience_s != _PATIENCE_S:
+                self._reader.wait_at_most(_PATIENCE_S)
             self._read_one()
             while self._reader.buffered and not self._pending.closed:
                 self._read_one()
@@ -199,12 +206,16 @@ class SocketConnection:
                 if self._ended:
                     return
             with self._reading:
+                self._reader.wait_at_most(STALL_S)
                 while self._armed and not self._pending.closed:
                     self._read_one()
             if self._pending.closed:
                 return
 
     def _read_until(self, waiting: Waiting, deadline_s: float, exact: bool) -> None:
+        patience_s = _PATIENCE_S if exact else STALL_S
+        if self._reader.patience_s != patience_s:
+            self._reader.wait_at_most(patience_s)
         while waiting.outcome is None and not self._pending.closed:
             if exact and not self._reader.buffered:
                 left_s = deadline_s - time.monotonic()
@@ -221,7 +232,7 @@ class SocketConnection:
                 self._changed.notify_all()
 
     def _read_one(self) -> None:
-        """Read one message; called by the holder of ``_reading``."""
+        """Read one message, or what has come of it; called by the holder of ``_reading``."""
         try:
             received = self._reader.read()
             if received is not None:

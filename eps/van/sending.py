@@ -12,7 +12,7 @@ from eps.van.api import Limits, Message
 from eps.van.arena import Segment
 from eps.van.frames import Kind, SmallFrames, check_message, whole
 from eps.van.lending import Lender
-from eps.van.stream import Part, StreamWriter
+from eps.van.writer import Part, StreamWriter
 
 
 class MessageWriter:

@@ -44,8 +44,9 @@ from eps.van.lending import LEND_BYTES, Lender
 from eps.van.pending import Reply, handle
 from eps.van.requester import SocketConnection
 from eps.van.sending import MessageWriter
-from eps.van.stream import StreamReader, StreamWriter
+from eps.van.stream import StreamReader
 from eps.van.wires import PlainWire, Wire, peer_of, prepare, receive_exactly
+from eps.van.writer import StreamWriter
 
 logger = logging.getLogger(__name__)
 

@@ -1,6 +1,6 @@
-"""Messages over a wire: one frame for each, read straight into its memory, written from where it lies.  L2.
+"""Reading messages from a wire: one frame for each, and its payload straight into its memory.  L2.
 
-Source: performance.md sections 1 and 2 (no bytes objects in between; ``recv_into`` and ``sendmsg``).
+Source: performance.md sections 1 and 2 (no bytes objects in between; ``recv_into``).
 """
 
 from __future__ import annotations
@@ -8,10 +8,10 @@ from __future__ import annotations
 import math
 import os
 import struct
-import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -33,8 +33,7 @@ from eps.van.frames import (
     parse_description,
     parse_frame_header,
 )
-from eps.van.room import await_room
-from eps.van.wires import STALL_S, Buffer, Wire, advanced
+from eps.van.wires import LEAST_BYTES, STALL_S, Progress, Wire
 
 #: Bytes that are read before anything is known of a message; a small one comes with one call.
 _BUFFER_BYTES = 64 * 1024
@@ -59,6 +58,19 @@ class _Known(NamedTuple):
     #: With the length of the body before it.
     description: bytes
     described: Description
+
+
+@dataclass(slots=True)
+class _Begun:
+    """A message whose payload has not come as a whole yet."""
+
+    kind: Kind
+    request_id: int
+    header: bytes
+    described: Description
+    memory: memoryview
+    base: int
+    got: int
 
 
 _NOTHING = _Known(struct.Struct(f"<{BEGINNING_BYTES}sQ0s0s"), b"nothing is described so", Description([], 0, False))
@@ -111,14 +123,29 @@ class StreamReader:
         self._known: dict[bytes, _Known] = {}
         #: That of the message before: most messages are like it, which one comparison finds out.
         self._expected = _NOTHING
+        self._begun: _Begun | None = None
+        #: Of a message that has begun, and that this reader has waited for.
+        self._progress = Progress()
+        self._unfinished = False
+        #: See :meth:`wait_at_most`.
+        self.patience_s: float = STALL_S
 
     @property
     def buffered(self) -> bool:
-        """True if some of the next message has been read already."""
+        """True if :meth:`read` has something to do although the descriptor may not be readable."""
+        if self._unfinished:
+            return self._wire.pending or self._progress.overdue
         return self._stop > self._start or self._wire.pending
 
+    def wait_at_most(self, patience_s: float) -> None:
+        """Have :meth:`read` wait so long from now on, :data:`wires.STALL_S` by default."""
+        self.patience_s = patience_s
+        self._wire.wait_at_most(patience_s)
+
     def read(self) -> tuple[Kind, int, Message] | None:
-        """Return kind, request id and message of the next one; None where none began for :data:`wires.STALL_S`.
+        """Return kind, request id and message of the next one; None where it was not complete in time.
+
+        One that has begun is gone on with by the next call.
 
         Raises
         ------
@@ -127,6 +154,8 @@ class StreamReader:
         FrameError
             What came is not a message, or breaks a limit.  The connection has no meaning any more.
         """
+        if self._begun is not None:
+            return self._go_on(self._begun)
         while True:
             if self._start == self._stop:
                 # A small message comes as a whole with this one call.
@@ -140,31 +169,56 @@ class StreamReader:
                 if description == expected and kind is not None:
                     # Only the request, the header's bytes and the payload are new: all else was checked before.
                     self._start += fields.size
-                    return kind, request_id, self._message(header, described)
-            if self._stop - self._start < FRAME_HEADER.size:
-                self._fill(FRAME_HEADER.size)
+                    return self._message(kind, request_id, header, described)
+            if self._stop - self._start < FRAME_HEADER.size and not self._fill(FRAME_HEADER.size):
+                return None
             kind, flags, request_id, body_bytes = parse_frame_header(self._buffer, self._kinds, self._start)
             if not flags:
                 raise FrameError("a frame goes on with a message, but on a socket each message is one frame")
             if kind in _MESSAGES:
-                return kind, request_id, self._message(*self._head(body_bytes))
-            self._transport_frame(kind, body_bytes)
+                head = self._head(body_bytes)
+                return None if head is None else self._message(kind, request_id, *head)
+            if not self._transport_frame(kind, body_bytes):
+                return None
 
     def close(self) -> None:
         """Unmap the peer's segments, but for those that arrays still lie in."""
         self._segments.clear()
+        self._begun = None
 
-    def _fill(self, needed: int) -> None:
-        """Have at least ``needed`` bytes in the buffer."""
-        while self._stop - self._start < needed:
+    def _wait_until(self) -> float:
+        """Return when to leave a message that has begun for later."""
+        now_s = time.monotonic()
+        if not self._unfinished:
+            self._unfinished = True
+            self._progress.begin()
+        return now_s + self.patience_s
+
+    def _leave(self, count: int, until_s: float) -> bool:
+        """Note how much of a message came; return True where the rest is for later."""
+        if self._progress.stalled(count):
+            raise PeerUnavailableError(
+                f"the peer stopped in the middle of a message: less than {LEAST_BYTES} bytes came in {STALL_S} s"
+            )
+        return not count or time.monotonic() >= until_s
+
+    def _fill(self, needed: int) -> bool:
+        """Have at least ``needed`` bytes in the buffer; return False where they did not come in time."""
+        if self._stop - self._start >= needed:
+            return True
+        until_s = self._wait_until()
+        while True:
             if self._start == self._stop:
                 self._start = self._stop = 0
             if self._start + needed > len(self._buffer):
                 self._make_room(needed)
             count = self._wire.receive(self._view[self._stop :])
-            if not count:
-                raise PeerUnavailableError(f"the peer stopped in the middle of a message for {STALL_S} s")
             self._stop += count
+            if self._stop - self._start >= needed:
+                self._unfinished = False
+                return True
+            if self._leave(count, until_s):
+                return False
 
     def _make_room(self, needed: int) -> None:
         content = bytes(self._view[self._start : self._stop])
@@ -174,14 +228,19 @@ class StreamReader:
         self._view[: len(content)] = content
         self._start, self._stop = 0, len(content)
 
-    def _head(self, body_bytes: int) -> tuple[bytes, Description]:
-        """Take what comes before a message's payload: its header bytes and its description, both checked."""
+    def _head(self, body_bytes: int) -> tuple[bytes, Description] | None:
+        """Take what comes before a message's payload: its header bytes and its description, both checked.
+
+        Nothing is taken, and None returned, where they did not come in time.
+        """
         if body_bytes > self._limits.max_message_bytes:
             raise FrameError(f"a message of {body_bytes} bytes, but {self._limits.max_message_bytes} is the limit")
-        self._fill(HEAD_START)
+        if not self._fill(HEAD_START):
+            return None
         header_bytes, described_bytes = described_lengths(self._buffer, self._limits, self._start)
         header_start = HEAD_START + described_bytes
-        self._fill(header_start + header_bytes)
+        if not self._fill(header_start + header_bytes):
+            return None
         start = self._start
         description = bytes(self._view[start + LENGTH_START : start + header_start])
         known = self._known.get(description)
@@ -198,21 +257,50 @@ class StreamReader:
         self._start = start + header_start + header_bytes
         return bytes(self._view[start + header_start : self._start]), known.described
 
-    def _message(self, header: bytes, described: Description) -> Message:
-        """Take a message's payload."""
+    def _message(
+        self,
+        kind: Kind,
+        request_id: int,
+        header: bytes,
+        described: Description,
+        come: tuple[memoryview, int] | None = None,
+    ) -> tuple[Kind, int, Message] | None:
+        """Take a message's payload, unless it has come: then ``come`` is the memory that it is in, and where."""
         if not described.arrays:
-            return Message(header)
-        payload, base = self._payload(described.payload_bytes)
+            return kind, request_id, Message(header)
+        if come is None:
+            payload, base, got = self._payload(described.payload_bytes)
+            if got < described.payload_bytes:
+                self._begun = _Begun(kind, request_id, header, described, payload, base, got)
+                return self._go_on(self._begun)
+        else:
+            payload, base = come
         if described.lends:
-            return Message(header, tuple([self._array(array, payload, base) for array in described.arrays]))
+            lent = tuple([self._array(array, payload, base) for array in described.arrays])
+            return kind, request_id, Message(header, lent)
         if len(described.arrays) == 1:
             dtype, shape, offset, _ = described.arrays[0]
-            return Message(header, (np.ndarray(shape, dtype, payload, base + offset),))
+            return kind, request_id, Message(header, (np.ndarray(shape, dtype, payload, base + offset),))
         arrays = [np.ndarray(shape, dtype, payload, base + offset) for dtype, shape, offset, _ in described.arrays]
-        return Message(header, tuple(arrays))
+        return kind, request_id, Message(header, tuple(arrays))
 
-    def _payload(self, size_bytes: int) -> tuple[memoryview, int]:
-        """Return the memory that the payload was read into, and where in it."""
+    def _go_on(self, begun: _Begun) -> tuple[Kind, int, Message] | None:
+        """Take more of a payload; return the message where that was the rest."""
+        until_s = self._wait_until()
+        size_bytes = begun.described.payload_bytes
+        memory = begun.memory[begun.base : begun.base + size_bytes]
+        while True:
+            count = self._wire.receive(memory[begun.got :], whole=True)
+            begun.got += count
+            if begun.got == size_bytes:
+                break
+            if self._leave(count, until_s):
+                return None
+        self._begun, self._unfinished = None, False
+        return self._message(begun.kind, begun.request_id, begun.header, begun.described, (begun.memory, begun.base))
+
+    def _payload(self, size_bytes: int) -> tuple[memoryview, int, int]:
+        """Return the memory that a payload goes into, where in it, and how many bytes of it were there already."""
         if size_bytes <= _SMALL_BYTES:
             # Small payloads share memory, which is cheaper than an array for each.
             base = self._slab_used
@@ -226,12 +314,7 @@ class StreamReader:
         got = min(size_bytes, self._stop - start)
         memory[base : base + got] = self._view[start : start + got]
         self._start = start + got
-        while got < size_bytes:
-            count = self._wire.receive(memory[base + got : base + size_bytes], whole=True)
-            if not count:
-                raise PeerUnavailableError(f"the peer stopped in the middle of a message for {STALL_S} s")
-            got += count
-        return memory, base
+        return memory, base, got
 
     def _array(self, array: Described, payload: memoryview, base: int) -> np.ndarray:
         dtype, shape, offset, lent = array
@@ -247,10 +330,12 @@ class StreamReader:
             raise FrameError(f"an array of {size_bytes} bytes at {place} of a segment of {mapping.size_bytes} bytes")
         return np.asarray(Lease(mapping, place, dtype, shape, lease, self._returned))
 
-    def _transport_frame(self, kind: Kind, body_bytes: int) -> None:
+    def _transport_frame(self, kind: Kind, body_bytes: int) -> bool:
+        """Take a frame of the transport's own; return False where it did not come in time."""
         if not 0 < body_bytes <= MOST_CONTROL_BYTES or body_bytes % _NUMBER.size:
             raise FrameError(f"a frame of kind {kind.name} with a body of {body_bytes} bytes")
-        self._fill(FRAME_HEADER.size + body_bytes)
+        if not self._fill(FRAME_HEADER.size + body_bytes):
+            return False
         body = bytes(self._view[self._start + FRAME_HEADER.size : self._start + FRAME_HEADER.size + body_bytes])
         self._start += FRAME_HEADER.size + body_bytes
         numbers = struct.unpack(f"<{body_bytes // _NUMBER.size}Q", body)
@@ -269,227 +354,4 @@ class StreamReader:
             self._on_release(numbers)
         else:
             raise FrameError("leases come back, but none were given")
-
-
-@dataclass(slots=True)
-class Part:
-    """Pieces that leave together."""
-
-    pieces: list[Buffer]
-    descriptors: tuple[int, ...] = ()
-    #: What must stay alive until the pieces have left.
-    keep: tuple[object, ...] = ()
-
-
-@dataclass(slots=True)
-class _Queued:
-    parts: deque[Part] = field(default_factory=deque)
-    size_bytes: int = 0
-
-
-class StreamWriter:
-    """Writes to one connection, from any thread: at once what the socket takes, the rest by a thread of its own.
-
-    Who sends never waits for the peer, unless the connection's queue is full; where ``senders_wait`` is false, not even
-    then.
-
-    Parameters
-    ----------
-    wire : Wire
-    limits : Limits
-    name : str
-        Of the thread, which is started when it is first needed.
-    on_broken : callable
-        Takes the reason when sending fails.
-    patience_s : float, seconds
-        How long somebody waits while the queue is full.
-    senders_wait : bool
-        False where senders have others to serve: then :meth:`await_taken` is what keeps the queue short.
-
-    Attributes
-    ----------
-    waiting_bytes : int
-        Of the messages that have not left as a whole.
-    """
-
-    def __init__(
-        self,
-        wire: Wire,
-        limits: Limits,
-        name: str,
-        on_broken: Callable[[str], None],
-        patience_s: float = 60.0,
-        *,
-        senders_wait: bool = True,
-    ) -> None:
-        self._wire = wire
-        self._max_bytes = limits.max_outgoing_bytes
-        self._name = name
-        self._on_broken = on_broken
-        self._patience_s = patience_s
-        self._senders_wait = senders_wait
-        self._lock = threading.Lock()
-        self._changed = threading.Condition(self._lock)
-        self._queue: deque[_Queued] = deque()
-        self.waiting_bytes = 0
-        self._busy = False
-        self._closed = False
-        self._thread: threading.Thread | None = None
-
-    def send_frame(self, frame: bytes) -> bool:
-        """Send a small frame; as :meth:`send`, with nothing made for it where it leaves at once."""
-        sent = -1
-        try:
-            with self._lock:
-                if not (self._busy or self._queue or self._closed):
-                    # Under the lock: it does not wait, and a small frame is copied in no time.
-                    sent = self._wire.send_now((frame,))
-                    if sent < len(frame):
-                        rest = Part([memoryview(frame)[sent:]])
-                        self._queue.append(_Queued(deque((rest,)), len(frame)))
-                        self.waiting_bytes += len(frame)
-        except OSError as error:
-            self._on_broken(f"sending failed: {error}")
-            return True
-        except BaseException as error:
-            self._on_broken(f"sending was interrupted: {type(error).__name__}")
-            raise
-        if sent == len(frame):
-            return True
-        if sent < 0:
-            return self.send((Part([frame]),), len(frame))
-        with self._lock:
-            self._wake()
         return True
-
-    def send(self, parts: Sequence[Part], size_bytes: int) -> bool:
-        """Send ``parts`` one after the other, with nothing between them; return False where it is closed.
-
-        Raises
-        ------
-        DeadlineError
-            The queue stayed full.
-        """
-        with self._changed:
-            if self._closed:
-                return False
-            if self._busy or self._queue:
-                if self._senders_wait:
-                    self._await_room(size_bytes)
-                if self._closed:
-                    return False
-                self._enqueue(_Queued(deque(parts), size_bytes))
-                return True
-            self._busy = True
-        left: deque[Part] | None = None
-        try:
-            left = self._send_now(parts)
-        except OSError as error:
-            self._on_broken(f"sending failed: {error}")
-        except BaseException as error:
-            # An interrupt, say: what left may be half a message, and nothing can follow it.
-            self._on_broken(f"sending was interrupted: {type(error).__name__}")
-            raise
-        finally:
-            with self._changed:
-                self._busy = False
-                if left and not self._closed:
-                    self._queue.appendleft(_Queued(left, size_bytes))
-                    self.waiting_bytes += size_bytes
-                if self._queue:
-                    self._wake()
-                elif self._closed:
-                    self._changed.notify_all()
-        return True
-
-    def await_room(self, size_bytes: int) -> None:
-        """Wait, where senders do, until a message can be sent, for who cannot take back what it does to send one.
-
-        Raises
-        ------
-        DeadlineError
-            The queue stayed full.
-        """
-        with self._changed:
-            if self._senders_wait and (self._busy or self._queue):
-                self._await_room(size_bytes)
-
-    def await_taken(self) -> None:
-        """Wait until no more than the limit waits to be sent, for who makes others send; raises as :meth:`send`."""
-        with self._changed:
-            self._await_room(0)
-
-    def _send_now(self, parts: Sequence[Part]) -> deque[Part] | None:
-        """Send what goes without waiting; return what is left."""
-        for i, part in enumerate(parts):
-            if not _took(part, self._wire.send_now(part.pieces, part.descriptors)):
-                return deque(parts[i:])
-        return None
-
-    def _await_room(self, size_bytes: int) -> None:
-        await_room(self._changed, lambda: self.waiting_bytes, size_bytes, self._max_bytes, self._patience_s)
-
-    def _enqueue(self, queued: _Queued) -> None:
-        self._queue.append(queued)
-        self.waiting_bytes += queued.size_bytes
-        self._wake()
-
-    def _wake(self) -> None:
-        if self._thread is None and not self._closed:
-            thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-            thread.start()
-            # Not before: one that could not be started is tried again.
-            self._thread = thread
-        self._changed.notify_all()
-
-    def _run(self) -> None:
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._closed or (self._queue and not self._busy))
-                if self._closed:
-                    return
-                self._busy = True
-                queued = self._queue[0]
-            try:
-                while queued.parts:
-                    part = queued.parts[0]
-                    if _took(part, self._wire.send_some(part.pieces, part.descriptors)):
-                        queued.parts.popleft()
-            except OSError as error:
-                with self._changed:
-                    # Whoever waits for room shall not wait for a connection that is gone.
-                    self._closed = True
-                    self._queue.clear()
-                    self.waiting_bytes = 0
-                self._on_broken(f"sending failed: {error}")
-                return
-            finally:
-                with self._changed:
-                    self._busy = False
-                    if self._queue:
-                        self._queue.popleft()
-                        self.waiting_bytes -= queued.size_bytes
-                    self._changed.notify_all()
-
-    def close(self) -> None:
-        """Drop what waits and end the thread, which must not be waiting for the wire any more."""
-        with self._changed:
-            self._closed = True
-            self._queue.clear()
-            self.waiting_bytes = 0
-            self._changed.notify_all()
-            # Whoever sends now has the descriptor in hand: it must not be given back and mean another file.
-            self._changed.wait_for(lambda: not self._busy, 5.0)
-            thread = self._thread
-        if thread is not None and thread is not threading.current_thread():
-            thread.join(5.0)
-
-
-def _took(part: Part, sent: int) -> bool:
-    """Note that ``sent`` bytes of a part have left; return True if it has left as a whole."""
-    if sent == sum(map(len, part.pieces)):
-        return True
-    part.pieces = advanced(part.pieces, sent)
-    if sent:
-        part.descriptors = ()
-    return not part.pieces

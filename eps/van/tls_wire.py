@@ -29,6 +29,7 @@ class TlsWire:
         self._sock = sock
         #: Nothing is lent under TLS.
         self.peer_pid = 0
+        self._patience_s: float = STALL_S
         self._lock = threading.Lock()
 
     def fileno(self) -> int:
@@ -38,7 +39,7 @@ class TlsWire:
     def receive(self, into: memoryview, whole: bool = False) -> int:
         """Receive."""
         count = 0
-        deadline_s = time.monotonic() + STALL_S
+        deadline_s = time.monotonic() + self._patience_s
         while count < (len(into) if whole else 1):
             try:
                 with self._lock:
@@ -56,8 +57,11 @@ class TlsWire:
             if got == 0:
                 raise PeerUnavailableError("the peer ended the connection")
             count += got
-            deadline_s = time.monotonic() + STALL_S
         return count
+
+    def wait_at_most(self, patience_s: float) -> None:
+        """Receive with this patience."""
+        self._patience_s = patience_s
 
     @property
     def pending(self) -> bool:

@@ -21,8 +21,8 @@ from eps.van.frames import Kind
 from eps.van.grpc_van import GrpcVan
 from eps.van.handshake import ANSWER_BYTES, ConnectorHandshake
 from eps.van.sockets import SocketVan
-from eps.van.stream import Part, StreamWriter
 from eps.van.wires import PlainWire
+from eps.van.writer import Part, StreamWriter
 from tests.van.raw_peers import (
     DEADLINE_S,
     TOKEN,

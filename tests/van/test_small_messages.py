@@ -14,8 +14,9 @@ from eps.errors import DeadlineError, FrameError, PeerUnavailableError, Protocol
 from eps.van.api import ALIGNMENT_BYTES, DTYPES, MIB, Limits, Message
 from eps.van.frames import Kind, SmallFrames
 from eps.van.pending import PendingRequests, Waiting
-from eps.van.stream import StreamReader, StreamWriter
+from eps.van.stream import StreamReader
 from eps.van.wires import PlainWire
+from eps.van.writer import StreamWriter
 from tests.van.raw_peers import DEADLINE_S, frame_of, receive
 
 KINDS = (Kind.REQUEST, Kind.REPLY)
@@ -33,7 +34,7 @@ MESSAGES = {
 
 
 class Pieces:
-    """A wire that gives bytes in pieces of given lengths, then nothing."""
+    """A wire that gives bytes in pieces of given lengths, 0 where none come in time, then the rest; then it ends."""
 
     pending = False
 
@@ -44,7 +45,7 @@ class Pieces:
     def receive(self, into: memoryview, whole: bool = False) -> int:
         most = self._lengths.pop(0) if self._lengths else len(self._content)
         count = min(most, len(into), len(self._content))
-        if not count:
+        if not self._content:
             raise PeerUnavailableError("that was all")
         into[:count] = self._content[:count]
         self._content = self._content[count:]

@@ -14,8 +14,8 @@ from eps.rpc.certificates import make_certificates
 from eps.rpc.security import TLS_NAME, Security, TlsFiles
 from eps.van import tls_wire
 from eps.van.api import Limits
-from eps.van.stream import StreamWriter
 from eps.van.wires import advanced
+from eps.van.writer import StreamWriter
 from tests.van.raw_peers import DEADLINE_S, TOKEN, receive
 
 STALL_S = 0.8
