@@ -97,7 +97,6 @@ class Lender:
         with self._lock:
             gone = [number for number in gone if number in self._passed]
             self._passed.difference_update(gone)
-            self._passed.update(segment.number for segment in segments)
         if gone:
             parts.append(Part([control(Kind.FORGET, struct.pack(f"<{len(gone)}Q", *gone))]))
         for segment in segments:
@@ -107,6 +106,9 @@ class Lender:
         for first in range(0, len(back), MOST_CONTROL_BYTES // _NUMBER.size):
             numbers = back[first : first + MOST_CONTROL_BYTES // _NUMBER.size]
             parts.append(Part([control(Kind.RELEASE, struct.pack(f"<{len(numbers)}Q", *numbers))]))
+        with self._lock:
+            # Last: where memory ran out above, they have not left.
+            self._passed.update([segment.number for segment in segments])
         return parts
 
     def parts_of(self, pieces: list[Buffer], segments: Sequence[Segment], returned: deque[int] | None) -> list[Part]:

@@ -273,11 +273,12 @@ class SocketConnection:
     # ---- the end
 
     def close(self) -> None:
-        """Fail what is outstanding and give everything back."""
+        """Fail what is outstanding and give everything back; takes :data:`_JOIN_S` at most."""
+        deadline_s = time.monotonic() + _JOIN_S
         if not self.closed:
             # What was lent on a connection that ends is lost for the peer; this is not any more.
             with suppress(EpsError):
-                self._requests.send_returned()
+                self._requests.send_returned(_JOIN_S / 5)
         self._pending.fail_all(f"the connection to {self._peer} was closed")
         self._wire.shut_down()
         with self._changed:
@@ -285,9 +286,9 @@ class SocketConnection:
             self._changed.notify_all()
             thread = self._thread
         if thread is not None and thread is not threading.current_thread():
-            thread.join(_JOIN_S)
-        self._writer.close()
-        if self._reading.acquire(timeout=_JOIN_S):
+            thread.join(max(0.0, deadline_s - time.monotonic()))
+        self._writer.close(max(0.0, deadline_s - time.monotonic()))
+        if self._reading.acquire(timeout=max(0.0, deadline_s - time.monotonic())):
             # Nobody reads: the descriptor may be given back.
             self._wire.close()
             self._reader.close()

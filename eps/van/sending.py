@@ -86,15 +86,19 @@ class MessageWriter:
             self._writer.await_room(size_bytes)
             try:
                 pieces = whole(message, request_id, kind, lend)
+                parts = lender.parts_of(pieces, segments, self._returned)
             except BaseException:
                 lender.give_back(leases)
                 raise
             if leases and lent is not None:
                 lent[request_id] = leases
-            self._writer.send(lender.parts_of(pieces, segments, self._returned), size_bytes)
+            # Segments are noted as passed: from here on it leaves, or the connection ends.
+            self._writer.send(parts, size_bytes, has_waited=True)
 
-    def send_returned(self) -> None:
-        """Give back the peer's leases now, if there are any; raises as :meth:`send`."""
-        if self._lender is not None and self._leases_back:
-            with self._lending:
-                self._writer.send(self._lender.parts_before((), self._returned), 0)
+    def send_returned(self, timeout_s: float) -> None:
+        """Give back the peer's leases now, if there are any, and unless somebody waits for room meanwhile."""
+        if self._lender is not None and self._leases_back and self._lending.acquire(timeout=timeout_s):
+            try:
+                self._writer.send(self._lender.parts_before((), self._returned), 0, has_waited=True)
+            finally:
+                self._lending.release()

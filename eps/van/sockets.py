@@ -310,10 +310,12 @@ class SocketListener:
     def _serve(self, wire: Wire) -> None:
         served = _Served(wire, self._handler, self._van.limits, self._van.arena)
         with self._lock:
-            if self._closed:
-                wire.close()
-                return
-            self._served.add(served)
+            closed = self._closed
+            if not closed:
+                self._served.add(served)
+        if closed:
+            served.close()
+            return
         try:
             served.run()
         finally:
@@ -390,12 +392,16 @@ class _Served:
         except MemoryError as error:
             logger.warning("a connection is ended, there is no memory for its message: %s", error)
         finally:
-            self._wire.shut_down()
-            self._writer.close()
-            self._wire.close()
-            self._reader.close()
-            if self._lender is not None:
-                self._lender.close()
+            self.close()
+
+    def close(self) -> None:
+        """Give everything back; nobody reads any more."""
+        self._wire.shut_down()
+        self._writer.close()
+        self._wire.close()
+        self._reader.close()
+        if self._lender is not None:
+            self._lender.close()
 
     def end(self) -> None:
         """Wake whoever waits for the peer."""

@@ -42,22 +42,28 @@ class TlsWire:
         deadline_s = time.monotonic() + self._patience_s
         while count < (len(into) if whole else 1):
             try:
-                with self._lock:
-                    got = self._sock.recv_into(into[count:])
-            except ssl.SSLWantReadError:
-                if not self._wait(select.POLLIN, deadline_s):
-                    return count
-                continue
-            except ssl.SSLWantWriteError:
-                if not self._wait(select.POLLOUT, deadline_s):
-                    return count
-                continue
+                got = self._receive(into[count:], deadline_s)
             except (OSError, ValueError) as error:
                 raise PeerUnavailableError(f"the connection broke: {error}") from error
+            if got is None:
+                return count
             if got == 0:
                 raise PeerUnavailableError("the peer ended the connection")
             count += got
         return count
+
+    def _receive(self, into: memoryview, deadline_s: float) -> int | None:
+        """Receive what there is; None where nothing came in time."""
+        while True:
+            try:
+                with self._lock:
+                    return self._sock.recv_into(into)
+            except ssl.SSLWantReadError:
+                events = select.POLLIN
+            except ssl.SSLWantWriteError:
+                events = select.POLLOUT
+            if not self._wait(events, deadline_s):
+                return None
 
     def wait_at_most(self, patience_s: float) -> None:
         """Receive with this patience."""
@@ -71,7 +77,11 @@ class TlsWire:
 
     def _wait(self, events: int, deadline_s: float) -> bool:
         poller = select.poll()
-        poller.register(self._sock.fileno(), events)
+        try:
+            poller.register(self._sock.fileno(), events)
+        except ValueError as error:
+            # No descriptor any more.
+            raise OSError(f"the connection was closed: {error}") from error
         return bool(poller.poll(max(0.0, deadline_s - time.monotonic()) * 1000))
 
     def take_descriptor(self) -> int:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -109,8 +110,11 @@ class StreamWriter:
             self._wake()
         return True
 
-    def send(self, parts: Sequence[Part], size_bytes: int) -> bool:
+    def send(self, parts: Sequence[Part], size_bytes: int, *, has_waited: bool = False) -> bool:
         """Send ``parts`` one after the other, with nothing between them; return False where it is closed.
+
+        ``has_waited`` says that :meth:`await_room` let the message through: it is sent also where small ones of other
+        threads have taken the room meanwhile.
 
         Raises
         ------
@@ -121,7 +125,7 @@ class StreamWriter:
             if self._closed:
                 return False
             if self._busy or self._queue:
-                if self._senders_wait:
+                if self._senders_wait and not has_waited:
                     self._await_room(size_bytes)
                 if self._closed:
                     return False
@@ -236,18 +240,19 @@ class StreamWriter:
             if progress.stalled(sent):
                 raise TimeoutError(f"the peer took less than {LEAST_BYTES} bytes in {STALL_S} s")
 
-    def close(self) -> None:
+    def close(self, timeout_s: float = 5.0) -> None:
         """Drop what waits and end the thread, which must not be waiting for the wire any more."""
+        deadline_s = time.monotonic() + timeout_s
         with self._changed:
             self._closed = True
             self._queue.clear()
             self.waiting_bytes = 0
             self._changed.notify_all()
             # Whoever sends now has the descriptor in hand: it must not be given back and mean another file.
-            self._changed.wait_for(lambda: not self._busy, 5.0)
+            self._changed.wait_for(lambda: not self._busy, timeout_s)
             thread = self._thread
         if thread is not None and thread is not threading.current_thread():
-            thread.join(5.0)
+            thread.join(max(0.0, deadline_s - time.monotonic()))
 
 
 def _took(part: Part, sent: int) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -9,12 +10,14 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from eps.van.api import Message, ReplyTo
+from eps.errors import DeadlineError, PeerUnavailableError
+from eps.van.api import Limits, Message, ReplyTo
 from eps.van.arena import Arena
 from eps.van.frames import Kind, Received
 from eps.van.replies import Replies
 from eps.van.requester import SocketConnection
 from eps.van.sockets import SocketVan
+from eps.van.wires import Wire
 from tests.van.raw_peers import DEADLINE_S, TOKEN, echo, eventually, nothing_left, still_works
 
 
@@ -129,3 +132,61 @@ def test_waiting_for_what_another_thread_reads_costs_no_processor(
     for other in further:
         other.close()
     listener.close()
+
+
+def test_a_connection_is_closed_soon_although_another_thread_waits_for_room(
+    monkeypatch: pytest.MonkeyPatch, silence: Silence
+) -> None:
+    with nothing_left(spare_descriptors=8):
+        go_on = threading.Event()
+        van = SocketVan("shm", TOKEN, Limits(max_outgoing_bytes=1 << 20))
+        listener = SocketVan("shm", TOKEN).listen(
+            lambda message, reply: (go_on.wait(DEADLINE_S), silence(message, reply))
+        )  # type: ignore[func-returns-value]
+        connection = van.connect(listener.address, DEADLINE_S)
+        writer = connection._writer
+        monkeypatch.setattr(writer, "_patience_s", 0.05)
+        with pytest.raises(DeadlineError):
+            while True:
+                connection.request(Message(bytes(100_000)))
+        monkeypatch.setattr(writer, "_patience_s", DEADLINE_S)
+        refused = threading.Event()
+
+        def ask() -> None:
+            with pytest.raises(PeerUnavailableError):
+                connection.request(Message(b"", (np.zeros(100_000),))).result(0)
+            refused.set()
+
+        asking = threading.Thread(target=ask)
+        asking.start()
+        eventually(lambda: connection._requests._lending.locked(), "it waits for room")
+        # An array of a reply that is gone, which the peer is to be told of.
+        connection._returned.append(1)
+        began_s = time.monotonic()
+        connection.close()
+        assert time.monotonic() - began_s < DEADLINE_S / 3
+        assert refused.wait(DEADLINE_S)
+        asking.join(DEADLINE_S)
+        go_on.set()
+        listener.close()
+
+
+def test_a_connection_that_is_met_while_its_listener_closes_leaves_nothing_in_the_arena(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with nothing_left(spare_descriptors=8):
+        van = SocketVan("shm", TOKEN)
+        listener = van.listen(echo)
+        meet = listener._meet
+
+        def meet_late(sock: socket.socket) -> Wire | None:
+            wire = meet(sock)
+            listener._closed = True
+            return wire
+
+        monkeypatch.setattr(listener, "_meet", meet_late)
+        other = SocketVan("shm", TOKEN).connect(listener.address, DEADLINE_S)
+        eventually(lambda: not listener._threads, "its thread has ended")
+        other.close()
+        listener.close()
+        assert van.arena is not None and not van.arena._listeners

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 
 import numpy as np
@@ -307,6 +307,37 @@ def test_a_segment_that_could_not_be_passed_for_lack_of_room_is_passed_later() -
         for future in futures:
             future.result(DEADLINE_S)
         assert connection.call(Message(b"", (sent,)), DEADLINE_S).header == b"\x07"
+
+
+def test_a_message_that_was_let_through_leaves_although_the_room_was_taken_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gate = threading.Event()
+
+    def hold(message: Message, reply: ReplyTo) -> None:
+        gate.wait(DEADLINE_S)
+        reply.send(Message(bytes(message.arrays[0][:1]) if message.arrays else b""))
+
+    with pair(hold, Limits(max_outgoing_bytes=MIB)) as (van, _, connection):
+        writer = connection._writer  # type: ignore[attr-defined]
+        writer._patience_s = 0.05
+        sent = van.empty(LARGE_BYTES, np.uint8)
+        sent[:] = 7
+        small: list[Future[Message]] = []
+        await_room = writer.await_room
+
+        def fill(size_bytes: int) -> None:
+            """Let the message through, and take the room: in vain where the queue is full."""
+            await_room(size_bytes)
+            with pytest.raises(DeadlineError):
+                while True:
+                    small.append(connection.request(Message(bytes(3000))))
+
+        monkeypatch.setattr(writer, "await_room", fill)
+        large = connection.request(Message(b"", (sent,)))
+        gate.set()
+        assert large.result(DEADLINE_S).header == b"\x07"
+        assert [future.result(DEADLINE_S).header for future in small] == [b""] * len(small)
 
 
 def test_threads_that_reply_on_one_connection_may_each_need_a_new_segment() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from eps.errors import PeerUnavailableError
 from eps.rpc.certificates import make_certificates
 from eps.rpc.security import TLS_NAME, Security, TlsFiles
 from eps.van import tls_wire
@@ -19,6 +20,16 @@ from eps.van.writer import StreamWriter
 from tests.van.raw_peers import DEADLINE_S, TOKEN, receive
 
 STALL_S = 0.8
+
+
+class WithoutDescriptor:
+    """A socket under TLS whose descriptor was given back."""
+
+    def __init__(self, sock: ssl.SSLSocket) -> None:
+        self.recv_into, self.send = sock.recv_into, sock.send
+
+    def fileno(self) -> int:
+        return -1
 
 
 @pytest.fixture
@@ -79,6 +90,36 @@ def test_a_peer_that_takes_nothing_is_lost(
     with peer, pytest.raises(TimeoutError):
         while True:
             wire.send_some([bytes(1 << 20)])
+    wire.close()
+
+
+def test_a_wire_that_is_closed_meanwhile_has_lost_its_peer(
+    ends: tuple[ssl.SSLSocket, ssl.SSLSocket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sock, peer = ends
+    wire = tls_wire.wire_of(sock)
+    # Its descriptor is given back between a call of OpenSSL and the wait for the socket.
+    monkeypatch.setattr(wire, "_sock", WithoutDescriptor(sock))
+    with peer:
+        with pytest.raises(PeerUnavailableError):
+            wire.receive(memoryview(bytearray(10)))
+        with pytest.raises(OSError, match="closed"):
+            while True:
+                wire.send_some([bytes(1 << 20)])
+    sock.close()
+
+
+def test_a_wire_receives_with_the_patience_that_it_is_given(ends: tuple[ssl.SSLSocket, ssl.SSLSocket]) -> None:
+    sock, peer = ends
+    wire = tls_wire.wire_of(sock)
+    wire.wait_at_most(0.05)
+    into = memoryview(bytearray(10))
+    with peer:
+        began_s = time.monotonic()
+        assert wire.receive(into) == 0
+        peer.sendall(b"half")
+        assert wire.receive(into, whole=True) == 4
+        assert 0.1 <= time.monotonic() - began_s < DEADLINE_S / 2
     wire.close()
 
 
