@@ -153,6 +153,8 @@ class NegotiatedVan:
                     logger.info("%s cannot be reached by %s: %s", address, way, error)
                     reasons.append(f"{way}: {error}")
         if self._allows_grpc:
+            if reasons:
+                logger.warning("%s is reached by gRPC, the slowest way, because of %s", address, "; ".join(reasons))
             return self._grpc.connect(address, max(0.1, deadline_s - time.monotonic()))
         raise PeerUnavailableError(f"{address} offers no way that this van takes ({'; '.join(reasons) or 'none'})")
 

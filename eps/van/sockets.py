@@ -56,7 +56,7 @@ _JOIN_S = 5.0
 # Looking a member of an enumeration up takes ten times as long.
 _REPLY = Kind.REPLY
 _BACKLOG = 512
-#: Connections whose handshake is under way: strangers cannot take more threads than that.
+#: Connections whose handshake is under way: the oldest is ended for another, as strangers cannot take more threads.
 _MOST_STRANGERS = 64
 
 
@@ -204,6 +204,16 @@ def _wire_of(sock: socket.socket, transport: str) -> Wire:
     return wire_of(sock)
 
 
+def _end(sock: socket.socket) -> None:
+    """End the connection of a stranger; its thread, which uses the socket, gives it back."""
+    try:
+        # The plain one: that of TLS would take the session from under the thread that uses it.
+        socket.socket.shutdown(sock, socket.SHUT_RDWR)
+    except OSError:
+        # It has ended already.
+        return
+
+
 def peer_uid(sock: socket.socket) -> int | None:
     """Return the user id of the peer of a Unix socket, of this machine; None of any other socket."""
     found = peer_of(sock)
@@ -221,9 +231,11 @@ class SocketListener:
         self._context = van.security.ssl_context(server_side=True)
         self._lock = threading.Lock()
         self._refusals = LimitedLog(logger)
+        self._crowds = LimitedLog(logger)
         self._failures = LimitedLog(logger)
         self._closed = False
-        self._strangers: set[socket.socket] = set()
+        #: Oldest first.
+        self._strangers: dict[socket.socket, None] = {}
         self._served: set[_Served] = set()
         self._threads: set[threading.Thread] = set()
         self._acceptor = threading.Thread(target=self._accept, name=f"eps-van-accept-{address}", daemon=True)
@@ -251,18 +263,29 @@ class SocketListener:
                 sock.close()
                 continue
             with self._lock:
-                full = len(self._served) >= self._van.max_connections or len(self._strangers) >= _MOST_STRANGERS
-                if full or self._closed:
+                # Of those that were ended for another, the threads are still ending.
+                full = len(self._threads) - len(self._served) >= 2 * _MOST_STRANGERS
+                if full or len(self._served) >= self._van.max_connections or self._closed:
                     sock.close()
                     continue
-                self._strangers.add(sock)
+                if len(self._strangers) >= _MOST_STRANGERS:
+                    # A member proves itself in no time: it is not the one that has been here longest.
+                    oldest = next(iter(self._strangers))
+                    del self._strangers[oldest]
+                    self._crowds.warning(
+                        "of %d connections to %s that have not proved the token, the oldest is ended for another",
+                        _MOST_STRANGERS,
+                        self._address,
+                    )
+                    _end(oldest)
+                self._strangers[sock] = None
                 thread = threading.Thread(target=self._run, args=(sock,), name="eps-van-serve", daemon=True)
                 try:
                     # Inside the lock: a listener that is closed joins only threads that were started.
                     thread.start()
                 except RuntimeError as error:
                     self._failures.warning("%s cannot serve a connection: %s", self._address, error)
-                    self._strangers.discard(sock)
+                    self._strangers.pop(sock, None)
                     sock.close()
                     continue
                 self._threads.add(thread)
@@ -288,10 +311,11 @@ class SocketListener:
                 wrapped = ssl_socket
                 with self._lock:
                     # From here on it is the wrapped one that can be ended.
-                    self._strangers.discard(sock)
-                    self._strangers.add(wrapped)
                     if self._closed:
                         raise PeerUnavailableError("the listener is closed")
+                    if sock not in self._strangers:
+                        raise PeerUnavailableError(f"it is the oldest of more than {_MOST_STRANGERS} strangers")
+                    self._strangers = {wrapped if one is sock else one: None for one in self._strangers}
                 ssl_socket.do_handshake()
             handshake = ListenerHandshake(self._van.security.token, self._van.transport)
             wrapped.sendall(handshake.answer(receive_exactly(wrapped, CHALLENGE_BYTES, deadline_s)))
@@ -305,7 +329,8 @@ class SocketListener:
             return None
         finally:
             with self._lock:
-                self._strangers.difference_update((sock, wrapped))
+                for stranger in (sock, wrapped):
+                    self._strangers.pop(stranger, None)
 
     def _serve(self, wire: Wire) -> None:
         served = _Served(wire, self._handler, self._van.limits, self._van.arena)
@@ -333,12 +358,7 @@ class SocketListener:
             logger.debug("%s was not listening any more: %s", self._address, error)
         self._listening.close()
         for sock in strangers:
-            try:
-                # The plain one: that of TLS would take the session from under the thread that uses it.
-                socket.socket.shutdown(sock, socket.SHUT_RDWR)
-            except OSError:
-                # It has ended already.
-                continue
+            _end(sock)
         for connection in served:
             connection.end()
         deadline_s = time.monotonic() + _JOIN_S

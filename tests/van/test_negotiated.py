@@ -116,10 +116,12 @@ def test_where_no_socket_leads_anywhere_streams_are_taken() -> None:
             assert way_taken(NegotiatedVan(TOKEN), address) == "grpc", host
 
 
-def test_a_socket_that_says_nothing_takes_only_a_share_of_the_time() -> None:
+def test_a_socket_that_says_nothing_takes_only_a_share_of_the_time(caplog: pytest.LogCaptureFixture) -> None:
     with silent_port() as number, front(("tcp", "", number)) as address:
         connection = NegotiatedVan(TOKEN).connect(address, 3.0)
         assert connection.transport == "grpc"
+        warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+        assert len(warnings) == 1 and "by gRPC" in warnings[0] and "tcp: " in warnings[0]
         still_works(connection)
         connection.close()
 

@@ -7,10 +7,14 @@ import os
 import socket
 import subprocess
 import sys
+from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
 from eps.logs import LimitedLog
+from eps.rpc.certificates import make_certificates
+from eps.rpc.security import Security, TlsFiles
 from eps.van.sockets import SocketVan, peer_uid
 from tests.van.raw_peers import DEADLINE_S, TOKEN, dial, echo, rest, still_works
 
@@ -45,6 +49,39 @@ def test_refused_handshakes_share_a_line_of_the_log(way: str, caplog: pytest.Log
         listener.close()
     lines = [r.getMessage() for r in caplog.records if "is refused" in r.getMessage()]
     assert len(lines) == 1, lines
+
+
+@pytest.mark.parametrize("way", ["tcp", "unix", "shm"])
+def test_a_member_connects_while_silent_strangers_keep_all_the_places(
+    way: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    van = SocketVan(way, TOKEN)
+    listener = van.listen(echo)
+    with ExitStack() as open_sockets:
+        silent = [open_sockets.enter_context(dial(listener.address)) for _ in range(70)]
+        # They have all been met: the first ones are ended for the last ones.
+        assert [rest(sock) for sock in silent[:6]] == [b""] * 6
+        for _ in range(3):
+            connection = van.connect(listener.address, DEADLINE_S)
+            still_works(connection)
+            connection.close()
+            # All places are taken again.
+            open_sockets.enter_context(dial(listener.address))
+        listener.close()
+    assert "the oldest is ended for another" in caplog.text
+
+
+def test_a_member_connects_under_tls_while_silent_strangers_keep_all_the_places(tmp_path: Path) -> None:
+    make_certificates(tmp_path / "tls")
+    van = SocketVan("tcp", Security(TOKEN.token, TlsFiles.within(tmp_path / "tls")))
+    listener = van.listen(echo)
+    with ExitStack() as open_sockets:
+        silent = [open_sockets.enter_context(dial(listener.address)) for _ in range(70)]
+        assert [rest(sock) for sock in silent[:6]] == [b""] * 6
+        connection = van.connect(listener.address, DEADLINE_S)
+        still_works(connection)
+        connection.close()
+        listener.close()
 
 
 def test_a_limited_log_says_how_many_warnings_it_kept_back(caplog: pytest.LogCaptureFixture) -> None:
