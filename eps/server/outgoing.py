@@ -42,8 +42,10 @@ class Outgoing:
         The server's.
     report : callable
         Takes what the job master is to be told.
+    soon : callable
+        Takes what is to be done with the lock held, and returns at once: a stream does not wait for the lock.
     step : callable
-        Takes what followers have acknowledged; called without the lock.
+        Takes what followers have acknowledged; called with the lock held.
     """
 
     def __init__(
@@ -54,6 +56,7 @@ class Outgoing:
         peers: Peers,
         lock: threading.RLock,
         report: Callable[[m.Report], None],
+        soon: Callable[[Callable[[], None]], None],
         step: Callable[[s.ServerEvent], None],
     ) -> None:
         self._state = state
@@ -62,6 +65,7 @@ class Outgoing:
         self._peers = peers
         self._lock = lock
         self._report = report
+        self._soon = soon
         self._step = step
         #: By plan and follower.
         self._streams: dict[tuple[int, MemberId], FollowerStream] = {}
@@ -162,11 +166,10 @@ class Outgoing:
             return Message(header, arrays)
 
         def done() -> None:
-            with self._lock:
-                self._snapshots[plan_id, partition] = m.PartitionSent(name, plan_id, partition, size_bytes, found[0])
+            self._snapshots[plan_id, partition] = m.PartitionSent(name, plan_id, partition, size_bytes, found[0])
             self._step(s.UpdateAcked(partition, command.to, command.sequence))
 
-        self._stream(plan_id, command.to).send(make, size_bytes, done)
+        self._stream(plan_id, command.to).send(make, size_bytes, lambda: self._soon(done))
 
     def _send_update(self, command: s.SendUpdate) -> None:
         update = self._last_update[command.partition]
@@ -183,7 +186,8 @@ class Outgoing:
         keys = () if update.keys is None else (update.keys,)
         message = Message(header, (update.gradient, update.exponents, *keys))
         acked = s.UpdateAcked(command.partition, command.to, command.sequence + 1)
-        self._stream(command.plan_id, command.to).send(lambda: message, message.size_bytes, lambda: self._step(acked))
+        stream = self._stream(command.plan_id, command.to)
+        stream.send(lambda: message, message.size_bytes, lambda: self._soon(lambda: self._step(acked)))
 
 
 def address_of(state: ServerState, name: MemberId) -> Address:

@@ -37,6 +37,7 @@ from eps.server.checks import (
     divided,
     update_data,
 )
+from eps.server.errands import Errands
 from eps.server.incoming import Preparations, take_in
 from eps.server.initial import initial_values
 from eps.server.outgoing import Outgoing, address_of
@@ -80,7 +81,17 @@ class ServerShell:
         #: Not those that pass parts on: nobody waits for newcomers that are slow to answer.
         self._meetings = ThreadPoolExecutor(2, thread_name_prefix="meet")
         self._lock = threading.RLock()
-        self._outgoing = Outgoing(self._state, self._stores, self._keysets, self._peers, self._lock, report, self._step)
+        self._errands = Errands(self._lock, self._send_complete)
+        self._outgoing = Outgoing(
+            self._state,
+            self._stores,
+            self._keysets,
+            self._peers,
+            self._lock,
+            report,
+            self._errands.bring,
+            lambda event: self._execute(self._state.step(event)),
+        )
         self._writer = CheckpointWriter(
             name, self._checkpoints, lambda partition: self._stores[partition].snapshot()[0], self._lock, report
         )
@@ -197,6 +208,7 @@ class ServerShell:
                     self._execute(self._state.step(s.ResultsArrived(results_from_pb(results))))
                 self._execute(self._state.step(s.ExchangeArrived(tuple(arrived))))
             pending.taken_in()
+        self._errands.run()
         self._send_complete()
 
     def _send_complete(self) -> None:
@@ -286,6 +298,7 @@ class ServerShell:
                 self._execute(self._state.step(event))
         finally:
             # Also where a later command failed: these answers are of what was done before.
+            self._errands.run()
             self._send_complete()
 
     def _execute(self, commands: list[s.ServerCommand]) -> None:
@@ -514,6 +527,7 @@ class ServerShell:
     def close(self) -> None:
         """Stop sending and close the connections to other servers."""
         self._outgoing.stop()
+        self._errands.close()
         self._preparations.stop()
         self._writer.close()
         for pool in (self._forwards, self._meetings):
