@@ -33,7 +33,7 @@ MOST_READY_BYTES = MOST_IDLE_BYTES
 #: How long a plan waits for it: on a busy machine training may leave little time.
 MOST_READY_S = 5.0
 #: Of the thread that touches memory: whoever trains goes first.
-_NICE = 5
+_NICE = 19
 #: A copied piece is still in the cache when it gets its checksum.
 _PIECE_BYTES = 1 << 18
 #: An array is kept where it was received if it is all but this part of what was received with it.
