@@ -229,7 +229,7 @@ def reproducible(bench: Bench) -> tuple[dict[str, Any], list[Bar]]:
         say(f"reproducible: {name}")
         speeds: dict[bool, list[float]] = {True: [], False: []}
         foreign = []
-        for turn in range(1 if bench.quick else 5):
+        for turn in range(1 if bench.quick else 11):
             for choice in (True, False) if turn % 2 else (False, True):
                 ran = quiet_job(
                     lambda name=f"same-{number}-{turn}-{choice}", choice=choice, settings=settings: run_job(
