@@ -29,6 +29,7 @@ from eps.worker.compute import ActiveSet, ClockWork, Computation, Parameters, co
 from eps.worker.datasets import Datasets
 from eps.worker.exchanges import Exchanges, Passed, TakenOver
 from eps.worker.kept import Kept
+from eps.worker.lent import lent_whole
 
 logger = logging.getLogger(__name__)
 
@@ -520,6 +521,9 @@ class TrainingLoop:
 
         def pulled(answers: Sequence[PullAnswer]) -> None:
             assert into is not None
+            whole = lent_whole(active, answers)
+            if whole is not None:
+                into.values = whole
             for answer in answers:
                 partition = answer.partition
                 a, b, first, stop = active.spans[partition]
@@ -527,7 +531,7 @@ class TrainingLoop:
                     if have is None or have.versions.get(partition) != answer.version:
                         raise ProtocolError(f"partition {partition} is said to be unchanged since it was never here")
                     into.values[a:b] = have.values[a:b]
-                else:
+                elif whole is None:
                     into.values[a:b] = answer.values
                 if len(into.exponents):
                     into.exponents[first:stop] = answer.exponents
