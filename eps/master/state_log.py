@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -175,9 +173,18 @@ class StateLog:
 
 
 def _parts(state: MasterState, now_s: float) -> list[bytes]:
-    """Return the parts of a snapshot: the state without its history, then the history's columns."""
-    with _without_history(state) as history:
+    """Return the parts of a snapshot: the state without its history, then the history's columns.
+
+    The commands of the last step are left out: who restores the state says them again.
+    """
+    progress = state.progress
+    history, commands = progress.history, state._out
+    # Not an empty one: columns are no part of what :mod:`eps.master.encoding` takes.
+    progress.history, state._out = None, []  # type: ignore[assignment]
+    try:
         main = dumps((now_s, state))
+    finally:
+        progress.history, state._out = history, commands
     return [main, *history.columns()]
 
 
@@ -185,15 +192,3 @@ def _load(parts: tuple[bytes, ...]) -> tuple[float, MasterState]:
     now_s, state = loads(parts[0])
     state.progress.history = ClockHistory.from_columns(parts[1:])
     return now_s, state
-
-
-@contextmanager
-def _without_history(state: MasterState) -> Iterator[ClockHistory]:
-    """Take the history away for a moment, and the commands of the last step: who restores the state says them again."""
-    progress = state.progress
-    history, commands = progress.history, state._out
-    progress.history, state._out = None, []  # type: ignore[assignment]
-    try:
-        yield history
-    finally:
-        progress.history, state._out = history, commands
