@@ -1,0 +1,1 @@
+"""What H-scheduler decides, without I/O, clock, threads or chance."""

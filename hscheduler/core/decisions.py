@@ -1,0 +1,151 @@
+"""What a policy sees, and what it answers: a plan and the sentence that explains it.
+
+A policy is ``decide(view) -> Decision``: pure, asked again after each of its plans until it answers with an empty one.
+What it sees already counts what it decided before.  The same call is made live and in the simulator.
+
+Source: design section 8.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from hscheduler.core.jobs import Direction, Job
+from hscheduler.core.resources import Container, Role
+from hscheduler.core.room import Room
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A container for a role of a job, on a node."""
+
+    role: Role
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Start a queued job, with these containers."""
+
+    job_id: str
+    places: tuple[Place, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Grow:
+    """Add workers and servers to a running job."""
+
+    job_id: str
+    places: tuple[Place, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Shrink:
+    """Take these containers, by id, from a running job."""
+
+    job_id: str
+    containers: tuple[str, ...]
+    #: A growth that made it slower is undone: it is not tried again from the size that is left.
+    undoes_growth: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """End a job for good."""
+
+    job_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """Checkpoint a job, end it, and start it again with another size: all of its containers are given back."""
+
+    job_id: str
+    workers: int
+    servers: int
+    #: As in :class:`Shrink`.
+    undoes_growth: bool = False
+
+
+Action = Start | Grow | Shrink | Kill | Restart
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """A plan.
+
+    Attributes
+    ----------
+    actions : tuple of Action
+        Done together; empty where there is nothing to do.
+    sentence : str
+        Why, for whoever asks; empty where there is nothing to do.
+    waiting : mapping
+        Job -> why it stays in the queue.
+    """
+
+    actions: tuple[Action, ...] = ()
+    sentence: str = ""
+    waiting: Mapping[str, str] = field(default_factory=dict)
+
+
+class View(Protocol):
+    """The cluster and its jobs, as a policy may see them."""
+
+    @property
+    def queue(self) -> Sequence[Job]:
+        """Jobs that wait, the head first."""
+
+    @property
+    def releasing(self) -> int:
+        """How many containers are on their way out."""
+
+    @property
+    def number_of_decision(self) -> int:
+        """How many plans there were before: what a policy that draws lots counts them by."""
+
+    @property
+    def seed(self) -> int:
+        """Seed of the policies that draw lots."""
+
+    def room(self) -> Room:
+        """Return a trial of placements."""
+
+    def containers(self, job: Job, role: Role) -> list[Container]:
+        """Return a job's containers that it is not losing, the newest first."""
+
+    def removable(self, role: Role) -> Iterator[Job]:
+        """Yield running jobs with early feedback and more than one of a role, those with most of it first."""
+
+    def growable(self, role: Role) -> Iterator[Job]:
+        """Yield jobs in the training phase that may have one more of a role, those with least of it first."""
+
+    def running(self) -> Sequence[Job]:
+        """Return the jobs that run, by arrival."""
+
+    def in_training(self, sweep: str) -> Sequence[Job]:
+        """Return a sweep's jobs in the training phase, by arrival."""
+
+    def sweeps(self) -> Sequence[str]:
+        """Return the sweeps that have jobs in the training phase."""
+
+    def threshold(self, sweep: str) -> int:
+        """Return how many jobs of a sweep may be in the training phase."""
+
+    def direction(self, sweep: str) -> Direction:
+        """Return which early feedback of a sweep is better."""
+
+    def slowed(self) -> Sequence[Job]:
+        """Return the jobs that a growth made slower."""
+
+    def totals(self) -> tuple[int, int]:
+        """Return the number of workers and of servers in the cluster."""
+
+
+class Policy(Protocol):
+    """A way to share a cluster."""
+
+    def __call__(self, view: View) -> Decision:
+        """Return what is to be done now."""

@@ -1,0 +1,199 @@
+"""What happens to H-scheduler, and what it wants done.  Events are past tense, commands imperative (style 11).
+
+Source: design section 8.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hscheduler.core.jobs import Direction, JobRequest, Phase
+from hscheduler.core.resources import Container, Resources
+
+# ---- events
+
+
+@dataclass(frozen=True, slots=True)
+class SweepOpened:
+    """A sweep says how its jobs are ranked."""
+
+    sweep: str
+    direction: Direction = Direction.MINIMIZE
+    #: Jobs in the training phase; None: as many as fit the cluster as they ask.
+    threshold: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class JobSubmitted:
+    """A job has arrived."""
+
+    request: JobRequest
+
+
+@dataclass(frozen=True, slots=True)
+class JobStarted:
+    """All processes of a job are up."""
+
+    job_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Iterated:
+    """A job has completed iterations."""
+
+    job_id: str
+    #: Iterations complete.
+    iteration: int
+    #: Seconds of each iteration since the last event; those during which the job changed its size left out.
+    durations_s: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class FeedbackGiven:
+    """A job has reached the feedback iteration."""
+
+    job_id: str
+    #: Its metric; may be NaN.
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class GrowthDone:
+    """Everything that was added to a job last takes part in it."""
+
+    job_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class GrowthFailed:
+    """An addition was given up; these containers are gone."""
+
+    job_id: str
+    containers: tuple[str, ...]
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class ContainersGone:
+    """Containers of a job are gone: released as it was told to, or lost."""
+
+    job_id: str
+    containers: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ShrinkFailed:
+    """A job keeps containers that it was told to release."""
+
+    job_id: str
+    containers: tuple[str, ...]
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobEnded:
+    """A job has ended, with all of its processes."""
+
+    job_id: str
+    #: ``FINISHED``, ``KILLED`` or ``FAILED``; of a job that restarts ``KILLED`` is the end of its first part.
+    phase: Phase
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CancelAsked:
+    """A user wants a job to end."""
+
+    job_id: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeCame:
+    """A node is there, or has another size."""
+
+    node: str
+    capacity: Resources
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLost:
+    """A node is gone, with what ran on it."""
+
+    node: str
+
+
+Event = (
+    SweepOpened
+    | JobSubmitted
+    | JobStarted
+    | Iterated
+    | FeedbackGiven
+    | GrowthDone
+    | GrowthFailed
+    | ContainersGone
+    | ShrinkFailed
+    | JobEnded
+    | CancelAsked
+    | NodeCame
+    | NodeLost
+)
+
+# ---- commands
+
+
+@dataclass(frozen=True, slots=True)
+class StartJob:
+    """Start a job in these containers, which it has been granted."""
+
+    job_id: str
+    containers: tuple[Container, ...]
+    #: Whether it goes on from its checkpoint.
+    resumes: bool
+
+
+@dataclass(frozen=True, slots=True)
+class GrowJob:
+    """Add workers and servers to a job, in these containers, which it has been granted."""
+
+    job_id: str
+    containers: tuple[Container, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ShrinkJob:
+    """Remove the workers and servers in these containers; a growth that is not complete is given up for it."""
+
+    job_id: str
+    containers: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class EndJob:
+    """End a job."""
+
+    job_id: str
+    #: Whether a checkpoint is to be made first, as it starts again.
+    restarts: bool
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobOver:
+    """Say that a job is over, for good."""
+
+    job_id: str
+    phase: Phase
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Explain:
+    """Write a decision down."""
+
+    number: int
+    sentence: str
+    jobs: tuple[str, ...]
+
+
+Command = StartJob | GrowJob | ShrinkJob | EndJob | JobOver | Explain

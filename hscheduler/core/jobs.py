@@ -1,0 +1,174 @@
+"""A job as H-scheduler knows it: what it asked for, its phase, its early feedback.
+
+Source: EPS §2.1 (early feedback phase and training phase), §6 (one metric; the worst is killed past the threshold).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from hscheduler.core.resources import Resources, Role
+
+
+class Phase(StrEnum):
+    """Where a job is."""
+
+    #: Waits for its containers.
+    QUEUED = "queued"
+    #: Its containers are promised; some are still with jobs that shrink for it, or its processes start.
+    STARTING = "starting"
+    #: It has not reached the feedback iteration.
+    EARLY_FEEDBACK = "early feedback"
+    #: It has, and goes on.
+    TRAINING = "training"
+    #: It was checkpointed and ends, to start again with another size (only under the ``kill`` policy).
+    RESTARTING = "restarting"
+    #: It was told to end, for good.
+    ENDING = "ending"
+    FINISHED = "finished"
+    KILLED = "killed"
+    FAILED = "failed"
+
+    @property
+    def ended(self) -> bool:
+        """True for the three ways to end."""
+        return self in (Phase.FINISHED, Phase.KILLED, Phase.FAILED)
+
+    @property
+    def runs(self) -> bool:
+        """True while it computes."""
+        return self in (Phase.EARLY_FEEDBACK, Phase.TRAINING)
+
+
+@dataclass(frozen=True, slots=True)
+class JobRequest:
+    """What a user asks for.
+
+    Raises
+    ------
+    ValueError
+        A count is below one, or the most is below what is asked for.
+    """
+
+    job_id: str
+    #: Jobs are ranked within their sweep.
+    sweep: str
+    workers: int
+    servers: int
+    worker: Resources
+    server: Resources
+    master: Resources
+    #: As far as it may grow: it has splits and partitions for no more.
+    most_workers: int
+    most_servers: int
+
+    def __post_init__(self) -> None:
+        for name, count, most in (
+            ("workers", self.workers, self.most_workers),
+            ("servers", self.servers, self.most_servers),
+        ):
+            if count < 1:
+                raise ValueError(f"{self.job_id}: {name} is {count}, but must be at least 1")
+            if most < count:
+                raise ValueError(f"{self.job_id}: it asks for {count} {name} and may have {most}")
+
+    def count(self, role: Role) -> int:
+        """Return how many of a role it asks for; one master."""
+        return {Role.MASTER: 1, Role.WORKER: self.workers, Role.SERVER: self.servers}[role]
+
+    def most(self, role: Role) -> int:
+        """Return how many of a role it may have."""
+        return {Role.MASTER: 1, Role.WORKER: self.most_workers, Role.SERVER: self.most_servers}[role]
+
+    def resources(self, role: Role) -> Resources:
+        """Return what a container of a role needs."""
+        return {Role.MASTER: self.master, Role.WORKER: self.worker, Role.SERVER: self.server}[role]
+
+
+class Direction(StrEnum):
+    """Which early feedback is better."""
+
+    MINIMIZE = "minimize"
+    MAXIMIZE = "maximize"
+
+
+def worst(feedback: Sequence[tuple[float, int]], direction: Direction) -> int:
+    """Return the arrival number of the job with the worst early feedback.
+
+    NaN is worst of all, and among equals the newest.
+
+    Parameters
+    ----------
+    feedback : sequence of (float, int)
+        Early feedback and arrival number of each job; at least one.
+    direction : Direction
+
+    Source: EPS §6 ("the one with the worst early feedback is killed").  Deviation: the paper is silent about ties and
+    values that are no numbers.
+    """
+
+    def badness(entry: tuple[float, int]) -> tuple[bool, float, int]:
+        value, number = entry
+        if math.isnan(value):
+            return True, 0.0, number
+        return False, value if direction is Direction.MINIMIZE else -value, number
+
+    return max(feedback, key=badness)[1]
+
+
+#: Iterations before and after a growth whose medians are compared.
+WATCHED_ITERATIONS = 10
+#: A growth is undone where the iterations after it are longer by more than this share.
+SLOWER = 0.05
+
+
+#: Workers and servers.
+Size = tuple[int, int]
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """A job's record.  Policies read it; only the scheduler's state changes it."""
+
+    request: JobRequest
+    #: Arrival number.
+    number: int
+    phase: Phase = Phase.QUEUED
+    feedback: float | None = None
+    iteration: int = 0
+    #: Workers and servers that it has, or is promised, less those that it is losing.
+    workers: int = 0
+    servers: int = 0
+    #: Jobs that came later and started before it while it was the head of the queue.
+    passed: int = 0
+    #: Why it waits, or how it ended.
+    why: str = ""
+    #: Containers are being added: the growth is not complete.
+    growing: bool = False
+    #: Seconds of its latest iterations, at most :data:`WATCHED_ITERATIONS`.
+    recent_s: list[float] = field(default_factory=list)
+    #: A growth whose effect is watched: the size before it, and the median iteration then, in seconds.
+    watched: tuple[Size, float] | None = None
+    #: A growth that made it slower: the size before it, and by which factor; until the policy has answered.
+    slowed: tuple[Size, float] | None = None
+    #: The size from which growing made it slower; not tried again while it has that size.
+    no_growth_from: Size | None = None
+    #: The size to start again with, where it was restarted.
+    restart_size: Size | None = None
+
+    @property
+    def job_id(self) -> str:
+        """Its name."""
+        return self.request.job_id
+
+    def count(self, role: Role) -> int:
+        """Return how many workers or servers it has, as planned."""
+        return self.workers if role is Role.WORKER else self.servers
+
+    @property
+    def size(self) -> Size:
+        """Workers and servers, as planned."""
+        return self.workers, self.servers

@@ -1,0 +1,223 @@
+"""Who holds what on which node: the one owner of resource accounting.
+
+A container is *promised* when a decision needs it, *granted* when its node really has the room, *releasing* from the
+decision that takes it back until its job has let go of it, and then gone.  Two amounts of each node follow:
+
+- what is really free: capacity less granted and releasing containers; a promise is granted against this;
+- what is planned to be free: capacity less promised and granted ones; decisions are made against this, so that what
+  is on its way out can be promised at once.
+
+Free resources are observed, not assumed (EPS §5.1 reads them from the resource manager): a releasing container counts
+until its job says that it is gone.
+
+Source: EPS §4; design section 8 (one owner of resource accounting).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
+
+from hscheduler.core.resources import NOTHING, Container, Resources, Role
+from hscheduler.core.room import FreeIndex, Room
+
+
+class Hold(StrEnum):
+    """How a job holds a container."""
+
+    PROMISED = "promised"
+    GRANTED = "granted"
+    RELEASING = "releasing"
+
+
+class Ledger:
+    """Containers by node and by job.
+
+    Parameters
+    ----------
+    nodes : mapping
+        Name -> capacity.
+    """
+
+    def __init__(self, nodes: Mapping[str, Resources]) -> None:
+        self._capacity = dict(nodes)
+        self._planned = FreeIndex(nodes)
+        self._real = dict(nodes)
+        self._containers: dict[str, Container] = {}
+        self._holds: dict[str, Hold] = {}
+        #: Job -> its containers in the order in which they were promised.
+        self._by_job: dict[str, dict[str, None]] = {}
+        #: Node -> promises on it, oldest first.
+        self._promises: dict[str, dict[str, None]] = {}
+        self._num_releasing = 0
+
+    # ---- reading
+
+    @property
+    def capacity(self) -> Mapping[str, Resources]:
+        """Node -> its size."""
+        return self._capacity
+
+    @property
+    def num_releasing(self) -> int:
+        """How many containers are on their way out."""
+        return self._num_releasing
+
+    def room(self) -> Room:
+        """Return a trial of placements that begins with what is planned to be free."""
+        return Room(self._planned)
+
+    def container(self, container_id: str) -> Container:
+        """Return a container by its id."""
+        return self._containers[container_id]
+
+    def hold(self, container_id: str) -> Hold | None:
+        """Return how a container is held; None if it is gone."""
+        return self._holds.get(container_id)
+
+    def of_job(self, job_id: str, role: Role | None = None, *holds: Hold) -> list[Container]:
+        """Return a job's containers, oldest first: of one role, and held in one of these ways, where that is said."""
+        mine = (self._containers[name] for name in self._by_job.get(job_id, ()))
+        return [
+            container
+            for container in mine
+            if (role is None or container.role is role) and (not holds or self._holds[container.container_id] in holds)
+        ]
+
+    def all(self) -> list[Container]:
+        """Return every container that anybody holds: what is left when no job is left was leaked."""
+        return list(self._containers.values())
+
+    def used(self) -> Resources:
+        """Return what is really taken, over all nodes that are there."""
+        total = NOTHING
+        for node, capacity in self._capacity.items():
+            total = total + (capacity - self._real[node])
+        return total
+
+    # ---- changing
+
+    def promise(self, container: Container) -> None:
+        """Promise a container to a job."""
+        name = container.container_id
+        if name in self._containers:
+            raise ValueError(f"container {name} was promised before")
+        self._containers[name], self._holds[name] = container, Hold.PROMISED
+        self._by_job.setdefault(container.job_id, {})[name] = None
+        self._promises.setdefault(container.node, {})[name] = None
+        self._plan(container.node, NOTHING - container.resources)
+
+    def grant_what_fits(self, nodes: Iterable[str]) -> list[Container]:
+        """Grant promises on these nodes, oldest first, as far as there is really room; return them."""
+        granted = []
+        for node in nodes:
+            for name in list(self._promises.get(node, ())):
+                container = self._containers[name]
+                if not container.resources.fits_into(self._real[node]):
+                    # The oldest first: a smaller one behind it would keep it waiting.
+                    break
+                self._unpromise(container)
+                self._holds[name] = Hold.GRANTED
+                self._real[node] = self._real[node] - container.resources
+                granted.append(container)
+        return granted
+
+    def take_back(self, container_id: str) -> Hold:
+        """Take a container from its job; return how it was held.
+
+        A promise is gone at once.  What was granted is *releasing* until :meth:`gone`.
+        """
+        container, before = self._containers[container_id], self._holds[container_id]
+        if before is Hold.PROMISED:
+            self._remove(container)
+        elif before is Hold.GRANTED:
+            self._holds[container_id] = Hold.RELEASING
+            self._num_releasing += 1
+            self._plan(container.node, container.resources)
+        return before
+
+    def keep(self, container_id: str) -> None:
+        """Leave a container with its job after all: it could not be released."""
+        if self._holds.get(container_id) is Hold.RELEASING:
+            container = self._containers[container_id]
+            self._holds[container_id] = Hold.GRANTED
+            self._num_releasing -= 1
+            self._plan(container.node, NOTHING - container.resources)
+
+    def gone(self, container_id: str) -> None:
+        """Note that a container is gone, for whatever reason; harmless when repeated."""
+        container = self._containers.get(container_id)
+        if container is not None:
+            self._remove(container)
+
+    def set_node(self, node: str, capacity: Resources) -> None:
+        """Note that a node has come, or has another size."""
+        before = self._capacity.get(node, NOTHING)
+        self._capacity[node] = capacity
+        more = capacity - before
+        self._real[node] = self._real.get(node, NOTHING) + more
+        self._planned.set(node, (self._planned[node] if node in self._planned else NOTHING) + more)
+
+    def containers_on(self, node: str) -> list[Container]:
+        """Return what is held on a node."""
+        return [container for container in self._containers.values() if container.node == node]
+
+    def drop_node(self, node: str) -> None:
+        """Note that a node is gone; nothing is held on it any more."""
+        for container in self.containers_on(node):
+            self._remove(container)
+        self._capacity.pop(node, None)
+        self._real.pop(node, None)
+        self._planned.drop(node)
+
+    def overdrawn(self) -> list[str]:
+        """Return the nodes on which more is promised than will be free: something there was not let go of."""
+        short = (nodes for free, nodes in self._planned.buckets() if free.vcores < 0 or free.memory_mb < 0)
+        return [node for nodes in short for node in nodes]
+
+    def promised_on(self, node: str) -> list[Container]:
+        """Return the promises on a node, oldest first."""
+        return [self._containers[name] for name in self._promises.get(node, ())]
+
+    # ---- inside
+
+    def _plan(self, node: str, more: Resources) -> None:
+        if node in self._planned:
+            self._planned.set(node, self._planned[node] + more)
+
+    def _unpromise(self, container: Container) -> None:
+        promises = self._promises[container.node]
+        del promises[container.container_id]
+        if not promises:
+            del self._promises[container.node]
+
+    def _remove(self, container: Container) -> None:
+        name, hold = container.container_id, self._holds.pop(container.container_id)
+        del self._containers[name]
+        mine = self._by_job[container.job_id]
+        del mine[name]
+        if not mine:
+            del self._by_job[container.job_id]
+        if hold is Hold.PROMISED:
+            self._unpromise(container)
+        elif container.node in self._real:
+            self._real[container.node] = self._real[container.node] + container.resources
+        if hold is Hold.RELEASING:
+            self._num_releasing -= 1
+        else:
+            self._plan(container.node, container.resources)
+
+    def check(self) -> None:
+        """Raise AssertionError unless the books agree with each other and no node holds more than it has."""
+        for node, capacity in self._capacity.items():
+            real = planned = NOTHING
+            for container in self._containers.values():
+                if container.node == node:
+                    hold = self._holds[container.container_id]
+                    real = real if hold is Hold.PROMISED else real + container.resources
+                    planned = planned if hold is Hold.RELEASING else planned + container.resources
+            assert self._real[node] == capacity - real, (node, self._real[node], capacity, real)
+            assert self._planned[node] == capacity - planned, (node, self._planned[node], capacity, planned)
+            assert real.fits_into(capacity), f"{node} holds {real} of {capacity}"
+        releasing = sum(hold is Hold.RELEASING for hold in self._holds.values())
+        assert releasing == self._num_releasing, (releasing, self._num_releasing)

@@ -1,0 +1,54 @@
+"""Amounts of processors and memory, and the containers that hold them.  Imports nothing of ours.
+
+Source: EPS §6 (a worker or server has one vCPU and 4 GB; the master of a job takes a container too, or the threshold
+would not be 11: 36 nodes of 4 vCPU hold 144 / (8 + 4 + 1) = 11 jobs).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Role(StrEnum):
+    """What runs in a container."""
+
+    MASTER = "master"
+    WORKER = "worker"
+    SERVER = "server"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Resources:
+    """Processors and memory (MiB) of a node or a container."""
+
+    vcores: int
+    memory_mb: int
+
+    def __add__(self, other: Resources) -> Resources:
+        return Resources(self.vcores + other.vcores, self.memory_mb + other.memory_mb)
+
+    def __sub__(self, other: Resources) -> Resources:
+        return Resources(self.vcores - other.vcores, self.memory_mb - other.memory_mb)
+
+    def fits_into(self, room: Resources) -> bool:
+        """Return whether as much is there."""
+        return self.vcores <= room.vcores and self.memory_mb <= room.memory_mb
+
+    def __str__(self) -> str:
+        return f"{self.vcores} vcores and {self.memory_mb} MiB"
+
+
+#: Nothing.
+NOTHING = Resources(0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """A place on a node that is promised to a job, or granted to it."""
+
+    container_id: str
+    job_id: str
+    role: Role
+    resources: Resources
+    node: str

@@ -1,0 +1,25 @@
+"""The default parameter server: a job gets what it asks for, when that is free, and keeps it to its end.
+
+Source: EPS §6 ("the default PS"), §2.3 Fig. 2(a).
+"""
+
+from __future__ import annotations
+
+from hscheduler.core.decisions import Decision, View
+from hscheduler.policies.placing import count_of, pass_the_head, size_of, start_in_what_is_free
+from hscheduler.policies.stopping import stop_the_worst
+
+
+def static(view: View) -> Decision:
+    """Start the head of the queue where it fits."""
+    if not view.queue:
+        return Decision()
+    head = view.queue[0]
+    why = f"queued because {count_of(*size_of(head))} and a master are not free together"
+    return start_in_what_is_free(view, head) or pass_the_head(view, why)
+
+
+def static_stop(view: View) -> Decision:
+    """Do what :func:`static` does, with the stopping rule: what elasticity gains is seen apart from it."""
+    stop = stop_the_worst(view)
+    return stop if stop.actions else static(view)

@@ -1,0 +1,218 @@
+"""No policy ever oversubscribes a node, starves a job for ever, or shrinks one that must not be shrunk.
+
+The toy cluster checks the books and the sizes after every event; here arrivals, feedback, ends, faults, cancels and
+lost nodes come in random order, and in the end every job must be over and nothing held.
+"""
+
+from __future__ import annotations
+
+import math
+from random import Random
+
+import pytest
+
+from hscheduler.core import events as e
+from hscheduler.core.jobs import Direction, Phase
+from hscheduler.core.resources import Resources
+from hscheduler.core.state import Scheduler
+from hscheduler.policies import POLICIES
+from tests.hscheduler.toy import Toy, nodes, request
+
+SIZES = (Resources(1, 4096), Resources(1, 2048), Resources(2, 4096))
+
+
+class History:
+    """One random history of a sweep or two."""
+
+    def __init__(self, policy: str, seed: int, faults: float) -> None:
+        self.draw = Random(f"{policy}:{seed}")
+        scheduler = Scheduler(nodes(self.draw.randint(1, 5)), POLICIES[policy], seed)
+        self.toy = Toy(scheduler, faults, self.draw, lots=policy == "priority")
+        self.submitted = 0
+        self.may_kill = policy in ("elastic", "kill", "static-stop")
+        for sweep in ("one", "two"):
+            direction = self.draw.choice(list(Direction))
+            self.toy.send(e.SweepOpened(sweep, direction, self.draw.choice([None, 1, 2, 4])))
+
+    def run(self, jobs: int) -> None:
+        """Let so many jobs come, and everything happen until all are over."""
+        for _ in range(400 * jobs):
+            if self.submitted == jobs and len(self.toy.over) == jobs:
+                return
+            self.happen(jobs)
+        left = {name: (job.phase, job.why) for name, job in self.toy.scheduler.jobs.items() if not job.phase.ended}
+        raise AssertionError(f"these starve: {left}")
+
+    def happen(self, jobs: int) -> None:
+        running = self.toy.scheduler.running()
+        chance = self.draw.random()
+        if chance < 0.15 and self.submitted < jobs:
+            self.submit()
+        elif chance < 0.5 and self.toy.answers:
+            self.toy.answer_one()
+        elif running:
+            self.go_on(running[self.draw.randrange(len(running))].job_id)
+        elif self.toy.answers:
+            self.toy.answer_one()
+        elif self.submitted < jobs:
+            self.submit()
+
+    def submit(self) -> None:
+        workers, servers = self.draw.randint(1, 5), self.draw.randint(1, 3)
+        self.submitted += 1
+        self.toy.submit(
+            request(
+                f"job{self.submitted}",
+                workers,
+                servers,
+                sweep=self.draw.choice(["one", "two"]),
+                most_workers=workers + self.draw.randint(0, 6),
+                most_servers=servers + self.draw.randint(0, 3),
+                worker=self.draw.choice(SIZES),
+                server=self.draw.choice(SIZES),
+            )
+        )
+
+    def go_on(self, job_id: str) -> None:
+        job, chance = self.toy.job(job_id), self.draw.random()
+        if chance < 0.6:
+            durations = tuple(self.draw.uniform(0.5, 1.5) for _ in range(self.draw.randint(1, 12)))
+            self.toy.send(e.Iterated(job_id, job.iteration + len(durations), durations))
+        elif job.feedback is None:
+            self.toy.send(e.FeedbackGiven(job_id, self.draw.choice([0.1, 0.2, 0.3, math.nan, math.inf])))
+        elif chance < 0.9:
+            self.toy.living.pop(job_id, None)
+            self.toy.send(
+                e.JobEnded(job_id, self.draw.choice([Phase.FINISHED, Phase.FINISHED, Phase.FAILED]), "so it was")
+            )
+        elif chance < 0.95:
+            self.toy.send(e.CancelAsked(job_id, "the user wants it"))
+
+
+@pytest.mark.parametrize("policy", sorted(POLICIES))
+@pytest.mark.parametrize("faults", [0.0, 0.3])
+def test_every_job_ends_and_nothing_is_left(policy, faults):
+    for seed in range(40):
+        history = History(policy, seed, faults)
+        history.run(jobs=14)
+        ledger = history.toy.scheduler.ledger
+        assert ledger.all() == [], (policy, seed)
+        assert ledger.num_releasing == 0
+        assert not history.toy.scheduler.queue
+        if not history.may_kill:
+            cancelled = {c.job_id for c in history.toy.commands if isinstance(c, e.EndJob) and "user" in c.why}
+            killed = {name for name, phase in history.toy.over.items() if phase is Phase.KILLED}
+            assert killed <= cancelled, (policy, seed)
+
+
+@pytest.mark.parametrize("policy", sorted(POLICIES))
+def test_the_same_history_twice_is_the_same(policy):
+    runs = []
+    for _ in range(2):
+        history = History(policy, 7, 0.2)
+        history.run(jobs=12)
+        runs.append(history.toy.commands)
+    assert runs[0] == runs[1]
+
+
+@pytest.mark.parametrize("policy", sorted(POLICIES))
+def test_a_small_job_passes_the_head_a_bounded_number_of_times(policy):
+    toy = Toy.of(2, POLICIES[policy])
+    toy.submit(request("runs", 3, 1, most_workers=3, most_servers=1))
+    toy.settle()
+    toy.submit(request("large", 5, 2, most_workers=5, most_servers=2))
+    for k in range(8):
+        toy.submit(request(f"small{k}", 1, 1, most_workers=1, most_servers=1))
+        toy.settle()
+        if toy.job(f"small{k}").phase is not Phase.QUEUED:
+            toy.finish(f"small{k}")
+    passed = [k for k in range(8) if toy.over.get(f"small{k}") is Phase.FINISHED]
+    assert passed == [0, 1, 2], "three may pass, then all wait with the head"
+    assert toy.job("small7").why == "queued behind large"
+    toy.finish("runs")
+    assert toy.job("large").phase is Phase.EARLY_FEEDBACK
+
+
+def test_a_lost_node_takes_its_containers_with_it():
+    toy = Toy.of(2, POLICIES["static"])
+    toy.submit(request("a", 4, 1))
+    lost = {c.container_id for c in toy.scheduler.ledger.containers_on("node1")}
+    toy.settle()
+    toy.send(e.NodeLost("node1"))
+    assert {c.container_id for c in toy.scheduler.ledger.of_job("a")}.isdisjoint(lost)
+    assert "node1" not in toy.scheduler.ledger.capacity
+    toy.send(e.NodeCame("node1", Resources(4, 16384)))
+    toy.finish("a")
+    assert toy.scheduler.ledger.all() == []
+
+
+def test_a_start_that_was_promised_on_what_is_kept_is_planned_again():
+    toy = Toy.of(1, POLICIES["elastic"])
+    toy.submit(request("a", 2, 1, most_workers=2, most_servers=1))
+    toy.settle()
+    toy.feed("a", 1.0)
+    toy.send(e.NodeCame("node1", Resources(2, 8192)))
+    toy.submit(request("b", 1, 1, most_workers=1, most_servers=1))
+    assert toy.job("b").phase is Phase.STARTING
+    (shrink,) = [command for command in toy.commands if isinstance(command, e.ShrinkJob)]
+    toy.answers.clear()
+    toy.send(e.ShrinkFailed("a", shrink.containers, "its plan was given up"))
+    # It is asked again, as nothing says that it would fail again.
+    assert toy.job("a").size == (1, 1)
+    toy.settle()
+    assert toy.job("b").phase is Phase.EARLY_FEEDBACK
+
+
+def test_a_shrink_gives_up_a_growth_that_has_not_begun():
+    toy = Toy.of(1, POLICIES["elastic"])
+    toy.submit(request("a", 1, 1))
+    toy.settle()
+    toy.iterate("a", 1.0)
+    toy.send(e.FeedbackGiven("a", 1.0))
+    assert toy.job("a").growing
+    toy.send(e.NodeCame("node1", Resources(2, 8192)))
+    toy.submit(request("b", 1, 1))
+    assert toy.job("a").size == (1, 1)
+    toy.settle()
+    assert toy.job("b").phase is Phase.EARLY_FEEDBACK
+
+
+def test_a_job_larger_than_the_cluster_is_refused_with_the_reason():
+    toy = Toy.of(2, POLICIES["elastic"])
+    toy.submit(request("a", 8, 1))
+    assert toy.over == {"a": Phase.FAILED}
+    assert "more than the whole cluster holds" in toy.job("a").why
+
+
+@pytest.mark.parametrize("phase", ["queued", "starting", "running", "restarting"])
+def test_a_cancelled_job_ends_and_leaves_nothing(phase):
+    toy = Toy.of(1, POLICIES["kill"])
+    toy.send(e.NodeCame("node0", Resources(8, 8 * 4096)))
+    toy.submit(request("a", 3, 2, most_workers=3, most_servers=2))
+    if phase != "starting":
+        toy.settle()
+    if phase == "queued":
+        toy.submit(request("b", 3, 2))
+        toy.send(e.CancelAsked("b", "the user wants it"))
+        assert toy.over == {"b": Phase.KILLED}
+        assert toy.job("a").phase is Phase.EARLY_FEEDBACK
+    if phase == "restarting":
+        toy.feed("a", 1.0)
+        toy.submit(request("b", 3, 2))
+        assert toy.job("a").phase is Phase.RESTARTING
+    toy.send(e.CancelAsked("a", "the user wants it"))
+    toy.settle()
+    assert toy.over["a"] is Phase.KILLED
+    if phase == "restarting":
+        assert toy.job("b").phase is Phase.EARLY_FEEDBACK
+        toy.finish("b")
+    assert toy.scheduler.ledger.all() == []
+
+
+def test_events_of_jobs_that_never_were_are_refused():
+    toy = Toy.of(1, POLICIES["static"])
+    with pytest.raises(ValueError, match="there is no job ghost"):
+        toy.send(e.JobStarted("ghost"))
+    toy.submit(request("a"))
+    with pytest.raises(ValueError, match="there has been a job a"):
+        toy.submit(request("a"))
