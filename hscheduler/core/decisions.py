@@ -128,6 +128,9 @@ class View(Protocol):
     def in_training(self, sweep: str) -> Sequence[Job]:
         """Return a sweep's jobs in the training phase, by arrival."""
 
+    def num_in_training(self, sweep: str) -> int:
+        """Return how many jobs of a sweep are in the training phase."""
+
     def sweeps(self) -> Sequence[str]:
         """Return the sweeps that have jobs in the training phase."""
 

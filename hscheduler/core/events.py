@@ -123,10 +123,9 @@ class NodeLost:
     node: str
 
 
-Event = (
-    SweepOpened
-    | JobSubmitted
-    | JobStarted
+#: Events of one job that was submitted.
+JobEvent = (
+    JobStarted
     | Iterated
     | FeedbackGiven
     | GrowthDone
@@ -135,9 +134,8 @@ Event = (
     | ShrinkFailed
     | JobEnded
     | CancelAsked
-    | NodeCame
-    | NodeLost
 )
+Event = SweepOpened | JobSubmitted | NodeCame | NodeLost | JobEvent
 
 # ---- commands
 

@@ -50,6 +50,8 @@ class Ledger:
         #: Node -> promises on it, oldest first.
         self._promises: dict[str, dict[str, None]] = {}
         self._num_releasing = 0
+        self._used = NOTHING
+        self._total = sum(nodes.values(), NOTHING)
 
     # ---- reading
 
@@ -88,12 +90,13 @@ class Ledger:
         """Return every container that anybody holds: what is left when no job is left was leaked."""
         return list(self._containers.values())
 
+    def total(self) -> Resources:
+        """Return what all nodes have."""
+        return self._total
+
     def used(self) -> Resources:
         """Return what is really taken, over all nodes that are there."""
-        total = NOTHING
-        for node, capacity in self._capacity.items():
-            total = total + (capacity - self._real[node])
-        return total
+        return self._used
 
     # ---- changing
 
@@ -119,6 +122,7 @@ class Ledger:
                 self._unpromise(container)
                 self._holds[name] = Hold.GRANTED
                 self._real[node] = self._real[node] - container.resources
+                self._used = self._used + container.resources
                 granted.append(container)
         return granted
 
@@ -155,6 +159,7 @@ class Ledger:
         before = self._capacity.get(node, NOTHING)
         self._capacity[node] = capacity
         more = capacity - before
+        self._total = self._total + more
         self._real[node] = self._real.get(node, NOTHING) + more
         self._planned.set(node, (self._planned[node] if node in self._planned else NOTHING) + more)
 
@@ -166,7 +171,7 @@ class Ledger:
         """Note that a node is gone; nothing is held on it any more."""
         for container in self.containers_on(node):
             self._remove(container)
-        self._capacity.pop(node, None)
+        self._total = self._total - self._capacity.pop(node, NOTHING)
         self._real.pop(node, None)
         self._planned.drop(node)
 
@@ -202,6 +207,7 @@ class Ledger:
             self._unpromise(container)
         elif container.node in self._real:
             self._real[container.node] = self._real[container.node] + container.resources
+            self._used = self._used - container.resources
         if hold is Hold.RELEASING:
             self._num_releasing -= 1
         else:
@@ -219,5 +225,7 @@ class Ledger:
             assert self._real[node] == capacity - real, (node, self._real[node], capacity, real)
             assert self._planned[node] == capacity - planned, (node, self._planned[node], capacity, planned)
             assert real.fits_into(capacity), f"{node} holds {real} of {capacity}"
+        used = [capacity - self._real[node] for node, capacity in self._capacity.items()]
+        assert self._used == sum(used, NOTHING), (self._used, used)
         releasing = sum(hold is Hold.RELEASING for hold in self._holds.values())
         assert releasing == self._num_releasing, (releasing, self._num_releasing)

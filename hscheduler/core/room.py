@@ -8,7 +8,7 @@ the least free that holds it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from hscheduler.core.resources import Resources
 
@@ -61,44 +61,66 @@ class FreeIndex:
         yield from self._buckets.items()
 
 
-@dataclass
 class Room:
-    """A trial of placements: what would be free if containers came and went; the index itself stays as it is."""
+    """A trial of placements: what would be free if containers came and went; the index itself stays as it is.
 
-    index: FreeIndex
-    _changed: dict[str, Resources] = field(default_factory=dict)
+    Parameters
+    ----------
+    index : FreeIndex
+        Not to be changed while the trial lasts.
+    changed : mapping, optional
+        Node -> what is free there instead.
+    """
+
+    def __init__(self, index: FreeIndex, changed: Mapping[str, Resources] = MappingProxyType({})) -> None:
+        self._index = index
+        self._changed = FreeIndex(changed)
+        #: Amount -> the nodes of the index that were not looked at yet, and the next of them.
+        self._unchanged: dict[Resources, tuple[Iterator[str], str | None]] = {}
 
     def copy(self) -> Room:
         """Return a trial that begins where this one is."""
-        return Room(self.index, dict(self._changed))
+        return Room(self._index, {node: self._changed[node] for node in self._changed})
 
     def free(self, node: str) -> Resources:
         """Return what is free on a node; it may be below nothing where more was promised than there is."""
-        found = self._changed.get(node)
-        return self.index[node] if found is None else found
+        return self._changed[node] if node in self._changed else self._index[node]
 
-    def is_full(self) -> bool:
-        """Return whether no node has a processor left, in a trial that nothing was changed in."""
-        return not any(free.vcores > 0 and free.memory_mb > 0 for free, _ in self.index.buckets())
+    def num_free(self) -> int:
+        """Return how many processors are free on nodes that have memory too, before anything was changed."""
+        return sum(
+            free.vcores * len(nodes) for free, nodes in self._index.buckets() if free.vcores > 0 and free.memory_mb > 0
+        )
 
     def give(self, node: str, resources: Resources) -> None:
         """Let something become free; nothing where the node is gone."""
-        if node in self.index:
-            self._changed[node] = self.free(node) + resources
+        if node in self._index:
+            self._changed.set(node, self.free(node) + resources)
 
     def take(self, need: Resources) -> str | None:
         """Place a container; return its node, the one with the least free that holds it, or None."""
         best: tuple[Resources, str] | None = None
-        for node, free in self._changed.items():
+        for free, nodes in self._changed.buckets():
             if need.fits_into(free) and (best is None or free < best[0]):
-                best = free, node
-        for free, nodes in self.index.buckets():
+                best = free, next(iter(nodes))
+        for free, nodes in self._index.buckets():
             if need.fits_into(free) and (best is None or free < best[0]):
-                unchanged = next((node for node in nodes if node not in self._changed), None)
-                if unchanged is not None:
-                    best = free, unchanged
+                node = self._first_unchanged(free, nodes)
+                if node is not None:
+                    best = free, node
         if best is None:
             return None
         free, node = best
-        self._changed[node] = free - need
+        self._changed.set(node, free - need)
+        return node
+
+    def _first_unchanged(self, free: Resources, nodes: Mapping[str, None]) -> str | None:
+        """Return the first node of a bucket that was not changed; those before it are never looked at again."""
+        rest, node = self._unchanged.get(free, (None, None))
+        if rest is None:
+            rest = iter(nodes)
+            node = next(rest, None)
+        while node is not None and node in self._changed:
+            node = next(rest, None)
+        self._unchanged[free] = rest, node
         return node

@@ -65,6 +65,8 @@ class Scheduler:
         self._slowed: dict[int, Job] = {}
         self._pending: dict[str, _Pending] = {}
         self._thresholds: dict[str, int] = {}
+        #: What a job asks for -> whether it fits an empty cluster.
+        self._fits: dict[tuple[object, ...], bool] = {}
         self._next_container = 0
         self._commands: list[e.Command] = []
         #: Nodes on which something has become free, or was promised, since promises were looked at.
@@ -114,6 +116,10 @@ class Scheduler:
         """Return a sweep's jobs in the training phase, by arrival."""
         jobs = self._training.get(sweep, {})
         return [jobs[number] for number in sorted(jobs)]
+
+    def num_in_training(self, sweep: str) -> int:
+        """Return how many jobs of a sweep are in the training phase."""
+        return len(self._training.get(sweep, {}))
 
     def sweeps(self) -> Sequence[str]:
         """Return the sweeps that have jobs in the training phase."""
@@ -183,7 +189,7 @@ class Scheduler:
             case _:
                 self._take_of_job(event, self._job(event.job_id))
 
-    def _take_of_job(self, event: e.Event, job: Job) -> None:
+    def _take_of_job(self, event: e.JobEvent, job: Job) -> None:
         if job.phase.ended:
             # It crossed with the news of the end.
             return
@@ -225,8 +231,7 @@ class Scheduler:
         self._sweeps.setdefault(request.sweep, e.SweepOpened(request.sweep))
         job = Job(request, len(self._by_number))
         self.jobs[request.job_id] = self._by_number[job.number] = job
-        fitting = self._fitting(request, 1)
-        if not fitting:
+        if not self._fits_at_all(request):
             size = f"{request.workers} workers of {request.worker}, {request.servers} servers of {request.server}"
             why = f"it asks for {size} and a master of {request.master}: more than the whole cluster holds"
             self._over(job, Phase.FAILED, why)
@@ -234,6 +239,12 @@ class Scheduler:
         if request.sweep not in self._thresholds:
             self._thresholds[request.sweep] = self._fitting(request, MOST_JOBS)
         self._queue.append(job)
+
+    def _fits_at_all(self, request: JobRequest) -> bool:
+        shape = request.workers, request.servers, request.worker, request.server, request.master
+        if shape not in self._fits:
+            self._fits[shape] = self._fitting(request, 1) > 0
+        return self._fits[shape]
 
     def _fitting(self, request: JobRequest, most: int) -> int:
         """Return how many such jobs fit an empty cluster, with their masters; at most so many are looked for.
@@ -249,6 +260,7 @@ class Scheduler:
 
     def _cluster_changed(self) -> None:
         """Forget what was found out about the cluster as it was."""
+        self._fits.clear()
         for job in self._running.values():
             job.no_growth_from = None
 

@@ -183,9 +183,9 @@ def _infeasible(view: View, head: Job) -> str:
 def schedule_running(view: View) -> Decision:
     """Let jobs in the training phase grow into what is free (lines 29 to 40)."""
     room = view.room()
-    if room.is_full():
-        return Decision()
-    jobs = {role: list(view.growable(role)) for role in (Role.WORKER, Role.SERVER)}
+    # A job that comes after as many as there are places gets nothing.
+    most = room.num_free()
+    jobs = {role: list(islice(view.growable(role), most)) for role in (Role.WORKER, Role.SERVER)}
     numbers = divide(room.copy(), jobs, view.totals())
     added: dict[Job, list[Place]] = {}
     for role, number in zip((Role.WORKER, Role.SERVER), numbers, strict=True):

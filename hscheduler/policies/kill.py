@@ -86,7 +86,7 @@ def _share(view: View, head: Job, victim: Job) -> tuple[list[Place], Size] | Non
 
 
 def _idle(view: View) -> Decision:
-    if view.room().is_full() or view.releasing:
+    if not view.room().num_free() or view.releasing:
         return Decision()
     for job in view.growable(Role.WORKER):
         now = job.workers + job.servers

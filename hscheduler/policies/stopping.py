@@ -14,8 +14,9 @@ from hscheduler.core.jobs import worst
 def stop_the_worst(view: View) -> Decision:
     """Kill the worst job of a sweep that has more in the training phase than its threshold."""
     for sweep in view.sweeps():
-        jobs, threshold = view.in_training(sweep), view.threshold(sweep)
-        if len(jobs) > threshold:
+        threshold = view.threshold(sweep)
+        if view.num_in_training(sweep) > threshold:
+            jobs = view.in_training(sweep)
             feedback = {job.number: job for job in jobs}
             number = worst([(_feedback(job.feedback), job.number) for job in jobs], view.direction(sweep))
             job = feedback[number]

@@ -1,0 +1,140 @@
+"""What happened in a sweep, kept as it happens: the source of reports and pictures, live and simulated alike.
+
+Times are seconds since the sweep began.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from hscheduler.core import events as e
+from hscheduler.core.jobs import Phase
+from hscheduler.core.state import Scheduler
+
+
+@dataclass(slots=True)
+class TrialRecord:
+    """One job from its arrival to its end."""
+
+    job_id: str
+    sweep: str
+    arrived_s: float
+    phase: Phase = Phase.QUEUED
+    #: When its first containers were granted.
+    started_s: float | None = None
+    first_iteration_s: float | None = None
+    #: When the feedback iteration was complete.
+    feedback_s: float | None = None
+    feedback: float | None = None
+    finished_s: float | None = None
+    #: Why it ended.
+    why: str = ""
+    #: (time, workers, servers) whenever that changed.
+    sizes: list[tuple[float, int, int]] = field(default_factory=list)
+    #: Seconds that it did not compute because of changes of its size, restarts included.
+    resize_pause_s: float = 0.0
+    restarts: int = 0
+
+    @property
+    def early_feedback_s(self) -> float | None:
+        """Seconds from its arrival to its early feedback.
+
+        Source: EPS §2.3 (the queueing delay is a part of the early feedback latency).
+        """
+        return None if self.feedback_s is None else self.feedback_s - self.arrived_s
+
+    @property
+    def queueing_s(self) -> float | None:
+        """Seconds from its arrival to its start."""
+        return None if self.started_s is None else self.started_s - self.arrived_s
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionRecord:
+    """A plan and why it was made."""
+
+    at_s: float
+    sentence: str
+    jobs: tuple[str, ...]
+
+
+class Record:
+    """The history of a scheduler, taken event by event."""
+
+    def __init__(self) -> None:
+        self.trials: dict[str, TrialRecord] = {}
+        self.decisions: list[DecisionRecord] = []
+        #: (time, running, queued jobs) whenever that changed.
+        self.numbers: list[tuple[float, int, int]] = []
+        self.end_s = 0.0
+        self._busy_vcore_s = 0.0
+        self._vcore_s = 0.0
+        self._used = self._vcores = 0
+        self._over = 0
+
+    def take(self, now_s: float, event: e.Event, commands: Sequence[e.Command], scheduler: Scheduler) -> None:
+        """Take what one event has brought; ``scheduler`` is as it was left by it."""
+        self._pass_time(now_s, scheduler)
+        match event:
+            case e.JobSubmitted(request):
+                self.trials[request.job_id] = TrialRecord(request.job_id, request.sweep, now_s)
+            case e.SweepOpened() | e.NodeCame() | e.NodeLost():
+                pass
+            case _:
+                self._take_of_job(now_s, event, scheduler)
+        for command in commands:
+            self._take_command(now_s, command)
+        if not isinstance(event, e.Iterated):
+            self._count(now_s, scheduler)
+
+    def paused(self, job_id: str, seconds: float) -> None:
+        """Note that a job stood still because its size was changed."""
+        self.trials[job_id].resize_pause_s += seconds
+
+    def utilisation(self) -> float:
+        """Return the share of the cluster's processors that containers held, over the whole time."""
+        return self._busy_vcore_s / self._vcore_s if self._vcore_s else 0.0
+
+    def _pass_time(self, now_s: float, scheduler: Scheduler) -> None:
+        passed_s = now_s - self.end_s
+        self._busy_vcore_s += passed_s * self._used
+        self._vcore_s += passed_s * self._vcores
+        self.end_s = now_s
+        self._used = scheduler.ledger.used().vcores
+        self._vcores = scheduler.ledger.total().vcores
+
+    def _take_of_job(self, now_s: float, event: e.JobEvent, scheduler: Scheduler) -> None:
+        trial, job = self.trials[event.job_id], scheduler.jobs[event.job_id]
+        trial.phase = job.phase
+        match event:
+            case e.Iterated():
+                if trial.first_iteration_s is None:
+                    trial.first_iteration_s = now_s
+            case e.FeedbackGiven(_, value):
+                if trial.feedback_s is None:
+                    trial.feedback_s, trial.feedback = now_s, value
+            case e.JobStarted() | e.GrowthDone() | e.GrowthFailed() | e.ContainersGone() | e.JobEnded():
+                if not trial.sizes or trial.sizes[-1][1:] != job.size:
+                    trial.sizes.append((now_s, *job.size))
+
+    def _take_command(self, now_s: float, command: e.Command) -> None:
+        match command:
+            case e.StartJob(job_id, _, resumes):
+                trial = self.trials[job_id]
+                trial.phase = Phase.STARTING
+                trial.restarts += resumes
+                if trial.started_s is None:
+                    trial.started_s = now_s
+            case e.JobOver(job_id, phase, why):
+                trial = self.trials[job_id]
+                trial.phase, trial.finished_s, trial.why = phase, now_s, why
+                self._over += 1
+            case e.Explain(_, sentence, jobs):
+                self.decisions.append(DecisionRecord(now_s, sentence, jobs))
+
+    def _count(self, now_s: float, scheduler: Scheduler) -> None:
+        queued = len(scheduler.queue)
+        numbers = (len(scheduler.jobs) - self._over - queued, queued)
+        if not self.numbers or self.numbers[-1][1:] != numbers:
+            self.numbers.append((now_s, *numbers))

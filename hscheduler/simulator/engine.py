@@ -1,0 +1,234 @@
+"""A discrete-event driver of H-scheduler: it does what is commanded to jobs that are models, in virtual time.
+
+Nothing is sampled while time passes: between two events of a job its speed is constant, so that its next milestone is
+computed, and a hundred thousand jobs are some hundred thousand events.
+
+Source: design section 8 (the policy that is simulated is the policy that runs).
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from hscheduler.core import events as e
+from hscheduler.core.decisions import Policy
+from hscheduler.core.jobs import WATCHED_ITERATIONS, Phase
+from hscheduler.core.record import Record
+from hscheduler.core.resources import Resources
+from hscheduler.core.state import Scheduler
+from hscheduler.simulator.models import Costs
+from hscheduler.simulator.workload import SimulatedJob
+
+
+#: Shares of an iteration that are nothing.
+_ROUNDING = 1e-6
+
+
+@dataclass(slots=True)
+class _Running:
+    """A job that computes, or is about to."""
+
+    job: SimulatedJob
+    iteration: float = 0.0
+    #: Up to when ``iteration`` counts.
+    as_of_s: float = 0.0
+    #: Seconds of an iteration; 0.0 while it does not compute.
+    iteration_s: float = 0.0
+    #: It computes from then on.
+    resumes_s: float = 0.0
+    #: Grows with every change: milestones that were computed before are of no use.
+    version: int = 0
+    #: Iterations after which a growth can be judged.
+    judged_at: float | None = None
+
+    def advance(self, now_s: float) -> None:
+        """Count the iterations up to now."""
+        begin_s = max(self.as_of_s, self.resumes_s)
+        if self.iteration_s and now_s > begin_s:
+            self.iteration = min(self.job.iterations, self.iteration + (now_s - begin_s) / self.iteration_s)
+        self.as_of_s = now_s
+
+
+class Simulation:
+    """One workload on one cluster under one policy.
+
+    Parameters
+    ----------
+    nodes : mapping
+        Name -> capacity.
+    policy : Policy
+    jobs : iterable of SimulatedJob
+        By arrival.
+    costs : Costs
+    feedback_iteration : int
+        Source: EPS §6 (the 100th).
+    sweeps : iterable of SweepOpened
+        How sweeps are ranked, where that is not as usual.
+    seed : int
+        Of policies that draw lots.
+    """
+
+    def __init__(
+        self,
+        nodes: Mapping[str, Resources],
+        policy: Policy,
+        jobs: Iterable[SimulatedJob],
+        costs: Costs,
+        feedback_iteration: int = 100,
+        sweeps: Iterable[e.SweepOpened] = (),
+        seed: int = 0,
+    ) -> None:
+        self.scheduler = Scheduler(nodes, policy, seed)
+        self.record = Record()
+        self.losses: dict[str, float] = {}
+        self._costs = costs
+        self._feedback_iteration = feedback_iteration
+        self._jobs = iter(jobs)
+        self._running: dict[str, _Running] = {}
+        #: (time, order, what, version of the job that it is of, or 0).
+        self._heap: list[tuple[float, int, e.Event | str, int]] = []
+        self._order = 0
+        self.now_s = 0.0
+        for sweep in sweeps:
+            self._step(sweep)
+        self._next_arrival()
+
+    def run(self) -> Record:
+        """Let everything happen; return the record.
+
+        Raises
+        ------
+        RuntimeError
+            Jobs are left that nothing will ever happen to.
+        """
+        while self._heap:
+            self.now_s, _, what, version = heapq.heappop(self._heap)
+            if isinstance(what, str):
+                self._milestone(what, version)
+            else:
+                if isinstance(what, e.JobSubmitted):
+                    self._next_arrival()
+                self._happen(what)
+        left = [name for name, job in self.scheduler.jobs.items() if not job.phase.ended]
+        if left:
+            raise RuntimeError(f"{len(left)} jobs wait for ever, as {left[0]}: {self.scheduler.jobs[left[0]].why}")
+        return self.record
+
+    def _at(self, time_s: float, what: e.Event | str, version: int = 0) -> None:
+        self._order += 1
+        heapq.heappush(self._heap, (time_s, self._order, what, version))
+
+    def _next_arrival(self) -> None:
+        job = next(self._jobs, None)
+        if job is not None:
+            self._running[job.request.job_id] = _Running(job)
+            self._at(job.arrives_s, e.JobSubmitted(job.request))
+
+    # ---- what happens
+
+    def _happen(self, event: e.Event) -> None:
+        if isinstance(event, e.JobStarted | e.GrowthDone | e.ContainersGone):
+            running = self._running.get(event.job_id)
+            if running is None:
+                return
+            self._step(event)
+            self._change_speed(event, running)
+        else:
+            self._step(event)
+
+    def _step(self, event: e.Event) -> None:
+        commands = self.scheduler.step(event)
+        self.record.take(self.now_s, event, commands, self.scheduler)
+        for command in commands:
+            self._obey(command)
+
+    def _change_speed(self, event: e.Event, running: _Running) -> None:
+        """Let a job go on with the size that it has now."""
+        job_id = running.job.request.job_id
+        job = self.scheduler.jobs[job_id]
+        if not job.phase.runs:
+            return
+        running.advance(self.now_s)
+        if running.iteration_s:
+            running.resumes_s = self.now_s + self._costs.pause_s
+            self.record.paused(job_id, self._costs.pause_s)
+        if isinstance(event, e.GrowthDone) or (isinstance(event, e.JobStarted) and job.watched is not None):
+            running.judged_at = running.iteration + WATCHED_ITERATIONS
+        running.iteration_s = running.job.speed.iteration_s(*job.size)
+        self._plan_milestone(running)
+
+    def _plan_milestone(self, running: _Running) -> None:
+        """Compute when the job reaches what comes next."""
+        running.version += 1
+        job_id = running.job.request.job_id
+        targets = [float(running.job.iterations)]
+        if self.scheduler.jobs[job_id].feedback is None:
+            targets.append(float(min(self._feedback_iteration, running.job.iterations)))
+        if running.iteration < 1 - _ROUNDING:
+            targets.append(1.0)
+        if running.judged_at is not None:
+            targets.append(min(running.judged_at, running.job.iterations))
+        left = max(0.0, min(targets) - running.iteration)
+        begin_s = max(self.now_s, running.resumes_s)
+        self._at(begin_s + left * running.iteration_s, job_id, running.version)
+
+    def _milestone(self, job_id: str, version: int) -> None:
+        running = self._running.get(job_id)
+        if running is None or running.version != version or not running.iteration_s:
+            return
+        running.advance(self.now_s)
+        # What was computed as a sum may lack the last bits.
+        iteration = int(running.iteration + _ROUNDING)
+        durations = (running.iteration_s,) * min(WATCHED_ITERATIONS, iteration)
+        if running.judged_at is not None and running.iteration + _ROUNDING >= running.judged_at:
+            running.judged_at = None
+        self._step(e.Iterated(job_id, iteration, durations))
+        job = self.scheduler.jobs[job_id]
+        if iteration >= running.job.iterations:
+            self._give_feedback(running)
+            if job.phase.runs:
+                self._finish(running)
+            return
+        if iteration >= self._feedback_iteration:
+            self._give_feedback(running)
+        if job.phase.runs and running.version == version:
+            self._plan_milestone(running)
+
+    def _give_feedback(self, running: _Running) -> None:
+        job = self.scheduler.jobs[running.job.request.job_id]
+        if job.feedback is None:
+            self._step(e.FeedbackGiven(job.job_id, running.job.feedback))
+
+    def _finish(self, running: _Running) -> None:
+        job_id = running.job.request.job_id
+        del self._running[job_id]
+        self.losses[job_id] = running.job.loss
+        self._step(e.JobEnded(job_id, Phase.FINISHED))
+
+    # ---- what is commanded
+
+    def _obey(self, command: e.Command) -> None:
+        costs = self._costs
+        match command:
+            case e.StartJob(job_id, _, resumes):
+                self._at(self.now_s + costs.start_s, e.JobStarted(job_id))
+                if resumes:
+                    running = self._running[job_id]
+                    self.record.paused(job_id, self.now_s + costs.start_s - running.as_of_s)
+            case e.GrowJob(job_id, _):
+                self._at(self.now_s + costs.add_s, e.GrowthDone(job_id))
+            case e.ShrinkJob(job_id, containers):
+                self._at(self.now_s + costs.remove_s, e.ContainersGone(job_id, containers))
+            case e.EndJob(job_id, restarts, _):
+                running = self._running[job_id]
+                running.advance(self.now_s)
+                # From its checkpoint it goes on with a whole iteration.
+                running.iteration, running.iteration_s = float(int(running.iteration)), 0.0
+                running.version += 1
+                running.judged_at = None
+                takes_s = costs.end_s + (costs.restart_s if restarts else 0.0)
+                self._at(self.now_s + takes_s, e.JobEnded(job_id, Phase.KILLED))
+            case e.JobOver(job_id, _, _):
+                self._running.pop(job_id, None)

@@ -1,0 +1,51 @@
+"""Jobs to simulate: when they come, what they ask for, how good they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from random import Random
+
+from hscheduler.core.jobs import JobRequest
+from hscheduler.simulator.models import SpeedModel
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedJob:
+    """One job of a workload."""
+
+    arrives_s: float
+    request: JobRequest
+    iterations: int
+    speed: SpeedModel
+    #: Its early feedback, and what it ends with.
+    feedback: float
+    loss: float
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """How trials come: all at once, or with exponential gaps.
+
+    Source: EPS §6 ("the jobs are submitted in an exponential distribution").
+    """
+
+    mean_gap_s: float = 0.0
+
+    def times_s(self, draw: Random) -> Iterator[float]:
+        """Yield the time of each arrival, from 0."""
+        now_s = 0.0
+        while True:
+            yield now_s
+            if self.mean_gap_s:
+                now_s += draw.expovariate(1.0 / self.mean_gap_s)
+
+
+def qualities(draw: Random) -> Iterator[tuple[float, float]]:
+    """Yield (early feedback, final loss) of jobs: losses from 0.1 to 1, early feedback somewhat above and not exact.
+
+    The order of early feedback is that of the final losses but for noise of a tenth of the range.
+    """
+    while True:
+        loss = draw.uniform(0.1, 1.0)
+        yield loss + 0.3 + draw.gauss(0.0, 0.09), loss
