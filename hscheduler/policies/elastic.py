@@ -7,8 +7,8 @@ Source: EPS §4 and Algorithm 1.  Deviations, each where the paper is silent or 
 - Line 7 may be negative where only one of both is missing: nothing is removed of the other.
 - Resources are counted node by node (:mod:`hscheduler.core.room`); where what Algorithm 1 removes does not make room on
   a node that has enough, one more is removed, and so on.
-- Line 3 divides what is free by the ratio of the request.  Where others can then not give what is missing, it is tried
-  with the servers first, and with the workers first: others may have only one of both to give.
+- Line 27 removes servers for servers.  Where the jobs have too few to give, as many workers are removed in their place,
+  and the other way round: of four jobs with two workers and one server each, none could ever make room for a fifth.
 - Which containers are removed is not said: the newest.
 - Line 30 names the workers twice; the second is read as the servers.
 - Lines 36-39 are one pass, the text says round-robin: passes are repeated until nothing more fits.
@@ -90,20 +90,9 @@ def schedule_incoming(view: View) -> Decision:
 
 def start_with_what_others_give(view: View, job: Job) -> Decision | None:
     """Return the plan that starts a job, in what is free and what others give; None where that is not enough."""
-    workers, servers = size_of(job)
-    divisions = (
-        roles_of(job.request, workers, servers),
-        [Role.MASTER] + [Role.SERVER] * servers + [Role.WORKER] * workers,
-        [Role.MASTER] + [Role.WORKER] * workers + [Role.SERVER] * servers,
-    )
-    for roles in divisions:
-        _, left = place(view.room(), job.request, roles)
-        if not left:
-            return start_in_what_is_free(view, job)
-        decision = _take_from_others(view, job, roles, left)
-        if decision is not None:
-            return decision
-    return None
+    roles = roles_of(job.request, *size_of(job))
+    _, left = place(view.room(), job.request, roles)
+    return _take_from_others(view, job, roles, left) if left else start_in_what_is_free(view, job)
 
 
 Removal = dict[Job, list[Container]]
@@ -118,8 +107,7 @@ def _take_from_others(view: View, head: Job, roles: Sequence[Role], left: Sequen
     givers = {role: list(islice(view.removable(role), 2 * most)) for role in (Role.WORKER, Role.SERVER)}
     for more in range(most):
         # More than Algorithm 1 asks for where that did not make room on any node that has enough.
-        tried = ((workers + -(-more // 2), servers + more // 2), (workers + more, servers), (workers, servers + more))
-        removal = next(filter(None, (_removal(view, givers, *counts) for counts in tried)), None)
+        removal = _removal(view, givers, workers + -(-more // 2), servers + more // 2)
         if removal is None:
             return None
         room = view.room()
@@ -132,9 +120,16 @@ def _take_from_others(view: View, head: Job, roles: Sequence[Role], left: Sequen
 
 
 def _removal(view: View, givers: Mapping[Role, Sequence[Job]], workers: int, servers: int) -> Removal | None:
-    """Return the containers that jobs give, so many workers and servers in all; None if they have not so many."""
+    """Return the containers that jobs give, for so many workers and servers; None if they have too few of both."""
+    spare = {role: sum(job.count(role) - 1 for job in jobs) for role, jobs in givers.items()}
+    # What is missing of one kind is given of the other: a container is a container.
+    short_workers, short_servers = max(0, workers - spare[Role.WORKER]), max(0, servers - spare[Role.SERVER])
+    wanted_of = {
+        Role.WORKER: workers - short_workers + short_servers,
+        Role.SERVER: servers - short_servers + short_workers,
+    }
     removal: Removal = {}
-    for role, wanted in ((Role.WORKER, workers), (Role.SERVER, servers)):
+    for role, wanted in wanted_of.items():
         jobs = givers[role]
         counts = round_robin([job.count(role) for job in jobs], wanted)
         if counts is None:
@@ -173,7 +168,7 @@ def _infeasible(view: View, head: Job) -> str:
     missing = listed([counted(number, noun) for number, noun in parts if number])
     return (
         f"infeasible: queued because {missing} of {count_of(*size_of(head))} and a master do not fit, and the running "
-        "jobs that have given early feedback and have more than one of a kind cannot make room for them"
+        "jobs that have given early feedback and have more than one worker or server cannot make room for them"
     )
 
 

@@ -21,7 +21,6 @@ from hscheduler.core.state import Scheduler
 from hscheduler.simulator.models import Costs
 from hscheduler.simulator.workload import SimulatedJob
 
-
 #: Shares of an iteration that are nothing.
 _ROUNDING = 1e-6
 
@@ -68,6 +67,8 @@ class Simulation:
         How sweeps are ranked, where that is not as usual.
     seed : int
         Of policies that draw lots.
+    parallelism : int
+        Jobs that are not over at once, at most: the next comes when one is; 0 sets no limit.
     """
 
     def __init__(
@@ -79,6 +80,7 @@ class Simulation:
         feedback_iteration: int = 100,
         sweeps: Iterable[e.SweepOpened] = (),
         seed: int = 0,
+        parallelism: int = 0,
     ) -> None:
         self.scheduler = Scheduler(nodes, policy, seed)
         self.record = Record()
@@ -86,6 +88,9 @@ class Simulation:
         self._costs = costs
         self._feedback_iteration = feedback_iteration
         self._jobs = iter(jobs)
+        self._parallelism = parallelism
+        #: Whether the next job's arrival waits for the end of another.
+        self._full = False
         self._running: dict[str, _Running] = {}
         #: (time, order, what, version of the job that it is of, or 0).
         self._heap: list[tuple[float, int, e.Event | str, int]] = []
@@ -121,10 +126,11 @@ class Simulation:
         heapq.heappush(self._heap, (time_s, self._order, what, version))
 
     def _next_arrival(self) -> None:
-        job = next(self._jobs, None)
+        self._full = bool(self._parallelism) and len(self._running) >= self._parallelism
+        job = None if self._full else next(self._jobs, None)
         if job is not None:
             self._running[job.request.job_id] = _Running(job)
-            self._at(job.arrives_s, e.JobSubmitted(job.request))
+            self._at(max(job.arrives_s, self.now_s), e.JobSubmitted(job.request))
 
     # ---- what happens
 
@@ -232,3 +238,5 @@ class Simulation:
                 self._at(self.now_s + takes_s, e.JobEnded(job_id, Phase.KILLED))
             case e.JobOver(job_id, _, _):
                 self._running.pop(job_id, None)
+                if self._full:
+                    self._next_arrival()

@@ -1,0 +1,148 @@
+"""The report of a sweep, of real jobs and of simulated ones alike.
+
+Times are seconds since the sweep began.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from statistics import mean, median
+from typing import Any
+
+from hscheduler.core.jobs import Direction, Phase
+from hscheduler.core.record import Record, TrialRecord
+
+#: Digits of seconds in a report.
+_DIGITS = 6
+
+
+def report(
+    record: Record,
+    *,
+    policy: str,
+    direction: Direction,
+    losses: Mapping[str, float],
+    points: Mapping[str, Mapping[str, Any]],
+    leaked: int,
+) -> dict[str, Any]:
+    """Return the report of a sweep that has ended.
+
+    Parameters
+    ----------
+    record : Record
+    policy : str
+    direction : Direction
+        Which loss is better.
+    losses : mapping
+        Job -> what it ended with, of those that completed.
+    points : mapping
+        Job -> its hyperparameters.
+    leaked : int
+        Containers that are held when nothing runs.
+    """
+    trials = list(record.trials.values())
+    completed = [trial for trial in trials if trial.phase is Phase.FINISHED]
+    return {
+        "policy": policy,
+        "makespan_s": round(record.end_s, _DIGITS),
+        "best": _best(completed, losses, points, direction),
+        "completed": len(completed),
+        "phases": {phase: sum(t.phase is phase for t in trials) for phase in Phase if phase.ended},
+        "summary": _summary(trials),
+        "utilisation": round(record.utilisation(), _DIGITS),
+        "resources": {"leaked": leaked},
+        "trials": [_trial(trial, losses, points) for trial in trials],
+        "numbers": [list(entry) for entry in record.numbers],
+        "decisions": [asdict(decision) for decision in record.decisions],
+    }
+
+
+def _best(
+    completed: Sequence[TrialRecord],
+    losses: Mapping[str, float],
+    points: Mapping[str, Mapping[str, Any]],
+    direction: Direction,
+) -> dict[str, Any] | None:
+    sign = 1.0 if direction is Direction.MINIMIZE else -1.0
+    ranked = [t for t in completed if t.job_id in losses and math.isfinite(losses[t.job_id])]
+    if not ranked:
+        return None
+    best = min(ranked, key=lambda trial: sign * losses[trial.job_id])
+    return {"job_id": best.job_id, "loss": losses[best.job_id], "point": dict(points.get(best.job_id, {}))}
+
+
+def _trial(trial: TrialRecord, losses: Mapping[str, float], points: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    return {
+        "job_id": trial.job_id,
+        "point": dict(points.get(trial.job_id, {})),
+        "phase": str(trial.phase),
+        "why": trial.why,
+        "arrived_s": _seconds(trial.arrived_s),
+        "started_s": _seconds(trial.started_s),
+        "first_iteration_s": _seconds(trial.first_iteration_s),
+        "early_feedback_s": _seconds(trial.early_feedback_s),
+        "feedback": trial.feedback,
+        "finished_s": _seconds(trial.finished_s),
+        "loss": losses.get(trial.job_id),
+        "containers": [[_seconds(at), workers, servers] for at, workers, servers in trial.sizes],
+        "resize_pause_s": _seconds(trial.resize_pause_s),
+        "restarts": trial.restarts,
+    }
+
+
+def _seconds(value: float | None) -> float | None:
+    return None if value is None else round(value, _DIGITS)
+
+
+def _summary(trials: Sequence[TrialRecord]) -> dict[str, float | None]:
+    """Return the figures that policies are compared by.
+
+    Source: EPS §2.3 (queueing delay, early feedback latency), §7.4 Table 2 (time spent on changes of size, of the
+    jobs' runtime).
+    """
+    queueing = [t.queueing_s for t in trials if t.queueing_s is not None]
+    first = [t.first_iteration_s - t.arrived_s for t in trials if t.first_iteration_s is not None]
+    feedback = [t.early_feedback_s for t in trials if t.early_feedback_s is not None]
+    ran = [t.finished_s - t.started_s for t in trials if t.finished_s is not None and t.started_s is not None]
+    paused = sum(t.resize_pause_s for t in trials)
+    return {
+        "queueing_mean_s": _seconds(mean(queueing)) if queueing else None,
+        "queueing_median_s": _seconds(median(queueing)) if queueing else None,
+        "first_iteration_median_s": _seconds(median(first)) if first else None,
+        "early_feedback_mean_s": _seconds(mean(feedback)) if feedback else None,
+        "resizing_share": round(paused / sum(ran), _DIGITS) if sum(ran) else None,
+    }
+
+
+def table(reports: Sequence[Mapping[str, Any]]) -> str:
+    """Return reports side by side, as text."""
+    columns = (
+        ("policy", lambda r: r["policy"]),
+        ("makespan", lambda r: f"{r['makespan_s']:.1f} s"),
+        ("best", lambda r: "-" if r["best"] is None else f"{r['best']['loss']:.4g}"),
+        ("finished", lambda r: str(r["completed"])),
+        ("killed", lambda r: str(r["phases"]["killed"])),
+        ("failed", lambda r: str(r["phases"]["failed"])),
+        ("queued (median)", lambda r: _in_s(r["summary"]["queueing_median_s"])),
+        ("feedback (mean)", lambda r: _in_s(r["summary"]["early_feedback_mean_s"])),
+        ("utilisation", lambda r: f"{100 * r['utilisation']:.1f} %"),
+        ("resizing", lambda r: "-" if r["summary"]["resizing_share"] is None else _percent(r)),
+    )
+    rows = [[name for name, _ in columns], *([show(each) for _, show in columns] for each in reports)]
+    widths = [max(len(row[k]) for row in rows) for k in range(len(columns))]
+    return "\n".join(
+        "  ".join(
+            cell.ljust(w) if k == 0 else cell.rjust(w) for k, (cell, w) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in rows
+    )
+
+
+def _percent(one: Mapping[str, Any]) -> str:
+    return f"{100 * one['summary']['resizing_share']:.2f} %"
+
+
+def _in_s(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f} s"

@@ -1,0 +1,298 @@
+"""A sweep's file: the cluster, the sweep, the space that is searched, and the job that every point is tried with.
+
+::
+
+    [cluster]
+    nodes = 4
+    vcores = 4
+    memory = "16GiB"
+
+    [sweep]
+    trials = 24
+    arrival = "poisson:4s"
+    threshold = 4
+
+    [space]
+    learning_rate = { loguniform = [1e-4, 1] }
+    l2 = { choice = [0, 1e-4] }
+
+    [job]
+    data = "sklearn:digits"
+    model = "softmax"
+    workers = 2
+    servers = 1
+
+Source: EPS §6 (37 nodes of 4 vCPU and 16 GB; 75 jobs with exponential arrivals; the 100th iteration; one vCPU and 4 GB
+for a worker or server).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any, TypeVar
+
+from eps.config import JobSpec
+from eps.errors import ConfigError
+from hscheduler.core.jobs import Direction, JobRequest
+from hscheduler.core.resources import Resources
+
+ALGORITHMS = ("tpe", "random")
+_UNITS_MB = {"MiB": 1, "MB": 1, "M": 1, "GiB": 1024, "GB": 1024, "G": 1024, "TiB": 1 << 20, "TB": 1 << 20}
+_KINDS = {"uniform": 2, "loguniform": 2, "quniform": 3, "randint": 2, "choice": None}
+_Section = TypeVar("_Section")
+
+
+def memory_mb(text: str, name: str = "memory") -> int:
+    """Return an amount of memory such as ``16GiB`` in MiB.
+
+    Raises
+    ------
+    ConfigError
+        It is no such amount.
+    """
+    found = re.fullmatch(r"(\d+)\s*([A-Za-z]+)", text.strip())
+    if found is None or found[2] not in _UNITS_MB or int(found[1]) < 1:
+        raise ConfigError(f"{name} is {text!r}, but must be a number and a unit, as in 16GiB or 512MiB")
+    return int(found[1]) * _UNITS_MB[found[2]]
+
+
+@dataclass(frozen=True)
+class ClusterSpec:
+    """Nodes that are alike."""
+
+    nodes: int = 4
+    vcores: int = 4
+    memory: str = "16GiB"
+    #: Of a worker, a server or a master.
+    container_vcores: int = 1
+    container_memory: str = "4GiB"
+
+    def __post_init__(self) -> None:
+        for name in ("nodes", "vcores", "container_vcores"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} is {getattr(self, name)}, but must be at least 1")
+        memory_mb(self.memory)
+        memory_mb(self.container_memory, "container_memory")
+
+    def capacities(self) -> dict[str, Resources]:
+        """Return the nodes by name."""
+        capacity = Resources(self.vcores, memory_mb(self.memory))
+        width = len(str(self.nodes))
+        return {f"node-{number:0{width}}": capacity for number in range(1, self.nodes + 1)}
+
+    def container(self) -> Resources:
+        """Return what a container has."""
+        return Resources(self.container_vcores, memory_mb(self.container_memory))
+
+
+@dataclass(frozen=True)
+class SweepSpec:
+    """How many points are tried, how they are found, and how they come."""
+
+    trials: int = 20
+    algorithm: str = "tpe"
+    seed: int = 0
+    #: Points that are tried at once at most; 0 sets no limit.
+    parallelism: int = 0
+    #: ``burst``, or ``poisson:4s``: exponential gaps of so many seconds in the mean.
+    arrival: str = "burst"
+    metric: str = "loss"
+    direction: str = "minimize"
+    feedback_iteration: int = 100
+    #: Jobs in the training phase; 0: as many as fit the cluster as they ask.
+    threshold: int = 0
+    #: Seconds that a restart takes under the ``kill`` policy; below 0: what ours takes.
+    kill_restart_s: float = -1.0
+
+    def __post_init__(self) -> None:
+        for name, least in (
+            ("trials", 1),
+            ("seed", 0),
+            ("parallelism", 0),
+            ("feedback_iteration", 1),
+            ("threshold", 0),
+        ):
+            if getattr(self, name) < least:
+                raise ConfigError(f"{name} is {getattr(self, name)}, but must be at least {least}")
+        if self.algorithm not in ALGORITHMS:
+            raise ConfigError(f"algorithm is {self.algorithm!r}, but must be one of {', '.join(ALGORITHMS)}")
+        if self.direction not in tuple(Direction):
+            raise ConfigError(f"direction is {self.direction!r}, but must be one of {', '.join(Direction)}")
+        self.mean_gap_s()
+
+    def mean_gap_s(self) -> float:
+        """Return the mean seconds between two arrivals; 0.0 where all come at once."""
+        if self.arrival == "burst":
+            return 0.0
+        found = re.fullmatch(r"poisson:(\d+(\.\d+)?)s?", self.arrival)
+        if found is None or float(found[1]) <= 0:
+            raise ConfigError(f"arrival is {self.arrival!r}, but must be burst, or poisson:Ns with N above 0")
+        return float(found[1])
+
+
+@dataclass(frozen=True)
+class Dimension:
+    """One setting that is searched, with Hyperopt's word for how; bounds are those of the values themselves."""
+
+    name: str
+    kind: str
+    arguments: tuple[Any, ...]
+
+    @classmethod
+    def of(cls, name: str, value: object) -> Dimension:
+        """Return the dimension that a table such as ``{ uniform = [0, 1] }`` describes.
+
+        Raises
+        ------
+        ConfigError
+            It describes none.
+        """
+        rule = f"must be a table with one of {', '.join(_KINDS)}, as in {{ uniform = [0, 1] }}"
+        if not isinstance(value, Mapping) or len(value) != 1:
+            raise ConfigError(f"space.{name} is {value!r}, but {rule}")
+        ((kind, arguments),) = value.items()
+        if kind not in _KINDS or not isinstance(arguments, list):
+            raise ConfigError(f"space.{name} is {dict(value)!r}, but {rule}")
+        number = _KINDS[kind]
+        if number is None:
+            if not arguments:
+                raise ConfigError(f"space.{name} has nothing to choose from")
+        elif len(arguments) != number or not all(_is_number(a) for a in arguments):
+            raise ConfigError(f"space.{name}: {kind} takes {number} numbers, not {arguments!r}")
+        elif not arguments[0] < arguments[1]:
+            raise ConfigError(f"space.{name}: {kind} goes from {arguments[0]} to {arguments[1]}, but must go upwards")
+        elif kind == "loguniform" and arguments[0] <= 0:
+            raise ConfigError(f"space.{name}: loguniform begins at {arguments[0]}, but must begin above 0")
+        elif kind == "quniform" and arguments[2] <= 0:
+            raise ConfigError(f"space.{name}: quniform has the step {arguments[2]}, but must have one above 0")
+        return cls(name, kind, tuple(arguments))
+
+    def draw(self, random: Random) -> Any:
+        """Return a value by lot."""
+        a = self.arguments
+        match self.kind:
+            case "choice":
+                return random.choice(a)
+            case "uniform":
+                return random.uniform(a[0], a[1])
+            case "loguniform":
+                return math.exp(random.uniform(math.log(a[0]), math.log(a[1])))
+            case "quniform":
+                return round(random.uniform(a[0], a[1]) / a[2]) * a[2]
+            case _:
+                return random.randrange(int(a[0]), int(a[1]))
+
+
+@dataclass(frozen=True)
+class Spec:
+    """A sweep's file."""
+
+    cluster: ClusterSpec = field(default_factory=ClusterSpec)
+    sweep: SweepSpec = field(default_factory=SweepSpec)
+    space: tuple[Dimension, ...] = ()
+    #: Settings of ``eps run`` that all points share.
+    job: Mapping[str, Any] = field(default_factory=dict)
+    #: Seconds that a worker sleeps for each active split and iteration.
+    stretch_s: float = 0.0
+
+    @classmethod
+    def read(cls, path: Path) -> Spec:
+        """Read a file.
+
+        Raises
+        ------
+        ConfigError
+            It cannot be read, is not TOML, or says something that cannot work.
+        """
+        try:
+            values = tomllib.loads(path.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise ConfigError(f"{path}: {error.strerror or error}") from None
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{path}: {error}") from None
+        try:
+            return cls.of(values)
+        except ConfigError as error:
+            raise ConfigError(f"{path}: {error}") from None
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Spec:
+        """Return the sweep that these tables describe.  Raises as :meth:`read`."""
+        _known(values, ("cluster", "sweep", "space", "job"), "a section")
+        for name, table in values.items():
+            if not isinstance(table, Mapping):
+                raise ConfigError(f"{name} is {table!r}, but must be a section")
+        job = dict(values.get("job", {}))
+        stretch_s = job.pop("stretch_s", 0.0)
+        if not _is_number(stretch_s) or not 0 <= stretch_s < math.inf:
+            raise ConfigError(f"stretch_s is {stretch_s!r}, but must be at least 0 and finite")
+        spec = cls(
+            _section(ClusterSpec, values.get("cluster", {}), "cluster"),
+            _section(SweepSpec, values.get("sweep", {}), "sweep"),
+            tuple(Dimension.of(name, value) for name, value in values.get("space", {}).items()),
+            job,
+            float(stretch_s),
+        )
+        known = tuple(f.name for f in dataclasses.fields(JobSpec))
+        for dimension in spec.space:
+            _known((dimension.name,), known, "a setting of eps run, which [space] searches")
+            if dimension.name in job:
+                raise ConfigError(f"{dimension.name} is in [space] and in [job]: it can be searched or given")
+        spec.job_spec()
+        return spec
+
+    def job_spec(self, point: Mapping[str, Any] | None = None) -> JobSpec:
+        """Return the job of a point.
+
+        Raises
+        ------
+        ConfigError
+            A setting cannot work.
+        """
+        return JobSpec.from_dict({**self.job, **(point or {})}, "job")
+
+    def request(self, job_id: str, sweep: str) -> JobRequest:
+        """Return what a job of this sweep asks of the scheduler: it may grow to a worker for each split."""
+        job, container = self.job_spec(), self.cluster.container()
+        partitions = job.core_settings().num_partitions
+        return JobRequest(
+            job_id, sweep, job.workers, job.servers, container, container, container, job.splits, partitions
+        )
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _known(names: Mapping[str, Any] | tuple[str, ...], known: tuple[str, ...], what: str) -> None:
+    for name in names:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else f": expected one of {', '.join(known[:12])}"
+            raise ConfigError(f"{name!r} is not {what}{hint}")
+
+
+def _section(cls: type[_Section], values: Mapping[str, Any], where: str) -> _Section:
+    fields = {f.name: f for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
+    _known(values, tuple(fields), f"a setting of [{where}]")
+    checked: dict[str, Any] = {}
+    for name, value in values.items():
+        default = fields[name].default
+        wanted = type(default)
+        if wanted is float and _is_number(value):
+            value = float(value)
+        if type(value) is not wanted:
+            raise ConfigError(f"{where}.{name} is {value!r}, but must be of the kind of {default!r}")
+        checked[name] = value
+    try:
+        return cls(**checked)
+    except ConfigError as error:
+        raise ConfigError(f"[{where}] {error}") from None

@@ -1,0 +1,108 @@
+"""A sweep's file: what it says, and what it is told when it says something that cannot work."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from eps.errors import ConfigError
+from hscheduler.core.resources import Resources
+from hscheduler.spec import Dimension, Spec, memory_mb
+
+GOOD = """
+[cluster]
+nodes = 3
+vcores = 8
+memory = "32GiB"
+
+[sweep]
+trials = 5
+arrival = "poisson:2.5s"
+direction = "maximize"
+
+[space]
+learning_rate = { loguniform = [1e-4, 1] }
+l2 = { choice = [0, 1e-4] }
+
+[job]
+model = "logistic"
+workers = 2
+servers = 1
+stretch_s = 0.01
+"""
+
+
+def test_what_a_file_says(tmp_path):
+    path = tmp_path / "sweep.toml"
+    path.write_text(GOOD)
+    spec = Spec.read(path)
+    assert spec.cluster.capacities() == dict.fromkeys(("node-1", "node-2", "node-3"), Resources(8, 32768))
+    assert spec.sweep.mean_gap_s() == 2.5
+    assert spec.stretch_s == 0.01
+    assert [dimension.name for dimension in spec.space] == ["learning_rate", "l2"]
+    request = spec.request("a", "s")
+    assert (request.workers, request.servers, request.most_workers, request.most_servers) == (2, 1, 12, 12)
+    assert request.worker == Resources(1, 4096), "as in EPS §6"
+    assert spec.job_spec({"learning_rate": 0.5}).learning_rate == 0.5
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("nodes = 3", "node = 3"), r"'node' is not a setting of \[cluster\]; did you mean 'nodes'"),
+        (("nodes = 3", "nodes = 0"), "nodes is 0, but must be at least 1"),
+        (("nodes = 3", 'nodes = "3"'), "cluster.nodes is '3', but must be of the kind of 4"),
+        (('"32GiB"', '"32"'), "memory is '32', but must be a number and a unit"),
+        (("trials = 5", "trials = 0"), "trials is 0, but must be at least 1"),
+        (('"poisson:2.5s"', '"poisson"'), "arrival is 'poisson', but must be burst, or poisson:Ns"),
+        (('"poisson:2.5s"', '"poisson:0s"'), "arrival is 'poisson:0s'"),
+        (('"maximize"', '"max"'), "direction is 'max', but must be one of minimize, maximize"),
+        (("{ loguniform = [1e-4, 1] }", "{ loguniform = [0, 1] }"), "loguniform begins at 0, but must begin above 0"),
+        (("{ loguniform = [1e-4, 1] }", "{ uniform = [1, 0] }"), "uniform goes from 1 to 0, but must go upwards"),
+        (("{ loguniform = [1e-4, 1] }", "{ uniform = [1] }"), "uniform takes 2 numbers"),
+        (("{ loguniform = [1e-4, 1] }", "0.1"), "space.learning_rate is 0.1, but must be a table with one of"),
+        (("{ choice = [0, 1e-4] }", "{ choice = [] }"), "space.l2 has nothing to choose from"),
+        (("l2 =", "momentun ="), "'momentun' is not a setting of eps run, .* did you mean 'momentum'"),
+        (("workers = 2", "l2 = 0.1"), r"l2 is in \[space\] and in \[job\]"),
+        (("workers = 2", "worker = 2"), "unknown key 'worker'; did you mean workers"),
+        (("workers = 2", "workers = 20"), "20 workers would share 12 splits"),
+        (("stretch_s = 0.01", "stretch_s = -1"), "stretch_s is -1, but must be at least 0"),
+        (("[space]", "[spaces]"), "'spaces' is not a section; did you mean 'space'"),
+        (("[job]", "job"), "Expected '='"),
+    ],
+)
+def test_what_cannot_work_is_said_with_its_value_and_the_rule(tmp_path, change, message):
+    path = tmp_path / "sweep.toml"
+    assert change[0] in GOOD
+    path.write_text(GOOD.replace(*change))
+    with pytest.raises(ConfigError, match=message) as raised:
+        Spec.read(path)
+    assert str(path) in str(raised.value)
+
+
+def test_a_file_that_is_not_there(tmp_path):
+    with pytest.raises(ConfigError, match="No such file"):
+        Spec.read(tmp_path / "no.toml")
+
+
+def test_memory():
+    assert memory_mb("512MiB") == 512
+    assert memory_mb("16 GiB") == 16384
+    with pytest.raises(ConfigError, match="container_memory is '0GiB'"):
+        memory_mb("0GiB", "container_memory")
+
+
+def test_draws_lie_in_the_space():
+    random = Random(3)
+    for kind, arguments, holds in (
+        ("uniform", [-1, 2], lambda v: -1 <= v <= 2),
+        ("loguniform", [1e-4, 1], lambda v: 1e-4 <= v <= 1),
+        ("quniform", [0, 10, 2.5], lambda v: v in (0, 2.5, 5, 7.5, 10)),
+        ("randint", [3, 6], lambda v: v in (3, 4, 5)),
+        ("choice", ["sgd", "adam"], lambda v: v in ("sgd", "adam")),
+    ):
+        dimension = Dimension.of("x", {kind: arguments})
+        values = [dimension.draw(random) for _ in range(200)]
+        assert all(holds(value) for value in values), kind
+        assert len(set(values)) > 1
