@@ -1,1 +1,1 @@
-"""H-scheduler, the cluster-level scheduler that resizes jobs; not part of this release."""
+"""H-scheduler, the cluster-level scheduler that resizes jobs: its decisions, and a simulator of them."""

@@ -75,6 +75,14 @@ def breach(module: str, imported: str) -> str:
         return "eps never imports hscheduler"
     if within(module, ("hscheduler",)) and within(imported, (*PROCESSES, "eps.supervisor")):
         return "hscheduler talks to jobs over proto/, never to their code"
+    if within(module, ("hscheduler.core", "hscheduler.policies")):
+        if top in ("eps", "hscheduler") and not within(imported, ("hscheduler.core", "hscheduler.policies")):
+            return "hscheduler.core and hscheduler.policies import each other only"
+        drawn = top == "random" and within(module, ("hscheduler.policies",))
+        if top not in ("eps", "hscheduler", *sys.stdlib_module_names) or (top in IMPURE and not drawn):
+            return "hscheduler's core asks nothing of the outside; policies may draw lots from a seed"
+    if within(module, ("hscheduler.core",)) and within(imported, ("hscheduler.policies",)):
+        return "hscheduler.core is given its policy"
     if within(module, ("eps.core",)):
         ours = within(imported, ("eps.core", "eps.errors"))
         if top == "eps" and not ours:
@@ -132,7 +140,12 @@ def test_folders_that_share_a_name_with_a_package_hold_no_python() -> None:
         ("eps.van.api", "from eps import worker"),
         ("eps.master.main", "from hscheduler import policy"),
         ("eps.storage.journal", "from eps.pb import control_pb2"),
-        ("hscheduler.policy", "from eps.master.service import Service"),
+        ("hscheduler.service", "from eps.master.service import Service"),
+        ("hscheduler.core.state", "import time"),
+        ("hscheduler.core.state", "import random"),
+        ("hscheduler.core.state", "from hscheduler.policies.elastic import elastic"),
+        ("hscheduler.policies.elastic", "from eps.errors import EpsError"),
+        ("hscheduler.policies.elastic", "import numpy"),
     ],
 )
 def test_breach_is_found(module: str, source: str) -> None:
