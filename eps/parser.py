@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-from typing import Any
+from typing import Any, NoReturn
 
 from eps._version import __version__
 from eps.cli import EXIT_CODES
@@ -55,6 +55,11 @@ seed.  Under BSP the model is the one of a job that never stopped, to the last b
 whatever number of workers and servers it goes on.  Logs and journal are kept.
 """
 
+#: Said of an option that ``eps resume`` does not take.
+_RESUME_KEEPS = """\
+a job that goes on keeps the settings that it was started with, or its model would be another;
+what can be given anew is its size (--workers, --servers) and where its results go"""
+
 #: What the phases of a change mean, by whether it adds members.
 _PHASES = {
     True: """
@@ -74,6 +79,31 @@ happens and cannot be aborted), switched (everyone works without them) and relea
 _GROUPS = {name: name for name in ("model", "data", "training", "size", "data plane", "checkpoints", "safety")}
 
 
+class _CommandParser(argparse.ArgumentParser):
+    """The parser of one command, which refuses with its own usage what it does not know.
+
+    argparse lets the parser of the whole program do that, whose usage names no option of the command.
+    """
+
+    #: Why an unknown option is none, where that is not plain.
+    why_unknown = ""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse all that there is."""
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self._refuse(unknown)
+        return found, unknown
+
+    def _refuse(self, unknown: list[str]) -> NoReturn:
+        command = self.prog.removeprefix("eps ")
+        options = [word for word in unknown if word.startswith("-")]
+        if not options:
+            self.error(f"{command} takes no further argument: {' '.join(unknown)}")
+        why = f": {self.why_unknown}" if self.why_unknown else ""
+        self.error(f"{command} takes no option {', '.join(options)}{why}")
+
+
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser of ``eps``; a parsed command has ``command``, ``module:function``."""
     parser = argparse.ArgumentParser(
@@ -84,7 +114,7 @@ def build_parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"eps {__version__}")
-    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=_CommandParser)
     _add_run(commands)
     _add_resume(commands)
     _add_inspection(commands)
@@ -147,6 +177,7 @@ def _add_resume(commands: Any) -> None:
         "eps resume a9a --workers 5 --servers 1 --detach",
         text=_RESUME_DESCRIPTION,
     )
+    parser.why_unknown = _RESUME_KEEPS
     parser.add_argument("name", metavar="NAME", help="the job that stopped")
     parser.add_argument("--workers", type=int, metavar="N", help="workers to begin with (default: as it was)")
     parser.add_argument("--servers", type=int, metavar="N", help="servers to begin with (default: as it was)")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import signal
@@ -273,3 +274,43 @@ def test_chaos_that_cannot_be_played_is_refused_before_anything_is_started(
     assert capsys.readouterr().err.startswith("eps: ")
     assert main(["run", str(tmp_path)]) == 2
     assert "cannot be read" in capsys.readouterr().err
+
+
+def _commands() -> list[str]:
+    """Return the name of every command."""
+    (found,) = [a for a in build_parser()._actions if isinstance(a, argparse._SubParsersAction)]
+    return list(found.choices)
+
+
+@pytest.mark.parametrize("command", _commands())
+def test_an_unknown_option_shows_the_usage_of_its_command(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    needed = {
+        "predict": ["--model", "m", "--data", "d"],
+        "version": [],
+        "list": [],
+        "chaos": ["job.toml"],
+        "run": ["job.toml"],
+        "remove-workers": ["a9a", "1"],
+        "remove-servers": ["a9a", "1"],
+    }
+    with pytest.raises(SystemExit) as ended:
+        build_parser().parse_args([command, *needed.get(command, ["a9a"]), "--no-such-option", "x"])
+    told = capsys.readouterr().err
+    assert ended.value.code == 2
+    assert told.startswith(f"usage: eps {command} ")
+    assert f"{command} takes no option --no-such-option" in told
+
+
+def test_an_option_that_resume_does_not_take_is_told_with_the_reason(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        build_parser().parse_args(["resume", "a9a", "--van", "shm"])
+    told = capsys.readouterr().err
+    assert told.startswith("usage: eps resume ")
+    assert "resume takes no option --van: a job that goes on keeps the settings" in told
+    assert "--workers, --servers" in told
+
+
+def test_one_argument_too_many_is_told_as_such(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        build_parser().parse_args(["kill", "a9a", "b9b"])
+    assert "eps kill: error: kill takes no further argument: b9b" in capsys.readouterr().err
