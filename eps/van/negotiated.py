@@ -140,13 +140,13 @@ class NegotiatedVan:
     def connect(self, address: Address, timeout_s: float = 10.0) -> Connection:
         """Connect in the best way there is."""
         deadline_s = time.monotonic() + timeout_s
-        reasons = []
+        reasons: list[str] = []
         if self._sockets:
             meeting = self._meet(address, timeout_s)
             for way, place in self._ways(address, meeting):
                 left_s = max(0.1, (deadline_s - time.monotonic()) * _MOST_OF_TIME)
                 try:
-                    return self._sockets[way].connect(place, left_s)
+                    return _told(self._sockets[way].connect(place, left_s), address, reasons)
                 except AuthenticationError:
                     raise
                 except EpsError as error:
@@ -155,7 +155,7 @@ class NegotiatedVan:
         if self._allows_grpc:
             if reasons:
                 logger.warning("%s is reached by gRPC, the slowest way, because of %s", address, "; ".join(reasons))
-            return self._grpc.connect(address, max(0.1, deadline_s - time.monotonic()))
+            return _told(self._grpc.connect(address, max(0.1, deadline_s - time.monotonic())), address, ())
         raise PeerUnavailableError(f"{address} offers no way that this van takes ({'; '.join(reasons) or 'none'})")
 
     def _meet(self, address: Address, timeout_s: float) -> pb.Meeting:
@@ -185,6 +185,13 @@ class NegotiatedVan:
                 continue
             found.append((way, Address(offer.host or address.host, offer.port)))
         return found
+
+
+def _told(connection: Connection, address: Address, in_vain: Sequence[str]) -> Connection:
+    """Return ``connection``, and say which way it goes: whoever wonders at a slow job looks for that first."""
+    instead = f", not by {'; '.join(in_vain)}" if in_vain else ""
+    logger.info("%s is reached by %s%s", address, connection.transport, instead)
+    return connection
 
 
 def _meeting(listeners: Mapping[str, Listener]) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 import time
 from collections.abc import Iterator
@@ -75,6 +76,24 @@ def test_the_only_way_that_one_end_takes_is_taken(member: Address, way: str) -> 
     listener = NegotiatedVan(TOKEN, way).listen(echo)
     assert way_taken(NegotiatedVan(TOKEN), listener.address) == way
     listener.close()
+
+
+@pytest.mark.parametrize("way", [*SOCKET_WAYS, "grpc"])
+def test_the_way_that_is_taken_is_told(member: Address, way: str, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "eps.van.negotiated"):
+        way_taken(NegotiatedVan(TOKEN, way), member)
+    assert [record.getMessage() for record in caplog.records] == [f"{member} is reached by {way}"]
+
+
+def test_a_way_that_was_tried_in_vain_is_told_with_the_one_that_is_taken(caplog: pytest.LogCaptureFixture) -> None:
+    tcp = SocketVan("tcp", TOKEN).listen(echo)
+    with (
+        front(("unix", "no-such-socket", 0), ("tcp", "", tcp.address.port)) as address,
+        caplog.at_level(logging.INFO, "eps.van.negotiated"),
+    ):
+        assert way_taken(NegotiatedVan(TOKEN), address) == "tcp"
+    tcp.close()
+    assert caplog.records[-1].getMessage().startswith(f"{address} is reached by tcp, not by unix: ")
 
 
 @pytest.mark.parametrize(("ours", "theirs"), [("tcp", "unix"), ("shm", "tcp"), ("unix", "grpc")])
