@@ -303,7 +303,8 @@ class PartitionStore:
     def _count(self, splits: Sequence[int]) -> None:
         # For a few splits, add.at costs more than the additions.
         if len(splits) > _FEW_SPLITS:
-            np.add.at(self.applications, splits, 1)
+            # A tuple would be an index of as many dimensions.
+            np.add.at(self.applications, np.asarray(splits, np.intp), 1)
             return
         for split in splits:
             self.applications[split] += 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,7 @@ from eps.ml.split_sum import SplitSum
 from eps.rpc.exchange import PullPart, PushPart, keyset_digest
 from eps.runtime import DataShape, Runtime
 from eps.server.checks import check_pushes
-from eps.server.partition_store import PartitionStore
+from eps.server.partition_store import PartitionStore, UpdateData
 
 SPLITS, FEATURES, PARTITIONS, SAMPLES = 6, 700, 3, 7
 POISON = np.float32(np.nan)
@@ -73,6 +74,11 @@ class Eager:
             mean = (exact / (SAMPLES * SPLITS)).astype(np.float32)
             self.runtime.optimizer.step(self.values, self.slots, mean, clock, self.penalised)
         self.exponents = next_exponents(self.exponents, largest, clock)
+
+
+def _length(runtime: Runtime) -> int:
+    start, stop = runtime.ranges[0]
+    return stop - start
 
 
 class Rig:
@@ -228,6 +234,18 @@ def test_follower_that_is_promoted_goes_on_with_the_same_bits(settings: dict[str
             rig.train()
             rig.check()
         assert follower.ledger()[0] == rig.clock * SPLITS
+
+
+@pytest.mark.parametrize("num_splits", [3, 16, 17, 40])
+def test_follower_counts_any_number_of_splits_as_they_come_in_a_message(num_splits: int) -> None:
+    shape = DataShape(FEATURES, 2, (SAMPLES,) * num_splits, False, 0, ("",) * num_splits)
+    runtime = replace(make_runtime(sparse=False, splits=num_splits), shape=shape)
+    owner, follower = (PartitionStore(runtime, 0, np.zeros(_length(runtime), np.float32)) for _ in range(2))
+    follower.install([array.copy() for array in owner.snapshot()[0]])
+    length = _length(runtime)
+    update = UpdateData(np.ones(length, np.float32), None, runtime.grid.initial_exponents(length), 1.0)
+    follower.apply_update(update, 0, tuple(range(num_splits)))
+    assert follower.ledger()[0] == num_splits
 
 
 def test_lent_parameters_never_change_and_come_from_the_memory_that_was_given() -> None:
