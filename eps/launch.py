@@ -25,6 +25,7 @@ from eps.rpc.certificates import check_tls, make_certificates
 from eps.runtime import (
     DataShape,
     Runtime,
+    check_descriptors,
     check_memory,
     check_model,
     machine_memory_bytes,
@@ -36,6 +37,7 @@ from eps.server.initial import INIT_FILE
 from eps.storage.atomic import atomic_writer, write_bytes_atomic
 from eps.storage.jobdir import JobDir, JobLock, cache_dir, check_job_name, create_job_dir, jobs_dir
 from eps.supervisor.start import SupervisorHandle, WarmSupervisor, start_supervisor
+from eps.van.memory import descriptor_limit
 
 #: Folder of a job's directory with the file of a user's own model.
 MODEL_CODE = "model-code"
@@ -168,10 +170,11 @@ def check_runtime(runtime: Runtime) -> None:
     Raises
     ------
     ConfigError
-        Settings, model and data do not fit together.
+        Settings, model and data do not fit together, or not into what this machine gives a process.
     """
     _ = runtime.settings, runtime.ranges, runtime.grid, runtime.optimizer, runtime.shares
     check_memory(runtime, machine_memory_bytes())
+    check_descriptors(runtime, descriptor_limit())
 
 
 def free_name(model: str) -> str:

@@ -278,6 +278,33 @@ def check_memory(runtime: Runtime, available_bytes: int) -> None:
         )
 
 
+def descriptors_needed(num_members: int) -> int:
+    """Return how many descriptors the process with the most of them needs, in a job of so many workers and servers.
+
+    Counted in jobs with 2 to 16 members: 12 of its own, one for each worker and two for each other server, and one for
+    each segment of shared memory, of which a large model has ten.  The rest is for changes of size.
+    """
+    return 24 + 2 * num_members
+
+
+def check_descriptors(runtime: Runtime, limit: int) -> None:
+    """Refuse a job whose processes could not open a connection to each of its members.
+
+    Raises
+    ------
+    ConfigError
+        They need more than ``limit``, the most that a process may have.
+    """
+    spec, start = runtime.spec, runtime.start
+    num_members = (start.workers or spec.workers) + (start.servers or spec.servers)
+    needed = descriptors_needed(num_members)
+    if needed > limit:
+        raise ConfigError(
+            f"{num_members} workers and servers need {needed} open files in one process, but the limit is {limit}: "
+            f"raise it (ulimit -Hn {needed}; more where the job will grow), or begin with fewer"
+        )
+
+
 def make_model(spec: JobSpec, num_features: int, num_outputs: int) -> Model:
     """Return the model that the settings name, for data of this shape."""
     cls = load_model(spec.model)

@@ -48,7 +48,7 @@ from eps.storage.atomic import write_json_atomic
 from eps.storage.checkpoint import open_checkpoints
 from eps.storage.jobdir import JobDir
 from eps.storage.journal import Journal
-from eps.van.memory import tune_malloc
+from eps.van.memory import raise_descriptor_limit, tune_malloc
 from eps.van.negotiated import NegotiatedVan
 
 if TYPE_CHECKING:
@@ -509,6 +509,7 @@ def run(context: ContainerContext) -> int:
     """Entry point of the job master's process."""
     set_up_logging()
     tune_malloc()
+    raise_descriptor_limit()
     job_dir = JobDir(context.job_dir)
     runtime = Runtime.from_json(job_dir.job_json.read_text(encoding="utf-8"))
     assert context.supervisor_fd is not None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import resource
+import sys
 
 import numpy as np
 
@@ -66,10 +67,16 @@ def touch(array: np.ndarray) -> None:
             return
 
 
+def descriptor_limit() -> int:
+    """Return how many descriptors this process, and those that it starts, may have at most."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    return sys.maxsize if hard == resource.RLIM_INFINITY else hard
+
+
 def raise_descriptor_limit() -> None:
     """Allow this process as many descriptors as it may have: each segment of shared memory holds one or two."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft < hard:
+    if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +14,15 @@ from eps.config import JobSpec
 from eps.errors import ConfigError, StorageError
 from eps.jobspec_file import RunRequest
 from eps.launch import prepare_job
-from eps.runtime import DataShape, Runtime, check_memory, memory_bytes
+from eps.runtime import (
+    DataShape,
+    Runtime,
+    Start,
+    check_descriptors,
+    check_memory,
+    descriptors_needed,
+    memory_bytes,
+)
 
 
 def test_memory_counts_parameters_slots_and_sums(tmp_path: Path) -> None:
@@ -22,6 +33,32 @@ def test_memory_counts_parameters_slots_and_sums(tmp_path: Path) -> None:
     check_memory(runtime, 1600)
     with pytest.raises(ConfigError, match=r"100 parameters for 99 features and needs 1600 bytes .* --features"):
         check_memory(runtime, 1599)
+
+
+def test_a_job_that_needs_more_open_files_than_there_may_be_is_refused(tmp_path: Path) -> None:
+    shape = DataShape(99, 2, (4,) * 16, True, 0, ("",) * 16)
+    spec = JobSpec(splits=16, workers=12, servers=4, partitions=16)
+    runtime = Runtime("job", spec, shape, tmp_path, tmp_path)
+    assert descriptors_needed(16) == 56
+    check_descriptors(runtime, 56)
+    with pytest.raises(ConfigError, match=r"16 workers and servers need 56 open files .* limit is 55: .*ulimit -Hn 56"):
+        check_descriptors(runtime, 55)
+    check_descriptors(replace(runtime, start=Start(workers=2, servers=1)), 55)
+    with pytest.raises(ConfigError, match="18 workers and servers"):
+        check_descriptors(replace(runtime, start=Start(workers=16, servers=2)), 55)
+
+
+def test_the_limit_of_open_files_is_looked_at_before_a_job_is_made(home: Path) -> None:
+    words = ["run", "--data", "sklearn:iris", "--model", "softmax", "--workers", "8", "--servers", "2", "--quiet"]
+    begun = subprocess.run(
+        ["bash", "-c", 'ulimit -n 40; exec "$@"', "bash", sys.executable, "-m", "eps", *words],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert begun.returncode == 2
+    assert begun.stderr.startswith("eps: 10 workers and servers need 44 open files in one process, but the limit is 40")
+    assert not (home / "jobs").exists()
 
 
 def test_a_model_wider_than_the_machine_is_refused_before_its_job_is_made(home: Path, tmp_path: Path) -> None:
