@@ -10,9 +10,10 @@ from pathlib import Path
 
 import numpy as np
 
+from eps.core.checkpoints import CheckpointDriver
 from eps.core.membership import Membership
 from eps.data.dataset import open_dataset
-from eps.errors import ProtocolError
+from eps.errors import ProtocolError, StorageError
 from eps.export import write_model
 from eps.master.records import Ledger
 from eps.ml.metrics import exact_metrics
@@ -64,6 +65,24 @@ def export(runtime: Runtime, membership: Membership, van: Van, path: Path) -> Ex
     tensors = space.unpack(flat)
     digest = write_model(path, runtime, tensors)
     return Exported(digest, ledger, test_metrics(runtime, tensors))
+
+
+def why_no_model(error: Exception, checkpoints: CheckpointDriver) -> str:
+    """Return why there is no trained model, and what of the training can be had again all the same."""
+    if not isinstance(error, StorageError):
+        return f"the model could not be exported: {error}"
+    left = "there is no checkpoint, so it would be trained anew"
+    if checkpoints.complete:
+        left = f"it can be had again from the checkpoint of clock {checkpoints.complete[-1].clock}"
+    return f"the trained model could not be written: {error}; {left}"
+
+
+def why_no_report(error: StorageError, model: Path | None, before: str) -> str:
+    """Return why there is no report; ``model`` is where the trained model is, ``before`` why the job ended earlier."""
+    text = f"the report cannot be written: {error}"
+    if before:
+        return f"{before}; {text}"
+    return text if model is None else f"{text}; the job is trained, and its model is {model}"
 
 
 def test_metrics(runtime: Runtime, tensors: dict[str, np.ndarray]) -> dict[str, float]:

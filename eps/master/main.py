@@ -30,7 +30,7 @@ from eps.errors import DeadlineError, EpsError, PlanError, StorageError
 from eps.logs import set_up_logging
 from eps.master import records
 from eps.master.checkpoints import CheckpointFinisher, driver_of, earlier_history, pending_name
-from eps.master.export import export
+from eps.master.export import export, why_no_model, why_no_report
 from eps.master.service import JobMasterService
 from eps.master.sessions import Sessions
 from eps.master.state_log import StateLog
@@ -465,7 +465,9 @@ class Master:
         except Exception as error:
             # A user's model is evaluated here and may raise anything; the job must not wait for an export that died.
             logger.exception("M the export failed")
-            self.put(e.ExportFailed(f"the model could not be exported: {error}", number))
+            with self._changed:
+                message = why_no_model(error, self._state.checkpoints)
+            self.put(e.ExportFailed(message, number))
 
     # ---- the end
 
@@ -496,7 +498,9 @@ class Master:
             write_json_atomic(self._job_dir.report, report, sync=False)
         except StorageError as error:
             logger.exception("M the report cannot be written")
-            self._ended = e.EndJob(JobState.FAILED, f"the report cannot be written: {error}")
+            model = self._job_dir.model if exported else None
+            before = self._ended.reason if self._ended is not None else ""
+            self._ended = e.EndJob(JobState.FAILED, why_no_report(error, model, before))
 
     def _finish(self) -> int:
         assert self._ended is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import resource
 import signal
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 
 import eps
 from eps.cli import EXIT_BAD_INPUT, EXIT_OK, EXIT_REFUSED, main
-from eps.errors import ConfigError, JobExistsError, JobFinishedError
+from eps.errors import ConfigError, JobExistsError, JobFinishedError, StorageError
 from eps.master_link import wait_for
 from eps.storage.atomic import read_json
 from eps.storage.journal import replay
@@ -244,3 +245,43 @@ def test_checkpoints_go_on_where_the_job_master_is_killed_and_the_next_run_needs
         wait_for_checkpoints(job, before + 1)
     kill_everything(job, home)
     assert resume("killed", workers=1, servers=1)["model_sha256"] == undisturbed["model_sha256"]
+
+
+def no_room_for_the_master(job: eps.Job) -> None:
+    """Let no file of the job master grow beyond what a line of text needs, as on a disk that is full."""
+    found = read_json(job.directory.master_json)
+    assert found is not None
+    limits = resource.prlimit(found["pid"], resource.RLIMIT_FSIZE)
+    resource.prlimit(found["pid"], resource.RLIMIT_FSIZE, (100, limits[1]))
+
+
+@pytest.mark.parametrize("every", ["20", ""], ids=["with checkpoints", "without"])
+def test_disk_that_is_full_at_the_end_is_told_and_the_model_can_be_had_again(home: Path, every: str) -> None:
+    undisturbed = run("undisturbed", workers=1, servers=1, **DNN)
+    with eps.Job.start(name="full", workers=1, servers=1, checkpoint_every=every, **DNN) as job:
+        if every:
+            wait_for_checkpoints(job, 1)
+        wait_for_clock(job, 30)
+        no_room_for_the_master(job)
+        report = job.wait(TIMEOUT_S)
+    assert report["state"] == "failed"
+    assert f"the trained model could not be written: {job.directory.model}: " in report["reason"]
+    kept = r"it can be had again from the checkpoint of clock \d+" if every else "no checkpoint, so it would be trained"
+    assert re.search(kept, report["reason"])
+    assert f"the report cannot be written: {job.directory.report}: " in report["reason"]
+    assert not job.directory.model.exists() and bool(checkpoints(job)) is bool(every)
+    assert resume("full")["model_sha256"] == undisturbed["model_sha256"]
+
+
+def test_report_that_cannot_be_written_hides_no_model(home: Path, tmp_path: Path) -> None:
+    with eps.Job.start(name="full", workers=1, servers=1, **DNN) as job:
+        # A file cannot take the place of a folder.
+        job.directory.report.mkdir()
+        with pytest.raises(StorageError):
+            job.wait(TIMEOUT_S)
+    ended = job.directory.ended()
+    assert ended is not None and ended["state"] == "failed"
+    assert f"the report cannot be written: {job.directory.report}: " in ended["reason"]
+    assert ended["reason"].endswith(f"the job is trained, and its model is {job.directory.model}")
+    job.export(tmp_path / "model.npz")
+    assert (tmp_path / "model.npz").read_bytes() == job.directory.model.read_bytes()
