@@ -9,14 +9,16 @@ import re
 import shutil
 from pathlib import Path
 
-from eps.data.dataset import open_dataset
-from eps.errors import DataError, JobExistsError, JobFinishedError, PlanError, StorageError
+from eps.data.cut import prepare
+from eps.data.dataset import DatasetInfo, is_complete, open_dataset
+from eps.errors import ConfigError, DataError, JobExistsError, JobFinishedError, PlanError, StorageError
 from eps.home import check_home
-from eps.launch import PreparedJob, check_runtime
+from eps.launch import PreparedJob, check_runtime, data_settings
+from eps.rpc.security import Security
 from eps.runtime import Runtime, Start, identity
 from eps.storage.atomic import read_json, write_bytes_atomic
 from eps.storage.checkpoint import Manifest, history_lines, open_checkpoints
-from eps.storage.jobdir import DIRECTORY_MODE, JobDir, JobLock, find_job
+from eps.storage.jobdir import DIRECTORY_MODE, JobDir, JobLock, cache_dir, find_job
 from eps.storage.journal import replay
 
 #: A container's log file.
@@ -61,7 +63,7 @@ def prepare_resume(name: str, workers: int = 0, servers: int = 0) -> Resumed:
     ConfigError
         It cannot have that size, or its checkpoint is of another job; JobNotFoundError where there is none.
     DataError
-        Its prepared data set has gone.
+        Its prepared data set has gone, and cannot be made again from what it was made of.
     StorageError
         Its directory cannot be read or written.
     """
@@ -104,21 +106,55 @@ def _prepare(directory: JobDir, lock: JobLock, workers: int, servers: int) -> Re
         before.spec, workers=start.workers or before.spec.workers, servers=start.servers or before.spec.servers
     )
     check_runtime(runtime)
-    if not runtime.dataset_dir.is_dir():
-        raise DataError(
-            f"the prepared data of job {directory.name!r} is no longer at {runtime.dataset_dir}: run it again instead"
-        )
+    dataset, prepared_again = _data_of(runtime)
+    runtime = dataclasses.replace(runtime, dataset_dir=dataset.directory)
     store.remove_leftovers()
-    warnings = [*damaged, *_set_journal_aside(directory)]
+    warnings = [*damaged, *prepared_again, *_set_journal_aside(directory)]
     try:
+        warnings += _renew_token(directory)
         _clear(directory)
         history = b"" if manifest is None else b"".join(history_lines(store.history(manifest)))
         write_bytes_atomic(directory.history, history)
         write_bytes_atomic(directory.job_json, runtime.to_json().encode("utf-8"))
     except OSError as error:
         raise StorageError(f"{directory.path}: cannot be made ready: {error.strerror or error}") from error
-    prepared = PreparedJob(directory, lock, runtime, open_dataset(runtime.dataset_dir))
+    prepared = PreparedJob(directory, lock, runtime, dataset)
     return Resumed(prepared, manifest, tuple(warnings))
+
+
+def _data_of(runtime: Runtime) -> tuple[DatasetInfo, list[str]]:
+    """Return the job's prepared data, and what is to be said of it: it is made again where the cache was emptied.
+
+    Raises
+    ------
+    DataError
+        It cannot be made again, or what it was made of is other data now.
+    """
+    place = runtime.dataset_dir
+    try:
+        dataset = open_dataset(place)
+        if is_complete(dataset):
+            return dataset, []
+    except StorageError:
+        pass
+    gone = f"the prepared data of job {runtime.name!r} is no longer at {place}"
+    try:
+        dataset = prepare(data_settings(runtime.spec), None, cache_dir())
+    except (ConfigError, DataError, StorageError) as error:
+        raise DataError(f"{gone}, and cannot be made again: {error}") from error
+    if dataset.split_checksums != runtime.shape.split_checksums:
+        raise DataError(f"{gone}, and {runtime.spec.data} is other data than it was: the job cannot go on with it")
+    return dataset, [f"{gone}; it was made again from {runtime.spec.data}"]
+
+
+def _renew_token(directory: JobDir) -> list[str]:
+    """Give a job whose token is missing or damaged another one: none of its processes runs that would know the old."""
+    try:
+        Security.of_job(directory.path)
+    except StorageError as error:
+        directory.make_token()
+        return [f"{error}; the job was given another token"]
+    return []
 
 
 def _clear(directory: JobDir) -> None:

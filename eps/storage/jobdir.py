@@ -290,6 +290,16 @@ class JobDir:
         """
         return self.ended() or read_json(self.report) or {}
 
+    def make_token(self) -> None:
+        """Give the job another token, which its user alone can read.
+
+        Raises
+        ------
+        StorageError
+            It cannot be written.
+        """
+        write_bytes_atomic(self.token, secrets.token_hex(TOKEN_BYTES).encode("ascii") + b"\n", sync=False)
+
     def read_token(self) -> str:
         """Return the job's token.
 
@@ -376,7 +386,7 @@ def create_job_dir(name: str, home: Path | None = None, *, anew: bool = False) -
             _empty(job)
             _make(job.logs)
             _make(job.containers)
-            write_bytes_atomic(job.token, secrets.token_hex(TOKEN_BYTES).encode("ascii") + b"\n", sync=False)
+            job.make_token()
         except BaseException:
             lock.close()
             raise

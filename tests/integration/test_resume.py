@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import resource
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 
 import eps
 from eps.cli import EXIT_BAD_INPUT, EXIT_OK, EXIT_REFUSED, main
-from eps.errors import ConfigError, JobExistsError, JobFinishedError, StorageError
+from eps.errors import ConfigError, DataError, JobExistsError, JobFinishedError, StorageError
 from eps.master_link import wait_for
 from eps.storage.atomic import read_json
 from eps.storage.journal import replay
@@ -285,3 +286,49 @@ def test_report_that_cannot_be_written_hides_no_model(home: Path, tmp_path: Path
     assert ended["reason"].endswith(f"the job is trained, and its model is {job.directory.model}")
     job.export(tmp_path / "model.npz")
     assert (tmp_path / "model.npz").read_bytes() == job.directory.model.read_bytes()
+
+
+def digits_in_a_file(path: Path) -> None:
+    """Write two hundred rows, the label first."""
+    path.write_text("".join(f"{i % 2},{i % 7},{i % 5},{(i * i) % 11}\n" for i in range(200)))
+
+
+def test_job_goes_on_where_the_cache_was_emptied_and_the_token_lost(home: Path, tmp_path: Path) -> None:
+    data = tmp_path / "rows.csv"
+    digits_in_a_file(data)
+    settings = {"data": str(data), "label_column": "first", "model": "logistic", "iterations": 300}
+    undisturbed = run("undisturbed", workers=1, servers=1, **settings)
+    job = eps.Job.start(name="killed", workers=2, servers=1, checkpoint_every="10", **settings)
+    wait_for_checkpoints(job, 1)
+    kill_everything(job, home)
+    shutil.rmtree(home / "cache")
+    job.directory.token.unlink()
+    told: list[str] = []
+    with eps.Job.resume("killed", on_begin=lambda text, warnings: told.extend(warnings)) as again:
+        report = again.wait(TIMEOUT_S)
+    assert report["model_sha256"] == undisturbed["model_sha256"], report["reason"]
+    assert len(told) == 2
+    assert told[0].endswith(f"it was made again from {data}")
+    assert "token: cannot be read" in told[1] and told[1].endswith("the job was given another token")
+    assert job.directory.token.stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize("fault", ["gone", "other"])
+def test_job_whose_data_cannot_be_made_again_says_what_is_missing(home: Path, tmp_path: Path, fault: str) -> None:
+    data = tmp_path / "rows.csv"
+    digits_in_a_file(data)
+    settings = {"data": str(data), "label_column": "first", "model": "logistic", "iterations": 300}
+    job = eps.Job.start(name="killed", workers=1, servers=1, checkpoint_every="10", **settings)
+    wait_for_checkpoints(job, 1)
+    job.kill()
+    job.close()
+    shutil.rmtree(home / "cache")
+    if fault == "gone":
+        data.unlink()
+    else:
+        data.write_text(data.read_text().replace("6", "5"))
+    expected = {"gone": "cannot be made again: .*rows.csv", "other": "rows.csv is other data than it was"}
+    left = checkpoints(job)
+    with pytest.raises(DataError, match=expected[fault]):
+        eps.Job.resume("killed")
+    assert checkpoints(job) == left and job.directory.token.exists(), "nothing was touched"
