@@ -300,9 +300,18 @@ def table(rows: Sequence[Sequence[str]], indent: str = "  ") -> str:
     )
 
 
+def as_of_text(as_of_s: float) -> str:
+    """Return when figures were taken, of seconds of Unix time; 0 is not known."""
+    if not as_of_s:
+        return "it is not known of when"
+    return f"it is as of {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(as_of_s))}"
+
+
 def status_text(status: Status) -> str:
     """Return what ``eps status`` prints."""
     lines = [f"{status['name']}: {status['state']}" + (f" ({status['reason']})" if status["reason"] else "")]
+    if status.get("as_of_s") is not None:
+        lines.append(f"  what follows is older than its end: {as_of_text(status['as_of_s'])}")
     lines.append(
         f"  clock {status['clock']} of {status['iterations']}, membership version {status['membership_version']}"
     )

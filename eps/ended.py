@@ -12,7 +12,11 @@ from eps.storage.jobdir import JobDir
 
 
 def ended_status(directory: JobDir) -> dict[str, Any]:
-    """Return the status of a job that has ended, in the form of a running one's."""
+    """Return the status of a job that has ended, in the form of a running one's.
+
+    Where its figures are older than its end, ``as_of_s`` says when they were taken, in seconds of Unix time (0 where
+    that is not known); else it is None.
+    """
     report = read_json(directory.report) or {}
     settings = (read_json(directory.job_json) or {}).get("spec", {})
     # No word of its end: the supervisor itself was killed, or the machine went down.
@@ -23,8 +27,19 @@ def ended_status(directory: JobDir) -> dict[str, Any]:
         state, reason = str(outcome["state"]), str(outcome.get("reason", ""))
     last = _readable(directory.status_json)
     if not report and last is not None:
-        # Its master was killed before it could report: what it left on disk a second before is the best there is.
-        return {**last, "state": state, "reason": reason, "members": [], "eta_s": 0.0}
+        # Its master could not report: what it left on disk before is the best there is, and its figures are old.
+        under_way = [last["plan"]] if last["plan"] else []
+        return {
+            **last,
+            "state": state,
+            "reason": reason,
+            "as_of_s": last.get("as_of_s", 0.0),
+            "members": [],
+            "plan": None,
+            "queued": [],
+            "changes": [*last["changes"], *under_way, *last["queued"]],
+            "eta_s": 0.0,
+        }
     metrics, history = report.get("metrics", {}), report.get("history", [])
     loss = metrics.get("train_loss")
     membership = report.get("membership") or [{}]
@@ -32,6 +47,7 @@ def ended_status(directory: JobDir) -> dict[str, Any]:
         "name": directory.name,
         "state": state,
         "reason": reason,
+        "as_of_s": None,
         "clock": report.get("clock", 0),
         "iterations": settings.get("iterations", 0),
         "membership_version": membership[-1].get("version", 0),

@@ -320,7 +320,8 @@ class Master:
         if now_s >= self._note_due_s:
             self._note_due_s = now_s + NOTE_S
             try:
-                write_json_atomic(self._job_dir.status_json, self.status(), sync=False)
+                noted = {**self.status(), "as_of_s": round(time.time(), 3)}
+                write_json_atomic(self._job_dir.status_json, noted, sync=False)
                 self._note_storage("status")
             except StorageError as error:
                 self._note_storage("status", error)

@@ -134,6 +134,8 @@ def status(runtime: Runtime, state: MasterState, started_s: float, now_s: float)
         "name": runtime.name,
         "state": str(state.state),
         "reason": state.reason,
+        # Of a job that runs, they are of now.
+        "as_of_s": None,
         "clock": clock,
         "iterations": total,
         "membership_version": membership.version if membership else 0,

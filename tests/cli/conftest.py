@@ -25,6 +25,7 @@ def status_of(**changes: Any) -> dict[str, Any]:
         "name": "fake",
         "state": "running",
         "reason": "",
+        "as_of_s": None,
         "clock": 50,
         "iterations": 200,
         "membership_version": 1,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from eps import master_link
 from eps.client import Job
+from eps.display import status_text
 from eps.errors import (
     AuthenticationError,
     ConfigError,
@@ -203,6 +205,35 @@ def test_job_whose_supervisor_was_killed_outright_counts_as_killed(fake: FakeJob
     fake.dir.ended_json.unlink()
     with Job.find("fake") as job:
         assert job.status()["state"] == "killed"
+
+
+def test_status_of_a_job_without_a_report_says_as_of_when_it_is(fake: FakeJob) -> None:
+    plan, queued = change_of(1, "copied"), change_of(2, "queued")
+    left = {**status_of(clock=40, plan=plan, queued=[queued]), "as_of_s": 1_800_000_000.5}
+    write_json_atomic(fake.dir.status_json, left)
+    fake.end("failed", "the disk is full")
+    with Job.find("fake") as job:
+        found = job.status()
+    assert found.keys() == status_of().keys()
+    assert (found["state"], found["clock"], found["as_of_s"]) == ("failed", 40, 1_800_000_000.5)
+    # Nothing is on its way any more; what was is told as far as it got.
+    assert (found["plan"], found["queued"], found["changes"]) == (None, [], [plan, queued])
+    told = status_text(found).splitlines()
+    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(1_800_000_000.5))
+    assert told[:3] == [
+        "fake: failed (the disk is full)",
+        f"  what follows is older than its end: it is as of {when}",
+        "  clock 40 of 200, membership version 1",
+    ]
+
+
+def test_status_of_a_job_with_a_report_is_not_old(fake: FakeJob) -> None:
+    write_json_atomic(fake.dir.status_json, {**status_of(clock=40), "as_of_s": 1_800_000_000.5})
+    fake.end(report={"name": "fake", "state": "finished", "reason": "", "clock": 200})
+    with Job.find("fake") as job:
+        found = job.status()
+    assert (found["clock"], found["as_of_s"]) == (200, None)
+    assert "older" not in status_text(found)
 
 
 def test_status_of_an_ended_job_has_the_form_of_a_running_one(fake: FakeJob) -> None:
