@@ -166,7 +166,8 @@ class CheckpointDriver:
         first_clock = min(part.clock for part in self.pending.parts.values())
         self.complete.append(Start(checkpoint_name(self.epoch, self.pending.clock), first_clock))
         del self.complete[: -self.keep]
-        return list(self._end("complete", "", now_s))
+        # Only now: until the job knows of this one, it may have to go back to one before.
+        return [*self._end("complete", "", now_s), e.RemoveEarlier(event.checkpoint_id)]
 
     def abandon(self, reason: str, now_s: float) -> list[e.Command]:
         """Give up the one on its way: who was to write it has gone."""

@@ -245,13 +245,21 @@ class FinishCheckpoint:
     servers: int
     #: Triggers up to this clock have been asked.
     triggers_asked: int
-    #: Names of the complete checkpoints to keep beside it: the latest that the job can go back to, oldest first.
+    #: Names of the complete checkpoints to keep beside it once :class:`RemoveEarlier` is commanded: the latest that the
+    #: job can go back to, oldest first.
     kept: tuple[str, ...]
 
     @property
     def first_clock(self) -> int:
         """The clock that a job goes on with from it."""
         return min(part.clock for part in self.parts)
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveEarlier:
+    """Remove the checkpoints that one makes superfluous: it is complete, and the job can go back to it."""
+
+    checkpoint_id: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,6 +287,7 @@ Command = (
     | Answer
     | StartExport
     | FinishCheckpoint
+    | RemoveEarlier
     | DiscardCheckpoint
     | EndJob
 )

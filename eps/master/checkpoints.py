@@ -92,6 +92,8 @@ class CheckpointFinisher:
         self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._busy_with = 0
+        #: The command of the latest that was completed and has earlier ones beside it still; of the thread.
+        self._superseding: e.FinishCheckpoint | None = None
 
     def begin(self, pending: str = "") -> None:
         """Remove what was left half written before ``pending``, the one on its way; training goes on without it."""
@@ -107,15 +109,24 @@ class CheckpointFinisher:
             history = self._history(command.first_clock)
             self._submit(lambda: self._finish(command, history))
 
+    def remove_earlier(self, checkpoint_id: int) -> None:
+        """Remove what a checkpoint that this process completed makes superfluous.
+
+        What another master completed removes nothing: the next one will, whose name is known to be durable.
+        """
+        self._submit(lambda: self._remove_earlier(checkpoint_id))
+
     def discard(self, command: e.DiscardCheckpoint) -> None:
-        """Remove what was written of a checkpoint."""
-        self._submit(lambda: self._store.discard(checkpoint_name(command.epoch, command.clock)))
+        """Remove what was written of a checkpoint, which takes no other's place."""
+        self._submit(lambda: self._discard(command))
 
     def close(self) -> None:
-        """Wait for what is being done, and remove what nobody will complete."""
+        """Wait for what is being done, and remove what nobody will complete, or go back to any more."""
         if self._thread is not None:
             self._work.put(None)
             self._thread.join()
+        if self._superseding is not None:
+            self._remove_earlier(self._superseding.checkpoint_id)
         self.begin()
 
     def _submit(self, work: Callable[[], None]) -> None:
@@ -146,9 +157,23 @@ class CheckpointFinisher:
             history="",
         )
         try:
-            self._store.finish(manifest, history, command.kept)
+            self._store.finish(manifest, history)
         except Exception as error:
             # Whatever it is: one that nobody hears of again would be the last.
             self._put(e.CheckpointFailed(command.checkpoint_id, str(error)))
         else:
+            self._superseding = command
             self._put(e.CheckpointDone(command.checkpoint_id))
+
+    def _remove_earlier(self, checkpoint_id: int) -> None:
+        command = self._superseding
+        if command is not None and command.checkpoint_id == checkpoint_id:
+            self._superseding = None
+            self._store.remove_earlier(checkpoint_name(command.epoch, command.clock), command.kept)
+
+    def _discard(self, command: e.DiscardCheckpoint) -> None:
+        latest = self._superseding
+        if latest is not None and (latest.epoch, latest.clock) == (command.epoch, command.clock):
+            # It was completed, and the job had gone back by then to one that must stay.
+            self._superseding = None
+        self._store.discard(checkpoint_name(command.epoch, command.clock))

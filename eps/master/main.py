@@ -383,6 +383,8 @@ class Master:
                     threading.Thread(target=self._export, args=(number,), name="export", daemon=True).start()
                 case e.FinishCheckpoint():
                     self._checkpoints.finish(command)
+                case e.RemoveEarlier(checkpoint_id):
+                    self._checkpoints.remove_earlier(checkpoint_id)
                 case e.DiscardCheckpoint():
                     self._checkpoints.discard(command)
                 case e.EndJob():

@@ -248,6 +248,8 @@ class CheckpointStore:
 
     def __init__(self, storage: Storage) -> None:
         self.storage = storage
+        #: The latest that was moved to its place here, and whose name survives a loss of power.
+        self._durable = ""
 
     def names(self) -> list[str]:
         """Return the complete checkpoints, the latest first: by epoch, then by clock."""
@@ -266,7 +268,7 @@ class CheckpointStore:
         """Write one partition of a checkpoint that is being made; return (size_bytes, checksum)."""
         return write_part(self.storage, f"{checkpoint}{PARTIAL}/{file}", arrays)
 
-    def finish(self, manifest: Manifest, history: ClockHistory, kept: Collection[str]) -> Manifest:
+    def finish(self, manifest: Manifest, history: ClockHistory) -> Manifest:
         """Make a checkpoint of the parts that were written; return its manifest.
 
         May be called again for one that is complete: the job master may have ended before it knew.
@@ -277,19 +279,17 @@ class CheckpointStore:
             Its ``history`` is filled in.
         history : ClockHistory
             Of all clocks before the checkpoint's first.
-        kept : collection of str
-            Names of the checkpoints that stay beside it.  Every other earlier one is removed: the job will not go back
-            to it, and a damaged one must not stay in place of a good one.  Later ones stay: a call that is repeated
-            late does not know of them.
 
         Raises
         ------
         StorageError
             It is not in its place.  One that is there counts as complete, for whoever looks for one will find it;
-            what went wrong after that is logged, and what could not be removed is removed with the next one.
+            what went wrong after that is logged.
         """
         name, partial = manifest.name, manifest.name + PARTIAL
-        if name not in self.storage.names(""):
+        if name in self.storage.names(""):
+            manifest = self.manifest(name)
+        else:
             there = set(self.storage.names(partial))
             gone = [part.file for part in manifest.parts if part.file not in there]
             if gone:
@@ -309,16 +309,29 @@ class CheckpointStore:
             except StorageError as error:
                 if name not in self.storage.names(""):
                     raise
-                # It is in its place, so it is complete.  The others stay: a loss of power may take its name back.
+                # It is in its place, so it is complete.
                 logger.warning("checkpoint %s is complete, but may not survive a loss of power: %s", name, error)
                 return self.manifest(name)
-        else:
-            manifest = self.manifest(name)
-        self._remove_others(name, kept)
+            self._durable = name
         return manifest
 
-    def _remove_others(self, name: str, kept: Collection[str]) -> None:
-        """Remove what is older than a complete checkpoint and not ``kept``; it is complete however that goes."""
+    def remove_earlier(self, name: str, kept: Collection[str]) -> None:
+        """Remove what is older than a complete checkpoint and not ``kept``; it is complete however that goes.
+
+        A job will not go back to those, and a damaged one must not stay in place of a good one.  Later ones stay: they
+        came after this was decided.  Nothing is removed where a loss of power may take back the name of the complete
+        one, or another process gave it that name and nobody knows.  What stays is removed with the next one, and what
+        cannot be removed is logged.
+
+        Parameters
+        ----------
+        name : str
+        kept : collection of str
+            Names of the checkpoints that stay beside it.
+        """
+        if name != self._durable:
+            logger.info("checkpoints before %s stay until the next one", name)
+            return
         try:
             others = [other for other in self.names() if _order(other) < _order(name) and other not in kept]
         except StorageError as error:

@@ -147,6 +147,27 @@ def test_the_latest_that_the_job_can_go_back_to_are_kept_beside_the_new_one(keep
         assert [start.checkpoint for start in driver.complete] == names[-keep:]
 
 
+def test_earlier_ones_are_removed_only_when_the_job_knows_that_the_new_one_is_complete() -> None:
+    master = with_checkpoints("7")
+    driver = driver_of(master)
+    driver.keep = 1
+    first, clock = train_until_ordered(master)
+    clock = complete(master, first, clock)
+    assert master.commands(e.RemoveEarlier) == [e.RemoveEarlier(first.checkpoint_id)]
+    second, clock = train_until_ordered(master, clock)
+    for partition in range(4):
+        master.report(written(second, partition))
+    while not master.commands(e.FinishCheckpoint)[1:]:
+        train(master, clock)
+        clock += 1
+    # It is complete on disk, and before the job hears of that it goes back to the first one.
+    commands = driver.go_back(2, first.clock, master.now_s)
+    assert e.DiscardCheckpoint(1, second.clock) in commands
+    master.step(e.CheckpointDone(second.checkpoint_id))
+    assert master.commands(e.RemoveEarlier) == [e.RemoveEarlier(first.checkpoint_id)]
+    assert [start.clock for start in driver.complete] == [first.clock]
+
+
 def test_a_checkpoint_that_cannot_be_read_is_not_kept() -> None:
     master = with_checkpoints("7")
     driver = driver_of(master)

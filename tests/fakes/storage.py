@@ -107,3 +107,56 @@ class MemoryStorage:
             raise StorageError(f"{self.describe(path)}: cannot be removed: {os.strerror(errno.EBUSY)}")
         for name in [name for name in self.files if name == path or name.startswith(f"{path}/")]:
             del self.files[name]
+
+
+class PowerCut(Exception):
+    """The machine goes down in the middle of what it does."""
+
+
+class VolatileStorage(MemoryStorage):
+    """A store whose machine loses its power at one step: before it, in the middle of it, or after it.
+
+    Parameters
+    ----------
+    cut_at : int
+        Number of the step; a file that is written or removed, and a folder that is renamed, is one.
+    """
+
+    def __init__(self, cut_at: int) -> None:
+        super().__init__()
+        self.steps = 0
+        self._cut_at = cut_at
+        #: Folders whose new names were not made durable, as (before, now).
+        self._renamed: list[tuple[str, str]] = []
+
+    def _step(self) -> None:
+        if self.steps == self._cut_at:
+            raise PowerCut
+        self.steps += 1
+
+    @contextmanager
+    def write(self, path: str) -> Iterator[BinaryIO]:
+        self._step()
+        with super().write(path) as file:
+            yield file
+        self._step()
+
+    def rename(self, folder: str, target: str) -> None:
+        self._step()
+        self._renamed.append((folder, target))
+        super().rename(folder, target)
+        # A sync of the folder that holds both names makes all of its names durable.
+        self._renamed.clear()
+        self._step()
+
+    def remove(self, path: str) -> None:
+        for name in [name for name in self.files if name == path or name.startswith(f"{path}/")]:
+            self._step()
+            super().remove(name)
+
+    def lose_power(self) -> None:
+        """Take back what was not made durable, and let the machine run again."""
+        self._cut_at = -1
+        for before, now in reversed(self._renamed):
+            if now in self._folders():
+                super().rename(now, before)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from eps.core.checkpoints import checkpoint_name
+from eps.core.history import ClockHistory
 from eps.core.membership import Membership
 from eps.core.messages import CheckpointPartWritten, MembershipAcked, UpdateMembership
 from eps.core.tables import PartitionTable, SplitTable
@@ -84,7 +85,7 @@ def checkpoint(runtime: Runtime, stores: list[PartitionStore], clock: int, store
         parts.append(
             CheckpointPartWritten("server-1", 1, partition, file, *written, next_clock, max(0, clock) * SPLITS, 0)
         )
-    return store.finish(Manifest(1, clock, identity(runtime), tuple(parts), 1, 1, clock, ""), (), ())
+    return store.finish(Manifest(1, clock, identity(runtime), tuple(parts), 1, 1, clock, ""), ClockHistory())
 
 
 @pytest.mark.parametrize("is_sparse", [True, False], ids=["sparse", "dense"])

@@ -30,9 +30,13 @@ class CheckpointedJob(SimJob):
     def __init__(self, *details: Any, every: int, **more: Any) -> None:
         super().__init__(*details, **more)
         settings = self.settings
-        self.master.checkpoints = CheckpointDriver(Schedule(every), settings.num_partitions, settings.iterations)
+        # Of every second job only one checkpoint is kept: nothing else is left to go back to.
+        keep = 1 + every % 2
+        self.master.checkpoints = CheckpointDriver(Schedule(every), settings.num_partitions, settings.iterations, keep)
         #: Name -> partition -> part of each checkpoint that is on the store.
         self.complete: dict[str, dict[int, m.CheckpointPartWritten]] = {}
+        #: The latest that was finished, and those that stay beside it.
+        self._kept: tuple[int, set[str]] = (0, set())
 
     def _execute(self, commands: Sequence[e.Command]) -> None:
         super()._execute(commands)
@@ -40,10 +44,14 @@ class CheckpointedJob(SimJob):
             if isinstance(command, e.FinishCheckpoint):
                 self._check(command)
                 name = checkpoint_name(command.epoch, command.clock)
-                there = {kept: self.complete[kept] for kept in command.kept}
-                self.complete = {**there, name: {part.partition: part for part in command.parts}}
+                self.complete[name] = {part.partition: part for part in command.parts}
+                self._kept = command.checkpoint_id, {*command.kept, name}
                 done = e.CheckpointDone(command.checkpoint_id)
                 self.at(self.share() * FINISH_S, lambda done=done: self._finished(done))  # type: ignore[misc]
+            elif isinstance(command, e.RemoveEarlier):
+                checkpoint_id, kept = self._kept
+                assert command.checkpoint_id == checkpoint_id
+                self.complete = {name: parts for name, parts in self.complete.items() if name in kept}
 
     def parts_of(self, checkpoint: str) -> Mapping[int, m.CheckpointPartWritten]:
         return self.complete[checkpoint] if checkpoint else {}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection
+from contextlib import suppress
+from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +17,7 @@ from eps.core.messages import CheckpointPartWritten
 from eps.errors import ConfigError, StorageError
 from eps.storage.checkpoint import CheckpointStore, Manifest, part_name, read_part, write_part
 from eps.storage.local import LocalStorage
-from tests.fakes.storage import MemoryStorage
+from tests.fakes.storage import MemoryStorage, PowerCut, VolatileStorage
 
 JOB = {"optimizer": "adam", "parameters": 100}
 HISTORY = ClockHistory([ClockRecord(0, 10, 0.1 + 0.2, (1.5, 2.0), 0.25), ClockRecord(1, 10, float("inf"), (), 0.5)])
@@ -43,7 +45,9 @@ def make(
             CheckpointPartWritten("server-1", 1, partition, file, size_bytes, checksum, (clock, clock), 2 * clock, 0)
         )
     kept = store.names() if kept is None else kept
-    return store.finish(Manifest(epoch, clock, JOB, tuple(parts), 2, 1, clock, ""), HISTORY, kept)
+    made = store.finish(Manifest(epoch, clock, JOB, tuple(parts), 2, 1, clock, ""), HISTORY)
+    store.remove_earlier(made.name, kept)
+    return made
 
 
 def flip(storage: MemoryStorage, path: str, at: int) -> None:
@@ -198,7 +202,8 @@ def test_a_checkpoint_is_complete_whatever_cannot_be_removed(
 def test_to_finish_again_removes_nothing_later(store: CheckpointStore) -> None:
     early = make(store, 20)
     late = make(store, 30)
-    assert store.finish(dataclasses.replace(early, history=""), HISTORY, ()) == early
+    assert store.finish(dataclasses.replace(early, history=""), HISTORY) == early
+    store.remove_earlier(early.name, ())
     assert store.names() == [late.name, early.name]
 
 
@@ -240,14 +245,14 @@ def test_what_was_begun_is_no_checkpoint_and_is_removed(store: CheckpointStore, 
 
 def test_to_finish_twice_is_harmless(store: CheckpointStore) -> None:
     made = make(store, 10)
-    assert store.finish(dataclasses.replace(made, history=""), HISTORY, ()) == made
+    assert store.finish(dataclasses.replace(made, history=""), HISTORY) == made
 
 
 def test_parts_that_vanished_make_no_checkpoint(store: CheckpointStore, storage: MemoryStorage) -> None:
     made = make(store, 10)
     storage.remove(made.name)
     with pytest.raises(StorageError, match="vanished"):
-        store.finish(made, HISTORY, ())
+        store.finish(made, HISTORY)
     assert store.names() == []
 
 
@@ -274,3 +279,36 @@ def test_arrays_are_written_from_where_they_lie(tmp_path: Path) -> None:
     read_part(storage, "part", size_bytes, checksum)
     assert tracemalloc.get_traced_memory()[1] < big[0].nbytes + (4 << 20)
     tracemalloc.stop()
+
+
+def keep_one(storage: MemoryStorage, repeated: bool) -> None:
+    """Take three checkpoints of which one is kept; another master says each ``repeated`` command again."""
+    for clock in (10, 20, 30):
+        store = CheckpointStore(storage)
+        made = make(store, clock, kept=storage.names(""))
+        if repeated:
+            store = CheckpointStore(storage)
+            store.finish(dataclasses.replace(made, history=""), HISTORY)
+        store.remove_earlier(made.name, ())
+
+
+@pytest.mark.parametrize("repeated", [False, True], ids=["one master", "another master"])
+@pytest.mark.parametrize("unsynced", ["", "0001-00000020", "0001-00000030"])
+def test_whenever_the_power_fails_a_checkpoint_is_whole_though_only_one_is_kept(unsynced: str, repeated: bool) -> None:
+    begun = MemoryStorage()
+    make(CheckpointStore(begun), 1)
+    for cut_at in count():
+        storage = VolatileStorage(cut_at)
+        storage.files = dict(begun.files)
+        storage.unsynced = {unsynced} - {""}
+        with suppress(PowerCut):
+            keep_one(storage, repeated)
+        ended = storage.steps < cut_at
+        storage.lose_power()
+        found, _ = CheckpointStore(storage).latest_valid(JOB)
+        assert found is not None, f"nothing is whole after step {cut_at}"
+        if ended:
+            break
+    assert cut_at > 20
+    if not unsynced:
+        assert len(CheckpointStore(storage).names()) == (4 if repeated else 1)

@@ -1,0 +1,66 @@
+"""Which checkpoints stay while the job master completes one, goes back, and ends."""
+
+from __future__ import annotations
+
+import queue
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from eps.config import JobSpec
+from eps.core import events as e
+from eps.core.checkpoints import checkpoint_name
+from eps.core.history import ClockHistory
+from eps.core.messages import CheckpointPartWritten
+from eps.master.checkpoints import CheckpointFinisher
+from eps.runtime import DataShape, Runtime
+from eps.storage.checkpoint import CheckpointStore, open_checkpoints, part_name
+
+DEADLINE_S = 20.0
+FIRST, SECOND = checkpoint_name(1, 10), checkpoint_name(1, 20)
+
+
+class Rig:
+    """A finisher on a store of its own."""
+
+    def __init__(self, directory: Path) -> None:
+        shape = DataShape(5, 2, (4, 4), False, 0, ("", ""))
+        runtime = Runtime("job", JobSpec(model="logistic", splits=2, workers=1), shape, directory, directory)
+        self.store: CheckpointStore = open_checkpoints(directory)
+        self._told: queue.SimpleQueue[e.Event] = queue.SimpleQueue()
+        self.finisher = CheckpointFinisher(runtime, self.store, lambda clock: ClockHistory(), self._told.put)
+
+    def complete(self, checkpoint_id: int, clock: int) -> None:
+        """Complete a checkpoint beside which none is to stay."""
+        file = part_name(0, "server-1")
+        size_bytes, checksum = self.store.write_part(checkpoint_name(1, clock), file, [np.arange(clock)])
+        part = CheckpointPartWritten("server-1", checkpoint_id, 0, file, size_bytes, checksum, (clock, clock), 0, 0)
+        self.finisher.finish(e.FinishCheckpoint(checkpoint_id, 1, clock, (part,), 1, 1, 0, ()))
+        assert self._told.get(timeout=DEADLINE_S) == e.CheckpointDone(checkpoint_id)
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Rig:
+    rig = Rig(tmp_path)
+    rig.complete(1, 10)
+    rig.complete(2, 20)
+    return rig
+
+
+def test_the_one_before_stays_until_the_job_says_that_it_may_go(rig: Rig) -> None:
+    assert rig.store.names() == [SECOND, FIRST]
+    rig.finisher.remove_earlier(2)
+    rig.finisher.close()
+    assert rig.store.names() == [SECOND]
+
+
+def test_what_the_job_went_back_to_stays(rig: Rig) -> None:
+    rig.finisher.discard(e.DiscardCheckpoint(1, 20))
+    rig.finisher.close()
+    assert rig.store.names() == [SECOND, FIRST]
+
+
+def test_a_job_that_ends_before_it_heard_of_its_last_checkpoint_leaves_no_more_than_it_keeps(rig: Rig) -> None:
+    rig.finisher.close()
+    assert rig.store.names() == [SECOND]
