@@ -93,7 +93,7 @@ class Traps:
         self._folder.mkdir(exist_ok=True)
         self._set = [trap for trap in traps if not (self._folder / str(trap)).exists()]
 
-    def look(self, state: MasterState, *, said: bool) -> None:
+    def look(self, state: MasterState, said: bool) -> None:
         """Spring what is to spring now; ``said`` once the commands of this step are executed."""
         if state.state in ENDED_STATES:
             return

@@ -90,6 +90,8 @@ class Master:
     resources : ResourceManager
     security : Security
         What members and clients must prove.
+    watch : callable, optional
+        Called with the state after each step, before its commands are executed (False) and after (True).
 
     Raises
     ------
@@ -98,7 +100,12 @@ class Master:
     """
 
     def __init__(
-        self, runtime: Runtime, job_dir: JobDir, resources: ResourceManager, security: Security = NO_SECURITY
+        self,
+        runtime: Runtime,
+        job_dir: JobDir,
+        resources: ResourceManager,
+        security: Security = NO_SECURITY,
+        watch: Callable[[MasterState, bool], None] | None = None,
     ) -> None:
         self._runtime = runtime
         self._security = security
@@ -122,8 +129,7 @@ class Master:
         self._storage_errors: dict[str, str] = {}
         self._log = StateLog(job_dir.state)
         self._state, self._first_commands = self._restore()
-        #: Set by tests only.
-        self._traps = traps_of(os.environ.get(ENVIRONMENT, ""), job_dir.path)
+        self._watch = watch
         self._checkpoints = CheckpointFinisher(
             runtime, open_checkpoints(job_dir.checkpoints), self._history_before, self.put
         )
@@ -351,11 +357,11 @@ class Master:
                 self._changed.notify_all()
             if self._state.state not in ENDED_STATES:
                 self._log.keep_short(self._state, now_s)
-        if self._traps is not None:
-            self._traps.look(self._state, said=False)
+        if self._watch is not None:
+            self._watch(self._state, False)
         self._execute(commands)
-        if self._traps is not None:
-            self._traps.look(self._state, said=True)
+        if self._watch is not None:
+            self._watch(self._state, True)
 
     def _execute(self, commands: list[e.Command]) -> None:
         for command in commands:
@@ -522,8 +528,11 @@ def run(context: ContainerContext) -> int:
     assert context.supervisor_fd is not None
     resources = LocalResourceManager(context.supervisor_fd, runtime.spec.max_containers, context.running)
     resources.beat(NO_NEWS, START_PATIENCE_S)
+    # Set by tests only, which reach a process that the supervisor forks by its environment and no other way.
+    traps = traps_of(os.environ.get(ENVIRONMENT, ""), job_dir.path)
     try:
-        return Master(runtime, job_dir, resources, Security.of_job(job_dir.path)).run()
+        security = Security.of_job(job_dir.path)
+        return Master(runtime, job_dir, resources, security, None if traps is None else traps.look).run()
     except StorageError as error:
         logger.exception("M cannot go on")
         resources.end_job(1, str(JobState.FAILED), f"the job master cannot go on: {error}")

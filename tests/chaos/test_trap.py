@@ -39,7 +39,7 @@ def test_a_trap_waits_for_its_plan_and_its_phase_and_for_the_right_moment(tmp_pa
     traps = Traps(parse("add-servers:prepared:receiver,remove-workers:proposed:master"), tmp_path / "job")
     master = running()
     plan = master.ask(ADD_SERVER)
-    traps.look(master.state, said=True)
+    traps.look(master.state, True)
     assert plan.phase is Phase.PROPOSED and not list((tmp_path / "job" / SPRUNG).iterdir())
 
 
@@ -50,4 +50,4 @@ def test_a_trap_that_has_sprung_is_not_set_again(tmp_path: Path) -> None:
     (folder / text).write_text(MASTER)
     master = running()
     master.ask(ADD_SERVER)
-    Traps(parse(text), tmp_path).look(master.state, said=False)
+    Traps(parse(text), tmp_path).look(master.state, False)
