@@ -210,12 +210,6 @@ class JobSpec:
             value = getattr(self, name)
             if not value >= least:
                 raise ConfigError(f"{name} is {value}, but must be at least {least}")
-        for name in ("l1", "l2"):
-            value = getattr(self, name)
-            if not 0 <= value < float("inf"):
-                raise ConfigError(f"{name} is {value}, but must be at least 0 and finite")
-        if not 0 < self.learning_rate < float("inf"):
-            raise ConfigError(f"learning_rate is {self.learning_rate}, but must be above 0 and finite")
         if self.followers not in (0, 1):
             raise ConfigError(f"followers is {self.followers}, but must be 0 or 1")
         if not 0 < self.exchange_timeout_s < float("inf"):

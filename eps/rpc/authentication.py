@@ -231,6 +231,28 @@ class TokenInterceptor(grpc.ServerInterceptor):  # type: ignore[misc,type-arg,un
         return AuthenticationError(f"the call does not prove the job's token: {objection}")
 
 
+def _one_request(kind: str) -> Callable[..., Any]:
+    """Return the function of a channel that makes methods of a kind whose calls send one request."""
+
+    def make(self: ProvenChannel, method: str, request_serializer: Any = None, *more: Any, **options: Any) -> Any:
+        made = getattr(self._plain, kind)(method, None, *more, **options)
+        return _ProvenMethod(made, self._security, method, self._port, request_serializer)
+
+    make.__doc__ = f"Return a {kind} method that proves each call and its request."
+    return make
+
+
+def _stream_of_requests(kind: str) -> Callable[..., Any]:
+    """Return the function of a channel that makes methods of a kind whose calls send many requests."""
+
+    def make(self: ProvenChannel, method: str, *more: Any, **options: Any) -> Any:
+        made = getattr(self._plain, kind)(method, *more, **options)
+        return _ProvenMethod(made, self._security, method, self._port, streams=True)
+
+    make.__doc__ = f"Return a {kind} method that proves each call."
+    return make
+
+
 class ProvenChannel(grpc.Channel):  # type: ignore[misc,unused-ignore]
     """A channel whose every call has a fresh proof.
 
@@ -251,25 +273,10 @@ class ProvenChannel(grpc.Channel):  # type: ignore[misc,unused-ignore]
         self._security = security
         self._port = port
 
-    def unary_unary(self, method: str, request_serializer: Any = None, *more: Any, **options: Any) -> Any:
-        """Return a method that proves each call and its request."""
-        made = self._plain.unary_unary(method, None, *more, **options)
-        return _ProvenMethod(made, self._security, method, self._port, request_serializer)
-
-    def unary_stream(self, method: str, request_serializer: Any = None, *more: Any, **options: Any) -> Any:
-        """Return a method that proves each call and its request."""
-        made = self._plain.unary_stream(method, None, *more, **options)
-        return _ProvenMethod(made, self._security, method, self._port, request_serializer)
-
-    def stream_unary(self, method: str, *more: Any, **options: Any) -> Any:
-        """Return a method that proves each call."""
-        made = self._plain.stream_unary(method, *more, **options)
-        return _ProvenMethod(made, self._security, method, self._port, streams=True)
-
-    def stream_stream(self, method: str, *more: Any, **options: Any) -> Any:
-        """Return a method that proves each call."""
-        made = self._plain.stream_stream(method, *more, **options)
-        return _ProvenMethod(made, self._security, method, self._port, streams=True)
+    unary_unary = _one_request("unary_unary")
+    unary_stream = _one_request("unary_stream")
+    stream_unary = _stream_of_requests("stream_unary")
+    stream_stream = _stream_of_requests("stream_stream")
 
     def subscribe(self, callback: Callable[[grpc.ChannelConnectivity], None], try_to_connect: bool = False) -> None:
         """Have changes of the connection told."""

@@ -62,7 +62,7 @@ def check_keysets(runtime: Runtime, partition: int, digests: Sequence[bytes], ke
     ----------
     runtime : Runtime
     partition : int
-        The snapshot's.
+        The snapshot's, which :func:`check_snapshot` has found to be one of the job's.
     digests : sequence of bytes
         What the snapshot calls them.
     keysets : sequence of ndarray
@@ -71,10 +71,8 @@ def check_keysets(runtime: Runtime, partition: int, digests: Sequence[bytes], ke
     Raises
     ------
     ProtocolError
-        The job has no such partition, or keys are not ascending and unique, not the partition's, or not those of their
-        digest.
+        Keys are not ascending and unique, not the partition's, or not those of their digest.
     """
-    _check_transferred(runtime, "a snapshot", partition)
     if len(digests) != len(keysets):
         raise ProtocolError(f"a snapshot has {len(keysets)} key sets, but names {len(digests)}")
     for digest, keys in zip(digests, keysets, strict=True):

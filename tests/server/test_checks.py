@@ -51,10 +51,7 @@ def test_keys_of_another_digest_are_refused(runtime: Runtime) -> None:
         check_keysets(runtime, 0, [keyset_digest(keys_of(start))], [keys_of(start + 1)])
 
 
-def test_partitions_and_numbers_of_key_sets_that_cannot_be_are_refused(runtime: Runtime) -> None:
-    for partition in (-1, len(runtime.ranges)):
-        with pytest.raises(ProtocolError, match="the job has"):
-            check_keysets(runtime, partition, [], [])
+def test_numbers_of_key_sets_that_cannot_be_are_refused(runtime: Runtime) -> None:
     with pytest.raises(ProtocolError, match="names 0"):
         check_keysets(runtime, 0, [], [keys_of()])
     with pytest.raises(ProtocolError, match="with 2 key sets"):
