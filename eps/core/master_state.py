@@ -20,10 +20,10 @@ from eps.core.changes import Roster, after_plans, resolve
 from eps.core.checkpoints import CheckpointDriver, Schedule
 from eps.core.events import ENDED_STATES, Command, JobState
 from eps.core.invariants import check_master
-from eps.core.master_recovery import REPLACEMENT, RecoveringJob
+from eps.core.master_recovery import REPLACEMENT
 from eps.core.plan_driver import PlanDriver, follow_transfer, plan_transfer
 from eps.core.reconfig import ENDED, OPERATIONS, Change, Operation, Phase, Plan
-from eps.core.restart import after_the_end, restarted
+from eps.core.restart import RestartedJob
 from eps.core.settings import CoreSettings, Trigger
 from eps.core.types import MemberId, Role
 from eps.errors import EpsError, JobFinishedError, PlanError, TransferError
@@ -37,7 +37,7 @@ EXPORT_AGAIN_S = 0.5
 MOST_EXPORTS = 4
 
 
-class MasterState(RecoveringJob):
+class MasterState(RestartedJob):
     """Membership, clocks and plans of one job.
 
     Parameters
@@ -102,7 +102,7 @@ class MasterState(RecoveringJob):
         """Take one event in and return what to do, in order."""
         self._out, self._now_s = [], now_s
         if self.state in ENDED_STATES:
-            after_the_end(self, event)
+            self._after_the_end(event)
             return self._out
         match event:
             case e.ContainerGranted(container_id):
@@ -130,7 +130,7 @@ class MasterState(RecoveringJob):
             case e.CheckpointDone() | e.CheckpointFailed():
                 self._out.extend(self.checkpoints.finished(event, now_s))
             case e.MasterRestarted():
-                restarted(self, event)
+                self._on_restarted(event)
             case e.Tick():
                 self._on_tick()
         self._advance()
@@ -327,6 +327,12 @@ class MasterState(RecoveringJob):
     def export_counts(self, number: int) -> bool:
         """Return whether the job waits for the export of that number; one from before it went back does not count."""
         return number == self._export and self.state is JobState.EXPORTING
+
+    def _give_again(self) -> None:
+        self._resend_at_s = self._now_s
+        self.checkpoints.taken_over()
+        if self.state is JobState.EXPORTING:
+            self._out.append(e.StartExport(self._export))
 
     def _on_export_failed(self, message: str, number: int) -> None:
         if not self.export_counts(number):
