@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from eps.errors import ConfigError, ProtocolError
 from eps.ml import kernels
 from eps.ml.arrays import Float32Array, Float64Array, Int16Array, Int64Array
-from eps.ml.blocks import Blocks, check_finite
+from eps.ml.blocks import Blocks
 from eps.ml.scales import EXPONENT_FLOOR, GROWTH_BITS, Scales, next_exponents
 from eps.ml.steps import CLOSE_KEYS, Quotient
 from eps.ml.sums import IntegerArray, WrittenOnce, memory_for
@@ -88,38 +88,6 @@ class RawBlock(NamedTuple):
     block: int
     #: float32, at those keys of the sum's key list (or of the range) that lie in the block.
     values: Float32Array
-
-
-def block_maxima(
-    grad: Float32Array,
-    start_key: int,
-    block_keys: int,
-    keys: Int64Array | None = None,
-    length: int | None = None,
-) -> Float32Array:
-    """Return max |grad| of each block of a range, 0 for blocks without keys.
-
-    Parameters
-    ----------
-    grad : ndarray, float32
-        Over the range [start_key, start_key + length), or over ``keys``.
-    start_key : int
-        A multiple of ``block_keys``.
-    keys : ndarray of int64, sorted, or None
-        Global keys of ``grad``.
-    length : int, optional
-        Keys in the range; by default it ends with ``grad`` or with the last of ``keys``.
-
-    Raises
-    ------
-    TrainingError
-        A value is NaN or infinite.
-    """
-    if length is None:
-        length = grad.size if keys is None else int(keys[-1]) + 1 - start_key if keys.size else 0
-    maxima = Blocks(block_keys, start_key, length, keys).maxima(grad)
-    check_finite(maxima, start_key, block_keys, None)
-    return maxima
 
 
 class ClockSum(WrittenOnce):

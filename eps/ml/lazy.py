@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from eps.errors import ProtocolError
 from eps.ml.arrays import BoolArray, Float32Array, Int64Array
 from eps.ml.optim import Optimizer
 
@@ -83,46 +82,6 @@ def peek(
         moving, weights, _ = _replayed(optimizer, w, slots, last, where[positions], clock, penalised)
         values[np.searchsorted(where, moving)] = weights
     return values
-
-
-def step_lazy(
-    optimizer: Optimizer,
-    w: Float32Array,
-    slots: Sequence[Float32Array],
-    last: ClockArray,
-    keys: Int64Array | None,
-    grad: Float32Array,
-    clock: int,
-    penalised: BoolArray | None = None,
-    rate_scale: float = 1.0,
-) -> None:
-    """Bring ``keys`` to ``clock`` and apply the step of that clock to them, in place.
-
-    Parameters
-    ----------
-    grad : ndarray, shape (len(keys),), float32
-        Mean gradient at ``keys``; zero elsewhere.
-
-    Raises
-    ------
-    ProtocolError
-        A key has had the step of this clock already.
-    """
-    latest = int((last if keys is None else last[keys]).max(initial=0))
-    if latest > clock:
-        raise ProtocolError(f"a key has had {latest} clocks already, so the step of clock {clock} must not be applied")
-    catch_up(optimizer, w, slots, last, keys, clock, penalised)
-    if keys is None:
-        optimizer.step(w, slots, grad, clock, penalised, rate_scale)
-        last[:] = clock + 1
-        return
-    weights = w[keys]
-    slot_parts = [slot[keys] for slot in slots]
-    optimizer.step(weights, slot_parts, grad, clock, None if penalised is None else penalised[keys], rate_scale)
-    w[keys] = weights
-    for slot, part in zip(slots, slot_parts, strict=True):
-        slot[keys] = part
-    last[keys] = clock + 1
 
 
 def _replayed(

@@ -416,10 +416,6 @@ class PartitionStore:
 
     # ---- reading
 
-    def read(self, clock: int, keys: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
-        """Do what :meth:`pull` does, with positions in the partition for keys."""
-        return self._read(clock, None if keys is None else keys + self.start, b"")
-
     def pull(self, clock: int, part: PullPart) -> tuple[np.ndarray, np.ndarray]:
         """Return (values, exponents) of ``clock``; arrays that nobody changes later.
 
@@ -435,9 +431,7 @@ class PartitionStore:
         ProtocolError
             The version is not kept any more.
         """
-        return self._read(clock, part.keys, part.keyset)
-
-    def _read(self, clock: int, keys: np.ndarray | None, keyset: bytes) -> tuple[np.ndarray, np.ndarray]:
+        keys = part.keys
         previous = self._bsp and clock != self.clock
         exponents = self._previous_exponents if previous else self.exponents
         # Clock -1 changes no parameter: its version is that of clock 0.
@@ -447,7 +441,7 @@ class PartitionStore:
         previous = previous and not unchanged
         if self._hot is not None:
             out = self._empty(len(self.values) if keys is None else len(keys))
-            self._hot.read(keyset, keys, out, previous)
+            self._hot.read(part.keyset, keys, out, previous)
             return out, exponents
         source = self._previous if previous else self.values
         assert source is not None

@@ -4,12 +4,17 @@ import numpy as np
 import pytest
 
 from eps.errors import ConfigError, ProtocolError, TrainingError
-from eps.ml.blocks import CHUNK_KEYS
-from eps.ml.grid import ClockSum, Grid, block_maxima, total
+from eps.ml.blocks import CHUNK_KEYS, Blocks
+from eps.ml.grid import ClockSum, Grid, total
 from eps.ml.scales import EXPONENT_CEILING, EXPONENT_FLOOR, Scales, exponents_of, next_exponents
 from eps.ml.split_sum import SplitSum
 
 LENGTH, START = 1000, 64 * 3
+
+
+def maxima_of(grad: np.ndarray, block_keys: int) -> np.ndarray:
+    """Return the largest magnitude of each block of a range that begins at key 0."""
+    return Blocks(block_keys, 0, grad.size, None).maxima(grad)
 
 
 def contributions(rng: np.random.Generator, num_splits: int) -> np.ndarray:
@@ -56,7 +61,7 @@ def test_total_and_exponents_have_the_same_bits_whatever_the_grouping(num_splits
     for seed in range(4 if num_splits > 12 else 25):
         rng = np.random.default_rng(seed)
         past = contributions(rng, num_splits)
-        exponents = next_exponents(grid.initial_exponents(LENGTH), block_maxima(np.abs(past).max(axis=0), 0, 64), -1)
+        exponents = next_exponents(grid.initial_exponents(LENGTH), maxima_of(np.abs(past).max(axis=0), 64), -1)
         grads = contributions(rng, num_splits)
         sums = [clock_by_workers(grid, exponents, grads, rng) for _ in range(3)]
         assert len({one.total().tobytes() for one in sums}) == 1, f"seed {seed}"
@@ -68,7 +73,7 @@ def test_sparse_pushes_have_the_bits_of_dense_ones() -> None:
     for seed in range(25):
         rng = np.random.default_rng(seed)
         past = contributions(rng, 9)
-        exponents = next_exponents(grid.initial_exponents(LENGTH), block_maxima(np.abs(past).max(axis=0), 0, 64), -1)
+        exponents = next_exponents(grid.initial_exponents(LENGTH), maxima_of(np.abs(past).max(axis=0), 64), -1)
         grads = contributions(rng, 9)
         touched = [START + np.flatnonzero(rng.random(LENGTH) < 0.1) for _ in range(9)]
         for split in range(9):
@@ -87,7 +92,7 @@ def test_total_is_close_to_the_sum_in_float64() -> None:
     rng = np.random.default_rng(1)
     grid = Grid(12, 64)
     grads = contributions(rng, 12)
-    exponents = next_exponents(grid.initial_exponents(LENGTH), block_maxima(np.abs(grads).max(axis=0), 0, 64), -1)
+    exponents = next_exponents(grid.initial_exponents(LENGTH), maxima_of(np.abs(grads).max(axis=0), 64), -1)
     found = clock_by_workers(grid, exponents, grads, rng).total()
     largest = np.repeat(np.abs(grads).max(axis=0).reshape(-1)[: LENGTH // 64 * 64].reshape(-1, 64).max(axis=1), 64)
     error = np.abs(found - grads.astype(np.float64).sum(axis=0))[: largest.size]
@@ -135,7 +140,7 @@ def test_all_splits_at_the_limit_do_not_overflow(num_splits: int) -> None:
 def test_scales_stay_finite_for_the_smallest_and_the_largest_values(num_splits: int, value: float) -> None:
     grid = Grid(num_splits, 1)
     grad = np.array([value, -value, 0], dtype=np.float32)
-    exponents = next_exponents(grid.initial_exponents(3), block_maxima(grad, 0, 1), -1)
+    exponents = next_exponents(grid.initial_exponents(3), maxima_of(grad, 1), -1)
     part = SplitSum(grid, exponents, 0, 3)
     part.add(0, grad)
     assert not part.raw
@@ -165,12 +170,10 @@ def test_a_gradient_that_is_not_finite_is_refused_and_nothing_is_added(value: fl
     with pytest.raises(TrainingError, match="split 2 is NaN or infinite between keys 88 and 96"):
         part.add(2, grad)
     assert not part.sum.any() and not part.raw and not part.maxima.any() and not part.splits
-    with pytest.raises(TrainingError):
-        block_maxima(grad, 80, 8)
 
 
 def test_block_maxima_of_a_key_list_are_zero_for_blocks_without_keys() -> None:
-    found = block_maxima(np.array([-3, 1, 2], dtype=np.float32), 10, 5, np.array([10, 14, 21]), length=17)
+    found = Blocks(5, 10, 17, np.array([10, 14, 21])).maxima(np.array([-3, 1, 2], dtype=np.float32))
     assert found.tolist() == [3, 0, 2, 0]
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from eps.errors import ConfigError, TrainingError
 from eps.ml import kernels
-from eps.ml.grid import ClockSum, Grid, block_maxima
+from eps.ml.grid import ClockSum, Grid
 from eps.ml.plain import PlainClockSum, PlainSplitSum
 from eps.ml.scales import next_exponents
 from eps.ml.split_sum import SplitSum
@@ -101,8 +101,6 @@ def test_split_that_is_not_finite_leaves_the_sum_as_it_was(bad: float, monkeypat
             worker.add(i, good)
             plain.add(i, good)
         assert worker.splits == [0, 1, 2]
-        with pytest.raises(TrainingError, match="between keys 640 and 704"):
-            block_maxima(wrong, 0, 64)
 
 
 def test_plain_sums_have_the_bits_of_numpy(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,10 +10,11 @@ from scipy import sparse
 
 from eps.ml.batches import batch_share, draw
 from eps.ml.grid import ClockSum, Grid
-from eps.ml.lazy import catch_up, peek, step_lazy
+from eps.ml.lazy import catch_up, peek
 from eps.ml.models import load_model
 from eps.ml.optim import OptimizerSettings, make_optimizer
 from eps.ml.split_sum import SplitSum
+from tests.fakes.lazy_step import step_lazily
 
 SPLITS, ROWS, CLOCKS, SEED = 8, 240, 12, 3
 
@@ -72,7 +73,7 @@ def train(
                 touched = np.unique(np.concatenate(keys_of))
                 touched = touched[(touched >= start) & (touched < stop)]
                 mean = (server.total(touched) / sum(shares)).astype(np.float32)
-                step_lazy(optimizer, w[i], slots[i], last[i], touched - start, mean, clock, masks[i])
+                step_lazily(optimizer, w[i], slots[i], last[i], touched - start, mean, clock, masks[i])
             exponents[i] = server.next_exponents(clock)
     for i in range(num_partitions):
         catch_up(optimizer, w[i], slots[i], last[i], None, CLOCKS, masks[i])

@@ -165,10 +165,14 @@ class Rig:
         self.clock += 1
         return update
 
+    def read(self, clock: int) -> tuple[np.ndarray, np.ndarray]:
+        """Pull every key of the partition."""
+        return self.store.pull(clock, PullPart(self.partition, clock))
+
     def check(self) -> None:
         """Read all keys, a worker's, and some that nobody pushes."""
         expected = self.eager.values
-        values, exponents = self.store.read(self.clock, None)
+        values, exponents = self.read(self.clock)
         assert values.tobytes() == expected.tobytes()
         assert exponents.tobytes() == self.eager.exponents.tobytes()
         some = np.flatnonzero(self.rng.random(self.num_keys) < 0.1)
@@ -199,7 +203,7 @@ def test_bits_are_those_of_a_step_of_every_key_at_every_clock(settings: dict[str
             if rig.rng.random() < 0.6:
                 rig.check()
             if rig.rng.random() < 0.4:
-                assert rig.store.read(rig.clock - 1, None)[0].tobytes() == before.tobytes()
+                assert rig.read(rig.clock - 1)[0].tobytes() == before.tobytes()
             if rig.rng.random() < 0.3:
                 assert rig.store.export().tobytes() == rig.eager.values.tobytes()
             if rig.rng.random() < 0.35:
@@ -261,7 +265,7 @@ def test_lent_parameters_never_change_and_come_from_the_memory_that_was_given() 
     lent = []
     for _ in range(4):
         rig.train()
-        values, _ = rig.store.read(rig.clock, None)
+        values, _ = rig.read(rig.clock)
         assert any(values is memory for memory in made)
         lent.append((values, values.copy()))
     assert all(values.tobytes() == copy.tobytes() for values, copy in lent)
@@ -281,10 +285,10 @@ def test_version_before_goes_when_the_next_clock_begins() -> None:
         rig.train()
         gradients = rig.gradients()
         first = next(rig.pushes(gradients))
-        rig.store.read(rig.clock - 1, None)
+        rig.read(rig.clock - 1)
         rig.store.accumulate(first, True)
         with pytest.raises(ProtocolError, match="not keep"):
-            rig.store.read(rig.clock - 1, None)
+            rig.read(rig.clock - 1)
 
 
 def test_server_holds_little_more_than_it_must() -> None:
@@ -323,7 +327,7 @@ def test_sums_that_need_not_be_reproducible_are_close_to_exact_ones(settings: di
         mean = sum(gradients.values())[rig.start : rig.stop] / np.float32(SAMPLES * SPLITS)
         rig.runtime.optimizer.step(eager.values, eager.slots, mean.astype(np.float32), rig.clock, eager.penalised)
         rig.clock += 1
-        assert np.allclose(rig.store.read(rig.clock, None)[0], eager.values, rtol=1e-4, atol=1e-4)
+        assert np.allclose(rig.read(rig.clock)[0], eager.values, rtol=1e-4, atol=1e-4)
         if rig.rng.random() < 0.4:
             rig.regroup()
 
