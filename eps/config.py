@@ -174,6 +174,12 @@ class JobSpec:
         metavar="N|Ns",
     )
     keep: int = _option(2, "checkpoints that are kept", group="checkpoints")
+    # To try things out.
+    stretch_s: float = _option(
+        0.0,
+        "seconds that a worker sleeps for each of its splits in an iteration: a small job takes the time of a large one",
+        group="experiments",
+    )
     # When somebody does not answer.
     member_timeout_s: float = _option(
         3.0,
@@ -212,6 +218,8 @@ class JobSpec:
                 raise ConfigError(f"{name} is {value}, but must be at least {least}")
         if self.followers not in (0, 1):
             raise ConfigError(f"followers is {self.followers}, but must be 0 or 1")
+        if not 0 <= self.stretch_s < float("inf"):
+            raise ConfigError(f"stretch_s is {self.stretch_s}, but must be at least 0 and finite")
         if not 0 < self.exchange_timeout_s < float("inf"):
             raise ConfigError(f"exchange_timeout_s is {self.exchange_timeout_s}, but must be above 0 and finite")
         if not 1 <= self.member_timeout_s < float("inf"):

@@ -76,7 +76,9 @@ happens and cannot be aborted), switched (everyone works without them) and relea
 }
 
 #: Groups of the flags of ``eps run``, by the ``group`` of the field.
-_GROUPS = {name: name for name in ("model", "data", "training", "size", "data plane", "checkpoints", "safety")}
+_GROUPS = {
+    name: name for name in ("model", "data", "training", "size", "data plane", "checkpoints", "safety", "experiments")
+}
 
 
 class _CommandParser(argparse.ArgumentParser):

@@ -200,8 +200,6 @@ class Spec:
     space: tuple[Dimension, ...] = ()
     #: Settings of ``eps run`` that all points share.
     job: Mapping[str, Any] = field(default_factory=dict)
-    #: Seconds that a worker sleeps for each active split and iteration.
-    stretch_s: float = 0.0
 
     @classmethod
     def read(cls, path: Path) -> Spec:
@@ -230,21 +228,16 @@ class Spec:
         for name, table in values.items():
             if not isinstance(table, Mapping):
                 raise ConfigError(f"{name} is {table!r}, but must be a section")
-        job = dict(values.get("job", {}))
-        stretch_s = job.pop("stretch_s", 0.0)
-        if not _is_number(stretch_s) or not 0 <= stretch_s < math.inf:
-            raise ConfigError(f"stretch_s is {stretch_s!r}, but must be at least 0 and finite")
         spec = cls(
             _section(ClusterSpec, values.get("cluster", {}), "cluster"),
             _section(SweepSpec, values.get("sweep", {}), "sweep"),
             tuple(Dimension.of(name, value) for name, value in values.get("space", {}).items()),
-            job,
-            float(stretch_s),
+            dict(values.get("job", {})),
         )
         known = tuple(f.name for f in dataclasses.fields(JobSpec))
         for dimension in spec.space:
             _known((dimension.name,), known, "a setting of eps run, which [space] searches")
-            if dimension.name in job:
+            if dimension.name in spec.job:
                 raise ConfigError(f"{dimension.name} is in [space] and in [job]: it can be searched or given")
         spec.job_spec()
         return spec

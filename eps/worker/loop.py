@@ -381,6 +381,7 @@ class TrainingLoop:
     def _compute(self, work: Work, active: ActiveSet, parameters: Parameters, begun: Computation) -> None:
         done = begun.finish()
         with self._changed:
+            self._changed.wait_for(lambda: self._stopped, self._runtime.spec.stretch_s * len(work.splits))
             self._check_epoch()
             report = m.ClockReported(self.state.name, work.clock, done.results, self.state.epoch)
             self._kept.append(Kept(done, active, parameters, report))

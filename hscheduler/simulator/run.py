@@ -57,7 +57,7 @@ def _jobs(spec: Spec, points: dict[str, dict[str, Any]]) -> Iterator[SimulatedJo
     arrivals = Arrival(spec.sweep.mean_gap_s()).times_s(Random(f"arrivals:{seed}"))
     drawn = qualities(Random(f"qualities:{seed}"))
     searched = Random(f"points:{seed}")
-    speed = SpeedModel(job.splits, spec.stretch_s)
+    speed = SpeedModel(job.splits, job.stretch_s)
     for number in range(1, spec.sweep.trials + 1):
         job_id = f"trial-{number}"
         points[job_id] = {dimension.name: dimension.draw(searched) for dimension in spec.space}

@@ -39,7 +39,7 @@ def test_what_a_file_says(tmp_path):
     spec = Spec.read(path)
     assert spec.cluster.capacities() == dict.fromkeys(("node-1", "node-2", "node-3"), Resources(8, 32768))
     assert spec.sweep.mean_gap_s() == 2.5
-    assert spec.stretch_s == 0.01
+    assert spec.job_spec().stretch_s == 0.01
     assert [dimension.name for dimension in spec.space] == ["learning_rate", "l2"]
     request = spec.request("a", "s")
     assert (request.workers, request.servers, request.most_workers, request.most_servers) == (2, 1, 12, 12)
@@ -67,7 +67,7 @@ def test_what_a_file_says(tmp_path):
         (("workers = 2", "l2 = 0.1"), r"l2 is in \[space\] and in \[job\]"),
         (("workers = 2", "worker = 2"), "unknown key 'worker'; did you mean workers"),
         (("workers = 2", "workers = 20"), "20 workers would share 12 splits"),
-        (("stretch_s = 0.01", "stretch_s = -1"), "stretch_s is -1, but must be at least 0"),
+        (("stretch_s = 0.01", "stretch_s = -1"), "stretch_s is -1.0, but must be at least 0"),
         (("[space]", "[spaces]"), "'spaces' is not a section; did you mean 'space'"),
         (("[job]", "job"), "Expected '='"),
     ],
