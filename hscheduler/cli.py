@@ -15,9 +15,21 @@ _TEXT = """\
 H-scheduler decides which running job gets and gives workers and servers, so that
 new jobs start at once and nothing idles (EPS sections 4 and 6).
 
-This release has its policies, and a simulator that runs sweeps with them in virtual
-time.  Sweeps of real jobs are not part of it: `eps add-workers`, `add-servers`,
-`remove-workers` and `remove-servers` change the size of a running job by hand.
+A sweep tries points of a space of settings, each with a job of its own, on a cluster
+whose nodes are simulated: the jobs are real, and all of them run on this host.
+"""
+
+_SWEEP = """Run a sweep's file: jobs come, start, give early feedback, grow, shrink and end as the
+policy decides; every decision is printed with its reason.  Ctrl-C ends all of them.
+
+SPEC.toml has the sections [cluster] (nodes, vcores, memory), [sweep] (trials, arrival,
+threshold, feedback_iteration, metric, direction, seed, ...), [space] (settings to
+search, as in learning_rate = { loguniform = [1e-4, 1] }) and [job] (settings of
+`eps run` that all trials share).
+"""
+
+_COMPARE = """Run a sweep's file under several policies, one after the other: the same points come at
+the same times.  Prints a row for each, and its makespan over that of the first.
 """
 
 _SIMULATE = """\
@@ -32,6 +44,8 @@ they do in sweeps: roughly.  What changes of size and restarts cost is declared
 
 _EXAMPLES = """\
 examples:
+  hscheduler sweep sweep.toml --report report.json
+  hscheduler compare sweep.toml --policies elastic,static --trials 12
   hscheduler simulate sweep.toml --policy elastic,static,kill --report report.json
   hscheduler simulate sweep.toml --trials 75 --seed 3 --verbose
 """
@@ -43,19 +57,29 @@ def build_parser() -> argparse.ArgumentParser:
     from hscheduler.policies import POLICIES
 
     raw = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser("hscheduler", description=_TEXT, formatter_class=raw)
+    parser = argparse.ArgumentParser("hscheduler", description=_TEXT, epilog=_EXAMPLES, formatter_class=raw)
     parser.add_argument("--version", action="version", version=f"hscheduler {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    names = ", ".join(POLICIES)
+    sweep = commands.add_parser("sweep", help="run a sweep", description=_SWEEP, formatter_class=raw)
+    sweep.add_argument("--policy", default="elastic", metavar="NAME", help=f"one of {names}; default: elastic")
+    sweep.set_defaults(command="sweep:sweep")
+    compare = commands.add_parser(
+        "compare", help="run a sweep under several policies", description=_COMPARE, formatter_class=raw
+    )
+    compare.add_argument("--policies", default=",".join(POLICIES), metavar="NAME,...", help=f"of {names}; default: all")
+    compare.set_defaults(command="sweep:compare")
     simulate = commands.add_parser(
-        "simulate", help="run a sweep in virtual time", description=_SIMULATE, epilog=_EXAMPLES, formatter_class=raw
+        "simulate", help="run a sweep in virtual time", description=_SIMULATE, formatter_class=raw
     )
-    simulate.add_argument("spec", metavar="SPEC.toml", help="the sweep's file")
-    simulate.add_argument(
-        "--policy", default="elastic", metavar="NAME,...", help=f"of {', '.join(POLICIES)}; default: elastic"
-    )
-    simulate.add_argument("--trials", type=int, metavar="N", help="points to try, instead of the file's")
-    simulate.add_argument("--seed", type=int, metavar="N", help="of all that is drawn, instead of the file's")
-    simulate.add_argument("--report", metavar="PATH", help="write what happened as JSON")
+    simulate.add_argument("--policy", default="elastic", metavar="NAME,...", help=f"of {names}; default: elastic")
+    for each in (sweep, compare, simulate):
+        each.add_argument("spec", metavar="SPEC.toml", help="the sweep's file")
+        each.add_argument("--trials", type=int, metavar="N", help="points to try, instead of the file's")
+        each.add_argument("--seed", type=int, metavar="N", help="of all that is drawn, instead of the file's")
+        each.add_argument("--report", metavar="PATH", help="write what happened as JSON")
+    for each in (sweep, compare):
+        each.add_argument("--quiet", action="store_true", help="print the table only")
     simulate.add_argument("--verbose", action="store_true", help="print every decision with its reason")
     simulate.set_defaults(command="simulate:run")
     return parser

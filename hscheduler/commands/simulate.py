@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -20,9 +21,7 @@ def run(args: argparse.Namespace) -> int:
     """Simulate a sweep's file; print a table and the reason of every decision, write the report."""
     policies = policies_of(args.policy)
     spec = with_flags(Spec.read(Path(args.spec)), trials=args.trials, seed=args.seed)
-    target = None if args.report is None else Path(args.report)
-    if target is not None and not target.absolute().parent.is_dir():
-        raise ConfigError(f"report is {args.report!r}, but must be in a directory that exists")
+    target = report_path(args.report)
     reports = []
     for policy in policies:
         found = simulate(spec, policy)
@@ -34,6 +33,22 @@ def run(args: argparse.Namespace) -> int:
     if target is not None:
         write_json_atomic(target, reports[0] if len(reports) == 1 else {each["policy"]: each for each in reports})
     return 0
+
+
+def report_path(text: str | None) -> Path | None:
+    """Return where a report goes; None where none is wanted.
+
+    Raises
+    ------
+    ConfigError
+        It could not be written there.
+    """
+    if text is None:
+        return None
+    path = Path(text)
+    if path.is_dir() or not os.access(path.absolute().parent, os.W_OK):
+        raise ConfigError(f"report is {text!r}, but must be a file in a directory that can be written to")
+    return path
 
 
 def policies_of(text: str) -> list[str]:

@@ -181,7 +181,7 @@ class TestCommand:
             (["--policy", "best"], "policy is 'best', but must be one of elastic"),
             (["--policy", ","], "policy is ','"),
             (["--trials", "0"], "trials is 0, but must be at least 1"),
-            (["--report", "/no/such/folder/report.json"], "must be in a directory that exists"),
+            (["--report", "/no/such/folder/report.json"], "must be a file in a directory that can be written to"),
         ],
     )
     def test_bad_words_are_told(self, spec, words, message, capsys):
