@@ -177,7 +177,7 @@ class JobSpec:
     # To try things out.
     stretch_s: float = _option(
         0.0,
-        "seconds that a worker sleeps for each of its splits in an iteration: a small job takes the time of a large one",
+        "seconds that a worker sleeps for each of its splits in an iteration: a small job takes the time of a larger",
         group="experiments",
     )
     # When somebody does not answer.

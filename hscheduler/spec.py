@@ -33,7 +33,7 @@ import difflib
 import math
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -251,6 +251,12 @@ class Spec:
             A setting cannot work.
         """
         return JobSpec.from_dict({**self.job, **(point or {})}, "job")
+
+    def points(self) -> Iterator[dict[str, Any]]:
+        """Yield points that are drawn by lot from the sweep's seed, without an end."""
+        draw = Random(f"points:{self.sweep.seed}")
+        while True:
+            yield {dimension.name: dimension.draw(draw) for dimension in self.space}
 
     def request(self, job_id: str, sweep: str) -> JobRequest:
         """Return what a job of this sweep asks of the scheduler: it may grow to a worker for each split."""

@@ -10,7 +10,7 @@ import dataclasses
 import math
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from queue import Empty, SimpleQueue
 from random import Random
 from typing import Any
@@ -39,6 +39,8 @@ class Sweep:
     policy : str
     on_event : callable, optional
         Called after every event with the seconds since the sweep began, the event and what it brought about.
+    points : iterable of mapping, optional
+        What to try, in order; by default points are drawn by lot from the space.
     """
 
     def __init__(
@@ -46,6 +48,7 @@ class Sweep:
         spec: Spec,
         policy: str,
         on_event: Callable[[float, e.Event, list[e.Command]], None] | None = None,
+        points: Iterable[Mapping[str, Any]] | None = None,
     ) -> None:
         self.scheduler = Scheduler(spec.cluster.capacities(), POLICIES[policy], spec.sweep.seed)
         self.record = Record()
@@ -58,7 +61,7 @@ class Sweep:
         self._over: set[str] = set()
         #: Keeps the names of this sweep's jobs apart from those of others.
         self._tag = uuid.uuid4().hex[:6]
-        self._draw = Random(f"points:{spec.sweep.seed}")
+        self._next_points = iter(spec.points() if points is None else points)
         self._arrivals = Arrival(spec.sweep.mean_gap_s()).times_s(Random(f"arrivals:{spec.sweep.seed}"))
         self._next_arrival_s = next(self._arrivals)
         self._began_s = 0.0
@@ -110,7 +113,7 @@ class Sweep:
     def _submit_what_is_due(self) -> None:
         while self._may_submit() and self._now_s() >= self._next_arrival_s:
             job_id = f"trial-{len(self.points) + 1}"
-            self.points[job_id] = {each.name: each.draw(self._draw) for each in self._spec.space}
+            self.points[job_id] = dict(next(self._next_points))
             self._next_arrival_s = next(self._arrivals)
             self._step(e.JobSubmitted(self._spec.request(job_id, SWEEP)))
 

@@ -56,11 +56,11 @@ def _jobs(spec: Spec, points: dict[str, dict[str, Any]]) -> Iterator[SimulatedJo
     # Streams of their own: the same jobs come at the same times whatever else is drawn.
     arrivals = Arrival(spec.sweep.mean_gap_s()).times_s(Random(f"arrivals:{seed}"))
     drawn = qualities(Random(f"qualities:{seed}"))
-    searched = Random(f"points:{seed}")
+    searched = spec.points()
     speed = SpeedModel(job.splits, job.stretch_s)
     for number in range(1, spec.sweep.trials + 1):
         job_id = f"trial-{number}"
-        points[job_id] = {dimension.name: dimension.draw(searched) for dimension in spec.space}
+        points[job_id] = next(searched)
         feedback, loss = next(drawn)
         sign = 1.0 if spec.sweep.direction == Direction.MINIMIZE else -1.0
         request = spec.request(job_id, SWEEP)

@@ -1,0 +1,131 @@
+"""Sweeps of real jobs: every trial ends, every process is gone, and nothing is leaked."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hscheduler import cli
+from hscheduler.core import events as e
+from hscheduler.live.sweep import Sweep
+from hscheduler.spec import Spec
+
+ROOT = Path(__file__).resolve().parents[2]
+pytestmark = pytest.mark.usefixtures("home", "no_leftovers")
+
+TABLES = {
+    "cluster": {"nodes": 2, "vcores": 4, "memory": "16GiB"},
+    "sweep": {"trials": 4, "algorithm": "random", "threshold": 1, "feedback_iteration": 10, "seed": 3},
+    "space": {"learning_rate": {"loguniform": [1e-3, 1]}},
+    "job": {
+        "data": "sklearn:digits", "model": "softmax", "test": "0.2", "workers": 2, "servers": 1, "iterations": 60,
+        "stretch_s": 0.002,
+    },
+}  # fmt: skip
+FILE = """
+[cluster]
+nodes = 2
+vcores = 4
+memory = "16GiB"
+[sweep]
+trials = 3
+algorithm = "random"
+feedback_iteration = 5
+[space]
+learning_rate = { loguniform = [1e-3, 1] }
+[job]
+data = "sklearn:digits"
+model = "softmax"
+workers = 2
+servers = 1
+iterations = ITERATIONS
+"""
+
+
+def spec(**sections: dict[str, object]) -> Spec:
+    return Spec.of({name: {**table, **sections.get(name, {})} for name, table in TABLES.items()})
+
+
+@pytest.mark.parametrize("policy", ["elastic", "kill"])
+def test_a_sweep_ends_with_its_best_point_and_leaks_nothing(policy: str) -> None:
+    happened: list[e.Event] = []
+    sweep = Sweep(spec(), policy, lambda now_s, event, commands: happened.append(event))
+    found = sweep.run()
+    sweep.scheduler.ledger.check()
+    assert found["resources"] == {"leaked": 0}
+    assert len(found["trials"]) == 4
+    assert {trial["phase"] for trial in found["trials"]} <= {"finished", "killed"}, found["trials"]
+    finished = [trial for trial in found["trials"] if trial["phase"] == "finished"]
+    assert found["completed"] == len(finished) >= 1
+    assert found["best"]["loss"] == min(trial["loss"] for trial in finished)
+    assert found["best"]["point"] in [trial["point"] for trial in finished]
+    for trial in found["trials"]:
+        assert trial["arrived_s"] <= trial["started_s"] <= trial["first_iteration_s"] <= trial["finished_s"]
+        assert trial["feedback"] is not None
+    if policy == "elastic":
+        assert any(isinstance(event, e.GrowthDone) for event in happened), "eight containers, four for each job"
+        assert sum(trial["restarts"] for trial in found["trials"]) == 0
+    json.dumps(found, allow_nan=False)
+
+
+def test_a_trial_that_fails_says_why_and_the_others_go_on() -> None:
+    linear = {"model": "linear", "data": "sklearn:diabetes", "optimizer": "sgd"}
+    sweep = Sweep(
+        spec(sweep={"trials": 2, "threshold": 0}, job=linear),
+        "elastic",
+        # The second diverges at once.
+        points=[{"learning_rate": 1e-2}, {"learning_rate": 1e30}],
+    )
+    found = sweep.run()
+    by_rate = {trial["point"]["learning_rate"]: trial for trial in found["trials"]}
+    assert by_rate[1e-2]["phase"] == "finished"
+    assert by_rate[1e30]["phase"] == "failed"
+    assert "training diverged" in by_rate[1e30]["why"]
+    assert found["resources"] == {"leaked": 0}
+
+
+def test_the_command_prints_why_and_the_best_point(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, target = tmp_path / "sweep.toml", tmp_path / "report.json"
+    path.write_text(FILE.replace("ITERATIONS", "20"))
+    assert cli.main(["sweep", str(path), "--report", str(target)]) == 0
+    out = capsys.readouterr().out
+    assert "trial-1 starts with 2 workers and 1 server: they are free" in out
+    assert "best: trial-" in out.splitlines()[-1]
+    assert json.loads(target.read_text())["completed"] == 3
+
+
+def test_interrupting_a_sweep_ends_its_jobs(tmp_path: Path) -> None:
+    path = tmp_path / "sweep.toml"
+    path.write_text(FILE.replace("ITERATIONS", "1000000"))
+    code = "import sys; from hscheduler.cli import main; sys.exit(main(sys.argv[1:]))"
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, "sweep", str(path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    assert process.stdout is not None
+    for line in process.stdout:
+        if "gives early feedback" in line:
+            break
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    # That nothing is left of its jobs is looked at by the fixtures.
+    assert process.returncode == 130
+    assert "Traceback" not in errors
+
+
+def test_what_a_sweep_cannot_do_is_said_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "sweep.toml"
+    path.write_text(FILE.replace("ITERATIONS", "20").replace('algorithm = "random"\n', ""))
+    assert cli.main(["sweep", str(path)]) == 2
+    assert "sweeps of real jobs draw points by lot" in capsys.readouterr().err
+    assert cli.main(["sweep", str(path), "--policy", "elastic,static"]) == 2
+    assert "a sweep has one; compare takes several" in capsys.readouterr().err
