@@ -175,6 +175,10 @@ class Dimension:
             raise ConfigError(f"space.{name}: quniform has the step {arguments[2]}, but must have one above 0")
         return cls(name, kind, tuple(arguments))
 
+    def settled(self, value: Any) -> Any:
+        """Return a value as the setting takes it: whole where steps are whole numbers, as a setting may need one."""
+        return int(value) if self.kind == "quniform" and isinstance(self.arguments[2], int) else value
+
     def draw(self, random: Random) -> Any:
         """Return a value by lot."""
         a = self.arguments
@@ -186,7 +190,7 @@ class Dimension:
             case "loguniform":
                 return math.exp(random.uniform(math.log(a[0]), math.log(a[1])))
             case "quniform":
-                return round(random.uniform(a[0], a[1]) / a[2]) * a[2]
+                return self.settled(round(random.uniform(a[0], a[1]) / a[2]) * a[2])
             case _:
                 return random.randrange(int(a[0]), int(a[1]))
 

@@ -7,10 +7,9 @@ is real.
 from __future__ import annotations
 
 import dataclasses
-import math
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from queue import Empty, SimpleQueue
 from random import Random
 from typing import Any
@@ -20,6 +19,7 @@ from hscheduler.core.jobs import Direction
 from hscheduler.core.record import Record
 from hscheduler.core.state import Scheduler
 from hscheduler.live.job import LiveJob
+from hscheduler.points import Points, points_of
 from hscheduler.policies import POLICIES
 from hscheduler.report import report
 from hscheduler.simulator.workload import Arrival
@@ -39,8 +39,13 @@ class Sweep:
     policy : str
     on_event : callable, optional
         Called after every event with the seconds since the sweep began, the event and what it brought about.
-    points : iterable of mapping, optional
-        What to try, in order; by default points are drawn by lot from the space.
+    points : Points, optional
+        By default those of the sweep's algorithm.
+
+    Raises
+    ------
+    ConfigError
+        The algorithm needs something that is not installed.
     """
 
     def __init__(
@@ -48,7 +53,7 @@ class Sweep:
         spec: Spec,
         policy: str,
         on_event: Callable[[float, e.Event, list[e.Command]], None] | None = None,
-        points: Iterable[Mapping[str, Any]] | None = None,
+        points: Points | None = None,
     ) -> None:
         self.scheduler = Scheduler(spec.cluster.capacities(), POLICIES[policy], spec.sweep.seed)
         self.record = Record()
@@ -61,7 +66,7 @@ class Sweep:
         self._over: set[str] = set()
         #: Keeps the names of this sweep's jobs apart from those of others.
         self._tag = uuid.uuid4().hex[:6]
-        self._next_points = iter(spec.points() if points is None else points)
+        self._source = points_of(spec) if points is None else points
         self._arrivals = Arrival(spec.sweep.mean_gap_s()).times_s(Random(f"arrivals:{spec.sweep.seed}"))
         self._next_arrival_s = next(self._arrivals)
         self._began_s = 0.0
@@ -113,7 +118,7 @@ class Sweep:
     def _submit_what_is_due(self) -> None:
         while self._may_submit() and self._now_s() >= self._next_arrival_s:
             job_id = f"trial-{len(self.points) + 1}"
-            self.points[job_id] = dict(next(self._next_points))
+            self.points[job_id] = self._source.ask(job_id)
             self._next_arrival_s = next(self._arrivals)
             self._step(e.JobSubmitted(self._spec.request(job_id, SWEEP)))
 
@@ -138,6 +143,8 @@ class Sweep:
                 self._jobs[job_id].obey(command)
             case e.JobOver(job_id, _, _):
                 self._over.add(job_id)
+                loss = self._losses().get(job_id)
+                self._source.tell(job_id, self.scheduler.jobs[job_id].feedback if loss is None else loss)
             case e.Explain():
                 pass
 
@@ -156,10 +163,3 @@ class Sweep:
             job.close()
         while not self._events.empty():
             self._step(self._events.get())
-
-
-def best_so_far(losses: Mapping[str, float], direction: Direction) -> tuple[str, float] | None:
-    """Return the job with the best loss, and that; None where there is none yet."""
-    sign = 1.0 if direction is Direction.MINIMIZE else -1.0
-    ranked = sorted((sign * loss, job_id) for job_id, loss in losses.items() if math.isfinite(loss))
-    return (ranked[0][1], sign * ranked[0][0]) if ranked else None

@@ -14,6 +14,7 @@ import pytest
 from hscheduler import cli
 from hscheduler.core import events as e
 from hscheduler.live.sweep import Sweep
+from hscheduler.points import GivenPoints
 from hscheduler.spec import Spec
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -35,7 +36,6 @@ vcores = 4
 memory = "16GiB"
 [sweep]
 trials = 3
-algorithm = "random"
 feedback_iteration = 5
 [space]
 learning_rate = { loguniform = [1e-3, 1] }
@@ -80,7 +80,7 @@ def test_a_trial_that_fails_says_why_and_the_others_go_on() -> None:
         spec(sweep={"trials": 2, "threshold": 0}, job=linear),
         "elastic",
         # The second diverges at once.
-        points=[{"learning_rate": 1e-2}, {"learning_rate": 1e30}],
+        points=GivenPoints([{"learning_rate": 1e-2}, {"learning_rate": 1e30}]),
     )
     found = sweep.run()
     by_rate = {trial["point"]["learning_rate"]: trial for trial in found["trials"]}
@@ -124,8 +124,6 @@ def test_interrupting_a_sweep_ends_its_jobs(tmp_path: Path) -> None:
 
 def test_what_a_sweep_cannot_do_is_said_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "sweep.toml"
-    path.write_text(FILE.replace("ITERATIONS", "20").replace('algorithm = "random"\n', ""))
-    assert cli.main(["sweep", str(path)]) == 2
-    assert "sweeps of real jobs draw points by lot" in capsys.readouterr().err
+    path.write_text(FILE.replace("ITERATIONS", "20"))
     assert cli.main(["sweep", str(path), "--policy", "elastic,static"]) == 2
     assert "a sweep has one; compare takes several" in capsys.readouterr().err
