@@ -170,3 +170,40 @@ def test_steps_are_prepared_only_where_kernels_are_compiled(monkeypatch: pytest.
     kernels.compiled()
     prepare(optimizer, np.dtype(np.int32))
     assert set(kernels_step._built) == {(kernels_step.SGD, np.dtype(np.int32)), (kernels_step.SGD, np.dtype("f4"))}
+
+
+def hard_to_divide(rng: np.random.Generator, samples: int) -> np.ndarray:
+    """Return sums, int32, whose means lie half-way between two float32, or as near to that as any quotient comes."""
+    odd = samples // (samples & -samples)
+    middles = 2 * rng.integers(2**23, 2**24, LENGTH) + 1
+    totals = odd * middles
+    totals[totals >= 2**31] >>= rng.integers(24, 31)
+    totals += rng.choice([0, 0, -1, 1], LENGTH)
+    # M with odd * M = -1 or 1 modulo 2^24: one more or less is a sum that has so many zeros at its end.
+    inverse = pow(odd, -1, 2**24)
+    nearest = [(odd * (2**24 + -sign * inverse % 2**24) + sign) >> 24 for sign in (1, -1)]
+    totals[:5] = *nearest, 0, 2**31 - 1, 2**31
+    totals = np.minimum(totals, 2**31 - 1) * rng.choice([-1, 1], LENGTH)
+    return totals.astype(np.int32)
+
+
+SAMPLES = [1, 2, 3, 7, 48, 49, 98, 103, 127, 128, 129, 40_000, 2**20, 2**24 - 1, 2**24, 2**24 + 1, 2**30 - 1]
+
+
+def test_means_have_the_bits_of_a_division(monkeypatch: pytest.MonkeyPatch) -> None:
+    grid = Grid(2, BLOCK_KEYS)
+    optimizer, rest = make_optimizer(OptimizerSettings("sgd")), np.zeros(LENGTH, np.float32)
+    for seed in range(400):
+        rng = np.random.default_rng(seed)
+        samples = SAMPLES[seed] if seed < len(SAMPLES) else int(2 ** rng.uniform(0, 30)) | 1
+        # Means that are normal numbers, subnormal ones, and infinite.
+        exponents = rng.choice(np.array([-88, -60, 0, 128], np.int16), grid.num_blocks(LENGTH))
+        total, found = hard_to_divide(rng, samples), []
+        for _ in both(monkeypatch):
+            closed = ClockSum(grid, exponents, 0, LENGTH)
+            closed.add(total, np.ones(exponents.size, np.float32))
+            with np.errstate(all="ignore"):
+                mean = step_out_of_place(optimizer, closed, samples, rest, rest.copy(), [], 0, None, True)
+            assert mean is not None
+            found.append([mean])
+        assert_same_bits(found, f"{samples} samples")
