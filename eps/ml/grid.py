@@ -147,10 +147,11 @@ class ClockSum(WrittenOnce):
         raw: Sequence[tuple[int, int, Float32Array]] = (),
         keys: Int64Array | None = None,
         positions: kernels.Positions | None = None,
+        is_last: bool = False,
     ) -> None:
         """Add a pushed :class:`eps.ml.split_sum.SplitSum`; the caller sees to it that each split is added once.
 
-        Nothing is kept of what is given.
+        Nothing is kept of what is given, but for ``part`` where it is the last.
 
         Parameters
         ----------
@@ -162,6 +163,8 @@ class ClockSum(WrittenOnce):
             Global keys of ``part``; None is the partition.
         positions : ndarray of int64 or uint32, sorted, or None
             Where ``keys`` lie in a sum that has keys of its own; the caller has seen that they are its.
+        is_last : bool
+            The sum is used once more, for the step, and ``part`` stays as it is until then.
 
         Raises
         ------
@@ -185,7 +188,7 @@ class ClockSum(WrittenOnce):
             raise ValueError(f"a sum over {self.keys.size} keys needs to know where the {part.size} added ones are")
         if raw:
             self.raw.extend([self._over_block(RawBlock(*block), keys) for block in raw])
-        self._add_part(part, keys, self.start_key, positions)
+        self._add_part(part, keys, self.start_key, positions, is_last)
         if self._maxima is None:
             self._maxima = maxima.copy()
         else:
@@ -210,7 +213,7 @@ class ClockSum(WrittenOnce):
         """Return ``total / samples`` before it is formed; None where there are blocks off the grid."""
         if self.raw:
             return None
-        return Quotient(self.sum, self._blocks.bounds, self.exponents, self.grid.shift, float(samples))
+        return Quotient(*self.terms(), self._blocks.bounds, self.exponents, self.grid.shift, float(samples))
 
     def means(self, samples: int, keys: Int64Array | None = None) -> Iterator[tuple[slice, Float32Array]]:
         """Yield ``total / samples`` as float32, part by part, so that what follows finds it in the cache.

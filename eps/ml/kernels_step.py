@@ -1,10 +1,11 @@
 """Compiled steps of the optimizers: from the sum of a clock to the parameters after it, once over memory.
 
 One call does what :meth:`eps.ml.grid.ClockSum.means` and :meth:`eps.ml.optim.Optimizer.step` do part by part: it reads
-the sum, forms the mean gradient, updates the slots in place and writes the parameters out of place.  Bits are those of
-the NumPy code: one IEEE operation in float32 for each of NumPy's, in its order, no ``fastmath``, constants rounded to
-float32 where NumPy rounds them.  A tile of keys goes through several short loops, so that its temporaries stay in the
-first cache, and because LLVM vectorises a loop over more than a few arrays only where it can tell them apart.
+the sum and what is to be added to it last, forms the mean gradient, updates the slots in place and writes the
+parameters out of place.  Bits are those of the NumPy code: one IEEE operation in float32 for each of NumPy's, in its
+order, no ``fastmath``, constants rounded to float32 where NumPy rounds them.  A tile of keys goes through several short
+loops, so that its temporaries stay in the first cache, and because LLVM vectorises a loop over more than a few arrays
+only where it can tell them apart.
 
 A mean is a division, which would take longer than all else in a plain step.  Of sums in int32 it is a product with
 ``unit / samples`` instead, rounded to 50 bits before it is rounded to float32, and the bits are those of the division:
@@ -51,7 +52,8 @@ NUM_CONSTANTS = 10
 #: Keys that go through all loops of a rule before the next ones do.
 TILE_KEYS = 2048
 
-#: (total, bounds, exponents, shift, samples, gradient, before, after, first, second, mask, penalties, constants).
+#: (total, added, bounds, exponents, shift, samples, gradient, before, after, first, second, mask, penalties,
+#: constants).
 Step = Callable[..., None]
 
 #: Means over fewer samples are products; see above.
@@ -63,9 +65,10 @@ _built: dict[tuple[int, np.dtype[Any]], Step] = {}
 def step_of(rule: int, dtype: np.dtype[Any]) -> Step:
     """Return the compiled step of a rule for sums of a type; only where kernels are active.
 
-    Block b of the sum is at [bounds[b], bounds[b + 1]); the mean gradient there is ``total * 2^(exponents[b] + shift) /
-    samples``, and it is kept in ``gradient`` unless that is empty.  ``first`` and ``second`` are the slots, ``mask``
-    the keys that take penalties, each empty where there is none.
+    The sum is ``total + added``, or ``total`` where ``added`` is empty.  Block b of it is at [bounds[b],
+    bounds[b + 1]); the mean gradient there is ``sum * 2^(exponents[b] + shift) / samples``, and it is kept in
+    ``gradient`` unless that is empty.  ``first`` and ``second`` are the slots, ``mask`` the keys that take penalties,
+    each empty where there is none.
     """
     found = _built.get((rule, dtype))
     if found is None:
@@ -77,18 +80,21 @@ def _compile(rule: int, dtype: np.dtype[Any]) -> Step:
     types = kernels.numba().types
     given, taken = kernels.given, kernels.taken
     arrays = [taken(types.float32), given(types.float32), *[taken(types.float32)] * 3, given(types.boolean)]
-    summed = [given(getattr(types, dtype.name)), given(types.int64), given(types.int16), types.int64, types.float64]
+    number = given(getattr(types, dtype.name))
+    summed = [number, number, given(types.int64), given(types.int16), types.int64, types.float64]
     accepted = types.void(*summed, *arrays, types.int64, given(types.float32))
     # With Python's errors a division by zero would have to be looked for, which no vector loop can.
-    step: Step = kernels.build(_step(rule, dtype == np.int32), [accepted], error_model="numpy")
+    step: Step = kernels.build(_step(rule, dtype.type), [accepted], error_model="numpy")
     return step
 
 
-def _step(rule: int, is_int32: bool) -> Callable[..., None]:
+def _step(rule: int, number: Any) -> Callable[..., None]:
     """Return the function to compile; ``rule`` is a constant for the compiler, which drops the other rules."""
+    is_int32 = number is np.int32
 
     def step(
         total: Any,
+        added: Any,
         bounds: Any,
         exponents: Any,
         shift: int,
@@ -102,7 +108,7 @@ def _step(rule: int, is_int32: bool) -> Callable[..., None]:
         penalties: int,
         constants: Any,
     ) -> None:
-        memory = np.empty((4, TILE_KEYS), np.float32)
+        memory, summed = np.empty((4, TILE_KEYS), np.float32), np.empty(TILE_KEYS, number)
         rate, l1, l2, a, b, c, d, e, f, g = (
             constants[0],
             constants[1],
@@ -127,7 +133,14 @@ def _step(rule: int, is_int32: bool) -> Callable[..., None]:
                     block += 1
                 end = min(bounds[block + 1], stop)
                 unit = math.ldexp(1.0, exponents[block] + shift)
-                part, target = total[at:end], grad[at - start : end - start]
+                first_terms, part, target = total[at:end], summed[: end - at], grad[at - start : end - start]
+                if added.size:
+                    last_terms = added[at:end]
+                    for i in range(part.size):
+                        part[i] = first_terms[i] + last_terms[i]
+                else:
+                    for i in range(part.size):
+                        part[i] = first_terms[i]
                 ratio = unit / samples
                 if samples == 1.0:
                     for i in range(part.size):

@@ -68,7 +68,11 @@ class PlainClockSum(WrittenOnce):
         super().__init__(np.empty(length if keys is None else keys.size, dtype=np.float32) if out is None else out)
 
     def add(
-        self, part: Float32Array, keys: Int64Array | None = None, positions: kernels.Positions | None = None
+        self,
+        part: Float32Array,
+        keys: Int64Array | None = None,
+        positions: kernels.Positions | None = None,
+        is_last: bool = False,
     ) -> None:
         """Add what was pushed; arguments as of :meth:`eps.ml.grid.ClockSum.add`.
 
@@ -82,7 +86,7 @@ class PlainClockSum(WrittenOnce):
             raise ProtocolError(f"a sum of {part.size} {part.dtype} was pushed, but {expected} float32 were expected")
         if self.keys is not None and (positions is None or positions.size != part.size):
             raise ValueError(f"a sum over {self.keys.size} keys needs to know where the {part.size} added ones are")
-        self._add_part(part, keys, self.start_key, positions)
+        self._add_part(part, keys, self.start_key, positions, is_last)
 
     def over(self, keys: Int64Array | None, out: Float32Array | None = None) -> PlainClockSum:
         """Return the same sum over other keys; it is zero at those that this one does not have."""
@@ -100,7 +104,7 @@ class PlainClockSum(WrittenOnce):
 
     def quotient(self, samples: int) -> Quotient:
         """Return ``sum / samples`` before it is formed."""
-        return plain_quotient(self.sum, float(np.float32(samples)))
+        return plain_quotient(*self.terms(), float(np.float32(samples)))
 
     def means(self, samples: int) -> Iterator[tuple[slice, Float32Array]]:
         """Yield ``sum / samples`` part by part; see :meth:`eps.ml.grid.ClockSum.means`."""

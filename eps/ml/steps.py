@@ -17,10 +17,12 @@ CLOSE_KEYS = 32768
 
 
 class Quotient(NamedTuple):
-    """A mean gradient that is not formed yet: ``total * 2^(exponents + shift) / samples``, by block."""
+    """A mean gradient that is not formed yet: ``(total + added) * 2^(exponents + shift) / samples``, by block."""
 
     #: int32, int64 or float32.
     total: NDArray[Any]
+    #: Of the same type; empty where there is nothing to add.
+    added: NDArray[Any]
     #: Block b is at [bounds[b], bounds[b + 1]).
     bounds: Int64Array
     exponents: Int16Array
@@ -46,7 +48,7 @@ class Formed:
 
     def quotient(self, samples: int) -> Quotient:
         """Return the gradient as its quotient by one."""
-        return plain_quotient(self._gradient, 1.0)
+        return plain_quotient(self._gradient, _NO_VALUES, 1.0)
 
     def means(self, samples: int) -> Iterator[tuple[slice, Float32Array]]:
         """Yield the gradient part by part."""
@@ -55,9 +57,9 @@ class Formed:
             yield part, self._gradient[part]
 
 
-def plain_quotient(total: Float32Array, samples: float) -> Quotient:
+def plain_quotient(total: Float32Array, added: Float32Array, samples: float) -> Quotient:
     """Return the quotient of a sum in float32, which is one block."""
-    return Quotient(total, np.array([0, total.size], dtype=np.int64), _ONE_BLOCK, 0, samples)
+    return Quotient(total, added, np.array([0, total.size], dtype=np.int64), _ONE_BLOCK, 0, samples)
 
 
 def prepare(optimizer: Optimizer, dtype: np.dtype[Any]) -> None:

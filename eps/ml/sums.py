@@ -1,4 +1,7 @@
-"""What every sum of contributions has: memory that is written by the first of them, not zeroed before."""
+"""What every sum of contributions has: memory that is written by the first of them, not zeroed before.
+
+Nor need the last of them be written: what closes a clock reads the sum once, and can add it on the way.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,9 @@ from eps.ml.arrays import Int64Array
 #: Sums on the grid: int32, or int64 for many splits.
 IntegerArray = NDArray[Any]
 
+#: Keys of a sum that are looked at first for one that is not zero.
+_FIRST_LOOK = 256
+
 
 class WrittenOnce:
     """A running sum; a first part that has every key is stored, not added to zeros.
@@ -26,20 +32,56 @@ class WrittenOnce:
     def __init__(self, memory: NDArray[Any]) -> None:
         self._sum = memory
         self._written = False
+        #: Still to be added, where whoever reads the sum next may do that as well as write it.
+        self._last: NDArray[Any] | None = None
 
     @property
     def sum(self) -> NDArray[Any]:
         """The sum, over its range of keys or over its list of keys."""
+        if self._last is not None:
+            part, self._last = self._last, None
+            self._add_part(part, None, 0, None)
         if not self._written:
             self._sum.fill(0)
             self._written = True
         return self._sum
 
+    @property
+    def memory(self) -> NDArray[Any]:
+        """What the sum lies in, whatever it holds."""
+        return self._sum
+
+    def terms(self) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Return two arrays whose sum it is; the second is empty where it is the first alone."""
+        last = self._last
+        if last is None:
+            return self.sum, self._sum[:0]
+        return (self._sum, last) if self._written else (last, last[:0])
+
+    def is_zero(self) -> bool:
+        """Return whether every value of the sum is zero."""
+        total, added = self.terms()
+        # Either way all of an array is read, so it is asked for little first.
+        start, size = 0, _FIRST_LOOK
+        while start < len(total):
+            part = total[start : start + size]
+            if np.count_nonzero(part + added[start : start + size] if added.size else part):
+                return False
+            start, size = start + size, 8 * size
+        return True
+
     def _add_part(
-        self, part: NDArray[Any], keys: Int64Array | None, start_key: int, positions: kernels.Positions | None
+        self,
+        part: NDArray[Any],
+        keys: Int64Array | None,
+        start_key: int,
+        positions: kernels.Positions | None,
+        is_last: bool = False,
     ) -> None:
         """Add what was pushed at ``keys`` (None: the whole range), which lie at ``positions`` where those are given."""
-        if not self._written and part.size == self._sum.size:
+        if is_last and part.size == self._sum.size and self._last is None:
+            self._last = part
+        elif not self._written and part.size == self._sum.size:
             # Ascending and equally many: the same keys.
             np.copyto(self._sum, part)
             self._written = True

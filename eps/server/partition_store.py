@@ -45,8 +45,6 @@ class UpdateData:
     rate_scale: float
 
 
-#: Keys of a sum that are looked at first for one that is not zero.
-_FIRST_LOOK = 256
 #: Below this many they are counted one by one.
 _FEW_SPLITS = 16
 
@@ -147,8 +145,16 @@ class PartitionStore:
 
     # ---- BSP: one step for each clock
 
-    def accumulate(self, push: PushPart, first_of_clock: bool) -> None:
-        """Add a push, which :func:`eps.server.checks.check_pushes` has passed, to the clock's sum."""
+    def accumulate(self, push: PushPart, first_of_clock: bool, is_last: bool = False) -> None:
+        """Add a push, which :func:`eps.server.checks.check_pushes` has passed, to the clock's sum.
+
+        Parameters
+        ----------
+        push : PushPart
+        first_of_clock : bool
+        is_last : bool
+            The step comes next; until then the push's arrays stay as they are, and may be added no sooner.
+        """
         if first_of_clock:
             self._previous = None
             if self._hot is not None:
@@ -174,9 +180,9 @@ class PartitionStore:
         if self._sum is None:
             self._sum = self._new_sum()
         if isinstance(self._sum, ClockSum):
-            self._sum.add(push.total, push.maxima, push.raw, push.keys, positions)
+            self._sum.add(push.total, push.maxima, push.raw, push.keys, positions, is_last)
         else:
-            self._sum.add(push.total, push.keys, positions)
+            self._sum.add(push.total, push.keys, positions, is_last)
         self._samples += push.samples
         self._contributed.extend(push.splits)
 
@@ -230,16 +236,16 @@ class PartitionStore:
         if not keep_gradient and self._changes_nothing(closed):
             gradient = None
             self._keep_values()
-            self._sum_memory = None if self._hot is not None else closed.sum
+            self._sum_memory = None if self._hot is not None else closed.memory
         elif self._hot is not None:
             self.version += 1
             closed = self._over_table(self._hot, closed)
             gradient = self._hot.step(closed, samples, keep_gradient)
-            self._hot.sum_memory, places = closed.sum, self._hot.places
+            self._hot.sum_memory, places = closed.memory, self._hot.places
         else:
             self.version += 1
             gradient = self._step_dense(closed, samples, clock, keep_gradient)
-            self._sum_memory = closed.sum
+            self._sum_memory = closed.memory
         self._count(self._contributed)
         self._forget_sum()
         self._measure(exponents, clock)
@@ -249,13 +255,7 @@ class PartitionStore:
         """Return whether the step of a clock leaves every value as it is."""
         if not self._idle_changes_nothing or (isinstance(closed, ClockSum) and closed.raw):
             return False
-        # Either way all of an array is read, so it is asked for little first.
-        sums, start, size = closed.sum, 0, _FIRST_LOOK
-        while start < len(sums):
-            if np.count_nonzero(sums[start : start + size]):
-                return False
-            start, size = start + size, 8 * size
-        return True
+        return closed.is_zero()
 
     def _keep_values(self) -> None:
         """Close a clock that changes nothing: its version is the one before."""

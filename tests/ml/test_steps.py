@@ -44,6 +44,11 @@ def values_of_all_sizes(rng: np.random.Generator, size: int) -> np.ndarray:
     return values
 
 
+def as_received(values: np.ndarray) -> np.ndarray:
+    """Return the values as they come over a wire: read-only, at any address."""
+    return np.frombuffer(b"\0" + values.tobytes(), values.dtype, offset=1)
+
+
 def on_grid(rng: np.random.Generator, num_splits: int, raw: bool, keys: np.ndarray | None) -> ClockSum:
     grid = Grid(num_splits, BLOCK_KEYS)
     exponents = rng.integers(-88, 100, grid.num_blocks(LENGTH)).astype(np.int16)
@@ -157,6 +162,71 @@ def test_empty_partition_steps(monkeypatch: pytest.MonkeyPatch) -> None:
         optimizer = make_optimizer(OptimizerSettings("adam"))
         closed = ClockSum(Grid(4, BLOCK_KEYS), np.empty(0, np.int16), 0, 0)
         assert step_out_of_place(optimizer, closed, 1, empty, empty, [empty, empty], 0, None, False) is None
+
+
+@pytest.mark.parametrize("name", sorted(OPTIMIZERS))
+@pytest.mark.parametrize("kind", ["int32", "int64", "raw", "plain"])
+@pytest.mark.parametrize("parts", [1, 2, 3])
+def test_last_part_may_be_added_by_the_step(name: str, kind: str, parts: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    optimizer = make_optimizer(OptimizerSettings(name, l1=0.01))
+    for keep_gradient in (False, True):
+        found = []
+        for is_last in (False, True):
+            for _ in both(monkeypatch):
+                rng = np.random.default_rng(parts)
+                before, after = rng.normal(size=LENGTH).astype(np.float32), np.empty(LENGTH, np.float32)
+                slots = optimizer.initial_slots(before)
+                closed = added_in_parts(kind, parts, rng, is_last)
+                gradient = step_out_of_place(optimizer, closed, 7, before, after, slots, 0, None, keep_gradient)
+                found.append([after, *slots, *([] if gradient is None else [gradient])])
+                # Whoever reads the sum itself gets all of it, before and after.
+                found[-1].append(np.abs(closed.sum).astype(np.float32))
+        for other in found[1:]:
+            assert_same_bits([found[0], other], f"{parts} parts, gradient kept: {keep_gradient}")
+
+
+def added_in_parts(kind: str, parts: int, rng: np.random.Generator, is_last: bool) -> ClockSum | PlainClockSum:
+    closed: ClockSum | PlainClockSum = PlainClockSum(0, LENGTH, out=np.full(LENGTH, 5, np.float32))
+    if kind != "plain":
+        grid = Grid(300 if kind == "int64" else 4, BLOCK_KEYS)
+        exponents = rng.integers(-20, 20, grid.num_blocks(LENGTH)).astype(np.int16)
+        closed = ClockSum(grid, exponents, 0, LENGTH, out=np.full(LENGTH, 5, grid.dtype))
+    for number in range(parts):
+        last = is_last and number == parts - 1
+        if isinstance(closed, PlainClockSum):
+            closed.add(as_received(rng.normal(size=LENGTH).astype(np.float32)), is_last=last)
+        else:
+            part = rng.integers(-(2**27), 2**27, LENGTH).astype(closed.grid.dtype)
+            raw = [(number, 3, rng.normal(size=BLOCK_KEYS).astype(np.float32))] if kind == "raw" else []
+            closed.add(as_received(part), np.ones(closed.exponents.size, np.float32), raw, is_last=last)
+    return closed
+
+
+def test_sum_is_written_no_more_than_it_has_to_be() -> None:
+    part = np.arange(LENGTH, dtype=np.float32)
+    memory = np.full(LENGTH, 5, np.float32)
+    closed = PlainClockSum(0, LENGTH, out=memory)
+    closed.add(part)
+    closed.add(part, is_last=True)
+    assert not closed.is_zero() and np.array_equal(memory, part)
+    total, added = closed.terms()
+    assert total is memory and added is part
+    alone = PlainClockSum(0, LENGTH, out=memory)
+    alone.add(-part, is_last=True)
+    assert not alone.is_zero() and alone.terms()[1].size == 0 and np.array_equal(memory, part)
+    assert alone.sum is memory and np.array_equal(memory, -part)
+
+
+@pytest.mark.parametrize("where", [0, 255, 256, LENGTH - 1])
+def test_sum_is_zero_where_its_last_part_cancels_the_others(where: int) -> None:
+    for off in (0.0, 1.0):
+        part = np.arange(LENGTH, dtype=np.float32)
+        closed = PlainClockSum(0, LENGTH)
+        closed.add(-part)
+        part[where] += off
+        closed.add(part, is_last=True)
+        assert closed.is_zero() == (off == 0.0)
+    assert PlainClockSum(0, LENGTH).is_zero()
 
 
 def test_steps_are_prepared_only_where_kernels_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -81,6 +81,15 @@ def _length(runtime: Runtime) -> int:
     return stop - start
 
 
+def overwrite(push: PushPart) -> None:
+    push.total.fill(-1)
+    push.maxima.fill(POISON)
+    if push.keys is not None:
+        push.keys.fill(-1)
+    for _, _, values in push.raw:
+        values.fill(POISON)
+
+
 class Rig:
     """Random clocks: splits with keys of their own, on workers that change now and then."""
 
@@ -150,17 +159,20 @@ class Rig:
             )
 
     def train(self, keep_gradient: bool = False) -> object:
-        """Run one clock on both; what was pushed is overwritten at once, as memory that was lent is."""
+        """Run one clock on both; what was pushed is overwritten at once, as memory that was lent is.
+
+        What is said to be the last push may be needed until the step.
+        """
         gradients = self.gradients()
-        for i, push in enumerate(self.pushes(gradients)):
-            self.store.accumulate(push, i == 0)
-            push.total.fill(-1)
-            push.maxima.fill(POISON)
-            if push.keys is not None:
-                push.keys.fill(-1)
-            for _, _, values in push.raw:
-                values.fill(POISON)
+        pushes = list(self.pushes(gradients))
+        is_said = bool(self.rng.random() < 0.7)
+        for i, push in enumerate(pushes):
+            is_last = is_said and i == len(pushes) - 1
+            self.store.accumulate(push, i == 0, is_last)
+            if not is_last:
+                overwrite(push)
         update = self.store.step(self.clock, keep_gradient)
+        overwrite(pushes[-1])
         self.eager.step(gradients, self.clock)
         self.clock += 1
         return update
