@@ -6,6 +6,7 @@ partitions, to reserve, lend and describe an array takes longer than the step.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
@@ -23,7 +24,7 @@ class _Row:
 
 
 class Rows:
-    """Hands out memory by partition and clock.  Not thread-safe; the server's lock guards it.
+    """Hands out memory by partition and clock.  The server's lock guards it; two of its threads may ask for memory.
 
     Parameters
     ----------
@@ -41,6 +42,7 @@ class Rows:
         self._ranges = ranges
         self._here = here
         self._empty = empty
+        self._lock = threading.Lock()
         self._clock: int | None = None
         #: Partitions that have not got their memory for the clock yet: the row, and where they lie in it.
         self._places: dict[int, tuple[_Row, int]] = {}
@@ -50,16 +52,17 @@ class Rows:
 
         Any order of partitions and clocks will do; side by side lie those that are asked for in one clock.
         """
-        if self._clock is None or clock > self._clock:
-            self._clock = clock
-            self._places = self._divided()
         start, stop = self._ranges[partition]
-        row, at = self._places.pop(partition, (None, 0)) if clock == self._clock else (None, 0)
-        if row is None:
-            return self._empty(stop - start)
-        if row.memory is None:
-            row.memory = self._empty(row.length)
-        return row.memory[at : at + stop - start]
+        with self._lock:
+            if self._clock is None or clock > self._clock:
+                self._clock = clock
+                self._places = self._divided()
+            row, at = self._places.pop(partition, (None, 0)) if clock == self._clock else (None, 0)
+            if row is None:
+                return self._empty(stop - start)
+            if row.memory is None:
+                row.memory = self._empty(row.length)
+            return row.memory[at : at + stop - start]
 
     def go_back(self) -> None:
         """Begin anew with whatever clock comes next, also an earlier one."""

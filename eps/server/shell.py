@@ -27,6 +27,7 @@ from eps.pb import data_pb2 as pb
 from eps.rpc import exchange as x
 from eps.rpc.codec import membership_to_pb, results_from_pb
 from eps.runtime import Runtime
+from eps.server.arithmetic import Arithmetic, Found
 from eps.server.checkpoint_writer import CheckpointWriter
 from eps.server.checks import (
     check_keysets,
@@ -94,6 +95,12 @@ class ServerShell:
         )
         self._writer = CheckpointWriter(
             name, self._checkpoints, lambda partition: self._stores[partition].snapshot()[0], self._lock, report
+        )
+        self._arithmetic = Arithmetic(
+            self._stores,
+            lambda partition: bool(self._state.partitions[partition].followers),
+            self._writer.before_change,
+            runtime.longest_partition,
         )
 
     # ---- orders of the master
@@ -302,9 +309,13 @@ class ServerShell:
             self._send_complete()
 
     def _execute(self, commands: list[s.ServerCommand]) -> None:
-        for command in commands:
+        found = self._arithmetic.ahead(commands)
+        for position, command in enumerate(commands):
             try:
-                self._do(command)
+                if position in found:
+                    self._conclude(command, found[position])
+                else:
+                    self._do(command)
             except Exception as error:
                 # The partition may be half changed: the job cannot go on with this server, and must hear why.
                 logger.exception("%s failed", type(command).__name__)
@@ -313,21 +324,27 @@ class ServerShell:
         # They have been queued: what a follower has acknowledged is memory for the next one.
         self._outgoing.forget_updates()
 
+    def _conclude(self, command: s.ServerCommand, found: Found) -> None:
+        """Do the rest of a sum or a step that was computed."""
+        if isinstance(found, Exception):
+            raise found
+        if isinstance(command, s.StepPartition):
+            self._keep_for_followers(command.partition, found)
+
     def _do(self, command: s.ServerCommand) -> None:
         match command:
             # The first three come for every partition at every clock: they are matched without their fields, which
             # takes half of the time.
             case s.Accumulate():
-                self._stores[command.partition].accumulate(_push(command.request).part, command.first_of_clock)
+                self._arithmetic.do(command)
             case s.AckPush():
                 answer = x.PushAnswer(command.partition, command.have, command.accepted)
                 _push(command.request).exchange.settle(answer)
             case s.AnswerPull():
                 self._answer_pull(command.request, command.partition, command.clock)
-            case s.StepPartition(partition, clock):
-                self._writer.before_change(partition)
-                followed = bool(self._state.partitions[partition].followers)
-                self._keep_for_followers(partition, self._stores[partition].step(clock, followed))
+            case s.StepPartition():
+                self._writer.before_change(command.partition)
+                self._keep_for_followers(command.partition, self._arithmetic.do(command))
             case s.ApplyPush(request, partition, clock, _):
                 self._writer.before_change(partition)
                 update = self._stores[partition].apply_push(_push(request).part, clock)
@@ -530,6 +547,7 @@ class ServerShell:
         self._errands.close()
         self._preparations.stop()
         self._writer.close()
+        self._arithmetic.close()
         for pool in (self._forwards, self._meetings):
             pool.shutdown(wait=False, cancel_futures=True)
         self._peers.close()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 
 from eps.server.rows import ROW_BYTES, Rows
@@ -62,3 +65,20 @@ def test_after_going_back_they_lie_side_by_side_again() -> None:
     for partition in (0, 1):
         rows.memory(partition, 3)
     assert [len(made) for made in memory.made] == [30, 30]
+
+
+def test_two_threads_get_places_in_one_row() -> None:
+    memory, both = Memory(), threading.Barrier(2)
+
+    def empty(length: int) -> np.ndarray:
+        try:
+            # Where nothing keeps the other thread out, it is here by then.
+            both.wait(0.2)
+        except threading.BrokenBarrierError:
+            pass
+        return memory(length)
+
+    rows = Rows(RANGES, {0, 1}, empty)
+    with ThreadPoolExecutor(2) as threads:
+        given = [future.result(10) for future in [threads.submit(rows.memory, p, 0) for p in (0, 1)]]
+    assert len(memory.made) == 1 and not np.shares_memory(*given)
