@@ -180,12 +180,14 @@ class KeySpace:
 
     def penalised_mask(self, start: int, stop: int) -> BoolArray | None:
         """Return which keys of [start, stop) take penalties, or None if all do."""
-        mask = np.ones(stop - start, dtype=np.bool_)
+        mask: BoolArray | None = None
         for tensor, offset in zip(self.tensors, self.offsets, strict=False):
             low, high = max(start, offset), min(stop, offset + tensor.size)
             if not tensor.penalised and low < high:
+                if mask is None:
+                    mask = np.ones(stop - start, dtype=np.bool_)
                 mask[low - start : high - start] = False
-        return None if mask.all() else mask
+        return mask
 
     def unpack(self, flat: Float32Array) -> dict[str, Float32Array]:
         """Return the tensors as views into ``flat``, shape (P,)."""

@@ -146,7 +146,7 @@ class ExchangeReply(_message.Message):
     def __init__(self, pushes: _Optional[_Iterable[_Union[PushResult, _Mapping]]] = ..., pulls: _Optional[_Iterable[_Union[PullResult, _Mapping]]] = ..., packed_exponents: _Optional[_Iterable[int]] = ..., accepted: _Optional[_Iterable[int]] = ..., served: _Optional[_Iterable[int]] = ..., served_clocks: _Optional[_Iterable[int]] = ..., served_versions: _Optional[_Iterable[int]] = ..., packed_values: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class PartitionSnapshot(_message.Message):
-    __slots__ = ("plan_id", "partition", "sequence", "completed", "next_clock", "applied", "duplicates_refused", "checksum", "keysets")
+    __slots__ = ("plan_id", "partition", "sequence", "completed", "next_clock", "applied", "duplicates_refused", "keysets")
     PLAN_ID_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
@@ -154,7 +154,6 @@ class PartitionSnapshot(_message.Message):
     NEXT_CLOCK_FIELD_NUMBER: _ClassVar[int]
     APPLIED_FIELD_NUMBER: _ClassVar[int]
     DUPLICATES_REFUSED_FIELD_NUMBER: _ClassVar[int]
-    CHECKSUM_FIELD_NUMBER: _ClassVar[int]
     KEYSETS_FIELD_NUMBER: _ClassVar[int]
     plan_id: int
     partition: int
@@ -163,9 +162,8 @@ class PartitionSnapshot(_message.Message):
     next_clock: _containers.RepeatedScalarFieldContainer[int]
     applied: int
     duplicates_refused: int
-    checksum: str
     keysets: _containers.RepeatedScalarFieldContainer[bytes]
-    def __init__(self, plan_id: _Optional[int] = ..., partition: _Optional[int] = ..., sequence: _Optional[int] = ..., completed: _Optional[int] = ..., next_clock: _Optional[_Iterable[int]] = ..., applied: _Optional[int] = ..., duplicates_refused: _Optional[int] = ..., checksum: _Optional[str] = ..., keysets: _Optional[_Iterable[bytes]] = ...) -> None: ...
+    def __init__(self, plan_id: _Optional[int] = ..., partition: _Optional[int] = ..., sequence: _Optional[int] = ..., completed: _Optional[int] = ..., next_clock: _Optional[_Iterable[int]] = ..., applied: _Optional[int] = ..., duplicates_refused: _Optional[int] = ..., keysets: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class PartitionUpdate(_message.Message):
     __slots__ = ("plan_id", "partition", "sequence", "clock", "splits", "rate_scale", "sparse")

@@ -16,13 +16,13 @@ import time
 from collections.abc import Callable, Sequence
 
 import numpy as np
-import xxhash
 
 from eps.runtime import Runtime
 from eps.server.partition_store import PartitionStore
 from eps.van.api import Van
 from eps.van.arena import MOST_IDLE_BYTES
 from eps.van.memory import touch
+from eps.van.seals import Checksum
 
 logger = logging.getLogger(__name__)
 
@@ -123,7 +123,7 @@ class Preparations:
             PartitionStore(runtime, partitions[0], None)
 
 
-def take_in(arrays: Sequence[np.ndarray], van: Van) -> tuple[list[np.ndarray], str]:
+def take_in(arrays: Sequence[np.ndarray], van: Van, arrived: str = "") -> tuple[list[np.ndarray], str]:
     """Return the arrays of a snapshot as this server's own, and their checksum.
 
     Parameters
@@ -131,21 +131,24 @@ def take_in(arrays: Sequence[np.ndarray], van: Van) -> tuple[list[np.ndarray], s
     arrays : sequence of ndarray
         As they were received.  Nobody else may use them afterwards.
     van : Van
+    arrived : str
+        Their checksum, where it was taken while they came.
 
     Returns
     -------
     arrays : list of ndarray
         Writable.  The first of float32, the parameters, lies where the van sends from with the fewest copies.
     checksum : str
-        That of :func:`eps.server.partition_store.checksum_of`: of what is kept, not of what was read.
+        That of :func:`eps.van.seals.checksum_of`: of what is kept, not of what was read, where it had to be taken here.
     """
-    digest = xxhash.xxh3_64()
+    checksum = Checksum()
     taken = []
     # Only what is read by others is worth memory of the van.
     parameters = next((array for array in arrays if array.dtype == np.float32), None)
     for array in arrays:
         if _keepable(array, van):
-            digest.update(array.view(np.uint8).data)
+            if not arrived:
+                checksum.add(array)
             taken.append(array)
             continue
         mine = van.empty(array.shape, array.dtype) if array is parameters else np.empty_like(array)
@@ -153,9 +156,10 @@ def take_in(arrays: Sequence[np.ndarray], van: Van) -> tuple[list[np.ndarray], s
         for start in range(0, source.size, _PIECE_BYTES):
             piece = target[start : start + _PIECE_BYTES]
             np.copyto(piece, source[start : start + _PIECE_BYTES])
-            digest.update(piece.data)
+            if not arrived:
+                checksum.add(piece)
         taken.append(mine)
-    return taken, digest.hexdigest()
+    return taken, arrived or checksum.hexdigest()
 
 
 def _keepable(array: np.ndarray, van: Van) -> bool:

@@ -20,8 +20,8 @@ from eps.core.types import Address, MemberId
 from eps.errors import EpsError
 from eps.rpc import exchange as x
 from eps.server.follower_stream import FollowerStream
-from eps.server.partition_store import PartitionStore, UpdateData, checksum_of
-from eps.van.api import Message
+from eps.server.partition_store import PartitionStore, UpdateData
+from eps.van.api import Message, Seal
 from eps.van.peers import Peers
 
 logger = logging.getLogger(__name__)
@@ -146,30 +146,26 @@ class Outgoing:
         blob, size_bytes = self._stores[command.partition].snapshot()
         name, plan_id, partition = self._state.name, command.plan_id, command.partition
         keysets = {digest: keys for (of, digest), keys in self._keysets.items() if of == partition}
-        arrays = (*blob, *keysets.values())
-        found: list[str] = []
-
-        def make() -> Message:
-            found.append(checksum_of(arrays))
-            header = x.simple(
-                "snapshot",
-                plan_id=plan_id,
-                partition=partition,
-                sequence=command.sequence,
-                completed=command.completed,
-                next_clock=command.next_clock,
-                applied=command.applied,
-                duplicates_refused=command.duplicates_refused,
-                checksum=found[0],
-                keysets=tuple(keysets),
-            )
-            return Message(header, arrays)
+        header = x.simple(
+            "snapshot",
+            plan_id=plan_id,
+            partition=partition,
+            sequence=command.sequence,
+            completed=command.completed,
+            next_clock=command.next_clock,
+            applied=command.applied,
+            duplicates_refused=command.duplicates_refused,
+            keysets=tuple(keysets),
+        )
+        # The checksum is taken while they leave.
+        seal = Seal()
+        message = Message(header, (*blob, *keysets.values()), seal)
 
         def done() -> None:
-            self._snapshots[plan_id, partition] = m.PartitionSent(name, plan_id, partition, size_bytes, found[0])
+            self._snapshots[plan_id, partition] = m.PartitionSent(name, plan_id, partition, size_bytes, seal.left)
             self._step(s.UpdateAcked(partition, command.to, command.sequence))
 
-        self._stream(plan_id, command.to).send(make, size_bytes, lambda: self._soon(done))
+        self._stream(plan_id, command.to).send(lambda: message, size_bytes, lambda: self._soon(done))
 
     def _send_update(self, command: s.SendUpdate) -> None:
         update = self._last_update[command.partition]

@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from typing import Literal, overload
 
 import numpy as np
-import xxhash
 
 from eps.errors import ProtocolError, TransferError
 from eps.ml import kernels, lazy
@@ -478,12 +477,3 @@ class PartitionStore:
         lost = int(np.maximum(0, iterations - self.applications).sum())
         twice = int(np.maximum(0, self.applications - iterations).sum())
         return applied, lost, twice
-
-
-def checksum_of(arrays: Sequence[np.ndarray]) -> str:
-    """Return the XXH3 (64 bits) over the bytes of ``arrays``, in order, in hexadecimal: as fast as memory is read."""
-    digest = xxhash.xxh3_64()
-    for array in arrays:
-        if array.nbytes:
-            digest.update(np.ascontiguousarray(array).view(np.uint8).data)
-    return digest.hexdigest()

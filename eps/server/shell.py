@@ -251,9 +251,12 @@ class ServerShell:
     def _on_snapshot(self, header: pb.DataHeader, message: Message, reply: ReplyTo) -> None:
         part = header.snapshot
         check_snapshot(self._runtime, part)
-        arrays, found = take_in(message.arrays, self._van)
-        if found != part.checksum:
-            raise TransferError(f"partition {part.partition} left as {part.checksum} and arrived as {found}")
+        seal = message.seal
+        if seal is None:
+            raise TransferError(f"partition {part.partition} came without a checksum")
+        arrays, found = take_in(message.arrays, self._van, seal.arrived)
+        if found != seal.left:
+            raise TransferError(f"partition {part.partition} left as {seal.left} and arrived as {found}")
         # Outside the lock: the partitions that are served here wait for no copy.
         store = self._new_store(part.partition, None)
         blob, keysets = divided(arrays, len(part.keysets))

@@ -16,7 +16,9 @@ another and a reply back.  Implementations plug in here and nowhere else; one is
     copies that the transport allows.
 5.  Whatever a peer sends, at most its own connection is lost.
 6.  Both ends have proved the job's token before a message is taken.
-7.  After ``close`` nothing of a connection, listener or van is left: no thread, no channel, no file descriptor.
+7.  A message with a :class:`Seal` travels with a checksum of its arrays, which says what left; whether that is what
+    came is for the receiver to judge.
+8.  After ``close`` nothing of a connection, listener or van is left: no thread, no channel, no file descriptor.
 
 Source: design section 2 (data plane); the word is ps-lite's.
 """
@@ -48,6 +50,16 @@ MAX_FRAME_BYTES = MIB
 ARRAY_DESCRIPTION_BYTES = 40
 
 
+@dataclass(slots=True, eq=False)
+class Seal:
+    """A checksum of a message's arrays that travels behind them: XXH3 (64 bits) in hexadecimal (``eps.van.seals``)."""
+
+    #: Of what left: at the sender once it has left, at the receiver what the sender said.
+    left: str = ""
+    #: At the receiver, of what came; empty where the van did not touch the bytes: then it is not known yet.
+    arrived: str = ""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Message:
     """What travels: header bytes that the van does not look into, and arrays.
@@ -58,6 +70,8 @@ class Message:
     header: bytes = b""
     #: Each C-contiguous, of a type in :data:`DTYPES`, with at most :data:`MAX_DIMS` dimensions.
     arrays: tuple[np.ndarray, ...] = ()
+    #: Given, its arrays get a checksum on their way.
+    seal: Seal | None = None
 
     @property
     def size_bytes(self) -> int:
@@ -66,7 +80,7 @@ class Message:
 
     def copied(self) -> Message:
         """Return the same message with arrays of its own, for a sender that goes on changing its arrays."""
-        return Message(self.header, tuple(aligned_copy(array) for array in self.arrays))
+        return Message(self.header, tuple(aligned_copy(array) for array in self.arrays), self.seal)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ That image is cut into frames; every frame carries the request id, so frames of 
 
     frame        magic "EPSV" | version u8 | kind u8 | flags u16 | request id u64 | body bytes u32 | reserved u32
                  then the body: a piece of the image, in order
-    flags        1: first frame of the message
+    flags        1: first frame of the message; 2, in that one: its last array is a seal (``eps/van/seals.py``)
     description  header bytes u32 | arrays u32 | payload bytes u64, then per array:
                  type u8 | dimensions u8 | place u16 | reserved u32 | 4 lengths u64 (unused ones are 0)
     place        0: the array's bytes are in the payload; 1: in the sender's shared memory (``eps/van/lending.py``)
@@ -35,6 +35,7 @@ from eps.van.api import (
     Message,
     aligned_empty,
 )
+from eps.van.seals import unsealed
 
 MAGIC = b"EPSV"
 VERSION = 1
@@ -50,7 +51,7 @@ BEGINNING_BYTES, LENGTH_START = 8, 16
 #: In the place of an array that lies in the sender's shared memory: segment, offset in it, number of the lease.
 LENT = struct.Struct("<QQQ")
 _MAX_BODY_BYTES = MAX_FRAME_BYTES - FRAME_HEADER.size
-_FIRST = 1
+FIRST, SEALED = 1, 2
 _DTYPE_NUMBERS: dict[np.dtype[Any], int] = {dtype: number for number, dtype in enumerate(DTYPES)}
 _PADDING = bytes(ALIGNMENT_BYTES)
 # Up to here a copy is cheaper than a list of pieces.
@@ -147,6 +148,10 @@ def layout(message: Message, lend: Lend | None = None) -> tuple[bytes, list[byte
     return b"".join((description, *descriptions, message.header)), payload, payload_bytes
 
 
+def _first_flags(message: Message) -> int:
+    return FIRST if message.seal is None else FIRST | SEALED
+
+
 def encode(message: Message, request_id: int, kind: Kind) -> Iterable[bytes]:
     """Return the frames of ``message``: a tuple where it fits into one, else an iterator that builds each when asked.
 
@@ -159,16 +164,19 @@ def encode(message: Message, request_id: int, kind: Kind) -> Iterable[bytes]:
     """
     head, payload, payload_bytes = layout(message)
     body_bytes = len(head) + payload_bytes
+    flags = _first_flags(message)
     if body_bytes <= _MAX_BODY_BYTES:
-        return (b"".join((FRAME_HEADER.pack(MAGIC, VERSION, kind, _FIRST, request_id, body_bytes, 0), head, *payload)),)
-    return _encode_long([head, *payload], request_id, kind)
+        return (b"".join((FRAME_HEADER.pack(MAGIC, VERSION, kind, flags, request_id, body_bytes, 0), head, *payload)),)
+    return _encode_long([head, *payload], request_id, kind, flags)
 
 
 def whole(message: Message, request_id: int, kind: Kind, lend: Lend | None = None) -> list[bytes | memoryview]:
     """Return ``message`` as one frame of any length, in pieces that are sent as they lie: for sockets."""
     head, payload, payload_bytes = layout(message, lend)
-    prefix = FRAME_HEADER.pack(MAGIC, VERSION, kind, _FIRST, request_id, len(head) + payload_bytes, 0)
-    if payload_bytes <= _JOIN_BYTES:
+    flags = _first_flags(message)
+    prefix = FRAME_HEADER.pack(MAGIC, VERSION, kind, flags, request_id, len(head) + payload_bytes, 0)
+    # A seal may be filled in later.
+    if payload_bytes <= _JOIN_BYTES and message.seal is None:
         return [b"".join((prefix, head, *payload))]
     return [prefix + head, *payload]
 
@@ -212,7 +220,7 @@ class SmallFrames:
             if layout is None:
                 return None
         description, body_bytes, paddings = layout
-        prefix = FRAME_HEADER.pack(MAGIC, VERSION, kind, _FIRST, request_id, body_bytes, 0)
+        prefix = FRAME_HEADER.pack(MAGIC, VERSION, kind, FIRST, request_id, body_bytes, 0)
         if len(arrays) == 1:
             return b"".join((prefix, description, header, arrays[0].tobytes()))
         pieces = [prefix, description, header]
@@ -239,12 +247,12 @@ class SmallFrames:
 
 def control(kind: Kind, body: bytes) -> bytes:
     """Return a frame of the socket transports' own, without a message in it."""
-    return FRAME_HEADER.pack(MAGIC, VERSION, kind, _FIRST, 0, len(body), 0) + body
+    return FRAME_HEADER.pack(MAGIC, VERSION, kind, FIRST, 0, len(body), 0) + body
 
 
 def beginning_of(kind: Kind) -> bytes:
     """Return the first :data:`BEGINNING_BYTES` of each message of a kind that is one frame."""
-    return FRAME_HEADER.pack(MAGIC, VERSION, kind, _FIRST, 0, 0, 0)[:BEGINNING_BYTES]
+    return FRAME_HEADER.pack(MAGIC, VERSION, kind, FIRST, 0, 0, 0)[:BEGINNING_BYTES]
 
 
 def parse_frame_header(
@@ -265,13 +273,12 @@ def parse_frame_header(
     kind = kinds.get(number)
     if kind is None:
         raise FrameError(f"kind {number} is not one that this end receives")
-    if flags & ~_FIRST or zero:
+    if flags & ~(FIRST | SEALED) or flags == SEALED or zero:
         raise FrameError(f"unknown flags {flags} or reserved field {zero}")
     return kind, flags, request_id, body_bytes
 
 
-def _encode_long(image: list[bytes | memoryview], request_id: int, kind: Kind) -> Iterator[bytes]:
-    flags = _FIRST
+def _encode_long(image: list[bytes | memoryview], request_id: int, kind: Kind, flags: int) -> Iterator[bytes]:
     for body_bytes, body in _bodies(image):
         yield b"".join((FRAME_HEADER.pack(MAGIC, VERSION, kind, flags, request_id, body_bytes, 0), *body))
         flags = 0
@@ -391,9 +398,9 @@ def parse_head(frame: bytes, limits: Limits) -> Head:
 class _Partial:
     """A message whose description has come, and the memory that the rest goes into."""
 
-    __slots__ = ("header", "kind", "payload", "received_bytes", "size_bytes", "views")
+    __slots__ = ("header", "kind", "payload", "received_bytes", "sealed", "size_bytes", "views")
 
-    def __init__(self, kind: Kind, frame: bytes, limits: Limits, room_bytes: int) -> None:
+    def __init__(self, kind: Kind, sealed: bool, frame: bytes, limits: Limits, room_bytes: int) -> None:
         head = parse_head(frame, limits)
         self.size_bytes = head.stop - FRAME_HEADER.size + head.payload_bytes
         if self.size_bytes > room_bytes:
@@ -402,6 +409,7 @@ class _Partial:
                 f"that are incomplete, and {room_bytes} bytes are left"
             )
         self.kind = kind
+        self.sealed = sealed
         self.header = head.header
         self.payload = aligned_empty(head.payload_bytes)
         self.views = [(shape, dtype, offset) for dtype, shape, offset, _ in head.arrays]
@@ -475,10 +483,10 @@ class Decoder:
         if body_bytes != len(frame) - FRAME_HEADER.size:
             raise FrameError(f"a body of {body_bytes} bytes is announced, but {len(frame) - FRAME_HEADER.size} came")
         partial = self._partial.get(request_id)
-        if flags & _FIRST:
+        if flags & FIRST:
             if partial is not None:
                 raise FrameError(f"message {request_id} starts again before it is complete")
-            partial = _Partial(kind, frame, self._limits, self._room_bytes())
+            partial = _Partial(kind, bool(flags & SEALED), frame, self._limits, self._room_bytes())
         elif partial is None:
             raise FrameError(f"message {request_id} goes on, but did not start")
         elif partial.kind is not kind:
@@ -488,8 +496,10 @@ class Decoder:
         message = partial.message()
         if message is not None:
             self._partial.pop(request_id, None)
+            if partial.sealed:
+                message = unsealed(message)
             return Received(kind, request_id, message)
-        if flags & _FIRST and len(self._partial) >= self._limits.max_partial_messages:
+        if flags & FIRST and len(self._partial) >= self._limits.max_partial_messages:
             raise FrameError(f"more than {self._limits.max_partial_messages} messages are incomplete at the same time")
         self._partial[request_id] = partial
         return None

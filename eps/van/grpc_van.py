@@ -34,6 +34,7 @@ from eps.van.handshake import (
 )
 from eps.van.outbox import Outbox
 from eps.van.pending import PendingRequests, Reply, handle, wait_for
+from eps.van.seals import sealed_ahead
 from eps.van.traffic import TRAFFIC
 
 logger = logging.getLogger(__name__)
@@ -125,12 +126,13 @@ class GrpcConnection:
 
     def request(self, message: Message) -> Future[Message]:
         """Send a request."""
-        size_bytes = check_message(message, self._limits)
+        sealed = sealed_ahead(message)
+        size_bytes = check_message(sealed, self._limits)
         request_id, future = self._pending.add()
         TRAFFIC.sent(message)
         try:
             # Where it is closed in the meantime, the future fails with the other outstanding ones.
-            self._outbox.put(message, size_bytes, request_id, Kind.REQUEST)
+            self._outbox.put(sealed, size_bytes, request_id, Kind.REQUEST)
         except DeadlineError:
             self._pending.withdraw(request_id)
             raise
@@ -346,4 +348,5 @@ class _ServedStream:
         kind = Kind.REPLY
         if not isinstance(outcome, Message):
             outcome, kind = Message(encode_error(outcome)), Kind.ERROR
+        outcome = sealed_ahead(outcome)
         self._outbox.put(outcome, check_message(outcome, self._limits), request_id, kind)

@@ -19,6 +19,7 @@ from eps.rpc.error_codec import decode_error, encode_error
 from eps.van.api import Handler, Limits, Message
 from eps.van.frames import check_message
 from eps.van.pending import PendingRequests, Reply, handle, wait_for
+from eps.van.seals import sealed_ahead, unsealed
 
 logger = logging.getLogger(__name__)
 
@@ -129,7 +130,7 @@ class InProcessConnection:
         check_message(message, self._limits)
         with self._order:
             request_id, future = self._pending.add()
-            self._requests.put((request_id, message.copied()))
+            self._requests.put((request_id, _handed_over(message)))
         return future
 
     def call(self, message: Message, timeout_s: float) -> Message:
@@ -161,7 +162,12 @@ class InProcessConnection:
     def _deliver(self, request_id: int, outcome: Message | EpsError) -> None:
         if isinstance(outcome, Message):
             check_message(outcome, self._limits)
-            self._pending.resolve(request_id, outcome.copied())
+            self._pending.resolve(request_id, _handed_over(outcome))
         else:
             # Through the codec, so that an error which would not cross a process boundary does not cross here.
             self._pending.resolve(request_id, decode_error(encode_error(outcome)))
+
+
+def _handed_over(message: Message) -> Message:
+    copied = sealed_ahead(message).copied()
+    return copied if message.seal is None else unsealed(copied)

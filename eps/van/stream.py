@@ -21,10 +21,12 @@ from eps.van.api import ALIGNMENT_BYTES, Limits, Message, aligned_empty
 from eps.van.arena import Lease, Mapping
 from eps.van.frames import (
     BEGINNING_BYTES,
+    FIRST,
     FRAME_HEADER,
     HEAD_START,
     LENGTH_START,
     LENT,
+    SEALED,
     Described,
     Description,
     Kind,
@@ -33,6 +35,7 @@ from eps.van.frames import (
     parse_description,
     parse_frame_header,
 )
+from eps.van.seals import PIECE_BYTES, Checking, unsealed
 from eps.van.wires import LEAST_BYTES, STALL_S, Progress, Wire
 
 #: Bytes that are read before anything is known of a message; a small one comes with one call.
@@ -71,6 +74,9 @@ class _Begun:
     memory: memoryview
     base: int
     got: int
+    sealed: bool
+    #: Of one that is sealed, unless its arrays are lent.
+    checking: Checking | None
 
 
 _NOTHING = _Known(struct.Struct(f"<{BEGINNING_BYTES}sQ0s0s"), b"nothing is described so", Description([], 0, False))
@@ -173,11 +179,13 @@ class StreamReader:
             if self._stop - self._start < FRAME_HEADER.size and not self._fill(FRAME_HEADER.size):
                 return None
             kind, flags, request_id, body_bytes = parse_frame_header(self._buffer, self._kinds, self._start)
-            if not flags:
+            if not flags & FIRST:
                 raise FrameError("a frame goes on with a message, but on a socket each message is one frame")
             if kind in _MESSAGES:
                 head = self._head(body_bytes)
-                return None if head is None else self._message(kind, request_id, *head)
+                return None if head is None else self._message(kind, request_id, *head, sealed=bool(flags & SEALED))
+            if flags & SEALED:
+                raise FrameError(f"a frame of kind {kind.name} is sealed")
             if not self._transport_frame(kind, body_bytes):
                 return None
 
@@ -263,41 +271,48 @@ class StreamReader:
         request_id: int,
         header: bytes,
         described: Description,
-        come: tuple[memoryview, int] | None = None,
+        sealed: bool = False,
     ) -> tuple[Kind, int, Message] | None:
-        """Take a message's payload, unless it has come: then ``come`` is the memory that it is in, and where."""
-        if not described.arrays:
+        """Take a message's payload; None where it did not come as a whole in time."""
+        if not (described.arrays or sealed):
             return kind, request_id, Message(header)
-        if come is None:
-            payload, base, got = self._payload(described.payload_bytes)
-            if got < described.payload_bytes:
-                self._begun = _Begun(kind, request_id, header, described, payload, base, got)
-                return self._go_on(self._begun)
-        else:
-            payload, base = come
-        if described.lends:
-            lent = tuple([self._array(array, payload, base) for array in described.arrays])
-            return kind, request_id, Message(header, lent)
-        if len(described.arrays) == 1:
-            dtype, shape, offset, _ = described.arrays[0]
-            return kind, request_id, Message(header, (np.ndarray(shape, dtype, payload, base + offset),))
-        arrays = [np.ndarray(shape, dtype, payload, base + offset) for dtype, shape, offset, _ in described.arrays]
-        return kind, request_id, Message(header, tuple(arrays))
+        payload, base, got = self._payload(described.payload_bytes)
+        if got < described.payload_bytes or sealed:
+            checking = None
+            if sealed and not described.lends:
+                checking = Checking(described.payload_bytes)
+                checking.take(payload[base : base + got])
+            self._begun = _Begun(kind, request_id, header, described, payload, base, got, sealed, checking)
+            return self._go_on(self._begun)
+        return kind, request_id, Message(header, self._arrays(described, payload, base))
 
     def _go_on(self, begun: _Begun) -> tuple[Kind, int, Message] | None:
         """Take more of a payload; return the message where that was the rest."""
         until_s = self._wait_until()
-        size_bytes = begun.described.payload_bytes
+        size_bytes, checking = begun.described.payload_bytes, begun.checking
         memory = begun.memory[begun.base : begun.base + size_bytes]
-        while True:
-            count = self._wire.receive(memory[begun.got :], whole=True)
+        while begun.got < size_bytes:
+            start = begun.got
+            # What has come is checked while it is in the cache.
+            count = self._wire.receive(memory[start : None if checking is None else start + PIECE_BYTES], whole=True)
             begun.got += count
-            if begun.got == size_bytes:
-                break
-            if self._leave(count, until_s):
+            if checking is not None:
+                checking.take(memory[start : begun.got])
+            if begun.got < size_bytes and self._leave(count, until_s):
                 return None
         self._begun, self._unfinished = None, False
-        return self._message(begun.kind, begun.request_id, begun.header, begun.described, (begun.memory, begun.base))
+        message = Message(begun.header, self._arrays(begun.described, begun.memory, begun.base))
+        if begun.sealed:
+            message = unsealed(message, "" if checking is None else checking.hexdigest())
+        return begun.kind, begun.request_id, message
+
+    def _arrays(self, described: Description, payload: memoryview, base: int) -> tuple[np.ndarray, ...]:
+        if described.lends:
+            return tuple([self._array(array, payload, base) for array in described.arrays])
+        if len(described.arrays) == 1:
+            dtype, shape, offset, _ = described.arrays[0]
+            return (np.ndarray(shape, dtype, payload, base + offset),)
+        return tuple([np.ndarray(shape, dtype, payload, base + offset) for dtype, shape, offset, _ in described.arrays])
 
     def _payload(self, size_bytes: int) -> tuple[memoryview, int, int]:
         """Return the memory that a payload goes into, where in it, and how many bytes of it were there already."""

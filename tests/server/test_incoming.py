@@ -11,9 +11,9 @@ import pytest
 from eps.config import JobSpec
 from eps.runtime import DataShape, Runtime
 from eps.server.incoming import Preparations, take_in
-from eps.server.partition_store import checksum_of
 from eps.van import memory
 from eps.van.inproc import InProcessVan
+from eps.van.seals import checksum_of
 from eps.van.sockets import SHARED_MEMORY, SocketVan
 
 TIMEOUT_S = 10.0

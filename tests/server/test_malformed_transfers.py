@@ -17,7 +17,7 @@ from eps.core.types import Address
 from eps.errors import EpsError, ProtocolError
 from eps.rpc.exchange import simple
 from eps.server.shell import ServerShell
-from eps.van.api import Message
+from eps.van.api import Message, Seal
 from eps.van.inproc import InProcessVan
 from tests.server.test_shell import TIMEOUT_S, make_runtime
 
@@ -157,7 +157,7 @@ def test_update_with_keys_that_are_not_the_partitions_is_refused(follower: Follo
     ],
 )
 def test_snapshot_that_the_job_cannot_have_is_refused(follower: Follower, changed: dict[str, Any], reason: str) -> None:
-    fields = dict(plan_id=1, partition=0, sequence=0, completed=0, next_clock=(0, 0), applied=0, checksum="0")
+    fields = dict(plan_id=1, partition=0, sequence=0, completed=0, next_clock=(0, 0), applied=0)
     with pytest.raises(ProtocolError, match=reason):
         follower.send(simple("snapshot", **{**fields, **changed}))
     assert not follower.failures()
@@ -181,12 +181,11 @@ def test_transfers_of_random_fields_and_arrays_fail_nobody(follower: Follower, s
         scale = random.choice([0.0, 1.0, float("inf"), -1.0])
         fields |= dict(clock=number, splits=splits, rate_scale=scale, sparse=random.random() < 0.5)
     elif kind == "snapshot":
-        fields |= dict(
-            completed=number, next_clock=splits, applied=1, checksum="0", keysets=(b"k",) * random.randrange(2)
-        )
+        fields |= dict(completed=number, next_clock=splits, applied=1, keysets=(b"k",) * random.randrange(2))
     arrays = [array() for _ in range(random.randrange(5))]
+    seal = Seal() if random.random() < 0.5 else None
     with suppress(EpsError, TimeoutError):
         # What comes before it is due is kept, and answered later.
-        follower.connection.request(Message(simple(kind, **fields), tuple(arrays))).result(0.05)
+        follower.connection.request(Message(simple(kind, **fields), tuple(arrays), seal)).result(0.05)
     assert not follower.failures()
     assert follower.connection.request(Message(simple("export_request", partition=0))).result(TIMEOUT_S).arrays

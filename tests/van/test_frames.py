@@ -111,7 +111,7 @@ GOOD = frames_of(Message(b"head", (np.arange(3, dtype=np.int32),)))[0]
         (b"HTTP" + GOOD[4:], "must start with"),
         (GOOD[:4] + b"\x02" + GOOD[5:], "version 2"),
         (GOOD[:5] + b"\x09" + GOOD[6:], "kind 9"),
-        (GOOD[:6] + b"\x03\x00" + GOOD[8:], "flags"),
+        (GOOD[:6] + b"\x05\x00" + GOOD[8:], "flags"),
         (GOOD[:20] + b"\x01" + GOOD[21:], "reserved"),
         (GOOD[:-1], "announced"),
         (GOOD + b"x", "announced"),

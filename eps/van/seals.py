@@ -1,0 +1,108 @@
+"""Checksums that travel behind the arrays of a message: taken while it leaves, and again while it arrives.  L2.
+
+A checksum of its own pass reads all of an array from memory once more.  Taken piece by piece, just before a piece is
+sent and just after it was received, it reads what lies in the cache, and no thread but the one that sends, or receives,
+has to run for it.
+
+On the wire a seal is a message's last array, of :data:`SEAL_BYTES` bytes; the frame's flags say that it is one.  It is
+of the payload before it, so that an array counts with the zeros that fill it up to the next 64-byte boundary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import xxhash
+
+from eps.errors import FrameError
+from eps.van.api import ALIGNMENT_BYTES, Message, Seal
+
+SEAL_BYTES = 8
+#: What is in the cache between the checksum and the call of the system.
+PIECE_BYTES = 1 << 19
+_PADDING = bytes(ALIGNMENT_BYTES)
+
+
+class Checksum:
+    """The XXH3 (64 bits) of arrays one after the other, as a seal has it."""
+
+    __slots__ = ("_digest",)
+
+    def __init__(self) -> None:
+        self._digest = xxhash.xxh3_64()
+
+    def add(self, piece: np.ndarray) -> None:
+        """Take an array, or a piece of one of a multiple of 64 bytes; C-contiguous."""
+        size_bytes = piece.nbytes
+        if size_bytes:
+            self._digest.update(piece.reshape(-1).view(np.uint8).data)
+            self._digest.update(_PADDING[: -size_bytes % ALIGNMENT_BYTES])
+
+    def hexdigest(self) -> str:
+        """Return it in hexadecimal."""
+        return self._digest.hexdigest()
+
+
+def checksum_of(arrays: Iterable[np.ndarray]) -> str:
+    """Return what the seal of a message with ``arrays`` says, in hexadecimal: as fast as memory is read."""
+    checksum = Checksum()
+    for array in arrays:
+        checksum.add(array)
+    return checksum.hexdigest()
+
+
+def with_room(message: Message) -> tuple[Message, np.ndarray]:
+    """Return ``message`` with an array for its seal behind the others, and that array."""
+    room = np.zeros(SEAL_BYTES, np.uint8)
+    return Message(message.header, (*message.arrays, room), message.seal), room
+
+
+def sealed_ahead(message: Message) -> Message:
+    """Return ``message`` with its seal, if it has one, behind its arrays, whose checksum is taken now."""
+    if message.seal is None:
+        return message
+    full, room = with_room(message)
+    message.seal.left = checksum_of(message.arrays)
+    room[:] = np.frombuffer(bytes.fromhex(message.seal.left), np.uint8)
+    return full
+
+
+def unsealed(message: Message, arrived: str = "") -> Message:
+    """Return what came with its seal behind its arrays as it was given to be sent.
+
+    Raises
+    ------
+    FrameError
+        Its last array is no seal.
+    """
+    room = message.arrays[-1] if message.arrays else None
+    if room is None or room.dtype != np.uint8 or room.shape != (SEAL_BYTES,):
+        raise FrameError("a message is sealed, but its last array is no seal")
+    return Message(message.header, message.arrays[:-1], Seal(room.tobytes().hex(), arrived))
+
+
+class Checking:
+    """Takes the checksum of a payload while it arrives.
+
+    Parameters
+    ----------
+    payload_bytes : int
+        The seal's included.
+    """
+
+    __slots__ = ("_digest", "_left_bytes")
+
+    def __init__(self, payload_bytes: int) -> None:
+        self._digest = xxhash.xxh3_64()
+        self._left_bytes = payload_bytes - SEAL_BYTES
+
+    def take(self, piece: memoryview) -> None:
+        """Take what came next."""
+        sealed = piece[: max(0, self._left_bytes)]
+        self._digest.update(sealed)
+        self._left_bytes -= len(sealed)
+
+    def hexdigest(self) -> str:
+        """Return it in hexadecimal, once all of the payload was taken."""
+        return self._digest.hexdigest()
