@@ -2,7 +2,8 @@
 
 A thread of its own that read replies would cost two switches of thread for each of them, more than the round trip of a
 small message.  So :meth:`SocketConnection.call` and :class:`eps.van.replies.Replies` read on the waiting thread, and a
-reader thread reads only for requests that nobody waits for in this way.
+reader thread reads only for requests that nobody waits for in this way, and while somebody waits for room to send: a
+peer that waits for its replies to be taken takes no requests meanwhile.
 """
 
 from __future__ import annotations
@@ -66,7 +67,9 @@ class SocketConnection:
             lending=arena is not None,
             returned=self._returned,
         )
-        self._writer = StreamWriter(wire, limits, f"eps-van-write-{peer}", self._fail)
+        self._writer = StreamWriter(
+            wire, limits, f"eps-van-write-{peer}", self._fail, on_waiting=self._read_while_waiting
+        )
         self._requests = MessageWriter(self._writer, limits, self._lender, self._returned)
         #: Request -> leases of its arrays; its reply gives them back.
         self._lent: dict[int, list[int]] = {}
@@ -77,6 +80,8 @@ class SocketConnection:
         self._changed = threading.Condition()
         #: Requests whose replies the reader thread is to read.
         self._armed: set[int] = set()
+        #: Threads that wait for room to send.
+        self._crowded = 0
         #: Threads that wait for what another one reads.
         self._watching = 0
         self._thread: threading.Thread | None = None
@@ -194,20 +199,34 @@ class SocketConnection:
             if future.done():
                 self._armed.discard(request_id)
                 return
-            if self._thread is None and not self._ended:
-                self._thread = threading.Thread(target=self._run, name=f"eps-van-read-{self._peer}", daemon=True)
-                self._thread.start()
-            self._changed.notify_all()
+            self._wake_reader()
+
+    def _read_while_waiting(self, change: int) -> None:
+        """Have replies read for who waits for room to send, and so cannot read them itself."""
+        with self._changed:
+            self._crowded += change
+            if self._crowded:
+                self._wake_reader()
+
+    def _wake_reader(self) -> None:
+        """Have the reader thread look at what there is to do; called with the lock."""
+        if self._thread is None and not self._ended:
+            self._thread = threading.Thread(target=self._run, name=f"eps-van-read-{self._peer}", daemon=True)
+            self._thread.start()
+        self._changed.notify_all()
 
     def _run(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._ended or self._armed)
+                self._changed.wait_for(lambda: self._ended or self._armed or self._crowded)
                 if self._ended:
                     return
             with self._reading:
-                self._reader.wait_at_most(STALL_S)
-                while self._armed and not self._pending.closed:
+                while (self._armed or self._crowded) and not self._pending.closed:
+                    # Nothing may come for who waits for room, who is to go on as soon as there is some.
+                    patience_s = STALL_S if self._armed else _PATIENCE_S
+                    if self._reader.patience_s != patience_s:
+                        self._reader.wait_at_most(patience_s)
                     self._read_one()
             if self._pending.closed:
                 return

@@ -60,6 +60,8 @@ class StreamWriter:
         How long somebody waits while the queue is full.
     senders_wait : bool
         False where senders have others to serve: then :meth:`await_taken` is what keeps the queue short.
+    on_waiting : callable, optional
+        Called with 1 when somebody begins to wait for room and with -1 when that ends; must not wait itself.
 
     Attributes
     ----------
@@ -76,6 +78,7 @@ class StreamWriter:
         patience_s: float = 60.0,
         *,
         senders_wait: bool = True,
+        on_waiting: Callable[[int], None] = lambda change: None,
     ) -> None:
         self._wire = wire
         self._max_bytes = limits.max_outgoing_bytes
@@ -83,6 +86,7 @@ class StreamWriter:
         self._on_broken = on_broken
         self._patience_s = patience_s
         self._senders_wait = senders_wait
+        self._on_waiting = on_waiting
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._queue: deque[_Queued] = deque()
@@ -185,7 +189,13 @@ class StreamWriter:
         return None
 
     def _await_room(self, size_bytes: int) -> None:
-        await_room(self._changed, lambda: self.waiting_bytes, size_bytes, self._max_bytes, self._patience_s)
+        if not self.waiting_bytes or self.waiting_bytes + size_bytes <= self._max_bytes:
+            return
+        try:
+            self._on_waiting(1)
+            await_room(self._changed, lambda: self.waiting_bytes, size_bytes, self._max_bytes, self._patience_s)
+        finally:
+            self._on_waiting(-1)
 
     def _enqueue(self, queued: _Queued) -> None:
         self._queue.append(queued)
