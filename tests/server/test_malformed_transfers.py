@@ -14,7 +14,7 @@ from eps.core import messages as m
 from eps.core.membership import Membership
 from eps.core.tables import PartitionTable, SplitTable
 from eps.core.types import Address
-from eps.errors import EpsError, ProtocolError
+from eps.errors import EpsError, ProtocolError, TransferError
 from eps.rpc.exchange import simple
 from eps.server.shell import ServerShell
 from eps.van.api import Message, Seal
@@ -161,6 +161,37 @@ def test_snapshot_that_the_job_cannot_have_is_refused(follower: Follower, change
     with pytest.raises(ProtocolError, match=reason):
         follower.send(simple("snapshot", **{**fields, **changed}))
     assert not follower.failures()
+
+
+@pytest.mark.parametrize(
+    ("seal", "reason"),
+    [
+        (None, "without a checksum"),
+        (Seal("0123456789abcdef"), "left as 0123456789abcdef and arrived as "),
+        (Seal("0123456789abcdef", "0123456789abcde0"), "left as 0123456789abcdef and arrived as 0123456789abcde0"),
+        (Seal(), "left as  and arrived as "),
+    ],
+    ids=["none", "of others", "of others on the way", "empty"],
+)
+def test_snapshot_whose_bytes_are_not_those_that_left_is_never_used(
+    follower: Follower, seal: Seal | None, reason: str
+) -> None:
+    arrays, _ = follower.store.snapshot()
+    before = follower.told()
+    header = simple("snapshot", plan_id=1, partition=0, sequence=0, completed=0, next_clock=(0, 0), applied=0)
+    with pytest.raises(TransferError, match=reason):
+        follower.shell.handle(Message(header, arrays, seal), Unanswered())
+    assert follower.told() == before and not follower.failures()
+
+
+class Unanswered:
+    """The way back of a request that is refused by raising."""
+
+    def send(self, message: Message) -> None:
+        pytest.fail("it was acknowledged")
+
+    def fail(self, error: EpsError) -> None:
+        pytest.fail("it was answered")
 
 
 @pytest.mark.parametrize("seed", range(HARMLESS_SEEDS))

@@ -1,0 +1,116 @@
+"""Checksums that travel behind arrays: the same whatever the way, taken again on arrival, and never believed."""
+
+from __future__ import annotations
+
+import socket
+import threading
+
+import numpy as np
+import pytest
+
+from eps.errors import FrameError, PeerUnavailableError
+from eps.van.api import MIB, Limits, Message, ReplyTo, Seal
+from eps.van.frames import FIRST, SEALED, Decoder, Kind, encode, whole
+from eps.van.sealing import Sealing
+from eps.van.seals import SEAL_BYTES, checksum_of, sealed_ahead, with_room
+from eps.van.sockets import SocketVan
+from eps.van.stream import StreamReader
+from eps.van.wires import PlainWire, advanced
+from tests.van.raw_peers import DEADLINE_S, TOKEN
+
+RNG = np.random.default_rng(11)
+#: Of all alignments, with empty ones, and more than several pieces.
+ARRAYS = (
+    np.array([3, 4], np.int64),
+    RNG.normal(size=900_001).astype(np.float32),
+    np.empty(0, np.int32),
+    RNG.integers(0, 9, 77).astype(np.int16),
+)
+
+
+@pytest.mark.parametrize("way", ["tcp", "unix", "shm"])
+@pytest.mark.parametrize("arrays", [ARRAYS, ARRAYS[:1], ()], ids=["large", "small", "none"])
+def test_both_ends_find_the_same_checksum(way: str, arrays: tuple[np.ndarray, ...]) -> None:
+    came: list[Message] = []
+
+    def take(message: Message, reply: ReplyTo) -> None:
+        came.append(Message(message.header, tuple(array.copy() for array in message.arrays), message.seal))
+        reply.send(Message(b"back", message.arrays, Seal()))
+
+    van = SocketVan(way, TOKEN)
+    listener = van.listen(take)
+    connection = van.connect(listener.address, DEADLINE_S)
+    sent = Message(b"x", arrays, Seal())
+    back = connection.call(sent, DEADLINE_S)
+    # A small one after it: the frame before it was another kind of one.
+    assert connection.call(Message(b"y", arrays), DEADLINE_S).seal is not None
+    connection.close()
+    listener.close()
+    sealed, plain = came
+    for message in (sealed, plain, back):
+        assert [a.tobytes() for a in message.arrays] == [a.tobytes() for a in arrays]
+    expected = checksum_of(arrays)
+    assert sent.seal is not None and sealed.seal is not None and back.seal is not None
+    assert sent.seal.left == sealed.seal.left == back.seal.left == expected
+    # What is lent passes through no hands of the van: its checksum is the receiver's to take.
+    lent = way == "shm" and len(arrays) > 1
+    assert sealed.seal.arrived == back.seal.arrived == ("" if lent else expected)
+    assert plain.seal is None
+
+
+def test_a_bit_that_changed_on_the_way_shows() -> None:
+    full, room = with_room(Message(b"x", ARRAYS, Seal()))
+    pieces = whole(full, 1, Kind.REQUEST)
+    seal = Seal()
+    sealing = Sealing(pieces, seal, room)
+    frame, left = bytearray(), list(pieces)
+    while left:
+        # A socket that takes less than what it is offered.
+        piece = b"".join(bytes(p) for p in sealing.next(left))[:100_000]
+        frame += piece
+        left = advanced(left, len(piece))
+    assert seal.left == checksum_of(ARRAYS)
+    for position in (None, len(frame) // 2, len(frame) - SEAL_BYTES):
+        received = read(bytes(frame) if position is None else flipped(frame, position))
+        assert received.seal is not None
+        assert (received.seal.arrived == received.seal.left) == (position is None)
+
+
+def flipped(frame: bytearray, position: int) -> bytes:
+    changed = bytearray(frame)
+    changed[position] ^= 1
+    return bytes(changed)
+
+
+def read(frame: bytes) -> Message:
+    ours, theirs = socket.socketpair()
+    reader = StreamReader(PlainWire(ours), Limits(), (Kind.REQUEST,))
+    sender = threading.Thread(target=lambda: (theirs.sendall(frame), theirs.close()))
+    sender.start()
+    try:
+        received = reader.read()
+    finally:
+        ours.close()
+        sender.join(DEADLINE_S)
+    assert received is not None
+    return received[2]
+
+
+@pytest.mark.parametrize("arrays", [(), (np.zeros(8, np.int16),), (np.zeros(7, np.uint8),), (np.zeros((), np.uint8),)])
+def test_a_message_that_says_it_is_sealed_and_is_not_breaks_its_connection(arrays: tuple[np.ndarray, ...]) -> None:
+    frame = b"".join(bytes(piece) for piece in whole(Message(b"x", arrays, Seal()), 1, Kind.REQUEST))
+    with pytest.raises((FrameError, PeerUnavailableError), match="is no seal"):
+        read(frame)
+    with pytest.raises(FrameError, match="is no seal"):
+        Decoder(Limits(), (Kind.REQUEST,)).feed(frame)
+
+
+def test_a_seal_is_of_the_first_frame() -> None:
+    frames = list(encode(sealed_ahead(Message(b"x", (np.zeros(3 * MIB, np.uint8),), Seal())), 1, Kind.REQUEST))
+    assert [frame[6] for frame in frames] == [FIRST | SEALED] + [0] * (len(frames) - 1)
+    decoder = Decoder(Limits(), (Kind.REQUEST,))
+    *_, received = [decoder.feed(frame) for frame in frames]
+    assert received is not None and received.message.seal is not None
+    assert received.message.seal.left == checksum_of(received.message.arrays)
+    with pytest.raises(FrameError, match="unknown flags"):
+        decoder.feed(frames[1][:6] + bytes([SEALED]) + frames[1][7:])
