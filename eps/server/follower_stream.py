@@ -25,7 +25,8 @@ ATTEMPTS = 4
 RECONNECT_S = 0.1
 
 
-#: Messages on the way at the same time: while one is installed over there, the next travels, with another behind it.
+#: Messages on the way at the same time: while one is installed over there, the next one travels and the one after it
+#: gets its checksum here.
 WINDOW = 3
 
 
@@ -42,9 +43,10 @@ class _Item:
 class FollowerStream:
     """Sends snapshots, updates and promotions to one follower, in order, beside training.
 
-    Messages are made and laid out on the sending thread, so that it costs the training nothing.  One stream serves
-    every partition that goes to the follower for a plan, so an update that it refuses because it owns that partition
-    now (:class:`~eps.errors.TakenOverError`) is dropped, never counted as acknowledged, and ends nothing.
+    Messages are made and sealed on the sending thread, so that checksums and headers cost the training nothing.  One
+    stream serves every partition that goes to the follower for a plan, so an update that it refuses because it owns
+    that partition now (:class:`~eps.errors.TakenOverError`) is dropped, never counted as acknowledged, and ends
+    nothing.
 
     Parameters
     ----------

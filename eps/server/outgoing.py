@@ -157,7 +157,7 @@ class Outgoing:
             duplicates_refused=command.duplicates_refused,
             keysets=tuple(keysets),
         )
-        # The checksum is taken while they leave.
+        # Its checksum is taken when it is sent, by the stream's thread.
         seal = Seal()
         message = Message(header, (*blob, *keysets.values()), seal)
 

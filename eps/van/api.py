@@ -70,7 +70,7 @@ class Message:
     header: bytes = b""
     #: Each C-contiguous, of a type in :data:`DTYPES`, with at most :data:`MAX_DIMS` dimensions.
     arrays: tuple[np.ndarray, ...] = ()
-    #: Given, its arrays get a checksum on their way.
+    #: Given, its arrays get a checksum, which is taken on the thread that sends.
     seal: Seal | None = None
 
     @property

@@ -175,8 +175,7 @@ def whole(message: Message, request_id: int, kind: Kind, lend: Lend | None = Non
     head, payload, payload_bytes = layout(message, lend)
     flags = _first_flags(message)
     prefix = FRAME_HEADER.pack(MAGIC, VERSION, kind, flags, request_id, len(head) + payload_bytes, 0)
-    # A seal may be filled in later.
-    if payload_bytes <= _JOIN_BYTES and message.seal is None:
+    if payload_bytes <= _JOIN_BYTES:
         return [b"".join((prefix, head, *payload))]
     return [prefix + head, *payload]
 

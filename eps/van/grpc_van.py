@@ -34,7 +34,7 @@ from eps.van.handshake import (
 )
 from eps.van.outbox import Outbox
 from eps.van.pending import PendingRequests, Reply, handle, wait_for
-from eps.van.seals import sealed_ahead
+from eps.van.seals import sealed
 from eps.van.traffic import TRAFFIC
 
 logger = logging.getLogger(__name__)
@@ -126,13 +126,13 @@ class GrpcConnection:
 
     def request(self, message: Message) -> Future[Message]:
         """Send a request."""
-        sealed = sealed_ahead(message)
-        size_bytes = check_message(sealed, self._limits)
+        full = sealed(message)
+        size_bytes = check_message(full, self._limits)
         request_id, future = self._pending.add()
         TRAFFIC.sent(message)
         try:
             # Where it is closed in the meantime, the future fails with the other outstanding ones.
-            self._outbox.put(sealed, size_bytes, request_id, Kind.REQUEST)
+            self._outbox.put(full, size_bytes, request_id, Kind.REQUEST)
         except DeadlineError:
             self._pending.withdraw(request_id)
             raise
@@ -348,5 +348,5 @@ class _ServedStream:
         kind = Kind.REPLY
         if not isinstance(outcome, Message):
             outcome, kind = Message(encode_error(outcome)), Kind.ERROR
-        outcome = sealed_ahead(outcome)
+        outcome = sealed(outcome)
         self._outbox.put(outcome, check_message(outcome, self._limits), request_id, kind)

@@ -19,7 +19,7 @@ from eps.rpc.error_codec import decode_error, encode_error
 from eps.van.api import Handler, Limits, Message
 from eps.van.frames import check_message
 from eps.van.pending import PendingRequests, Reply, handle, wait_for
-from eps.van.seals import sealed_ahead, unsealed
+from eps.van.seals import sealed, unsealed
 
 logger = logging.getLogger(__name__)
 
@@ -169,5 +169,5 @@ class InProcessConnection:
 
 
 def _handed_over(message: Message) -> Message:
-    copied = sealed_ahead(message).copied()
+    copied = sealed(message).copied()
     return copied if message.seal is None else unsealed(copied)

@@ -1,8 +1,8 @@
-"""Checksums that travel behind the arrays of a message: taken while it leaves, and again while it arrives.  L2.
+"""Checksums that travel behind the arrays of a message: taken before it leaves, and again while it arrives.  L2.
 
-A checksum of its own pass reads all of an array from memory once more.  Taken piece by piece, just before a piece is
-sent and just after it was received, it reads what lies in the cache, and no thread but the one that sends, or receives,
-has to run for it.
+The receiver takes it piece by piece, of what lies in the cache: a pass of its own would read all of an array from
+memory once more, while nothing is received.  The sender takes it as a whole, on the thread that sends, while the socket
+takes the message before it: taken piece by piece there too, it would hold up what the receiver waits for.
 
 On the wire a seal is a message's last array, of :data:`SEAL_BYTES` bytes; the frame's flags say that it is one.  It is
 of the payload before it, so that an array counts with the zeros that fill it up to the next 64-byte boundary.
@@ -19,8 +19,8 @@ from eps.errors import FrameError
 from eps.van.api import ALIGNMENT_BYTES, Message, Seal
 
 SEAL_BYTES = 8
-#: What is in the cache between the checksum and the call of the system.
-PIECE_BYTES = 1 << 19
+#: What is still in the cache when it was received.
+PIECE_BYTES = 1 << 20
 _PADDING = bytes(ALIGNMENT_BYTES)
 
 
@@ -52,20 +52,13 @@ def checksum_of(arrays: Iterable[np.ndarray]) -> str:
     return checksum.hexdigest()
 
 
-def with_room(message: Message) -> tuple[Message, np.ndarray]:
-    """Return ``message`` with an array for its seal behind the others, and that array."""
-    room = np.zeros(SEAL_BYTES, np.uint8)
-    return Message(message.header, (*message.arrays, room), message.seal), room
-
-
-def sealed_ahead(message: Message) -> Message:
-    """Return ``message`` with its seal, if it has one, behind its arrays, whose checksum is taken now."""
+def sealed(message: Message) -> Message:
+    """Return ``message`` with its seal, if it has one, as its last array: the checksum is taken now."""
     if message.seal is None:
         return message
-    full, room = with_room(message)
     message.seal.left = checksum_of(message.arrays)
-    room[:] = np.frombuffer(bytes.fromhex(message.seal.left), np.uint8)
-    return full
+    room = np.frombuffer(bytes.fromhex(message.seal.left), np.uint8)
+    return Message(message.header, (*message.arrays, room), message.seal)
 
 
 def unsealed(message: Message, arrived: str = "") -> Message:
@@ -99,9 +92,9 @@ class Checking:
 
     def take(self, piece: memoryview) -> None:
         """Take what came next."""
-        sealed = piece[: max(0, self._left_bytes)]
-        self._digest.update(sealed)
-        self._left_bytes -= len(sealed)
+        piece = piece[: max(0, self._left_bytes)]
+        self._digest.update(piece)
+        self._left_bytes -= len(piece)
 
     def hexdigest(self) -> str:
         """Return it in hexadecimal, once all of the payload was taken."""

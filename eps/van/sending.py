@@ -8,12 +8,11 @@ from collections.abc import Sized
 
 import numpy as np
 
-from eps.van.api import Limits, Message, Seal
+from eps.van.api import Limits, Message
 from eps.van.arena import Segment
 from eps.van.frames import Kind, SmallFrames, check_message, whole
 from eps.van.lending import Lender
-from eps.van.sealing import Sealing
-from eps.van.seals import sealed_ahead, with_room
+from eps.van.seals import sealed
 from eps.van.writer import Part, StreamWriter
 
 
@@ -62,23 +61,12 @@ class MessageWriter:
         if frame is not None and not self._leases_back and not self._segments_gone:
             self._writer.send_frame(frame)
             return
-        if message.seal is not None:
-            if self._lender is None:
-                self._send_sealing(message, message.seal, request_id, kind)
-                return
-            # The peer reads them where they lie: they pass through no hands here.
-            message = sealed_ahead(message)
+        message = sealed(message)
         size_bytes = check_message(message, self._limits)
         if self._lender is None:
             self._writer.send((Part(whole(message, request_id, kind)),), size_bytes)
         else:
             self._send_lending(self._lender, message, size_bytes, request_id, kind, lent)
-
-    def _send_sealing(self, message: Message, seal: Seal, request_id: int, kind: Kind) -> None:
-        full, room = with_room(message)
-        size_bytes = check_message(full, self._limits)
-        pieces = whole(full, request_id, kind)
-        self._writer.send((Part(pieces, sealing=Sealing(pieces, seal, room)),), size_bytes)
 
     def _send_lending(
         self,

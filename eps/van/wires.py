@@ -255,7 +255,7 @@ class PlainWire:
                 piece = memoryview(piece)[: self._piece_bytes]
             return self._sock.send(piece, flags)
         if self._piece_bytes < sys.maxsize:
-            pieces = beginning(pieces, self._piece_bytes)
+            pieces = _beginning(pieces, self._piece_bytes)
         return self._sock.sendmsg(pieces[:_MOST_PIECES], (), flags)
 
     def hung_up(self) -> bool:
@@ -281,7 +281,7 @@ def _timeval(time_s: float) -> bytes:
     return _TIMEVAL.pack(int(time_s), int(time_s % 1 * 1e6))
 
 
-def beginning(pieces: Sequence[Buffer], most_bytes: int) -> Sequence[Buffer]:
+def _beginning(pieces: Sequence[Buffer], most_bytes: int) -> Sequence[Buffer]:
     """Return the first ``most_bytes`` of ``pieces``."""
     room = most_bytes
     for i, piece in enumerate(pieces):

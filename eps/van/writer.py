@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 
 from eps.van.api import Limits
 from eps.van.room import await_room
-from eps.van.sealing import Sealing
 from eps.van.wires import LEAST_BYTES, STALL_S, Buffer, Progress, Wire, advanced
 
 logger = logging.getLogger(__name__)
@@ -28,12 +27,6 @@ class Part:
     descriptors: tuple[int, ...] = ()
     #: What must stay alive until the pieces have left.
     keep: tuple[object, ...] = ()
-    #: Looks at what leaves just before it does.
-    sealing: Sealing | None = None
-
-    def next(self) -> Sequence[Buffer]:
-        """Return what is to be sent with the next call of the system."""
-        return self.pieces if self.sealing is None else self.sealing.next(self.pieces)
 
 
 @dataclass(slots=True)
@@ -184,7 +177,7 @@ class StreamWriter:
     def _send_now(self, parts: Sequence[Part]) -> deque[Part] | None:
         """Send what goes without waiting; return what is left."""
         for i, part in enumerate(parts):
-            if not _took(part, self._wire.send_now(part.next(), part.descriptors)):
+            if not _took(part, self._wire.send_now(part.pieces, part.descriptors)):
                 return deque(parts[i:])
         return None
 
@@ -251,7 +244,7 @@ class StreamWriter:
     def _send_all(self, parts: deque[Part], progress: Progress) -> None:
         """Send parts, waiting for the peer as long as it goes on taking them."""
         while parts:
-            sent = self._wire.send_some(parts[0].next(), parts[0].descriptors)
+            sent = self._wire.send_some(parts[0].pieces, parts[0].descriptors)
             if _took(parts[0], sent):
                 parts.popleft()
             if progress.stalled(sent):

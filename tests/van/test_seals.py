@@ -11,11 +11,10 @@ import pytest
 from eps.errors import FrameError, PeerUnavailableError
 from eps.van.api import MIB, Limits, Message, ReplyTo, Seal
 from eps.van.frames import FIRST, SEALED, Decoder, Kind, encode, whole
-from eps.van.sealing import Sealing
-from eps.van.seals import SEAL_BYTES, checksum_of, sealed_ahead, with_room
+from eps.van.seals import SEAL_BYTES, checksum_of, sealed
 from eps.van.sockets import SocketVan
 from eps.van.stream import StreamReader
-from eps.van.wires import PlainWire, advanced
+from eps.van.wires import PlainWire
 from tests.van.raw_peers import DEADLINE_S, TOKEN
 
 RNG = np.random.default_rng(11)
@@ -46,30 +45,20 @@ def test_both_ends_find_the_same_checksum(way: str, arrays: tuple[np.ndarray, ..
     assert connection.call(Message(b"y", arrays), DEADLINE_S).seal is not None
     connection.close()
     listener.close()
-    sealed, plain = came
-    for message in (sealed, plain, back):
+    first, plain = came
+    for message in (first, plain, back):
         assert [a.tobytes() for a in message.arrays] == [a.tobytes() for a in arrays]
     expected = checksum_of(arrays)
-    assert sent.seal is not None and sealed.seal is not None and back.seal is not None
-    assert sent.seal.left == sealed.seal.left == back.seal.left == expected
+    assert sent.seal is not None and first.seal is not None and back.seal is not None
+    assert sent.seal.left == first.seal.left == back.seal.left == expected
     # What is lent passes through no hands of the van: its checksum is the receiver's to take.
     lent = way == "shm" and len(arrays) > 1
-    assert sealed.seal.arrived == back.seal.arrived == ("" if lent else expected)
+    assert first.seal.arrived == back.seal.arrived == ("" if lent else expected)
     assert plain.seal is None
 
 
 def test_a_bit_that_changed_on_the_way_shows() -> None:
-    full, room = with_room(Message(b"x", ARRAYS, Seal()))
-    pieces = whole(full, 1, Kind.REQUEST)
-    seal = Seal()
-    sealing = Sealing(pieces, seal, room)
-    frame, left = bytearray(), list(pieces)
-    while left:
-        # A socket that takes less than what it is offered.
-        piece = b"".join(bytes(p) for p in sealing.next(left))[:100_000]
-        frame += piece
-        left = advanced(left, len(piece))
-    assert seal.left == checksum_of(ARRAYS)
+    frame = bytearray(b"".join(bytes(piece) for piece in whole(sealed(Message(b"x", ARRAYS, Seal())), 1, Kind.REQUEST)))
     for position in (None, len(frame) // 2, len(frame) - SEAL_BYTES):
         received = read(bytes(frame) if position is None else flipped(frame, position))
         assert received.seal is not None
@@ -106,7 +95,7 @@ def test_a_message_that_says_it_is_sealed_and_is_not_breaks_its_connection(array
 
 
 def test_a_seal_is_of_the_first_frame() -> None:
-    frames = list(encode(sealed_ahead(Message(b"x", (np.zeros(3 * MIB, np.uint8),), Seal())), 1, Kind.REQUEST))
+    frames = list(encode(sealed(Message(b"x", (np.zeros(3 * MIB, np.uint8),), Seal())), 1, Kind.REQUEST))
     assert [frame[6] for frame in frames] == [FIRST | SEALED] + [0] * (len(frames) - 1)
     decoder = Decoder(Limits(), (Kind.REQUEST,))
     *_, received = [decoder.feed(frame) for frame in frames]
