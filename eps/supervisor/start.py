@@ -245,13 +245,20 @@ def supervisor_environment(environ: Mapping[str, str]) -> dict[str, str]:
     return result
 
 
-def kill_supervisor(job: JobDir, signal: int = signals.SIGTERM) -> None:
+def kill_supervisor(job: JobDir, signal: int = signals.SIGTERM) -> bool:
     """Have the supervisor of a job, whoever started it, end the job; harmless if it has ended.
 
     SIGKILL is for one that hangs: its processes end with it, and nothing is tidied up.
+
+    Returns
+    -------
+    bool
+        Whether it was told: one that has just been started has not said yet which process it is.
     """
     record = read_json(job.supervisor_json)
     # The lock comes first: without it the pid may be anybody's.
     if record is not None and job.is_running():
         with suppress(ProcessLookupError):
             os.kill(int(record["pid"]), signal)
+            return True
+    return False

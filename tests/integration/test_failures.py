@@ -104,6 +104,15 @@ def test_kill_ends_the_job_and_says_so(home: Path) -> None:
         assert job.wait(TIMEOUT_S)["state"] == "killed"
 
 
+def test_a_job_that_was_only_just_started_is_killed_in_order(home: Path) -> None:
+    """Neither its supervisor nor its master can be found yet: who kills it asks until one can."""
+    with eps.Job.start(name="young", workers=1, servers=1, **ENDLESS) as job:
+        job.kill()
+        ended = job.directory.ended()
+    assert ended is not None, "its supervisor was killed outright"
+    assert job.status()["state"] == "killed"
+
+
 def test_garbage_on_every_port_harms_nobody(home: Path) -> None:
     with eps.Job.start(name="noise", workers=2, servers=2, **ENDLESS) as job:
         wait_for_clock(job, 1)
