@@ -17,6 +17,7 @@
     ├── StorageError (OSError)              a journal, export or cache that cannot be read or written
     ├── ResourceError                       a container could not be had
     ├── TrainingError                       training itself failed (diverged, user model raised)
+    │   └── StoppedEarlyError               a scheduler ended the job for its early feedback
     └── RpcError
         ├── PeerUnavailableError (ConnectionError)
         ├── DeadlineError (TimeoutError)    a wait ended; says what it waited for
@@ -101,6 +102,20 @@ class ResourceError(EpsError):
 
 class TrainingError(EpsError):
     """Training itself failed: a loss that is not finite, or a model that raised."""
+
+
+class StoppedEarlyError(TrainingError):
+    """A scheduler ended the job: others had better early feedback.
+
+    Attributes
+    ----------
+    feedback : float
+        Its early feedback.
+    """
+
+    def __init__(self, message: str, feedback: float) -> None:
+        super().__init__(message)
+        self.feedback = feedback
 
 
 class RpcError(EpsError):

@@ -263,12 +263,14 @@ class Spec:
             yield {dimension.name: dimension.draw(draw) for dimension in self.space}
 
     def request(self, job_id: str, sweep: str) -> JobRequest:
-        """Return what a job of this sweep asks of the scheduler: it may grow to a worker for each split."""
-        job, container = self.job_spec(), self.cluster.container()
-        partitions = job.core_settings().num_partitions
-        return JobRequest(
-            job_id, sweep, job.workers, job.servers, container, container, container, job.splits, partitions
-        )
+        """Return what a job of this sweep asks of the scheduler."""
+        return request_of(self.job_spec(), job_id, sweep, self.cluster.container())
+
+
+def request_of(job: JobSpec, job_id: str, sweep: str, container: Resources) -> JobRequest:
+    """Return what a job asks of the scheduler: it may grow to a worker for each split, a server for each partition."""
+    partitions = job.core_settings().num_partitions
+    return JobRequest(job_id, sweep, job.workers, job.servers, container, container, container, job.splits, partitions)
 
 
 def _is_number(value: object) -> bool:

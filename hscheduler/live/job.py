@@ -13,7 +13,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from itertools import pairwise
 from queue import SimpleQueue
 from typing import Any
@@ -69,8 +69,10 @@ class LiveJob:
     ) -> None:
         self.job_id = job_id
         self.name = name
-        #: What it ended with, by :attr:`metric`; None before, and where it did not finish.
+        #: What it ended with, by its metric; None before, and where it did not finish.
         self.loss: float | None = None
+        #: Its own report, once it has ended.
+        self.report: dict[str, Any] | None = None
         #: Seconds that changes of its size cost, as its own report has them.
         self.pause_s = 0.0
         self._spec = spec
@@ -230,7 +232,8 @@ class LiveJob:
                 self._say(e.FeedbackGiven(self.job_id, _number(entry[self._metric])))
                 return
 
-    def _ended(self, report: Mapping[str, Any]) -> None:
+    def _ended(self, report: dict[str, Any]) -> None:
+        self.report = report
         self.pause_s += sum(change["pause_s"] for change in report["changes"] if change.get("pause_s"))
         phase = _PHASES.get(report["state"], Phase.FAILED)
         history = [entry for entry in report["history"] if self._metric in entry]

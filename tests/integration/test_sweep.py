@@ -57,7 +57,8 @@ def test_a_sweep_ends_with_its_best_point_and_leaks_nothing(policy: str) -> None
     happened: list[e.Event] = []
     sweep = Sweep(spec(), policy, lambda now_s, event, commands: happened.append(event))
     found = sweep.run()
-    sweep.scheduler.ledger.check()
+    assert sweep.scheduler is not None
+    sweep.scheduler.state.ledger.check()
     assert found["resources"] == {"leaked": 0}
     assert len(found["trials"]) == 4
     assert {trial["phase"] for trial in found["trials"]} <= {"finished", "killed"}, found["trials"]

@@ -1,0 +1,141 @@
+"""Hyperopt's fmin with jobs under H-scheduler, and without."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import hyperopt
+import numpy as np
+import pytest
+from hyperopt import STATUS_OK, Trials, fmin, hp, tpe
+from hyperopt.exceptions import AllTrialsFailed
+
+import eps
+from eps.errors import ConfigError, StoppedEarlyError, TrainingError
+from hscheduler import HTrials
+from hscheduler.live.scheduler import LiveScheduler, LiveSettings
+from hscheduler.spec import ClusterSpec
+
+pytestmark = pytest.mark.usefixtures("home", "no_leftovers")
+
+SPACE = {"learning_rate": hp.loguniform("learning_rate", np.log(1e-3), 0.0)}
+JOB = {"data": "sklearn:digits", "model": "softmax", "workers": 1, "servers": 1, "iterations": 15}
+CLUSTER = ClusterSpec(nodes=2)
+
+
+def train(point: dict[str, Any]) -> dict[str, Any]:
+    report = eps.run(**JOB, **point)
+    return {"status": STATUS_OK, "loss": report["metrics"]["train_loss"], "model": report["model_sha256"]}
+
+
+def search(trials: Any, fn: Any = train, **options: Any) -> Any:
+    given = {
+        "algo": tpe.suggest,
+        "max_evals": 3,
+        "rstate": np.random.default_rng(5),
+        "show_progressbar": False,
+        **options,
+    }
+    return fmin(fn, SPACE, trials=trials, **given)
+
+
+def test_one_at_a_time_finds_what_plain_trials_find() -> None:
+    plain, ours = Trials(), HTrials(parallelism=1, cluster=CLUSTER)
+    assert search(plain) == search(ours)
+    assert plain.losses() == ours.losses()
+    assert [result["model"] for result in plain.results] == [result["model"] for result in ours.results], (
+        "sizes changed under the scheduler, and not one bit with them"
+    )
+
+
+def test_several_at_once_end_with_the_best() -> None:
+    trials = HTrials(parallelism=3, cluster=CLUSTER)
+    best = search(trials, max_evals=5)
+    assert len(trials) == 5
+    assert best == trials.argmin
+    assert min(trials.losses()) == trials.best_trial["result"]["loss"]
+
+
+def test_a_trial_that_is_ended_early_is_done_and_never_the_best() -> None:
+    settings = LiveSettings(feedback_iteration=5)
+    trials = HTrials(parallelism=3, cluster=CLUSTER, settings=settings, threshold=1)
+    seen: list[float] = []
+
+    def objective(point: dict[str, Any]) -> float:
+        # The stopping rule needs two that run at the same time; so these go on until one is stopped.
+        try:
+            report = eps.run(**{**JOB, "iterations": 400, "stretch_s": 0.002}, **point)
+        except StoppedEarlyError as stopped:
+            seen.append(stopped.feedback)
+            raise
+        return float(report["metrics"]["train_loss"])
+
+    search(trials, objective)
+    killed = [trial["result"] for trial in trials.trials if trial["result"].get("killed")]
+    assert len(trials) == 3
+    assert len(killed) == len(seen) >= 1
+    assert sorted(result["loss"] for result in killed) == sorted(seen)
+    assert "killed" not in trials.best_trial["result"]
+
+
+def test_stopping_cancels_what_still_runs() -> None:
+    """The jobs would go on for hours; that no process is left is looked at by the fixtures."""
+    began = threading.Semaphore(0)
+
+    def objective(point: dict[str, Any]) -> float:
+        if point["learning_rate"] < 0.01:
+            # Ends as soon as another one runs.
+            began.acquire(timeout=60)
+            return 0.0
+        began.release()
+        return float(eps.run(**{**JOB, "iterations": 10_000_000}, **point)["metrics"]["train_loss"])
+
+    points = [{"learning_rate": 0.5}, {"learning_rate": 0.001}]
+    trials = HTrials(parallelism=2, cluster=CLUSTER, points_to_evaluate=points)
+    assert search(trials, objective, max_evals=2, loss_threshold=0.0) == {"learning_rate": 0.001}
+    states = [trial["state"] for trial in trials._dynamic_trials]
+    assert states == [hyperopt.JOB_STATE_ERROR, hyperopt.JOB_STATE_DONE]
+
+
+def test_a_timeout_and_an_early_stop() -> None:
+    trials = HTrials(parallelism=1, cluster=CLUSTER)
+    with pytest.raises(AllTrialsFailed):
+        search(trials, lambda point: eps.run(**{**JOB, "iterations": 10_000_000}, **point), max_evals=1, timeout=2)
+    calls: list[int] = []
+
+    def enough(so_far: Any, *args: Any) -> tuple[bool, list[Any]]:
+        calls.append(len(so_far))
+        return len(so_far) >= 2, []
+
+    trials = HTrials(parallelism=1, cluster=CLUSTER)
+    search(trials, lambda point: point["learning_rate"], max_evals=100, early_stop_fn=enough)
+    assert calls == [1, 2]
+
+
+def test_exceptions_end_the_search_or_are_caught() -> None:
+    def objective(point: dict[str, Any]) -> float:
+        raise TrainingError("this one cannot be trained")
+
+    with pytest.raises(TrainingError, match="this one cannot be trained"):
+        search(HTrials(parallelism=2, cluster=CLUSTER), objective)
+    trials = HTrials(parallelism=2, cluster=CLUSTER)
+    with pytest.raises(AllTrialsFailed):
+        search(trials, objective, catch_eval_exceptions=True)
+    assert len(trials._dynamic_trials) == 3
+
+
+def test_a_scheduler_of_ones_own_stays_open() -> None:
+    with LiveScheduler(CLUSTER.capacities(), LiveSettings("static")) as scheduler:
+        for _ in range(2):
+            trials = HTrials(scheduler, parallelism=2)
+            search(trials, max_evals=1)
+        assert scheduler.leaked() == 0
+        assert len(scheduler.record.trials) == 2
+
+
+def test_what_cannot_work_is_said() -> None:
+    with pytest.raises(ConfigError, match="parallelism is 0, but must be at least 1"):
+        HTrials(parallelism=0)
+    with pytest.raises(ConfigError, match="trials_save_file is not possible"):
+        search(HTrials(), trials_save_file="trials.pkl")
