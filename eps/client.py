@@ -351,6 +351,14 @@ class Job:
                 raise PlanError(f"plan {reply.plan_id} ({operation}) was aborted: {record['reason'] or 'no reason'}")
             if record["phase"] == Phase.RELEASED:
                 return record
+            if not self.running:
+                # What the report says of it is the last that there will be.
+                record = self.plan(reply.plan_id)
+                if record["phase"] not in (Phase.ABORTED, Phase.RELEASED):
+                    raise JobFinishedError(
+                        f"job {self.name!r} ended before plan {reply.plan_id} ({operation}) was complete"
+                    )
+                continue
             record = self.plan(reply.plan_id, PLAN_NEWS_S)
 
     def dry_run(self, operation: Operation | str, count_or_names: int | Sequence[str]) -> str:
@@ -494,12 +502,12 @@ def run(**settings: Any) -> dict[str, Any]:
     request = RunRequest.from_values(settings)
     check_results(request)
     submit = submit_instead.get()
-    if submit is not None:
-        return submit(request)
     if request.spec.folds and request.spec.fold < 0:
         from eps.folds import run_folds
 
-        return run_folds(request)
+        return run_folds(request, submit)
+    if submit is not None:
+        return submit(request)
     with Job.start_request(request) as job:
         report = job.wait()
         deliver(job, request)

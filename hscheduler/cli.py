@@ -40,6 +40,7 @@ A job's iteration takes 5 ms and stretch_s for each active split of its worker w
 most; early feedback and losses are drawn from the seed, and agree with each other as
 they do in sweeps: roughly.  What changes of size and restarts cost is declared
 (hscheduler/simulator/models.py; kill_restart_s in [sweep] replaces the restart's).
+How jobs of a trace become sweeps is said in hscheduler/simulator/traces.py.
 """
 
 _EXAMPLES = """\
@@ -48,6 +49,7 @@ examples:
   hscheduler compare sweep.toml --policies elastic,static --trials 12
   hscheduler simulate sweep.toml --policy elastic,static,kill --report report.json
   hscheduler simulate sweep.toml --trials 75 --seed 3 --verbose
+  hscheduler simulate cluster.toml --trace philly.csv.gz --trials 5000 --policy elastic,static
 """
 
 
@@ -73,11 +75,20 @@ def build_parser() -> argparse.ArgumentParser:
         "simulate", help="run a sweep in virtual time", description=_SIMULATE, formatter_class=raw
     )
     simulate.add_argument("--policy", default="elastic", metavar="NAME,...", help=f"of {names}; default: elastic")
-    for each in (sweep, compare, simulate):
+    simulate.add_argument("spec", metavar="SPEC.toml", nargs="?", help="the sweep's file; of a trace, its cluster")
+    simulate.add_argument(
+        "--trace", metavar="FILE.csv", help="jobs of a real cluster: columns timestamp, duration, num_gpus, cluster"
+    )
+    for each in (sweep, compare):
         each.add_argument("spec", metavar="SPEC.toml", help="the sweep's file")
+    for each in (sweep, compare, simulate):
         each.add_argument("--trials", type=int, metavar="N", help="points to try, instead of the file's")
         each.add_argument("--seed", type=int, metavar="N", help="of all that is drawn, instead of the file's")
         each.add_argument("--report", metavar="PATH", help="write what happened as JSON")
+        each.add_argument("--page", metavar="PATH.html", help="draw what happened: one file that needs no others")
+    sweep.add_argument(
+        "--web", type=int, metavar="PORT", help="serve the page while the sweep runs; 0 takes a free port"
+    )
     for each in (sweep, compare):
         each.add_argument("--quiet", action="store_true", help="print the table only")
     simulate.add_argument("--verbose", action="store_true", help="print every decision with its reason")

@@ -243,7 +243,10 @@ class Spec:
             _known((dimension.name,), known, "a setting of eps run, which [space] searches")
             if dimension.name in spec.job:
                 raise ConfigError(f"{dimension.name} is in [space] and in [job]: it can be searched or given")
-        spec.job_spec()
+        if spec.job_spec().test == "" and spec.sweep.metric != "loss":
+            raise ConfigError(
+                f"metric is {spec.sweep.metric!r}, but without test data there is only loss: set test in [job]"
+            )
         return spec
 
     def job_spec(self, point: Mapping[str, Any] | None = None) -> JobSpec:
@@ -262,9 +265,15 @@ class Spec:
         while True:
             yield {dimension.name: dimension.draw(draw) for dimension in self.space}
 
-    def request(self, job_id: str, sweep: str) -> JobRequest:
-        """Return what a job of this sweep asks of the scheduler."""
-        return request_of(self.job_spec(), job_id, sweep, self.cluster.container())
+    def request(self, job_id: str, sweep: str, point: Mapping[str, Any] | None = None) -> JobRequest:
+        """Return what the job of a point asks of the scheduler.
+
+        Raises
+        ------
+        ConfigError
+            A setting cannot work.
+        """
+        return request_of(self.job_spec(point), job_id, sweep, self.cluster.container())
 
 
 def request_of(job: JobSpec, job_id: str, sweep: str, container: Resources) -> JobRequest:

@@ -60,7 +60,7 @@ class Kill:
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """Checkpoint a job, end it, and start it again with another size: all of its containers are given back."""
+    """End a job, and start it again with another size from its checkpoint: all of its containers are given back."""
 
     job_id: str
     workers: int

@@ -31,6 +31,15 @@ class JobSubmitted:
 
 
 @dataclass(frozen=True, slots=True)
+class JobRefused:
+    """A job has arrived that cannot work: it is over at once."""
+
+    job_id: str
+    sweep: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class JobStarted:
     """All processes of a job are up."""
 
@@ -98,6 +107,8 @@ class JobEnded:
     #: ``FINISHED``, ``KILLED`` or ``FAILED``; of a job that restarts ``KILLED`` is the end of its first part.
     phase: Phase
     why: str = ""
+    #: Of a job that finished before the feedback iteration.
+    feedback: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +146,7 @@ JobEvent = (
     | JobEnded
     | CancelAsked
 )
-Event = SweepOpened | JobSubmitted | NodeCame | NodeLost | JobEvent
+Event = SweepOpened | JobSubmitted | JobRefused | NodeCame | NodeLost | JobEvent
 
 # ---- commands
 
@@ -160,7 +171,7 @@ class GrowJob:
 
 @dataclass(frozen=True, slots=True)
 class ShrinkJob:
-    """Remove the workers and servers in these containers; a growth that is not complete is given up for it."""
+    """Remove the workers and servers in these containers, after whatever change of the job is on its way."""
 
     job_id: str
     containers: tuple[str, ...]
@@ -171,7 +182,7 @@ class EndJob:
     """End a job."""
 
     job_id: str
-    #: Whether a checkpoint is to be made first, as it starts again.
+    #: Whether it starts again, from its latest checkpoint.
     restarts: bool
     why: str
 

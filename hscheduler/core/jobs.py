@@ -24,7 +24,7 @@ class Phase(StrEnum):
     EARLY_FEEDBACK = "early feedback"
     #: It has, and goes on.
     TRAINING = "training"
-    #: It was checkpointed and ends, to start again with another size (only under the ``kill`` policy).
+    #: It ends, to start again with another size from its latest checkpoint (only under the ``kill`` policy).
     RESTARTING = "restarting"
     #: It was told to end, for good.
     ENDING = "ending"
@@ -156,6 +156,8 @@ class Job:
     slowed: tuple[Size, float] | None = None
     #: The size from which growing made it slower; not tried again while it has that size.
     no_growth_from: Size | None = None
+    #: The size from which it could not let go of what it was to release; not asked again while it has that size.
+    no_shrink_from: Size | None = None
     #: The size to start again with, where it was restarted.
     restart_size: Size | None = None
 

@@ -79,6 +79,8 @@ class Record:
         match event:
             case e.JobSubmitted(request):
                 self.trials[request.job_id] = TrialRecord(request.job_id, request.sweep, now_s)
+            case e.JobRefused(job_id, sweep, _):
+                self.trials[job_id] = TrialRecord(job_id, sweep, now_s)
             case e.SweepOpened() | e.NodeCame() | e.NodeLost():
                 pass
             case _:
@@ -114,6 +116,9 @@ class Record:
             case e.FeedbackGiven(_, value):
                 if trial.feedback_s is None:
                     trial.feedback_s, trial.feedback = now_s, value
+            case e.JobEnded(_, _, _, feedback) if feedback is not None and trial.feedback_s is None:
+                trial.feedback_s, trial.feedback = now_s, feedback
+                trial.sizes.append((now_s, *job.size))
             case e.JobStarted() | e.GrowthDone() | e.GrowthFailed() | e.ContainersGone() | e.JobEnded():
                 if not trial.sizes or trial.sizes[-1][1:] != job.size:
                     trial.sizes.append((now_s, *job.size))

@@ -46,14 +46,19 @@ class Scheduler:
     policy : Policy
     seed : int
         Of policies that draw lots.
+    threshold : int, optional
+        Jobs in the training phase, of sweeps that do not say; by default as many as fit the cluster as they ask.
     """
 
-    def __init__(self, nodes: Mapping[str, Resources], policy: Policy, seed: int = 0) -> None:
+    def __init__(
+        self, nodes: Mapping[str, Resources], policy: Policy, seed: int = 0, threshold: int | None = None
+    ) -> None:
         self.ledger = Ledger(nodes)
         self.jobs: dict[str, Job] = {}
         self.number_of_decision = 0
         self.seed = seed
         self._policy = policy
+        self._threshold = threshold
         self._by_number: dict[int, Job] = {}
         self._queue: list[Job] = []
         self._running: dict[int, Job] = {}
@@ -65,6 +70,8 @@ class Scheduler:
         self._slowed: dict[int, Job] = {}
         self._pending: dict[str, _Pending] = {}
         self._thresholds: dict[str, int] = {}
+        #: Sweeps whose threshold is what fits the cluster, with a request of theirs.
+        self._default_thresholds: dict[str, JobRequest] = {}
         #: What a job asks for -> whether it fits an empty cluster.
         self._fits: dict[tuple[object, ...], bool] = {}
         self._next_container = 0
@@ -98,7 +105,8 @@ class Scheduler:
             job = self._by_number[number]
             if job.count(role) < 2:
                 return
-            yield job
+            if job.no_shrink_from != job.size:
+                yield job
 
     def growable(self, role: Role) -> Iterator[Job]:
         """Yield jobs in the training phase that may have one more of a role, those with least of it first."""
@@ -176,16 +184,17 @@ class Scheduler:
                 self._sweeps[sweep] = event
                 if threshold is not None:
                     self._thresholds[sweep] = threshold
+                    self._default_thresholds.pop(sweep, None)
             case e.JobSubmitted(request):
                 self._submit(request)
+            case e.JobRefused(job_id, _, why):
+                self._commands.append(e.JobOver(job_id, Phase.FAILED, why))
             case e.NodeCame(node, capacity):
                 self.ledger.set_node(node, capacity)
                 self._look_at[node] = None
                 self._cluster_changed()
             case e.NodeLost(node):
-                self._lose([c.container_id for c in self.ledger.containers_on(node)])
-                self.ledger.drop_node(node)
-                self._cluster_changed()
+                self._lose_node(node)
             case _:
                 self._take_of_job(event, self._job(event.job_id))
 
@@ -208,22 +217,33 @@ class Scheduler:
             case e.GrowthDone():
                 job.growing = False
             case e.GrowthFailed(_, containers, why):
-                job.growing, job.watched, job.why = False, None, why
+                job.growing, job.watched = False, None
+                self._note(job, why)
                 self._lose(containers)
                 # Not again and again: until something about the job or the cluster has changed.
                 job.no_growth_from = job.size
             case e.ContainersGone(_, containers):
                 self._lose(containers)
             case e.ShrinkFailed(_, containers, why):
-                job.why = why
+                self._note(job, why)
                 for name in containers:
                     if self.ledger.hold(name) is Hold.RELEASING:
                         self.ledger.keep(name)
                         self._count(job, self.ledger.container(name).role, 1)
+                # Others may be able to: it is not asked again and again.
+                job.no_shrink_from = job.size
             case e.CancelAsked(_, why):
                 self._end(job, why)
-            case e.JobEnded(_, phase, why):
+            case e.JobEnded(_, phase, why, feedback):
+                # Nobody has to go for one that has ended: it does not enter the training phase.
+                job.feedback = feedback if job.feedback is None else job.feedback
                 self._ended(job, phase, why)
+
+    @staticmethod
+    def _note(job: Job, why: str) -> None:
+        """Note what went wrong with a job; of one that ends, why it ends is what counts."""
+        if job.phase.runs:
+            job.why = why
 
     def _submit(self, request: JobRequest) -> None:
         if request.job_id in self.jobs:
@@ -237,7 +257,9 @@ class Scheduler:
             self._over(job, Phase.FAILED, why)
             return
         if request.sweep not in self._thresholds:
-            self._thresholds[request.sweep] = self._fitting(request, MOST_JOBS)
+            self._thresholds[request.sweep] = self._threshold or self._fitting(request, MOST_JOBS)
+            if self._threshold is None:
+                self._default_thresholds[request.sweep] = request
         self._queue.append(job)
 
     def _fits_at_all(self, request: JobRequest) -> bool:
@@ -262,7 +284,25 @@ class Scheduler:
         """Forget what was found out about the cluster as it was."""
         self._fits.clear()
         for job in self._running.values():
-            job.no_growth_from = None
+            job.no_growth_from = job.no_shrink_from = None
+        for sweep, request in self._default_thresholds.items():
+            self._thresholds[sweep] = max(1, self._fitting(request, MOST_JOBS))
+        for job in [job for job in self._queue if not self._fits_at_all(job.request)]:
+            # It would let everybody behind it wait for ever.
+            why = "it asks for more than what is left of the cluster holds"
+            if job.phase is Phase.QUEUED and job.restart_size is None:
+                self._unqueue(job)
+                self._over(job, Phase.FAILED, why)
+
+    def _lose_node(self, node: str) -> None:
+        there = self.ledger.containers_on(node)
+        masters = [self.jobs[container.job_id] for container in there if container.role is Role.MASTER]
+        self._lose([container.container_id for container in there])
+        self.ledger.drop_node(node)
+        for job in masters:
+            if not job.phase.ended and job.phase is not Phase.QUEUED:
+                self._end(job, f"the node of its master, {node}, is lost")
+        self._cluster_changed()
 
     # ---- phases
 
@@ -502,7 +542,8 @@ class Scheduler:
 
         Source: EPS §4.2; the rule is ours: ten iterations on either side, 5 % longer.
         """
-        if job.growing:
+        # Of a part that ends, before a restart, late news may come.
+        if job.growing or not job.phase.runs:
             return
         for duration_s in durations_s:
             if job.watched is not None and len(job.recent_s) == WATCHED_ITERATIONS:

@@ -1,7 +1,8 @@
 """One real job under H-scheduler: starts it, changes its size, watches it, ends it.
 
-Orders are obeyed one after the other on a thread of the job; another one watches the job.  What happens is said as
-events of the scheduler's state.
+Orders are obeyed one after the other on a thread of the job, but for the one to end, which waits for nothing; another
+thread watches the job.  What happens is said as events of the scheduler's state, whatever it is: a job of which
+something unforeseen is found is killed, and said to have failed.
 
 Source: EPS §5.1 (the scheduler calls the four operations of each job's master).
 """
@@ -13,23 +14,36 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable
-from itertools import pairwise
+import uuid
+from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 from typing import Any
 
-from eps.client import Job
+from eps.client import ChangeRecord, Job
 from eps.config import JobSpec
 from eps.core.reconfig import Operation
-from eps.errors import EpsError, JobFinishedError
+from eps.errors import (
+    DeadlineError,
+    EpsError,
+    JobFinishedError,
+    PeerUnavailableError,
+    TrainingError,
+    UnknownMemberError,
+)
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Phase
 from hscheduler.core.resources import Container, Role
 
 logger = logging.getLogger(__name__)
 
-#: A job has this long to end after it was told to.
-END_TIMEOUT_S = 30.0
+#: A job has this long to end after it was told to; then its processes are ended.
+END_TIMEOUT_S = 10.0
+#: Its threads have this long to come to an end after that.
+_JOIN_S = 2 * END_TIMEOUT_S
+#: A change whose outcome is not known is asked for again so often.
+_MOST_TRIES = 3
+#: What an entry of the history has besides metrics of the test data.
+_ALWAYS = frozenset(("clock", "loss", "seconds"))
 _PHASES = {"finished": Phase.FINISHED, "killed": Phase.KILLED}
 _ADD = {Role.WORKER: Operation.ADD_WORKERS, Role.SERVER: Operation.ADD_SERVERS}
 _REMOVE = {Role.WORKER: Operation.REMOVE_WORKERS, Role.SERVER: Operation.REMOVE_SERVERS}
@@ -73,7 +87,8 @@ class LiveJob:
         self.loss: float | None = None
         #: Its own report, once it has ended.
         self.report: dict[str, Any] | None = None
-        #: Seconds that changes of its size cost, as its own report has them.
+        #: Seconds that changes of its size cost: as its own reports have them, and from the order to restart until the
+        #: first iteration after it.
         self.pause_s = 0.0
         self._spec = spec
         self._metric = metric
@@ -81,11 +96,17 @@ class LiveJob:
         self._say = say
         self._restart_s = restart_s
         self._orders: SimpleQueue[Order | None] = SimpleQueue()
+        self._lock = threading.Lock()
         self._job: Job | None = None
+        #: A start was ordered and has not been carried out: an end has to wait for it.
+        self._starting = False
         #: Container id -> name of the member in it.
         self._members: dict[str, str] = {}
-        self._given_feedback = False
+        self._has_feedback = False
+        #: The last clock that was seen, and the last one during which a change of size went on.
+        self._seen_clock = self._changed_clock = -1
         self._why = ""
+        self._gave_up = False
         #: When it was told to end for a restart, on the monotonic clock.
         self._told_to_restart_s: float | None = None
         self._closing = threading.Event()
@@ -95,31 +116,57 @@ class LiveJob:
 
     def obey(self, order: Order) -> None:
         """Take an order; returns at once."""
+        with self._lock:
+            if isinstance(order, e.StartJob):
+                self._starting = True
+            elif isinstance(order, e.EndJob) and self._job is not None and not self._starting:
+                # Not behind a change that waits for the end of a long iteration.
+                threading.Thread(target=self._end, args=(order,), name=f"end {self.name}", daemon=True).start()
+                return
         self._orders.put(order)
+
+    def retire(self) -> None:
+        """Let go of a job that has ended; returns at once."""
+        self._orders.put(None)
 
     def close(self) -> None:
         """End the job, wherever it is, and wait for its threads."""
         self._closing.set()
         self._orders.put(None)
-        self._thread.join(END_TIMEOUT_S)
+        with self._lock:
+            job = None if self._starting else self._job
+        if job is not None:
+            self._kill("the sweep ends")
+        self._thread.join(_JOIN_S)
         if self._watcher is not None:
-            self._watcher.join(END_TIMEOUT_S)
+            self._watcher.join(_JOIN_S)
 
     # ---- orders
 
     def _serve(self) -> None:
-        while True:
-            order = self._orders.get()
-            if order is None:
-                break
-            try:
-                self._do(order)
-            except JobFinishedError:
-                # Its watcher says so.
-                logger.info("%s ended before it was told: %s", self.name, type(order).__name__)
-        if self._job is not None:
-            self._kill(self._job, "the sweep ends")
-            self._job.close()
+        try:
+            while (order := self._orders.get()) is not None:
+                try:
+                    self._do(order)
+                except JobFinishedError:
+                    # Its watcher says so.
+                    logger.info("%s ended before it was told: %s", self.name, type(order).__name__)
+                except Exception as error:
+                    self._give_up(f"{type(order).__name__} failed: {type(error).__name__}: {error}")
+        finally:
+            if self._job is not None:
+                self._kill("the sweep ends")
+                self._job.close()
+
+    def _give_up(self, why: str) -> None:
+        """End a job of which nobody knows how it is."""
+        logger.exception("%s: %s", self.name, why)
+        self._why, self._gave_up = self._why or why, True
+        if self._job is None:
+            self._say(e.JobEnded(self.job_id, Phase.FAILED, why))
+        else:
+            # Its watcher says that it has ended.
+            self._kill(why)
 
     def _do(self, order: Order) -> None:
         match order:
@@ -129,122 +176,215 @@ class LiveJob:
                 self._grow(containers)
             case e.ShrinkJob(_, containers):
                 self._shrink(containers)
-            case e.EndJob(_, restarts, why):
-                self._why, self._told_to_restart_s = why, time.monotonic() if restarts else None
-                if self._job is not None:
-                    self._kill(self._job, why)
+            case e.EndJob():
+                self._end(order)
 
-    def _start(self, containers: tuple[Container, ...], resumes: bool) -> None:
+    def _start(self, containers: Sequence[Container], resumes: bool) -> None:
         members = {role: [c.container_id for c in containers if c.role is role] for role in (Role.WORKER, Role.SERVER)}
         workers, servers = members[Role.WORKER], members[Role.SERVER]
-        for role, names in members.items():
-            self._members.update({name: f"{role}-{number}" for number, name in enumerate(names, 1)})
         self._why = ""
         try:
+            if self._closing.is_set():
+                raise TrainingError("the sweep ends")
             if resumes:
-                self._job = Job.resume(self.name, workers=len(workers), servers=len(servers))
+                if self._job is not None:
+                    self._job.close()
+                started = Job.resume(self.name, workers=len(workers), servers=len(servers))
             else:
                 spec = dataclasses.replace(self._spec, workers=len(workers), servers=len(servers))
-                self._job = Job.start(spec, name=self.name)
+                started = Job.start(spec, name=self.name)
         except EpsError as error:
+            with self._lock:
+                self._starting = False
             self._say(e.JobEnded(self.job_id, Phase.FAILED, f"it could not be started: {error}"))
             return
-        self._watcher = threading.Thread(target=self._watch, args=(self._job,), name=f"watch {self.name}", daemon=True)
+        self._members = {} if resumes else self._numbered(members)
+        with self._lock:
+            self._job, self._starting = started, False
+        if resumes:
+            # The numbers of members go on.
+            self._find_members(containers)
+        self._watcher = threading.Thread(target=self._watch, name=f"watch {self.name}", daemon=True)
         self._watcher.start()
 
-    def _grow(self, containers: tuple[Container, ...]) -> None:
+    @staticmethod
+    def _numbered(members: dict[Role, list[str]]) -> dict[str, str]:
+        return {
+            container_id: f"{role}-{number}"
+            for role, container_ids in members.items()
+            for number, container_id in enumerate(container_ids, 1)
+        }
+
+    def _find_members(self, containers: Sequence[Container]) -> None:
         assert self._job is not None
-        groups = self._by_role([container.container_id for container in containers], containers)
+        self._job.wait_until_trains()
+        names = [str(member["name"]) for member in self._job.status()["members"]]
+        for role in (Role.WORKER, Role.SERVER):
+            places = [container.container_id for container in containers if container.role is role]
+            self._members.update(zip(places, (name for name in names if name.startswith(role)), strict=False))
+
+    def _grow(self, containers: Sequence[Container]) -> None:
         failed: list[str] = []
         why = ""
-        for role, names in groups.items():
+        for role, places in _by_role(containers).items():
             try:
-                record = self._job.change(_ADD[role], len(names))
+                record = self._change(_ADD[role], len(places))
             except JobFinishedError:
                 raise
+            except (DeadlineError, PeerUnavailableError):
+                # Whether it happened is not known.
+                raise
             except EpsError as error:
-                failed, why = failed + names, str(error)
+                failed, why = failed + places, str(error)
                 continue
-            self._members.update(zip(names, record["added"], strict=True))
+            self._members.update(zip(places, record["added"], strict=True))
         if failed:
             self._say(e.GrowthFailed(self.job_id, tuple(failed), why))
         else:
             self._say(e.GrowthDone(self.job_id))
 
-    def _shrink(self, names: tuple[str, ...]) -> None:
-        assert self._job is not None
+    def _shrink(self, places: Sequence[str]) -> None:
+        # What is not there (any more) was said to have failed.
         by_role: dict[Role, list[str]] = {}
-        for name in names:
-            role = Role(self._members[name].rpartition("-")[0])
-            by_role.setdefault(role, []).append(name)
+        for place in places:
+            if place in self._members:
+                by_role.setdefault(_role_of(self._members[place]), []).append(place)
         for role, group in by_role.items():
             try:
-                self._job.change(_REMOVE[role], [self._members[name] for name in group])
-            except JobFinishedError:
+                self._remove(role, group)
+            except (JobFinishedError, DeadlineError, PeerUnavailableError):
                 raise
             except EpsError as error:
                 self._say(e.ShrinkFailed(self.job_id, tuple(group), str(error)))
             else:
+                for place in group:
+                    del self._members[place]
                 self._say(e.ContainersGone(self.job_id, tuple(group)))
 
-    @staticmethod
-    def _by_role(names: list[str], containers: tuple[Container, ...]) -> dict[Role, list[str]]:
-        roles = {container.container_id: container.role for container in containers}
-        found: dict[Role, list[str]] = {}
-        for name in names:
-            found.setdefault(roles[name], []).append(name)
-        return found
-
-    def _kill(self, job: Job, why: str) -> None:
+    def _remove(self, role: Role, places: Sequence[str]) -> None:
         try:
-            job.kill(why, END_TIMEOUT_S)
+            self._change(_REMOVE[role], [self._members[place] for place in places])
+        except UnknownMemberError:
+            # Lost members were replaced: in their places are others.
+            self._find_replacements(role)
+            self._change(_REMOVE[role], [self._members[place] for place in places])
+
+    def _find_replacements(self, role: Role) -> None:
+        assert self._job is not None
+        names = [str(m["name"]) for m in self._job.status()["members"] if str(m["name"]).startswith(role)]
+        free = [name for name in names if name not in self._members.values()]
+        for place, name in self._members.items():
+            if _role_of(name) is role and name not in names and free:
+                self._members[place] = free.pop(0)
+
+    def _change(self, operation: Operation, what: int | list[str]) -> ChangeRecord:
+        """Change the job's size; where nobody answers, ask again for the same change."""
+        assert self._job is not None
+        request_id = uuid.uuid4().hex
+        for tries_left in reversed(range(_MOST_TRIES)):
+            try:
+                record = self._job.change(operation, what, request_id=request_id)
+                break
+            except (DeadlineError, PeerUnavailableError):
+                if not tries_left:
+                    raise
+        self._changed_clock = max(self._changed_clock, int(record["committed_clock"] or 0))
+        return record
+
+    def _end(self, order: e.EndJob) -> None:
+        self._why, self._told_to_restart_s = order.why, time.monotonic() if order.restarts else None
+        if self._job is not None:
+            self._kill(order.why)
+
+    def _kill(self, why: str) -> None:
+        # Over a line of its own: others may be waiting for an answer on the job's.
+        try:
+            job = Job.find(self.name)
+            try:
+                job.kill(why, END_TIMEOUT_S)
+            finally:
+                job.close()
         except EpsError as error:
             logger.warning("%s: %s; it is ended at once", self.name, error)
-            job.kill_at_once()
+            if self._job is not None:
+                self._job.kill_at_once()
 
     # ---- news
 
-    def _watch(self, job: Job) -> None:
-        started = False
-        seen_s: list[float] = []
+    def _watch(self) -> None:
+        job: Job | None = None
         try:
-            for progress in job.watch():
-                if not started and progress.status["state"] != "starting":
-                    started = True
-                    self._say(e.JobStarted(self.job_id))
-                if progress.history:
-                    seen_s = [*seen_s[-1:], *(float(entry["seconds"]) for entry in progress.history)]
-                    durations = tuple(later - earlier for earlier, later in pairwise(seen_s))
-                    self._say(e.Iterated(self.job_id, int(progress.history[-1]["clock"]), durations))
-                    self._look_for_feedback(progress.history)
-            report = job.wait(END_TIMEOUT_S)
-        except EpsError as error:
-            self._say(e.JobEnded(self.job_id, Phase.FAILED, str(error)))
-            return
-        self._ended(report)
+            job = Job.find(self.name)
+            self._follow(job)
+            self._ended(job.wait(END_TIMEOUT_S))
+        except Exception as error:
+            why = str(error) if isinstance(error, EpsError) else f"{type(error).__name__}: {error}"
+            logger.exception("%s cannot be watched", self.name)
+            self._kill(why)
+            self._say(e.JobEnded(self.job_id, Phase.FAILED, self._why or why))
+        finally:
+            if job is not None:
+                job.close()
 
-    def _look_for_feedback(self, history: tuple[dict[str, Any], ...]) -> None:
-        if self._given_feedback:
-            return
+    def _follow(self, job: Job) -> None:
+        started, seen_s = False, math.nan
+        for progress in job.watch(self._seen_clock):
+            if not started and progress.status["state"] != "starting":
+                started = True
+                self._say(e.JobStarted(self.job_id))
+            if not progress.history:
+                continue
+            if self._told_to_restart_s is not None and started:
+                self.pause_s += time.monotonic() - self._told_to_restart_s
+                self._told_to_restart_s = None
+            durations = []
+            for entry in progress.history:
+                now_s = float(entry["seconds"])
+                # Of an iteration during which the size was changed nothing can be learnt.
+                if now_s >= seen_s and entry["clock"] > self._changed_clock + 1:
+                    durations.append(now_s - seen_s)
+                seen_s = now_s
+            self._seen_clock = int(progress.history[-1]["clock"])
+            self._say(e.Iterated(self.job_id, self._seen_clock + 1, tuple(durations)))
+            self._look_for_feedback(progress.history)
+
+    def _look_for_feedback(self, history: Sequence[dict[str, Any]]) -> None:
         for entry in history:
-            if entry["clock"] >= self._feedback_iteration and self._metric in entry:
-                self._given_feedback = True
+            # Clocks are counted from 0.
+            if self._has_feedback or entry["clock"] + 1 < self._feedback_iteration:
+                continue
+            if self._metric in entry:
+                self._has_feedback = True
                 self._say(e.FeedbackGiven(self.job_id, _number(entry[self._metric])))
-                return
+            elif set(entry) - _ALWAYS:
+                known = ", ".join(sorted({"loss", *entry} - {"clock", "seconds"}))
+                raise TrainingError(f"metric is {self._metric!r}, but this job has {known}")
 
     def _ended(self, report: dict[str, Any]) -> None:
         self.report = report
         self.pause_s += sum(change["pause_s"] for change in report["changes"] if change.get("pause_s"))
-        phase = _PHASES.get(report["state"], Phase.FAILED)
-        history = [entry for entry in report["history"] if self._metric in entry]
-        if phase is Phase.FINISHED and history:
-            self.loss = _number(history[-1][self._metric])
-            if not self._given_feedback:
-                self._say(e.FeedbackGiven(self.job_id, self.loss))
+        phase = Phase.FAILED if self._gave_up else _PHASES.get(report["state"], Phase.FAILED)
+        found = [entry[self._metric] for entry in report["history"] if self._metric in entry]
+        feedback: float | None = None
+        if phase is Phase.FINISHED and found:
+            self.loss = _number(found[-1])
+            # It had fewer iterations, or is evaluated less often.
+            feedback = None if self._has_feedback else self.loss
         if phase is Phase.KILLED and self._told_to_restart_s is not None:
             left_s = self._told_to_restart_s + self._restart_s - time.monotonic()
             self._closing.wait(max(0.0, left_s))
-        self._say(e.JobEnded(self.job_id, phase, self._why or str(report.get("reason") or "")))
+        self._say(e.JobEnded(self.job_id, phase, self._why or str(report.get("reason") or ""), feedback))
+
+
+def _by_role(containers: Sequence[Container]) -> dict[Role, list[str]]:
+    found: dict[Role, list[str]] = {}
+    for container in containers:
+        found.setdefault(container.role, []).append(container.container_id)
+    return found
+
+
+def _role_of(member: str) -> Role:
+    return Role(member.rpartition("-")[0])
 
 
 def _number(value: object) -> float:

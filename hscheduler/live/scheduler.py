@@ -65,6 +65,8 @@ class Submission:
     feedback: float | None = None
     #: The job's own report, where it ran.
     report: dict[str, Any] | None = None
+    #: Whether the policy ended it, for good.
+    is_stopped: bool = False
     _over: threading.Event = field(default_factory=threading.Event, repr=False)
 
     def wait(self, timeout_s: float | None = None) -> bool:
@@ -98,6 +100,9 @@ class LiveScheduler:
         self._jobs: dict[str, LiveJob] = {}
         #: Keeps the names of these jobs apart from those of other schedulers.
         self._tag = uuid.uuid4().hex[:6]
+        self._cancelled: set[str] = set()
+        #: Held while a job is made for a start, so that none is made for who has closed it all.
+        self._starting = threading.Lock()
         self._failed: BaseException | None = None
         self._closed = False
         self._began_s = time.monotonic()
@@ -122,17 +127,34 @@ class LiveScheduler:
         RuntimeError
             The scheduler has ended.
         """
-        self._check()
-        job_id = submitted.request.job_id
-        if job_id in self._submissions:
-            raise ConfigError(f"job id is {job_id!r}, but must be one that was never used with this scheduler")
-        submission = Submission(job_id, f"sweep-{self._tag}-{job_id}", spec)
-        self._submissions[submission.job_id] = submission
+        submission = self._new_submission(submitted.request.job_id, spec)
         self._events.put(submitted)
         return submission
 
+    def _new_submission(self, job_id: str, spec: JobSpec) -> Submission:
+        self.check()
+        if job_id in self._submissions:
+            raise ConfigError(f"job id is {job_id!r}, but must be one that was never used with this scheduler")
+        submission = self._submissions[job_id] = Submission(job_id, f"sweep-{self._tag}-{job_id}", spec)
+        return submission
+
+    def refuse(self, job_id: str, sweep: str, spec: JobSpec, why: str) -> Submission:
+        """Take a job that cannot work: it has failed.  Raises as :meth:`submit`."""
+        submission = self._new_submission(job_id, spec)
+        self._events.put(e.JobRefused(job_id, sweep, why))
+        return submission
+
     def cancel(self, job_id: str, why: str) -> None:
-        """End a job."""
+        """End a job; harmless if it is over.
+
+        Raises
+        ------
+        ConfigError
+            There is none of that id.
+        """
+        if job_id not in self._submissions:
+            raise ConfigError(f"job id is {job_id!r}, but there is no such job")
+        self._cancelled.add(job_id)
         self._events.put(e.CancelAsked(job_id, why))
 
     def wait(self, submission: Submission, timeout_s: float | None = None) -> None:
@@ -147,7 +169,7 @@ class LiveScheduler:
         """
         deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
         while not submission.wait(1.0 if deadline_s is None else max(0.0, min(1.0, deadline_s - time.monotonic()))):
-            self._check()
+            self.check()
             if deadline_s is not None and time.monotonic() > deadline_s:
                 raise DeadlineError(f"the end of {submission.job_id}: not within {timeout_s:g} s")
 
@@ -157,10 +179,11 @@ class LiveScheduler:
 
     def close(self) -> None:
         """End all jobs and wait for their processes; harmless when repeated."""
-        if self._closed:
-            return
-        self._closed = True
-        jobs = list(self._jobs.values())
+        with self._starting:
+            if self._closed:
+                return
+            self._closed = True
+            jobs = list(self._jobs.values())
         # All at once: each takes some tenths of a second.
         closers = [threading.Thread(target=job.close, name=f"close {job.name}") for job in jobs]
         for closer in closers:
@@ -178,7 +201,8 @@ class LiveScheduler:
 
     # ---- the owner's thread
 
-    def _check(self) -> None:
+    def check(self) -> None:
+        """Raise RuntimeError where the scheduler has failed, or was closed."""
         if self._failed is not None:
             raise RuntimeError(f"H-scheduler failed: {self._failed}") from self._failed
         if self._closed:
@@ -204,22 +228,33 @@ class LiveScheduler:
         self.record.take(now_s, event, commands, self.state)
         if isinstance(event, e.FeedbackGiven):
             self._submissions[event.job_id].feedback = event.value
+        elif isinstance(event, e.JobEnded) and event.feedback is not None:
+            self._submissions[event.job_id].feedback = event.feedback
         for command in commands:
             self._obey(command)
         if self._on_event is not None:
-            self._on_event(now_s, event, commands)
+            try:
+                self._on_event(now_s, event, commands)
+            except Exception as error:
+                # As where whoever read what it prints has gone.
+                logger.warning("events are shown no more: %s: %s", type(error).__name__, error)
+                self._on_event = None
 
     def _obey(self, command: e.Command) -> None:
         match command:
             case e.StartJob(job_id, _, _):
-                # Nothing is started for who closes it all.
-                if job_id not in self._jobs and not self._closed:
-                    self._jobs[job_id] = self._live(self._submissions[job_id])
+                with self._starting:
+                    # Nothing is started for who closes it all.
+                    if job_id not in self._jobs and not self._closed:
+                        self._jobs[job_id] = self._live(self._submissions[job_id])
                 if job_id in self._jobs:
                     self._jobs[job_id].obey(command)
                 else:
                     self._events.put(e.JobEnded(job_id, Phase.KILLED, "H-scheduler ends"))
-            case e.GrowJob(job_id, _) | e.ShrinkJob(job_id, _) | e.EndJob(job_id, _, _):
+            case e.EndJob(job_id, restarts, _):
+                self._submissions[job_id].is_stopped = not restarts and job_id not in self._cancelled
+                self._jobs[job_id].obey(command)
+            case e.GrowJob(job_id, _) | e.ShrinkJob(job_id, _):
                 self._jobs[job_id].obey(command)
             case e.JobOver(job_id, phase, why):
                 self._end(self._submissions[job_id], phase, why)
@@ -244,6 +279,7 @@ class LiveScheduler:
     def _end(self, submission: Submission, phase: Phase, why: str) -> None:
         job = self._jobs.get(submission.job_id)
         if job is not None:
+            job.retire()
             submission.loss, submission.report = job.loss, job.report
             self.record.trials[submission.job_id].resize_pause_s = job.pause_s
         submission.phase, submission.why = phase, why

@@ -10,6 +10,7 @@ import threading
 from random import Random
 from typing import Any
 
+from eps.errors import ConfigError
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Direction
 from hscheduler.live.scheduler import LiveScheduler, LiveSettings, OnEvent, Submission
@@ -86,6 +87,7 @@ class Sweep:
                         self._submit(scheduler)
                         continue
                 self._news.wait(min(1.0, left_s))
+            scheduler.check()
         return self.report()
 
     def report(self) -> dict[str, Any]:
@@ -108,8 +110,14 @@ class Sweep:
     def _submit(self, scheduler: LiveScheduler) -> None:
         job_id = f"trial-{len(self.points) + 1}"
         self.points[job_id] = point = self._source.ask(job_id)
-        request = e.JobSubmitted(self._spec.request(job_id, SWEEP))
-        self._submissions[job_id] = scheduler.submit(request, self._spec.job_spec(point))
+        try:
+            spec = self._spec.job_spec(point)
+            request = self._spec.request(job_id, SWEEP, point)
+        except ConfigError as error:
+            refused = scheduler.refuse(job_id, SWEEP, self._spec.job_spec(), f"its settings cannot work: {error}")
+            self._submissions[job_id] = refused
+            return
+        self._submissions[job_id] = scheduler.submit(e.JobSubmitted(request), spec)
 
     def _take(self, now_s: float, event: e.Event, commands: list[e.Command]) -> None:
         if self._on_event is not None:

@@ -30,7 +30,7 @@ from eps.client import Job, deliver, submit_instead
 from eps.errors import ConfigError, StoppedEarlyError, TrainingError
 from eps.jobspec_file import RunRequest
 from hscheduler.core import events as e
-from hscheduler.core.jobs import Phase
+from hscheduler.core.jobs import Direction, Phase
 from hscheduler.live.scheduler import LiveScheduler, LiveSettings, Submission
 from hscheduler.spec import ClusterSpec, request_of
 
@@ -55,6 +55,8 @@ class HTrials(Trials):  # type: ignore[misc]
         Of a scheduler of its own: policy, metric, feedback iteration.
     threshold : int, optional
         Jobs in the training phase; by default as many as fit the cluster.
+    direction : Direction
+        Which early feedback is better.
     points_to_evaluate : sequence of mapping, optional
         Tried first; ``fmin`` does not hand its own argument of that name to trials.
 
@@ -72,6 +74,7 @@ class HTrials(Trials):  # type: ignore[misc]
         cluster: ClusterSpec | None = None,
         settings: LiveSettings | None = None,
         threshold: int | None = None,
+        direction: Direction = Direction.MINIMIZE,
         points_to_evaluate: Sequence[Mapping[str, Any]] = (),
     ) -> None:
         if parallelism < 1:
@@ -82,6 +85,7 @@ class HTrials(Trials):  # type: ignore[misc]
         self._cluster = cluster or ClusterSpec()
         self._settings = settings or LiveSettings()
         self._threshold = threshold
+        self.direction = direction
         self._first = [generate_trial(number, dict(point)) for number, point in enumerate(points_to_evaluate)]
 
     @property
@@ -215,7 +219,7 @@ class _Run:
 
     def exhaust(self, scheduler: LiveScheduler, cluster: ClusterSpec, threshold: int | None) -> None:
         """Evaluate until there is no more to do, or a reason to stop."""
-        scheduler.open_sweep(e.SweepOpened(self._sweep, threshold=threshold))
+        scheduler.open_sweep(e.SweepOpened(self._sweep, self._trials.direction, threshold))
         trials, running = self._trials, dict[Future[Any], tuple[dict[str, Any], _Submitter]]()
         pool = ThreadPoolExecutor(trials.parallelism, thread_name_prefix="objective")
         try:
@@ -271,7 +275,9 @@ class _Run:
             spec = base.spec_from_misc(document["misc"])
             return self._domain.evaluate(spec, base.Ctrl(self._trials, current_trial=document))
         except StoppedEarlyError as stopped:
-            return {"status": STATUS_OK, "loss": stopped.feedback, "killed": True, "why": str(stopped)}
+            # A loss is minimised, whatever the feedback is.
+            sign = 1.0 if self._trials.direction is Direction.MINIMIZE else -1.0
+            return {"status": STATUS_OK, "loss": sign * stopped.feedback, "killed": True, "why": str(stopped)}
         finally:
             submit_instead.set(None)
 
@@ -324,7 +330,7 @@ class _Submitter:
             if request.report or request.export:
                 deliver(Job.find(submission.name), request)
             return submission.report
-        if submission.phase is Phase.KILLED and submission.feedback is not None and not self._cancelled:
+        if submission.is_stopped and submission.feedback is not None:
             raise StoppedEarlyError(f"job {job_id} was ended early: {submission.why}", submission.feedback)
         raise TrainingError(f"job {job_id} {submission.phase or 'was lost'}: {submission.why or 'no reason given'}")
 

@@ -113,10 +113,24 @@ def _take_from_others(view: View, head: Job, roles: Sequence[Role], left: Sequen
         room = view.room()
         for container in chain.from_iterable(removal.values()):
             room.give(container.node, container.resources)
-        placed, missing = place(room, head.request, roles)
+        _, missing = place(room, head.request, roles)
         if not missing:
-            return _admission(head, placed, removal)
+            return _admission(view, head, roles, _least(view, head, roles, removal) if more else removal)
     return None
+
+
+def _least(view: View, head: Job, roles: Sequence[Role], removal: Removal) -> Removal:
+    """Return of a removal what is needed: containers were added to it until one lay where there was room."""
+    needed = {container.container_id: container for container in chain.from_iterable(removal.values())}
+    for container_id in list(needed):
+        room = view.room()
+        for other in needed.values():
+            if other.container_id != container_id:
+                room.give(other.node, other.resources)
+        if not place(room, head.request, roles)[1]:
+            del needed[container_id]
+    kept = {job: [c for c in containers if c.container_id in needed] for job, containers in removal.items()}
+    return {job: containers for job, containers in kept.items() if containers}
 
 
 def _removal(view: View, givers: Mapping[Role, Sequence[Job]], workers: int, servers: int) -> Removal | None:
@@ -140,7 +154,11 @@ def _removal(view: View, givers: Mapping[Role, Sequence[Job]], workers: int, ser
     return removal
 
 
-def _admission(head: Job, placed: Sequence[Place], removal: Removal) -> Decision:
+def _admission(view: View, head: Job, roles: Sequence[Role], removal: Removal) -> Decision:
+    room = view.room()
+    for container in chain.from_iterable(removal.values()):
+        room.give(container.node, container.resources)
+    placed, _ = place(room, head.request, roles)
     shrinks: list[Action] = [
         Shrink(job.job_id, tuple(container.container_id for container in containers))
         for job, containers in removal.items()

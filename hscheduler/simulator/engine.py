@@ -69,6 +69,8 @@ class Simulation:
         Of policies that draw lots.
     parallelism : int
         Jobs that are not over at once, at most: the next comes when one is; 0 sets no limit.
+    threshold : int, optional
+        Of sweeps that nothing is said of.
     """
 
     def __init__(
@@ -81,8 +83,9 @@ class Simulation:
         sweeps: Iterable[e.SweepOpened] = (),
         seed: int = 0,
         parallelism: int = 0,
+        threshold: int | None = None,
     ) -> None:
-        self.scheduler = Scheduler(nodes, policy, seed)
+        self.scheduler = Scheduler(nodes, policy, seed, threshold)
         self.record = Record()
         self.losses: dict[str, float] = {}
         self._costs = costs
@@ -193,9 +196,7 @@ class Simulation:
         self._step(e.Iterated(job_id, iteration, durations))
         job = self.scheduler.jobs[job_id]
         if iteration >= running.job.iterations:
-            self._give_feedback(running)
-            if job.phase.runs:
-                self._finish(running)
+            self._finish(running)
             return
         if iteration >= self._feedback_iteration:
             self._give_feedback(running)
@@ -211,7 +212,8 @@ class Simulation:
         job_id = running.job.request.job_id
         del self._running[job_id]
         self.losses[job_id] = running.job.loss
-        self._step(e.JobEnded(job_id, Phase.FINISHED))
+        feedback = running.job.feedback if self.scheduler.jobs[job_id].feedback is None else None
+        self._step(e.JobEnded(job_id, Phase.FINISHED, "", feedback))
 
     # ---- what is commanded
 

@@ -46,5 +46,6 @@ class Costs:
     pause_s: float = 0.02
     #: From the order to end until all containers are free.
     end_s: float = 0.2
-    #: What a restart takes besides ``end_s`` and ``start_s``: the checkpoint, and reading it; or a declared delay.
+    #: What a restart takes besides ``end_s`` and ``start_s``, or a declared delay.  Its checkpoint is of the iteration
+    #: that it ends with: no work is lost, as it is where checkpoints are taken now and then.
     restart_s: float = 0.5

@@ -16,6 +16,7 @@ from hscheduler.policies import POLICIES
 from hscheduler.report import report
 from hscheduler.simulator.engine import Simulation
 from hscheduler.simulator.models import Costs, SpeedModel
+from hscheduler.simulator.traces import TraceJob, workload
 from hscheduler.simulator.workload import Arrival, SimulatedJob, qualities
 from hscheduler.spec import Spec
 
@@ -43,6 +44,32 @@ def simulate(spec: Spec, policy: str, costs: Costs | None = None) -> dict[str, A
     return report(record, policy=policy, direction=direction, losses=simulation.losses, points=points, leaked=leaked)
 
 
+def simulate_trace(spec: Spec, jobs: list[TraceJob], policy: str) -> dict[str, Any]:
+    """Simulate jobs of a trace on a sweep's cluster; return the report.
+
+    Of the sweep count the feedback iteration, the seed, and the threshold, which holds for each sweep of the trace;
+    where it has none, as many jobs of one go on as fit the cluster as they ask.
+    """
+    simulation = Simulation(
+        spec.cluster.capacities(),
+        POLICIES[policy],
+        workload(jobs, spec.cluster.container(), spec.sweep.seed),
+        costs_of(spec),
+        spec.sweep.feedback_iteration,
+        seed=spec.sweep.seed,
+        threshold=spec.sweep.threshold or None,
+    )
+    record = simulation.run()
+    return report(
+        record,
+        policy=policy,
+        direction=Direction.MINIMIZE,
+        losses=simulation.losses,
+        points={},
+        leaked=len(simulation.scheduler.ledger.all()),
+    )
+
+
 def costs_of(spec: Spec) -> Costs:
     """Return what changes cost, with the restart that a sweep declares."""
     usual = Costs()
@@ -52,16 +79,17 @@ def costs_of(spec: Spec) -> Costs:
 
 
 def _jobs(spec: Spec, points: dict[str, dict[str, Any]]) -> Iterator[SimulatedJob]:
-    seed, job = spec.sweep.seed, spec.job_spec()
+    seed = spec.sweep.seed
     # Streams of their own: the same jobs come at the same times whatever else is drawn.
     arrivals = Arrival(spec.sweep.mean_gap_s()).times_s(Random(f"arrivals:{seed}"))
     drawn = qualities(Random(f"qualities:{seed}"))
     searched = spec.points()
-    speed = SpeedModel(job.splits, job.stretch_s)
     for number in range(1, spec.sweep.trials + 1):
         job_id = f"trial-{number}"
         points[job_id] = next(searched)
         feedback, loss = next(drawn)
         sign = 1.0 if spec.sweep.direction == Direction.MINIMIZE else -1.0
-        request = spec.request(job_id, SWEEP)
+        job = spec.job_spec(points[job_id])
+        request = spec.request(job_id, SWEEP, points[job_id])
+        speed = SpeedModel(job.splits, job.stretch_s)
         yield SimulatedJob(next(arrivals), request, job.iterations, speed, sign * feedback, sign * loss)

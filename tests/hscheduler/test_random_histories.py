@@ -13,10 +13,10 @@ import pytest
 
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Direction, Phase
-from hscheduler.core.resources import Resources
+from hscheduler.core.resources import Resources, Role
 from hscheduler.core.state import Scheduler
 from hscheduler.policies import POLICIES
-from tests.hscheduler.toy import Toy, nodes, request
+from tests.hscheduler.toy import NODE, Toy, nodes, request
 
 SIZES = (Resources(1, 4096), Resources(1, 2048), Resources(2, 4096))
 
@@ -46,7 +46,9 @@ class History:
     def happen(self, jobs: int) -> None:
         running = self.toy.scheduler.running()
         chance = self.draw.random()
-        if chance < 0.15 and self.submitted < jobs:
+        if chance < 0.01:
+            self.lose_or_bring_a_node()
+        elif chance < 0.15 and self.submitted < jobs:
             self.submit()
         elif chance < 0.5 and self.toy.answers:
             self.toy.answer_one()
@@ -56,6 +58,17 @@ class History:
             self.toy.answer_one()
         elif self.submitted < jobs:
             self.submit()
+
+    def lose_or_bring_a_node(self) -> None:
+        there = list(self.toy.scheduler.ledger.capacity)
+        if len(there) > 1 and self.draw.random() < 0.5:
+            lost = self.draw.choice(there)
+            gone = {c.container_id for c in self.toy.scheduler.ledger.containers_on(lost)}
+            for living in self.toy.living.values():
+                living -= gone
+            self.toy.send(e.NodeLost(lost))
+        else:
+            self.toy.send(e.NodeCame(f"new{len(there)}", NODE))
 
     def submit(self) -> None:
         workers, servers = self.draw.randint(1, 5), self.draw.randint(1, 3)
@@ -100,8 +113,9 @@ def test_every_job_ends_and_nothing_is_left(policy, faults):
         assert ledger.num_releasing == 0
         assert not history.toy.scheduler.queue
         if not history.may_kill:
-            cancelled = {c.job_id for c in history.toy.commands if isinstance(c, e.EndJob) and "user" in c.why}
             killed = {name for name, phase in history.toy.over.items() if phase is Phase.KILLED}
+            jobs = history.toy.scheduler.jobs
+            cancelled = {name for name in killed if "user" in jobs[name].why or "node of its master" in jobs[name].why}
             assert killed <= cancelled, (policy, seed)
 
 
@@ -147,20 +161,65 @@ def test_a_lost_node_takes_its_containers_with_it():
 
 
 def test_a_start_that_was_promised_on_what_is_kept_is_planned_again():
-    toy = Toy.of(1, POLICIES["elastic"])
-    toy.submit(request("a", 2, 1, most_workers=2, most_servers=1))
-    toy.settle()
-    toy.feed("a", 1.0)
-    toy.send(e.NodeCame("node1", Resources(2, 8192)))
+    toy = Toy.of(2, POLICIES["elastic"])
+    toy.send(e.SweepOpened("sweep", threshold=3))
+    for name, workers in (("a", 3), ("c", 1)):
+        toy.submit(request(name, workers, 1, most_workers=workers, most_servers=1))
+        toy.settle()
+        toy.feed(name, 1.0)
+    toy.send(e.NodeCame("node2", Resources(1, 4096)))
     toy.submit(request("b", 1, 1, most_workers=1, most_servers=1))
     assert toy.job("b").phase is Phase.STARTING
     (shrink,) = [command for command in toy.commands if isinstance(command, e.ShrinkJob)]
     toy.answers.clear()
     toy.send(e.ShrinkFailed("a", shrink.containers, "its plan was given up"))
-    # It is asked again, as nothing says that it would fail again.
-    assert toy.job("a").size == (1, 1)
+    assert toy.job("a").size == (3, 1) and toy.job("b").phase is Phase.QUEUED
+    assert sum(isinstance(command, e.ShrinkJob) for command in toy.commands) == 1, "it is not asked again and again"
+    toy.iterate("a", 1.0)
+    assert toy.job("b").phase is Phase.QUEUED
+    # Until the cluster is another.
+    toy.send(e.NodeCame("node3", Resources(1, 4096)))
     toy.settle()
     assert toy.job("b").phase is Phase.EARLY_FEEDBACK
+
+
+def test_a_head_that_fits_no_more_ends_and_the_others_go_on():
+    toy = Toy.of(2, POLICIES["elastic"])
+    toy.submit(request("runs", 5, 1, most_workers=5, most_servers=1))
+    toy.submit(request("large", 5, 2), request("small", 1, 1))
+    toy.settle()
+    toy.send(e.NodeLost("node1"))
+    assert toy.over["large"] is Phase.FAILED
+    assert "what is left of the cluster" in toy.job("large").why
+    toy.settle()
+    assert toy.over.get("runs") is Phase.KILLED or toy.job("runs").phase is Phase.EARLY_FEEDBACK
+    if "runs" not in toy.over:
+        toy.finish("runs")
+    assert toy.job("small").phase is Phase.EARLY_FEEDBACK
+
+
+def test_a_job_whose_master_is_lost_with_its_node_ends():
+    toy = Toy.of(2, POLICIES["static"])
+    toy.submit(request("a", 4, 1))
+    toy.settle()
+    (master,) = toy.scheduler.ledger.of_job("a", Role.MASTER)
+    toy.send(e.NodeLost(master.node))
+    toy.settle()
+    assert toy.over == {"a": Phase.KILLED}
+    assert "the node of its master" in toy.job("a").why
+    assert toy.scheduler.ledger.all() == []
+
+
+def test_a_job_that_ends_before_its_feedback_iteration_ends_nobody_else():
+    toy = Toy.of(3, POLICIES["static-stop"])
+    toy.send(e.SweepOpened("sweep", threshold=1))
+    toy.submit(request("a"), request("b"))
+    toy.settle()
+    toy.feed("a", 9.0)
+    toy.living.pop("b")
+    toy.send(e.JobEnded("b", Phase.FINISHED, "", 1.0))
+    assert toy.over == {"b": Phase.FINISHED}
+    assert toy.job("b").feedback == 1.0
 
 
 def test_a_shrink_gives_up_a_growth_that_has_not_begun():

@@ -50,6 +50,7 @@ def test_what_a_file_says(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        (("trials = 5", 'metric = "accuracy"'), "metric is 'accuracy', but without test data there is only loss"),
         (("nodes = 3", "node = 3"), r"'node' is not a setting of \[cluster\]; did you mean 'nodes'"),
         (("nodes = 3", "nodes = 0"), "nodes is 0, but must be at least 1"),
         (("nodes = 3", 'nodes = "3"'), "cluster.nodes is '3', but must be of the kind of 4"),

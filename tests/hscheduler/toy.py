@@ -143,7 +143,9 @@ class Toy:
 
     def _may_be_shrunk(self, command: e.ShrinkJob) -> None:
         job = self.job(command.job_id)
-        assert job.workers >= 1 and job.servers >= 1, f"{command.job_id} is left with {job.size}"
+        # Of a kind of which all were lost with a node there may be none left.
+        for role in {self.scheduler.ledger.container(name).role for name in command.containers}:
+            assert job.count(role) >= 1, f"{command.job_id} is left with {job.size}"
         assert job.phase.runs, f"{command.job_id} is shrunk while it is {job.phase}"
         assert job.feedback is not None or self.lots, f"{command.job_id} is shrunk before its early feedback"
 

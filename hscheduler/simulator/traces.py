@@ -1,0 +1,113 @@
+"""Workloads of real clusters, from traces of their jobs.
+
+A trace says when a job came, how many devices it had, and how long it ran; what else a simulation needs is derived, by
+rules that are the same for all policies:
+
+- A job of g devices asks for g workers and g / 2 servers, rounded up (EPS §6: eight workers and four servers).
+- It has :data:`ITERATIONS` iterations, and four splits for each worker that it asks for; of the size that it asks for,
+  they take as long as the job ran.  Time is shared by splits, so that twice the workers take half of it.
+- Jobs of one user group and size, of which each came within :data:`SAME_SWEEP_S` of the one before, are a sweep:
+  bursts of alike jobs are the mark of a hyperparameter search.
+- Early feedback and losses are drawn by lot (:func:`hscheduler.simulator.workload.qualities`).
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from random import Random
+
+from eps.errors import DataError
+from hscheduler.core.jobs import JobRequest
+from hscheduler.core.resources import Resources
+from hscheduler.simulator.models import SpeedModel
+from hscheduler.simulator.workload import SimulatedJob, qualities
+
+ITERATIONS = 1000
+SAME_SWEEP_S = 60.0
+SPLITS_OF_A_WORKER = 4
+#: A job may grow to so many times what it asks for.
+MOST_GROWTH = 4
+
+_PHILLY = ("timestamp", "duration", "num_gpus", "cluster")
+
+
+@dataclass(frozen=True, slots=True)
+class TraceJob:
+    """A job of a trace."""
+
+    arrives_s: float
+    duration_s: float
+    num_devices: int
+    group: str
+
+
+def read_philly(path: Path) -> list[TraceJob]:
+    """Return the jobs of a trace in the form of Philly's (columns timestamp, duration, num_gpus, cluster), by arrival.
+
+    The first comes at 0.  Jobs that ran for no time are left out.
+
+    Source: Jeon et al., "Analysis of Large-Scale Multi-Tenant GPU Clusters for DNN Training Workloads", ATC 2019; the
+    columns are those of the file that the authors of Pollux (OSDI 2021) derived from it.
+
+    Raises
+    ------
+    DataError
+        The file cannot be read or is no such trace; with file, line and text.
+    """
+    rows: list[tuple[float, TraceJob]] = []
+    try:
+        opened = gzip.open(path, "rt", newline="") if path.suffix == ".gz" else path.open(newline="")
+        with opened as lines:
+            reader = csv.DictReader(lines)
+            missing = [name for name in _PHILLY if name not in (reader.fieldnames or ())]
+            if missing:
+                raise DataError(f"{path}, line 1: no column {missing[0]!r}; expected {', '.join(_PHILLY)}")
+            for row in reader:
+                try:
+                    at_s = datetime.fromisoformat(row["timestamp"]).timestamp()
+                    duration_s, devices = float(row["duration"]), int(row["num_gpus"])
+                except (TypeError, ValueError):
+                    raise DataError(f"{path}, line {reader.line_num}: {dict(row)!r} is no job") from None
+                if duration_s > 0 and devices > 0:
+                    rows.append((at_s, TraceJob(0.0, duration_s, devices, row["cluster"])))
+    except OSError as error:
+        raise DataError(f"{path}: {error.strerror or error}") from None
+    if not rows:
+        raise DataError(f"{path}: no jobs")
+    rows.sort(key=lambda row: row[0])
+    first_s = rows[0][0]
+    return [TraceJob(at_s - first_s, job.duration_s, job.num_devices, job.group) for at_s, job in rows]
+
+
+def workload(jobs: list[TraceJob], container: Resources, seed: int) -> Iterator[SimulatedJob]:
+    """Yield jobs of a trace as a simulation needs them, by the rules of this module."""
+    drawn = qualities(Random(f"qualities:{seed}"))
+    #: (group, devices) -> the sweep that is going on, and when its latest job came.
+    sweeps: dict[tuple[str, int], tuple[str, float]] = {}
+    for number, job in enumerate(jobs, 1):
+        kind = job.group, job.num_devices
+        sweep, latest_s = sweeps.get(kind, ("", float("-inf")))
+        if job.arrives_s - latest_s > SAME_SWEEP_S:
+            sweep = f"sweep-{number}"
+        sweeps[kind] = sweep, job.arrives_s
+        workers, servers = job.num_devices, -(-job.num_devices // 2)
+        request = JobRequest(
+            f"job-{number}",
+            sweep,
+            workers,
+            servers,
+            container,
+            container,
+            container,
+            MOST_GROWTH * workers,
+            MOST_GROWTH * servers,
+        )
+        split_s = job.duration_s / ITERATIONS / SPLITS_OF_A_WORKER
+        speed = SpeedModel(SPLITS_OF_A_WORKER * workers, split_s, fixed_s=0.0)
+        feedback, loss = next(drawn)
+        yield SimulatedJob(job.arrives_s, request, ITERATIONS, speed, feedback, loss)

@@ -1,0 +1,294 @@
+"""A live job's threads, against a job that does what a test wants: nothing hangs, nothing is left unsaid."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from queue import Empty, SimpleQueue
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from eps.config import JobSpec
+from eps.errors import JobFinishedError, PlanError, UnknownMemberError
+from eps.master_link import Progress
+from hscheduler.core import events as e
+from hscheduler.core.jobs import Phase
+from hscheduler.core.resources import Container, Role
+from hscheduler.live import job as live
+from tests.hscheduler.toy import UNIT
+
+TIMEOUT_S = 30.0
+
+
+class FakeJob:
+    """Stands in for ``eps.client.Job``: one job, whoever looks at it."""
+
+    def __init__(self) -> None:
+        self.news: SimpleQueue[Progress | None] = SimpleQueue()
+        self.changes: list[tuple[str, Any]] = []
+        self.refuse: dict[str, list[Exception]] = {}
+        self.holds_up: threading.Event | None = None
+        self.entered = threading.Event()
+        self.killed = threading.Event()
+        self.killed_because = ""
+        self.report = {"state": "finished", "reason": "", "history": [], "changes": []}
+        self.names = ["worker-1", "worker-2", "server-1"]
+        self.committed_clock = 0
+
+    # What LiveJob calls on the class.
+    def start(self, spec: JobSpec, name: str) -> FakeJob:
+        self.tell("running")
+        return self
+
+    def resume(self, name: str, workers: int, servers: int) -> FakeJob:
+        self.killed.clear()
+        self.news = SimpleQueue()
+        self.tell("running")
+        return self
+
+    def find(self, name: str) -> FakeJob:
+        return self
+
+    # What it calls on a job.
+    def change(self, operation: str, what: Any, *, request_id: str) -> dict[str, Any]:
+        self.changes.append((str(operation), what))
+        self.entered.set()
+        if self.holds_up is not None:
+            self.holds_up.wait(TIMEOUT_S)
+        if self.killed.is_set():
+            raise JobFinishedError("it has ended")
+        for error in self.refuse.get(str(operation), [])[:1]:
+            self.refuse[str(operation)].pop(0)
+            raise error
+        kind = str(operation).split("-")[1].rstrip("s")
+        added = [f"{kind}-{10 + k}" for k in range(what)] if isinstance(what, int) else []
+        return {"added": added, "committed_clock": self.committed_clock, "phase": "released"}
+
+    def status(self) -> dict[str, Any]:
+        return {"members": [{"name": name} for name in self.names]}
+
+    def wait_until_trains(self) -> None:
+        pass
+
+    def watch(self, after_clock: int) -> Iterator[Progress]:
+        while (progress := self.news.get(timeout=TIMEOUT_S)) is not None:
+            yield progress
+
+    def wait(self, timeout_s: float) -> dict[str, Any]:
+        return self.report
+
+    def kill(self, why: str, timeout_s: float) -> None:
+        if not self.killed.is_set():
+            self.killed_because = why
+            self.report = {**self.report, "state": "killed", "reason": why}
+            self.killed.set()
+            self.news.put(None)
+            if self.holds_up is not None:
+                self.holds_up.set()
+
+    def kill_at_once(self) -> None:
+        self.kill("at once", 0.0)
+
+    def close(self) -> None:
+        pass
+
+    # What a test makes happen.
+    def tell(self, state: str, *history: dict[str, Any]) -> None:
+        self.news.put(Progress({"state": state}, history))
+
+    def finish(self) -> None:
+        self.killed.set()
+        self.news.put(None)
+
+
+class Watched:
+    """A live job and what it says."""
+
+    def __init__(self, fake: FakeJob, metric: str = "loss") -> None:
+        self.fake = fake
+        self.said: SimpleQueue[e.Event] = SimpleQueue()
+        self.job = live.LiveJob("a", "sweep-a", JobSpec(workers=2, servers=1), metric, 10, self.said.put)
+
+    def next(self, kind: type) -> Any:
+        """Return the next event, which must be of a kind."""
+        event = self.said.get(timeout=TIMEOUT_S)
+        assert isinstance(event, kind), event
+        return event
+
+    def start(self) -> None:
+        self.job.obey(e.StartJob("a", containers(("c1", "w"), ("c2", "w"), ("c3", "s")), False))
+        self.next(e.JobStarted)
+
+    def silent(self) -> bool:
+        try:
+            self.said.get_nowait()
+        except Empty:
+            return True
+        return False
+
+
+def containers(*places: tuple[str, str]) -> tuple[Container, ...]:
+    roles = {"w": Role.WORKER, "s": Role.SERVER}
+    return tuple(Container(name, "a", roles[role], UNIT, "node") for name, role in places)
+
+
+@pytest.fixture
+def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watched]:
+    fake = FakeJob()
+    monkeypatch.setattr(live, "Job", SimpleNamespace(start=fake.start, resume=fake.resume, find=fake.find))
+    found = Watched(fake)
+    yield found
+    found.job.close()
+    assert not found.job._thread.is_alive()
+    assert found.job._watcher is None or not found.job._watcher.is_alive()
+
+
+def entries(first: int, count: int, each_s: float, begin_s: float = 0.0) -> list[dict[str, Any]]:
+    return [{"clock": first + k, "loss": 1.0, "seconds": begin_s + each_s * (k + 1)} for k in range(count)]
+
+
+def test_sizes_change_by_the_members_in_the_containers(watched: Watched) -> None:
+    watched.start()
+    watched.job.obey(e.GrowJob("a", containers(("c4", "w"), ("c5", "s"))))
+    watched.next(e.GrowthDone)
+    watched.job.obey(e.ShrinkJob("a", ("c4", "c1", "c5")))
+    assert watched.next(e.ContainersGone).containers == ("c4", "c1")
+    assert watched.next(e.ContainersGone).containers == ("c5",)
+    assert watched.fake.changes == [
+        ("add-workers", 1),
+        ("add-servers", 1),
+        ("remove-workers", ["worker-10", "worker-1"]),
+        ("remove-servers", ["server-10"]),
+    ]
+
+
+def test_what_never_came_is_not_removed_and_the_rest_is(watched: Watched) -> None:
+    watched.start()
+    watched.fake.refuse["add-workers"] = [PlanError("no container was had")]
+    watched.job.obey(e.GrowJob("a", containers(("c4", "w"))))
+    watched.job.obey(e.ShrinkJob("a", ("c4", "c2")))
+    assert watched.next(e.GrowthFailed).containers == ("c4",)
+    assert watched.next(e.ContainersGone).containers == ("c2",)
+
+
+def test_the_replacement_of_a_lost_member_is_removed_in_its_place(watched: Watched) -> None:
+    watched.start()
+    watched.fake.names = ["worker-1", "worker-7", "server-1"]
+    watched.fake.refuse["remove-workers"] = [UnknownMemberError("no worker-2")]
+    watched.job.obey(e.ShrinkJob("a", ("c2",)))
+    assert watched.next(e.ContainersGone).containers == ("c2",)
+    assert watched.fake.changes[-1] == ("remove-workers", ["worker-7"])
+
+
+def test_a_removal_that_is_refused_is_said(watched: Watched) -> None:
+    watched.start()
+    watched.fake.refuse["remove-workers"] = [PlanError("it would leave no worker")]
+    watched.job.obey(e.ShrinkJob("a", ("c2",)))
+    failed = watched.next(e.ShrinkFailed)
+    assert failed.containers == ("c2",) and failed.why == "it would leave no worker"
+
+
+def test_an_end_does_not_wait_for_a_change(watched: Watched) -> None:
+    watched.start()
+    watched.fake.holds_up = threading.Event()
+    watched.job.obey(e.GrowJob("a", containers(("c4", "w"))))
+    assert watched.fake.entered.wait(TIMEOUT_S)
+    watched.job.obey(e.EndJob("a", False, "the worst"))
+    ended = watched.next(e.JobEnded)
+    assert ended.phase is Phase.KILLED and ended.why == "the worst"
+
+
+def test_something_unforeseen_ends_the_job_and_is_said(watched: Watched) -> None:
+    watched.start()
+    watched.fake.refuse["add-workers"] = [ZeroDivisionError("of all things")]
+    watched.job.obey(e.GrowJob("a", containers(("c4", "w"))))
+    ended = watched.next(e.JobEnded)
+    assert ended.phase is Phase.FAILED
+    assert "GrowJob failed: ZeroDivisionError: of all things" in ended.why
+    assert watched.fake.killed.is_set()
+
+
+def test_a_watch_that_fails_kills_the_job_before_it_says_so(watched: Watched) -> None:
+    watched.start()
+    watched.fake.news.put("no progress")  # type: ignore[arg-type]
+    ended = watched.next(e.JobEnded)
+    assert ended.phase is Phase.FAILED and "AttributeError" in ended.why
+    assert watched.fake.killed.is_set()
+
+
+def test_iterations_during_a_change_are_left_out(watched: Watched) -> None:
+    watched.start()
+    watched.fake.tell("running", *entries(0, 3, 1.0))
+    first = watched.next(e.Iterated)
+    assert first.iteration == 3 and first.durations_s == (1.0, 1.0)
+    watched.fake.committed_clock = 4
+    watched.job.obey(e.GrowJob("a", containers(("c4", "w"))))
+    watched.next(e.GrowthDone)
+    watched.fake.tell("running", *entries(3, 2, 5.0, 3.0), *entries(5, 3, 0.5, 13.0))
+    after = watched.next(e.Iterated)
+    # Clock 4 is the last of the old size; the one after it began while the size changed.
+    assert after.iteration == 8 and after.durations_s == (0.5, 0.5)
+
+
+def test_feedback_is_of_the_iteration_that_was_asked_for(watched: Watched) -> None:
+    watched.start()
+    values = [{**entry, "loss": float(entry["clock"])} for entry in entries(0, 12, 1.0)]
+    watched.fake.tell("running", *values[:9])
+    watched.next(e.Iterated)
+    assert watched.silent()
+    watched.fake.tell("running", *values[9:])
+    watched.next(e.Iterated)
+    assert watched.next(e.FeedbackGiven).value == 9.0, "ten iterations are complete when clock 9 is"
+    watched.fake.report["history"] = values
+    watched.fake.finish()
+    ended = watched.next(e.JobEnded)
+    assert ended.phase is Phase.FINISHED and ended.feedback is None
+    assert watched.job.loss == 11.0
+
+
+def test_a_job_that_is_shorter_gives_its_feedback_as_it_ends(watched: Watched) -> None:
+    watched.start()
+    watched.fake.report["history"] = entries(0, 3, 1.0)
+    watched.fake.finish()
+    assert watched.next(e.JobEnded).feedback == 1.0
+
+
+def test_a_metric_that_is_not_there_is_told(monkeypatch: pytest.MonkeyPatch, watched: Watched) -> None:
+    other = Watched(watched.fake, metric="acuracy")
+    other.start()
+    other.fake.tell("running", *[{**entry, "accuracy": 0.5, "f1": 0.5} for entry in entries(0, 12, 1.0)])
+    other.next(e.Iterated)
+    ended = other.next(e.JobEnded)
+    assert ended.phase is Phase.FAILED
+    assert ended.why == "metric is 'acuracy', but this job has accuracy, f1, loss"
+    other.job.close()
+
+
+def test_a_restart_counts_from_the_order_to_the_next_iteration(watched: Watched) -> None:
+    watched.start()
+    watched.job.obey(e.EndJob("a", True, "it restarts"))
+    assert watched.next(e.JobEnded).phase is Phase.KILLED
+    assert watched.job.pause_s == 0.0
+    watched.fake.names = ["worker-5", "server-4"]
+    watched.job.obey(e.StartJob("a", containers(("c8", "w"), ("c9", "s")), True))
+    watched.next(e.JobStarted)
+    watched.fake.tell("running", *entries(7, 1, 1.0))
+    assert watched.next(e.Iterated).iteration == 8
+    assert watched.job.pause_s > 0.0
+    watched.fake.refuse.clear()
+    watched.fake.changes.clear()
+    watched.job.obey(e.ShrinkJob("a", ("c8",)))
+    watched.next(e.ContainersGone)
+    assert watched.fake.changes == [("remove-workers", ["worker-5"])]
+
+
+def test_a_start_that_fails_is_said(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(spec: JobSpec, name: str) -> FakeJob:
+        raise PlanError("no more processes")
+
+    monkeypatch.setattr(live.Job, "start", refuse)
+    watched.job.obey(e.StartJob("a", containers(("c1", "w"), ("c2", "s")), False))
+    ended = watched.next(e.JobEnded)
+    assert ended.phase is Phase.FAILED and ended.why == "it could not be started: no more processes"

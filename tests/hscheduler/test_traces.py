@@ -1,0 +1,97 @@
+"""Workloads from traces of real clusters."""
+
+from __future__ import annotations
+
+import gzip
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from eps.errors import DataError
+from hscheduler import cli
+from hscheduler.core.resources import Resources
+from hscheduler.simulator.run import simulate_trace
+from hscheduler.simulator.traces import ITERATIONS, TraceJob, read_philly, workload
+from hscheduler.spec import Spec
+
+HEAD = "timestamp,duration,num_gpus,gpu_time,cluster\n"
+UNIT = Resources(1, 4096)
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    path = tmp_path / "trace.csv"
+    rows = ["2017-10-09 07:01:40,100.0,2,1,a", "2017-10-09 07:00:00,50.0,1,1,a", "2017-10-09 07:00:30,0.0,1,1,a"]
+    path.write_text(HEAD + "\n".join(rows) + "\n")
+    return path
+
+
+def test_jobs_come_by_arrival_from_0(trace):
+    assert read_philly(trace) == [TraceJob(0.0, 50.0, 1, "a"), TraceJob(100.0, 100.0, 2, "a")]
+
+
+def test_a_job_of_its_own_size_takes_as_long_as_in_the_trace():
+    for devices in (1, 3, 8):
+        (job,) = workload([TraceJob(0.0, 500.0, devices, "a")], UNIT, 0)
+        size = job.request.workers, job.request.servers
+        assert size == (devices, -(-devices // 2))
+        assert job.iterations * job.speed.iteration_s(*size) == pytest.approx(500.0)
+        twice = job.speed.iteration_s(2 * devices, job.request.servers)
+        assert ITERATIONS * twice == pytest.approx(250.0)
+
+
+def test_bursts_of_alike_jobs_are_sweeps():
+    jobs = [
+        TraceJob(0.0, 1.0, 1, "a"),
+        TraceJob(50.0, 1.0, 1, "a"),
+        TraceJob(60.0, 1.0, 4, "a"),
+        TraceJob(70.0, 1.0, 1, "b"),
+        TraceJob(109.0, 1.0, 1, "a"),
+        TraceJob(170.0, 1.0, 1, "a"),
+    ]
+    sweeps = [job.request.sweep for job in workload(jobs, UNIT, 0)]
+    assert sweeps[0] == sweeps[1] == sweeps[4]
+    assert len({sweeps[0], sweeps[2], sweeps[3], sweeps[5]}) == 4
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a,b\n1,2\n", "line 1: no column 'timestamp'; expected timestamp, duration"),
+        (HEAD + "2017-10-09 07:00:00,50.0,1,1,a\nyesterday,5,1,1,a\n", "line 3: .* is no job"),
+        (HEAD + "2017-10-09 07:00:00,50.0,one,1,a\n", "line 2: .* is no job"),
+        (HEAD, "no jobs"),
+    ],
+)
+def test_what_is_no_trace_is_told(tmp_path, text, message):
+    path = tmp_path / "trace.csv.gz"
+    path.write_bytes(gzip.compress(text.encode()))
+    with pytest.raises(DataError, match=message) as raised:
+        read_philly(path)
+    assert str(path) in str(raised.value)
+    with pytest.raises(DataError, match="No such file"):
+        read_philly(tmp_path / "no.csv")
+
+
+def test_the_command_plays_a_trace(trace, capsys):
+    assert cli.main(["simulate", "--trace", str(trace), "--policy", "elastic,static"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == ["policy", "elastic", "static"]
+    assert cli.main(["simulate"]) == 2
+    assert "nothing to simulate" in capsys.readouterr().err
+
+
+def test_philly_under_elastic_and_static(shared_data):
+    """The first 400 jobs, on 24 nodes: the shape of EPS Figs 16 and 17, on arrivals that nobody chose."""
+    jobs = read_philly(shared_data / "job_traces" / "philly_2017" / "philly.csv.gz")
+    assert len(jobs) > 80_000
+    assert all(earlier.arrives_s <= later.arrives_s for earlier, later in pairwise(jobs))
+    spec = Spec.of({"cluster": {"nodes": 24}, "sweep": {"threshold": 8}})
+    elastic, static = (simulate_trace(spec, jobs[:400], policy) for policy in ("elastic", "static"))
+    for found in (elastic, static):
+        assert found["resources"] == {"leaked": 0}
+        assert len(found["trials"]) == 400
+    assert elastic["summary"]["queueing_mean_s"] <= static["summary"]["queueing_mean_s"]
+    assert elastic["summary"]["early_feedback_mean_s"] <= static["summary"]["early_feedback_mean_s"]
+    assert elastic["utilisation"] > 0
