@@ -110,10 +110,10 @@ class StoppedEarlyError(TrainingError):
     Attributes
     ----------
     feedback : float
-        Its early feedback.
+        Its early feedback; NaN where that is not known.
     """
 
-    def __init__(self, message: str, feedback: float) -> None:
+    def __init__(self, message: str, feedback: float = float("nan")) -> None:
         super().__init__(message)
         self.feedback = feedback
 
