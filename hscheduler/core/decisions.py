@@ -131,6 +131,9 @@ class View(Protocol):
     def num_in_training(self, sweep: str) -> int:
         """Return how many jobs of a sweep are in the training phase."""
 
+    def finished(self, sweep: str) -> Sequence[Job]:
+        """Return a sweep's jobs that have finished and gave early feedback, in the order of their ends."""
+
     def sweeps(self) -> Sequence[str]:
         """Return the sweeps that have jobs in the training phase."""
 

@@ -65,6 +65,8 @@ class Scheduler:
         self._sweeps: dict[str, e.SweepOpened] = {}
         #: Sweep -> its jobs in the training phase, by number.
         self._training: dict[str, dict[int, Job]] = {}
+        #: Sweep -> its jobs that have finished, with early feedback.
+        self._finished: dict[str, list[Job]] = {}
         self._by_count = {Role.WORKER: Counts(), Role.SERVER: Counts()}
         self._totals = {Role.WORKER: 0, Role.SERVER: 0}
         self._slowed: dict[int, Job] = {}
@@ -128,6 +130,10 @@ class Scheduler:
     def num_in_training(self, sweep: str) -> int:
         """Return how many jobs of a sweep are in the training phase."""
         return len(self._training.get(sweep, {}))
+
+    def finished(self, sweep: str) -> Sequence[Job]:
+        """Return a sweep's jobs that have finished and gave early feedback, in the order of their ends."""
+        return self._finished.get(sweep, ())
 
     def sweeps(self) -> Sequence[str]:
         """Return the sweeps that have jobs in the training phase."""
@@ -374,6 +380,8 @@ class Scheduler:
     def _over(self, job: Job, phase: Phase, why: str) -> None:
         self._undone(job)
         self._enter(job, phase)
+        if phase is Phase.FINISHED and job.feedback is not None:
+            self._finished.setdefault(job.request.sweep, []).append(job)
         job.why = why
         self._commands.append(e.JobOver(job.job_id, phase, why))
 

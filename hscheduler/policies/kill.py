@@ -3,17 +3,30 @@
 Source: EPS §2.3 (a job restarts smaller for the newcomer, larger when that has ended), §6 ("checkpoint and kill the job
 in the training phase with the worst early feedback, distribute the released resources to the killed job and the
 incoming job, and run both"), §7.3 (it grows jobs too).  Deviations: how the resources are shared is not said: the
-newcomer gets what it asks for, and where that leaves the other with less, both get about half; a job is restarted
-larger where it gains at least a quarter of its members, and never again from a size from which that made it slower.
+newcomer gets what it asks for, and where that leaves the other with less, both get about half.  Where the worst alone
+has too little to share, as many restart smaller as it takes, the worst first: of jobs with two workers and one server,
+none could ever make room for another.  A job is restarted larger where it gains at least a quarter of its members, and
+never again from a size from which that made it slower.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import product
 
 from hscheduler.core.decisions import Decision, Place, Restart, Start, View
 from hscheduler.core.jobs import Job, JobRequest, Size, worst
 from hscheduler.core.resources import Role
 from hscheduler.core.room import Room
-from hscheduler.policies.placing import count_of, interleaved, pass_the_head, place, size_of, start_in_what_is_free
+from hscheduler.policies.placing import (
+    count_of,
+    interleaved,
+    listed,
+    pass_the_head,
+    place,
+    size_of,
+    start_in_what_is_free,
+)
 from hscheduler.policies.stopping import stop_the_worst
 
 #: A restart costs: a job must gain this share of its members by it.
@@ -45,34 +58,55 @@ def _incoming(view: View) -> Decision:
     if now is not None:
         return now
     # One that restarts has been given its share; it waits until that is there.
-    victim = None if head.restart_size is not None else _worst_in_training(view)
-    shared = None if victim is None else _share(view, head, victim)
-    if victim is None or shared is None:
+    shared = None if head.restart_size is not None else _share(view, head)
+    if shared is None:
         return pass_the_head(view, f"queued because {count_of(*size_of(head))} and a master are not free together")
     places, left = shared
     workers = sum(place.role is Role.WORKER for place in places)
     mine = count_of(workers, len(places) - workers - 1)
-    sentence = (
-        f"{head.job_id} starts with {mine}: {victim.job_id}, whose early feedback {victim.feedback:g} is the worst, is "
-        f"checkpointed, killed and restarted with {count_of(*left)} instead of {count_of(*victim.size)}"
+    (first, size), *others = left.items()
+    sizes = [f"{job.job_id} with {count_of(*size)} instead of {count_of(*job.size)}" for job, size in left.items()]
+    given = (
+        f"as {first.job_id}, whose early feedback {first.feedback:g} is the worst, has too little to share, they are "
+        f"checkpointed, killed and restarted: {listed(sizes)}"
+        if others
+        else f"{first.job_id}, whose early feedback {first.feedback:g} is the worst, is checkpointed, killed and "
+        f"restarted with {count_of(*size)} instead of {count_of(*first.size)}"
     )
-    return Decision((Restart(victim.job_id, *left), Start(head.job_id, tuple(places))), sentence)
+    restarts = [Restart(job.job_id, *size) for job, size in left.items()]
+    return Decision((*restarts, Start(head.job_id, tuple(places))), f"{head.job_id} starts with {mine}: {given}")
 
 
-def _worst_in_training(view: View) -> Job | None:
-    """Return the job that restarts for a newcomer: of the newcomer's sweep, where it has one, the worst."""
+#: The newcomer's places, and the new sizes of those that restart for it, the worst first.
+Shared = tuple[list[Place], dict[Job, Size]]
+
+
+def _share(view: View, head: Job) -> Shared | None:
+    jobs = _may_restart(view)
+    if not jobs:
+        return None
+    alone = _share_with_one(view, head, jobs[0])
+    # What is on its way out may be enough.
+    return alone if alone is not None or view.releasing else _share_with_several(view, head, jobs)
+
+
+def _may_restart(view: View) -> list[Job]:
+    """Return the jobs that can restart smaller for a newcomer: of its sweep, where that has some; the worst first."""
     sweeps = sorted(view.sweeps(), key=lambda sweep: sweep != view.queue[0].request.sweep)
     for sweep in sweeps:
         jobs = {job.number: job for job in view.in_training(sweep) if job.workers + job.servers > 2}
         if jobs:
-            feedback = [(job.feedback, number) for number, job in jobs.items() if job.feedback is not None]
-            return jobs[worst(feedback, view.direction(sweep))]
-    return None
+            ranked = []
+            while jobs:
+                feedback = [(job.feedback, number) for number, job in jobs.items() if job.feedback is not None]
+                ranked.append(jobs.pop(worst(feedback, view.direction(sweep))))
+            return ranked
+    return []
 
 
-def _share(view: View, head: Job, victim: Job) -> tuple[list[Place], Size] | None:
-    """Return the newcomer's places and the other's new size, in what is free when that has ended."""
-    room = _without(view, victim)
+def _share_with_one(view: View, head: Job, victim: Job) -> Shared | None:
+    """Share what is free when the worst has ended."""
+    room = _without(view, [victim])
     members = head.request.workers + head.request.servers
     for mine in range(members, 1, -1):
         trial = room.copy()
@@ -81,7 +115,26 @@ def _share(view: View, head: Job, victim: Job) -> tuple[list[Place], Size] | Non
             continue
         left = _largest(trial, victim.request, most=victim.workers + victim.servers)
         if left is not None and (sum(left) >= mine or sum(left) == victim.workers + victim.servers):
-            return places, left
+            return places, {victim: left}
+    return None
+
+
+def _share_with_several(view: View, head: Job, jobs: Sequence[Job]) -> Shared | None:
+    """Start the newcomer as it asks, in what the fewest jobs give that each restart smaller."""
+    for number in range(2, len(jobs) + 1):
+        smaller = jobs[:number]
+        room = _without(view, smaller)
+        places, missing = _placed(room, head.request, head.request.workers + head.request.servers)
+        members = [job.workers + job.servers - 1 for job in smaller]
+        while not missing:
+            trial = room.copy()
+            if not any(_placed(trial, job.request, count)[1] for job, count in zip(smaller, members, strict=True)):
+                sizes = [scaled(job.request, count) for job, count in zip(smaller, members, strict=True)]
+                return places, dict(zip(smaller, sizes, strict=True))
+            largest = max(range(number), key=lambda k: (members[k], -k))
+            if members[largest] == 2:
+                break
+            members[largest] -= 1
     return None
 
 
@@ -90,7 +143,7 @@ def _idle(view: View) -> Decision:
         return Decision()
     for job in view.growable(Role.WORKER):
         now = job.workers + job.servers
-        larger = _largest(_without(view, job), job.request, most=2 * now)
+        larger = _largest(_without(view, [job]), job.request, most=2 * now)
         if larger is not None and sum(larger) >= (1 + WORTH_A_RESTART) * now:
             sentence = (
                 f"nothing waits and there is room: {job.job_id} is checkpointed, killed and restarted with "
@@ -100,9 +153,9 @@ def _idle(view: View) -> Decision:
     return Decision()
 
 
-def _without(view: View, job: Job) -> Room:
+def _without(view: View, jobs: Sequence[Job]) -> Room:
     room = view.room()
-    for role in Role:
+    for job, role in product(jobs, Role):
         for container in view.containers(job, role):
             room.give(container.node, container.resources)
     return room

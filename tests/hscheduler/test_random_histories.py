@@ -29,7 +29,7 @@ class History:
         scheduler = Scheduler(nodes(self.draw.randint(1, 5)), POLICIES[policy], seed)
         self.toy = Toy(scheduler, faults, self.draw, lots=policy == "priority")
         self.submitted = 0
-        self.may_kill = policy in ("elastic", "kill", "static-stop")
+        self.may_kill = policy in ("elastic", "podium", "kill", "static-stop")
         for sweep in ("one", "two"):
             direction = self.draw.choice(list(Direction))
             self.toy.send(e.SweepOpened(sweep, direction, self.draw.choice([None, 1, 2, 4])))

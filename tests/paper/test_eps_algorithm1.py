@@ -290,6 +290,63 @@ class TestSection6:
         resumes = {c.job_id: c.resumes for c in toy.commands if isinstance(c, e.StartJob)}
         assert resumes == {"a": True, "b": False}
 
+    def test_kill_restarts_several_where_the_worst_has_too_little(self):
+        """Four jobs of 2 + 1 and their masters fill 16 containers; each gives one for a fifth."""
+        toy = Toy.of(4, POLICIES["kill"])
+        toy.send(e.SweepOpened("sweep", threshold=4))
+        for name, feedback in (("a", 0.3), ("b", 0.1), ("c", 0.4), ("d", 0.2)):
+            toy.submit(request(name, most_workers=2, most_servers=1))
+            toy.settle()
+            toy.feed(name, feedback)
+        toy.submit(request("new"))
+        toy.settle()
+        assert toy.job("new").size == (2, 1), "what it asks for"
+        assert {toy.job(name).size for name in "abcd"} == {(1, 1)}
+        why = "new starts with 2 workers and 1 server: as c, whose early feedback 0.4 is the worst, has too little"
+        assert any(sentence.startswith(why) for sentence in toy.sentences)
+        assert [job.phase for job in toy.scheduler.running()] == [Phase.TRAINING] * 4 + [Phase.EARLY_FEEDBACK]
+
+    def test_kill_restarts_no_more_than_it_takes(self):
+        """One container is free; for a job of 1 + 1 and its master the two worst of three give one each."""
+        toy = Toy.of(1, POLICIES["kill"])
+        toy.send(e.NodeCame("node0", Resources(13, 13 * 4096)))
+        for name, feedback in (("a", 0.3), ("b", 0.1), ("c", 0.4)):
+            toy.submit(request(name, most_workers=2, most_servers=1))
+            toy.settle()
+            toy.feed(name, feedback)
+        toy.submit(request("new", 1, 1))
+        toy.settle()
+        assert toy.job("new").size == (1, 1)
+        assert [toy.job(name).size for name in "abc"] == [(1, 1), (2, 1), (1, 1)]
+
+    def test_podium_counts_who_has_finished(self):
+        for policy, phase in (("elastic", Phase.TRAINING), ("podium", Phase.KILLED)):
+            toy = Toy.of(4, POLICIES[policy])
+            toy.send(e.SweepOpened("sweep", threshold=1))
+            toy.submit(request("good"))
+            toy.settle()
+            toy.feed("good", 0.1)
+            toy.finish("good")
+            toy.submit(request("bad"), request("better"))
+            toy.settle()
+            toy.feed("bad", 0.2)
+            toy.settle()
+            assert toy.job("bad").phase is phase, policy
+            toy.feed("better", 0.05)
+            toy.settle()
+            assert toy.job("better").phase is Phase.TRAINING, policy
+
+    def test_podium_is_the_stopping_rule_while_nothing_has_finished(self):
+        toy = Toy.of(4, POLICIES["podium"])
+        toy.send(e.SweepOpened("sweep", threshold=2))
+        for name, feedback in (("a", 0.1), ("b", 0.3), ("c", 0.2)):
+            toy.submit(request(name))
+            toy.settle()
+            toy.feed(name, feedback)
+        toy.settle()
+        assert toy.over == {"b": Phase.KILLED}
+        assert "2 jobs of sweep that finished or go on have better early feedback than its 0.3" in toy.job("b").why
+
     def test_static_queues(self):
         toy = Toy.of(1, POLICIES["static"])
         toy.submit(request("a"), request("b"))

@@ -1,0 +1,197 @@
+"""What the reports of sweeps say about the policies: pure functions, of real and of simulated reports alike.
+
+Times are seconds since the sweep began.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import mean, median
+from typing import Any
+
+from benchmarks.bench_common import Bar, ratio
+
+Report = Mapping[str, Any]
+#: Runs of one repeat by name (:data:`benchmarks.paper.compare.RUNS`).
+Repeat = Mapping[str, Report]
+
+#: What Table 2 of the paper says that kill loses, of the jobs' time, at least and at most; and the mean of its models.
+KILL_LOSES = (0.21, 0.292)
+KILL_LOSES_MEAN = 0.2455
+
+#: Decisions that are made as a job arrives bear the same time; reports round it.
+_SAME_S = 1e-5
+
+
+def placed_at_once(report: Report) -> dict[str, bool]:
+    """Return, of the jobs that were placed as they arrived, whether others had to make room for them."""
+    arrived = {trial["job_id"]: trial["arrived_s"] for trial in report["trials"]}
+    found: dict[str, bool] = {}
+    for decision in report["decisions"]:
+        # The job that starts is the last that a plan names: those that make room for it come first.
+        job_id = decision["jobs"][-1]
+        starts = decision["sentence"].startswith(f"{job_id} starts with ")
+        if starts and abs(decision["at_s"] - arrived[job_id]) < _SAME_S:
+            found.setdefault(job_id, len(decision["jobs"]) > 1)
+    return found
+
+
+def arrived_at_a_full_cluster(report: Report) -> list[Mapping[str, Any]]:
+    """Return the trials for which what they asked for was not free as they arrived."""
+    placed = placed_at_once(report)
+    return [trial for trial in report["trials"] if placed.get(trial["job_id"]) is not False]
+
+
+def queueing_s(trial: Mapping[str, Any]) -> float | None:
+    """Return the seconds from a trial's arrival until its containers are there."""
+    return None if trial["started_s"] is None else trial["started_s"] - trial["arrived_s"]
+
+
+def first_iteration_after_s(trial: Mapping[str, Any]) -> float | None:
+    """Return the seconds from a trial's arrival to its first complete iteration."""
+    return None if trial["first_iteration_s"] is None else trial["first_iteration_s"] - trial["arrived_s"]
+
+
+def average(values: Sequence[float | None]) -> float | None:
+    """Return the mean of the values that there are."""
+    known = [value for value in values if value is not None]
+    return mean(known) if known else None
+
+
+def middle(values: Sequence[float | None]) -> float | None:
+    """Return the median of the values that there are."""
+    known = [value for value in values if value is not None]
+    return median(known) if known else None
+
+
+def row(report: Report) -> dict[str, Any]:
+    """Return the figures that policies are compared by, of one sweep."""
+    full = arrived_at_a_full_cluster(report)
+    placed = placed_at_once(report)
+    made_room = [trial for trial in full if placed.get(trial["job_id"])]
+    return {
+        "makespan_s": report["makespan_s"],
+        "best_loss": None if report["best"] is None else report["best"]["loss"],
+        "completed": report["completed"],
+        "killed": report["phases"]["killed"],
+        "failed": report["phases"]["failed"],
+        "leaked": report["resources"]["leaked"],
+        "utilisation": report["utilisation"],
+        "resizing_share": report["summary"]["resizing_share"],
+        "restarts": sum(trial["restarts"] for trial in report["trials"]),
+        "full_arrivals": len(full),
+        "room_was_made_for": len(made_room),
+        "first_iteration_median_s": middle([first_iteration_after_s(trial) for trial in made_room]),
+        "queueing_mean_s": average([queueing_s(trial) for trial in full]),
+        "queueing_median_s": middle([queueing_s(trial) for trial in full]),
+        "early_feedback_mean_s": average([trial["early_feedback_s"] for trial in full]),
+        "early_feedback_median_s": middle([trial["early_feedback_s"] for trial in full]),
+    }
+
+
+def over(repeats: Sequence[Repeat], name: str, key: str, of: str = "elastic") -> list[float | None]:
+    """Return, of each repeat that has both runs, one's figure over that of another."""
+    found: list[float | None] = []
+    for repeat in repeats:
+        if name in repeat and of in repeat:
+            above, below = row(repeat[name])[key], row(repeat[of])[key]
+            found.append(ratio(above, below, 3) if above is not None and below is not None else None)
+    return found
+
+
+def figures(repeats: Sequence[Repeat], name: str, key: str) -> list[float | None]:
+    """Return a figure of one run, by repeat."""
+    return [row(repeat[name])[key] for repeat in repeats if name in repeat]
+
+
+def loss_over_static(repeats: Sequence[Repeat]) -> list[float | None]:
+    """Return by how much the best loss is above that of ``static``, by repeat; 0 where it is the same trial."""
+    found: list[float | None] = []
+    for repeat in repeats:
+        if "elastic" in repeat and "static" in repeat:
+            ours, theirs = row(repeat["elastic"])["best_loss"], row(repeat["static"])["best_loss"]
+            found.append(None if ours is None or theirs is None else ours - theirs)
+    return found
+
+
+def bars(repeats: Sequence[Repeat]) -> list[Bar]:
+    """Return the bars of "Speed to reach", at the medians of the repeats."""
+
+    def bar(name: str, values: Sequence[float | None], limit: float, note: str = "", *, most: bool = False) -> Bar:
+        known = ", ".join("-" if value is None else f"{value:.3g}" for value in values)
+        value = middle(values)
+        shown = None if value is None else round(value, 5)
+        return Bar(name, shown, limit, not most, "; ".join(part for part in (known, note) if part))
+
+    makespan = {name: over(repeats, name, "makespan_s") for name in ("static", "static-stop", "priority", "kill")}
+    declared = over(repeats, "kill-declared", "makespan_s")
+    share = figures(repeats, "kill-declared", "resizing_share")
+    return [
+        bar("makespan: static / elastic", makespan["static"], 2.0, "the paper: 1.7 to 2.5"),
+        bar("makespan: static-stop / elastic", makespan["static-stop"], 1.25),
+        bar("makespan: priority / elastic", makespan["priority"], 1.4),
+        bar("makespan: kill with the declared delay / elastic", declared, 1.25),
+        bar("makespan: kill with our restart / elastic", makespan["kill"], 1.0),
+        bar("what kill with the declared delay loses, at least", share, KILL_LOSES[0], "Table 2 of the paper"),
+        bar("what kill with the declared delay loses, at most", share, KILL_LOSES[1], "Table 2", most=True),
+        bar("best loss above static's", loss_over_static(repeats), 0.0, most=True),
+        bar(
+            "first iteration after arrival where room was made, s",
+            figures(repeats, "elastic", "first_iteration_median_s"),
+            1.0,
+            "medians of trials that came to a full cluster",
+            most=True,
+        ),
+        bar(
+            "queueing at a full cluster: kill, declared / elastic",
+            over(repeats, "kill-declared", "queueing_mean_s"),
+            3.0,
+            "means",
+        ),
+        bar(
+            "early feedback at a full cluster: kill, declared / elastic",
+            over(repeats, "kill-declared", "early_feedback_mean_s"),
+            1.4,
+            "means",
+        ),
+        bar(
+            "time lost to resizing, of the jobs' time",
+            figures(repeats, "elastic", "resizing_share"),
+            0.005,
+            "the paper: 0.049 to 0.062",
+            most=True,
+        ),
+    ]
+
+
+def table(repeats: Sequence[Repeat], names: Sequence[str]) -> str:
+    """Return the runs side by side, medians of the repeats, as text."""
+    columns = (
+        ("makespan s", "makespan_s", "{:.1f}"),
+        ("best loss", "best_loss", "{:.4g}"),
+        ("done", "completed", "{:.0f}"),
+        ("killed", "killed", "{:.0f}"),
+        ("failed", "failed", "{:.0f}"),
+        ("restarts", "restarts", "{:.0f}"),
+        ("resizing %", "resizing_share", "{:.2%}"),
+        ("utilisation", "utilisation", "{:.1%}"),
+        ("queued s", "queueing_mean_s", "{:.2f}"),
+        ("feedback s", "early_feedback_mean_s", "{:.1f}"),
+        ("first it. s", "first_iteration_median_s", "{:.2f}"),
+    )
+    rows = [["", *(title for title, _, _ in columns), "makespan / elastic"]]
+    for name in names:
+        cells = []
+        for _, key, form in columns:
+            value = middle(figures(repeats, name, key))
+            cells.append("-" if value is None else form.format(value))
+        above = middle(over(repeats, name, "makespan_s"))
+        rows.append([name, *cells, "-" if above is None else f"{above:.2f}"])
+    widths = [max(len(each[k]) for each in rows) for k in range(len(rows[0]))]
+    lines = (
+        "  ".join(
+            cell.ljust(w) if k == 0 else cell.rjust(w) for k, (cell, w) in enumerate(zip(each, widths, strict=True))
+        )
+        for each in rows
+    )
+    return "\n".join(lines)
