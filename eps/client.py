@@ -5,7 +5,6 @@ The command line is made of this; whatever it does can be done here.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import shutil
@@ -106,8 +105,7 @@ class Job:
         elif settings:
             raise ConfigError(f"settings {', '.join(sorted(settings))} and a JobSpec exclude each other")
         else:
-            changed = (f.name for f in dataclasses.fields(JobSpec) if getattr(spec, f.name) != f.default)
-            request = RunRequest(spec, name, given=frozenset(changed))
+            request = RunRequest.of_spec(spec, name)
         if request.report or request.export:
             raise ConfigError("report and export belong to eps.run; of a Job, use wait() and export()")
         return cls.start_request(request, detach=detach)

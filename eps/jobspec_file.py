@@ -61,6 +61,12 @@ class RunRequest:
             **{name: str(value) for name, value in own.items()},
         )
 
+    @classmethod
+    def of_spec(cls, spec: JobSpec, name: str = "", *, anew: bool = False) -> RunRequest:
+        """Return the request for a job of these settings; those that are not as by default count as given."""
+        changed = (f.name for f in dataclasses.fields(JobSpec) if getattr(spec, f.name) != f.default)
+        return cls(spec, name, anew=anew, given=frozenset(changed))
+
     def with_spec(self, **changes: Any) -> RunRequest:
         """Return the request with some settings changed."""
         return dataclasses.replace(self, spec=dataclasses.replace(self.spec, **changes))

@@ -21,6 +21,18 @@ class SweepOpened:
     direction: Direction = Direction.MINIMIZE
     #: Jobs in the training phase; None: as many as fit the cluster as they ask.
     threshold: int | None = None
+    #: ``loss``, or a metric of the test data; empty: that of the scheduler.
+    metric: str = ""
+    #: 0: that of the scheduler.
+    feedback_iteration: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SweepClosed:
+    """No more jobs of a sweep will come: its user wants it to end."""
+
+    sweep: str
+    why: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +112,15 @@ class ShrinkFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class MembersFound:
+    """It is known which of a job's members are in which of its containers."""
+
+    job_id: str
+    #: Container and member, all that there are.
+    members: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class JobEnded:
     """A job has ended, with all of its processes."""
 
@@ -109,6 +130,10 @@ class JobEnded:
     why: str = ""
     #: Of a job that finished before the feedback iteration.
     feedback: float | None = None
+    #: What it ended with, by its sweep's metric, where it finished.
+    loss: float | None = None
+    #: Seconds for which changes of its size stopped it, restarts included.
+    pause_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,10 +168,11 @@ JobEvent = (
     | GrowthFailed
     | ContainersGone
     | ShrinkFailed
+    | MembersFound
     | JobEnded
     | CancelAsked
 )
-Event = SweepOpened | JobSubmitted | JobRefused | NodeCame | NodeLost | JobEvent
+Event = SweepOpened | SweepClosed | JobSubmitted | JobRefused | NodeCame | NodeLost | JobEvent
 
 # ---- commands
 
@@ -205,4 +231,6 @@ class Explain:
     jobs: tuple[str, ...]
 
 
+#: What the shell of a job obeys.
+Order = StartJob | GrowJob | ShrinkJob | EndJob
 Command = StartJob | GrowJob | ShrinkJob | EndJob | JobOver | Explain

@@ -6,7 +6,7 @@ Source: EPS §2.1 (early feedback phase and training phase), §6 (one metric; th
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -160,6 +160,10 @@ class Job:
     no_shrink_from: Size | None = None
     #: The size to start again with, where it was restarted.
     restart_size: Size | None = None
+    #: Container -> the member in it, as far as the job has said.
+    members: Mapping[str, str] = field(default_factory=dict)
+    #: What it ended with, where it finished.
+    loss: float | None = None
 
     @property
     def job_id(self) -> str:

@@ -81,7 +81,7 @@ class Record:
                 self.trials[request.job_id] = TrialRecord(request.job_id, request.sweep, now_s)
             case e.JobRefused(job_id, sweep, _):
                 self.trials[job_id] = TrialRecord(job_id, sweep, now_s)
-            case e.SweepOpened() | e.NodeCame() | e.NodeLost():
+            case e.SweepOpened() | e.SweepClosed() | e.NodeCame() | e.NodeLost():
                 pass
             case _:
                 self._take_of_job(now_s, event, scheduler)
@@ -109,6 +109,8 @@ class Record:
     def _take_of_job(self, now_s: float, event: e.JobEvent, scheduler: Scheduler) -> None:
         trial, job = self.trials[event.job_id], scheduler.jobs[event.job_id]
         trial.phase = job.phase
+        if isinstance(event, e.JobEnded) and event.pause_s:
+            trial.resize_pause_s = event.pause_s
         match event:
             case e.Iterated():
                 if trial.first_iteration_s is None:

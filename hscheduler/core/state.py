@@ -184,6 +184,11 @@ class Scheduler:
             raise RuntimeError(f"the policy made {MOST_PLANS} plans without an end; the last: {decision.sentence}")
         return self._commands
 
+    def is_idle_news(self, news: e.Iterated) -> bool:
+        """Return whether nothing is, or will be, decided by news of a job but what later news of it tell too."""
+        job = self.jobs.get(news.job_id)
+        return job is not None and job.iteration > 0 and job.watched is None and not self._slowed
+
     def _take(self, event: e.Event) -> None:
         match event:
             case e.SweepOpened(sweep, _, threshold):
@@ -191,6 +196,9 @@ class Scheduler:
                 if threshold is not None:
                     self._thresholds[sweep] = threshold
                     self._default_thresholds.pop(sweep, None)
+            case e.SweepClosed():
+                # Who submits its jobs has to know.
+                pass
             case e.JobSubmitted(request):
                 self._submit(request)
             case e.JobRefused(job_id, _, why):
@@ -238,9 +246,12 @@ class Scheduler:
                         self._count(job, self.ledger.container(name).role, 1)
                 # Others may be able to: it is not asked again and again.
                 job.no_shrink_from = job.size
+            case e.MembersFound(_, members):
+                job.members = dict(members)
             case e.CancelAsked(_, why):
                 self._end(job, why)
-            case e.JobEnded(_, phase, why, feedback):
+            case e.JobEnded(_, phase, why, feedback, loss):
+                job.loss = loss
                 # Nobody has to go for one that has ended: it does not enter the training phase.
                 job.feedback = feedback if job.feedback is None else job.feedback
                 self._ended(job, phase, why)

@@ -14,8 +14,8 @@ import logging
 import math
 import threading
 import time
-import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from queue import SimpleQueue
 from typing import Any
 
@@ -30,6 +30,7 @@ from eps.errors import (
     TrainingError,
     UnknownMemberError,
 )
+from eps.jobspec_file import RunRequest
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Phase
 from hscheduler.core.resources import Container, Role
@@ -47,8 +48,6 @@ _ALWAYS = frozenset(("clock", "loss", "seconds"))
 _PHASES = {"finished": Phase.FINISHED, "killed": Phase.KILLED}
 _ADD = {Role.WORKER: Operation.ADD_WORKERS, Role.SERVER: Operation.ADD_SERVERS}
 _REMOVE = {Role.WORKER: Operation.REMOVE_WORKERS, Role.SERVER: Operation.REMOVE_SERVERS}
-
-Order = e.StartJob | e.GrowJob | e.ShrinkJob | e.EndJob
 
 
 class LiveJob:
@@ -69,6 +68,8 @@ class LiveJob:
         Takes events, from any thread.
     restart_s : float, seconds
         A declared delay of a restart, from the order to end until the end is said; 0.0 is what it takes.
+    detached : bool
+        It goes on when this process ends.
     """
 
     def __init__(
@@ -80,11 +81,10 @@ class LiveJob:
         feedback_iteration: int,
         say: Callable[[e.Event], None],
         restart_s: float = 0.0,
+        detached: bool = False,
     ) -> None:
         self.job_id = job_id
         self.name = name
-        #: What it ended with, by its metric; None before, and where it did not finish.
-        self.loss: float | None = None
         #: Its own report, once it has ended.
         self.report: dict[str, Any] | None = None
         #: Seconds that changes of its size cost: as its own reports have them, and from the order to restart until the
@@ -95,7 +95,8 @@ class LiveJob:
         self._feedback_iteration = feedback_iteration
         self._say = say
         self._restart_s = restart_s
-        self._orders: SimpleQueue[Order | None] = SimpleQueue()
+        self._detached = detached
+        self._orders: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._lock = threading.Lock()
         self._job: Job | None = None
         #: A start was ordered and has not been carried out: an end has to wait for it.
@@ -110,12 +111,22 @@ class LiveJob:
         #: When it was told to end for a restart, on the monotonic clock.
         self._told_to_restart_s: float | None = None
         self._closing = threading.Event()
+        self._leaving = False
+        #: Whether another process may have carried out the first start.
+        self._may_be_there = False
         self._thread = threading.Thread(target=self._serve, name=f"orders of {name}", daemon=True)
         self._watcher: threading.Thread | None = None
         self._thread.start()
 
-    def obey(self, order: Order) -> None:
-        """Take an order; returns at once."""
+    def obey(self, number: int, order: e.Order) -> None:
+        """Take an order; returns at once.
+
+        Parameters
+        ----------
+        number : int
+            The same number again is the same order: it is carried out once.
+        order : Order
+        """
         with self._lock:
             if isinstance(order, e.StartJob):
                 self._starting = True
@@ -123,11 +134,41 @@ class LiveJob:
                 # Not behind a change that waits for the end of a long iteration.
                 threading.Thread(target=self._end, args=(order,), name=f"end {self.name}", daemon=True).start()
                 return
-        self._orders.put(order)
+        self._orders.put(lambda: self._do(number, order))
+
+    def go_on(self, iteration: int, members: Mapping[str, str], has_feedback: bool, has_started: bool) -> None:
+        """Take up a job that another process may have started; returns at once.
+
+        Parameters
+        ----------
+        iteration : int
+            How far it was.
+        members : mapping
+            Container -> member.
+        has_feedback : bool
+            Its early feedback is known.
+        has_started : bool
+            It is known to have started; else an order to start it follows.
+        """
+        self._has_feedback, self._members = has_feedback, dict(members)
+        # Of the rest nobody was told.
+        self._seen_clock = iteration - 1 if has_feedback else -1
+        self._changed_clock = iteration
+        self._may_be_there = True
+        if has_started:
+            with self._lock:
+                self._starting = True
+            self._orders.put(self._take_up)
 
     def retire(self) -> None:
         """Let go of a job that has ended; returns at once."""
         self._orders.put(None)
+
+    def leave(self) -> None:
+        """Let go of the job, which goes on, after what it is told to do just now."""
+        self._leaving = True
+        self._orders.put(None)
+        self._thread.join(_JOIN_S)
 
     def close(self) -> None:
         """End the job, wherever it is, and wait for its threads."""
@@ -145,17 +186,12 @@ class LiveJob:
 
     def _serve(self) -> None:
         try:
-            while (order := self._orders.get()) is not None:
-                try:
-                    self._do(order)
-                except JobFinishedError:
-                    # Its watcher says so.
-                    logger.info("%s ended before it was told: %s", self.name, type(order).__name__)
-                except Exception as error:
-                    self._give_up(f"{type(order).__name__} failed: {type(error).__name__}: {error}")
+            while (task := self._orders.get()) is not None and not self._leaving:
+                task()
         finally:
             if self._job is not None:
-                self._kill("the sweep ends")
+                if not self._leaving:
+                    self._kill("the sweep ends")
                 self._job.close()
 
     def _give_up(self, why: str) -> None:
@@ -168,44 +204,97 @@ class LiveJob:
             # Its watcher says that it has ended.
             self._kill(why)
 
-    def _do(self, order: Order) -> None:
-        match order:
-            case e.StartJob(_, containers, resumes):
-                self._start(containers, resumes)
-            case e.GrowJob(_, containers):
-                self._grow(containers)
-            case e.ShrinkJob(_, containers):
-                self._shrink(containers)
-            case e.EndJob():
-                self._end(order)
+    def _do(self, number: int, order: e.Order) -> None:
+        try:
+            match order:
+                case e.StartJob(_, containers, resumes):
+                    self._start(containers, resumes)
+                case e.GrowJob(_, containers):
+                    self._grow(number, containers)
+                case e.ShrinkJob(_, containers):
+                    self._shrink(number, containers)
+                case e.EndJob():
+                    self._end(order)
+        except JobFinishedError:
+            # Its watcher says so.
+            logger.info("%s ended before it was told: %s", self.name, type(order).__name__)
+        except Exception as error:
+            self._give_up(f"{type(order).__name__} failed: {type(error).__name__}: {error}")
+
+    def _take_up(self) -> None:
+        """Watch a job that is there already."""
+        self._may_be_there = False
+        try:
+            found = Job.find(self.name)
+            if not found.running and not found.directory.outcome():
+                # It was lost without a word, with the machine, say.
+                found.close()
+                places: dict[Role, list[str]] = {Role.WORKER: [], Role.SERVER: []}
+                for place, member in self._members.items():
+                    places[_role_of(member)].append(place)
+                self._begin_to_watch(self._resumed(places))
+                self._find_members(places)
+                self._say_members()
+                return
+        except EpsError as error:
+            with self._lock:
+                self._starting = False
+            self._say(e.JobEnded(self.job_id, Phase.FAILED, f"it cannot go on: {error}"))
+            return
+        self._begin_to_watch(found)
+
+    def _is_there(self, resumes: bool) -> bool:
+        """Return whether a start that was ordered before was carried out then."""
+        may, self._may_be_there = self._may_be_there, False
+        if not may:
+            return False
+        try:
+            found = Job.find(self.name)
+        except EpsError:
+            return False
+        with closing(found):
+            # Before a restart it ended as it was told.
+            return found.running or (not resumes and bool(found.directory.outcome()))
+
+    def _begin_to_watch(self, job: Job) -> None:
+        with self._lock:
+            self._job, self._starting = job, False
+        self._watcher = threading.Thread(target=self._watch, name=f"watch {self.name}", daemon=True)
+        self._watcher.start()
 
     def _start(self, containers: Sequence[Container], resumes: bool) -> None:
         members = {role: [c.container_id for c in containers if c.role is role] for role in (Role.WORKER, Role.SERVER)}
         workers, servers = members[Role.WORKER], members[Role.SERVER]
         self._why = ""
+        again = self._may_be_there
         try:
             if self._closing.is_set():
                 raise TrainingError("the sweep ends")
-            if resumes:
+            if self._is_there(resumes):
+                started = Job.find(self.name)
+            elif resumes:
                 if self._job is not None:
                     self._job.close()
-                started = Job.resume(self.name, workers=len(workers), servers=len(servers))
+                started = self._resumed(members)
             else:
                 spec = dataclasses.replace(self._spec, workers=len(workers), servers=len(servers))
-                started = Job.start(spec, name=self.name)
+                # Of a start that was cut short there may be a directory.
+                started = Job.start_request(RunRequest.of_spec(spec, self.name, anew=again), detach=self._detached)
         except EpsError as error:
             with self._lock:
                 self._starting = False
             self._say(e.JobEnded(self.job_id, Phase.FAILED, f"it could not be started: {error}"))
             return
         self._members = {} if resumes else self._numbered(members)
-        with self._lock:
-            self._job, self._starting = started, False
+        self._begin_to_watch(started)
         if resumes:
             # The numbers of members go on.
-            self._find_members(containers)
-        self._watcher = threading.Thread(target=self._watch, name=f"watch {self.name}", daemon=True)
-        self._watcher.start()
+            self._find_members(members)
+        self._say_members()
+
+    def _resumed(self, places: Mapping[Role, Sequence[str]]) -> Job:
+        workers, servers = len(places[Role.WORKER]), len(places[Role.SERVER])
+        return Job.resume(self.name, workers=workers, servers=servers, detach=self._detached)
 
     @staticmethod
     def _numbered(members: dict[Role, list[str]]) -> dict[str, str]:
@@ -215,20 +304,22 @@ class LiveJob:
             for number, container_id in enumerate(container_ids, 1)
         }
 
-    def _find_members(self, containers: Sequence[Container]) -> None:
+    def _find_members(self, places: Mapping[Role, Sequence[str]]) -> None:
         assert self._job is not None
         self._job.wait_until_trains()
         names = [str(member["name"]) for member in self._job.status()["members"]]
-        for role in (Role.WORKER, Role.SERVER):
-            places = [container.container_id for container in containers if container.role is role]
-            self._members.update(zip(places, (name for name in names if name.startswith(role)), strict=False))
+        for role, there in places.items():
+            self._members.update(zip(there, (name for name in names if name.startswith(role)), strict=False))
 
-    def _grow(self, containers: Sequence[Container]) -> None:
+    def _say_members(self) -> None:
+        self._say(e.MembersFound(self.job_id, tuple(self._members.items())))
+
+    def _grow(self, number: int, containers: Sequence[Container]) -> None:
         failed: list[str] = []
         why = ""
         for role, places in _by_role(containers).items():
             try:
-                record = self._change(_ADD[role], len(places))
+                record = self._change(number, _ADD[role], len(places))
             except JobFinishedError:
                 raise
             except (DeadlineError, PeerUnavailableError):
@@ -238,12 +329,13 @@ class LiveJob:
                 failed, why = failed + places, str(error)
                 continue
             self._members.update(zip(places, record["added"], strict=True))
+        self._say_members()
         if failed:
             self._say(e.GrowthFailed(self.job_id, tuple(failed), why))
         else:
             self._say(e.GrowthDone(self.job_id))
 
-    def _shrink(self, places: Sequence[str]) -> None:
+    def _shrink(self, number: int, places: Sequence[str]) -> None:
         # What is not there (any more) was said to have failed.
         by_role: dict[Role, list[str]] = {}
         for place in places:
@@ -251,7 +343,7 @@ class LiveJob:
                 by_role.setdefault(_role_of(self._members[place]), []).append(place)
         for role, group in by_role.items():
             try:
-                self._remove(role, group)
+                self._remove(number, role, group)
             except (JobFinishedError, DeadlineError, PeerUnavailableError):
                 raise
             except EpsError as error:
@@ -261,13 +353,14 @@ class LiveJob:
                     del self._members[place]
                 self._say(e.ContainersGone(self.job_id, tuple(group)))
 
-    def _remove(self, role: Role, places: Sequence[str]) -> None:
+    def _remove(self, number: int, role: Role, places: Sequence[str]) -> None:
         try:
-            self._change(_REMOVE[role], [self._members[place] for place in places])
+            self._change(number, _REMOVE[role], [self._members[place] for place in places])
         except UnknownMemberError:
-            # Lost members were replaced: in their places are others.
+            # Lost members were replaced: in their places are others.  It is another change then.
             self._find_replacements(role)
-            self._change(_REMOVE[role], [self._members[place] for place in places])
+            self._say_members()
+            self._change(number, _REMOVE[role], [self._members[place] for place in places], "-of-others")
 
     def _find_replacements(self, role: Role) -> None:
         assert self._job is not None
@@ -277,10 +370,11 @@ class LiveJob:
             if _role_of(name) is role and name not in names and free:
                 self._members[place] = free.pop(0)
 
-    def _change(self, operation: Operation, what: int | list[str]) -> ChangeRecord:
+    def _change(self, number: int, operation: Operation, what: int | list[str], more: str = "") -> ChangeRecord:
         """Change the job's size; where nobody answers, ask again for the same change."""
         assert self._job is not None
-        request_id = uuid.uuid4().hex
+        # The same in every process that carries out this order.
+        request_id = f"{self.name}-order-{number}-{operation}{more}"
         for tries_left in reversed(range(_MOST_TRIES)):
             try:
                 record = self._job.change(operation, what, request_id=request_id)
@@ -365,15 +459,16 @@ class LiveJob:
         self.pause_s += sum(change["pause_s"] for change in report["changes"] if change.get("pause_s"))
         phase = Phase.FAILED if self._gave_up else _PHASES.get(report["state"], Phase.FAILED)
         found = [entry[self._metric] for entry in report["history"] if self._metric in entry]
-        feedback: float | None = None
+        feedback = loss = None
         if phase is Phase.FINISHED and found:
-            self.loss = _number(found[-1])
+            loss = _number(found[-1])
             # It had fewer iterations, or is evaluated less often.
-            feedback = None if self._has_feedback else self.loss
+            feedback = None if self._has_feedback else loss
         if phase is Phase.KILLED and self._told_to_restart_s is not None:
             left_s = self._told_to_restart_s + self._restart_s - time.monotonic()
             self._closing.wait(max(0.0, left_s))
-        self._say(e.JobEnded(self.job_id, phase, self._why or str(report.get("reason") or ""), feedback))
+        why = self._why or str(report.get("reason") or "")
+        self._say(e.JobEnded(self.job_id, phase, why, feedback, loss, self.pause_s))
 
 
 def _by_role(containers: Sequence[Container]) -> dict[Role, list[str]]:

@@ -1,6 +1,7 @@
 """H-scheduler live, in this process: a thread that owns the state, and the jobs that it commands.
 
-Whoever submits a job gets a :class:`Submission` and waits for it; sweeps and Hyperopt's trials do.
+Whoever submits a job gets a :class:`Submission` and waits for it; sweeps and Hyperopt's trials do.  With a journal it
+can be started again after it was killed: its jobs go on meanwhile, and it takes them up where they are.
 
 Source: EPS §5.1; style section 16 (one owner thread; events in, commands out).
 """
@@ -8,6 +9,7 @@ Source: EPS §5.1; style section 16 (one owner thread; events in, commands out).
 from __future__ import annotations
 
 import dataclasses
+import json
 import logging
 import threading
 import time
@@ -18,13 +20,15 @@ from queue import SimpleQueue
 from typing import Any
 
 from eps.config import JobSpec
-from eps.errors import ConfigError, DeadlineError
+from eps.errors import ConfigError, DeadlineError, StorageError
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Phase
+from hscheduler.core.outstanding import Numbered, Outstanding
 from hscheduler.core.record import Record
 from hscheduler.core.resources import Resources
 from hscheduler.core.state import Scheduler
 from hscheduler.live.job import END_TIMEOUT_S, LiveJob
+from hscheduler.live.journal import TIME_DIGITS, Entry, EventJournal, Header
 from hscheduler.policies import POLICIES
 
 logger = logging.getLogger(__name__)
@@ -41,11 +45,14 @@ class LiveSettings:
 
     policy: str = "elastic"
     seed: int = 0
-    #: ``loss``, or a metric of the test data.
+    #: ``loss``, or a metric of the test data; of sweeps that do not say.
     metric: str = "loss"
+    #: Of sweeps that do not say.
     feedback_iteration: int = 100
     #: A declared delay of restarts under the ``kill`` policy, seconds; 0.0 is what they take.
     restart_s: float = 0.0
+    #: Jobs in the training phase, of sweeps that do not say; None: as many as fit the cluster as they ask.
+    threshold: int | None = None
 
 
 @dataclass
@@ -53,9 +60,12 @@ class Submission:
     """A job that was submitted, from the submitter's side."""
 
     job_id: str
+    sweep: str
     #: Of the job under ``EPS_HOME``.
     name: str
     spec: JobSpec
+    #: Of the space that its sweep searches.
+    point: Mapping[str, Any] = field(default_factory=dict)
     #: How it ended; None before.
     phase: Phase | None = None
     why: str = ""
@@ -63,7 +73,7 @@ class Submission:
     loss: float | None = None
     #: Its metric at the feedback iteration, where it came so far.
     feedback: float | None = None
-    #: The job's own report, where it ran.
+    #: The job's own report, where it ran and ended since the scheduler was started.
     report: dict[str, Any] | None = None
     #: Whether the policy ended it, for good.
     is_stopped: bool = False
@@ -78,6 +88,15 @@ class Submission:
         """True once it has ended, however."""
         return self._over.is_set()
 
+    def end(self, phase: Phase) -> None:
+        """Note how it ended, and let go of who waits for that."""
+        self.phase = phase
+        self._over.set()
+
+    def beside(self) -> dict[str, Any]:
+        """Return what a journal needs to make it again."""
+        return {"name": self.name, "spec": json.loads(self.spec.to_json()), "point": dict(self.point)}
+
 
 class LiveScheduler:
     """A scheduler with real jobs of this host.  Its methods may be called from any thread.
@@ -88,36 +107,122 @@ class LiveScheduler:
         Name -> capacity; simulated: all processes run here.
     settings : LiveSettings
     on_event : callable, optional
+    journal : EventJournal, optional
+        Where it goes on, or begins; its jobs are detached then, and outlive this process.
+
+    Raises
+    ------
+    ConfigError
+        The journal was begun with other nodes or settings.
+    StorageError
+        The journal does not lead to what was ordered when it was written.
     """
 
-    def __init__(self, nodes: Mapping[str, Resources], settings: LiveSettings, on_event: OnEvent | None = None) -> None:
+    def __init__(
+        self,
+        nodes: Mapping[str, Resources],
+        settings: LiveSettings,
+        on_event: OnEvent | None = None,
+        journal: EventJournal | None = None,
+    ) -> None:
         self.settings = settings
         self.record = Record()
-        self.state = Scheduler(nodes, POLICIES[settings.policy], settings.seed)
+        self.state = Scheduler(nodes, POLICIES[settings.policy], settings.seed, settings.threshold)
+        #: What sweeps said of how their jobs are ranked.
+        self.sweeps: dict[str, e.SweepOpened] = {}
+        #: Of sweeps that this process finds the points of: the tables of their files.
+        self.tables: dict[str, Mapping[str, Any]] = {}
+        #: When sweeps were opened.
+        self.opened_s: dict[str, float] = {}
         self._on_event = on_event
-        self._events: SimpleQueue[e.Event | None] = SimpleQueue()
+        self._events: SimpleQueue[e.Event | threading.Event | None] = SimpleQueue()
         self._submissions: dict[str, Submission] = {}
         self._jobs: dict[str, LiveJob] = {}
-        #: Keeps the names of these jobs apart from those of other schedulers.
-        self._tag = uuid.uuid4().hex[:6]
+        #: Sweeps of which no more jobs are wanted.
+        self.closed: set[str] = set()
+        self._outstanding = Outstanding()
         self._cancelled: set[str] = set()
         #: Held while a job is made for a start, so that none is made for who has closed it all.
         self._starting = threading.Lock()
         self._failed: BaseException | None = None
         self._closed = False
+        self._journal = journal
+        #: Keeps the names of these jobs apart from those of other schedulers.
+        self._tag = uuid.uuid4().hex[:6]
         self._began_s = time.monotonic()
+        if journal is not None:
+            self._recover(nodes, journal)
         self._thread = threading.Thread(target=self._serve, name="h-scheduler", daemon=True)
         self._thread.start()
+
+    # ---- going on after a restart
+
+    def _recover(self, nodes: Mapping[str, Resources], journal: EventJournal) -> None:
+        sizes = {node: [capacity.vcores, capacity.memory_mb] for node, capacity in nodes.items()}
+        settings = self.settings
+        header = Header(
+            settings.policy, settings.seed, sizes, settings.threshold, settings.restart_s, self._tag, time.time()
+        )
+        if journal.header is None:
+            journal.begin(header)
+            return
+        before = journal.header
+        asked = dataclasses.replace(header, tag=before.tag, began_unix_s=before.began_unix_s)
+        if asked != before:
+            differ = [name for name, value in vars(before).items() if getattr(asked, name) != value]
+            told = ", ".join(f"{name} {getattr(before, name)!r} (not {getattr(asked, name)!r})" for name in differ)
+            raise ConfigError(f"{journal.path} was begun with {told}: go on with that, or with another directory")
+        self._tag = before.tag
+        last_s = 0.0
+        for entry in journal.entries():
+            if isinstance(entry.event, e.JobSubmitted | e.JobRefused):
+                self._remember(entry)
+            elif isinstance(entry.event, e.SweepOpened) and entry.beside:
+                self.tables[entry.event.sweep] = entry.beside["tables"]
+            if entry.given != self._outstanding.given:
+                raise StorageError(
+                    f"{journal.path}: {entry.given} orders had been given before {type(entry.event).__name__} at "
+                    f"{entry.at_s:.3f} s, but what stands there leads to {self._outstanding.given}"
+                )
+            self._advance(entry.at_s, entry.event)
+            last_s = entry.at_s
+        # Clocks that were set back must not let time run backwards.
+        self._began_s = time.monotonic() - max(last_s, time.time() - before.began_unix_s)
+        for job_id in self._outstanding.there():
+            self._take_up(job_id)
+
+    def _remember(self, entry: Entry) -> None:
+        event = entry.event
+        assert isinstance(event, e.JobSubmitted | e.JobRefused)
+        job_id, sweep = (
+            (event.request.job_id, event.request.sweep)
+            if isinstance(event, e.JobSubmitted)
+            else (event.job_id, event.sweep)
+        )
+        values = entry.beside
+        self._submissions[job_id] = Submission(
+            job_id, sweep, str(values["name"]), JobSpec.from_dict(values["spec"], "journal"), dict(values["point"])
+        )
+
+    def _take_up(self, job_id: str) -> None:
+        """Go on with a job that was started, or was about to be, before this process was."""
+        job = self.state.jobs[job_id]
+        live = self._jobs[job_id] = self._live(self._submissions[job_id])
+        live.go_on(job.iteration, job.members, job.feedback is not None, self._outstanding.has_started(job_id))
+        for number, order in self._outstanding.of(job_id):
+            live.obey(number, order)
 
     def now_s(self) -> float:
         """Return the seconds since it began."""
         return time.monotonic() - self._began_s
 
-    def open_sweep(self, opened: e.SweepOpened) -> None:
-        """Say how a sweep's jobs are ranked."""
+    def open_sweep(self, opened: e.SweepOpened, tables: Mapping[str, Any] | None = None) -> None:
+        """Say how a sweep's jobs are ranked; with a journal, ``tables`` are kept: those of the sweep's file."""
+        if tables is not None:
+            self.tables[opened.sweep] = tables
         self._events.put(opened)
 
-    def submit(self, submitted: e.JobSubmitted, spec: JobSpec) -> Submission:
+    def submit(self, submitted: e.JobSubmitted, spec: JobSpec, point: Mapping[str, Any] | None = None) -> Submission:
         """Submit a job; its size is the scheduler's to choose.
 
         Raises
@@ -127,22 +232,34 @@ class LiveScheduler:
         RuntimeError
             The scheduler has ended.
         """
-        submission = self._new_submission(submitted.request.job_id, spec)
+        request = submitted.request
+        submission = self._new_submission(request.job_id, request.sweep, spec, point)
         self._events.put(submitted)
         return submission
 
-    def _new_submission(self, job_id: str, spec: JobSpec) -> Submission:
+    def _new_submission(self, job_id: str, sweep: str, spec: JobSpec, point: Mapping[str, Any] | None) -> Submission:
         self.check()
         if job_id in self._submissions:
             raise ConfigError(f"job id is {job_id!r}, but must be one that was never used with this scheduler")
-        submission = self._submissions[job_id] = Submission(job_id, f"sweep-{self._tag}-{job_id}", spec)
+        submission = Submission(job_id, sweep, f"sweep-{self._tag}-{job_id}", spec, dict(point or {}))
+        self._submissions[job_id] = submission
         return submission
 
-    def refuse(self, job_id: str, sweep: str, spec: JobSpec, why: str) -> Submission:
+    def refuse(
+        self, job_id: str, sweep: str, spec: JobSpec, why: str, point: Mapping[str, Any] | None = None
+    ) -> Submission:
         """Take a job that cannot work: it has failed.  Raises as :meth:`submit`."""
-        submission = self._new_submission(job_id, spec)
+        submission = self._new_submission(job_id, sweep, spec, point)
         self._events.put(e.JobRefused(job_id, sweep, why))
         return submission
+
+    def submission(self, job_id: str) -> Submission | None:
+        """Return a job that was submitted, or None."""
+        return self._submissions.get(job_id)
+
+    def submissions(self, sweep: str = "") -> list[Submission]:
+        """Return the jobs that were submitted, of one sweep or of all, in their order."""
+        return [each for each in list(self._submissions.values()) if not sweep or each.sweep == sweep]
 
     def cancel(self, job_id: str, why: str) -> None:
         """End a job; harmless if it is over.
@@ -154,8 +271,14 @@ class LiveScheduler:
         """
         if job_id not in self._submissions:
             raise ConfigError(f"job id is {job_id!r}, but there is no such job")
-        self._cancelled.add(job_id)
         self._events.put(e.CancelAsked(job_id, why))
+
+    def close_sweep(self, sweep: str, why: str) -> None:
+        """End a sweep: its jobs are ended, and no more of it are wanted.  Harmless when repeated."""
+        self._events.put(e.SweepClosed(sweep, why))
+        for each in self.submissions(sweep):
+            if not each.is_over:
+                self._events.put(e.CancelAsked(each.job_id, why))
 
     def wait(self, submission: Submission, timeout_s: float | None = None) -> None:
         """Wait until a job is over.
@@ -173,23 +296,53 @@ class LiveScheduler:
             if deadline_s is not None and time.monotonic() > deadline_s:
                 raise DeadlineError(f"the end of {submission.job_id}: not within {timeout_s:g} s")
 
+    def settle(self, timeout_s: float) -> None:
+        """Wait until everything that was said so far is taken, and in the journal.
+
+        Raises
+        ------
+        DeadlineError
+            It is not within ``timeout_s`` seconds.
+        RuntimeError
+            The scheduler has ended.
+        """
+        taken = threading.Event()
+        self._events.put(taken)
+        if not taken.wait(timeout_s):
+            self.check()
+            raise DeadlineError(f"H-scheduler has not taken what it was told within {timeout_s:g} s")
+
     def leaked(self) -> int:
         """Return how many containers are held; 0 when all jobs are over."""
         return len(self.state.ledger.all())
 
-    def close(self) -> None:
-        """End all jobs and wait for their processes; harmless when repeated."""
+    def close(self, *, leave: bool = False) -> None:
+        """End all jobs and wait for their processes; harmless when repeated.
+
+        Parameters
+        ----------
+        leave : bool
+            Leave the jobs as they are, for a scheduler that goes on with the same journal.
+        """
         with self._starting:
             if self._closed:
                 return
             self._closed = True
             jobs = list(self._jobs.values())
+        if leave:
+            # What they say from now on, they will say again.
+            self._stop()
         # All at once: each takes some tenths of a second.
-        closers = [threading.Thread(target=job.close, name=f"close {job.name}") for job in jobs]
-        for closer in closers:
-            closer.start()
-        for closer in closers:
-            closer.join()
+        ends = [threading.Thread(target=job.leave if leave else job.close, name=f"close {job.name}") for job in jobs]
+        for end in ends:
+            end.start()
+        for end in ends:
+            end.join()
+        self._stop()
+        if self._journal is not None:
+            self._journal.close()
+
+    def _stop(self) -> None:
         self._events.put(None)
         self._thread.join(END_TIMEOUT_S)
 
@@ -213,6 +366,9 @@ class LiveScheduler:
             event = self._events.get()
             if event is None:
                 break
+            if isinstance(event, threading.Event):
+                event.set()
+                continue
             try:
                 self._step(event)
             except Exception as error:
@@ -223,15 +379,11 @@ class LiveScheduler:
             submission._over.set()
 
     def _step(self, event: e.Event) -> None:
-        commands = self.state.step(event)
-        now_s = self.now_s()
-        self.record.take(now_s, event, commands, self.state)
-        if isinstance(event, e.FeedbackGiven):
-            self._submissions[event.job_id].feedback = event.value
-        elif isinstance(event, e.JobEnded) and event.feedback is not None:
-            self._submissions[event.job_id].feedback = event.feedback
-        for command in commands:
-            self._obey(command)
+        now_s = round(self.now_s(), TIME_DIGITS)
+        self._write(now_s, event)
+        commands, orders = self._advance(now_s, event)
+        for number, order in orders:
+            self._obey(number, order)
         if self._on_event is not None:
             try:
                 self._on_event(now_s, event, commands)
@@ -240,47 +392,81 @@ class LiveScheduler:
                 logger.warning("events are shown no more: %s: %s", type(error).__name__, error)
                 self._on_event = None
 
-    def _obey(self, command: e.Command) -> None:
-        match command:
-            case e.StartJob(job_id, _, _):
-                with self._starting:
-                    # Nothing is started for who closes it all.
-                    if job_id not in self._jobs and not self._closed:
-                        self._jobs[job_id] = self._live(self._submissions[job_id])
-                if job_id in self._jobs:
-                    self._jobs[job_id].obey(command)
-                else:
-                    self._events.put(e.JobEnded(job_id, Phase.KILLED, "H-scheduler ends"))
-            case e.EndJob(job_id, restarts, _):
-                self._submissions[job_id].is_stopped = not restarts and job_id not in self._cancelled
-                self._jobs[job_id].obey(command)
-            case e.GrowJob(job_id, _) | e.ShrinkJob(job_id, _):
-                self._jobs[job_id].obey(command)
-            case e.JobOver(job_id, phase, why):
-                self._end(self._submissions[job_id], phase, why)
-            case e.Explain():
-                pass
+    def _write(self, now_s: float, event: e.Event) -> None:
+        """Write an event before anything is done about it."""
+        if self._journal is None:
+            return
+        if isinstance(event, e.Iterated) and self.state.is_idle_news(event):
+            self._journal.hold(now_s, event)
+            return
+        beside: dict[str, Any] = {}
+        if isinstance(event, e.JobSubmitted | e.JobRefused):
+            job_id = event.request.job_id if isinstance(event, e.JobSubmitted) else event.job_id
+            beside = self._submissions[job_id].beside()
+        elif isinstance(event, e.SweepOpened) and event.sweep in self.tables:
+            beside = {"tables": self.tables[event.sweep]}
+        self._journal.append(Entry(now_s, event, beside, self._outstanding.given))
+
+    def _advance(self, now_s: float, event: e.Event) -> tuple[list[e.Command], list[Numbered]]:
+        """Let the state take an event; return what is to be done, and the orders of it with their numbers."""
+        commands = self.state.step(event)
+        self.record.take(now_s, event, commands, self.state)
+        orders = self._outstanding.take(event, commands)
+        match event:
+            case e.SweepOpened(sweep):
+                self.sweeps[sweep] = event
+                self.opened_s.setdefault(sweep, now_s)
+            case e.SweepClosed(sweep, _):
+                self.closed.add(sweep)
+            case e.CancelAsked(job_id, _):
+                self._cancelled.add(job_id)
+            case e.FeedbackGiven(job_id, value):
+                self._submissions[job_id].feedback = value
+            case e.JobEnded(job_id, _, _, feedback) if feedback is not None:
+                self._submissions[job_id].feedback = feedback
+        for command in commands:
+            match command:
+                case e.EndJob(job_id, restarts, _):
+                    self._submissions[job_id].is_stopped = not restarts and job_id not in self._cancelled
+                case e.JobOver(job_id, phase, why):
+                    self._over(self._submissions[job_id], phase, why)
+        return commands, orders
+
+    def _over(self, submission: Submission, phase: Phase, why: str) -> None:
+        job, live = self.state.jobs.get(submission.job_id), self._jobs.get(submission.job_id)
+        if job is not None:
+            submission.loss = job.loss
+        if live is not None:
+            live.retire()
+            submission.report = live.report
+        submission.why = why
+        submission.end(phase)
+
+    def _obey(self, number: int, order: e.Order) -> None:
+        job_id = order.job_id
+        if isinstance(order, e.StartJob):
+            with self._starting:
+                # Nothing is started for who closes it all.
+                if job_id not in self._jobs and not self._closed:
+                    self._jobs[job_id] = self._live(self._submissions[job_id])
+        if job_id in self._jobs:
+            self._jobs[job_id].obey(number, order)
+        else:
+            self._events.put(e.JobEnded(job_id, Phase.KILLED, "H-scheduler ends"))
 
     def _live(self, submission: Submission) -> LiveJob:
         spec, settings = submission.spec, self.settings
         if settings.policy == "kill" and not spec.checkpoint_every:
             # It goes on from there.
             spec = dataclasses.replace(spec, checkpoint_every=CHECKPOINT_EVERY)
+        sweep = self.sweeps.get(submission.sweep, e.SweepOpened(submission.sweep))
         return LiveJob(
             submission.job_id,
             submission.name,
             spec,
-            settings.metric,
-            settings.feedback_iteration,
+            sweep.metric or settings.metric,
+            sweep.feedback_iteration or settings.feedback_iteration,
             self._events.put,
             settings.restart_s,
+            detached=self._journal is not None,
         )
-
-    def _end(self, submission: Submission, phase: Phase, why: str) -> None:
-        job = self._jobs.get(submission.job_id)
-        if job is not None:
-            job.retire()
-            submission.loss, submission.report = job.loss, job.report
-            self.record.trials[submission.job_id].resize_pause_s = job.pause_s
-        submission.phase, submission.why = phase, why
-        submission._over.set()

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from eps.config import JobSpec
-from eps.errors import JobFinishedError, PlanError, UnknownMemberError
+from eps.errors import JobFinishedError, JobNotFoundError, PlanError, UnknownMemberError
+from eps.jobspec_file import RunRequest
 from eps.master_link import Progress
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Phase
@@ -36,24 +37,38 @@ class FakeJob:
         self.report = {"state": "finished", "reason": "", "history": [], "changes": []}
         self.names = ["worker-1", "worker-2", "server-1"]
         self.committed_clock = 0
+        self.started: list[RunRequest] = []
+        self.resumed: list[tuple[int, int]] = []
+        self.request_ids: list[str] = []
+        self.watched_after: list[int] = []
+        self.is_missing = False
+        self.running = True
+        self.directory = SimpleNamespace(outcome=lambda: {} if self.running else self.outcome)
+        self.outcome: dict[str, Any] = {}
 
     # What LiveJob calls on the class.
-    def start(self, spec: JobSpec, name: str) -> FakeJob:
+    def start_request(self, request: RunRequest, *, detach: bool) -> FakeJob:
+        self.started.append(request)
+        self.is_missing = False
         self.tell("running")
         return self
 
-    def resume(self, name: str, workers: int, servers: int) -> FakeJob:
+    def resume(self, name: str, workers: int, servers: int, *, detach: bool) -> FakeJob:
+        self.resumed.append((workers, servers))
         self.killed.clear()
         self.news = SimpleQueue()
         self.tell("running")
         return self
 
     def find(self, name: str) -> FakeJob:
+        if self.is_missing:
+            raise JobNotFoundError(f"there is no job {name}")
         return self
 
     # What it calls on a job.
     def change(self, operation: str, what: Any, *, request_id: str) -> dict[str, Any]:
         self.changes.append((str(operation), what))
+        self.request_ids.append(request_id)
         self.entered.set()
         if self.holds_up is not None:
             self.holds_up.wait(TIMEOUT_S)
@@ -73,6 +88,7 @@ class FakeJob:
         pass
 
     def watch(self, after_clock: int) -> Iterator[Progress]:
+        self.watched_after.append(after_clock)
         while (progress := self.news.get(timeout=TIMEOUT_S)) is not None:
             yield progress
 
@@ -110,20 +126,29 @@ class Watched:
         self.fake = fake
         self.said: SimpleQueue[e.Event] = SimpleQueue()
         self.job = live.LiveJob("a", "sweep-a", JobSpec(workers=2, servers=1), metric, 10, self.said.put)
+        self.given = 0
+        self.members: dict[str, str] = {}
+
+    def obey(self, order: e.Order, number: int = 0) -> None:
+        """Give the job an order, with the next number or one that it had before."""
+        self.given += 1
+        self.job.obey(number or self.given, order)
 
     def next(self, kind: type) -> Any:
-        """Return the next event, which must be of a kind."""
-        event = self.said.get(timeout=TIMEOUT_S)
+        """Return the next event but for which members there are, which must be of a kind."""
+        while isinstance(event := self.said.get(timeout=TIMEOUT_S), e.MembersFound):
+            self.members = dict(event.members)
         assert isinstance(event, kind), event
         return event
 
     def start(self) -> None:
-        self.job.obey(e.StartJob("a", containers(("c1", "w"), ("c2", "w"), ("c3", "s")), False))
+        self.obey(e.StartJob("a", containers(("c1", "w"), ("c2", "w"), ("c3", "s")), False))
         self.next(e.JobStarted)
 
     def silent(self) -> bool:
         try:
-            self.said.get_nowait()
+            while isinstance(self.said.get_nowait(), e.MembersFound):
+                pass
         except Empty:
             return True
         return False
@@ -137,7 +162,9 @@ def containers(*places: tuple[str, str]) -> tuple[Container, ...]:
 @pytest.fixture
 def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watched]:
     fake = FakeJob()
-    monkeypatch.setattr(live, "Job", SimpleNamespace(start=fake.start, resume=fake.resume, find=fake.find))
+    monkeypatch.setattr(
+        live, "Job", SimpleNamespace(start_request=fake.start_request, resume=fake.resume, find=fake.find)
+    )
     found = Watched(fake)
     yield found
     found.job.close()
@@ -151,9 +178,9 @@ def entries(first: int, count: int, each_s: float, begin_s: float = 0.0) -> list
 
 def test_sizes_change_by_the_members_in_the_containers(watched: Watched) -> None:
     watched.start()
-    watched.job.obey(e.GrowJob("a", containers(("c4", "w"), ("c5", "s"))))
+    watched.obey(e.GrowJob("a", containers(("c4", "w"), ("c5", "s"))))
     watched.next(e.GrowthDone)
-    watched.job.obey(e.ShrinkJob("a", ("c4", "c1", "c5")))
+    watched.obey(e.ShrinkJob("a", ("c4", "c1", "c5")))
     assert watched.next(e.ContainersGone).containers == ("c4", "c1")
     assert watched.next(e.ContainersGone).containers == ("c5",)
     assert watched.fake.changes == [
@@ -167,8 +194,8 @@ def test_sizes_change_by_the_members_in_the_containers(watched: Watched) -> None
 def test_what_never_came_is_not_removed_and_the_rest_is(watched: Watched) -> None:
     watched.start()
     watched.fake.refuse["add-workers"] = [PlanError("no container was had")]
-    watched.job.obey(e.GrowJob("a", containers(("c4", "w"))))
-    watched.job.obey(e.ShrinkJob("a", ("c4", "c2")))
+    watched.obey(e.GrowJob("a", containers(("c4", "w"))))
+    watched.obey(e.ShrinkJob("a", ("c4", "c2")))
     assert watched.next(e.GrowthFailed).containers == ("c4",)
     assert watched.next(e.ContainersGone).containers == ("c2",)
 
@@ -177,7 +204,7 @@ def test_the_replacement_of_a_lost_member_is_removed_in_its_place(watched: Watch
     watched.start()
     watched.fake.names = ["worker-1", "worker-7", "server-1"]
     watched.fake.refuse["remove-workers"] = [UnknownMemberError("no worker-2")]
-    watched.job.obey(e.ShrinkJob("a", ("c2",)))
+    watched.obey(e.ShrinkJob("a", ("c2",)))
     assert watched.next(e.ContainersGone).containers == ("c2",)
     assert watched.fake.changes[-1] == ("remove-workers", ["worker-7"])
 
@@ -185,7 +212,7 @@ def test_the_replacement_of_a_lost_member_is_removed_in_its_place(watched: Watch
 def test_a_removal_that_is_refused_is_said(watched: Watched) -> None:
     watched.start()
     watched.fake.refuse["remove-workers"] = [PlanError("it would leave no worker")]
-    watched.job.obey(e.ShrinkJob("a", ("c2",)))
+    watched.obey(e.ShrinkJob("a", ("c2",)))
     failed = watched.next(e.ShrinkFailed)
     assert failed.containers == ("c2",) and failed.why == "it would leave no worker"
 
@@ -193,9 +220,9 @@ def test_a_removal_that_is_refused_is_said(watched: Watched) -> None:
 def test_an_end_does_not_wait_for_a_change(watched: Watched) -> None:
     watched.start()
     watched.fake.holds_up = threading.Event()
-    watched.job.obey(e.GrowJob("a", containers(("c4", "w"))))
+    watched.obey(e.GrowJob("a", containers(("c4", "w"))))
     assert watched.fake.entered.wait(TIMEOUT_S)
-    watched.job.obey(e.EndJob("a", False, "the worst"))
+    watched.obey(e.EndJob("a", False, "the worst"))
     ended = watched.next(e.JobEnded)
     assert ended.phase is Phase.KILLED and ended.why == "the worst"
 
@@ -203,7 +230,7 @@ def test_an_end_does_not_wait_for_a_change(watched: Watched) -> None:
 def test_something_unforeseen_ends_the_job_and_is_said(watched: Watched) -> None:
     watched.start()
     watched.fake.refuse["add-workers"] = [ZeroDivisionError("of all things")]
-    watched.job.obey(e.GrowJob("a", containers(("c4", "w"))))
+    watched.obey(e.GrowJob("a", containers(("c4", "w"))))
     ended = watched.next(e.JobEnded)
     assert ended.phase is Phase.FAILED
     assert "GrowJob failed: ZeroDivisionError: of all things" in ended.why
@@ -224,7 +251,7 @@ def test_iterations_during_a_change_are_left_out(watched: Watched) -> None:
     first = watched.next(e.Iterated)
     assert first.iteration == 3 and first.durations_s == (1.0, 1.0)
     watched.fake.committed_clock = 4
-    watched.job.obey(e.GrowJob("a", containers(("c4", "w"))))
+    watched.obey(e.GrowJob("a", containers(("c4", "w"))))
     watched.next(e.GrowthDone)
     watched.fake.tell("running", *entries(3, 2, 5.0, 3.0), *entries(5, 3, 0.5, 13.0))
     after = watched.next(e.Iterated)
@@ -245,7 +272,7 @@ def test_feedback_is_of_the_iteration_that_was_asked_for(watched: Watched) -> No
     watched.fake.finish()
     ended = watched.next(e.JobEnded)
     assert ended.phase is Phase.FINISHED and ended.feedback is None
-    assert watched.job.loss == 11.0
+    assert ended.loss == 11.0
 
 
 def test_a_job_that_is_shorter_gives_its_feedback_as_it_ends(watched: Watched) -> None:
@@ -268,27 +295,113 @@ def test_a_metric_that_is_not_there_is_told(monkeypatch: pytest.MonkeyPatch, wat
 
 def test_a_restart_counts_from_the_order_to_the_next_iteration(watched: Watched) -> None:
     watched.start()
-    watched.job.obey(e.EndJob("a", True, "it restarts"))
+    watched.obey(e.EndJob("a", True, "it restarts"))
     assert watched.next(e.JobEnded).phase is Phase.KILLED
     assert watched.job.pause_s == 0.0
     watched.fake.names = ["worker-5", "server-4"]
-    watched.job.obey(e.StartJob("a", containers(("c8", "w"), ("c9", "s")), True))
+    watched.obey(e.StartJob("a", containers(("c8", "w"), ("c9", "s")), True))
     watched.next(e.JobStarted)
     watched.fake.tell("running", *entries(7, 1, 1.0))
     assert watched.next(e.Iterated).iteration == 8
     assert watched.job.pause_s > 0.0
     watched.fake.refuse.clear()
     watched.fake.changes.clear()
-    watched.job.obey(e.ShrinkJob("a", ("c8",)))
+    watched.obey(e.ShrinkJob("a", ("c8",)))
     watched.next(e.ContainersGone)
     assert watched.fake.changes == [("remove-workers", ["worker-5"])]
 
 
 def test_a_start_that_fails_is_said(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(spec: JobSpec, name: str) -> FakeJob:
+    def refuse(request: RunRequest, *, detach: bool) -> FakeJob:
         raise PlanError("no more processes")
 
-    monkeypatch.setattr(live.Job, "start", refuse)
-    watched.job.obey(e.StartJob("a", containers(("c1", "w"), ("c2", "s")), False))
+    monkeypatch.setattr(live.Job, "start_request", refuse)
+    watched.obey(e.StartJob("a", containers(("c1", "w"), ("c2", "s")), False))
     ended = watched.next(e.JobEnded)
     assert ended.phase is Phase.FAILED and ended.why == "it could not be started: no more processes"
+
+
+# ---- a job that another process started
+
+MEMBERS = {"c1": "worker-1", "c2": "worker-2", "c3": "server-1"}
+START = e.StartJob("a", containers(("c1", "w"), ("c2", "w"), ("c3", "s")), False)
+
+
+def test_an_order_has_one_identity_whoever_carries_it_out(watched: Watched) -> None:
+    watched.start()
+    grow = e.GrowJob("a", containers(("c4", "w"), ("c5", "s")))
+    watched.obey(grow, number=7)
+    watched.next(e.GrowthDone)
+    watched.obey(grow, number=7)
+    watched.next(e.GrowthDone)
+    watched.obey(grow, number=8)
+    watched.next(e.GrowthDone)
+    ids = watched.fake.request_ids
+    assert ids[:2] == ids[2:4]
+    assert len(set(ids)) == 4, "a worker's and a server's change of each of two orders"
+
+
+def test_a_running_job_is_taken_up_where_it_is(watched: Watched) -> None:
+    watched.fake.tell("running", *entries(20, 2, 1.0))
+    watched.job.go_on(20, MEMBERS, has_feedback=True, has_started=True)
+    watched.obey(e.ShrinkJob("a", ("c2",)), number=9)
+    said = [watched.said.get(timeout=TIMEOUT_S) for _ in range(3)]
+    assert {type(event) for event in said} == {e.JobStarted, e.Iterated, e.ContainersGone}
+    assert watched.fake.watched_after == [19]
+    assert watched.fake.started == [] and watched.fake.changes == [("remove-workers", ["worker-2"])]
+
+
+def test_without_early_feedback_its_history_is_read_again(watched: Watched) -> None:
+    watched.fake.tell("running", *entries(0, 12, 1.0))
+    watched.job.go_on(12, MEMBERS, has_feedback=False, has_started=True)
+    watched.next(e.JobStarted)
+    watched.next(e.Iterated)
+    assert watched.next(e.FeedbackGiven).value == 1.0
+    assert watched.fake.watched_after == [-1]
+
+
+def test_a_start_that_was_carried_out_is_not_repeated(watched: Watched) -> None:
+    watched.fake.tell("running")
+    watched.job.go_on(0, {}, has_feedback=False, has_started=False)
+    watched.obey(START, number=1)
+    watched.next(e.JobStarted)
+    watched.obey(e.ShrinkJob("a", ("c2",)))
+    watched.next(e.ContainersGone)
+    assert watched.fake.started == [] and watched.members == MEMBERS
+
+
+def test_a_start_that_was_not_is(watched: Watched) -> None:
+    watched.fake.is_missing = True
+    watched.job.go_on(0, {}, has_feedback=False, has_started=False)
+    watched.obey(START, number=1)
+    watched.next(e.JobStarted)
+    (request,) = watched.fake.started
+    assert request.anew, "of a start that was cut short there may be a directory"
+
+
+def test_a_job_that_ended_meanwhile_says_how(watched: Watched) -> None:
+    watched.fake.running, watched.fake.outcome = False, {"state": "finished"}
+    watched.fake.report["history"] = entries(0, 12, 1.0)
+    watched.fake.finish()
+    watched.job.go_on(5, MEMBERS, has_feedback=True, has_started=True)
+    ended = watched.next(e.JobEnded)
+    assert ended.phase is Phase.FINISHED and ended.loss == 1.0
+    assert watched.fake.resumed == []
+
+
+def test_a_job_that_was_lost_without_a_word_goes_on_at_its_size(watched: Watched) -> None:
+    watched.fake.running, watched.fake.outcome = False, {}
+    watched.fake.names = ["worker-7", "worker-8", "server-3"]
+    watched.job.go_on(5, MEMBERS, has_feedback=True, has_started=True)
+    watched.next(e.JobStarted)
+    watched.obey(e.ShrinkJob("a", ("c2",)))
+    watched.next(e.ContainersGone)
+    assert watched.fake.resumed == [(2, 1)]
+    assert watched.fake.changes == [("remove-workers", ["worker-8"])]
+
+
+def test_a_job_that_is_left_goes_on(watched: Watched) -> None:
+    watched.start()
+    watched.job.leave()
+    assert not watched.fake.killed.is_set()
+    watched.fake.finish()

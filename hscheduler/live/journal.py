@@ -1,0 +1,151 @@
+"""The journal of a live scheduler: every event, before anything is done about it.
+
+The state is what its events make of it, so a scheduler that is started again takes the events of its journal and is
+where it was; what it ordered and what was not answered it orders again, under the same number.
+
+A running job says several times a second how far it is.  Of such news only the latest matter while nothing is decided
+by them, so they are written late and as one, before the next event that is written.
+
+Source: style section 16; EPS is silent about a scheduler that dies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from eps.errors import ConfigError, StorageError
+from eps.storage.journal import Journal
+from hscheduler.core import events as e
+from hscheduler.core.codec import decode_event, encode_event
+from hscheduler.core.jobs import WATCHED_ITERATIONS
+
+VERSION = 1
+#: Of seconds: microseconds, as the scheduler itself counts them where it has a journal.
+TIME_DIGITS = 6
+#: What a user was told must not be lost with the machine's power; news of jobs may be, as the jobs are.
+DURABLE = e.JobSubmitted | e.SweepOpened | e.SweepClosed | e.CancelAsked
+
+
+@dataclass(frozen=True)
+class Header:
+    """What a journal was begun with; a scheduler that goes on with it is the same in all of this."""
+
+    policy: str
+    seed: int
+    #: Node -> vcores and memory in MiB.
+    nodes: Mapping[str, list[int]]
+    threshold: int | None
+    restart_s: float
+    #: Keeps the names of these jobs apart from those of other schedulers.
+    tag: str
+    #: When it was begun, in seconds since 1970.
+    began_unix_s: float
+    version: int = VERSION
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One event of a journal."""
+
+    at_s: float
+    event: e.Event
+    #: What stands beside it, such as the settings of a job that was submitted.
+    beside: Mapping[str, Any] = field(default_factory=dict)
+    #: Orders that had been given before it.
+    given: int = 0
+
+
+class EventJournal:
+    """The open journal of one scheduler.
+
+    Parameters
+    ----------
+    path : Path
+
+    Raises
+    ------
+    StorageError
+        It is damaged, cannot be opened, or was written by another version.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._journal = Journal(path)
+        self._records = self._journal.recovered.records
+        #: What was dropped at its end, as a sentence; empty if nothing was.
+        self.dropped = self._journal.recovered.dropped
+        #: Job -> its news that are not written yet: when the last came, and the iterations that it told of.
+        self._held: dict[str, tuple[float, int, tuple[float, ...]]] = {}
+        self.header: Header | None = None
+        if self._records:
+            try:
+                self.header = Header(**self._records[0])
+            except TypeError as error:
+                raise self._bad(1, error) from error
+            if self.header.version != VERSION:
+                raise self._bad(1, ValueError(f"its version is {self.header.version}, but must be {VERSION}"))
+
+    def begin(self, header: Header) -> None:
+        """Begin a journal that is empty."""
+        if self.header is not None:
+            raise ConfigError(f"{self.path} has begun already")
+        self.header = header
+        self._journal.append(vars(header), sync=True)
+
+    def entries(self) -> Iterator[Entry]:
+        """Yield what it held when it was opened.
+
+        Raises
+        ------
+        StorageError
+            An entry is not one of ours.
+        """
+        for number, record in enumerate(self._records[1:], 2):
+            try:
+                event = decode_event(record["event"])
+                yield Entry(float(record["at_s"]), event, record.get("beside", {}), int(record["given"]))
+            except (KeyError, TypeError, ValueError) as error:
+                raise self._bad(number, error) from error
+        self._records = ()
+
+    def append(self, entry: Entry) -> None:
+        """Write an event, which nothing was done about so far.
+
+        Raises
+        ------
+        StorageError
+            It could not be written.
+        """
+        self._write_held(entry.given)
+        self._write(entry)
+
+    def hold(self, at_s: float, news: e.Iterated) -> None:
+        """Note news of a job by which nothing is decided; they are written before the next event that is."""
+        _, _, before = self._held.get(news.job_id, (0.0, 0, ()))
+        recent = (*before, *news.durations_s)[-WATCHED_ITERATIONS:]
+        self._held[news.job_id] = at_s, news.iteration, recent
+
+    def close(self) -> None:
+        """Close the file; harmless when repeated."""
+        self._journal.close()
+
+    def _write_held(self, given: int) -> None:
+        held, self._held = self._held, {}
+        for job_id, (at_s, iteration, durations_s) in sorted(held.items(), key=lambda each: each[1][0]):
+            self._write(Entry(at_s, e.Iterated(job_id, iteration, durations_s), given=given))
+
+    def _write(self, entry: Entry) -> None:
+        record: dict[str, Any] = {
+            "at_s": round(entry.at_s, TIME_DIGITS),
+            "given": entry.given,
+            "event": encode_event(entry.event),
+        }
+        if entry.beside:
+            record["beside"] = dict(entry.beside)
+        self._journal.append(record, sync=isinstance(entry.event, DURABLE))
+
+    def _bad(self, number: int, error: Exception) -> StorageError:
+        return StorageError(f"{self.path}: line {number} cannot be used: {error}")
