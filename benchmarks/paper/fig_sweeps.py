@@ -1,0 +1,336 @@
+"""Figures of whole sweeps: training time, jobs over time, early feedback, utilisation, overhead (EPS §7.1 to §7.4)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+from benchmarks.paper import drawing, published, timelines
+from benchmarks.paper.sources import Report, Source
+
+#: The approaches of Figs 15 to 19.
+APPROACHES = ("static", "kill-declared", "elastic")
+WINDOWS = 120
+#: How the paper calls what goes by another name here.
+PAPERS_NAMES = {"kill-declared": "kill", "priority-stop": "priority"}
+
+
+def deviation(values: list[float]) -> float:
+    """Return the standard deviation; 0 of a single value."""
+    return stdev(values) if len(values) > 1 else 0.0
+
+
+def _labels(source: Source) -> list[str]:
+    return [published.LABELS[model] for model in source.models]
+
+
+def _title(number: str, what: str, source: Source) -> str:
+    of = f", {published.LABELS[source.shown_model]}" if len(source.models) > 1 else ""
+    return f"{number}: {what}{of} ({source.kind})"
+
+
+def _approaches(source: Source) -> list[str]:
+    return [policy for policy in APPROACHES if policy in source.policies]
+
+
+def fig14(source: Source, out: Path, suffix: str) -> None:
+    """Draw the training time: the time until the last job of a sweep is over."""
+    spans = {
+        policy: [[report["makespan_s"] for report in source.reports(model, policy)] for model in source.models]
+        for policy in source.policies
+    }
+    # Of one repeat: all policies have the same jobs.
+    over = {
+        policy: [
+            [span / ours for span, ours in zip(spans[policy][k], spans["elastic"][k], strict=False)]
+            for k in range(len(source.models))
+        ]
+        for policy in source.policies
+        if policy != "elastic"
+    }
+    hidden = _hidden(source)
+    figure, axes = drawing.start(rows=2, size=(9.5, 6.6))
+    times, ratios = axes[0][0], axes[1][0]
+    middles = {p: [mean(v) / source.unit_s for v in values] for p, values in spans.items()}
+    errors = {p: [deviation(v) / source.unit_s for v in values] for p, values in spans.items()}
+    one = len(source.models) == 1
+    drawing.bars(times, _labels(source), middles, errors, "{:.0f}" if one else "")
+    times.set_ylabel(f"training time ({source.unit})")
+    drawing.legend_above(times, 3 if len(spans) > 4 else 4)
+    places = drawing.bars(
+        ratios,
+        _labels(source),
+        {p: [mean(v) for v in values] for p, values in over.items()},
+        {p: [deviation(v) for v in values] for p, values in over.items()},
+        "{:.2f}" if one else "",
+    )
+    label = "the paper (§7.1)"
+    for policy, xs in places.items():
+        theirs = published.MAKESPAN_OVER_ELASTIC.get(PAPERS_NAMES.get(policy, policy))
+        if theirs is not None and not (policy == "kill" and "kill-declared" in places):
+            ratios.plot(xs, [theirs[model] for model in source.models], label=label, **drawing.PAPER)
+            label = "_"
+    ratios.axhline(1.0, color=drawing.COLOURS["elastic"], linewidth=1)
+    ratios.set_ylabel("time over that of EPS")
+    ratios.legend(*_only_paper(ratios), loc="upper right")
+    numbers = {
+        "figure": "14",
+        "kind": source.kind,
+        "source": published.SOURCES["fig14"],
+        "about": source.foot,
+        "training_time_s": {
+            policy: {
+                model: {"mean": mean(values), "deviation": deviation(values), "values": values}
+                for model, values in zip(source.models, of, strict=True)
+            }
+            for policy, of in spans.items()
+        },
+        "over_elastic": {
+            policy: {
+                model: {"mean": round(mean(values), 3), "deviation": round(deviation(values), 3)}
+                for model, values in zip(source.models, of, strict=True)
+            }
+            for policy, of in over.items()
+        },
+        "paper_over_elastic": published.MAKESPAN_OVER_ELASTIC,
+        **hidden,
+    }
+    title = f"Fig. 14: training time of a sweep, mean and standard deviation ({source.kind})"
+    drawing.save(figure, out, f"fig14_{suffix}", title, source.foot, numbers)
+
+
+def _hidden(source: Source) -> dict[str, Any]:
+    """Return what is simulated, but too long to be drawn, and our own policy: of the one model of the other figures."""
+    if source.kind != "simulated":
+        return {}
+    ours = [report["makespan_s"] for report in source.reports(source.shown_model, "elastic")]
+    over = {
+        policy: [
+            report["makespan_s"] / b for report, b in zip(source.reports(source.shown_model, policy), ours, strict=True)
+        ]
+        for policy in ("priority", "podium", "static-stop")
+    }
+    return {
+        f"over_elastic_{source.shown_model}_only": {
+            policy: {"mean": round(mean(values), 3), "deviation": round(deviation(values), 3)}
+            for policy, values in over.items()
+        }
+    }
+
+
+def _only_paper(axis: Any) -> tuple[list[Any], list[str]]:
+    found = [(handle, label) for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)]
+    kept = [(handle, label) for handle, label in found if label.startswith("the paper")]
+    return [handle for handle, _ in kept], [label for _, label in kept]
+
+
+def _over_time(source: Source, out: Path, number: str, what: str, label: str, steps_of: Any, suffix: str) -> None:
+    figure, axes = drawing.start(size=(8.5, 4.2))
+    axis = axes[0][0]
+    numbers: dict[str, Any] = {
+        "figure": number,
+        "kind": source.kind,
+        "source": published.SOURCES[f"fig{number}"],
+        "about": source.foot,
+        "steps_s": {},
+    }
+    for policy in _approaches(source):
+        report = source.reports(source.shown_model, policy)[0]
+        steps = steps_of(report)
+        axis.step(
+            [at / source.unit_s for at, _ in steps],
+            [value for _, value in steps],
+            where="post",
+            color=drawing.COLOURS[policy],
+            label=drawing.LABELS[policy],
+            linewidth=1.4,
+        )
+        numbers["steps_s"][policy] = timelines.thinned(steps)
+    if number == "15":
+        numbers["paper"] = published.RUNNING_JOBS
+        most = max(value for _, value in timelines.running_jobs(source.reports(source.shown_model, "static")[0]))
+        numbers["most_running_static"] = most
+    axis.set_xlabel(f"time ({source.unit})")
+    axis.set_ylabel(label)
+    axis.set_ylim(bottom=0)
+    axis.set_xlim(left=0)
+    drawing.legend_above(axis, 3)
+    title = _title(f"Fig. {number}", what, source)
+    drawing.save(figure, out, f"fig{number}_{suffix}", title, source.foot, numbers)
+
+
+def fig15(source: Source, out: Path, suffix: str) -> None:
+    """Draw how many jobs run."""
+    _over_time(source, out, "15", "running jobs", "running jobs", timelines.running_jobs, suffix)
+
+
+def fig16(source: Source, out: Path, suffix: str) -> None:
+    """Draw how many jobs wait."""
+    _over_time(source, out, "16", "queued jobs", "queued jobs", timelines.queued_jobs, suffix)
+
+
+def _latencies(report: Report) -> list[float]:
+    return [trial["early_feedback_s"] for trial in report["trials"] if trial["early_feedback_s"] is not None]
+
+
+def fig17(source: Source, out: Path, suffix: str) -> None:
+    """Draw the average early feedback latency."""
+    found = {
+        policy: [[mean(_latencies(report)) for report in source.reports(model, policy)] for model in source.models]
+        for policy in source.policies
+        if policy in APPROACHES or len(source.models) == 1
+    }
+    figure, axes = drawing.start(size=(9.5, 4.2))
+    axis = axes[0][0]
+    form = "{:.1f}" if len(source.models) == 1 else ""
+    drawing.bars(
+        axis,
+        _labels(source),
+        {p: [mean(v) / source.unit_s for v in values] for p, values in found.items()},
+        {p: [deviation(v) / source.unit_s for v in values] for p, values in found.items()},
+        form,
+    )
+    axis.set_ylabel(f"average early feedback latency ({source.unit})")
+    drawing.legend_above(axis, 3)
+    numbers = {
+        "figure": "17",
+        "kind": source.kind,
+        "source": published.SOURCES["fig17"],
+        "about": source.foot,
+        "latency_s": {
+            policy: {
+                model: {"mean": round(mean(values), 3), "deviation": round(deviation(values), 3)}
+                for model, values in zip(source.models, of, strict=True)
+            }
+            for policy, of in found.items()
+        },
+    }
+    title = f"Fig. 17: average early feedback latency, from arrival to feedback ({source.kind})"
+    drawing.save(figure, out, f"fig17_{suffix}", title, source.foot, numbers)
+
+
+def fig18(source: Source, out: Path, suffix: str) -> None:
+    """Draw the early feedback latency of each job."""
+    figure, axes = drawing.start(size=(8.5, 4.2))
+    axis = axes[0][0]
+    points: dict[str, list[list[float]]] = {}
+    for policy in _approaches(source):
+        trials = source.reports(source.shown_model, policy)[0]["trials"]
+        points[policy] = [
+            [trial["arrived_s"], trial["early_feedback_s"]] for trial in trials if trial["early_feedback_s"] is not None
+        ]
+        axis.plot(
+            [at / source.unit_s for at, _ in points[policy]],
+            [latency / source.unit_s for _, latency in points[policy]],
+            color=drawing.COLOURS[policy],
+            label=drawing.LABELS[policy],
+            marker=".",
+            markersize=5,
+            linewidth=1.0,
+        )
+    axis.set_xlabel(f"arrival of the job ({source.unit})")
+    axis.set_ylabel(f"early feedback latency ({source.unit})")
+    axis.set_ylim(bottom=0)
+    axis.set_xlim(left=0)
+    drawing.legend_above(axis, 3)
+    numbers = {
+        "figure": "18",
+        "kind": source.kind,
+        "source": published.SOURCES["fig18"],
+        "about": source.foot,
+        "arrival_and_latency_s": points,
+    }
+    title = _title("Fig. 18", "early feedback latency of each job", source)
+    drawing.save(figure, out, f"fig18_{suffix}", title, source.foot, numbers)
+
+
+def fig19(source: Source, out: Path, suffix: str) -> None:
+    """Draw which share of the cluster containers hold, and which share computes."""
+    approaches = _approaches(source)
+    reports = {policy: source.reports(source.shown_model, policy)[0] for policy in approaches}
+    longest_s = max(report["makespan_s"] for report in reports.values())
+    figure, axes = drawing.start(rows=len(approaches), size=(8.5, 6.8), sharex=True, sharey=True)
+    total = source.capacity
+    numbers: dict[str, Any] = {
+        "figure": "19",
+        "kind": source.kind,
+        "source": published.SOURCES["fig19"],
+        "about": source.foot,
+        "mean_until_its_end": {},
+        "windows_s": {},
+    }
+    for axis, policy in zip(axes[:, 0], approaches, strict=True):
+        report = reports[policy]
+        end_s = report["makespan_s"]
+        number = max(2, round(WINDOWS * end_s / longest_s))
+        held = timelines.in_windows(timelines.containers(report), end_s, number)
+        computing = timelines.in_windows(timelines.workers(report), end_s, number)
+        for steps, alpha, label in ((held, 0.35, "in containers"), (computing, 0.9, "in workers")):
+            axis.fill_between(
+                [at / source.unit_s for at, _ in [*steps, (end_s, 0.0)]],
+                [100 * value / total for _, value in [*steps, steps[-1]]],
+                step="post",
+                color=drawing.COLOURS[policy],
+                alpha=alpha,
+                linewidth=0,
+                label=label,
+            )
+        axis.set_title(drawing.LABELS[policy], loc="left")
+        axis.set_ylim(0, 105)
+        axis.set_xlim(0, longest_s / source.unit_s)
+        axis.legend(loc="upper right", ncols=2)
+        numbers["mean_until_its_end"][policy] = {
+            "in_containers": round(timelines.mean_of(timelines.containers(report), 0.0, end_s) / total, 4),
+            "in_workers": round(timelines.mean_of(timelines.workers(report), 0.0, end_s) / total, 4),
+        }
+        numbers["windows_s"][policy] = timelines.thinned([(at, value / total) for at, value in held], 1)
+    axes[1][0].set_ylabel("share of the cluster's vCPUs (%); of its memory alike: 1 vCPU and 4 GB in every container")
+    axes[1][0].yaxis.label.set_size(9)
+    axes[-1][0].set_xlabel(f"time ({source.unit})")
+    title = _title("Fig. 19", "utilisation", source)
+    drawing.save(figure, out, f"fig19_{suffix}", title, source.foot, numbers)
+
+
+def table2(source: Source, out: Path, suffix: str) -> None:
+    """Draw which share of the jobs' time changes of size take."""
+    policies = [policy for policy in ("kill", "kill-declared", "elastic") if policy in source.policies]
+    found = {
+        policy: [
+            [report["summary"]["resizing_share"] or 0.0 for report in source.reports(model, policy)]
+            for model in source.models
+        ]
+        for policy in policies
+    }
+    figure, axes = drawing.start(size=(9.5, 4.2))
+    axis = axes[0][0]
+    places = drawing.bars(
+        axis,
+        _labels(source),
+        {p: [100 * mean(v) for v in values] for p, values in found.items()},
+        {p: [100 * deviation(v) for v in values] for p, values in found.items()},
+        "{:.2g}",
+    )
+    label = "the paper (Table 2)"
+    for policy, xs in places.items():
+        theirs = published.OVERHEAD[PAPERS_NAMES.get(policy, policy)]
+        known = [(x, 100 * theirs[model]) for x, model in zip(xs, source.models, strict=True) if model in theirs]
+        if known and not (policy == "kill" and "kill-declared" in places):
+            axis.plot(*zip(*known, strict=True), label=label, **drawing.PAPER)
+            label = "_"
+    axis.set_ylabel("time spent on changes of size\n(% of the jobs' runtime)")
+    drawing.legend_above(axis, 4)
+    numbers = {
+        "figure": "Table 2",
+        "kind": source.kind,
+        "source": published.SOURCES["table2"],
+        "about": source.foot,
+        "note": "the delay of kill's restart is declared so that it loses about as much as in the paper",
+        "share": {
+            policy: {model: round(mean(values), 5) for model, values in zip(source.models, of, strict=True)}
+            for policy, of in found.items()
+        },
+        "paper": published.OVERHEAD,
+    }
+    title = f"Table 2: overhead of changes of size ({source.kind})"
+    drawing.save(figure, out, f"table2_{suffix}", title, source.foot, numbers)

@@ -1,0 +1,149 @@
+"""Where the figures' sweeps come from: real runs of compare.py, or the simulator at the paper's size."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from benchmarks.paper import published, scaled
+from eps.errors import ConfigError
+from hscheduler.simulator.models import Costs
+
+Report = Mapping[str, Any]
+
+
+class Source(Protocol):
+    """Reports of sweeps by model and by policy."""
+
+    #: ``real`` or ``simulated``: part of the names of files.
+    kind: str
+    #: How many seconds a unit of the time axis has, and its name.
+    unit_s: float
+    unit: str
+    #: Policies that there are, in the order in which they are drawn.
+    policies: Sequence[str]
+    models: Sequence[str]
+    #: The model of the pictures over time.
+    shown_model: str
+
+    @property
+    def capacity(self) -> int:
+        """Processors of the cluster."""
+
+    @property
+    def foot(self) -> str:
+        """Where the numbers are from, in a line or two."""
+
+    def reports(self, model: str, policy: str) -> list[Report]:
+        """Return the reports of all repeats."""
+
+
+class Real:
+    """Runs of compare.py.
+
+    Parameters
+    ----------
+    path : Path
+        What it wrote.
+
+    Raises
+    ------
+    ConfigError
+        It is no such file.
+    """
+
+    kind = "real"
+    unit_s, unit = 1.0, "s"
+    models = ("softmax",)
+    shown_model = "softmax"
+
+    def __init__(self, path: Path) -> None:
+        try:
+            self._found = json.loads(path.read_text(encoding="utf-8"))
+            self.policies = [
+                name
+                for name in ("static", "static-stop", "kill", "kill-declared", "priority", "elastic", "podium")
+                if any(run["name"] == name for run in self._found["runs"])
+            ]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ConfigError(f"{path} is no result of benchmarks.paper.compare: {error}") from None
+
+    @property
+    def capacity(self) -> int:
+        """As :class:`Source`."""
+        cluster = self._found["settings"]["cluster"]
+        return int(cluster["nodes"] * cluster["vcores"])
+
+    @property
+    def foot(self) -> str:
+        """As :class:`Source`."""
+        settings = self._found["settings"]
+        sweep, cluster, job = settings["sweep"], settings["cluster"], settings["job"]
+        repeats = max(run["repeat"] for run in self._found["runs"]) + 1
+        return (
+            f"REAL processes on {self._found['machine']['cpus']} cores: {cluster['nodes']} nodes of "
+            f"{cluster['vcores']} (numbers only), {sweep['trials']} trials of {job['model']} on {job['data']}, "
+            f"arrivals {sweep['arrival']}, threshold {sweep['threshold']};\n"
+            f"a worker sleeps {job['stretch_s']} s for each of its splits ({job['splits']} in a job), under every "
+            f"policy; declared delay of kill's restart {settings['declared_restart_s']:g} s; {repeats} repeat(s)"
+        )
+
+    def reports(self, model: str, policy: str) -> list[Report]:
+        """As :class:`Source`."""
+        return [run["report"] for run in self._found["runs"] if run["name"] == policy]
+
+
+class Simulated:
+    """Sweeps of :mod:`benchmarks.paper.scaled`, simulated when they are first asked for.
+
+    Parameters
+    ----------
+    seeds : int
+        Repeats.  Source: EPS §6 (each evaluation runs ten times).
+    papers_costs : bool
+        Changes cost what they cost in the paper, instead of what ours cost.
+    """
+
+    kind = "simulated"
+    unit_s, unit = 60.0, "min"
+    policies = ("static", "kill-declared", "priority-stop", "elastic")
+    models = published.MODELS
+    shown_model = "logistic"
+    capacity = scaled.NODES * scaled.NODE.vcores
+
+    def __init__(self, seeds: int = 10, papers_costs: bool = False) -> None:
+        self._seeds = seeds
+        self._papers = papers_costs
+        self._kept: dict[tuple[str, str], list[Report]] = {}
+
+    @property
+    def suffix(self) -> str:
+        """How its files are marked."""
+        return "simulated_papers_costs" if self._papers else "simulated"
+
+    def costs(self) -> Costs:
+        """Return what changes cost."""
+        return scaled.PAPERS if self._papers else scaled.OURS
+
+    @property
+    def foot(self) -> str:
+        """As :class:`Source`."""
+        costs = "those of the paper" if self._papers else "ours"
+        return (
+            f"SIMULATED: {scaled.NODES} nodes of 4 vCPU and 16 GB, {scaled.TRIALS} jobs of {scaled.WORKERS} workers "
+            f"and {scaled.SERVERS} servers, {scaled.ITERATIONS} iterations, exponential arrivals with a mean of "
+            f"{scaled.MEAN_GAP_S:g} s, threshold {scaled.THRESHOLD};\n"
+            f"iterations after EPS §2.3 and §7.1, costs of changes are {costs}, a restart of kill takes "
+            f"{scaled.RESTART_S:g} s and a start (§2.3); {self._seeds} seeds"
+        )
+
+    def reports(self, model: str, policy: str) -> list[Report]:
+        """As :class:`Source`."""
+        key = model, policy
+        if key not in self._kept:
+            self._kept[key] = [
+                scaled.simulate(scaled.Experiment(model, seed), policy, self.costs()) for seed in range(self._seeds)
+            ]
+        return self._kept[key]
