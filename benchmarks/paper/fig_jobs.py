@@ -258,7 +258,7 @@ def fig21(found: Mapping[str, Any], out: Path, suffix: str) -> None:
 def elastic_size(number: int) -> tuple[int, int]:
     """Return the workers and servers to which Algorithm 1 lets a job grow that has so many nodes for itself."""
     container = scaled.CONTAINER
-    request = JobRequest("job", "sweep", 1, 1, container, container, container, scaled.SPLITS, scaled.PARTITIONS)
+    request = JobRequest("job", "sweep", 2, 1, container, container, container, scaled.SPLITS, scaled.PARTITIONS)
     job = SimulatedJob(0.0, request, scaled.ITERATIONS, scaled.speed_of("logistic"), 0.5, 0.5)
     opened = e.SweepOpened("sweep", Direction.MINIMIZE, 1)
     simulation = Simulation(

@@ -70,6 +70,8 @@ class Scheduler:
         self._by_count = {Role.WORKER: Counts(), Role.SERVER: Counts()}
         self._totals = {Role.WORKER: 0, Role.SERVER: 0}
         self._slowed: dict[int, Job] = {}
+        #: Whether it is known since this event how a growth has worked.
+        self._watch_ended = False
         self._pending: dict[str, _Pending] = {}
         self._thresholds: dict[str, int] = {}
         #: Sweeps whose threshold is what fits the cluster, with a request of theirs.
@@ -166,9 +168,10 @@ class Scheduler:
             The event names a job or a container that was never there, or a job id is used again.
         """
         self._commands = []
+        self._watch_ended = False
         self._take(event)
-        if isinstance(event, e.Iterated) and not self._slowed:
-            # The most frequent one: nothing came or went.
+        if isinstance(event, e.Iterated) and not self._watch_ended and not self._slowed:
+            # The most frequent one: nothing came or went, and nobody has become able to grow.
             return self._commands
         self._mend()
         self._grant()
@@ -574,6 +577,7 @@ class Scheduler:
             before, before_s = job.watched
             factor = median(job.recent_s) / before_s
             job.watched = None
+            self._watch_ended = True
             if factor > 1 + SLOWER and job.phase is Phase.TRAINING:
                 job.slowed = before, factor
                 self._slowed[job.number] = job
