@@ -422,15 +422,19 @@ class LiveJob:
 
     def _follow(self, job: Job) -> None:
         started, seen_s = False, math.nan
+        # Of a part that was told to end for a restart, late news may come: it is the next one's that end the pause.
+        told_s = self._told_to_restart_s
         for progress in job.watch(self._seen_clock):
             if not started and progress.status["state"] != "starting":
                 started = True
                 self._say(e.JobStarted(self.job_id))
             if not progress.history:
                 continue
-            if self._told_to_restart_s is not None and started:
-                self.pause_s += time.monotonic() - self._told_to_restart_s
-                self._told_to_restart_s = None
+            if told_s is not None and started:
+                self.pause_s += time.monotonic() - told_s
+                if self._told_to_restart_s == told_s:
+                    self._told_to_restart_s = None
+                told_s = None
             durations = []
             for entry in progress.history:
                 now_s = float(entry["seconds"])

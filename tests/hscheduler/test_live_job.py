@@ -293,6 +293,28 @@ def test_a_metric_that_is_not_there_is_told(monkeypatch: pytest.MonkeyPatch, wat
     other.job.close()
 
 
+def test_late_news_of_what_ends_for_a_restart_does_not_end_its_pause(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watched.start()
+    kill = watched.fake.kill
+
+    def kill_after_news(why: str, timeout_s: float) -> None:
+        watched.fake.tell("running", *entries(0, 3, 1.0))
+        kill(why, timeout_s)
+
+    monkeypatch.setattr(watched.fake, "kill", kill_after_news)
+    watched.obey(e.EndJob("a", True, "it restarts"))
+    assert watched.next(e.Iterated).iteration == 3
+    assert watched.next(e.JobEnded).phase is Phase.KILLED
+    assert watched.job.pause_s == 0.0
+    watched.obey(e.StartJob("a", containers(("c8", "w"), ("c9", "s")), True))
+    watched.next(e.JobStarted)
+    watched.fake.tell("running", *entries(3, 1, 1.0))
+    watched.next(e.Iterated)
+    assert watched.job.pause_s > 0.0
+
+
 def test_a_restart_counts_from_the_order_to_the_next_iteration(watched: Watched) -> None:
     watched.start()
     watched.obey(e.EndJob("a", True, "it restarts"))
