@@ -64,12 +64,13 @@ def metrics_of(runtime: Runtime, record: ClockRecord) -> dict[str, float | None]
 
 
 def history_entry(runtime: Runtime, record: ClockRecord, started_s: float) -> dict[str, Any]:
-    """Return one line of the history."""
+    """Return one line of the history; ``loss`` is that of training, of the test data it is ``test_loss``."""
+    measured = metrics_of(runtime, record)
     return {
         "clock": record.clock,
         "loss": number(record.loss),
         "seconds": round(record.completed_s - started_s, 6),
-        **metrics_of(runtime, record),
+        **{"test_loss" if name == "loss" else name: value for name, value in measured.items()},
     }
 
 

@@ -140,3 +140,21 @@ def test_stale_jobs_lose_and_repeat_nothing_under_ten_changes(
     report = run("stale", workers=3, servers=3, at=list(TEN_CHANGES), **settings)
     assert [change["phase"] for change in report["changes"]] == ["released"] * 10
     assert report["metrics"]["test"]["accuracy"] >= 0.83
+
+
+def test_the_history_tells_of_training_however_often_the_test_data_is_evaluated() -> None:
+    settings = {
+        "data": "sklearn:digits",
+        "model": "softmax",
+        "test": "0.2",
+        "iterations": 12,
+        "workers": 1,
+        "servers": 1,
+    }
+    often, seldom = (
+        run(name, eval_every=every, **settings)["history"] for name, every in (("often", 1), ("seldom", 12))
+    )
+    assert [entry["loss"] for entry in often] == [entry["loss"] for entry in seldom]
+    assert [entry["clock"] for entry in seldom if "test_loss" in entry] == [0, 12]
+    # Before the first step every class is as likely as any.
+    assert all(entry["test_loss"] != entry["loss"] for entry in often[1:])
