@@ -26,8 +26,11 @@ def report(
     losses: Mapping[str, float],
     points: Mapping[str, Mapping[str, Any]],
     leaked: int,
+    names: Mapping[str, str] | None = None,
+    waiting: Mapping[str, str] | None = None,
+    metric: str = "loss",
 ) -> dict[str, Any]:
-    """Return the report of a sweep that has ended.
+    """Return the report of a sweep, as of now.
 
     Parameters
     ----------
@@ -41,11 +44,20 @@ def report(
         Job -> its hyperparameters.
     leaked : int
         Containers that are held when nothing runs.
+    names : mapping, optional
+        Job -> its name under ``EPS_HOME``, of real ones.
+    waiting : mapping, optional
+        Job -> why it waits, of those that do.
+    metric : str
+        What early feedback and losses are.
     """
+    names, waiting = names or {}, waiting or {}
     trials = list(record.trials.values())
     completed = [trial for trial in trials if trial.phase is Phase.FINISHED]
     return {
         "policy": policy,
+        "metric": metric,
+        "direction": str(direction),
         "makespan_s": round(record.end_s, _DIGITS),
         "best": _best(completed, losses, points, direction),
         "completed": len(completed),
@@ -53,7 +65,11 @@ def report(
         "summary": _summary(trials),
         "utilisation": round(record.utilisation(), _DIGITS),
         "resources": {"leaked": leaked},
-        "trials": [_trial(trial, losses, points) for trial in trials],
+        "trials": [{**_trial(trial, losses, points, waiting), "name": names.get(trial.job_id, "")} for trial in trials],
+        "cluster": {
+            "nodes": list(record.nodes),
+            "history": [[_seconds(at), round(share, 4), *there] for at, share, there in record.cluster.points()],
+        },
         "numbers": [list(entry) for entry in record.numbers],
         "decisions": [asdict(decision) for decision in record.decisions],
     }
@@ -73,23 +89,39 @@ def _best(
     return {"job_id": best.job_id, "loss": losses[best.job_id], "point": dict(points.get(best.job_id, {}))}
 
 
-def _trial(trial: TrialRecord, losses: Mapping[str, float], points: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+def _trial(
+    trial: TrialRecord,
+    losses: Mapping[str, float],
+    points: Mapping[str, Mapping[str, Any]],
+    waiting: Mapping[str, str],
+) -> dict[str, Any]:
     return {
         "job_id": trial.job_id,
         "point": dict(points.get(trial.job_id, {})),
         "phase": str(trial.phase),
-        "why": trial.why,
+        "why": trial.why or waiting.get(trial.job_id, ""),
         "arrived_s": _seconds(trial.arrived_s),
         "started_s": _seconds(trial.started_s),
         "first_iteration_s": _seconds(trial.first_iteration_s),
         "early_feedback_s": _seconds(trial.early_feedback_s),
-        "feedback": trial.feedback,
+        "feedback": _finite(trial.feedback),
         "finished_s": _seconds(trial.finished_s),
-        "loss": losses.get(trial.job_id),
+        "loss": _finite(losses.get(trial.job_id)),
         "containers": [[_seconds(at), workers, servers] for at, workers, servers in trial.sizes],
         "resize_pause_s": _seconds(trial.resize_pause_s),
         "restarts": trial.restarts,
+        "curve": [[round(at, 3), iteration, _short(loss)] for at, iteration, loss in trial.curve.points()],
     }
+
+
+def _finite(value: float | None) -> float | None:
+    """Return a value that JSON can say: None for one that is not finite."""
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _short(value: float) -> float:
+    """Return a value with as many digits as a picture shows."""
+    return float(f"{value:.6g}")
 
 
 def _seconds(value: float | None) -> float | None:
@@ -137,6 +169,13 @@ def table(reports: Sequence[Mapping[str, Any]]) -> str:
             cell.ljust(w) if k == 0 else cell.rjust(w) for k, (cell, w) in enumerate(zip(row, widths, strict=True))
         )
         for row in rows
+    )
+
+
+def point_text(point: Mapping[str, Any]) -> str:
+    """Return a point as text: ``learning_rate = 0.1, l2 = 0``."""
+    return ", ".join(
+        f"{name} = {value:.6g}" if isinstance(value, float) else f"{name} = {value}" for name, value in point.items()
     )
 
 

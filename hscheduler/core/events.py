@@ -67,6 +67,8 @@ class Iterated:
     iteration: int
     #: Seconds of each iteration since the last event; those during which the job changed its size left out.
     durations_s: tuple[float, ...] = ()
+    #: Some of its losses since the last event: seconds before it, iterations complete, loss.
+    losses: tuple[tuple[float, int, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

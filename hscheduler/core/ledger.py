@@ -50,6 +50,8 @@ class Ledger:
         #: Node -> promises on it, oldest first.
         self._promises: dict[str, dict[str, None]] = {}
         self._num_releasing = 0
+        #: Node -> containers that are really on it.
+        self._num_on: dict[str, int] = {}
         self._used = NOTHING
         self._total = sum(nodes.values(), NOTHING)
 
@@ -98,6 +100,10 @@ class Ledger:
         """Return what is really taken, over all nodes that are there."""
         return self._used
 
+    def num_on(self, node: str) -> int:
+        """Return how many containers are really on a node."""
+        return self._num_on.get(node, 0)
+
     # ---- changing
 
     def promise(self, container: Container) -> None:
@@ -123,6 +129,7 @@ class Ledger:
                 self._holds[name] = Hold.GRANTED
                 self._real[node] = self._real[node] - container.resources
                 self._used = self._used + container.resources
+                self._num_on[node] = self._num_on.get(node, 0) + 1
                 granted.append(container)
         return granted
 
@@ -173,6 +180,7 @@ class Ledger:
             self._remove(container)
         self._total = self._total - self._capacity.pop(node, NOTHING)
         self._real.pop(node, None)
+        self._num_on.pop(node, None)
         self._planned.drop(node)
 
     def overdrawn(self) -> list[str]:
@@ -208,6 +216,7 @@ class Ledger:
         elif container.node in self._real:
             self._real[container.node] = self._real[container.node] + container.resources
             self._used = self._used - container.resources
+            self._num_on[container.node] -= 1
         if hold is Hold.RELEASING:
             self._num_releasing -= 1
         else:
@@ -222,6 +231,8 @@ class Ledger:
                     hold = self._holds[container.container_id]
                     real = real if hold is Hold.PROMISED else real + container.resources
                     planned = planned if hold is Hold.RELEASING else planned + container.resources
+            there = sum(self._holds[c.container_id] is not Hold.PROMISED for c in self.containers_on(node))
+            assert self.num_on(node) == there, (node, self.num_on(node), there)
             assert self._real[node] == capacity - real, (node, self._real[node], capacity, real)
             assert self._planned[node] == capacity - planned, (node, self._planned[node], capacity, planned)
             assert real.fits_into(capacity), f"{node} holds {real} of {capacity}"

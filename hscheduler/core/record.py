@@ -11,6 +11,18 @@ from dataclasses import dataclass, field
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Phase
 from hscheduler.core.state import Scheduler
+from hscheduler.core.thinned import Thinned
+
+#: Points of a trial's loss curve.
+CURVE_POINTS = 200
+#: Points of the cluster's history.
+CLUSTER_POINTS = 400
+#: Nodes of a cluster whose containers are kept node by node.
+MOST_NODES = 64
+
+
+def _curve() -> Thinned[tuple[float, int, float]]:
+    return Thinned(CURVE_POINTS)
 
 
 @dataclass(slots=True)
@@ -35,6 +47,8 @@ class TrialRecord:
     #: Seconds that it did not compute because of changes of its size, restarts included.
     resize_pause_s: float = 0.0
     restarts: int = 0
+    #: (time, iterations complete, loss), thinned.
+    curve: Thinned[tuple[float, int, float]] = field(default_factory=_curve)
 
     @property
     def early_feedback_s(self) -> float | None:
@@ -67,6 +81,11 @@ class Record:
         self.decisions: list[DecisionRecord] = []
         #: (time, running, queued jobs) whenever that changed.
         self.numbers: list[tuple[float, int, int]] = []
+        #: Nodes in the order in which they came, of a cluster of few.
+        self.nodes: dict[str, None] = {}
+        #: Time, vcores that containers have of all there are, and the containers on each of :attr:`nodes`; whenever a
+        #: container came or went, thinned.
+        self.cluster: Thinned[tuple[float, float, tuple[int, ...]]] = Thinned(CLUSTER_POINTS)
         self.end_s = 0.0
         self._busy_vcore_s = 0.0
         self._vcore_s = 0.0
@@ -89,6 +108,7 @@ class Record:
             self._take_command(now_s, command)
         if not isinstance(event, e.Iterated):
             self._count(now_s, scheduler)
+            self._look_at_cluster(now_s, scheduler)
 
     def paused(self, job_id: str, seconds: float) -> None:
         """Note that a job stood still because its size was changed."""
@@ -112,9 +132,11 @@ class Record:
         if isinstance(event, e.JobEnded) and event.pause_s:
             trial.resize_pause_s = event.pause_s
         match event:
-            case e.Iterated():
+            case e.Iterated(_, _, _, losses):
                 if trial.first_iteration_s is None:
                     trial.first_iteration_s = now_s
+                for ago_s, iteration, loss in losses:
+                    trial.curve.add((max(trial.arrived_s, now_s - ago_s), iteration, loss))
             case e.FeedbackGiven(_, value):
                 if trial.feedback_s is None:
                     trial.feedback_s, trial.feedback = now_s, value
@@ -145,3 +167,12 @@ class Record:
         numbers = (len(scheduler.jobs) - self._over - queued, queued)
         if not self.numbers or self.numbers[-1][1:] != numbers:
             self.numbers.append((now_s, *numbers))
+
+    def _look_at_cluster(self, now_s: float, scheduler: Scheduler) -> None:
+        ledger = scheduler.ledger
+        if len(ledger.capacity) <= MOST_NODES:
+            self.nodes.update(dict.fromkeys(ledger.capacity))
+        share = ledger.used().vcores / (ledger.total().vcores or 1)
+        there = tuple(map(ledger.num_on, self.nodes))
+        if self.cluster.last is None or self.cluster.last[1:] != (share, there):
+            self.cluster.add((now_s, share, there))

@@ -43,6 +43,8 @@ END_TIMEOUT_S = 10.0
 _JOIN_S = 2 * END_TIMEOUT_S
 #: A change whose outcome is not known is asked for again so often.
 _MOST_TRIES = 3
+#: Losses that are told of at once: enough for a curve, also of a job that is over after a second.
+_LOSSES_AT_ONCE = 20
 #: What an entry of the history has besides metrics of the test data.
 _ALWAYS = frozenset(("clock", "loss", "seconds"))
 _PHASES = {"finished": Phase.FINISHED, "killed": Phase.KILLED}
@@ -443,7 +445,8 @@ class LiveJob:
                     durations.append(now_s - seen_s)
                 seen_s = now_s
             self._seen_clock = int(progress.history[-1]["clock"])
-            self._say(e.Iterated(self.job_id, self._seen_clock + 1, tuple(durations)))
+            losses = _some_losses(progress.history)
+            self._say(e.Iterated(self.job_id, self._seen_clock + 1, tuple(durations), losses))
             self._look_for_feedback(progress.history)
 
     def _look_for_feedback(self, history: Sequence[dict[str, Any]]) -> None:
@@ -484,6 +487,16 @@ def _by_role(containers: Sequence[Container]) -> dict[Role, list[str]]:
 
 def _role_of(member: str) -> Role:
     return Role(member.rpartition("-")[0])
+
+
+def _some_losses(history: Sequence[dict[str, Any]]) -> tuple[tuple[float, int, float], ...]:
+    """Return seconds before the last entry, iterations complete and loss of some entries, the last among them."""
+    every, end_s = -(-len(history) // _LOSSES_AT_ONCE), float(history[-1]["seconds"])
+    return tuple(
+        (end_s - float(entry["seconds"]), int(entry["clock"]) + 1, float(entry["loss"]))
+        for entry in history[(len(history) - 1) % every :: every]
+        if entry["loss"] is not None
+    )
 
 
 def _number(value: object) -> float:

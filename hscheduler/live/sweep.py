@@ -13,6 +13,7 @@ from typing import Any
 from eps.errors import ConfigError
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Direction
+from hscheduler.core.state import Scheduler
 from hscheduler.live.scheduler import LiveScheduler, LiveSettings, OnEvent, Submission
 from hscheduler.points import Points, points_of
 from hscheduler.report import report
@@ -42,6 +43,8 @@ class Sweep:
 
     def __init__(self, spec: Spec, policy: str, on_event: OnEvent | None = None, points: Points | None = None) -> None:
         self.points: dict[str, dict[str, Any]] = {}
+        #: Trial -> iterations that it is to do.
+        self.iterations: dict[str, int] = {}
         self._spec = spec
         self._on_event = on_event
         self._source = points_of(spec) if points is None else points
@@ -93,7 +96,7 @@ class Sweep:
     def report(self) -> dict[str, Any]:
         """Return the report as of now."""
         assert self.scheduler is not None
-        losses = {each.job_id: each.loss for each in self._submissions.values() if each.loss is not None}
+        losses = {each.job_id: each.loss for each in list(self._submissions.values()) if each.loss is not None}
         return report(
             self.scheduler.record,
             policy=self._settings.policy,
@@ -101,7 +104,26 @@ class Sweep:
             losses=losses,
             points=self.points,
             leaked=self.scheduler.leaked(),
+            names={each.job_id: each.name for each in list(self._submissions.values())},
+            waiting={job.job_id: job.why for job in list(self.scheduler.state.queue)},
+            metric=self._spec.sweep.metric,
         )
+
+    @property
+    def state(self) -> Scheduler:
+        """The scheduler's state; only its own thread may look at it."""
+        assert self.scheduler is not None
+        return self.scheduler.state
+
+    def name_of(self, job_id: str) -> str:
+        """Return a trial's name under ``EPS_HOME``; empty where it is not known yet."""
+        submission = self._submissions.get(job_id)
+        return "" if submission is None else submission.name
+
+    def result_of(self, job_id: str) -> float | None:
+        """Return what a trial ended with, by the sweep's metric; None before, and where it did not finish."""
+        submission = self._submissions.get(job_id)
+        return None if submission is None else submission.loss
 
     def _may_submit(self, over: int) -> bool:
         submitted, limit = len(self.points), self._spec.sweep.parallelism
@@ -117,6 +139,7 @@ class Sweep:
             refused = scheduler.refuse(job_id, SWEEP, self._spec.job_spec(), f"its settings cannot work: {error}")
             self._submissions[job_id] = refused
             return
+        self.iterations[job_id] = spec.iterations
         self._submissions[job_id] = scheduler.submit(e.JobSubmitted(request), spec)
 
     def _take(self, now_s: float, event: e.Event, commands: list[e.Command]) -> None:

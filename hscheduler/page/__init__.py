@@ -6,23 +6,50 @@ Source: EPS §7 (Figs 14 to 19 are what it shows of one sweep).
 from __future__ import annotations
 
 import json
+import math
 import threading
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
 from typing import Any
 
 from eps.errors import ResourceError
+from eps.metrics_text import CONTENT_TYPE
 
 Reports = Mapping[str, Mapping[str, Any]]
+
+#: An open page asks for news every second: this long it may take to see the end.
+FAREWELL_S = 3.0
+#: Points of all loss curves together that a page draws, and the fewest of each.
+_CURVE_POINTS, _FEWEST = 40_000, 10
 
 
 def page(reports: Reports, *, live: bool = False) -> str:
     """Return the page of reports by policy; a live one asks its server for news every second."""
     template = files("hscheduler.page").joinpath("template.html").read_text(encoding="utf-8")
     # In a script element only this would be read as anything but text.
-    data = json.dumps(reports, allow_nan=False, default=str).replace("</", "<\\/")
+    data = _data(reports).replace("</", "<\\/")
     return template.replace("@LIVE@", "true" if live else "false").replace("@DATA@", data)
+
+
+def _data(reports: Reports) -> str:
+    drawn = {policy: _drawn(report) for policy, report in reports.items()}
+    return json.dumps(drawn, allow_nan=False, default=str)
+
+
+def _drawn(report: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a report with no more of its curves than a browser draws at once."""
+    most = max(_FEWEST, _CURVE_POINTS // max(1, len(report["trials"])))
+    if all(len(trial["curve"]) <= most for trial in report["trials"]):
+        return report
+    return {**report, "trials": [{**trial, "curve": _thinned(trial["curve"], most)} for trial in report["trials"]]}
+
+
+def _thinned(curve: Sequence[Any], most: int) -> Sequence[Any]:
+    if len(curve) <= most:
+        return curve
+    return [curve[k * (len(curve) - 1) // (most - 1)] for k in range(most)]
 
 
 class PageServer:
@@ -32,6 +59,8 @@ class PageServer:
     ----------
     port : int
         0 takes any that is free.
+    metrics : callable, optional
+        Returns what ``/metrics`` says, in the format of Prometheus; called for every request, on a thread of its own.
 
     Raises
     ------
@@ -39,8 +68,12 @@ class PageServer:
         The port is taken.
     """
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, metrics: Callable[[], str] | None = None) -> None:
         self._lock = threading.Lock()
+        self._metrics = metrics
+        #: When news were asked for last, on the monotonic clock.
+        self._watched_s = -math.inf
+        self._end_seen = threading.Event()
         self._reports: Reports = {}
         self._live = True
         server = self
@@ -70,6 +103,12 @@ class PageServer:
         with self._lock:
             self._reports, self._live = reports, live
 
+    def end(self, reports: Reports) -> None:
+        """Serve how it ended; return when a page that is open somewhere has seen it, or soon."""
+        self.show(reports, live=False)
+        if time.monotonic() - self._watched_s < FAREWELL_S:
+            self._end_seen.wait(FAREWELL_S)
+
     def close(self) -> None:
         """Stop serving."""
         self._server.shutdown()
@@ -82,13 +121,18 @@ class PageServer:
         if request.path == "/" and reports:
             kind, body = "text/html; charset=utf-8", page(reports, live=live).encode()
         elif request.path == "/report.json":
-            kind, body = "application/json", json.dumps({"reports": reports, "live": live}).encode()
+            self._watched_s = time.monotonic()
+            kind, body = "application/json", f'{{"reports": {_data(reports)}, "live": {json.dumps(live)}}}'.encode()
+        elif request.path == "/metrics" and self._metrics is not None:
+            kind, body = CONTENT_TYPE, self._metrics().encode()
         else:
             request.send_error(404 if reports else 503, "nothing here" if reports else "the sweep has not begun")
             return
         request.send_response(200)
         request.send_header("Content-Type", kind)
         request.send_header("Content-Length", str(len(body)))
-        request.send_header("Content-Security-Policy", "default-src 'self' 'unsafe-inline'")
+        request.send_header("Content-Security-Policy", "default-src 'self' 'unsafe-inline'; img-src data:")
         request.end_headers()
         request.wfile.write(body)
+        if not live:
+            self._end_seen.set()

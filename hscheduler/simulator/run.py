@@ -41,7 +41,15 @@ def simulate(spec: Spec, policy: str, costs: Costs | None = None) -> dict[str, A
     )
     record = simulation.run()
     leaked = len(simulation.scheduler.ledger.all())
-    return report(record, policy=policy, direction=direction, losses=simulation.losses, points=points, leaked=leaked)
+    return report(
+        record,
+        policy=policy,
+        direction=direction,
+        losses=simulation.losses,
+        points=points,
+        leaked=leaked,
+        metric=spec.sweep.metric,
+    )
 
 
 def simulate_trace(spec: Spec, jobs: list[TraceJob], policy: str) -> dict[str, Any]:

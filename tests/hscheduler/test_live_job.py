@@ -343,6 +343,17 @@ def test_a_start_that_fails_is_said(watched: Watched, monkeypatch: pytest.Monkey
     assert ended.phase is Phase.FAILED and ended.why == "it could not be started: no more processes"
 
 
+def test_losses_are_told_with_when_they_were(watched: Watched) -> None:
+    watched.start()
+    lost = [{**entry, "loss": None} for entry in entries(0, 1, 1.0)]
+    watched.fake.tell("running", *lost, *entries(1, 2, 1.0, 1.0))
+    assert watched.next(e.Iterated).losses == ((1.0, 2, 1.0), (0.0, 3, 1.0)), "one that is none is left out"
+    watched.fake.tell("running", *entries(3, 1000, 0.25, 3.0))
+    losses = watched.next(e.Iterated).losses
+    assert len(losses) == 20
+    assert losses[-1] == (0.0, 1003, 1.0) and losses[0] == (19 * 50 * 0.25, 53, 1.0)
+
+
 # ---- a job that another process started
 
 MEMBERS = {"c1": "worker-1", "c2": "worker-2", "c3": "server-1"}

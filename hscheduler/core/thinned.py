@@ -1,0 +1,54 @@
+"""A series that never holds more than so many of its points, however long it grows."""
+
+from __future__ import annotations
+
+from typing import Generic, TypeVar
+
+_T = TypeVar("_T")
+
+
+class Thinned(Generic[_T]):
+    """Every n-th of the points that were added, and the last; n doubles whenever there would be too many.
+
+    Parameters
+    ----------
+    most : int
+        So many points are kept at most, the last included; at least 2.
+    """
+
+    __slots__ = ("_added", "_kept", "_last", "_most", "_stride")
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._stride = 1
+        self._added = 0
+        self._kept: list[_T] = []
+        self._last: _T | None = None
+
+    def add(self, point: _T) -> None:
+        """Add a point at the end."""
+        if self._added % self._stride == 0:
+            if len(self._kept) == self._most - 1:
+                self._kept = self._kept[::2]
+                self._stride *= 2
+            if self._added % self._stride == 0:
+                self._kept.append(point)
+        self._added += 1
+        self._last = point
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Thinned) and self.points() == other.points()
+
+    def __repr__(self) -> str:
+        return f"Thinned({self.points()!r})"
+
+    @property
+    def last(self) -> _T | None:
+        """The last point; None where there is none."""
+        return self._last
+
+    def points(self) -> list[_T]:
+        """Return the points that are kept, the last among them."""
+        if self._last is None or (self._added - 1) % self._stride == 0:
+            return list(self._kept)
+        return [*self._kept, self._last]

@@ -1,0 +1,165 @@
+"""The page of a sweep in a real browser: what its script draws, of a sweep that ended and live, also on a phone."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+import pytest
+
+from hscheduler import cli
+from hscheduler.page import PageServer, page
+from hscheduler.points import GivenPoints
+from hscheduler.simulator.run import simulate
+from hscheduler.spec import Spec
+from tests.browser import PROGRAMS, TIMEOUT_S, Browser, find_browser
+
+TABLES: dict[str, dict[str, Any]] = {
+    "sweep": {"threshold": 2, "arrival": "poisson:1s", "seed": 4},
+    "space": {"learning_rate": {"loguniform": [1e-3, 1]}, "optimizer": {"choice": ["sgd", "adam"]}},
+    "job": {"stretch_s": 0.002, "workers": 2, "servers": 1},
+}
+LIVE = """
+[cluster]
+nodes = 2
+[sweep]
+trials = 4
+threshold = 1
+feedback_iteration = 10
+algorithm = "random"
+[space]
+learning_rate = { loguniform = [1e-3, 1] }
+[job]
+data = "sklearn:digits"
+model = "softmax"
+workers = 2
+servers = 1
+iterations = 150
+stretch_s = 0.002
+"""
+
+
+@pytest.fixture
+def browser(tmp_path: Path) -> Iterator[Browser]:
+    program = find_browser()
+    if program is None:
+        pytest.skip(f"none of {', '.join(PROGRAMS)} is installed")
+    found = Browser(program, tmp_path / "profile")
+    try:
+        yield found
+        assert found.errors == []
+    finally:
+        found.close()
+
+
+def report_of(trials: int) -> dict[str, Any]:
+    report = simulate(Spec.of({**TABLES, "sweep": {**TABLES["sweep"], "trials": trials}}), "elastic")
+    for trial in report["trials"]:
+        # Simulated jobs have no losses on their way.
+        end_s = trial["finished_s"] - trial["started_s"]
+        trial["curve"] = [[trial["started_s"] + end_s * k / 199, 5 * k, 2.0 / (1 + k)] for k in range(200)]
+    return report
+
+
+def number_of(browser: Browser, selector: str) -> int:
+    return browser.value(f"document.querySelectorAll({selector!r}).length")
+
+
+def fits_its_window(browser: Browser) -> bool:
+    return browser.value("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+
+
+def test_an_ended_sweep_is_drawn_whole(browser: Browser, tmp_path: Path) -> None:
+    report, path = report_of(12), tmp_path / "page.html"
+    path.write_text(page({"elastic": report, "static": report}))
+    browser.open(path.as_uri())
+    assert browser.value("document.title") == "H-scheduler: elastic"
+    assert number_of(browser, "#trials tbody tr") == 12
+    assert number_of(browser, "#decisions tr") == len(report["decisions"])
+    assert number_of(browser, "#latency circle") == 12
+    assert number_of(browser, "#space circle") == 2 * 12, "each trial under each hyperparameter"
+    assert number_of(browser, "#curves polyline") == 12
+    assert number_of(browser, "#nodes path") == 4, "an area for each node"
+    assert number_of(browser, "#utilisation path") == 1
+    assert f"({report['best']['job_id']})" in browser.value("document.querySelector('#figures').textContent")
+    assert browser.requested == [path.as_uri()], "nothing is fetched"
+    # What a reader does: sort, search, look at the curves by iteration.
+    browser.value("document.querySelectorAll('#trials th')[7].click()")
+    losses = [trial["loss"] for trial in report["trials"] if trial["loss"] is not None]
+    shown = browser.value("[...document.querySelectorAll('#trials tbody tr')].map((row) => row.cells[7].textContent)")
+    assert [float(text) for text in shown[: len(losses)]] == pytest.approx(sorted(losses), rel=1e-3)
+    browser.value("{ const f = document.querySelector('#filter'); f.value = 'trial-3 starts'; f.oninput(); }")
+    assert number_of(browser, "#decisions tr") == 1
+    browser.value("{ const s = document.querySelector('#across'); s.value = '1'; s.onchange(); }")
+    assert browser.value("[...document.querySelectorAll('#curves text')].map((t) => t.textContent)")[-1] == "995"
+
+
+def test_a_page_that_is_served_is_drawn_again(browser: Browser) -> None:
+    server = PageServer(0)
+    try:
+        server.show({"elastic": report_of(3)})
+        browser.open(server.address)
+        assert number_of(browser, "#trials tbody tr") == 3
+        server.show({"elastic": report_of(8)}, live=False)
+        browser.wait_until("document.querySelectorAll('#trials tbody tr').length === 8")
+        assert {address.removeprefix(server.address) for address in browser.requested} == {"", "report.json"}
+    finally:
+        server.close()
+
+
+@pytest.mark.parametrize("width", [360, 1200])
+def test_a_thousand_trials_on_a_phone_and_on_a_screen(browser: Browser, tmp_path: Path, width: int) -> None:
+    path = tmp_path / "page.html"
+    path.write_text(page({"elastic": report_of(1000)}))
+    browser.open(path.as_uri(), width, 760, phone=width < 500)
+    assert number_of(browser, "#trials tbody tr") == 1000
+    assert number_of(browser, "#timeline rect") >= 1000
+    assert number_of(browser, "#curves polyline") == 1000
+    assert fits_its_window(browser)
+
+
+@pytest.mark.usefixtures("home", "no_leftovers")
+def test_a_sweep_of_real_jobs_is_drawn_while_it_runs(
+    browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served: SimpleQueue[PageServer] = SimpleQueue()
+    looked = threading.Event()
+
+    class Server(PageServer):
+        def __init__(self, port: int, *more: Any) -> None:
+            super().__init__(port, *more)
+            served.put(self)
+
+    class Points(GivenPoints):
+        # The last trial comes when the browser has seen the others: the sweep cannot be over before.
+        def ask(self, job_id: str) -> dict[str, Any]:
+            if job_id == "trial-4":
+                assert looked.wait(TIMEOUT_S)
+            return super().ask(job_id)
+
+    monkeypatch.setattr("hscheduler.commands.sweep.PageServer", Server)
+    monkeypatch.setattr("hscheduler.live.sweep.points_of", lambda spec: Points(spec.points()))
+    spec, codes = tmp_path / "sweep.toml", list[int]()
+    spec.write_text(LIVE)
+    runs = threading.Thread(target=lambda: codes.append(cli.main(["sweep", str(spec), "--web", "0", "--quiet"])))
+    runs.start()
+    try:
+        address = served.get(timeout=TIMEOUT_S).address
+        browser.open(address)
+        browser.wait_until("document.querySelectorAll('#curves polyline').length > 0")
+        assert browser.value("live")
+        assert number_of(browser, "#trials tbody tr") == 3
+        looked.set()
+        browser.wait_until("!live && reports.elastic.trials.every((t) => t.finished_s != null)")
+        assert number_of(browser, "#trials tbody tr") == 4
+        assert number_of(browser, "#curves polyline") == 4
+        assert number_of(browser, "#latency circle") == 4
+        assert "starts with" in browser.value("document.querySelector('#decisions').textContent")
+        assert {name.removeprefix(address) for name in browser.requested} == {"", "report.json"}
+    finally:
+        looked.set()
+        runs.join(TIMEOUT_S)
+    assert codes == [0]
