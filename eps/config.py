@@ -180,6 +180,13 @@ class JobSpec:
         "seconds that a worker sleeps for each of its splits in an iteration: a small job takes the time of a larger",
         group="experiments",
     )
+    # Who watches.
+    metrics_port: int = _option(
+        -1,
+        "serve metrics for Prometheus at /metrics of this port of the loopback interface; 0 takes a free one, which "
+        "the job master's log names; -1: none",
+        group="safety",
+    )
     # When somebody does not answer.
     member_timeout_s: float = _option(
         3.0,
@@ -216,6 +223,8 @@ class JobSpec:
             value = getattr(self, name)
             if not value >= least:
                 raise ConfigError(f"{name} is {value}, but must be at least {least}")
+        if not -1 <= self.metrics_port < 1 << 16:
+            raise ConfigError(f"metrics_port is {self.metrics_port}, but must be -1 (none), 0 (any) or a port")
         if self.followers not in (0, 1):
             raise ConfigError(f"followers is {self.followers}, but must be 0 or 1")
         if not 0 <= self.stretch_s < float("inf"):

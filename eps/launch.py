@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
+import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -98,6 +99,16 @@ def data_settings(spec: JobSpec) -> DataSettings:
     return DataSettings.from_dict(values)
 
 
+def _check_port(port: int) -> None:
+    if port > 0:
+        with socket.socket() as trial:
+            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                trial.bind(("127.0.0.1", port))
+            except OSError as error:
+                raise ConfigError(f"metrics_port is {port}, but that port cannot be had: {error.strerror}") from None
+
+
 def prepare_job(request: RunRequest, before_data: Callable[[], None] | None = None) -> PreparedJob:
     """Check the settings, prepare the data, and make the job's directory.
 
@@ -125,6 +136,7 @@ def prepare_job(request: RunRequest, before_data: Callable[[], None] | None = No
     check_model(spec)
     if spec.tls:
         check_tls()
+    _check_port(spec.metrics_port)
     check_home(writable=True)
     name = request.name or free_name(spec.model)
     check_job_name(name)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import sys
 import time
 from pathlib import Path
@@ -17,6 +16,7 @@ from eps.display import list_text, status_text
 from eps.ended import ended_status
 from eps.errors import JobNotFoundError, RpcError, StorageError
 from eps.home import check_home
+from eps.last_words import member_of
 from eps.storage.jobdir import JobDir, find_job, list_jobs
 
 #: A job of a list that does not answer does not hold up the others.
@@ -26,9 +26,6 @@ FOLLOW_POLL_S = 0.1
 UNREADABLE: dict[str, Any] = {
     "state": "unreadable", "clock": 0, "iterations": 0, "loss": None, "metrics": {}, "workers": 0, "servers": 0,
 }  # fmt: skip
-#: A member's name, in the lines that its process writes.
-_SPEAKER = re.compile(rb"\b[WS]\[((?:worker|server)-\d+)\]")
-_HEAD_BYTES = 64 * 1024
 
 
 def version(args: argparse.Namespace) -> int:
@@ -138,9 +135,8 @@ class LogReader:
     def _name(self, path: Path) -> str:
         """Return the member that wrote a file; a container gets its member's name when the master has named it."""
         if path not in self._names:
-            with path.open("rb") as file:
-                match = _SPEAKER.search(file.read(_HEAD_BYTES)) if path.stem.startswith("container-") else None
-            if match is None:
+            member = member_of(path)
+            if member is None:
                 return path.stem
-            self._names[path] = match.group(1).decode("ascii")
+            self._names[path] = member
         return self._names[path]

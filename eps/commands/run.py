@@ -15,6 +15,8 @@ from eps.config import JobSpec
 from eps.display import Display, PlainDisplay, TerminalDisplay, how_to_resume, summary_text
 from eps.errors import ConfigError, EpsError
 from eps.jobspec_file import RunRequest, read_job_file
+from eps.last_words import last_words
+from eps.storage.jobdir import find_job
 
 #: Preparing data is worth a word only where it is noticed.
 NOTICED_S = 0.5
@@ -140,6 +142,9 @@ def _tell_why(report: Mapping[str, Any], code: int) -> None:
     """Say why a job ended before its time, and how it goes on."""
     if code == EXIT_FAILED:
         print(f"eps: job {report['name']!r} {report['state']}: {report.get('reason') or 'no reason'}", file=sys.stderr)
+    if report["state"] == "failed":
+        for line in last_words(find_job(report["name"]), report.get("reason") or ""):
+            print(f"eps: {line}", file=sys.stderr)
     if code != EXIT_OK:
         print(f"eps: {how_to_resume(report['name'])}", file=sys.stderr)
 

@@ -31,6 +31,7 @@ from eps.logs import set_up_logging
 from eps.master import records
 from eps.master.checkpoints import CheckpointFinisher, driver_of, earlier_history, pending_name
 from eps.master.export import export, why_no_model, why_no_report
+from eps.master.metrics import serve_metrics
 from eps.master.service import JobMasterService
 from eps.master.sessions import Sessions
 from eps.master.state_log import StateLog
@@ -273,6 +274,7 @@ class Master:
 
         server, port = serve(register, max_workers=1024, security=self._security)
         self._address = f"127.0.0.1:{port}"
+        metrics = serve_metrics(self._runtime.spec.metrics_port, self.status)
         poller = threading.Thread(target=self._poll_resources, name="resources", daemon=True)
         poller.start()
         write_json_atomic(
@@ -287,6 +289,8 @@ class Master:
         self._farewell()
         self._patiently(self._checkpoints.close, SYNC_PATIENCE_S)
         self._write_report()
+        if metrics is not None:
+            metrics.close()
         self._sessions.close()
         server.stop(0.5).wait(2.0)
         if self._journal is not None:
