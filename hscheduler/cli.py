@@ -20,7 +20,9 @@ whose nodes are simulated: the jobs are real, and all of them run on this host.
 """
 
 _SWEEP = """Run a sweep's file: jobs come, start, give early feedback, grow, shrink and end as the
-policy decides; every decision is printed with its reason.  Ctrl-C ends all of them.
+policy decides.  A terminal shows a table of the trials, which is drawn again as they go on;
+without one (or with --plain) every decision is printed with its reason.  What a trial that
+failed wrote last is printed with the failure.  Ctrl-C ends all of them.
 
 SPEC.toml has the sections [cluster] (nodes, vcores, memory), [sweep] (trials, arrival,
 threshold, feedback_iteration, metric, direction, seed, ...), [space] (settings to
@@ -43,10 +45,18 @@ they do in sweeps: roughly.  What changes of size and restarts cost is declared
 How jobs of a trace become sweeps is said in hscheduler/simulator/traces.py.
 """
 
+_PAGE = "Draw the page of a sweep that has ended, from its report: one file that needs no others."
+
+_RESULTS = """Print the trials of a sweep that has ended, the best first.  The best trial's model is
+copied from the directory of its job, which is kept under EPS_HOME.
+"""
+
 _EXAMPLES = """\
 examples:
   hscheduler sweep sweep.toml --report report.json
   hscheduler compare sweep.toml --policies elastic,static --trials 12
+  hscheduler results report.json --export-best model.npz
+  hscheduler page report.json --out page.html
   hscheduler simulate sweep.toml --policy elastic,static,kill --report report.json
   hscheduler simulate sweep.toml --trials 75 --seed 3 --verbose
   hscheduler simulate cluster.toml --trace philly.csv.gz --trials 5000 --policy elastic,static
@@ -89,11 +99,30 @@ def build_parser() -> argparse.ArgumentParser:
     sweep.add_argument(
         "--web", type=int, metavar="PORT", help="serve the page while the sweep runs; 0 takes a free port"
     )
+    sweep.add_argument("--plain", action="store_true", help="print lines, also where there is a terminal to draw on")
+    _add_exports(sweep)
+    page = commands.add_parser("page", help="draw the page of a report again", description=_PAGE, formatter_class=raw)
+    page.add_argument("--out", metavar="PATH.html", required=True, help="where the page goes")
+    page.set_defaults(command="results:draw")
+    results = commands.add_parser(
+        "results", help="print the trials of a report, the best first", description=_RESULTS, formatter_class=raw
+    )
+    results.add_argument("--csv", action="store_true", help="print all columns as CSV")
+    results.add_argument("--export-best", metavar="MODEL.npz", help="copy the model of the best trial there")
+    _add_exports(results)
+    results.set_defaults(command="results:results")
+    for each in (page, results):
+        each.add_argument("report", metavar="REPORT.json", help="of sweep, compare or simulate")
     for each in (sweep, compare):
         each.add_argument("--quiet", action="store_true", help="print the table only")
     simulate.add_argument("--verbose", action="store_true", help="print every decision with its reason")
     simulate.set_defaults(command="simulate:run")
     return parser
+
+
+def _add_exports(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--tensorboard", metavar="DIR", help="write the loss curves for TensorBoard (eps[tensorboard])")
+    parser.add_argument("--mlflow", metavar="URI", help="write the trials to an MLflow server or folder (eps[mlflow])")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -4,56 +4,96 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
-from eps.errors import ConfigError
+from eps.errors import ConfigError, JobNotFoundError
+from eps.last_words import last_words
 from eps.storage.atomic import write_bytes_atomic, write_json_atomic
+from eps.storage.jobdir import find_job
 from hscheduler.commands.simulate import PUBLIC_MODE, policies_of, report_path, with_flags
 from hscheduler.core import events as e
-from hscheduler.core.jobs import Phase
+from hscheduler.core.jobs import Direction, Phase
+from hscheduler.exporters import exporters
 from hscheduler.live.scheduler import OnEvent
 from hscheduler.live.sweep import Sweep
+from hscheduler.metrics import metrics_text
 from hscheduler.page import PageServer, page
-from hscheduler.report import table
+from hscheduler.report import point_text, table
 from hscheduler.spec import Spec
+from hscheduler.terminal import Screen, lines_of
+from hscheduler.view import SweepView
 
 EXIT_NOTHING_FINISHED = 1
 PUBLISHED_EVERY_S = 1.0
 
 
 def sweep(args: argparse.Namespace) -> int:
-    """Run a sweep's file under a policy; print what happens, a table and the best point."""
+    """Run a sweep's file under a policy; show it, print a table and the best point."""
     (policy,) = _one(policies_of(args.policy))
     spec, target, drawn = _spec(args), report_path(args.report), report_path(args.page, "page")
+    exports = exporters(args.tensorboard, args.mlflow)
+    viewers: list[OnEvent] = []
+    running = Sweep(spec, policy, together(viewers))
+    view = view_of(running, spec, policy)
+    viewers.append(lambda now_s, event, commands: view.take(now_s, event, commands, running.state))
     with ExitStack() as stack:
-        viewers = [] if args.quiet else [printer()]
-        running: list[Sweep] = []
+        server = None
         if args.web is not None:
-            server = PageServer(args.web)
+            server = PageServer(args.web, lambda: metrics_text(view.look()))
             stack.callback(server.close)
             print(f"the sweep's page, while it runs: {server.address}", flush=True)
             viewers.append(publisher(server, running))
-        running.append(Sweep(spec, policy, together(viewers)))
+        if not args.quiet:
+            viewers.append(_shown(stack, view, running, plain=args.plain))
         try:
-            found = running[0].run()
+            found = running.run()
         finally:
             # Also of a sweep that was interrupted: what there is.
-            if running[0].scheduler is not None:
-                write_results(target, drawn, running[0].report())
+            if running.scheduler is not None:
+                write_results(target, drawn, running.report())
+        if server is not None:
+            server.end({policy: found})
+    for export in exports:
+        export(found)
     print(table([found]))
     best = found["best"]
     if best is None:
         print("no trial finished", file=sys.stderr)
         return EXIT_NOTHING_FINISHED
-    point = ", ".join(
-        f"{name} = {value:.6g}" if isinstance(value, float) else f"{name} = {value}"
-        for name, value in best["point"].items()
-    )
-    print(f"best: {best['job_id']} with {spec.sweep.metric} {best['loss']:.6g}: {point}")
+    print(f"best: {best['job_id']} with {spec.sweep.metric} {best['loss']:.6g}: {point_text(best['point'])}")
+    if drawn is not None:
+        print(f"page: {drawn}")
     return 0
+
+
+def view_of(running: Sweep, spec: Spec, policy: str) -> SweepView:
+    """Return the view of a sweep that has not begun."""
+    settings = spec.sweep
+    return SweepView(
+        policy,
+        settings.metric,
+        Direction(settings.direction),
+        settings.trials,
+        lambda job_id: running.iterations.get(job_id, 0),
+        running.result_of,
+    )
+
+
+def _shown(stack: ExitStack, view: SweepView, running: Sweep, *, plain: bool) -> OnEvent:
+    """Return what shows a sweep on standard output: a table where that is a terminal, lines where it is none."""
+    if plain or not sys.stdout.isatty():
+        return printer(running.name_of)
+    screen = Screen(sys.stdout, lambda width, height: lines_of(view.look(), width, height))
+    stack.callback(screen.close)
+
+    def tell(now_s: float, event: e.Event, commands: list[e.Command]) -> None:
+        if lines := failures(commands, running.name_of):
+            screen.tell(lines)
+
+    return tell
 
 
 def compare(args: argparse.Namespace) -> int:
@@ -64,7 +104,10 @@ def compare(args: argparse.Namespace) -> int:
     for policy in policies:
         if not args.quiet:
             print(f"--- {policy}", flush=True)
-        reports[policy] = Sweep(spec, policy, None if args.quiet else printer()).run()
+        viewers: list[OnEvent] = []
+        running = Sweep(spec, policy, together(viewers))
+        viewers += [] if args.quiet else [printer(running.name_of)]
+        reports[policy] = running.run()
     first = reports[policies[0]]
     ratios = {policy: round(found["makespan_s"] / first["makespan_s"], 4) for policy, found in reports.items()}
     if target is not None:
@@ -95,7 +138,7 @@ def together(viewers: Sequence[OnEvent]) -> OnEvent:
     return show
 
 
-def publisher(server: PageServer, running: Sequence[Sweep]) -> OnEvent:
+def publisher(server: PageServer, running: Sweep) -> OnEvent:
     """Return what gives a sweep's report to its page, at most once a second."""
     shown_s = -PUBLISHED_EVERY_S
 
@@ -103,14 +146,20 @@ def publisher(server: PageServer, running: Sequence[Sweep]) -> OnEvent:
         nonlocal shown_s
         if now_s - shown_s >= PUBLISHED_EVERY_S:
             shown_s = now_s
-            found = running[0].report()
+            found = running.report()
             server.show({found["policy"]: found})
 
     return show
 
 
-def printer() -> OnEvent:
-    """Return what prints a line for whatever somebody may want to see of an event."""
+def printer(name_of: Callable[[str], str]) -> OnEvent:
+    """Return what prints a line for whatever somebody may want to see of an event.
+
+    Parameters
+    ----------
+    name_of : callable
+        Trial -> its name under ``EPS_HOME``.
+    """
 
     def show(now_s: float, event: e.Event, commands: list[e.Command]) -> None:
         lines = [command.sentence for command in commands if isinstance(command, e.Explain)]
@@ -119,14 +168,23 @@ def printer() -> OnEvent:
                 lines.insert(0, f"{job_id} gives early feedback: {value:.6g}")
             case e.JobEnded(job_id, Phase.FINISHED, _):
                 lines.insert(0, f"{job_id} finished")
-            case e.JobEnded(job_id, Phase.FAILED, why):
-                lines.insert(0, f"{job_id} failed: {why}")
             case e.GrowthFailed(job_id, _, why) | e.ShrinkFailed(job_id, _, why):
                 lines.insert(0, f"{job_id} keeps its size: {why}")
-        for line in lines:
+        for line in failures(commands, name_of) + lines:
             print(f"{now_s:8.2f} s  {line}", flush=True)
 
     return show
+
+
+def failures(commands: Sequence[e.Command], name_of: Callable[[str], str]) -> list[str]:
+    """Return why trials have failed, each with the last lines of the log of whoever is at fault."""
+    lines = []
+    for command in commands:
+        if isinstance(command, e.JobOver) and command.phase is Phase.FAILED:
+            lines.append(f"{command.job_id} failed: {command.why}")
+            with suppress(JobNotFoundError, ConfigError):
+                lines += last_words(find_job(name_of(command.job_id)), command.why)
+    return lines
 
 
 def _spec(args: argparse.Namespace) -> Spec:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from eps.storage.jobdir import find_job
 from hscheduler import cli
 from hscheduler.core import events as e
 from hscheduler.live.sweep import Sweep
@@ -98,7 +99,15 @@ def test_the_command_prints_why_and_the_best_point(tmp_path: Path, capsys: pytes
     out = capsys.readouterr().out
     assert "trial-1 starts with 2 workers and 1 server: they are free" in out
     assert "best: trial-" in out.splitlines()[-1]
-    assert json.loads(target.read_text())["completed"] == 3
+    found = json.loads(target.read_text())
+    assert found["completed"] == 3
+    assert all(trial["curve"][-1][1] == 21 for trial in found["trials"]), "of 20 iterations, and of what they led to"
+    model = tmp_path / "model.npz"
+    assert cli.main(["results", str(target), "--export-best", str(model)]) == 0
+    captured = capsys.readouterr()
+    assert captured.out.splitlines()[2].split()[0] == found["best"]["job_id"] in captured.err
+    (name,) = (trial["name"] for trial in found["trials"] if trial["job_id"] == found["best"]["job_id"])
+    assert model.read_bytes() == find_job(name).model.read_bytes()
 
 
 def test_interrupting_a_sweep_ends_its_jobs(tmp_path: Path) -> None:

@@ -1,0 +1,94 @@
+"""A sweep's trials for TensorBoard and for MLflow; each needs an extra, which is imported where it is used."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from eps.errors import ConfigError, StorageError
+
+#: Takes the report of a sweep that has ended.
+Export = Callable[[Mapping[str, Any]], None]
+_STATUS = {"finished": "FINISHED", "killed": "KILLED"}
+
+
+def exporters(tensorboard: str | None, mlflow: str | None) -> list[Export]:
+    """Return what writes reports where they are wanted.
+
+    Parameters
+    ----------
+    tensorboard : str, optional
+        A folder; a trial's curve goes to ``POLICY/TRIAL`` in it.
+    mlflow : str, optional
+        A tracking URI; a trial becomes a run of the experiment ``hscheduler-POLICY``.
+
+    Raises
+    ------
+    ConfigError
+        What it needs is not installed.
+    """
+    found = []
+    if tensorboard is not None:
+        found.append(_for_tensorboard(Path(tensorboard)))
+    if mlflow is not None:
+        found.append(_for_mlflow(mlflow))
+    return found
+
+
+def _for_tensorboard(folder: Path) -> Export:
+    try:
+        from tensorboardX import SummaryWriter
+    except ImportError as error:
+        raise ConfigError(f"tensorboard needs tensorboardX ({error}): install eps[tensorboard]") from None
+
+    def export(report: Mapping[str, Any]) -> None:
+        try:
+            for trial in report["trials"]:
+                with SummaryWriter(str(folder / report["policy"] / trial["job_id"])) as writer:
+                    for at_s, iteration, loss in trial["curve"]:
+                        writer.add_scalar("loss", loss, iteration, walltime=at_s)
+                    if trial["loss"] is not None:
+                        writer.add_hparams(dict(trial["point"]), {report["metric"]: trial["loss"]}, name="point")
+        except OSError as error:
+            raise StorageError(f"tensorboard: {folder} cannot be written: {error.strerror}") from error
+
+    return export
+
+
+def _for_mlflow(uri: str) -> Export:
+    try:
+        from mlflow.entities import Metric, Param, RunTag
+        from mlflow.exceptions import MlflowException
+        from mlflow.tracking import MlflowClient
+    except ImportError as error:
+        raise ConfigError(f"mlflow needs MLflow ({error}): install eps[mlflow]") from None
+
+    def log(client: Any, experiment: str, report: Mapping[str, Any], trial: Mapping[str, Any], began_ms: int) -> None:
+        def at_ms(seconds: float) -> int:
+            return began_ms + round(1000 * seconds)
+
+        ended_s = report["makespan_s"] if trial["finished_s"] is None else trial["finished_s"]
+        run_id = client.create_run(experiment, at_ms(trial["arrived_s"]), run_name=trial["job_id"]).info.run_id
+        measured = [Metric("training loss", loss, at_ms(at_s), iteration) for at_s, iteration, loss in trial["curve"]]
+        for name, value in ((report["metric"], trial["loss"]), ("early feedback", trial["feedback"])):
+            if value is not None:
+                measured.append(Metric(name, value, at_ms(ended_s), 0))
+        settings = [Param(name, str(value)) for name, value in trial["point"].items()]
+        tags = [RunTag("phase", trial["phase"]), RunTag("why", trial["why"]), RunTag("job", trial["name"])]
+        client.log_batch(run_id, measured, settings, tags)
+        client.set_terminated(run_id, _STATUS.get(trial["phase"], "FAILED"), at_ms(ended_s))
+
+    def export(report: Mapping[str, Any]) -> None:
+        began_ms = round(1000 * (time.time() - report["makespan_s"]))
+        try:
+            client, name = MlflowClient(uri), f"hscheduler-{report['policy']}"
+            known = client.get_experiment_by_name(name)
+            experiment = client.create_experiment(name) if known is None else known.experiment_id
+            for trial in report["trials"]:
+                log(client, experiment, report, trial, began_ms)
+        except (MlflowException, OSError) as error:
+            raise StorageError(f"mlflow: {uri} does not take the trials: {error}") from error
+
+    return export

@@ -1,0 +1,205 @@
+"""What people see of a sweep while it runs: taken event by event on the scheduler's thread, looked at from any.
+
+The terminal's table and the metrics are made of it; neither ever looks at the scheduler's state itself.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import threading
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+
+from hscheduler.core import events as e
+from hscheduler.core.jobs import Direction, Phase
+from hscheduler.core.state import Scheduler
+
+#: Decisions that are shown.
+LATEST_DECISIONS = 20
+#: Jobs of the queue whose reason is looked at: more are not shown.
+LOOKED_AT = 50
+#: Bounds of the early-feedback latencies that are counted together, seconds.
+LATENCY_BOUNDS_S = (0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0, 2000.0, 5000.0)
+
+
+@dataclass(slots=True)
+class Row:
+    """One trial as it is now.  Times are seconds since the sweep began."""
+
+    job_id: str
+    arrived_s: float
+    phase: Phase = Phase.QUEUED
+    workers: int = 0
+    servers: int = 0
+    iteration: int = 0
+    #: Iterations that it is to do; 0 where that is not known.
+    iterations: int = 0
+    #: The median of its latest iterations, seconds.
+    iteration_s: float | None = None
+    feedback: float | None = None
+    #: Training loss.
+    loss: float | None = None
+    #: What it ended with, by the sweep's metric.
+    result: float | None = None
+    why: str = ""
+    ended_s: float | None = None
+
+    @property
+    def eta_s(self) -> float | None:
+        """Seconds until it will have finished, if it goes on like this."""
+        if not self.phase.runs or self.iteration_s is None or not self.iterations:
+            return None
+        return max(0, self.iterations - self.iteration) * self.iteration_s
+
+
+@dataclass(frozen=True)
+class Look:
+    """A sweep at one moment."""
+
+    now_s: float = 0.0
+    policy: str = ""
+    metric: str = "loss"
+    #: Trials that there will be.
+    trials: int = 0
+    rows: Sequence[Row] = ()
+    #: Job and why it waits, the head first; of a long queue the first :data:`LOOKED_AT`.
+    queue: Sequence[tuple[str, str]] = ()
+    num_queued: int = 0
+    #: Time and sentence, the latest last.
+    decisions: Sequence[tuple[float, str]] = ()
+    num_decisions: int = 0
+    #: Of the finished ones.
+    best: Row | None = None
+    vcores: int = 0
+    used_vcores: int = 0
+    #: Node -> containers on it.
+    nodes: Sequence[tuple[str, int]] = ()
+    #: How many early-feedback latencies were at most each of :data:`LATENCY_BOUNDS_S` and above the one before; and how
+    #: many were above all.
+    latencies: Sequence[int] = (0,) * (len(LATENCY_BOUNDS_S) + 1)
+    latency_sum_s: float = 0.0
+
+    def count(self, phase: Phase) -> int:
+        """Return how many trials are in a phase."""
+        return sum(row.phase is phase for row in self.rows)
+
+
+@dataclass
+class SweepView:
+    """What is known of a sweep.
+
+    Parameters
+    ----------
+    policy, metric : str
+    direction : Direction
+    trials : int
+        That there will be.
+    iterations_of, result_of : callable
+        A trial's iterations (0 where that is not known), and what it ended with.
+    """
+
+    policy: str
+    metric: str
+    direction: Direction
+    trials: int
+    iterations_of: Callable[[str], int]
+    result_of: Callable[[str], float | None]
+    _rows: dict[str, Row] = field(default_factory=dict)
+    _decisions: deque[tuple[float, str]] = field(default_factory=lambda: deque(maxlen=LATEST_DECISIONS))
+    _num_decisions: int = 0
+    _latencies: list[int] = field(default_factory=lambda: [0] * (len(LATENCY_BOUNDS_S) + 1))
+    _latency_sum_s: float = 0.0
+    _look: Look = field(default_factory=Look)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def take(self, now_s: float, event: e.Event, commands: Sequence[e.Command], scheduler: Scheduler) -> None:
+        """Take what one event has brought; on the thread that owns ``scheduler``."""
+        with self._lock:
+            match event:
+                case e.JobSubmitted(request):
+                    self._rows[request.job_id] = Row(request.job_id, now_s)
+                case e.JobRefused(job_id):
+                    self._rows[job_id] = Row(job_id, now_s)
+                case e.FeedbackGiven(job_id):
+                    self._feedback_came(self._rows[job_id], now_s)
+                case e.Iterated(job_id, _, _, losses) if losses:
+                    self._rows[job_id].loss = losses[-1][2]
+            touched = {getattr(each, "job_id", "") for each in (event, *commands)}
+            for job_id in sorted(touched & self._rows.keys()):
+                self._update(self._rows[job_id], scheduler)
+            for command in commands:
+                self._take_command(now_s, command)
+            self._look_at(now_s, scheduler, changed=not isinstance(event, e.Iterated) or bool(commands))
+
+    def look(self) -> Look:
+        """Return the sweep as it is now."""
+        with self._lock:
+            rows = [dataclasses.replace(row) for row in self._rows.values()]
+            return dataclasses.replace(
+                self._look,
+                policy=self.policy,
+                metric=self.metric,
+                trials=self.trials,
+                rows=rows,
+                decisions=list(self._decisions),
+                num_decisions=self._num_decisions,
+                best=self._best(rows),
+                latencies=list(self._latencies),
+                latency_sum_s=self._latency_sum_s,
+            )
+
+    def _feedback_came(self, row: Row, now_s: float) -> None:
+        if row.feedback is None:
+            latency_s = now_s - row.arrived_s
+            self._latencies[bisect_left(LATENCY_BOUNDS_S, latency_s)] += 1
+            self._latency_sum_s += latency_s
+
+    def _update(self, row: Row, scheduler: Scheduler) -> None:
+        row.iterations = row.iterations or self.iterations_of(row.job_id)
+        job = scheduler.jobs.get(row.job_id)
+        if job is None:
+            return
+        row.phase, row.why, row.feedback = job.phase, job.why, job.feedback
+        row.workers, row.servers = job.size
+        # A job says one more when it has measured what it ends with.
+        row.iteration = min(job.iteration, row.iterations or job.iteration)
+        row.iteration_s = median(job.recent_s) if job.recent_s else None
+
+    def _take_command(self, now_s: float, command: e.Command) -> None:
+        match command:
+            case e.JobOver(job_id, phase, why) if job_id in self._rows:
+                row = self._rows[job_id]
+                row.phase, row.why, row.ended_s = phase, why, now_s
+                row.workers = row.servers = 0
+                row.result = self.result_of(job_id)
+            case e.Explain(_, sentence, _):
+                self._decisions.append((now_s, sentence))
+                self._num_decisions += 1
+
+    def _look_at(self, now_s: float, scheduler: Scheduler, *, changed: bool) -> None:
+        """Look at what is not of one job; while jobs iterate nothing of it changes."""
+        if not changed:
+            self._look = dataclasses.replace(self._look, now_s=now_s)
+            return
+        ledger = scheduler.ledger
+        self._look = Look(
+            now_s,
+            queue=[(job.job_id, job.why) for job in scheduler.queue[:LOOKED_AT]],
+            num_queued=len(scheduler.queue),
+            vcores=ledger.total().vcores,
+            used_vcores=ledger.used().vcores,
+            nodes=[(node, ledger.num_on(node)) for node in ledger.capacity],
+        )
+
+    def _best(self, rows: Sequence[Row]) -> Row | None:
+        sign = 1.0 if self.direction is Direction.MINIMIZE else -1.0
+        known = [
+            (sign * row.result, number, row)
+            for number, row in enumerate(rows)
+            if row.phase is Phase.FINISHED and row.result is not None and math.isfinite(row.result)
+        ]
+        return min(known)[2] if known else None

@@ -1,0 +1,98 @@
+"""A report's trials in TensorBoard and MLflow; where they are not installed that is said before a sweep begins."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from eps.errors import StorageError
+from hscheduler import cli
+from hscheduler.exporters import exporters
+
+REPORT: dict[str, Any] = {
+    "policy": "elastic",
+    "metric": "accuracy",
+    "makespan_s": 10.0,
+    "trials": [
+        {
+            "job_id": "trial-1", "name": "sweep-x-trial-1", "phase": "finished", "why": "", "loss": 0.75,
+            "feedback": 0.5,
+            "point": {"learning_rate": 0.1, "optimizer": "sgd"}, "arrived_s": 0.0, "finished_s": 9.0,
+            "curve": [[1.0, 1, 2.5], [5.0, 50, 1.5], [9.0, 100, 0.5]],
+        },
+        {
+            "job_id": "trial-2", "name": "", "phase": "failed", "why": "it diverged", "loss": None, "feedback": None,
+            "point": {}, "arrived_s": 1.0, "finished_s": None, "curve": [],
+        },
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("flag", "package", "extra"), [
+    ("--tensorboard", "tensorboardX", "eps[tensorboard]"), ("--mlflow", "mlflow.entities", "eps[mlflow]"),
+])  # fmt: skip
+def test_what_is_not_installed_is_said_before_anything_runs(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    flag: str,
+    package: str,
+    extra: str,
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    spec = tmp_path / "sweep.toml"
+    spec.write_text('[sweep]\ntrials = 1\nalgorithm = "random"\n[job]\ndata = "sklearn:digits"\nmodel = "softmax"\n')
+    assert cli.main(["sweep", str(spec), flag, str(tmp_path)]) == 2
+    assert f"install {extra}" in capsys.readouterr().err
+
+
+def test_curves_and_points_come_to_tensorboard(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboardX", reason="TensorBoard's extra is not installed")
+    from tensorboardX.proto import event_pb2
+    from tensorboardX.record_writer import masked_crc32c
+
+    (export,) = exporters(str(tmp_path), None)
+    export(REPORT)
+    (path,) = (tmp_path / "elastic" / "trial-1").glob("events*")
+    content, scalars = path.read_bytes(), []
+    while content:
+        length = int.from_bytes(content[:8], "little")
+        assert int.from_bytes(content[8:12], "little") == masked_crc32c(content[:8])
+        event = event_pb2.Event.FromString(content[12 : 12 + length])
+        scalars += [(event.step, value.tag, value.simple_value) for value in event.summary.value]
+        content = content[16 + length :]
+    assert scalars == [(1, "loss", 2.5), (50, "loss", 1.5), (100, "loss", 0.5)]
+    assert list((tmp_path / "elastic" / "trial-1" / "point").glob("events*")), "the hyperparameters"
+
+
+def test_trials_become_runs_of_mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Runs in a folder need no database; it asks for consent, and would tell its makers.
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
+    tracking = pytest.importorskip("mlflow.tracking", reason="MLflow's extra is not installed")
+    uri = (tmp_path / "runs").as_uri()
+    (export,) = exporters(None, uri)
+    export(REPORT)
+    export(REPORT)
+    client = tracking.MlflowClient(uri)
+    experiment = client.get_experiment_by_name("hscheduler-elastic").experiment_id
+    runs = {run.info.run_name: run for run in client.search_runs([experiment], order_by=["attributes.start_time"])}
+    first, second = runs["trial-1"], runs["trial-2"]
+    assert first.data.params == {"learning_rate": "0.1", "optimizer": "sgd"}
+    assert first.data.metrics["accuracy"] == 0.75 and first.data.metrics["early feedback"] == 0.5
+    curve = client.get_metric_history(first.info.run_id, "training loss")
+    assert [(point.step, point.value) for point in curve] == [(1, 2.5), (50, 1.5), (100, 0.5)]
+    assert curve[1].timestamp - curve[0].timestamp == 4000
+    assert (first.info.status, second.info.status) == ("FINISHED", "FAILED")
+    assert second.data.tags["why"] == "it diverged"
+
+
+def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboardX", reason="TensorBoard's extra is not installed")
+    (tmp_path / "file").write_text("")
+    (export,) = exporters(str(tmp_path / "file"), None)
+    with pytest.raises(StorageError, match=r"tensorboard: .*file cannot be written"):
+        export(REPORT)

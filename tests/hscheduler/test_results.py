@@ -1,0 +1,106 @@
+"""What a sweep left, shown again: the page and the tables of a report, of whichever command; and what is refused."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hscheduler import cli
+from hscheduler.commands.results import ranked
+from hscheduler.page import page
+from hscheduler.simulator.run import simulate
+from hscheduler.spec import Spec
+from tests.hscheduler.test_page import data_of
+
+TABLES = {
+    "sweep": {"trials": 6, "seed": 2, "threshold": 1},
+    "space": {"learning_rate": {"uniform": [0, 1]}},
+    "job": {"stretch_s": 0.01, "iterations": 300},
+}
+
+
+@pytest.fixture(scope="module")
+def report() -> dict[str, Any]:
+    return json.loads(json.dumps(simulate(Spec.of(TABLES), "elastic")))
+
+
+def written(path: Path, value: object) -> str:
+    path.write_text(json.dumps(value))
+    return str(path)
+
+
+def test_the_page_of_a_report_is_the_page_of_its_sweep(report: dict[str, Any], tmp_path: Path) -> None:
+    target = tmp_path / "page.html"
+    assert cli.main(["page", written(tmp_path / "report.json", report), "--out", str(target)]) == 0
+    assert data_of(target.read_text()) == data_of(page({"elastic": report}))
+
+
+@pytest.mark.parametrize("form", ["compare", "simulate"])
+def test_reports_of_several_policies_are_opened_too(report: dict[str, Any], tmp_path: Path, form: str) -> None:
+    reports = {"elastic": report, "static": {**report, "policy": "static"}}
+    value = {"policies": reports, "makespan_over": {"of": "elastic"}} if form == "compare" else reports
+    target = tmp_path / "page.html"
+    assert cli.main(["page", written(tmp_path / "report.json", value), "--out", str(target)]) == 0
+    assert data_of(target.read_text()) == data_of(page(reports))
+
+
+def test_a_report_of_an_earlier_version_is_opened(report: dict[str, Any], tmp_path: Path) -> None:
+    new = ("cluster", "metric", "direction")
+    old = {name: value for name, value in report.items() if name not in new}
+    old["trials"] = [{k: v for k, v in trial.items() if k not in ("curve", "name")} for trial in report["trials"]]
+    target = tmp_path / "page.html"
+    assert cli.main(["page", written(tmp_path / "report.json", old), "--out", str(target)]) == 0
+    assert data_of(target.read_text())["elastic"]["cluster"] == {"nodes": [], "history": []}
+
+
+def test_the_table_has_the_best_first(
+    report: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["results", written(tmp_path / "report.json", report)]) == 0
+    first, head, *rows = capsys.readouterr().out.splitlines()
+    assert first == f"elastic: {report['completed']} of 6 finished"
+    assert head.split() == ["TRIAL", "PHASE", "LOSS", "FEEDBACK", "POINT", "WHY"]
+    assert rows[0].split()[0] == report["best"]["job_id"]
+    phases = [row.split()[1] for row in rows]
+    assert 2 <= report["completed"] < 6
+    assert phases == ["finished"] * report["completed"] + ["killed"] * (6 - report["completed"])
+    losses = [float(row.split()[2]) for row in rows[: report["completed"]]]
+    assert losses == sorted(losses)
+
+
+def test_where_more_is_better_the_highest_is_first(report: dict[str, Any]) -> None:
+    found = ranked({**report, "direction": "maximize"})
+    losses = [trial["loss"] for trial in found if trial["phase"] == "finished"]
+    assert len(losses) > 1 and losses == sorted(losses, reverse=True)
+
+
+def test_the_csv_has_a_row_for_each_trial(
+    report: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["results", written(tmp_path / "report.json", report), "--csv"]) == 0
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert len(rows) == 6
+    assert rows[0]["policy"] == "elastic" and rows[0]["job_id"] == report["best"]["job_id"]
+    assert float(rows[0]["loss"]) == report["best"]["loss"]
+    assert float(rows[0]["learning_rate"]) == report["best"]["point"]["learning_rate"]
+
+
+@pytest.mark.parametrize("value", [[], {}, {"state": "finished"}, {"elastic": {"policy": "elastic"}}, 7])
+def test_what_is_no_report_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str], value: object) -> None:
+    assert cli.main(["results", written(tmp_path / "report.json", value)]) != 0
+    assert "Traceback" not in (error := capsys.readouterr().err) and "report.json" in error
+
+
+def test_a_simulated_sweep_has_no_model(
+    report: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = written(tmp_path / "report.json", report)
+    assert cli.main(["results", path, "--export-best", str(tmp_path / "model.npz")]) == 2
+    assert "is not a real job" in capsys.readouterr().err
+    assert cli.main(["results", str(tmp_path / "none.json")]) == 2
+    assert "there is no such file" in capsys.readouterr().err

@@ -1,0 +1,190 @@
+"""The table of a sweep in a terminal: what it says in any size, and what a terminal shows when it is drawn again."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from hscheduler.core import events as e
+from hscheduler.core.jobs import Direction, Phase
+from hscheduler.policies.elastic import elastic
+from hscheduler.terminal import Screen, lines_of
+from hscheduler.view import Look, Row, SweepView
+from tests.hscheduler.toy import Toy, request
+from tests.terminal import TIMEOUT_S, Terminal
+
+
+def row(number: int, phase: Phase, **values: Any) -> Row:
+    return Row(f"trial-{number}", 0.5 * number, phase, **values)
+
+
+BEST = row(2, Phase.FINISHED, iteration=400, iterations=400, feedback=0.9, loss=0.2, result=0.25, ended_s=9.0)
+LOOK = Look(
+    12.3,
+    "elastic",
+    "loss",
+    8,
+    [
+        row(1, Phase.KILLED, iteration=100, iterations=400, feedback=2.5, loss=2.25, why="the worst", ended_s=8.0),
+        BEST,
+        row(
+            3,
+            Phase.TRAINING,
+            workers=3,
+            servers=2,
+            iteration=300,
+            iterations=400,
+            iteration_s=0.5,
+            loss=0.5,
+            feedback=0.75,
+        ),
+        row(4, Phase.EARLY_FEEDBACK, workers=2, servers=1, iteration=7, iterations=400),
+        row(5, Phase.QUEUED),
+        row(6, Phase.FAILED, why="worker-1: training diverged", ended_s=3.0),
+    ],
+    [("trial-5", "infeasible: nobody can give a server")],
+    1,
+    [(1.0, "trial-1 starts"), (2.0, "trial-2 starts")],
+    2,
+    BEST,
+    16,
+    14,
+)
+
+
+def test_it_says_how_every_trial_is_the_running_first() -> None:
+    assert lines_of(LOOK, 120, 40) == [
+        "H-scheduler, elastic, 12.3 s: 1 queued, 1 early feedback, 1 training, 1 finished, 1 killed, 1 failed, "
+        "2 to come",
+        "14 of 16 vcores in use; best loss 0.2500 (trial-2)",
+        "TRIAL     PHASE           WORKERS  SERVERS  ITERATION  FEEDBACK  LOSS    ETA",
+        "trial-3   training        3        2        300/400    0.7500    0.5000  50.0 s",
+        "trial-4   early feedback  2        1        7/400      -         -       -",
+        "trial-2*  finished        -        -        400/400    0.9000    0.2500  -",
+        "trial-6   failed          -        -        0          -         -       worker-1: training diverged",
+        "trial-1   killed          -        -        100/400    2.5000    2.2500  -",
+        "QUEUE (1)",
+        "trial-5  infeasible: nobody can give a server",
+        "DECISIONS (2)",
+        "     1.0 s  trial-1 starts",
+        "     2.0 s  trial-2 starts",
+    ]
+
+
+def test_another_metric_has_a_column_of_its_own() -> None:
+    by_accuracy = replace(LOOK, metric="accuracy")
+    lines = lines_of(by_accuracy, 120, 40)
+    assert "LOSS    ACCURACY  ETA" in lines[2]
+    assert lines[5].split()[-3:] == ["0.2000", "0.2500", "-"]
+
+
+@pytest.mark.parametrize("width", [1, 20, 79, 200])
+@pytest.mark.parametrize("height", [1, 2, 3, 5, 10, 13, 24, 60])
+@pytest.mark.parametrize("trials", [0, 6, 1000])
+def test_it_fits_any_terminal_with_any_number_of_trials(width: int, height: int, trials: int) -> None:
+    phases = [phase for phase in Phase if phase is not Phase.QUEUED]
+    rows = [row(k, phases[k % len(phases)], why="caf\u00e9\x1b[31m " * 30, ended_s=1.0) for k in range(trials)]
+    rows += [row(k, Phase.QUEUED) for k in range(trials, 2 * trials)]
+    queue = [(row.job_id, "why " * 50) for row in rows[trials:]][:50]
+    lines = lines_of(replace(LOOK, rows=rows, queue=queue, num_queued=trials), width, height)
+    assert 1 <= len(lines) <= height
+    assert all(len(line) <= width for line in lines)
+    assert all(" " <= c <= "~" for line in lines for c in line)
+    if trials and height >= 5 and width >= 79:
+        running = [line for line in lines if re.search(r" (training|early feedback|starting) ", line)]
+        assert running, "what runs is worth its room first"
+    if trials == 1000 and width >= 79 and height >= 5:
+        assert any(re.fullmatch(r"\.\.\. and \d+ more", line) for line in lines)
+    if trials == 1000 and width >= 79 and height >= 24:
+        assert "QUEUE (1000)" in lines and any(line.startswith("DECISIONS") for line in lines)
+
+
+def test_a_view_follows_the_scheduler() -> None:
+    toy = Toy.of(1, elastic)
+    view = SweepView("elastic", "loss", Direction.MINIMIZE, 3, lambda job_id: 400, {"a": 0.5}.get)
+
+    def happen(now_s: float, event: e.Event) -> None:
+        view.take(now_s, event, toy.scheduler.step(event), toy.scheduler)
+
+    happen(0.0, e.JobSubmitted(request("a")))
+    happen(1.0, e.JobSubmitted(request("b")))
+    happen(1.0, e.JobRefused("c", "sweep", "its settings cannot work"))
+    happen(2.0, e.JobStarted("a"))
+    happen(3.0, e.Iterated("a", 100, (0.1, 0.3, 0.2), ((0.0, 100, 0.75),)))
+    found = view.look()
+    a, b, c = found.rows
+    assert (a.phase, a.workers, a.servers, a.iteration, a.iterations) == (Phase.EARLY_FEEDBACK, 2, 1, 100, 400)
+    assert a.loss == 0.75 and a.eta_s == pytest.approx(300 * 0.2)
+    assert b.phase is Phase.QUEUED and found.queue[0][0] == "b" and found.num_queued == 1
+    assert found.queue[0][1].startswith("infeasible"), found.queue
+    assert c.phase is Phase.FAILED and c.why == "its settings cannot work"
+    assert (found.now_s, found.used_vcores, found.vcores, found.nodes) == (3.0, 4, 4, [("node0", 4)])
+    assert found.num_decisions == 1 and "a starts" in found.decisions[0][1]
+    assert found.best is None
+    happen(4.0, e.FeedbackGiven("a", 0.7))
+    happen(4.5, e.Iterated("a", 401))
+    assert view.look().rows[0].iteration == 400
+    happen(5.0, e.JobEnded("a", Phase.FINISHED))
+    found = view.look()
+    assert found.best is not None and found.best.job_id == "a" and found.best.result == 0.5
+    assert found.rows[0].feedback == 0.7 and found.rows[0].workers == 0
+    # 4.0 s is above 2.0 s and at most 5.0 s.
+    assert list(found.latencies[:5]) == [0, 0, 0, 1, 0] and found.latency_sum_s == 4.0
+
+
+@pytest.fixture
+def terminal() -> Iterator[Terminal]:
+    found = Terminal(40, 6)
+    yield found
+    found.close()
+
+
+def test_it_is_drawn_again_in_place_and_news_stay_above(terminal: Terminal) -> None:
+    shown = ["one", "two two two", "three"]
+    screen = Screen(terminal.stream, lambda width, height: [line[:width] for line in shown[:height]], 0.01)
+    terminal.wait_for("three")
+    shown[:] = ["uno", "due"]
+    terminal.wait_for("due")
+    screen.tell(["trial-3 failed: \x1b[31mred", "  its log"])
+    shown[:] = ["last"]
+    screen.close()
+    screen.close()
+    assert terminal.lines() == ["trial-3 failed: ?[31mred", "  its log", "last", ""]
+
+
+def test_it_follows_the_size_of_the_window(terminal: Terminal) -> None:
+    sizes: list[tuple[int, int]] = []
+
+    def lines(width: int, height: int) -> list[str]:
+        sizes.append((width, height))
+        return [f"{width} x {height}", *("x" * width for _ in range(height - 1))]
+
+    screen = Screen(terminal.stream, lines, 0.01)
+    terminal.wait_for("39 x 5")
+    terminal.resize(60, 9)
+    terminal.wait_for("59 x 8")
+    screen.close()
+    assert terminal.lines() == ["59 x 8", *["x" * 59] * 7, ""], "nothing of the smaller one is left"
+    assert set(sizes) == {(39, 5), (59, 8)}
+
+
+def test_a_terminal_that_goes_away_ends_nothing() -> None:
+    master, slave = pty.openpty()
+    stream = os.fdopen(slave, "w", encoding="utf-8")
+    screen = Screen(stream, lambda width, height: ["here"], 0.01)
+    assert os.read(master, 100)
+    os.close(master)
+    screen._thread.join(TIMEOUT_S)
+    assert not screen._thread.is_alive()
+    screen.tell(["nobody reads this"])
+    screen.close()
+    with suppress(OSError):
+        # What could not be written is still with it.
+        stream.close()

@@ -1,0 +1,101 @@
+"""A sweep of real jobs under a pseudo-terminal: a table in place, failures with their logs above it, a clean end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import termios
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.terminal import TIMEOUT_S, Terminal
+
+ROOT = Path(__file__).resolve().parents[2]
+pytestmark = pytest.mark.usefixtures("home", "no_leftovers")
+
+FILE = """
+[cluster]
+nodes = 2
+[sweep]
+trials = 2
+algorithm = "random"
+feedback_iteration = 5
+seed = 1
+[space]
+learning_rate = { choice = RATES }
+[job]
+data = "sklearn:diabetes"
+model = "linear"
+optimizer = "sgd"
+workers = 2
+servers = 1
+iterations = ITERATIONS
+"""
+
+
+@contextmanager
+def sweep(
+    tmp_path: Path, terminal: Terminal, rates: str, iterations: int, *flags: str
+) -> Iterator[subprocess.Popen[bytes]]:
+    path = tmp_path / "sweep.toml"
+    path.write_text(FILE.replace("RATES", rates).replace("ITERATIONS", str(iterations)))
+    code = "import sys; from hscheduler.cli import main; sys.exit(main(sys.argv[1:]))"
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, "sweep", str(path), *flags],
+        stdin=terminal.stream,
+        stdout=terminal.stream,
+        stderr=terminal.stream,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait(TIMEOUT_S)
+        terminal.close()
+
+
+def test_what_a_failed_trial_wrote_stays_above_the_table(tmp_path: Path) -> None:
+    terminal = Terminal(120, 40)
+    with sweep(tmp_path, terminal, "[1e30]", 50) as process:
+        assert process.wait(TIMEOUT_S) == 1
+    rows = terminal.lines()
+    (head,) = (k for k, line in enumerate(rows) if line.startswith("TRIAL "))
+    assert sum(line.startswith("H-scheduler, elastic") for line in rows) == 1, "it is drawn in place"
+    above = "\n".join(rows[:head])
+    for trial in ("trial-1", "trial-2"):
+        assert f"{trial} failed: worker-" in above
+    assert above.count("the last lines of the log of worker-") == 2
+    assert above.count("training diverged") >= 4, "of the reason, and of the log"
+    assert "no trial finished" in "\n".join(rows[head:])
+
+
+def test_an_interruption_leaves_the_terminal_as_it_was(tmp_path: Path) -> None:
+    terminal = Terminal(100, 24)
+    before = termios.tcgetattr(terminal.stream.fileno())
+    with sweep(tmp_path, terminal, "[1e-3]", 1_000_000) as process:
+        terminal.wait_for("trial-2  training")
+        process.send_signal(signal.SIGINT)
+        assert process.wait(TIMEOUT_S) == 130
+        assert termios.tcgetattr(terminal.stream.fileno()) == before
+    rows = terminal.lines()
+    assert rows[0].startswith("H-scheduler, elastic")
+    assert sum(line.startswith("TRIAL ") for line in rows) == 1
+    assert rows[-1] == "", "what comes next begins on a line of its own"
+    assert not any("Traceback" in line for line in rows)
+    assert terminal.sequences <= {"A", "K", "J"}, "nothing that would have to be undone"
+
+
+def test_plain_lines_where_they_are_wanted(tmp_path: Path) -> None:
+    terminal = Terminal(200, 24)
+    with sweep(tmp_path, terminal, "[1e-3]", 20, "--plain") as process:
+        assert process.wait(TIMEOUT_S) == 0
+    rows = terminal.lines()
+    assert terminal.sequences == set()
+    assert any("trial-1 starts with 2 workers and 1 server" in line for line in rows)
+    assert any(line.startswith("best: trial-") for line in rows)
