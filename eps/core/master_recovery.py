@@ -115,7 +115,7 @@ class RecoveringJob(JobMembers):
         self._ask()
 
     def _going_back(self) -> bool:
-        """Return whether somebody may not have gone back yet: then what members hold is of two epochs."""
+        """Return whether somebody may not have gone back yet: then what members hold is of two incarnations."""
         return self.membership is not None and self.membership.goes_back and bool(self._unacked)
 
     def _note_loss(self, name: MemberId, reason: str, *, together: bool) -> bool:
@@ -204,7 +204,7 @@ class RecoveringJob(JobMembers):
                 "lost": sorted(recovery.lost),
                 "version": membership.version,
                 "clock": membership.from_clock,
-                "epoch": membership.epoch,
+                "incarnation": membership.incarnation,
                 "workers": list(membership.workers),
                 "servers": list(membership.servers),
                 "owners": list(membership.partitions.owners),

@@ -193,7 +193,7 @@ class MasterState(RestartedJob):
             self._on_exited(e.ContainerExited(record.container_id, f"cannot be reached: {reason}"))
 
     def _on_clock(self, report: m.ClockReported, at_s: float) -> None:
-        if self.membership is None or report.epoch != self.membership.epoch:
+        if self.membership is None or report.incarnation != self.membership.incarnation:
             return
         for record in self.progress.add(report.clock, report.results, at_s):
             loss = record.loss_sum

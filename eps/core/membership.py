@@ -45,13 +45,13 @@ class Membership:
     #: Where members were lost: the first clock of each split that may not have been contributed everywhere.  Such a
     #: membership holds at once, and for everything that is on its way.  Empty where a plan made the membership.
     split_clocks: tuple[int, ...] = ()
-    #: How often the job has gone back to a checkpoint; what is of an earlier epoch is void.
-    epoch: int = 0
-    #: The checkpoint that the epoch began with; empty for the seeded start.
+    #: How often this run of the job has gone back to a checkpoint; what is of an earlier incarnation is void.
+    incarnation: int = 0
+    #: The checkpoint that the incarnation began with; empty for the seeded start.
     checkpoint: str = ""
     #: Number of the latest recovery that it, or one before it, came from.
     recovery: int = 0
-    #: True for the membership that begins an epoch: everybody forgets what was after the checkpoint.
+    #: True for the membership that begins an incarnation: everybody forgets what was after the checkpoint.
     goes_back: bool = False
 
     def __post_init__(self) -> None:

@@ -54,8 +54,8 @@ class ClockReported:
     name: MemberId
     clock: int
     results: tuple[SplitResult, ...]
-    #: Epoch of the membership under which they were computed.
-    epoch: int = 0
+    #: Incarnation of the membership under which they were computed.
+    incarnation: int = 0
 
 
 @dataclass(frozen=True, slots=True)

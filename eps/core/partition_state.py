@@ -11,8 +11,8 @@ from enum import StrEnum
 from eps.core import server_events as s
 from eps.core.types import MemberId
 
-#: Updates of one epoch have numbers below 2**32.
-EPOCH_BITS = 32
+#: Updates of one incarnation have numbers below 2**32.
+INCARNATION_BITS = 32
 
 
 class Holding(StrEnum):

@@ -127,7 +127,7 @@ class PlanDriver:
             partitions=self.transfer.partitions,
             splits=self.transfer.splits,
             addresses={name: self.address_of(name) for name in everyone},
-            epoch=self.before.epoch,
+            incarnation=self.before.incarnation,
             checkpoint=self.before.checkpoint,
             recovery=self.before.recovery,
         )

@@ -124,14 +124,14 @@ def take_over(before: Membership, recovery: Recovery, settings: CoreSettings) ->
 
 
 def roll_back(before: Membership, recovery: Recovery, start: Start) -> Membership:
-    """Return the membership with which everybody goes back to ``start``, in a new epoch."""
+    """Return the membership with which everybody goes back to ``start``, in a new incarnation."""
     servers = _left(before.servers, recovery, Role.SERVER)
     owners = spread_evenly(len(before.partitions), servers)
     followers = standing_followers(owners, servers, ()) if before.partitions.followers else ()
     table = PartitionTable(owners, followers)
     split_clocks = (start.clock,) * len(before.splits.active)
     found = _membership(before, recovery, table, start.clock, split_clocks)
-    return replace(found, epoch=before.epoch + 1, checkpoint=start.checkpoint, goes_back=True)
+    return replace(found, incarnation=before.incarnation + 1, checkpoint=start.checkpoint, goes_back=True)
 
 
 def _membership(
@@ -153,7 +153,7 @@ def _membership(
         splits=heirs(before.splits, workers),
         addresses={name: known[name] for name in workers + servers},
         split_clocks=split_clocks,
-        epoch=before.epoch,
+        incarnation=before.incarnation,
         checkpoint=before.checkpoint,
         recovery=recovery.number,
     )

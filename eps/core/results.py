@@ -29,10 +29,10 @@ class LatestResults:
         while len(self._found) > MOST_CLOCKS:
             del self._found[min(self._found)]
 
-    def reports(self, name: MemberId, epoch: int) -> tuple[m.ClockReported, ...]:
+    def reports(self, name: MemberId, incarnation: int) -> tuple[m.ClockReported, ...]:
         """Return everything as reports of ``name``, one for each clock, ascending."""
         return tuple(
-            m.ClockReported(name, clock, tuple(results.values()), epoch)
+            m.ClockReported(name, clock, tuple(results.values()), incarnation)
             for clock, results in sorted(self._found.items())
         )
 

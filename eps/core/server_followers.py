@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from eps.core import messages as m
 from eps.core import server_events as s
 from eps.core.membership import Membership
-from eps.core.partition_state import EPOCH_BITS, Holding, PartitionState
+from eps.core.partition_state import INCARNATION_BITS, Holding, PartitionState
 from eps.core.results import LatestResults
 from eps.core.settings import CoreSettings
 from eps.core.types import MemberId
@@ -150,7 +150,7 @@ class ReplicatingServer:
     def _on_snapshot(self, event: s.SnapshotArrived) -> None:
         self._close_before(event.plan_id)
         known = self.partitions.get(event.partition)
-        earlier = self.membership is not None and event.sequence >> EPOCH_BITS != self.membership.epoch
+        earlier = self.membership is not None and event.sequence >> INCARNATION_BITS != self.membership.incarnation
         if earlier or self._closed(event.plan_id) or (known is not None and known.holding is not Holding.FORWARDER):
             self._out.append(s.DropUpdate(event.request))
             if known is not None and known.plan_id == event.plan_id:

@@ -21,7 +21,7 @@ from dataclasses import replace
 from eps.core import messages as m
 from eps.core import server_events as s
 from eps.core.membership import Membership
-from eps.core.partition_state import EPOCH_BITS, Holding, PartitionState
+from eps.core.partition_state import INCARNATION_BITS, Holding, PartitionState
 from eps.core.server_followers import ReplicatingServer
 from eps.core.types import MemberId
 
@@ -84,7 +84,7 @@ class ServerState(ReplicatingServer):
             begins = membership.goes_back or (self.membership is None and membership.version == 1)
             self.membership = membership
             if begins:
-                self._begin_epoch(membership, event.counters)
+                self._begin_incarnation(membership, event.counters)
             for state in list(self.partitions.values()):
                 if membership.takes_over:
                     self._take_over(state, membership, event.plan_id)
@@ -95,7 +95,7 @@ class ServerState(ReplicatingServer):
             if event.plan_id and state.plan_id == event.plan_id and state.holding is Holding.OWNER:
                 self._report_promoted(state)
 
-    def _begin_epoch(self, membership: Membership, counters: Mapping[int, s.Counters]) -> None:
+    def _begin_incarnation(self, membership: Membership, counters: Mapping[int, s.Counters]) -> None:
         """Begin with the job's start, or with the checkpoint to which it goes back; forget what was before."""
         for partition, state in sorted(self.partitions.items()):
             for follower, plan_id in sorted(state.followers.items()):
@@ -122,8 +122,8 @@ class ServerState(ReplicatingServer):
                 oldest_clock=min(found.next_clock),
                 applied=found.applied,
                 duplicates_refused=found.duplicates_refused,
-                # Updates of earlier epochs are on their way, perhaps; theirs have lower numbers.
-                sequence=membership.epoch << EPOCH_BITS,
+                # Updates of earlier incarnations are on their way, perhaps; theirs have lower numbers.
+                sequence=membership.incarnation << INCARNATION_BITS,
             )
             if partition in owned:
                 state.followers = dict.fromkeys(membership.partitions.followers_of(partition), 0)
@@ -346,12 +346,12 @@ class ServerState(ReplicatingServer):
     # ---- what is here, when others were lost
 
     @property
-    def epoch(self) -> int:
-        """The epoch of the membership."""
-        return self.membership.epoch if self.membership is not None else 0
+    def incarnation(self) -> int:
+        """The incarnation of the membership."""
+        return self.membership.incarnation if self.membership is not None else 0
 
     def _on_results(self, report: m.ClockReported) -> None:
-        if report.epoch != self.epoch:
+        if report.incarnation != self.incarnation:
             return
         if self.membership is not None and self.membership.takes_over and report.clock <= self.membership.from_clock:
             # Perhaps of a lost worker, after the inventory: its heir may find that there is nothing left to do.
@@ -369,7 +369,7 @@ class ServerState(ReplicatingServer):
                 for partition, state in sorted(self.partitions.items())
                 if not state.dropped
             ),
-            results=self._results.reports(self.name, self.epoch),
+            results=self._results.reports(self.name, self.incarnation),
         )
 
     # ---- checkpoints

@@ -48,7 +48,7 @@ class WorkerState:
         #: Split -> the first clock that is owed here, where it was taken over.
         self._inherited: dict[int, int] = {}
         self._grant: m.GrantHorizon | None = None
-        #: The membership that began the epoch; horizons of earlier ones are void.
+        #: The membership that began the incarnation; horizons of earlier ones are void.
         self._begun = 0
 
     @property
@@ -67,9 +67,9 @@ class WorkerState:
         return self.newest.recovery if self.memberships else 0
 
     @property
-    def epoch(self) -> int:
-        """The epoch of the newest membership."""
-        return self.newest.epoch if self.memberships else 0
+    def incarnation(self) -> int:
+        """The incarnation of the newest membership."""
+        return self.newest.incarnation if self.memberships else 0
 
     def on_membership(self, membership: Membership) -> m.MembershipAcked:
         """Take a committed membership in (again); return the acknowledgement."""

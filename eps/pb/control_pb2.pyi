@@ -37,7 +37,7 @@ class SplitTable(_message.Message):
     def __init__(self, active: _Optional[_Iterable[str]] = ..., inactive: _Optional[_Iterable[_Union[Names, _Mapping]]] = ...) -> None: ...
 
 class Membership(_message.Message):
-    __slots__ = ("version", "from_clock", "workers", "servers", "partitions", "splits", "addresses", "split_clocks", "epoch", "checkpoint", "goes_back", "recovery")
+    __slots__ = ("version", "from_clock", "workers", "servers", "partitions", "splits", "addresses", "split_clocks", "incarnation", "checkpoint", "goes_back", "recovery")
     class AddressesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -53,7 +53,7 @@ class Membership(_message.Message):
     SPLITS_FIELD_NUMBER: _ClassVar[int]
     ADDRESSES_FIELD_NUMBER: _ClassVar[int]
     SPLIT_CLOCKS_FIELD_NUMBER: _ClassVar[int]
-    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
     GOES_BACK_FIELD_NUMBER: _ClassVar[int]
     RECOVERY_FIELD_NUMBER: _ClassVar[int]
@@ -65,11 +65,11 @@ class Membership(_message.Message):
     splits: SplitTable
     addresses: _containers.MessageMap[str, Address]
     split_clocks: _containers.RepeatedScalarFieldContainer[int]
-    epoch: int
+    incarnation: int
     checkpoint: str
     goes_back: bool
     recovery: int
-    def __init__(self, version: _Optional[int] = ..., from_clock: _Optional[int] = ..., workers: _Optional[_Iterable[str]] = ..., servers: _Optional[_Iterable[str]] = ..., partitions: _Optional[_Union[PartitionTable, _Mapping]] = ..., splits: _Optional[_Union[SplitTable, _Mapping]] = ..., addresses: _Optional[_Mapping[str, Address]] = ..., split_clocks: _Optional[_Iterable[int]] = ..., epoch: _Optional[int] = ..., checkpoint: _Optional[str] = ..., goes_back: _Optional[bool] = ..., recovery: _Optional[int] = ...) -> None: ...
+    def __init__(self, version: _Optional[int] = ..., from_clock: _Optional[int] = ..., workers: _Optional[_Iterable[str]] = ..., servers: _Optional[_Iterable[str]] = ..., partitions: _Optional[_Union[PartitionTable, _Mapping]] = ..., splits: _Optional[_Union[SplitTable, _Mapping]] = ..., addresses: _Optional[_Mapping[str, Address]] = ..., split_clocks: _Optional[_Iterable[int]] = ..., incarnation: _Optional[int] = ..., checkpoint: _Optional[str] = ..., goes_back: _Optional[bool] = ..., recovery: _Optional[int] = ...) -> None: ...
 
 class SplitResult(_message.Message):
     __slots__ = ("split", "samples", "loss_sum", "evaluation")
@@ -100,16 +100,16 @@ class ListsUpdated(_message.Message):
     def __init__(self, name: _Optional[str] = ..., plan_id: _Optional[int] = ...) -> None: ...
 
 class ClockReported(_message.Message):
-    __slots__ = ("name", "clock", "results", "epoch")
+    __slots__ = ("name", "clock", "results", "incarnation")
     NAME_FIELD_NUMBER: _ClassVar[int]
     CLOCK_FIELD_NUMBER: _ClassVar[int]
     RESULTS_FIELD_NUMBER: _ClassVar[int]
-    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
     name: str
     clock: int
     results: _containers.RepeatedCompositeFieldContainer[SplitResult]
-    epoch: int
-    def __init__(self, name: _Optional[str] = ..., clock: _Optional[int] = ..., results: _Optional[_Iterable[_Union[SplitResult, _Mapping]]] = ..., epoch: _Optional[int] = ...) -> None: ...
+    incarnation: int
+    def __init__(self, name: _Optional[str] = ..., clock: _Optional[int] = ..., results: _Optional[_Iterable[_Union[SplitResult, _Mapping]]] = ..., incarnation: _Optional[int] = ...) -> None: ...
 
 class PartitionSent(_message.Message):
     __slots__ = ("name", "plan_id", "partition", "size_bytes", "checksum")

@@ -58,7 +58,7 @@ class PartitionPull(_message.Message):
     def __init__(self, partition: _Optional[int] = ..., min_clock: _Optional[int] = ..., keyset: _Optional[bytes] = ..., has_keys: _Optional[bool] = ..., have_version: _Optional[int] = ...) -> None: ...
 
 class Exchange(_message.Message):
-    __slots__ = ("pushes", "pulls", "packed_sums", "packed_maxima", "push_partitions", "push_keysets", "pull_partitions", "pull_keysets", "pull_have_versions", "epoch", "results")
+    __slots__ = ("pushes", "pulls", "packed_sums", "packed_maxima", "push_partitions", "push_keysets", "pull_partitions", "pull_keysets", "pull_have_versions", "incarnation", "results")
     PUSHES_FIELD_NUMBER: _ClassVar[int]
     PULLS_FIELD_NUMBER: _ClassVar[int]
     PACKED_SUMS_FIELD_NUMBER: _ClassVar[int]
@@ -68,7 +68,7 @@ class Exchange(_message.Message):
     PULL_PARTITIONS_FIELD_NUMBER: _ClassVar[int]
     PULL_KEYSETS_FIELD_NUMBER: _ClassVar[int]
     PULL_HAVE_VERSIONS_FIELD_NUMBER: _ClassVar[int]
-    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
     RESULTS_FIELD_NUMBER: _ClassVar[int]
     pushes: _containers.RepeatedCompositeFieldContainer[PartitionPush]
     pulls: _containers.RepeatedCompositeFieldContainer[PartitionPull]
@@ -79,9 +79,9 @@ class Exchange(_message.Message):
     pull_partitions: _containers.RepeatedScalarFieldContainer[int]
     pull_keysets: _containers.RepeatedScalarFieldContainer[bytes]
     pull_have_versions: _containers.RepeatedScalarFieldContainer[int]
-    epoch: int
+    incarnation: int
     results: _containers.RepeatedCompositeFieldContainer[_control_pb2.ClockReported]
-    def __init__(self, pushes: _Optional[_Iterable[_Union[PartitionPush, _Mapping]]] = ..., pulls: _Optional[_Iterable[_Union[PartitionPull, _Mapping]]] = ..., packed_sums: _Optional[_Iterable[int]] = ..., packed_maxima: _Optional[_Iterable[int]] = ..., push_partitions: _Optional[_Iterable[int]] = ..., push_keysets: _Optional[_Iterable[bytes]] = ..., pull_partitions: _Optional[_Iterable[int]] = ..., pull_keysets: _Optional[_Iterable[bytes]] = ..., pull_have_versions: _Optional[_Iterable[int]] = ..., epoch: _Optional[int] = ..., results: _Optional[_Iterable[_Union[_control_pb2.ClockReported, _Mapping]]] = ...) -> None: ...
+    def __init__(self, pushes: _Optional[_Iterable[_Union[PartitionPush, _Mapping]]] = ..., pulls: _Optional[_Iterable[_Union[PartitionPull, _Mapping]]] = ..., packed_sums: _Optional[_Iterable[int]] = ..., packed_maxima: _Optional[_Iterable[int]] = ..., push_partitions: _Optional[_Iterable[int]] = ..., push_keysets: _Optional[_Iterable[bytes]] = ..., pull_partitions: _Optional[_Iterable[int]] = ..., pull_keysets: _Optional[_Iterable[bytes]] = ..., pull_have_versions: _Optional[_Iterable[int]] = ..., incarnation: _Optional[int] = ..., results: _Optional[_Iterable[_Union[_control_pb2.ClockReported, _Mapping]]] = ...) -> None: ...
 
 class PushResult(_message.Message):
     __slots__ = ("partition", "have", "accepted", "refusal")

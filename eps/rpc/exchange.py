@@ -134,7 +134,7 @@ def build_exchange(
     pulls: Sequence[PullPart],
     lean: Lean = PLAIN,
     *,
-    epoch: int = 0,
+    incarnation: int = 0,
     results: Sequence[control_pb2.ClockReported] = (),
 ) -> Message:
     """Return the message that carries ``pushes`` and ``pulls`` to one server, with ``lean`` left out.
@@ -143,7 +143,7 @@ def build_exchange(
     """
     header = pb.DataHeader()
     exchange = header.exchange
-    exchange.epoch = epoch
+    exchange.incarnation = incarnation
     exchange.SetInParent()
     exchange.results.extend(results)
     plain = not (lean.changed_only or lean.float16 or any(push.raw or push.keys is not None for push in pushes))

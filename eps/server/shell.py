@@ -205,7 +205,7 @@ class ServerShell:
         ]
         arrived += [s.PullArrived(PullRequest(pending, pull), pull.partition, pull.min_clock) for pull in known_pulls]
         with self._lock:
-            if exchange.epoch != self._state.epoch:
+            if exchange.incarnation != self._state.incarnation:
                 # What it says is of another history of the parameters.
                 pending.refuse_others([], [], self._stale())
             else:
@@ -372,7 +372,7 @@ class ServerShell:
                 self._transfer(command)
 
     def _begin_with(self, membership: Membership) -> Mapping[int, s.Counters]:
-        """Read what the job begins with, or goes back to, where this membership is the first of an epoch.
+        """Read what the job begins with, or goes back to, where this membership is the first of an incarnation.
 
         A server that joins later does not: the checkpoint may be gone by then.
 
@@ -445,13 +445,13 @@ class ServerShell:
         if isinstance(request, PushRequest):
             # Its message may be answered, and its memory used again, before it has left.
             request.part = request.part.copied()
-        self._forwards.submit(self._pass_on, request, address_of(self._state, to), self._state.epoch)
+        self._forwards.submit(self._pass_on, request, address_of(self._state, to), self._state.incarnation)
 
-    def _pass_on(self, request: PushRequest | PullRequest, address: Address, epoch: int) -> None:
+    def _pass_on(self, request: PushRequest | PullRequest, address: Address, incarnation: int) -> None:
         pushes = [request.part] if isinstance(request, PushRequest) else []
         pulls = [request.part] if isinstance(request, PullRequest) else []
         try:
-            message = x.build_exchange(pushes, pulls, self._runtime.lean, epoch=epoch)
+            message = x.build_exchange(pushes, pulls, self._runtime.lean, incarnation=incarnation)
             future = self._peers.to(address).request(message)
         except Exception as error:
             # Whatever it is: a part without an answer would keep this server from being released.

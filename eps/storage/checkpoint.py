@@ -15,7 +15,8 @@ arrays one after the other, and the XXH3 (64 bits) of all of that.  Nobody holds
 written from where they lie, and read into where they stay.
 
 Epoch 1 is a job's first run.  A run that starts from a checkpoint, or falls back to one, is the next epoch, so that
-what is written twice at one clock never has one name.
+what is written twice at one clock never has one name.  Nothing but checkpoints has an epoch: what members exchange is
+told apart by the incarnation of their membership, which begins at 0 in every run.
 """
 
 from __future__ import annotations

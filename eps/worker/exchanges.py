@@ -127,7 +127,7 @@ class Exchanges:
         self._known: set[tuple[int, bytes]] = set()
         self._results: list[control_pb2.ClockReported] = []
         #: Of the membership by which parts are routed.
-        self.epoch = 0
+        self.incarnation = 0
         self._stopped = False
 
     def run(
@@ -266,7 +266,7 @@ class Exchanges:
         sent = _Sent(server, tuple(pushes), tuple(pulls))
         try:
             message = build_exchange(
-                pushes, pulls, self._lean, epoch=self.epoch, results=self._results if pushes else ()
+                pushes, pulls, self._lean, incarnation=self.incarnation, results=self._results if pushes else ()
             )
             under_way.request(sent, self._connection(address, interrupted), message)
         except (ProtocolError, TakenOver):

@@ -107,7 +107,7 @@ class TrainingLoop:
 
     def _take_in(self, membership: Membership) -> m.MembershipAcked:
         """Take a membership in; called with the condition held."""
-        epoch, version = self.state.epoch, self.state.version
+        incarnation, version = self.state.incarnation, self.state.version
         routes = {kept.done.clock: self.state.route(kept.done.clock).partitions.owners for kept in self._kept}
         acked = self.state.on_membership(membership)
         if membership.takes_over and self.state.version > version:
@@ -122,7 +122,7 @@ class TrainingLoop:
                 kept.parameters.versions.clear()
             if self._coming is not None:
                 self._coming[0].versions.clear()
-        if self.state.epoch > epoch:
+        if self.state.incarnation > incarnation:
             self._kept.clear()
             self._ahead = self._coming = None
         return acked
@@ -244,7 +244,7 @@ class TrainingLoop:
     def _skip(self, work: Work) -> None:
         """Go on after a clock to which everything had been contributed already."""
         with self._changed:
-            if self.state.epoch != self._exchanges.epoch:
+            if self.state.incarnation != self._exchanges.incarnation:
                 return
             self.state.computed(work.clock, work.splits)
             self._kept = [kept for kept in self._kept if kept.done.clock > work.clock]
@@ -288,7 +288,7 @@ class TrainingLoop:
                     assert self.state.clock is not None
                     work = Work(self._kept[-1].done.clock, (), 0)
                 self._interrupted = False
-                self._exchanges.epoch = self.state.epoch
+                self._exchanges.incarnation = self.state.incarnation
                 if work is not None:
                     self._idle = False
                     return work
@@ -382,17 +382,17 @@ class TrainingLoop:
         done = begun.finish()
         with self._changed:
             self._changed.wait_for(lambda: self._stopped, self._runtime.spec.stretch_s * len(work.splits))
-            self._check_epoch()
-            report = m.ClockReported(self.state.name, work.clock, done.results, self.state.epoch)
+            self._check_incarnation()
+            report = m.ClockReported(self.state.name, work.clock, done.results, self.state.incarnation)
             self._kept.append(Kept(done, active, parameters, report))
             self.state.computed(work.clock, work.splits)
 
-    def _check_epoch(self) -> None:
+    def _check_incarnation(self) -> None:
         """Raise TakenOver where the job went back while something was computed; called with the condition held.
 
-        A take-over in the same epoch changes nothing about what was computed.
+        A take-over in the same incarnation changes nothing about what was computed.
         """
-        if self.state.epoch != self._exchanges.epoch:
+        if self.state.incarnation != self._exchanges.incarnation:
             raise TakenOver("the job went back to a checkpoint")
 
     def _push(self, clock: int) -> None:
@@ -572,8 +572,8 @@ class TrainingLoop:
 
     def _finish(self, work: Work, results: tuple[m.SplitResult, ...]) -> None:
         with self._changed:
-            self._check_epoch()
-            self._report(m.ClockReported(self.state.name, work.clock, results, self.state.epoch))
+            self._check_incarnation()
+            self._report(m.ClockReported(self.state.name, work.clock, results, self.state.incarnation))
             self.state.computed(work.clock, work.splits)
             self.state.done(work.clock)
 

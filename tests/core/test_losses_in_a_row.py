@@ -94,7 +94,7 @@ def test_a_job_that_never_gets_beyond_where_it_was_gives_up() -> None:
         # It ends at another clock each time, and never at a new one.
         for clock in range(40, 50 - number % 2):
             results = tuple(m.SplitResult(split, 1, 1.0) for split in range(2))
-            master.report(m.ClockReported(W1, clock, results, master.membership.epoch))
+            master.report(m.ClockReported(W1, clock, results, master.membership.incarnation))
     assert master.state.state is JobState.FAILED and len(master.state.losses) == MOST_FRUITLESS
 
 

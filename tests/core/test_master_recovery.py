@@ -278,13 +278,13 @@ def test_job_without_followers_that_loses_a_server_begins_again_and_everything_i
 
     master.recover(clock=5)
 
-    assert master.membership.goes_back and (master.membership.epoch, master.membership.from_clock) == (1, 0)
+    assert master.membership.goes_back and (master.membership.incarnation, master.membership.from_clock) == (1, 0)
     assert master.state.progress.completed == 0 and not master.state.progress.history
-    assert master.journaled("rolled-back")[0]["epoch"] == 1
+    assert master.journaled("rolled-back")[0]["incarnation"] == 1
     assert master.state.horizon >= 0, "granted anew"
 
 
-def test_reports_of_an_earlier_epoch_do_not_count() -> None:
+def test_reports_of_an_earlier_incarnation_do_not_count() -> None:
     master = running()
     master.lose("server-2")
     master.recover()
@@ -292,13 +292,13 @@ def test_reports_of_an_earlier_epoch_do_not_count() -> None:
     master.clock(0)
     before = master.state.progress.completed
     results = tuple(m.SplitResult(s, 1, 1.0) for s in range(6))
-    master.report(m.ClockReported("worker-1", 0, results, epoch=1))
+    master.report(m.ClockReported("worker-1", 0, results, incarnation=1))
 
     assert (before, master.state.progress.completed) == (0, 1)
 
 
 def test_loss_while_a_job_goes_back_makes_it_go_back_once_more() -> None:
-    """What members hold then is of two epochs."""
+    """What members hold then is of two incarnations."""
     master = running()
     trained(master, 2)
     master.lose("server-2")
@@ -309,7 +309,7 @@ def test_loss_while_a_job_goes_back_makes_it_go_back_once_more() -> None:
     master.lose("worker-3")
     master.recover(clock=2)
 
-    assert master.membership.goes_back and master.membership.epoch == 2
+    assert master.membership.goes_back and master.membership.incarnation == 2
     assert master.membership.members == ("worker-1", "worker-2", "server-1")
 
 
@@ -332,7 +332,7 @@ def test_job_that_goes_back_while_its_model_is_written_trains_and_writes_it_agai
     results = tuple(m.SplitResult(s, 1, 1.0) for s in range(6))
     for clock in range(2):
         master.now_s += 1.0
-        master.report(m.ClockReported("worker-1", clock, results, epoch=1))
+        master.report(m.ClockReported("worker-1", clock, results, incarnation=1))
     again = [c for c in master.last if isinstance(c, e.StartExport)]
     master.step(e.ExportDone({"model_sha256": "before"}, number=1))
     states.append(master.state.state)

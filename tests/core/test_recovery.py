@@ -33,7 +33,7 @@ def membership(workers: Sequence[str] = WORKERS, servers: Sequence[str] = SERVER
         PartitionTable(owners, standing_followers(owners, servers, ()) if followers else ()),
         SplitTable.of(spread_evenly(SPLITS, workers)),
         {name: Address(name, 1) for name in (*workers, *servers)},
-        epoch=2,
+        incarnation=2,
         checkpoint="0002-00000004",
     )
 
@@ -124,7 +124,7 @@ def test_splits_of_a_lost_worker_go_to_heirs_and_nothing_else_changes_hands() ->
     assert after.partitions == before.partitions
     moved = [s for s in range(SPLITS) if after.splits.active[s] != before.splits.active[s]]
     assert moved == list(before.splits.active_on("worker-2"))
-    assert (after.version, after.epoch, after.checkpoint, after.recovery) == (8, 2, "0002-00000004", 3)
+    assert (after.version, after.incarnation, after.checkpoint, after.recovery) == (8, 2, "0002-00000004", 3)
     assert after.takes_over and not after.goes_back
 
 
@@ -260,14 +260,14 @@ def test_any_losses_leave_a_membership_in_which_nothing_is_missing_or_there_is_n
 
 
 @pytest.mark.parametrize("followers", [0, 1])
-def test_job_that_goes_back_begins_an_epoch_at_the_start_it_is_given(followers: int) -> None:
+def test_job_that_goes_back_begins_an_incarnation_at_the_start_it_is_given(followers: int) -> None:
     before = membership(followers=followers)
     start = Start("0002-00000016", 15)
 
     after = roll_back(before, recovered(before, ["server-2", "worker-1"]), start)
 
     after.validate()
-    assert (after.epoch, after.goes_back, after.checkpoint) == (3, True, "0002-00000016")
+    assert (after.incarnation, after.goes_back, after.checkpoint) == (3, True, "0002-00000016")
     assert (after.from_clock, after.split_clocks, after.recovery) == (15, (15,) * 6, 3)
     assert after.servers == ("server-1", "server-3") and after.workers == ("worker-2", "worker-3")
     counts = after.partitions.counts(after.servers)

@@ -10,7 +10,7 @@ import pytest
 from eps.core import messages as m
 from eps.core import server_events as s
 from eps.core.membership import Membership
-from eps.core.partition_state import EPOCH_BITS, Holding
+from eps.core.partition_state import INCARNATION_BITS, Holding
 from eps.core.server_state import ServerState
 from eps.core.settings import CoreSettings
 from eps.core.tables import PartitionTable
@@ -33,8 +33,8 @@ def takeover(version: int, owners: Owners, followers: Followers = NOBODY, clock:
 
 
 def back(version: int, owners: Owners, followers: Followers = NOBODY, clock: int = 0) -> Membership:
-    """Return what begins an epoch."""
-    return replace(takeover(version, owners, followers, clock), goes_back=True, epoch=1, checkpoint="c")
+    """Return what begins an incarnation."""
+    return replace(takeover(version, owners, followers, clock), goes_back=True, incarnation=1, checkpoint="c")
 
 
 def owner(settings: CoreSettings = BSP) -> Server:
@@ -402,7 +402,7 @@ def test_results_that_come_along_with_a_push_are_told_to_the_master_after_a_take
     assert before == []
     assert server.step(s.ResultsArrived(report)) == [s.ReportToMaster(m.ClockReported(S1, 1, result))]
     assert server.step(s.ResultsArrived(m.ClockReported("worker-1", 2, result))) == []
-    assert server.step(s.ResultsArrived(m.ClockReported("worker-1", 1, result, epoch=3))) == []
+    assert server.step(s.ResultsArrived(m.ClockReported("worker-1", 1, result, incarnation=3))) == []
 
 
 def test_inventory_says_what_is_here_and_what_was_measured() -> None:
@@ -454,11 +454,11 @@ def test_nothing_is_given_up_between_an_inventory_and_the_membership_that_follow
     assert kinds(donor.step(s.PlanReleaseOrdered(1, ()))) == ["ReportToMaster"]
 
 
-# ---- epochs
+# ---- incarnations
 
 
 @pytest.mark.parametrize("holds", ["owner", "follower"])
-def test_epoch_begins_with_the_checkpoint_and_forgets_what_was_before(holds: str) -> None:
+def test_incarnation_begins_with_the_checkpoint_and_forgets_what_was_before(holds: str) -> None:
     server = owner() if holds == "owner" else follower()
     if holds == "owner":
         server.push(0, *ALL)
@@ -474,11 +474,11 @@ def test_epoch_begins_with_the_checkpoint_and_forgets_what_was_before(holds: str
     assert [c.partition for c in commands if isinstance(c, s.DropPartition)] == [0, 1]
     assert [c.partition for c in commands if isinstance(c, s.CreatePartition)] == [0, 1]
     assert [(v.completed, v.applied, v.duplicates_refused) for v in state.partitions.values()] == [(3, 9, 1)] * 2
-    assert state.epoch == 1 and not state.inventory(3).results
-    assert all(v.sequence == 1 << EPOCH_BITS for v in state.partitions.values())
+    assert state.incarnation == 1 and not state.inventory(3).results
+    assert all(v.sequence == 1 << INCARNATION_BITS for v in state.partitions.values())
 
 
-def test_updates_and_acknowledgements_of_an_earlier_epoch_do_nothing() -> None:
+def test_updates_and_acknowledgements_of_an_earlier_incarnation_do_nothing() -> None:
     lost, heir = owner(), follower()
     lost.push(0, *ALL)
     for server in (lost, heir):
@@ -491,7 +491,7 @@ def test_updates_and_acknowledgements_of_an_earlier_epoch_do_nothing() -> None:
     assert late == [s.DropUpdate(("update", 0))]
     assert heir.state.partitions[0].completed == 0
     assert lost.pull(1) == []
-    assert kinds(acked(lost, (1 << EPOCH_BITS) + 1)) == ["AnswerPull"]
+    assert kinds(acked(lost, (1 << INCARNATION_BITS) + 1)) == ["AnswerPull"]
 
 
 def test_server_that_joins_when_the_job_goes_back_begins_with_it() -> None:

@@ -19,12 +19,17 @@ W1, W2, W3 = "worker-1", "worker-2", "worker-3"
 
 
 def takeover(
-    version: int, active: tuple[str, ...], clocks: int | tuple[int, ...], *, epoch: int = 0, goes_back: bool = False
+    version: int,
+    active: tuple[str, ...],
+    clocks: int | tuple[int, ...],
+    *,
+    incarnation: int = 0,
+    goes_back: bool = False,
 ) -> Membership:
     """Return what holds after a loss; ``clocks``: where each split begins."""
     starts = (clocks,) * 4 if isinstance(clocks, int) else clocks
     found = membership(version, min(starts), active)
-    return replace(found, split_clocks=starts, recovery=version, epoch=epoch, goes_back=goes_back)
+    return replace(found, split_clocks=starts, recovery=version, incarnation=incarnation, goes_back=goes_back)
 
 
 ALL_HERE = (W1, W1, W1, W1)
@@ -168,14 +173,14 @@ def test_job_that_goes_back_begins_anew_and_nothing_of_before_counts() -> None:
         finish(state, clock)
     state.read_clock = 5
 
-    state.on_membership(takeover(2, (W1, W1, W2, W2), (2, 2, 3, 3), epoch=1, goes_back=True))
+    state.on_membership(takeover(2, (W1, W1, W2, W2), (2, 2, 3, 3), incarnation=1, goes_back=True))
     late = state.horizon, state.next_work()
     state.on_grant(m.GrantHorizon(12, 6, 1))
     void = state.horizon
     state.on_grant(m.GrantHorizon(4, 2, 2))
 
     assert (late, void, state.horizon) == ((1, None), 1, 4)
-    assert (state.epoch, state.read_clock, state.recovery) == (1, 1, 2)
+    assert (state.incarnation, state.read_clock, state.recovery) == (1, 1, 2)
     assert state.next_work() == Work(2, (0, 1), 2)
 
 

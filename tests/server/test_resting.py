@@ -78,7 +78,7 @@ class Job:
         wait_for(lambda: self.worker.state.clock == horizon + 1, TIMEOUT_S, f"clock {horizon + 1}")
 
     def back_to_the_start(self) -> Membership:
-        return replace(self.first, version=2, split_clocks=(-1,) * SPLITS, recovery=1, epoch=1, goes_back=True)
+        return replace(self.first, version=2, split_clocks=(-1,) * SPLITS, recovery=1, incarnation=1, goes_back=True)
 
     def size_bytes(self, name: str) -> int:
         arena = self.vans[name].arena
@@ -143,7 +143,7 @@ def test_a_server_that_goes_back_keeps_its_memory_for_what_it_begins_with(job: J
     arena.on_segment_gone(gone.append)
     again = job.back_to_the_start()
     job.shells[S1].on_order(m.UpdateMembership(0, again))
-    assert job.shells[S1]._state.epoch == 1 and not gone
+    assert job.shells[S1]._state.incarnation == 1 and not gone
 
 
 def test_a_worker_at_rest_computes_again_where_the_job_goes_back(job: Job) -> None:

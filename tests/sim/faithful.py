@@ -249,7 +249,7 @@ class FaithfulServer(FaithfulProcess, SimServer):
         arrived: list[s.PushArrived | s.PullArrived] = []
         for number, part in enumerate(body.parts):
             arrival = Arrival(part, lambda answer, n=number: pending.settle(n, answer))
-            if part.epoch != self.state.epoch:
+            if part.incarnation != self.state.incarnation:
                 arrival.reply(Stale(self.state.membership))
             elif isinstance(part, Push):
                 self.note_results(part)

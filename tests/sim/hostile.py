@@ -221,9 +221,9 @@ class HostileWorker(HostileProcess, SimWorker):
         self.outgoing.clear()
 
     def take_in(self, membership: Membership) -> m.MembershipAcked:
-        epoch = self.state.epoch
+        incarnation = self.state.incarnation
         acked = super().take_in(membership)
-        if self.state.epoch > epoch:
+        if self.state.incarnation > incarnation:
             self._unacked.clear()
         return acked
 

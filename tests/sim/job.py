@@ -148,10 +148,10 @@ class SimJob:
         live = [p for p in self.processes.values() if p.alive and p.role is Role.WORKER and p.name]
         return [p.name for p in live if p.asks(address)]
 
-    def on_work(self, worker: MemberId, work: Work, epoch: int = 0) -> None:
+    def on_work(self, worker: MemberId, work: Work, incarnation: int = 0) -> None:
         """Every split of a clock is computed once, by the worker that the membership names, unless members are lost."""
         for split in work.splits:
-            name = epoch, work.clock, split
+            name = incarnation, work.clock, split
             assert name not in self.worked or self.taken_over, f"split {split} of clock {work.clock} twice"
             self.worked[name] = worker
 

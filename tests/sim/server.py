@@ -156,11 +156,11 @@ class SimServer(SimProcess):
     def note_results(self, body: Push) -> None:
         """Workers say what they measured to servers too."""
         results = tuple(m.SplitResult(split, 1, 1.0) for split in body.splits)
-        self.step(s.ResultsArrived(m.ClockReported("", body.clock, results, body.epoch)))
+        self.step(s.ResultsArrived(m.ClockReported("", body.clock, results, body.incarnation)))
 
     def take_in(self, arrival: Arrival) -> None:
         body = arrival.body
-        if isinstance(body, Push | Pull) and body.epoch != self.state.epoch:
+        if isinstance(body, Push | Pull) and body.incarnation != self.state.incarnation:
             arrival.reply(Stale(self.state.membership))
             return
         match body:

@@ -69,14 +69,14 @@ class Push:
     clock: int
     splits: tuple[int, ...]
     total: int
-    epoch: int = 0
+    incarnation: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Pull:
     partition: int
     min_clock: int
-    epoch: int = 0
+    incarnation: int = 0
 
 
 @dataclass(frozen=True, slots=True)

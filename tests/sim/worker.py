@@ -135,7 +135,7 @@ class SimWorker(SimProcess):
     # ---- members are lost
 
     def take_in(self, membership: Membership) -> m.MembershipAcked:
-        epoch, version = self.state.epoch, self.state.version
+        incarnation, version = self.state.incarnation, self.state.version
         acked = self.state.on_membership(membership)
         if membership.takes_over and self.state.version > version:
             # A lost worker's splits are loaded again where there is no copy.
@@ -144,7 +144,7 @@ class SimWorker(SimProcess):
             self._interrupt()
             for kept in self._kept:
                 kept.pushed = False
-        if self.state.epoch > epoch:
+        if self.state.incarnation > incarnation:
             self._kept, self._values = [], {}
         for kept in self._kept if not self.job.live_workers else ():
             # It would have reported when all was pushed, and may have nothing left to push now.
@@ -181,7 +181,7 @@ class SimWorker(SimProcess):
         settings = self.job.settings
         assert set(work.splits) <= set(self.disk), f"{self.name} lacks some of {work.splits}"
         assert work.clock <= self.job.master.horizon, "beyond the horizon"
-        self.job.on_work(self.name, work, self.state.epoch)
+        self.job.on_work(self.name, work, self.state.incarnation)
         if len(self._values.get(work.clock, ())) == settings.num_partitions:
             self._compute_later()
         else:
@@ -243,7 +243,7 @@ class SimWorker(SimProcess):
     def _pulls(self, clock: int, min_clock: int) -> list[Part]:
         self._values = {c: v for c, v in self._values.items() if self._work is not None and c == self._work.clock}
         self._values[clock] = {}
-        return [(Pull(p, min_clock, self.state.epoch), clock) for p in range(self.job.settings.num_partitions)]
+        return [(Pull(p, min_clock, self.state.incarnation), clock) for p in range(self.job.settings.num_partitions)]
 
     def _on_pulled(self, body: Pull, clock: int, reply: object) -> None:
         assert isinstance(reply, Pulled), f"{self.name}: {body} was answered {reply}"
@@ -287,9 +287,11 @@ class SimWorker(SimProcess):
                 if len(shares) > 1 and self.job.chance(0.03):
                     # As after a crash: a part of the sum may be there already when the whole arrives.
                     first = kept.splits[0]
-                    parts.append((Push(partition, kept.clock, (first,), shares[first], self.state.epoch), kept.clock))
+                    parts.append(
+                        (Push(partition, kept.clock, (first,), shares[first], self.state.incarnation), kept.clock)
+                    )
                 total = sum(shares.values()) % PRIME
-                parts.append((Push(partition, kept.clock, kept.splits, total, self.state.epoch), kept.clock))
+                parts.append((Push(partition, kept.clock, kept.splits, total, self.state.incarnation), kept.clock))
         return parts
 
     def _push(self) -> None:
@@ -322,7 +324,7 @@ class SimWorker(SimProcess):
 
     def _report(self, work: Work, loss: float, evaluation: tuple[float, ...] = ()) -> m.ClockReported:
         results = tuple(m.SplitResult(s, 1, loss, evaluation) for s in work.splits)
-        return m.ClockReported(self.name, work.clock, results, self.state.epoch)
+        return m.ClockReported(self.name, work.clock, results, self.state.incarnation)
 
     def _on_pushed(self, body: Push, reply: object) -> None:
         assert isinstance(reply, Pushed), f"{self.name}: {body} was answered {reply}"
@@ -331,7 +333,7 @@ class SimWorker(SimProcess):
             missing = sorted(set(body.splits) - set(reply.have))
             kept = next(k for k in self._kept if k.clock == body.clock and set(body.splits) <= set(k.splits))
             singles = [
-                Push(body.partition, body.clock, (s,), kept.share(s, body.partition), body.epoch) for s in missing
+                Push(body.partition, body.clock, (s,), kept.share(s, body.partition), body.incarnation) for s in missing
             ]
             self._unanswered += len(singles)
             self.exchange([(single, body.clock) for single in singles])
