@@ -6,6 +6,7 @@ import math
 import re
 import shutil
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol, TextIO
 
@@ -307,6 +308,12 @@ def as_of_text(as_of_s: float) -> str:
     return f"it is as of {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(as_of_s))}"
 
 
+def ways_text(ways: Mapping[str, str]) -> str:
+    """Return how many peers a member has connected to by each way: ``2 by shm, 1 by tcp``."""
+    counts = Counter(ways.values())
+    return ", ".join(f"{count} by {way}" for way, count in sorted(counts.items(), key=lambda e: (-e[1], e[0]))) or "-"
+
+
 def status_text(status: Status) -> str:
     """Return what ``eps status`` prints."""
     lines = [f"{status['name']}: {status['state']}" + (f" ({status['reason']})" if status["reason"] else "")]
@@ -322,11 +329,12 @@ def status_text(status: Status) -> str:
     speed = f"  {seconds_text(status['iteration_s'])} per iteration, {seconds_text(status['elapsed_s'])}"
     lines.append(f"{speed} so far, {seconds_text(status['eta_s'])} to go" if live else f"{speed} in all")
     if status["members"]:
-        rows = [["MEMBER", "PID", "ADDRESS", "HOLDS"]]
+        rows = [["MEMBER", "PID", "ADDRESS", "REACHES", "HOLDS"]]
         for member in status["members"]:
             what = "splits" if member["role"] == "worker" else "partitions"
             held = f"{what} {', '.join(str(item) for item in member['holds'])}" if member["holds"] else "nothing"
-            rows.append([member["name"], str(member["pid"]), f"{member['host']}:{member['port']}", held])
+            place = f"{member['host']}:{member['port']}"
+            rows.append([member["name"], str(member["pid"]), place, ways_text(member["ways"]), held])
         lines.append(table(rows))
     for change in ([status["plan"]] if status["plan"] else []) + list(status["queued"]):
         lines.append(f"  {change_title(change)}: {', '.join(phase_texts(change).values())}")

@@ -160,6 +160,13 @@ class JobMembers:
         plan = self.driver.plan if self.driver is not None else None
         return m.UpdateMembership(plan.plan_id if plan is not None and not plan.undecided else 0, self.membership)
 
+    def _on_reached(self, report: m.PeerReached) -> None:
+        record = self.members.get(report.name)
+        peer = next((name for name, other in self.members.items() if other.address == report.peer), None)
+        if record is not None and peer is not None:
+            here = {name: way for name, way in record.ways.items() if name in self.members}
+            record.ways = {**here, peer: report.way}
+
     @abstractmethod
     def _say_again(self, name: MemberId) -> None: ...
 

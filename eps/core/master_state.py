@@ -152,6 +152,9 @@ class MasterState(RestartedJob):
             case m.ClockReported():
                 self._on_clock(report, self._now_s - age_s)
                 return
+            case m.PeerReached():
+                self._on_reached(report)
+                return
             case m.CheckpointUnusable():
                 self._on_unusable(report)
                 return

@@ -197,6 +197,16 @@ class CheckpointUnusable:
     message: str
 
 
+@dataclass(frozen=True, slots=True)
+class PeerReached:
+    """The member has connected to another; for people, who look here first when a job is slow."""
+
+    name: MemberId
+    peer: Address
+    #: ``shm``, ``unix``, ``tcp`` or ``grpc``.
+    way: str
+
+
 Report = (
     MembershipAcked
     | ListsUpdated
@@ -212,6 +222,7 @@ Report = (
     | CheckpointPartWritten
     | CheckpointPartFailed
     | CheckpointUnusable
+    | PeerReached
 )
 
 # ---- master -> member

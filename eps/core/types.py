@@ -5,7 +5,7 @@ Source: EPS §2.2 (workers, servers, partitions, splits), §3.1.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 #: A worker's or a server's name, ``worker-3`` or ``server-2``: never used again within a job.  Partitions and
@@ -42,6 +42,8 @@ class MemberRecord:
     pid: int = 0
     launched: bool = False
     launched_s: float = 0.0
+    #: Member that it has connected to -> which way the data goes.
+    ways: dict[MemberId, str] = field(default_factory=dict)
 
     @property
     def silent(self) -> bool:

@@ -187,6 +187,8 @@ def _member(state: MasterState, name: str) -> dict[str, Any]:
         "host": record.address.host if record.address else "",
         "port": record.address.port if record.address else 0,
         "holds": list(holds),
+        # Who else is there that it sends data to, and which way.
+        "ways": {peer: way for peer, way in sorted(record.ways.items()) if peer in state.members},
     }
 
 

@@ -5,8 +5,8 @@ time, which is a tenth of a short iteration.  Nobody waits for most of them, sin
 they may linger; when each was made travels along, so that the job's history is as exact as without.
 
 What the master may have lost when it died is kept and said again to the next one: reports of clocks until they are
-known to be recorded, reports of a plan until it has ended, and the word that this member cannot go on.  All others
-answer orders, which the master repeats.  L2.
+known to be recorded, reports of a plan until it has ended, the word that this member cannot go on, and which way
+each peer was reached last.  All others answer orders, which the master repeats.  L2.
 """
 
 from __future__ import annotations
@@ -63,6 +63,8 @@ def _key(report: m.Report) -> _Key | None:
             return _Key("plan", plan_id, (kind, message))
         case m.MemberFailed(_, _, message):
             return _Key("end", 0, message)
+        case m.PeerReached(_, peer):
+            return _Key("way", 0, peer)
     return None
 
 

@@ -61,6 +61,7 @@ class Server:
         runtime = Runtime.from_json(welcome.job_json)
         session.be_patient(Patience.of_job(runtime.spec.member_timeout_s, runtime.spec.master_timeout_s))
         self._van.restrict_to(runtime.spec.van)
+        self._van.on_reached = lambda peer, way: session.report(m.PeerReached(self.name, peer, way), can_wait=True)
         self._shell = ServerShell(runtime, self.name, self._van, session.report)
         self._ready.set()
         logger.info("S[%s] M ready at %s", self.name, listener.address)

@@ -16,7 +16,7 @@ import logging
 import os
 import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +86,8 @@ class NegotiatedVan:
             for way in WAYS
             if way != GRPC and not (way == SHARED_MEMORY and security.tls is not None)
         }
+        #: Called with a peer's address and the way taken, after each connection that is made; must not wait.
+        self.on_reached: Callable[[Address, str], None] = lambda address, way: None
         self.restrict_to(ways)
 
     def restrict_to(self, ways: str) -> None:
@@ -146,7 +148,7 @@ class NegotiatedVan:
             for way, place in self._ways(address, meeting):
                 left_s = max(0.1, (deadline_s - time.monotonic()) * _MOST_OF_TIME)
                 try:
-                    return _told(self._sockets[way].connect(place, left_s), address, reasons)
+                    return self._told(self._sockets[way].connect(place, left_s), address, reasons)
                 except AuthenticationError:
                     raise
                 except EpsError as error:
@@ -155,8 +157,15 @@ class NegotiatedVan:
         if self._allows_grpc:
             if reasons:
                 logger.warning("%s is reached by gRPC, the slowest way, because of %s", address, "; ".join(reasons))
-            return _told(self._grpc.connect(address, max(0.1, deadline_s - time.monotonic())), address, ())
+            return self._told(self._grpc.connect(address, max(0.1, deadline_s - time.monotonic())), address, ())
         raise PeerUnavailableError(f"{address} offers no way that this van takes ({'; '.join(reasons) or 'none'})")
+
+    def _told(self, connection: Connection, address: Address, in_vain: Sequence[str]) -> Connection:
+        """Return ``connection``, and say which way it goes: whoever wonders at a slow job looks for that first."""
+        instead = f", not by {'; '.join(in_vain)}" if in_vain else ""
+        logger.info("%s is reached by %s%s", address, connection.transport, instead)
+        self.on_reached(address, connection.transport)
+        return connection
 
     def _meet(self, address: Address, timeout_s: float) -> pb.Meeting:
         channel: Any = rpc.channel(address, self._security)
@@ -185,13 +194,6 @@ class NegotiatedVan:
                 continue
             found.append((way, Address(offer.host or address.host, offer.port)))
         return found
-
-
-def _told(connection: Connection, address: Address, in_vain: Sequence[str]) -> Connection:
-    """Return ``connection``, and say which way it goes: whoever wonders at a slow job looks for that first."""
-    instead = f", not by {'; '.join(in_vain)}" if in_vain else ""
-    logger.info("%s is reached by %s%s", address, connection.transport, instead)
-    return connection
 
 
 def _meeting(listeners: Mapping[str, Listener]) -> bytes:

@@ -78,6 +78,7 @@ class Worker:
         self._runtime = runtime = Runtime.from_json(welcome.job_json)
         session.be_patient(Patience.of_job(runtime.spec.member_timeout_s, runtime.spec.master_timeout_s))
         self._van.restrict_to(runtime.spec.van)
+        self._van.on_reached = lambda peer, way: session.report(m.PeerReached(self.name, peer, way), can_wait=True)
         self._datasets = Datasets(runtime, runtime.job_dir / "containers" / self._context.container_id / "splits")
         self._loop = TrainingLoop(runtime, self.name, self._van, self._datasets, session.report)
         self._loop.prepare([Address(server.host, server.port) for server in welcome.servers])

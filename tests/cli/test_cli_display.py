@@ -120,14 +120,17 @@ def test_terminal_draws_one_line_again_with_changes_above_it() -> None:
     assert end == ""
 
 
-def test_status_shows_who_holds_what() -> None:
+def test_status_shows_who_holds_what_and_which_way_the_data_goes() -> None:
     members = [
-        {"name": "server-1", "role": "server", "pid": 11, "host": "h", "port": 1, "holds": [0, 1]},
-        {"name": "worker-1", "role": "worker", "pid": 12, "host": "h", "port": 2, "holds": []},
-    ]
+        {"name": "server-1", "role": "server", "pid": 11, "host": "h", "port": 1, "holds": [0, 1], "ways": {}},
+        {
+            "name": "worker-1", "role": "worker", "pid": 12, "host": "h", "port": 2, "holds": [],
+            "ways": {"server-1": "tcp", "server-2": "shm", "server-3": "shm"},
+        },
+    ]  # fmt: skip
     text = status_text(status_of(members=members, plan=change_of(phase="copied")))
-    assert "server-1  11   h:1      partitions 0, 1" in text
-    assert "worker-1  12   h:2      nothing" in text
+    assert "server-1  11   h:1      -                   partitions 0, 1" in text
+    assert "worker-1  12   h:2      2 by shm, 1 by tcp  nothing" in text
     assert "plan 1 add-workers=2: queued, proposed" in text
 
 

@@ -146,6 +146,8 @@ def test_detached_job_is_found_resized_and_killed_by_name(job: JobDir) -> None:
         assert refused.returncode == 3 and "must keep at least one" in refused.stderr
         members = json.loads(run_eps("status", "j", "--json").stdout)["members"]
         assert sum(len(m["holds"]) for m in members if m["role"] == "worker") == 12
+        ways = [m["ways"] for m in members if m["role"] == "worker"]
+        assert all({"server-1", "server-2"} <= set(way) and set(way.values()) == {"shm"} for way in ways), ways
         assert "W[worker-4]" in run_eps("logs", "j", "worker-4").stdout
     finally:
         killed = run_eps("kill", "j")

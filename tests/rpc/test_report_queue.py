@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from eps.core import messages as m
+from eps.core.types import Address
 from eps.rpc.codec import report_from_pb
 from eps.rpc.report_queue import MOST_KEPT, ReportQueue
 
@@ -81,6 +82,18 @@ def test_report_that_was_repeated_is_kept_once() -> None:
         queue.put(sent)
     next(batches)
     assert len(next(queue.batches()).reports) == 1
+
+
+def test_next_master_hears_which_way_each_peer_was_reached_last() -> None:
+    queue = ReportQueue()
+    batches = queue.batches()
+    ways = [
+        m.PeerReached("worker-1", Address("host", port), way) for port, way in ((1, "shm"), (2, "grpc"), (2, "shm"))
+    ]
+    for report in ways:
+        queue.put(report)
+    next(batches)
+    assert [report_from_pb(report) for report in next(queue.batches()).reports] == [ways[0], ways[2]]
 
 
 def test_kept_reports_are_bounded() -> None:

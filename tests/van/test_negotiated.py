@@ -85,6 +85,17 @@ def test_the_way_that_is_taken_is_told(member: Address, way: str, caplog: pytest
     assert [record.getMessage() for record in caplog.records] == [f"{member} is reached by {way}"]
 
 
+@pytest.mark.parametrize("way", [*SOCKET_WAYS, "grpc"])
+def test_whoever_wants_to_know_hears_the_way_of_each_connection(member: Address, way: str) -> None:
+    van, heard = NegotiatedVan(TOKEN, way), []
+    van.on_reached = lambda *what: heard.append(what)
+    for _ in range(2):
+        way_taken(van, member)
+    with pytest.raises(PeerUnavailableError):
+        van.connect(Address("127.0.0.1", dead_port()), DEADLINE_S)
+    assert heard == [(member, way)] * 2
+
+
 def test_a_way_that_was_tried_in_vain_is_told_with_the_one_that_is_taken(caplog: pytest.LogCaptureFixture) -> None:
     tcp = SocketVan("tcp", TOKEN).listen(echo)
     with (
