@@ -9,6 +9,7 @@ Source: none; performance.md section 3 (what a server's clock is made of).
 
 from __future__ import annotations
 
+import logging
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,6 +18,8 @@ from concurrent.futures import ThreadPoolExecutor
 from eps.core import server_events as s
 from eps.server.partition_store import PartitionStore, UpdateData
 from eps.server.pending import PushRequest
+
+logger = logging.getLogger(__name__)
 
 #: Bytes of pushed sums from which a second thread is asked to help: to wake it takes as long as to add 1 MB.
 SHARED_BYTES = 1 << 20
@@ -95,7 +98,11 @@ class Arithmetic:
         helps = None
         # Before a clock is complete other workers compute, and a second core would be taken from them.
         if self._helper is not None and len(steps) > 1 and _pushed_bytes(groups.values()) >= SHARED_BYTES:
-            helps = self._helper.submit(work)
+            try:
+                helps = self._helper.submit(work)
+            except RuntimeError as error:
+                # The system has no thread, or the server ends.  Should it be begun all the same, nothing waits for it.
+                logger.debug("no second thread helps: %s", error)
         work()
         # If it has not begun by now, nothing is left for it; if it has, it finishes its last partition.
         if helps is not None and not helps.cancel():

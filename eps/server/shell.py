@@ -312,18 +312,18 @@ class ServerShell:
             self._send_complete()
 
     def _execute(self, commands: list[s.ServerCommand]) -> None:
-        found = self._arithmetic.ahead(commands)
-        for position, command in enumerate(commands):
-            try:
+        try:
+            found = self._arithmetic.ahead(commands)
+            for position, command in enumerate(commands):
                 if position in found:
                     self._conclude(command, found[position])
                 else:
                     self._do(command)
-            except Exception as error:
-                # The partition may be half changed: the job cannot go on with this server, and must hear why.
-                logger.exception("%s failed", type(command).__name__)
-                self._report(m.MemberFailed(self._state.name, type(error).__name__, str(error)))
-                raise
+        except Exception as error:
+            # A partition may be half changed: the job cannot go on with this server, and must hear why.
+            logger.exception("what the state said could not be done")
+            self._report(m.MemberFailed(self._state.name, type(error).__name__, str(error)))
+            raise
         # They have been queued: what a follower has acknowledged is memory for the next one.
         self._outgoing.forget_updates()
 

@@ -185,6 +185,33 @@ def test_error_of_the_second_thread_is_found_where_it_happened(
     work.close()
 
 
+def test_one_thread_does_all_where_there_is_no_second_and_nothing_is_done_again_later(
+    two_partitions: tuple[dict[int, Recorded], list[s.ServerCommand]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stores, commands = two_partitions
+    together = stores[0].together
+    work, _ = recording(stores)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", no_thread)
+        for store in stores.values():
+            store.together = None
+        assert work.ahead(commands) == {0: None, 2: None, 3: None, 5: None}
+    done = [("add", (0,), True), ("step", 0)]
+    assert all(store.calls == done for store in stores.values())
+    for store in stores.values():
+        store.calls, store.together = [], together
+    assert len(work.ahead(commands)) == 4
+    assert all(store.calls == done for store in stores.values())
+    work.close()
+    for store in stores.values():
+        store.calls, store.together = [], None
+    assert len(work.ahead(commands)) == 4
+
+
+def no_thread(thread: threading.Thread) -> None:
+    raise RuntimeError("can't start new thread")
+
+
 @pytest.mark.parametrize("why", ["one core", "little to do", "others compute"])
 def test_one_thread_does_all_where_two_would_not_pay(
     why: str,
@@ -284,3 +311,18 @@ def test_error_of_the_second_thread_is_reported_and_raised(
     failed = [report for report in reports if isinstance(report, m.MemberFailed)]
     assert [(report.kind, report.message) for report in failed] == [("MemoryError", "no room in the second thread")]
     assert stepped and set(stepped) < set(range(PARTITIONS))
+
+
+def test_what_cannot_be_begun_is_reported_too(
+    served: tuple[Runtime, Any, ServerShell, list[m.Report]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runtime, connection, shell, reports = served
+
+    def ahead(commands: object) -> None:
+        raise MemoryError("no room to begin")
+
+    monkeypatch.setattr(shell._arithmetic, "ahead", ahead)
+    with pytest.raises(EpsError, match="no room to begin"):
+        connection.request(build_exchange(pushed(runtime, -1, 0), [])).result(TIMEOUT_S)
+    failed = [report for report in reports if isinstance(report, m.MemberFailed)]
+    assert [(report.kind, report.message) for report in failed] == [("MemoryError", "no room to begin")]
