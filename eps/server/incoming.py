@@ -19,7 +19,7 @@ import numpy as np
 
 from eps.runtime import Runtime
 from eps.server.partition_store import PartitionStore
-from eps.van.api import Van
+from eps.van.api import Message, Van
 from eps.van.arena import MOST_IDLE_BYTES
 from eps.van.memory import touch
 from eps.van.seals import Checksum
@@ -123,25 +123,25 @@ class Preparations:
             PartitionStore(runtime, partitions[0], None)
 
 
-def take_in(arrays: Sequence[np.ndarray], van: Van, arrived: str = "") -> tuple[list[np.ndarray], str]:
-    """Return the arrays of a snapshot as this server's own, and their checksum.
+def take_in(message: Message, van: Van) -> tuple[list[np.ndarray], str]:
+    """Return the arrays of a snapshot as this server's own, and the checksum of the message that brought them.
 
     Parameters
     ----------
-    arrays : sequence of ndarray
-        As they were received.  Nobody else may use them afterwards.
+    message : Message
+        As it was received.  Nobody else may use its arrays afterwards.
     van : Van
-    arrived : str
-        Their checksum, where it was taken while they came.
 
     Returns
     -------
     arrays : list of ndarray
         Writable.  The first of float32, the parameters, lies where the van sends from with the fewest copies.
     checksum : str
-        That of :func:`eps.van.seals.checksum_of`: of what is kept, not of what was read, where it had to be taken here.
+        That of :func:`eps.van.seals.checksum_of`: of what is kept, not of what was read, where it had to be taken here,
+        and else what was taken while it came.
     """
-    checksum = Checksum()
+    arrays, arrived = message.arrays, "" if message.seal is None else message.seal.arrived
+    checksum = Checksum(message.header)
     taken = []
     # Only what is read by others is worth memory of the van.
     parameters = next((array for array in arrays if array.dtype == np.float32), None)

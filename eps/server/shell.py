@@ -254,7 +254,7 @@ class ServerShell:
         seal = message.seal
         if seal is None:
             raise TransferError(f"partition {part.partition} came without a checksum")
-        arrays, found = take_in(message.arrays, self._van, seal.arrived)
+        arrays, found = take_in(message, self._van)
         if found != seal.left:
             raise TransferError(f"partition {part.partition} left as {seal.left} and arrived as {found}")
         # Outside the lock: the partitions that are served here wait for no copy.

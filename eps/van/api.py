@@ -16,8 +16,8 @@ another and a reply back.  Implementations plug in here and nowhere else; one is
     copies that the transport allows.
 5.  Whatever a peer sends, at most its own connection is lost.
 6.  Both ends have proved the job's token before a message is taken.
-7.  A message with a :class:`Seal` travels with a checksum of its arrays, which says what left; whether that is what
-    came is for the receiver to judge.
+7.  A message with a :class:`Seal` travels with a checksum of header and arrays, which says what left; whether that is
+    what came is for the receiver to judge.
 8.  After ``close`` nothing of a connection, listener or van is left: no thread, no channel, no file descriptor.
 
 Source: design section 2 (data plane); the word is ps-lite's.
@@ -52,7 +52,7 @@ ARRAY_DESCRIPTION_BYTES = 40
 
 @dataclass(slots=True, eq=False)
 class Seal:
-    """A checksum of a message's arrays that travels behind them: XXH3 (64 bits) in hexadecimal (``eps.van.seals``)."""
+    """A checksum of a message that travels behind its arrays: XXH3 (64 bits) in hexadecimal (``eps.van.seals``)."""
 
     #: Of what left: at the sender once it has left, at the receiver what the sender said.
     left: str = ""
@@ -70,7 +70,7 @@ class Message:
     header: bytes = b""
     #: Each C-contiguous, of a type in :data:`DTYPES`, with at most :data:`MAX_DIMS` dimensions.
     arrays: tuple[np.ndarray, ...] = ()
-    #: Given, its arrays get a checksum, which is taken on the thread that sends.
+    #: Given, the message gets a checksum, which is taken on the thread that sends.
     seal: Seal | None = None
 
     @property

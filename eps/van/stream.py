@@ -280,7 +280,7 @@ class StreamReader:
         if got < described.payload_bytes or sealed:
             checking = None
             if sealed and not described.lends:
-                checking = Checking(described.payload_bytes)
+                checking = Checking(header, described.payload_bytes)
                 checking.take(payload[base : base + got])
             self._begun = _Begun(kind, request_id, header, described, payload, base, got, sealed, checking)
             return self._go_on(self._begun)

@@ -12,6 +12,7 @@ from eps.config import JobSpec
 from eps.runtime import DataShape, Runtime
 from eps.server.incoming import Preparations, take_in
 from eps.van import memory
+from eps.van.api import Message
 from eps.van.inproc import InProcessVan
 from eps.van.seals import checksum_of
 from eps.van.sockets import SHARED_MEMORY, SocketVan
@@ -27,14 +28,14 @@ def make_runtime(**settings: object) -> Runtime:
     return Runtime("job", spec, shape, Path("unused"), Path("unused"))
 
 
-def received(*arrays: np.ndarray) -> list[np.ndarray]:
+def received(*arrays: np.ndarray) -> tuple[np.ndarray, ...]:
     """Return arrays as a socket leaves them: one after the other in one piece of memory."""
     payload = np.concatenate([array.view(np.uint8) for array in arrays])
     found, at = [], 0
     for array in arrays:
         found.append(payload[at : at + array.nbytes].view(array.dtype))
         at += array.nbytes
-    return found
+    return tuple(found)
 
 
 def lies_in(array: np.ndarray, other: np.ndarray) -> bool:
@@ -44,43 +45,43 @@ def lies_in(array: np.ndarray, other: np.ndarray) -> bool:
 def test_parameters_that_came_alone_are_kept_where_they_are() -> None:
     values = np.arange(5000, dtype=np.float32)
     state, big = received(np.array([3, 4], np.int64), values)
-    (kept_state, kept), checksum = take_in([state, big], InProcessVan())
+    (kept_state, kept), checksum = take_in(Message(b"head", (state, big)), InProcessVan())
     assert lies_in(kept, big) and kept.flags.writeable
     # It would keep the parameters' memory for sixteen bytes.
     assert not lies_in(kept_state, state)
-    assert checksum == checksum_of([np.array([3, 4], np.int64), values])
+    assert checksum == checksum_of(b"head", [np.array([3, 4], np.int64), values])
 
 
 def test_parameters_that_came_with_slots_do_not_keep_the_memory_of_both() -> None:
     values, slot = (np.full(5000, x, np.float32) for x in (1, 2))
     arrays = received(values, slot)
-    taken, checksum = take_in(arrays, InProcessVan())
+    taken, checksum = take_in(Message(b"", arrays), InProcessVan())
     assert not any(lies_in(mine, theirs) for mine in taken for theirs in arrays)
     assert [array.tobytes() for array in taken] == [values.tobytes(), slot.tobytes()]
-    assert checksum == checksum_of([values, slot])
+    assert checksum == checksum_of(b"", [values, slot])
 
 
 def test_lent_array_is_copied_once_and_the_copy_is_what_is_checked() -> None:
     lent = np.random.default_rng(0).normal(size=300_000).astype(np.float32)
     lent.flags.writeable = False
-    (mine,), checksum = take_in([lent], InProcessVan())
+    (mine,), checksum = take_in(Message(b"", (lent,)), InProcessVan())
     assert mine.flags.writeable and not lies_in(mine, lent)
-    assert checksum == checksum_of([lent]) == checksum_of([mine])
+    assert checksum == checksum_of(b"", [lent]) == checksum_of(b"", [mine])
 
 
 def test_parameters_lie_in_memory_that_is_lent_where_the_van_has_it() -> None:
     van = SocketVan(SHARED_MEMORY)
     assert van.arena is not None
     values, slot = (np.full(20_000, x, np.float32) for x in (1, 2))
-    (mine, my_slot), _ = take_in([values, slot], van)
+    (mine, my_slot), _ = take_in(Message(b"", (values, slot)), van)
     assert van.arena.find(mine) is not None
     assert van.arena.find(my_slot) is None
 
 
 def test_empty_arrays_are_taken_in_too() -> None:
-    taken, checksum = take_in([np.empty(0, np.float32), np.empty(0, np.int16)], InProcessVan())
+    taken, checksum = take_in(Message(b"", (np.empty(0, np.float32), np.empty(0, np.int16))), InProcessVan())
     assert [array.shape for array in taken] == [(0,), (0,)]
-    assert checksum == checksum_of([])
+    assert checksum == checksum_of(b"", [])
 
 
 def test_server_that_nothing_comes_to_is_ready_at_once() -> None:
