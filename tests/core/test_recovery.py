@@ -178,6 +178,24 @@ def test_partition_without_a_copy_cannot_be_taken_over() -> None:
     assert take_over(before, recovered(before, ["server-2"]), BSP) is None
 
 
+@pytest.mark.parametrize(("read_clock", "is_there"), [(20, True), (21, False)])
+def test_partition_that_has_just_moved_is_where_it_was_until_somebody_has_read_beyond(
+    read_clock: int, is_there: bool
+) -> None:
+    """Its new owner is lost before it has a follower."""
+    before = membership(followers=0)
+    recovery = recovered(before, ["server-2"], reads=dict.fromkeys(WORKERS, read_clock))
+    moved = before.partitions.owned_by("server-2")
+    given = tuple(m.HeldPartition(p, Holding.FORWARDER, (20,) * SPLITS, 19) for p in moved)
+    held = recovery.inventories["server-1"].partitions
+    recovery.hear(m.Inventory("server-1", 3, partitions=held + given))
+
+    after = take_over(before, recovery, BSP)
+
+    assert (after is not None) == is_there
+    assert after is None or {after.partitions.owners[p] for p in moved} == {"server-1"}
+
+
 def test_copy_that_somebody_has_read_beyond_does_not_count_under_bsp() -> None:
     """Nothing is served that a follower in sync lacks: this one was not in sync."""
     before = membership()

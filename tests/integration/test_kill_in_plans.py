@@ -67,8 +67,19 @@ def play(
     undisturbed: dict[str, Any], patch: pytest.MonkeyPatch, traps: list[str], at: list[str], kill: str = ""
 ) -> list[str]:
     """Play a job with traps; return which have sprung."""
+    return play_and_report(undisturbed, patch, traps, at, kill)[0]
+
+
+def play_and_report(
+    undisturbed: dict[str, Any],
+    patch: pytest.MonkeyPatch,
+    traps: list[str],
+    at: list[str],
+    kill: str = "",
+    **more: Any,
+) -> tuple[list[str], dict[str, Any]]:
     patch.setenv(ENVIRONMENT, ",".join(traps))
-    with eps.Job.start(name="trapped", at=at, **JOB) as job:
+    with eps.Job.start(name="trapped", at=at, **{**JOB, **more}) as job:
         if kill:
             wait_for_clock(job, 5)
             os.kill(next(m["pid"] for m in job.status()["members"] if m["name"] == kill), signal.SIGKILL)
@@ -79,7 +90,7 @@ def play(
     ledger = report["ledger"]
     assert (ledger["lost"], ledger["applied_twice"], ledger["applied"]) == (0, 0, ledger["expected"])
     assert all(change["phase"] in ("released", "aborted") for change in report["changes"]), report["changes"]
-    return sprung
+    return sprung, report
 
 
 def test_a_kill_in_the_same_phase_of_all_plans_changes_no_bit(
@@ -87,6 +98,24 @@ def test_a_kill_in_the_same_phase_of_all_plans_changes_no_bit(
 ) -> None:
     traps = [f"{operation}:{phase}:{victim}" for operation in (*OPERATIONS, Operation.FOLLOW)]
     assert play(undisturbed, monkeypatch, traps, list(AT.values()))
+
+
+@pytest.mark.parametrize("checkpoint_every", ["", "10"], ids=["seed", "checkpoint"])
+@pytest.mark.parametrize("moves", [Operation.ADD_SERVERS, Operation.REMOVE_SERVERS])
+def test_a_kill_before_what_moved_has_a_follower_again_costs_only_time(
+    home: Path,
+    undisturbed: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+    moves: Operation,
+    checkpoint_every: str,
+) -> None:
+    # The donor in a plan that gives followers is the owner of a partition that has none.
+    trap = f"{Operation.FOLLOW}:{Phase.PROPOSED}:{DONOR}"
+    more = {"checkpoint_every": checkpoint_every} if checkpoint_every else {}
+    sprung, report = play_and_report(undisturbed, monkeypatch, [trap], [AT[moves]], **more)
+    assert sprung == [trap]
+    (loss,) = report["losses"]
+    assert loss["back_to_clock"] in (range(0, loss["clock"] + 1, 10) if checkpoint_every else (0,))
 
 
 def test_a_kill_in_one_phase_of_one_plan_changes_no_bit(
