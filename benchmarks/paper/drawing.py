@@ -6,6 +6,7 @@ matplotlib is imported here only, and only when a picture is drawn.
 from __future__ import annotations
 
 import json
+import math
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -90,8 +91,12 @@ def bars(
     values: Mapping[str, Sequence[float]],
     errors: Mapping[str, Sequence[float]] | None = None,
     form: str = "",
+    named_below: float = math.inf,
 ) -> dict[str, list[float]]:
-    """Draw a group of bars for each name, one bar for each policy; return the middles of the bars by policy."""
+    """Draw a group of bars for each name, one bar for each policy; return the middles of the bars by policy.
+
+    With ``form``, the height of each stands above it, where that is below ``named_below``.
+    """
     width = 0.8 / len(values)
     middles: dict[str, list[float]] = {}
     for k, (policy, heights) in enumerate(values.items()):
@@ -106,7 +111,9 @@ def bars(
             error_kw={"elinewidth": 1, "capsize": 2, "ecolor": "#333333"},
         )
         if form:
-            axis.bar_label(drawn, labels=[form.format(height) for height in heights], fontsize=8, padding=2)
+            axis.bar_label(
+                drawn, labels=[form.format(h) if h < named_below else "" for h in heights], fontsize=8, padding=2
+            )
     axis.set_xticks(range(len(groups)), groups)
     axis.set_xlim(-0.6, len(groups) - 0.4)
     return middles

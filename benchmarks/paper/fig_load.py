@@ -10,7 +10,7 @@ from benchmarks.paper import drawing, scaled
 from benchmarks.paper.fig_sweeps import deviation
 
 GAPS_S = (0.001, 20.0, 40.0, 60.0, 90.0, 120.0, 180.0)
-POLICIES = ("static", "static-stop", "priority")
+POLICIES = ("static", "kill-declared", "priority-stop")
 
 
 def load(out: Path, seeds: int) -> None:

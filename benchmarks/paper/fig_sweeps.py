@@ -27,7 +27,11 @@ def _labels(source: Source) -> list[str]:
 
 def _title(number: str, what: str, source: Source) -> str:
     of = f", {published.LABELS[source.shown_model]}" if len(source.models) > 1 else ""
-    return f"{number}: {what}{of} ({source.kind})"
+    return f"{number}: {what}{of} ({source.kind}, the first repeat)"
+
+
+def _shown(suffix: str) -> str:
+    return suffix.replace("_papers_costs", ", changes cost what the paper's do")
 
 
 def _approaches(source: Source) -> list[str]:
@@ -73,7 +77,7 @@ def fig14(source: Source, out: Path, suffix: str) -> None:
             label = "_"
     ratios.axhline(1.0, color=drawing.COLOURS["elastic"], linewidth=1)
     ratios.set_ylabel("time over that of EPS")
-    ratios.legend(*_only_paper(ratios), loc="upper right")
+    ratios.legend(*_only_paper(ratios), loc="lower right", bbox_to_anchor=(1.0, 1.0), borderaxespad=0.0)
     numbers = {
         "figure": "14",
         "kind": source.kind,
@@ -96,7 +100,7 @@ def fig14(source: Source, out: Path, suffix: str) -> None:
         "paper_over_elastic": published.MAKESPAN_OVER_ELASTIC,
         **hidden,
     }
-    title = f"Fig. 14: training time of a sweep, mean and standard deviation ({source.kind})"
+    title = f"Fig. 14: training time of a sweep, mean and standard deviation ({_shown(suffix)})"
     drawing.save(figure, out, f"fig14_{suffix}", title, source.foot, numbers)
 
 
@@ -162,7 +166,7 @@ def _over_time(source: Source, out: Path, number: str, what: str, label: str, st
 
 def fig15(source: Source, out: Path, suffix: str) -> None:
     """Draw how many jobs run."""
-    _over_time(source, out, "15", "running jobs", "running jobs", timelines.running_jobs, suffix)
+    _over_time(source, out, "15", "running jobs", "jobs that run (or restart)", timelines.running_jobs, suffix)
 
 
 def fig16(source: Source, out: Path, suffix: str) -> None:
@@ -285,8 +289,7 @@ def fig19(source: Source, out: Path, suffix: str) -> None:
             "in_workers": round(timelines.mean_of(timelines.workers(report), 0.0, end_s) / total, 4),
         }
         numbers["windows_s"][policy] = timelines.thinned([(at, value / total) for at, value in held], 1)
-    axes[1][0].set_ylabel("share of the cluster's vCPUs (%); of its memory alike: 1 vCPU and 4 GB in every container")
-    axes[1][0].yaxis.label.set_size(9)
+    axes[1][0].set_ylabel("share of the cluster's vCPUs, and of its memory (%)")
     axes[-1][0].set_xlabel(f"time ({source.unit})")
     title = _title("Fig. 19", "utilisation", source)
     drawing.save(figure, out, f"fig19_{suffix}", title, source.foot, numbers)
@@ -310,6 +313,7 @@ def table2(source: Source, out: Path, suffix: str) -> None:
         {p: [100 * mean(v) for v in values] for p, values in found.items()},
         {p: [100 * deviation(v) for v in values] for p, values in found.items()},
         "{:.2g}",
+        named_below=1.0,
     )
     label = "the paper (Table 2)"
     for policy, xs in places.items():
@@ -332,5 +336,5 @@ def table2(source: Source, out: Path, suffix: str) -> None:
         },
         "paper": published.OVERHEAD,
     }
-    title = f"Table 2: overhead of changes of size ({source.kind})"
+    title = f"Table 2: overhead of changes of size ({_shown(suffix)})"
     drawing.save(figure, out, f"table2_{suffix}", title, source.foot, numbers)
