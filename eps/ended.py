@@ -10,6 +10,9 @@ from eps.errors import StorageError
 from eps.storage.atomic import read_json
 from eps.storage.jobdir import JobDir
 
+#: Why a job ended that nobody saw end: its supervisor was killed, and could not say anything.
+NO_WORD = "its supervisor ended without a word"
+
 
 def ended_status(directory: JobDir) -> dict[str, Any]:
     """Return the status of a job that has ended, in the form of a running one's.
@@ -20,7 +23,7 @@ def ended_status(directory: JobDir) -> dict[str, Any]:
     report = read_json(directory.report) or {}
     settings = (read_json(directory.job_json) or {}).get("spec", {})
     # No word of its end: the supervisor itself was killed, or the machine went down.
-    state, reason = "killed", "its supervisor ended without a word"
+    state, reason = "killed", NO_WORD
     outcome = directory.ended() or report
     if outcome:
         # The job master's own word, where the supervisor was ended before it had its say.

@@ -29,6 +29,9 @@ Messages give the value and the rule.  ``eps.rpc.call`` holds the only map betwe
 
 from __future__ import annotations
 
+#: In every message about a job that diverged.  Under BSP it does so whenever it is tried.
+DIVERGED = "training diverged"
+
 
 class EpsError(Exception):
     """Base of every error that EPS raises on purpose."""

@@ -1,4 +1,4 @@
-"""Where a sweep's points come from: by lot, or from Hyperopt's tree of Parzen estimators.
+"""Where a sweep's points come from: by lot, from Hyperopt's tree of Parzen estimators, or from a study of Optuna's.
 
 Asked for when a trial arrives, told when it is over; a source may learn from what it was told by then.
 
@@ -11,6 +11,8 @@ import math
 from collections.abc import Iterable, Mapping
 from random import Random
 from typing import Any, Protocol
+
+import numpy as np
 
 from eps.errors import ConfigError
 from hscheduler.core.jobs import Direction
@@ -31,8 +33,17 @@ class Points(Protocol):
             There are no more.
         """
 
-    def tell(self, job_id: str, loss: float | None) -> None:
-        """Say what became of a trial: its loss, its early feedback where it was killed, None where it has neither."""
+    def tell(self, job_id: str, loss: float | None, killed: bool = False) -> None:
+        """Say what became of a trial, once.
+
+        Parameters
+        ----------
+        job_id : str
+        loss : float, optional
+            What it ended with, or its early feedback where it was killed; None where it failed.
+        killed : bool
+            The policy ended it for its early feedback.
+        """
 
 
 class GivenPoints:
@@ -45,7 +56,7 @@ class GivenPoints:
         """Return the next point."""
         return dict(next(self._points))
 
-    def tell(self, job_id: str, loss: float | None) -> None:
+    def tell(self, job_id: str, loss: float | None, killed: bool = False) -> None:
         """Do nothing."""
 
 
@@ -62,21 +73,28 @@ class TpePoints:
     Raises
     ------
     ConfigError
-        Hyperopt is not installed.
+        Hyperopt is not installed, or refuses the space.
     """
 
     def __init__(self, space: tuple[Dimension, ...], seed: int, direction: Direction) -> None:
         try:
             import hyperopt
             from hyperopt.base import Domain
+            from hyperopt.pyll import stochastic
         except ImportError as error:
             raise ConfigError(
                 f"algorithm is 'tpe', which needs Hyperopt ({error}): install eps[sweep], or use random"
             ) from None
         self._hyperopt = hyperopt
         self._dimensions = space
-        self._space = {dimension.name: _expression(hyperopt.hp, dimension) for dimension in space}
-        self._domain = Domain(lambda point: None, self._space, pass_expr_memo_ctrl=False)
+        try:
+            self._space = {dimension.name: _expression(hyperopt.hp, dimension) for dimension in space}
+            self._domain = Domain(lambda point: None, self._space, pass_expr_memo_ctrl=False)
+            # Some of it is looked at by drawing only.
+            stochastic.sample(self._space, np.random.default_rng(seed))
+        except Exception as error:
+            # It has no errors of its own for this.
+            raise ConfigError(f"Hyperopt refuses the space: {type(error).__name__}: {error}") from error
         self._trials = hyperopt.Trials()
         self._draw = Random(f"points:{seed}")
         self._sign = 1.0 if direction is Direction.MINIMIZE else -1.0
@@ -93,8 +111,8 @@ class TpePoints:
         point = self._hyperopt.space_eval(self._space, values)
         return {each.name: each.settled(_plain(point[each.name])) for each in self._dimensions}
 
-    def tell(self, job_id: str, loss: float | None) -> None:
-        """Tell Hyperopt a loss; one that is none is a failure, from which nothing is learnt."""
+    def tell(self, job_id: str, loss: float | None, killed: bool = False) -> None:
+        """Tell Hyperopt a loss, also of a trial that was killed; from a failure, which has none, nothing is learnt."""
         known = loss is not None and not math.isnan(loss)
         for document in self._trials._dynamic_trials:
             if document["tid"] == self._documents[job_id]:
@@ -108,9 +126,13 @@ class TpePoints:
 
 
 def points_of(spec: Spec) -> Points:
-    """Return the source of points that a sweep asks for.  Raises as :class:`TpePoints`."""
+    """Return the source of points that a sweep asks for.  Raises as :class:`TpePoints` and ``OptunaPoints``."""
     if spec.sweep.algorithm == "random" or not spec.space:
         return GivenPoints(spec.points())
+    if spec.sweep.algorithm == "optuna":
+        from hscheduler.optuna_points import OptunaPoints
+
+        return OptunaPoints(spec)
     return TpePoints(spec.space, spec.sweep.seed, Direction(spec.sweep.direction))
 
 

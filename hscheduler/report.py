@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from statistics import mean, median
 from typing import Any
 
@@ -29,6 +29,7 @@ def report(
     names: Mapping[str, str] | None = None,
     waiting: Mapping[str, str] | None = None,
     metric: str = "loss",
+    attempts: Mapping[str, Sequence[str]] | None = None,
 ) -> dict[str, Any]:
     """Return the report of a sweep, as of now.
 
@@ -50,9 +51,17 @@ def report(
         Job -> why it waits, of those that do.
     metric : str
         What early feedback and losses are.
+    attempts : mapping, optional
+        Trial -> its jobs, the first of which has its name; those of trials that are not there are one job.
     """
-    names, waiting = names or {}, waiting or {}
-    trials = list(record.trials.values())
+    names, waiting, attempts = names or {}, waiting or {}, attempts or {}
+    others = {job_id for jobs in attempts.values() for job_id in jobs[1:]}
+    tried = {
+        job_id: [record.trials[each] for each in attempts.get(job_id) or (job_id,) if each in record.trials]
+        for job_id in list(record.trials)
+        if job_id not in others
+    }
+    trials = [_as_one(jobs) for jobs in tried.values()]
     completed = [trial for trial in trials if trial.phase is Phase.FINISHED]
     return {
         "policy": policy,
@@ -65,7 +74,14 @@ def report(
         "summary": _summary(trials),
         "utilisation": round(record.utilisation(), _DIGITS),
         "resources": {"leaked": leaked},
-        "trials": [{**_trial(trial, losses, points, waiting), "name": names.get(trial.job_id, "")} for trial in trials],
+        "trials": [
+            {
+                **_trial(trial, losses, points, waiting),
+                "name": names.get(trial.job_id, ""),
+                "attempts": [_attempt(job) for job in tried[trial.job_id]],
+            }
+            for trial in trials
+        ],
         "cluster": {
             "nodes": list(record.nodes),
             "history": [[_seconds(at), round(share, 4), *there] for at, share, there in record.cluster.points()],
@@ -87,6 +103,34 @@ def _best(
         return None
     best = min(ranked, key=lambda trial: sign * losses[trial.job_id])
     return {"job_id": best.job_id, "loss": losses[best.job_id], "point": dict(points.get(best.job_id, {}))}
+
+
+def _as_one(jobs: Sequence[TrialRecord]) -> TrialRecord:
+    """Return the record of a trial from those of the jobs that it was tried with, one after the other."""
+    if len(jobs) == 1:
+        return jobs[0]
+    starts = [job.started_s for job in jobs if job.started_s is not None]
+    firsts = [job.first_iteration_s for job in jobs if job.first_iteration_s is not None]
+    return replace(
+        jobs[-1],
+        job_id=jobs[0].job_id,
+        arrived_s=jobs[0].arrived_s,
+        started_s=min(starts, default=None),
+        first_iteration_s=min(firsts, default=None),
+        sizes=[size for job in jobs for size in job.sizes],
+        resize_pause_s=sum(job.resize_pause_s for job in jobs),
+        restarts=sum(job.restarts for job in jobs),
+    )
+
+
+def _attempt(job: TrialRecord) -> dict[str, Any]:
+    return {
+        "job_id": job.job_id,
+        "phase": str(job.phase),
+        "why": job.why,
+        "started_s": _seconds(job.started_s),
+        "finished_s": _seconds(job.finished_s),
+    }
 
 
 def _trial(

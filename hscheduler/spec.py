@@ -44,7 +44,7 @@ from eps.errors import ConfigError
 from hscheduler.core.jobs import Direction, JobRequest
 from hscheduler.core.resources import Resources
 
-ALGORITHMS = ("tpe", "random")
+ALGORITHMS = ("tpe", "random", "optuna")
 _UNITS_MB = {"MiB": 1, "MB": 1, "M": 1, "GiB": 1024, "GB": 1024, "G": 1024, "TiB": 1 << 20, "TB": 1 << 20}
 _KINDS = {"uniform": 2, "loguniform": 2, "quniform": 3, "randint": 2, "choice": None}
 _Section = TypeVar("_Section")
@@ -111,6 +111,10 @@ class SweepSpec:
     threshold: int = 0
     #: Seconds that a restart takes under the ``kill`` policy; below 0: what ours takes.
     kill_restart_s: float = -1.0
+    #: How often a trial that failed is tried again, as another job; not one that diverged, or that cannot be started.
+    retries: int = 1
+    #: Seconds that a job may take from its start on, after which it is ended for good; 0.0 sets no limit.
+    trial_timeout_s: float = 0.0
 
     def __post_init__(self) -> None:
         for name, least in (
@@ -119,6 +123,7 @@ class SweepSpec:
             ("parallelism", 0),
             ("feedback_iteration", 1),
             ("threshold", 0),
+            ("retries", 0),
         ):
             if getattr(self, name) < least:
                 raise ConfigError(f"{name} is {getattr(self, name)}, but must be at least {least}")
@@ -126,6 +131,8 @@ class SweepSpec:
             raise ConfigError(f"algorithm is {self.algorithm!r}, but must be one of {', '.join(ALGORITHMS)}")
         if self.direction not in tuple(Direction):
             raise ConfigError(f"direction is {self.direction!r}, but must be one of {', '.join(Direction)}")
+        if not 0.0 <= self.trial_timeout_s < math.inf:
+            raise ConfigError(f"trial_timeout_s is {self.trial_timeout_s}, but must be at least 0, which sets no limit")
         self.mean_gap_s()
 
     def mean_gap_s(self) -> float:
@@ -167,12 +174,16 @@ class Dimension:
                 raise ConfigError(f"space.{name} has nothing to choose from")
         elif len(arguments) != number or not all(_is_number(a) for a in arguments):
             raise ConfigError(f"space.{name}: {kind} takes {number} numbers, not {arguments!r}")
+        elif not all(math.isfinite(a) for a in arguments):
+            raise ConfigError(f"space.{name}: {kind} has {arguments!r}, but must have finite numbers")
         elif not arguments[0] < arguments[1]:
             raise ConfigError(f"space.{name}: {kind} goes from {arguments[0]} to {arguments[1]}, but must go upwards")
         elif kind == "loguniform" and arguments[0] <= 0:
             raise ConfigError(f"space.{name}: loguniform begins at {arguments[0]}, but must begin above 0")
         elif kind == "quniform" and arguments[2] <= 0:
             raise ConfigError(f"space.{name}: quniform has the step {arguments[2]}, but must have one above 0")
+        elif kind == "randint" and not all(float(a).is_integer() for a in arguments):
+            raise ConfigError(f"space.{name}: randint has {arguments!r}, but must have whole numbers")
         return cls(name, kind, tuple(arguments))
 
     def settled(self, value: Any) -> Any:

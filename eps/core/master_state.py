@@ -26,7 +26,7 @@ from eps.core.reconfig import ENDED, OPERATIONS, Change, Operation, Phase, Plan
 from eps.core.restart import RestartedJob
 from eps.core.settings import CoreSettings, Trigger
 from eps.core.types import MemberId, Role
-from eps.errors import EpsError, JobFinishedError, PlanError, TransferError
+from eps.errors import DIVERGED, EpsError, JobFinishedError, PlanError, TransferError
 
 #: Orders that are not acknowledged are sent again after this long.
 RESEND_S = 1.0
@@ -203,7 +203,7 @@ class MasterState(RestartedJob):
             if self._stop_on_divergence and (loss != loss or loss in (float("inf"), float("-inf"))):
                 self._end(
                     JobState.FAILED,
-                    f"the loss at clock {record.clock} is {loss}: training diverged; try a smaller learning rate",
+                    f"the loss at clock {record.clock} is {loss}: {DIVERGED}; try a smaller learning rate",
                 )
                 return
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from eps.errors import TrainingError
+from eps.errors import DIVERGED, TrainingError
 from eps.ml import kernels
 from eps.ml.arrays import Float32Array, Int16Array, Int64Array
 from eps.ml.scales import Scales
@@ -118,5 +118,5 @@ def check_finite(maxima: Float32Array, start_key: int, block_keys: int, split: i
         of_split = "" if split is None else f" of split {split}"
         raise TrainingError(
             f"the gradient{of_split} is NaN or infinite between keys {first} and {first + block_keys}: "
-            "training diverged; a smaller learning rate or normalised data may help"
+            f"{DIVERGED}; a smaller learning rate or normalised data may help"
         )

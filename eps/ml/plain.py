@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from eps.errors import ProtocolError, TrainingError
+from eps.errors import DIVERGED, ProtocolError, TrainingError
 from eps.ml import kernels
 from eps.ml.arrays import Float32Array, Int64Array
 from eps.ml.steps import CLOSE_KEYS, Quotient, plain_quotient
@@ -35,7 +35,7 @@ class PlainSplitSum(WrittenOnce):
         """
         if not np.isfinite(grad).all():
             raise TrainingError(
-                f"the gradient of split {split} is not finite: training diverged; a smaller learning rate may help"
+                f"the gradient of split {split} is not finite: {DIVERGED}; a smaller learning rate may help"
             )
         if positions is not None:
             kernels.add_at(self.sum, positions, 0, grad)

@@ -22,6 +22,7 @@ from typing import Any
 from eps.client import ChangeRecord, Job
 from eps.config import JobSpec
 from eps.core.reconfig import Operation
+from eps.ended import NO_WORD
 from eps.errors import (
     DeadlineError,
     EpsError,
@@ -464,7 +465,9 @@ class LiveJob:
     def _ended(self, report: dict[str, Any]) -> None:
         self.report = report
         self.pause_s += sum(change["pause_s"] for change in report["changes"] if change.get("pause_s"))
-        phase = Phase.FAILED if self._gave_up else _PHASES.get(report["state"], Phase.FAILED)
+        # Of those whose supervisor has crashed nobody has ended any.
+        crashed = self._gave_up or (not self._why and report.get("reason") == NO_WORD)
+        phase = Phase.FAILED if crashed else _PHASES.get(report["state"], Phase.FAILED)
         found = [entry[self._metric] for entry in report["history"] if self._metric in entry]
         feedback = loss = None
         if phase is Phase.FINISHED and found:

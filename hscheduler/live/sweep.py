@@ -7,20 +7,37 @@ is real.
 from __future__ import annotations
 
 import threading
+from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
+from eps.config import JobSpec
 from eps.errors import ConfigError
 from hscheduler.core import events as e
-from hscheduler.core.jobs import Direction
+from hscheduler.core.jobs import Direction, Phase
 from hscheduler.core.state import Scheduler
+from hscheduler.live.attempts import attempt_id, worth_another
 from hscheduler.live.scheduler import LiveScheduler, LiveSettings, OnEvent, Submission
 from hscheduler.points import Points, points_of
 from hscheduler.report import report
 from hscheduler.simulator.workload import Arrival
-from hscheduler.spec import Spec
+from hscheduler.spec import Spec, request_of
 
 SWEEP = "sweep"
+#: How often the trials are looked at while nothing is said of them.
+_LOOK_S = 1.0
+
+
+@dataclass
+class _Trial:
+    """A point, and the jobs that it was tried with."""
+
+    job_id: str
+    spec: JobSpec
+    attempts: list[Submission] = field(default_factory=list)
+    is_told: bool = False
+    #: It took longer than a trial may.
+    is_too_long: bool = False
 
 
 class Sweep:
@@ -43,7 +60,7 @@ class Sweep:
 
     def __init__(self, spec: Spec, policy: str, on_event: OnEvent | None = None, points: Points | None = None) -> None:
         self.points: dict[str, dict[str, Any]] = {}
-        #: Trial -> iterations that it is to do.
+        #: Job -> iterations that it is to do.
         self.iterations: dict[str, int] = {}
         self._spec = spec
         self._on_event = on_event
@@ -56,8 +73,11 @@ class Sweep:
             max(0.0, spec.sweep.kill_restart_s),
         )
         self._arrivals = Arrival(spec.sweep.mean_gap_s()).times_s(Random(f"arrivals:{spec.sweep.seed}"))
-        self._submissions: dict[str, Submission] = {}
-        #: Set whenever a trial is over.
+        self._trials: list[_Trial] = []
+        #: The jobs of all trials.
+        self._jobs: dict[str, Submission] = {}
+        self._most = spec.sweep.trials
+        #: Set whenever a job is over.
         self._news = threading.Event()
         self.scheduler: LiveScheduler | None = None
 
@@ -73,40 +93,42 @@ class Sweep:
         with LiveScheduler(self._spec.cluster.capacities(), self._settings, self._take) as scheduler:
             self.scheduler = scheduler
             scheduler.open_sweep(e.SweepOpened(SWEEP, Direction(sweep.direction), sweep.threshold or None))
-            told: set[str] = set()
             due_s = next(self._arrivals)
-            while len(told) < sweep.trials:
+            while True:
                 self._news.clear()
-                for submission in self._submissions.values():
-                    if submission.is_over and submission.job_id not in told:
-                        told.add(submission.job_id)
-                        loss = submission.feedback if submission.loss is None else submission.loss
-                        self._source.tell(submission.job_id, loss)
-                left_s = 1.0
-                if self._may_submit(len(told)):
+                for trial in self._trials:
+                    if not trial.is_told:
+                        self._look_at(trial, scheduler)
+                over = sum(trial.is_told for trial in self._trials)
+                if over >= self._most:
+                    break
+                left_s = _LOOK_S
+                if self._may_submit(over):
                     left_s = due_s - scheduler.now_s()
                     if left_s <= 0:
                         due_s = next(self._arrivals)
                         self._submit(scheduler)
                         continue
-                self._news.wait(min(1.0, left_s))
+                self._news.wait(min(_LOOK_S, left_s))
             scheduler.check()
         return self.report()
 
     def report(self) -> dict[str, Any]:
         """Return the report as of now."""
         assert self.scheduler is not None
-        losses = {each.job_id: each.loss for each in list(self._submissions.values()) if each.loss is not None}
+        tried = [(trial.job_id, list(trial.attempts)) for trial in list(self._trials)]
+        waits = {job.job_id: job.why for job in list(self.scheduler.state.queue)}
         return report(
             self.scheduler.record,
             policy=self._settings.policy,
             direction=Direction(self._spec.sweep.direction),
-            losses=losses,
+            losses={job_id: jobs[-1].loss for job_id, jobs in tried if jobs[-1].loss is not None},
             points=self.points,
             leaked=self.scheduler.leaked(),
-            names={each.job_id: each.name for each in list(self._submissions.values())},
-            waiting={job.job_id: job.why for job in list(self.scheduler.state.queue)},
+            names={job_id: jobs[-1].name for job_id, jobs in tried},
+            waiting={job_id: waits[jobs[-1].job_id] for job_id, jobs in tried if jobs[-1].job_id in waits},
             metric=self._spec.sweep.metric,
+            attempts={job_id: [job.job_id for job in jobs] for job_id, jobs in tried},
         )
 
     @property
@@ -116,31 +138,56 @@ class Sweep:
         return self.scheduler.state
 
     def name_of(self, job_id: str) -> str:
-        """Return a trial's name under ``EPS_HOME``; empty where it is not known yet."""
-        submission = self._submissions.get(job_id)
+        """Return a job's name under ``EPS_HOME``; empty where it is not known yet."""
+        submission = self._jobs.get(job_id)
         return "" if submission is None else submission.name
 
     def result_of(self, job_id: str) -> float | None:
-        """Return what a trial ended with, by the sweep's metric; None before, and where it did not finish."""
-        submission = self._submissions.get(job_id)
+        """Return what a job ended with, by the sweep's metric; None before, and where it did not finish."""
+        submission = self._jobs.get(job_id)
         return None if submission is None else submission.loss
 
     def _may_submit(self, over: int) -> bool:
-        submitted, limit = len(self.points), self._spec.sweep.parallelism
-        return submitted < self._spec.sweep.trials and (not limit or submitted - over < limit)
+        submitted, limit = len(self._trials), self._spec.sweep.parallelism
+        return submitted < self._most and (not limit or submitted - over < limit)
 
     def _submit(self, scheduler: LiveScheduler) -> None:
-        job_id = f"trial-{len(self.points) + 1}"
-        self.points[job_id] = point = self._source.ask(job_id)
+        job_id = f"trial-{len(self._trials) + 1}"
         try:
-            spec = self._spec.job_spec(point)
-            request = self._spec.request(job_id, SWEEP, point)
-        except ConfigError as error:
-            refused = scheduler.refuse(job_id, SWEEP, self._spec.job_spec(), f"its settings cannot work: {error}")
-            self._submissions[job_id] = refused
+            self.points[job_id] = point = self._source.ask(job_id)
+        except StopIteration:
+            self._most = len(self._trials)
             return
-        self.iterations[job_id] = spec.iterations
-        self._submissions[job_id] = scheduler.submit(e.JobSubmitted(request), spec)
+        try:
+            trial = _Trial(job_id, self._spec.job_spec(point))
+            self._try(trial, scheduler)
+        except ConfigError as error:
+            trial = _Trial(job_id, self._spec.job_spec())
+            trial.attempts.append(scheduler.refuse(job_id, SWEEP, trial.spec, f"its settings cannot work: {error}"))
+        self._trials.append(trial)
+
+    def _try(self, trial: _Trial, scheduler: LiveScheduler) -> None:
+        job_id = attempt_id(trial.job_id, len(trial.attempts) + 1)
+        request = request_of(trial.spec, job_id, SWEEP, self._spec.cluster.container())
+        self.iterations[job_id] = trial.spec.iterations
+        self._jobs[job_id] = submission = scheduler.submit(e.JobSubmitted(request), trial.spec)
+        trial.attempts.append(submission)
+
+    def _look_at(self, trial: _Trial, scheduler: LiveScheduler) -> None:
+        """Tell what has become of a trial, or try it again; end one that takes too long."""
+        submission, limit_s = trial.attempts[-1], self._spec.sweep.trial_timeout_s
+        if not submission.is_over:
+            record = scheduler.record.trials.get(submission.job_id)
+            started_s = None if record is None else record.started_s
+            if limit_s and started_s is not None and not trial.is_too_long and scheduler.now_s() > started_s + limit_s:
+                trial.is_too_long = True
+                scheduler.cancel(submission.job_id, f"it took longer than {limit_s:g} s (trial_timeout_s)")
+        elif worth_another(submission) and len(trial.attempts) <= self._spec.sweep.retries:
+            self._try(trial, scheduler)
+        else:
+            trial.is_told = True
+            killed = submission.is_stopped and submission.phase is Phase.KILLED
+            self._source.tell(trial.job_id, submission.feedback if killed else submission.loss, killed)
 
     def _take(self, now_s: float, event: e.Event, commands: list[e.Command]) -> None:
         if self._on_event is not None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from eps.config import JobSpec
+from eps.ended import NO_WORD
 from eps.errors import JobFinishedError, JobNotFoundError, PlanError, UnknownMemberError
 from eps.jobspec_file import RunRequest
 from eps.master_link import Progress
@@ -352,6 +353,23 @@ def test_losses_are_told_with_when_they_were(watched: Watched) -> None:
     losses = watched.next(e.Iterated).losses
     assert len(losses) == 20
     assert losses[-1] == (0.0, 1003, 1.0) and losses[0] == (19 * 50 * 0.25, 53, 1.0)
+
+
+def test_a_job_whose_supervisor_crashed_has_failed(watched: Watched) -> None:
+    watched.start()
+    watched.fake.report = {**watched.fake.report, "state": "killed", "reason": NO_WORD}
+    watched.fake.finish()
+    ended = watched.next(e.JobEnded)
+    assert ended.phase is Phase.FAILED and ended.why == NO_WORD
+
+
+def test_a_job_that_was_told_to_end_was_killed_however_it_ended(watched: Watched) -> None:
+    watched.start()
+    watched.obey(e.EndJob("a", False, "the worst"))
+    watched.fake.killed.wait(TIMEOUT_S)
+    watched.fake.report = {**watched.fake.report, "reason": NO_WORD}
+    ended = watched.next(e.JobEnded)
+    assert ended.phase is Phase.KILLED and ended.why == "the worst"
 
 
 # ---- a job that another process started

@@ -71,6 +71,12 @@ def test_what_a_sweep_asks_for():
     assert points_of(Spec.of({})).ask("t1") == {}, "nothing is searched: the same job again and again"
 
 
+def test_a_space_that_hyperopt_refuses_is_refused():
+    too_large = Dimension.of("seed", {"randint": [0, 10**30]})
+    with pytest.raises(ConfigError, match="Hyperopt refuses the space: ValueError: high is out of bounds"):
+        TpePoints((too_large,), 0, Direction.MINIMIZE)
+
+
 def test_without_hyperopt_it_is_said_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "hyperopt", None)
     with pytest.raises(ConfigError, match=r"needs Hyperopt .* install eps\[sweep\], or use random"):

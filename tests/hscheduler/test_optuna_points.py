@@ -1,0 +1,95 @@
+"""A study of Optuna's as the source of points."""
+
+from __future__ import annotations
+
+import math
+import sys
+
+import pytest
+
+from eps.errors import ConfigError
+from hscheduler.optuna_points import OptunaPoints
+from hscheduler.points import points_of
+from hscheduler.spec import Spec
+
+TABLES = {
+    "sweep": {"algorithm": "optuna", "seed": 4, "feedback_iteration": 30},
+    "space": {
+        "learning_rate": {"loguniform": [1e-4, 1]},
+        "l2": {"choice": [0, 1e-4]},
+        "momentum": {"uniform": [0.5, 0.99]},
+        "batch_size": {"quniform": [15, 104, 10]},
+        "huber_delta": {"quniform": [0.2, 1.1, 0.25]},
+        "seed": {"randint": [3, 9]},
+    },
+}
+
+
+@pytest.fixture
+def optuna():
+    found = pytest.importorskip("optuna", reason="Optuna is not installed: eps[optuna]")
+    found.logging.set_verbosity(found.logging.ERROR)
+    return found
+
+
+def test_without_optuna_it_is_said_how_to_get_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    with pytest.raises(ConfigError, match=r"needs Optuna .* install eps\[optuna\], or use tpe or random"):
+        points_of(Spec.of(TABLES))
+
+
+def test_points_lie_in_the_space(optuna):
+    points = points_of(Spec.of(TABLES))
+    assert isinstance(points, OptunaPoints)
+    for k in range(40):
+        point = points.ask(f"t{k}")
+        assert list(point) == list(TABLES["space"])
+        assert 1e-4 <= point["learning_rate"] <= 1
+        assert point["l2"] in (0, 1e-4)
+        assert 0.5 <= point["momentum"] <= 0.99
+        assert point["batch_size"] in range(20, 101, 10) and isinstance(point["batch_size"], int), "as Hyperopt's"
+        assert any(math.isclose(point["huber_delta"], value) for value in (0.25, 0.5, 0.75, 1.0))
+        assert 3 <= point["seed"] < 9 and isinstance(point["seed"], int)
+        points.tell(f"t{k}", point["learning_rate"])
+
+
+def test_the_same_seed_finds_the_same_points(optuna):
+    runs = []
+    for _ in range(2):
+        points, run = points_of(Spec.of(TABLES)), []
+        for k in range(15):
+            run.append(points.ask(f"t{k}"))
+            points.tell(f"t{k}", run[-1]["momentum"])
+        runs.append(run)
+    assert runs[0] == runs[1]
+
+
+def test_each_end_is_told_in_the_studys_words(optuna):
+    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=1))
+    points = OptunaPoints(Spec.of(TABLES), study)
+    for name in ("finished", "killed", "killed without", "failed", "diverged"):
+        points.ask(name)
+    points.tell("killed", 0.75, killed=True)
+    points.tell("killed without", None, killed=True)
+    points.tell("finished", 0.5)
+    points.tell("failed", None)
+    points.tell("diverged", math.nan)
+    states = optuna.trial.TrialState
+    found = {trial.user_attrs["job_id"]: trial for trial in study.trials}
+    assert {name: trial.state for name, trial in found.items()} == {
+        "finished": states.COMPLETE,
+        "killed": states.PRUNED,
+        "killed without": states.PRUNED,
+        "failed": states.FAIL,
+        "diverged": states.FAIL,
+    }
+    assert found["killed"].intermediate_values == {30: 0.75}, "at the feedback iteration"
+    assert study.best_trial.user_attrs["job_id"] == "finished" and study.best_value == 0.5
+
+
+def test_a_study_that_cannot_be_is_refused(optuna):
+    spec = Spec.of(TABLES)
+    with pytest.raises(ConfigError, match="the study's direction is maximize, but the sweep's is minimize"):
+        OptunaPoints(spec, optuna.create_study(direction="maximize"))
+    with pytest.raises(ConfigError, match="the study's direction is minimize and minimize"):
+        OptunaPoints(spec, optuna.create_study(directions=["minimize", "minimize"]))

@@ -1,0 +1,158 @@
+"""Trials that crash, diverge, hang, give no feedback or cannot be: the sweep ends in order and says what happened."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from eps.storage.jobdir import find_job
+from eps.supervisor.start import kill_supervisor
+from hscheduler import cli
+from hscheduler.core import events as e
+from hscheduler.live.sweep import Sweep
+from hscheduler.points import GivenPoints
+from hscheduler.spec import Spec
+from tests.integration.test_sweep import FILE, spec
+
+pytestmark = pytest.mark.usefixtures("home", "no_leftovers")
+
+#: Long enough that it does not end before it is killed.
+LONG = {"iterations": 400}
+
+
+class Told(GivenPoints):
+    """Points that remember what they were told."""
+
+    def __init__(self, points: list[dict[str, Any]]) -> None:
+        super().__init__(points)
+        self.told: list[tuple[str, float | None, bool]] = []
+
+    def tell(self, job_id: str, loss: float | None, killed: bool = False) -> None:
+        self.told.append((job_id, loss, killed))
+
+
+class Killer:
+    """Kills the supervisor of some jobs, and with it all of their processes, as soon as they are up."""
+
+    def __init__(self, home: Path, *job_ids: str) -> None:
+        self._home = home
+        self._left = set(job_ids)
+
+    def __call__(self, now_s: float, event: e.Event, commands: list[e.Command]) -> None:
+        if isinstance(event, e.JobStarted) and event.job_id in self._left:
+            self._left.remove(event.job_id)
+            (directory,) = (self._home / "jobs").glob(f"*-{event.job_id}")
+            assert kill_supervisor(find_job(directory.name), signal.SIGKILL)
+
+
+def run(tables: Spec, points: GivenPoints, *killed: str, home: Path) -> dict[str, Any]:
+    found = Sweep(tables, "elastic", Killer(home, *killed), points).run()
+    assert found["resources"] == {"leaked": 0}
+    json.dumps(found, allow_nan=False)
+    return found
+
+
+def test_a_trial_that_crashes_is_tried_again_and_told_once(home: Path) -> None:
+    points = Told([{"learning_rate": 0.1}, {"learning_rate": 0.2}])
+    found = run(spec(sweep={"trials": 2, "threshold": 2, "retries": 1}, job=LONG), points, "trial-1", home=home)
+    crashed, other = found["trials"]
+    assert [(each["job_id"], each["phase"]) for each in crashed["attempts"]] == [
+        ("trial-1", "failed"),
+        ("trial-1-again-1", "finished"),
+    ]
+    assert crashed["attempts"][0]["why"] and crashed["phase"] == "finished" and crashed["loss"] is not None
+    assert crashed["arrived_s"] <= crashed["attempts"][0]["started_s"] <= crashed["attempts"][1]["started_s"]
+    assert [each["job_id"] for each in other["attempts"]] == ["trial-2"]
+    assert found["completed"] == 2 and found["phases"]["failed"] == 0
+    assert sorted(points.told) == [("trial-1", crashed["loss"], False), ("trial-2", other["loss"], False)]
+
+
+def test_a_trial_that_goes_on_crashing_has_failed(home: Path) -> None:
+    points = Told([{"learning_rate": 0.1}])
+    found = run(spec(sweep={"trials": 1, "retries": 1}, job=LONG), points, "trial-1", "trial-1-again-1", home=home)
+    (trial,) = found["trials"]
+    assert [each["phase"] for each in trial["attempts"]] == ["failed", "failed"]
+    assert trial["phase"] == "failed" and found["best"] is None
+    assert points.told == [("trial-1", None, False)]
+
+
+def test_what_would_fail_again_is_not_tried_again(home: Path) -> None:
+    """It diverged, its settings cannot work, or its data is not there."""
+    points = Told([{"learning_rate": 1e30}, {"workers": 50}, {"data": "no/such/file.libsvm"}])
+    shared = {"model": "linear", "data": "sklearn:diabetes", "optimizer": "sgd"}
+    found = run(spec(sweep={"trials": 3, "threshold": 3, "retries": 3}, space={}, job=shared), points, home=home)
+    whys = [(trial["phase"], len(trial["attempts"]), trial["why"]) for trial in found["trials"]]
+    assert [(phase, attempts) for phase, attempts, _ in whys] == [("failed", 1)] * 3
+    for (_, _, why), said in zip(
+        whys, ("training diverged", "its settings cannot work", "it could not be started"), strict=True
+    ):
+        assert said in why
+    assert [(loss, killed) for _, loss, killed in points.told] == [(None, False)] * 3
+
+
+def test_a_killed_trial_is_told_with_its_feedback_and_not_tried_again(home: Path) -> None:
+    points = Told([{"learning_rate": rate} for rate in (0.1, 0.2, 1e-6)])
+    tables = spec(sweep={"trials": 3, "threshold": 1, "retries": 3}, job={"iterations": 400})
+    found = run(tables, points, home=home)
+    by_phase: dict[str, list[dict[str, Any]]] = {}
+    for trial in found["trials"]:
+        assert len(trial["attempts"]) == 1
+        by_phase.setdefault(trial["phase"], []).append(trial)
+    assert by_phase.keys() == {"finished", "killed"}
+    told = {job_id: (value, killed) for job_id, value, killed in points.told}
+    assert len(points.told) == 3
+    assert {t["job_id"]: told[t["job_id"]] for t in by_phase["killed"]} == {
+        t["job_id"]: (t["feedback"], True) for t in by_phase["killed"]
+    }
+
+
+def test_a_trial_that_hangs_is_ended_at_its_limit(home: Path) -> None:
+    """An iteration of it takes hours."""
+    points = Told([{"stretch_s": 3600.0}, {"stretch_s": 0.0}])
+    tables = Spec.of({
+        "cluster": {"nodes": 2},
+        "sweep": {"trials": 2, "trial_timeout_s": 4, "retries": 2, "feedback_iteration": 10},
+        "job": {"data": "sklearn:digits", "model": "softmax", "iterations": 30, "workers": 1, "servers": 1},
+    })  # fmt: skip
+    found = run(tables, points, home=home)
+    hung, other = found["trials"]
+    assert hung["phase"] == "killed" and hung["why"] == "it took longer than 4 s (trial_timeout_s)"
+    assert len(hung["attempts"]) == 1 and hung["loss"] is None
+    assert other["phase"] == "finished" and found["best"]["job_id"] == "trial-2"
+    assert ("trial-1", None, False) in points.told
+
+
+def test_a_metric_that_comes_too_rarely_is_early_feedback_when_it_comes(home: Path) -> None:
+    """Until then nothing can be taken from the trial; it is never ended for it."""
+    tables = spec(
+        sweep={"trials": 2, "metric": "accuracy", "direction": "maximize", "feedback_iteration": 10, "threshold": 1},
+        job={"eval_every": 1000},
+    )
+    found = run(tables, Told([{"learning_rate": 0.1}, {"learning_rate": 0.2}]), home=home)
+    for trial in found["trials"]:
+        assert trial["phase"] == "finished"
+        assert trial["feedback"] == trial["loss"] > 0.5, "the accuracy at the end"
+
+
+def test_a_job_that_asks_for_more_than_the_cluster_has_fails_at_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, target = tmp_path / "sweep.toml", tmp_path / "report.json"
+    path.write_text(FILE.replace("ITERATIONS", "20").replace("workers = 2", "workers = 12"))
+    assert cli.main(["sweep", str(path), "--report", str(target)]) == 1
+    said = capsys.readouterr()
+    assert "no trial finished" in said.err
+    found = json.loads(target.read_text())
+    assert found["resources"] == {"leaked": 0} and found["phases"]["failed"] == 3
+    for trial in found["trials"]:
+        assert "more than the whole cluster holds" in trial["why"]
+        assert len(trial["attempts"]) == 1
+
+
+def test_points_that_come_to_an_end_end_the_sweep(home: Path) -> None:
+    found = run(spec(sweep={"trials": 9}), Told([{"learning_rate": 0.1}]), home=home)
+    assert [trial["phase"] for trial in found["trials"]] == ["finished"]
