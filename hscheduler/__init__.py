@@ -1,6 +1,7 @@
 """H-scheduler, the cluster-level scheduler that resizes jobs: its decisions, sweeps of real jobs, and a simulator.
 
-``from hscheduler import HTrials`` is Hyperopt's door to it; see :mod:`hscheduler.live.trials`.
+``hscheduler.sweep(...)`` runs a sweep (:mod:`hscheduler.api`); ``HTrials`` is Hyperopt's door to the scheduler
+(:mod:`hscheduler.live.trials`).  Both are imported when first used: Hyperopt is an extra, and takes a second to import.
 """
 
 from __future__ import annotations
@@ -8,15 +9,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from hscheduler.api import SweepReport, sweep
     from hscheduler.live.trials import HTrials
 
-__all__ = ["HTrials"]
+__all__ = ["HTrials", "SweepReport", "sweep"]
+
+_HOMES = {"HTrials": "hscheduler.live.trials", "SweepReport": "hscheduler.api", "sweep": "hscheduler.api"}
 
 
 def __getattr__(name: str) -> Any:
-    # Hyperopt is an extra, and takes a second to import.
-    if name == "HTrials":
-        from hscheduler.live.trials import HTrials
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
 
-        return HTrials
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

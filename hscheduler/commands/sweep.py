@@ -65,7 +65,7 @@ def sweep(args: argparse.Namespace) -> int:
         return EXIT_NOTHING_FINISHED
     print(f"best: {best['job_id']} with {spec.sweep.metric} {best['loss']:.6g}: {point_text(best['point'])}")
     if drawn is not None:
-        print(f"page: {drawn}")
+        print(f"page: {drawn.absolute()}")
     return 0
 
 

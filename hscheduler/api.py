@@ -1,0 +1,124 @@
+"""``hscheduler.sweep(...)``: what ``hscheduler sweep SPEC.toml`` does, from Python."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from eps.errors import ConfigError
+from eps.storage.atomic import write_bytes_atomic
+from hscheduler.commands.simulate import PUBLIC_MODE, policies_of, report_path, with_flags
+from hscheduler.commands.sweep import printer, together, write_results
+from hscheduler.core import events as e
+from hscheduler.live.sweep import Sweep
+from hscheduler.page import page as drawn_page
+from hscheduler.report import table
+from hscheduler.spec import Spec
+
+
+class SweepReport(dict[str, Any]):
+    """The report of a sweep, as ``hscheduler sweep --report`` writes it; ``str`` of it is the command's table."""
+
+    @property
+    def best_point(self) -> dict[str, Any] | None:
+        """The settings with the best loss of those that finished; None where none did."""
+        return None if self["best"] is None else dict(self["best"]["point"])
+
+    def write_page(self, path: str | Path) -> None:
+        """Draw it as ``hscheduler sweep --page`` does.
+
+        Raises
+        ------
+        StorageError
+            The file cannot be written.
+        """
+        write_bytes_atomic(Path(path), drawn_page({self["policy"]: self}).encode(), mode=PUBLIC_MODE)
+
+    def __str__(self) -> str:
+        return table([self])
+
+
+def sweep(
+    spec: str | Path | Mapping[str, Any] | Spec,
+    *,
+    policy: str = "elastic",
+    trials: int | None = None,
+    seed: int | None = None,
+    study: Any = None,
+    on_event: Callable[[float, e.Event, list[e.Command]], None] | None = None,
+    quiet: bool = True,
+    report: str | Path | None = None,
+    page: str | Path | None = None,
+) -> SweepReport:
+    """Run a sweep of real jobs on this host; what is left of it when it is interrupted is ended.
+
+    Parameters
+    ----------
+    spec : path, mapping or Spec
+        A sweep's file, its tables (``cluster``, ``sweep``, ``space``, ``job``), or what was read of it.
+    policy : str
+    trials, seed : int, optional
+        Instead of the file's.
+    study : optuna.Study, optional
+        Where the points come from, instead of the file's algorithm; needs the extra ``eps[optuna]``.
+    on_event : callable, optional
+        Called after every event with the seconds since the sweep began, the event (:mod:`hscheduler.core.events`) and
+        what it brought about; on the scheduler's thread, which waits for it.
+    quiet : bool
+        Do not print what happens, with the reason of every decision.
+    report, page : path, optional
+        Where the report is written as JSON, and drawn; also of a sweep that is interrupted.
+
+    Returns
+    -------
+    SweepReport
+        A dict; ``best_point`` of it, and its ``trials``.
+
+    Raises
+    ------
+    ConfigError
+        The sweep cannot work; what a trial cannot do is in the report, not raised.
+    RuntimeError
+        The scheduler failed.
+
+    Examples
+    --------
+    ::
+
+        found = hscheduler.sweep(
+            {
+                "sweep": {"trials": 8},
+                "space": {"learning_rate": {"loguniform": [1e-3, 1]}},
+                "job": {"data": "sklearn:digits", "model": "softmax", "workers": 2, "servers": 1, "iterations": 300},
+            }
+        )
+        print(found.best_point)
+    """
+    read = with_flags(_spec_of(spec), trials=trials, seed=seed)
+    names = policies_of(policy)
+    if len(names) != 1:
+        raise ConfigError(f"policy is {policy!r}, but a sweep has one")
+    points = None
+    if study is not None:
+        from hscheduler.optuna_points import OptunaPoints
+
+        points = OptunaPoints(read, study)
+    target = report_path(None if report is None else str(report))
+    drawn = report_path(None if page is None else str(page), "page")
+    viewers = [] if on_event is None else [on_event]
+    running = Sweep(read, names[0], together(viewers), points)
+    if not quiet:
+        viewers.append(printer(running.name_of))
+    try:
+        found = running.run()
+    finally:
+        if running.scheduler is not None:
+            write_results(target, drawn, running.report())
+    return SweepReport(found)
+
+
+def _spec_of(spec: str | Path | Mapping[str, Any] | Spec) -> Spec:
+    if isinstance(spec, Spec):
+        return spec
+    return Spec.of(spec) if isinstance(spec, Mapping) else Spec.read(Path(spec))

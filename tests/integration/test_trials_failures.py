@@ -1,0 +1,242 @@
+"""fmin under H-scheduler where something goes wrong: jobs and processes that crash, searches that are stopped."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import hyperopt
+import numpy as np
+import pytest
+from hyperopt import STATUS_FAIL, STATUS_OK, Trials, fmin, hp, tpe
+from hyperopt.early_stop import no_progress_loss
+from hyperopt.exceptions import AllTrialsFailed, DuplicateLabel
+from hyperopt.fmin import fmin_pass_expr_memo_ctrl, generate_trial
+
+import eps
+from eps.errors import ConfigError, TrainingError
+from hscheduler import HTrials
+from hscheduler.live.fmin import Stop
+from hscheduler.live.scheduler import LiveScheduler, LiveSettings
+from tests.integration.test_sweep_failures import Killer
+from tests.integration.test_trials import CLUSTER, JOB, ROOT, search, train
+
+pytestmark = pytest.mark.usefixtures("home", "no_leftovers")
+
+
+class KillsFirst(Killer):
+    """Kills the first job."""
+
+    def __call__(self, now_s: float, event: Any, commands: list[Any]) -> None:
+        if self._left and hasattr(event, "job_id"):
+            self._left = {event.job_id}
+        super().__call__(now_s, event, commands)
+
+
+def done(tid: int, **result: Any) -> dict[str, Any]:
+    document = generate_trial(tid, {"learning_rate": 0.1 * tid})
+    return {**document, "state": hyperopt.JOB_STATE_DONE, "result": {"status": STATUS_OK, **result}}
+
+
+@pytest.mark.parametrize(("retries", "jobs"), [(0, 1), (1, 2)])
+def test_a_job_that_crashed_is_tried_again(home: Path, retries: int, jobs: int) -> None:
+    with LiveScheduler(CLUSTER.capacities(), LiveSettings("static"), KillsFirst(home, "any")) as scheduler:
+        trials = HTrials(scheduler, parallelism=1, retries=retries)
+        # Long enough that it does not end before it is killed.
+        long = {**JOB, "iterations": 400, "stretch_s": 0.001}
+        with nullcontext() if retries else pytest.raises(TrainingError, match="failed"):
+            search(trials, lambda point: eps.run(**long, **point)["metrics"]["train_loss"], max_evals=1)
+        names = trials._dynamic_trials[0]["misc"]["jobs"]
+        assert len(names) == jobs and set(names) == set(scheduler.record.trials)
+        assert scheduler.leaked() == 0
+
+
+def test_what_was_killed_is_never_the_best_and_stops_nothing() -> None:
+    trials = HTrials()
+    documents = [done(0, loss=0.1, killed=True), done(1, loss=0.5), done(2, loss=float("nan"))]
+    trials._insert_trial_docs(documents)
+    trials.refresh()
+    assert trials.best_trial["tid"] == 1 and trials.argmin == {"learning_rate": 0.1}
+    finished = trials.finished(documents)
+    assert finished.argmin == {"learning_rate": 0.1}
+    assert not Stop(None, 0.5, None).after(finished), "below the threshold, as with plain Trials"
+    assert Stop(None, 0.6, None).after(finished)
+
+
+def test_one_at_a_time_is_what_plain_trials_do() -> None:
+    """Past the 20 points that TPE begins with, with failures, and with Hyperopt's own rule to stop."""
+
+    def objective(point: dict[str, Any]) -> dict[str, Any]:
+        rate = point["learning_rate"]
+        return {"status": STATUS_FAIL} if 0.2 < rate < 0.3 else {"status": STATUS_OK, "loss": abs(np.log(rate) + 3)}
+
+    def no_failures(point: dict[str, Any]) -> float:
+        # Hyperopt's rule to stop knows no trials without a loss.
+        return float(abs(np.log(point["learning_rate"]) + 3))
+
+    for fn, options in ((objective, {}), (no_failures, {"early_stop_fn": no_progress_loss(8)})):
+        plain, ours = Trials(), HTrials(parallelism=1, cluster=CLUSTER)
+        options = {"max_evals": 60, **options}
+        assert search(plain, fn, **options) == search(ours, fn, **options)
+        assert plain.losses() == ours.losses() and plain.statuses() == ours.statuses()
+        assert plain.vals == ours.vals
+        assert len(plain) < 60 if "early_stop_fn" in options else len(plain) == 60
+
+
+def test_a_rule_to_stop_sees_what_has_ended_while_others_run() -> None:
+    slow = threading.Event()
+
+    def objective(point: dict[str, Any]) -> float:
+        if point["learning_rate"] == 0.5:
+            slow.wait(60)
+        return 1.0
+
+    def stop_fn(trials: Any, *args: Any) -> tuple[bool, list[Any]]:
+        losses = [trial["result"]["loss"] for trial in trials.trials]
+        if len(losses) == 2:
+            slow.set()
+        return len(losses) == 3, []
+
+    points = [{"learning_rate": rate} for rate in (0.5, 0.1, 0.2)]
+    trials = HTrials(parallelism=2, cluster=CLUSTER, points_to_evaluate=points)
+    search(trials, objective, max_evals=3, early_stop_fn=stop_fn)
+    assert len(trials.losses()) == 3
+
+
+def test_a_space_that_hyperopt_refuses_starts_nothing() -> None:
+    trials = HTrials(cluster=CLUSTER)
+    space = {"a": hp.uniform("learning_rate", 0, 1), "b": hp.uniform("learning_rate", 0, 1)}
+    with pytest.raises(DuplicateLabel):
+        fmin(train, space, algo=tpe.suggest, max_evals=1, trials=trials, show_progressbar=False)
+    assert not len(trials) and not [thread.name for thread in threading.enumerate() if thread.name == "h-scheduler"]
+
+
+# ---- objectives in processes of their own
+
+
+def test_objectives_in_processes_find_what_threads_find() -> None:
+    def objective(point: dict[str, Any]) -> dict[str, Any]:
+        return {**train(point), "pid": os.getpid()}
+
+    threads, processes = (
+        HTrials(parallelism=1, cluster=CLUSTER),
+        HTrials(parallelism=1, cluster=CLUSTER, processes=True),
+    )
+    assert search(threads, objective) == search(processes, objective)
+    assert threads.losses() == processes.losses()
+    assert [each["model"] for each in threads.results] == [each["model"] for each in processes.results]
+    pids = {each["pid"] for each in processes.results}
+    assert len(pids) == 3 and os.getpid() not in pids
+
+
+def test_what_an_objective_raises_in_its_process_is_raised_here() -> None:
+    class Odd(Exception):
+        def __init__(self, first: str, second: str) -> None:
+            super().__init__(first + second)
+
+    def raises(error: Callable[[], BaseException]) -> Callable[[Any], float]:
+        def objective(point: dict[str, Any]) -> float:
+            raise error()
+
+        return objective
+
+    def fails(objective: Callable[[Any], Any]) -> None:
+        search(HTrials(parallelism=2, cluster=CLUSTER, processes=True), objective)
+
+    with pytest.raises(ZeroDivisionError, match="of all things") as raised:
+        fails(raises(lambda: ZeroDivisionError("of all things")))
+    assert "in objective" in "".join(raised.value.__notes__), "where it was raised"
+    with pytest.raises(TrainingError, match="the objective raised Odd: so it cannot be made again"):
+        fails(raises(lambda: Odd("so it cannot", " be made again")))
+    with pytest.raises(TrainingError, match="the objective's process ended with exit code 3"):
+        fails(raises(lambda: SystemExit(3)))
+    with pytest.raises(TrainingError, match="what the objective returned cannot be pickled"):
+        fails(lambda point: threading.Lock())
+    lock = threading.Lock()
+    with pytest.raises(ConfigError, match="the objective cannot be pickled for a process of its own"):
+        fails(lambda point: float(lock.locked()))
+    with pytest.raises(ConfigError, match="pass_expr_memo_ctrl is not possible with processes"):
+        search(HTrials(processes=True), fmin_pass_expr_memo_ctrl(train))
+
+
+def test_a_process_that_crashes_is_a_failed_trial_and_its_job_ends(home: Path, tmp_path: Path) -> None:
+    """It is killed while its job trains, which would go on for hours."""
+    told = tmp_path / "pid"
+
+    def objective(point: dict[str, Any]) -> float:
+        if point["learning_rate"] == 0.5:
+            told.write_text(str(os.getpid()))
+            eps.run(**{**JOB, "iterations": 10_000_000})
+        # Whatever it has started ends with it.
+        subprocess.Popen(["sleep", "3600"])
+        return 1.0
+
+    def kill(now_s: float, event: Any, commands: list[Any]) -> None:
+        if type(event).__name__ == "Iterated" and told.exists():
+            os.kill(int(told.read_text()), signal.SIGKILL)
+            told.unlink()
+
+    points = [{"learning_rate": 0.5}, {"learning_rate": 0.1}]
+    with LiveScheduler(CLUSTER.capacities(), LiveSettings("static"), kill) as scheduler:
+        trials = HTrials(scheduler, parallelism=2, points_to_evaluate=points, processes=True)
+        assert search(trials, objective, max_evals=2, catch_eval_exceptions=True) == {"learning_rate": 0.1}
+        assert scheduler.leaked() == 0
+        (job,) = scheduler.record.trials.values()
+    crashed, other = trials._dynamic_trials
+    assert (crashed["state"], other["state"]) == (hyperopt.JOB_STATE_ERROR, hyperopt.JOB_STATE_DONE)
+    assert "was ended by SIGKILL" in crashed["misc"]["error"][1]
+    assert job.phase == "killed" and "the objective's process was ended by SIGKILL" in job.why
+
+
+def test_a_timeout_ends_an_objective_that_never_lets_go() -> None:
+    def objective(point: dict[str, Any]) -> float:
+        while True:
+            pass
+
+    trials = HTrials(parallelism=2, cluster=CLUSTER, processes=True)
+    with pytest.raises(AllTrialsFailed):
+        search(trials, objective, max_evals=2, timeout=2)
+    assert [trial["state"] for trial in trials._dynamic_trials] == [hyperopt.JOB_STATE_ERROR] * 2
+
+
+SCRIPT = """
+import eps, sys
+from hscheduler import HTrials
+from hscheduler.spec import ClusterSpec
+from hyperopt import fmin, hp, tpe
+
+def objective(point):
+    print("trains", flush=True)
+    return eps.run(data="sklearn:digits", model="softmax", workers=1, servers=1, iterations=10_000_000, **point)["x"]
+
+space = {"learning_rate": hp.uniform("learning_rate", 0.1, 0.2)}
+trials = HTrials(parallelism=2, cluster=ClusterSpec(nodes=2), processes=sys.argv[1] == "processes")
+fmin(objective, space, algo=tpe.suggest, max_evals=4, trials=trials, show_progressbar=False)
+"""
+
+
+@pytest.mark.parametrize("where", ["threads", "processes"])
+@pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGKILL])
+def test_interrupting_a_search_ends_all_of_it(home: Path, where: str, by: signal.Signals) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", SCRIPT, where],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    assert process.stdout is not None
+    for _ in range(2):
+        assert process.stdout.readline() == "trains\n"
+    process.send_signal(by)
+    _, errors = process.communicate(timeout=60)
+    # That nothing is left of its jobs and objectives is looked at by the fixtures.
+    assert process.returncode == -by
+    assert ("KeyboardInterrupt" in errors) == (by is signal.SIGINT)
