@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes .venv with everything that `demo.sh` and `test.sh` need, once; sourced by both.
+# Makes .venv with the extras in $extras, by default all that `test.sh` needs, once; sourced by the scripts beside it.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 python="${PYTHON:-python3}"
@@ -7,17 +7,21 @@ python="${PYTHON:-python3}"
     echo "EPS needs Python 3.11 or later; $("$python" --version) was found (set PYTHON to choose another)" >&2
     exit 2
 }
-stamp=".venv/.installed-$(sha256sum pyproject.toml | cut -c1-16)"
+extras="${extras:-data,dev}"
+stamp=".venv/.installed-$extras-$(sha256sum pyproject.toml | cut -c1-16)"
 if [ ! -e "$stamp" ]; then
-    echo "setting up .venv (once; takes a few minutes)" >&2
-    if ! "$python" -m venv .venv 2>/dev/null; then
+    echo "setting up .venv (once; takes a minute or two)" >&2
+    if [ ! -x .venv/bin/pip ] && ! "$python" -m venv .venv 2>/dev/null; then
         # Debian splits venv off into a package of its own.
         [ "$(id -u)" = 0 ] || { echo "install the package python3-venv first" >&2; exit 2; }
         apt-get update -qq && apt-get install -y -qq python3-venv
         "$python" -m venv .venv
     fi
-    .venv/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[data,dev]'
-    rm -f .venv/.installed-*
+    .venv/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[$extras]"
+    for old in .venv/.installed-*; do
+        # Of another pyproject.toml.
+        [ "${old##*-}" = "${stamp##*-}" ] || rm -f "$old"
+    done
     touch "$stamp"
 fi
 export PATH="$PWD/.venv/bin:$PATH"

@@ -104,6 +104,7 @@ class SweepSpec:
     parallelism: int = 0
     #: ``burst``, or ``poisson:4s``: exponential gaps of so many seconds in the mean.
     arrival: str = "burst"
+    #: ``loss`` is of the training data; of the test data ``test_loss``, ``accuracy``, ``rmse``, ...
     metric: str = "loss"
     direction: str = "minimize"
     feedback_iteration: int = 100
