@@ -76,7 +76,7 @@ def test_a_study_gives_the_points_and_is_told_of_them() -> None:
     optuna = pytest.importorskip("optuna", reason="Optuna is not installed: eps[optuna]")
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=2))
-    tables = {**TABLES, "job": {**TABLES["job"], "iterations": 300}}
+    tables = {**TABLES, "job": {**TABLES["job"], "iterations": 150}}
     found = hscheduler.sweep(tables, study=study)
     told = {trial.user_attrs["job_id"]: trial for trial in study.trials}
     assert [trial["point"] for trial in found["trials"]] == [told[t["job_id"]].params for t in found["trials"]]
@@ -94,7 +94,7 @@ def test_a_study_gives_the_points_and_is_told_of_them() -> None:
 
 
 def test_the_example_finds_the_same_with_both_trials() -> None:
-    command = [sys.executable, str(ROOT / "examples" / "hyperopt_trials.py"), "--points", "4", "--iterations", "20"]
+    command = [sys.executable, str(ROOT / "examples" / "hyperopt_trials.py"), "--points", "3", "--iterations", "20"]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=200, env=_with_root())
     assert ran.returncode == 0, ran.stderr
     plain, ours, several, last = ran.stdout.splitlines()

@@ -50,7 +50,7 @@ def test_a_job_that_crashed_is_tried_again(home: Path, retries: int, jobs: int) 
     with LiveScheduler(CLUSTER.capacities(), LiveSettings("static"), KillsFirst(home, "any")) as scheduler:
         trials = HTrials(scheduler, parallelism=1, retries=retries)
         # Long enough that it does not end before it is killed.
-        long = {**JOB, "iterations": 400, "stretch_s": 0.001}
+        long = {**JOB, "iterations": 200, "stretch_s": 0.001}
         with nullcontext() if retries else pytest.raises(TrainingError, match="failed"):
             search(trials, lambda point: eps.run(**long, **point)["metrics"]["train_loss"], max_evals=1)
         names = trials._dynamic_trials[0]["misc"]["jobs"]
@@ -129,11 +129,11 @@ def test_objectives_in_processes_find_what_threads_find() -> None:
         HTrials(parallelism=1, cluster=CLUSTER),
         HTrials(parallelism=1, cluster=CLUSTER, processes=True),
     )
-    assert search(threads, objective) == search(processes, objective)
+    assert search(threads, objective, max_evals=2) == search(processes, objective, max_evals=2)
     assert threads.losses() == processes.losses()
     assert [each["model"] for each in threads.results] == [each["model"] for each in processes.results]
     pids = {each["pid"] for each in processes.results}
-    assert len(pids) == 3 and os.getpid() not in pids
+    assert len(pids) == 2 and os.getpid() not in pids
 
 
 def test_what_an_objective_raises_in_its_process_is_raised_here() -> None:
@@ -163,7 +163,7 @@ def test_what_an_objective_raises_in_its_process_is_raised_here() -> None:
     with pytest.raises(ConfigError, match="the objective cannot be pickled for a process of its own"):
         fails(lambda point: float(lock.locked()))
     with pytest.raises(ConfigError, match="pass_expr_memo_ctrl is not possible with processes"):
-        search(HTrials(processes=True), fmin_pass_expr_memo_ctrl(train))
+        search(HTrials(processes=True), fmin_pass_expr_memo_ctrl(lambda expr, memo, ctrl: 0.0))
 
 
 def test_a_process_that_crashes_is_a_failed_trial_and_its_job_ends(home: Path, tmp_path: Path) -> None:
