@@ -9,8 +9,10 @@ mypy
 generated="$(mktemp -d)"
 trap 'rm -rf "$generated"' EXIT
 PYTHON=.venv/bin/python proto/generate.sh "$generated"
-diff -r --exclude=__pycache__ --exclude=__init__.py eps/pb "$generated/eps/pb" || {
-    echo "eps/pb is not what proto/ generates: run proto/generate.sh" >&2
-    exit 1
-}
+for package in eps hscheduler; do
+    diff -r --exclude=__pycache__ --exclude=__init__.py "$package/pb" "$generated/$package/pb" || {
+        echo "$package/pb is not what proto/ generates: run proto/generate.sh" >&2
+        exit 1
+    }
+done
 python -m pytest "$@"

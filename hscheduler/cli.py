@@ -51,6 +51,16 @@ _RESULTS = """Print the trials of a sweep that has ended, the best first.  The b
 copied from the directory of its job, which is kept under EPS_HOME.
 """
 
+_SERVE = """\
+Own a cluster: jobs and sweeps are submitted to this service, which decides by its
+policy.  Everything that happens is in its journal: after kill -9, or SIGTERM, the
+same command takes up the jobs, which go on meanwhile.  Ctrl-C ends them.
+
+A client on this host finds the service by its directory (--state); one on another host
+needs --scheduler HOST:PORT and a copy of the directory's token.  What was begun with
+one policy and cluster goes on with these.
+"""
+
 _EXAMPLES = """\
 examples:
   hscheduler sweep sweep.toml --report report.json
@@ -117,12 +127,65 @@ def build_parser() -> argparse.ArgumentParser:
         each.add_argument("--quiet", action="store_true", help="print the table only")
     simulate.add_argument("--verbose", action="store_true", help="print every decision with its reason")
     simulate.set_defaults(command="simulate:run")
+    _add_service(commands, names)
     return parser
 
 
 def _add_exports(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tensorboard", metavar="DIR", help="write the loss curves for TensorBoard (eps[tensorboard])")
     parser.add_argument("--mlflow", metavar="URI", help="write the trials to an MLflow server or folder (eps[mlflow])")
+
+
+def _add_service(commands: argparse._SubParsersAction[argparse.ArgumentParser], names: str) -> None:
+    """Add the commands of a service and of its clients."""
+    raw = argparse.RawDescriptionHelpFormatter
+    serve = commands.add_parser(
+        "serve", help="be a service that jobs and sweeps are submitted to", description=_SERVE, formatter_class=raw
+    )
+    serve.add_argument("--policy", metavar="NAME", help=f"one of {names}; default: elastic")
+    serve.add_argument("--nodes", type=int, metavar="N", help="simulated nodes; default: 4")
+    serve.add_argument("--vcores", type=int, metavar="N", help="of each node; default: 4")
+    serve.add_argument("--memory", metavar="AMOUNT", help="of each node; default: 16GiB")
+    serve.add_argument(
+        "--threshold", type=int, metavar="N", help="jobs in training, by default as many as fit the cluster"
+    )
+    serve.add_argument(
+        "--feedback-iteration", type=int, default=100, metavar="N", help="of sweeps that do not say; default: 100"
+    )
+    serve.add_argument(
+        "--kill-restart", type=float, metavar="SECONDS", help="declared length of restarts (policy kill)"
+    )
+    serve.add_argument("--seed", type=int, metavar="N", help="of policies that draw lots; default: 0")
+    serve.add_argument("--listen", default="127.0.0.1:0", metavar="HOST:PORT", help="default: a free port of 127.0.0.1")
+    serve.add_argument("--web", type=int, metavar="PORT", help="serve a page, too; 0 takes a free port")
+    serve.set_defaults(command="serve:serve")
+    submit = commands.add_parser("submit", help="submit a job to a service")
+    submit.add_argument("job", metavar="JOB.toml", help="settings of eps run")
+    submit.add_argument("--name", default="", help="its id; by default one that is new")
+    submit.add_argument("--sweep", metavar="NAME", help="rank it among the jobs of this sweep")
+    submit.add_argument(
+        "--wait", action="store_true", help="wait for its end; 1 is the exit code where it did not finish"
+    )
+    jobs = commands.add_parser("jobs", help="list the jobs of a service")
+    jobs.add_argument("sweep", nargs="?", metavar="SWEEP", help="of this sweep only")
+    jobs.add_argument("--all", action="store_true", help="those that are over, too")
+    jobs.add_argument("--json", action="store_true", help="everything, as JSON")
+    why = commands.add_parser("why", help="say how a job of a service is, and why")
+    why.add_argument("job", metavar="JOB")
+    kill = commands.add_parser("kill", help="end a job of a service, or a sweep")
+    kill.add_argument("name", metavar="JOB|SWEEP")
+    sweep = commands.choices["sweep"]
+    sweep.add_argument(
+        "--scheduler", metavar="HOST:PORT", help="have a service run it, which decides by its own policy"
+    )
+    sweep.add_argument("--state", metavar="DIR", help="the same, by the service's directory")
+    sweep.add_argument("--name", default="", help="of the sweep at the service; by default one that is new")
+    sweep.add_argument("--detach", action="store_true", help="return as soon as the service has it")
+    for name, each in (("submit", submit), ("jobs", jobs), ("why", why), ("kill", kill)):
+        each.set_defaults(command=f"remote:{name}")
+        each.add_argument("--scheduler", metavar="HOST:PORT", help="where it listens; by default as --state says")
+    for each in (serve, submit, jobs, why, kill):
+        each.add_argument("--state", metavar="DIR", help="the service's directory; default: EPS_HOME/hscheduler")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -59,6 +59,11 @@ class OptunaPoints:
         trial.set_user_attr("job_id", job_id)
         return {each.name: trial.params[each.name] for each in self._dimensions}
 
+    def restore(self, job_id: str, point: Point) -> None:
+        """Take a point that was suggested before."""
+        self.study.enqueue_trial(dict(point))
+        self.ask(job_id)
+
     def tell(self, job_id: str, loss: float | None, killed: bool = False) -> None:
         """Tell the study what became of a trial; a loss that is none, or no number, is a failure."""
         trial = self._trials.pop(job_id)

@@ -33,6 +33,9 @@ class Points(Protocol):
             There are no more.
         """
 
+    def restore(self, job_id: str, point: Point) -> None:
+        """Take a trial that was asked for before, of another source like this: it is told of as if asked for here."""
+
     def tell(self, job_id: str, loss: float | None, killed: bool = False) -> None:
         """Say what became of a trial, once.
 
@@ -55,6 +58,10 @@ class GivenPoints:
     def ask(self, job_id: str) -> Point:
         """Return the next point."""
         return dict(next(self._points))
+
+    def restore(self, job_id: str, point: Point) -> None:
+        """Pass over a point."""
+        next(self._points)
 
     def tell(self, job_id: str, loss: float | None, killed: bool = False) -> None:
         """Do nothing."""
@@ -110,6 +117,23 @@ class TpePoints:
         values = {name: found[0] for name, found in document["misc"]["vals"].items() if found}
         point = self._hyperopt.space_eval(self._space, values)
         return {each.name: each.settled(_plain(point[each.name])) for each in self._dimensions}
+
+    def restore(self, job_id: str, point: Point) -> None:
+        """Take a point that was suggested before.
+
+        What was known of others then is not known now: later suggestions may be others than they would have been.
+        """
+        from hyperopt.fmin import generate_trial
+
+        self._draw.randrange(2**31)
+        (tid,) = self._trials.new_trial_ids(1)
+        values = {
+            each.name: each.arguments.index(point[each.name]) if each.kind == "choice" else point[each.name]
+            for each in self._dimensions
+        }
+        self._trials.insert_trial_docs([generate_trial(tid, values)])
+        self._trials.refresh()
+        self._documents[job_id] = tid
 
     def tell(self, job_id: str, loss: float | None, killed: bool = False) -> None:
         """Tell Hyperopt a loss, also of a trial that was killed; from a failure, which has none, nothing is learnt."""

@@ -6,7 +6,7 @@ Times are seconds since the sweep began.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from statistics import mean, median
 from typing import Any
@@ -30,6 +30,8 @@ def report(
     waiting: Mapping[str, str] | None = None,
     metric: str = "loss",
     attempts: Mapping[str, Sequence[str]] | None = None,
+    sweep: str = "",
+    began_s: float = 0.0,
 ) -> dict[str, Any]:
     """Return the report of a sweep, as of now.
 
@@ -53,12 +55,21 @@ def report(
         What early feedback and losses are.
     attempts : mapping, optional
         Trial -> its jobs, the first of which has its name; those of trials that are not there are one job.
+    sweep : str
+        Whose trials and decisions the report is of, where the scheduler has several; empty: of all.
+    began_s : float
+        When that began, in the scheduler's time; utilisation and numbers of jobs are the scheduler's.
     """
     names, waiting, attempts = names or {}, waiting or {}, attempts or {}
     others = {job_id for jobs in attempts.values() for job_id in jobs[1:]}
+    records = {
+        job_id: _since(trial, began_s)
+        for job_id, trial in list(record.trials.items())
+        if not sweep or trial.sweep == sweep
+    }
     tried = {
-        job_id: [record.trials[each] for each in attempts.get(job_id) or (job_id,) if each in record.trials]
-        for job_id in list(record.trials)
+        job_id: [records[each] for each in attempts.get(job_id) or (job_id,) if each in records]
+        for job_id in records
         if job_id not in others
     }
     trials = [_as_one(jobs) for jobs in tried.values()]
@@ -67,7 +78,7 @@ def report(
         "policy": policy,
         "metric": metric,
         "direction": str(direction),
-        "makespan_s": round(record.end_s, _DIGITS),
+        "makespan_s": round(_end_s(record, records.values(), sweep, began_s), _DIGITS),
         "best": _best(completed, losses, points, direction),
         "completed": len(completed),
         "phases": {phase: sum(t.phase is phase for t in trials) for phase in Phase if phase.ended},
@@ -84,11 +95,43 @@ def report(
         ],
         "cluster": {
             "nodes": list(record.nodes),
-            "history": [[_seconds(at), round(share, 4), *there] for at, share, there in record.cluster.points()],
+            "history": [
+                [_seconds(at_s - began_s), round(share, 4), *there] for at_s, share, there in record.cluster.points()
+            ],
         },
-        "numbers": [list(entry) for entry in record.numbers],
-        "decisions": [asdict(decision) for decision in record.decisions],
+        "numbers": [[_seconds(at_s - began_s), *numbers] for at_s, *numbers in record.numbers],
+        "decisions": [
+            {**asdict(decision), "at_s": _seconds(decision.at_s - began_s)}
+            for decision in record.decisions
+            if not sweep or not records.keys().isdisjoint(decision.jobs)
+        ],
     }
+
+
+def _since(trial: TrialRecord, began_s: float) -> TrialRecord:
+    """Return a trial with its times counted from ``began_s``."""
+    if not began_s:
+        return trial
+
+    def since(at_s: float | None) -> float | None:
+        return None if at_s is None else at_s - began_s
+
+    return replace(
+        trial,
+        arrived_s=trial.arrived_s - began_s,
+        started_s=since(trial.started_s),
+        first_iteration_s=since(trial.first_iteration_s),
+        feedback_s=since(trial.feedback_s),
+        finished_s=since(trial.finished_s),
+        sizes=[(at_s - began_s, workers, servers) for at_s, workers, servers in trial.sizes],
+    )
+
+
+def _end_s(record: Record, trials: Iterable[TrialRecord], sweep: str, began_s: float) -> float:
+    """Return when a sweep ended; one that goes on, how long it has been going on."""
+    ends = [trial.finished_s for trial in trials]
+    known = [end_s for end_s in ends if end_s is not None]
+    return max(known) if sweep and known and len(known) == len(ends) else record.end_s - began_s
 
 
 def _best(

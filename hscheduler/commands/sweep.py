@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,10 @@ PUBLISHED_EVERY_S = 1.0
 
 def sweep(args: argparse.Namespace) -> int:
     """Run a sweep's file under a policy; show it, print a table and the best point."""
+    if args.scheduler or args.state:
+        from hscheduler.commands import remote
+
+        return remote.sweep(args)
     (policy,) = _one(policies_of(args.policy))
     spec, target, drawn = _spec(args), report_path(args.report), report_path(args.page, "page")
     exports = exporters(args.tensorboard, args.mlflow)
@@ -58,12 +62,17 @@ def sweep(args: argparse.Namespace) -> int:
             server.end({policy: found})
     for export in exports:
         export(found)
+    return tell_best(found, spec.sweep.metric, drawn)
+
+
+def tell_best(found: Mapping[str, Any], metric: str, drawn: Path | None) -> int:
+    """Print a sweep's table, its best point, and where its page is; return the exit code."""
     print(table([found]))
     best = found["best"]
     if best is None:
         print("no trial finished", file=sys.stderr)
         return EXIT_NOTHING_FINISHED
-    print(f"best: {best['job_id']} with {spec.sweep.metric} {best['loss']:.6g}: {point_text(best['point'])}")
+    print(f"best: {best['job_id']} with {metric} {best['loss']:.6g}: {point_text(best['point'])}")
     if drawn is not None:
         print(f"page: {drawn.absolute()}")
     return 0

@@ -136,7 +136,9 @@ class Record:
                 if trial.first_iteration_s is None:
                     trial.first_iteration_s = now_s
                 for ago_s, iteration, loss in losses:
-                    trial.curve.add((max(trial.arrived_s, now_s - ago_s), iteration, loss))
+                    # Of a job that is looked at anew some are told once more.
+                    if trial.curve.last is None or iteration > trial.curve.last[1]:
+                        trial.curve.add((max(trial.arrived_s, now_s - ago_s), iteration, loss))
             case e.FeedbackGiven(_, value):
                 if trial.feedback_s is None:
                     trial.feedback_s, trial.feedback = now_s, value

@@ -16,7 +16,7 @@ def worth_another(submission: Submission) -> bool:
     That is one that ran and did not diverge: what cannot be started, or asks for more than there is, will do so again;
     what a policy or a user has ended has not failed.
     """
-    return submission.phase is Phase.FAILED and submission.report is not None and DIVERGED not in submission.why
+    return submission.phase is Phase.FAILED and submission.has_started and DIVERGED not in submission.why
 
 
 def attempt_id(job_id: str, number: int) -> str:

@@ -13,19 +13,20 @@ import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from hyperopt import JOB_STATE_DONE, JOB_STATE_ERROR, JOB_STATE_NEW, JOB_STATE_RUNNING, STATUS_OK, Trials, base
 from hyperopt.utils import coarse_utcnow
 
-from eps.client import Job, deliver, submit_instead
+from eps.client import submit_instead
+from eps.config import JobSpec
 from eps.errors import StoppedEarlyError, TrainingError
 from eps.jobspec_file import RunRequest
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Direction, Phase
 from hscheduler.live.attempts import attempt_id, worth_another
-from hscheduler.live.scheduler import LiveScheduler, Submission
+from hscheduler.live.scheduler import LiveSettings, Submission
 from hscheduler.spec import ClusterSpec, request_of
 
 if TYPE_CHECKING:
@@ -37,13 +38,41 @@ logger = logging.getLogger(__name__)
 POLL_S = 0.1
 
 
+class JobScheduler(Protocol):
+    """What submits jobs: a scheduler of this process, or the client of a service."""
+
+    def open_sweep(self, opened: e.SweepOpened) -> None:
+        """Say how a sweep's jobs are ranked."""
+
+    def submit(self, submitted: e.JobSubmitted, spec: JobSpec) -> Submission:
+        """Submit a job."""
+
+    def wait(self, submission: Submission) -> None:
+        """Wait until it is over."""
+
+    def cancel(self, job_id: str, why: str) -> object:
+        """End it."""
+
+    def deliver(self, submission: Submission, request: RunRequest) -> None:
+        """Write report and model where they are wanted."""
+
+
 @dataclass(frozen=True)
 class Where:
     """Where the jobs of a search run."""
 
-    scheduler: LiveScheduler
+    scheduler: JobScheduler
     cluster: ClusterSpec
     threshold: int | None
+    #: None: the scheduler's own.
+    settings: LiveSettings | None
+
+    def opened(self, sweep: str, direction: Direction) -> e.SweepOpened:
+        """Return how the jobs of a search are ranked."""
+        settings = self.settings
+        if settings is None:
+            return e.SweepOpened(sweep, direction, self.threshold)
+        return e.SweepOpened(sweep, direction, self.threshold, settings.metric, settings.feedback_iteration)
 
 
 class Stop:
@@ -113,7 +142,7 @@ class Run:
     def exhaust(self, where: Where) -> None:
         """Evaluate until there is no more to do, or a reason to stop."""
         trials, running = self._trials, dict[Future[Any], tuple[dict[str, Any], Submitter]]()
-        where.scheduler.open_sweep(e.SweepOpened(self._sweep, trials.direction, where.threshold))
+        where.scheduler.open_sweep(where.opened(self._sweep, trials.direction))
         pool = ThreadPoolExecutor(trials.parallelism, thread_name_prefix="objective")
         try:
             with self._progress(initial=len(self._finished), total=self._max_evals) as shown:
@@ -238,7 +267,7 @@ class Submitter:
                 break
         if submission.phase is Phase.FINISHED and submission.report is not None:
             if request.report or request.export:
-                deliver(Job.find(submission.name), request)
+                self._scheduler.deliver(submission, request)
             return submission.report
         why, job_id = submission.why or "no reason given", submission.job_id
         if submission.is_stopped and submission.feedback is not None:

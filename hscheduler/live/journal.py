@@ -21,10 +21,13 @@ from eps.storage.journal import Journal
 from hscheduler.core import events as e
 from hscheduler.core.codec import decode_event, encode_event
 from hscheduler.core.jobs import WATCHED_ITERATIONS
+from hscheduler.core.thinned import Thinned
 
 VERSION = 1
 #: Of seconds: microseconds, as the scheduler itself counts them where it has a journal.
 TIME_DIGITS = 6
+#: Losses that are written of all that a job told between two events.
+MOST_LOSSES = 50
 #: What a user was told must not be lost with the machine's power; news of jobs may be, as the jobs are.
 DURABLE = e.JobSubmitted | e.SweepOpened | e.SweepClosed | e.CancelAsked
 
@@ -58,6 +61,17 @@ class Entry:
     given: int = 0
 
 
+@dataclass
+class _Held:
+    """News of a job that are written as one."""
+
+    at_s: float = 0.0
+    iteration: int = 0
+    durations_s: tuple[float, ...] = ()
+    #: (time, iterations complete, loss), some of them.
+    losses: Thinned[tuple[float, int, float]] = field(default_factory=lambda: Thinned(MOST_LOSSES))
+
+
 class EventJournal:
     """The open journal of one scheduler.
 
@@ -77,8 +91,8 @@ class EventJournal:
         self._records = self._journal.recovered.records
         #: What was dropped at its end, as a sentence; empty if nothing was.
         self.dropped = self._journal.recovered.dropped
-        #: Job -> its news that are not written yet: when the last came, and the iterations that it told of.
-        self._held: dict[str, tuple[float, int, tuple[float, ...]]] = {}
+        #: Job -> its news that are not written yet.
+        self._held: dict[str, _Held] = {}
         self.header: Header | None = None
         if self._records:
             try:
@@ -124,9 +138,11 @@ class EventJournal:
 
     def hold(self, at_s: float, news: e.Iterated) -> None:
         """Note news of a job by which nothing is decided; they are written before the next event that is."""
-        _, _, before = self._held.get(news.job_id, (0.0, 0, ()))
-        recent = (*before, *news.durations_s)[-WATCHED_ITERATIONS:]
-        self._held[news.job_id] = at_s, news.iteration, recent
+        held = self._held.setdefault(news.job_id, _Held())
+        held.at_s, held.iteration = at_s, news.iteration
+        held.durations_s = (*held.durations_s, *news.durations_s)[-WATCHED_ITERATIONS:]
+        for ago_s, iteration, loss in news.losses:
+            held.losses.add((at_s - ago_s, iteration, loss))
 
     def close(self) -> None:
         """Close the file; harmless when repeated."""
@@ -134,8 +150,10 @@ class EventJournal:
 
     def _write_held(self, given: int) -> None:
         held, self._held = self._held, {}
-        for job_id, (at_s, iteration, durations_s) in sorted(held.items(), key=lambda each: each[1][0]):
-            self._write(Entry(at_s, e.Iterated(job_id, iteration, durations_s), given=given))
+        for job_id, each in sorted(held.items(), key=lambda item: item[1].at_s):
+            losses = tuple((round(each.at_s - at_s, TIME_DIGITS), *rest) for at_s, *rest in each.losses.points())
+            news = e.Iterated(job_id, each.iteration, each.durations_s, losses)
+            self._write(Entry(each.at_s, news, given=given))
 
     def _write(self, entry: Entry) -> None:
         record: dict[str, Any] = {

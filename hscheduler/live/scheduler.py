@@ -19,8 +19,10 @@ from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Any
 
+from eps.client import Job, deliver
 from eps.config import JobSpec
 from eps.errors import ConfigError, DeadlineError, StorageError
+from eps.jobspec_file import RunRequest
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Phase
 from hscheduler.core.outstanding import Numbered, Outstanding
@@ -75,6 +77,8 @@ class Submission:
     feedback: float | None = None
     #: The job's own report, where it ran and ended since the scheduler was started.
     report: dict[str, Any] | None = None
+    #: Whether its processes were up once.
+    has_started: bool = False
     #: Whether the policy ended it, for good.
     is_stopped: bool = False
     _over: threading.Event = field(default_factory=threading.Event, repr=False)
@@ -296,6 +300,16 @@ class LiveScheduler:
             if deadline_s is not None and time.monotonic() > deadline_s:
                 raise DeadlineError(f"the end of {submission.job_id}: not within {timeout_s:g} s")
 
+    def deliver(self, submission: Submission, request: RunRequest) -> None:
+        """Copy report and model of a job that is over to where its user wants them.
+
+        Raises
+        ------
+        StorageError
+            They cannot be written.
+        """
+        deliver(Job.find(submission.name), request)
+
     def settle(self, timeout_s: float) -> None:
         """Wait until everything that was said so far is taken, and in the journal.
 
@@ -418,6 +432,8 @@ class LiveScheduler:
                 self.opened_s.setdefault(sweep, now_s)
             case e.SweepClosed(sweep, _):
                 self.closed.add(sweep)
+            case e.JobStarted(job_id):
+                self._submissions[job_id].has_started = True
             case e.CancelAsked(job_id, _):
                 self._cancelled.add(job_id)
             case e.FeedbackGiven(job_id, value):

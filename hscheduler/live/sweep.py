@@ -26,6 +26,15 @@ from hscheduler.spec import Spec, request_of
 SWEEP = "sweep"
 #: How often the trials are looked at while nothing is said of them.
 _LOOK_S = 1.0
+_TAKE_TIMEOUT_S = 30.0
+
+
+def opened_of(spec: Spec, name: str) -> e.SweepOpened:
+    """Return what says how the jobs of a sweep's file are ranked."""
+    sweep = spec.sweep
+    return e.SweepOpened(
+        name, Direction(sweep.direction), sweep.threshold or None, sweep.metric, sweep.feedback_iteration
+    )
 
 
 @dataclass
@@ -51,6 +60,8 @@ class Sweep:
         Called after every event with the seconds since the sweep began, the event and what it brought about.
     points : Points, optional
         By default those of the sweep's algorithm.
+    name : str
+        Of the sweep, in a scheduler that may have others.
 
     Raises
     ------
@@ -58,11 +69,20 @@ class Sweep:
         The algorithm needs something that is not installed.
     """
 
-    def __init__(self, spec: Spec, policy: str, on_event: OnEvent | None = None, points: Points | None = None) -> None:
+    def __init__(
+        self,
+        spec: Spec,
+        policy: str,
+        on_event: OnEvent | None = None,
+        points: Points | None = None,
+        name: str = SWEEP,
+    ) -> None:
         self.points: dict[str, dict[str, Any]] = {}
         #: Job -> iterations that it is to do.
         self.iterations: dict[str, int] = {}
-        self._spec = spec
+        self.spec = spec
+        self._name = name
+        self._prefix = "" if name == SWEEP else f"{name}-"
         self._on_event = on_event
         self._source = points_of(spec) if points is None else points
         self._settings = LiveSettings(
@@ -89,29 +109,71 @@ class Sweep:
         RuntimeError
             The scheduler failed.
         """
-        sweep = self._spec.sweep
-        with LiveScheduler(self._spec.cluster.capacities(), self._settings, self._take) as scheduler:
+        with LiveScheduler(self.spec.cluster.capacities(), self._settings, self._take) as scheduler:
             self.scheduler = scheduler
-            scheduler.open_sweep(e.SweepOpened(SWEEP, Direction(sweep.direction), sweep.threshold or None))
-            due_s = next(self._arrivals)
-            while True:
-                self._news.clear()
-                for trial in self._trials:
-                    if not trial.is_told:
-                        self._look_at(trial, scheduler)
-                over = sum(trial.is_told for trial in self._trials)
-                if over >= self._most:
-                    break
-                left_s = _LOOK_S
-                if self._may_submit(over):
-                    left_s = due_s - scheduler.now_s()
-                    if left_s <= 0:
-                        due_s = next(self._arrivals)
-                        self._submit(scheduler)
-                        continue
-                self._news.wait(min(_LOOK_S, left_s))
+            scheduler.open_sweep(opened_of(self.spec, self._name))
+            scheduler.settle(_TAKE_TIMEOUT_S)
+            self.feed(scheduler)
             scheduler.check()
         return self.report()
+
+    def feed(self, scheduler: LiveScheduler) -> None:
+        """Submit all points to a scheduler, in which the sweep is open; return when they are over.
+
+        Of a scheduler that was started again there may be trials of this sweep: they are gone on with.  Somebody has to
+        :meth:`wake` this whenever a job is over.
+
+        Raises
+        ------
+        RuntimeError
+            The scheduler ended.
+        """
+        self._go_on(scheduler)
+        self.scheduler = scheduler
+        began_s = scheduler.opened_s.get(self._name, 0.0)
+        due_s = next(self._arrivals)
+        for _ in self._trials:
+            due_s = next(self._arrivals)
+        while True:
+            self._news.clear()
+            scheduler.check()
+            if self._name in scheduler.closed:
+                # No more of it is wanted.
+                self._most = len(self._trials)
+            for trial in self._trials:
+                if not trial.is_told:
+                    self._look_at(trial, scheduler)
+            over = sum(trial.is_told for trial in self._trials)
+            if over >= self._most:
+                return
+            left_s = _LOOK_S
+            if self._may_submit(over):
+                left_s = began_s + due_s - scheduler.now_s()
+                if left_s <= 0:
+                    due_s = next(self._arrivals)
+                    self._submit(scheduler)
+                    continue
+            self._news.wait(min(_LOOK_S, left_s))
+
+    def _go_on(self, scheduler: LiveScheduler) -> None:
+        """Find the trials of this sweep that the scheduler knows from before it was started again."""
+        found = {each.job_id: each for each in scheduler.submissions(self._name)}
+        while (job_id := self._job_id(len(self._trials) + 1)) in found:
+            first = found[job_id]
+            self.points[job_id] = dict(first.point)
+            self._source.restore(job_id, dict(first.point))
+            trial = _Trial(job_id, first.spec)
+            while (again := attempt_id(job_id, len(trial.attempts) + 1)) in found:
+                trial.attempts.append(found[again])
+                self._jobs[again], self.iterations[again] = found[again], first.spec.iterations
+            self._trials.append(trial)
+
+    def _job_id(self, number: int) -> str:
+        return f"{self._prefix}trial-{number}"
+
+    def wake(self) -> None:
+        """Have the trials looked at."""
+        self._news.set()
 
     def report(self) -> dict[str, Any]:
         """Return the report as of now."""
@@ -121,14 +183,16 @@ class Sweep:
         return report(
             self.scheduler.record,
             policy=self._settings.policy,
-            direction=Direction(self._spec.sweep.direction),
+            direction=Direction(self.spec.sweep.direction),
             losses={job_id: jobs[-1].loss for job_id, jobs in tried if jobs[-1].loss is not None},
             points=self.points,
             leaked=self.scheduler.leaked(),
             names={job_id: jobs[-1].name for job_id, jobs in tried},
             waiting={job_id: waits[jobs[-1].job_id] for job_id, jobs in tried if jobs[-1].job_id in waits},
-            metric=self._spec.sweep.metric,
+            metric=self.spec.sweep.metric,
             attempts={job_id: [job.job_id for job in jobs] for job_id, jobs in tried},
+            sweep=self._name,
+            began_s=self.scheduler.opened_s.get(self._name, 0.0),
         )
 
     @property
@@ -148,41 +212,44 @@ class Sweep:
         return None if submission is None else submission.loss
 
     def _may_submit(self, over: int) -> bool:
-        submitted, limit = len(self._trials), self._spec.sweep.parallelism
+        submitted, limit = len(self._trials), self.spec.sweep.parallelism
         return submitted < self._most and (not limit or submitted - over < limit)
 
     def _submit(self, scheduler: LiveScheduler) -> None:
-        job_id = f"trial-{len(self._trials) + 1}"
+        job_id = self._job_id(len(self._trials) + 1)
         try:
             self.points[job_id] = point = self._source.ask(job_id)
         except StopIteration:
             self._most = len(self._trials)
             return
         try:
-            trial = _Trial(job_id, self._spec.job_spec(point))
+            trial = _Trial(job_id, self.spec.job_spec(point))
             self._try(trial, scheduler)
         except ConfigError as error:
-            trial = _Trial(job_id, self._spec.job_spec())
-            trial.attempts.append(scheduler.refuse(job_id, SWEEP, trial.spec, f"its settings cannot work: {error}"))
+            trial = _Trial(job_id, self.spec.job_spec())
+            why = f"its settings cannot work: {error}"
+            trial.attempts.append(scheduler.refuse(job_id, self._name, trial.spec, why, point))
         self._trials.append(trial)
 
     def _try(self, trial: _Trial, scheduler: LiveScheduler) -> None:
         job_id = attempt_id(trial.job_id, len(trial.attempts) + 1)
-        request = request_of(trial.spec, job_id, SWEEP, self._spec.cluster.container())
+        request = request_of(trial.spec, job_id, self._name, self.spec.cluster.container())
         self.iterations[job_id] = trial.spec.iterations
-        self._jobs[job_id] = submission = scheduler.submit(e.JobSubmitted(request), trial.spec)
+        self._jobs[job_id] = submission = scheduler.submit(
+            e.JobSubmitted(request), trial.spec, self.points[trial.job_id]
+        )
         trial.attempts.append(submission)
 
     def _look_at(self, trial: _Trial, scheduler: LiveScheduler) -> None:
         """Tell what has become of a trial, or try it again; end one that takes too long."""
-        submission, limit_s = trial.attempts[-1], self._spec.sweep.trial_timeout_s
+        submission, limit_s = trial.attempts[-1], self.spec.sweep.trial_timeout_s
         if not submission.is_over:
             record = scheduler.record.trials.get(submission.job_id)
             started_s = None if record is None else record.started_s
             if limit_s and started_s is not None and not trial.is_too_long and scheduler.now_s() > started_s + limit_s:
                 trial.is_too_long = True
                 scheduler.cancel(submission.job_id, f"it took longer than {limit_s:g} s (trial_timeout_s)")
-        elif worth_another(submission) and len(trial.attempts) <= self._spec.sweep.retries:
+        elif worth_another(submission) and len(trial.attempts) <= self.spec.sweep.retries:
             self._try(trial, scheduler)
         else:
             trial.is_told = True
@@ -193,4 +260,4 @@ class Sweep:
         if self._on_event is not None:
             self._on_event(now_s, event, commands)
         if any(isinstance(command, e.JobOver) for command in commands):
-            self._news.set()
+            self.wake()

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from hyperopt.fmin import generate_trial, space_eval
 
 from eps.errors import ConfigError
 from hscheduler.core.jobs import Direction
-from hscheduler.live.fmin import Run, Stop, Where, submitter_of_this_thread
+from hscheduler.live.fmin import JobScheduler, Run, Stop, Where, submitter_of_this_thread
 from hscheduler.live.objective import Objective
 from hscheduler.live.scheduler import LiveScheduler, LiveSettings
 from hscheduler.spec import ClusterSpec
@@ -60,14 +61,15 @@ class HTrials(KilledNeverBest):
 
     Parameters
     ----------
-    scheduler : LiveScheduler, optional
-        Where jobs are submitted; by default one of its own for the time of ``fmin``.
+    scheduler : LiveScheduler, SchedulerClient or str, optional
+        Where jobs are submitted: to one of this process, or to a service, by its client or its address (HOST:PORT; with
+        the token in the directory under ``EPS_HOME``); by default to one of its own for the time of ``fmin``.
     parallelism : int
         Objectives that run at once.  1 evaluates serially, and finds what plain ``Trials`` find for the same seed.
     cluster : ClusterSpec, optional
         Of a scheduler of its own.
     settings : LiveSettings, optional
-        Of a scheduler of its own: policy, metric, feedback iteration.
+        Metric and feedback iteration of its jobs, and the policy of a scheduler of its own; by default the scheduler's.
     threshold : int, optional
         Jobs in the training phase; by default as many as fit the cluster.
     direction : Direction
@@ -89,7 +91,7 @@ class HTrials(KilledNeverBest):
 
     def __init__(
         self,
-        scheduler: LiveScheduler | None = None,
+        scheduler: JobScheduler | str | None = None,
         parallelism: int = 4,
         *,
         cluster: ClusterSpec | None = None,
@@ -109,7 +111,7 @@ class HTrials(KilledNeverBest):
         self.processes = processes
         self._scheduler = scheduler
         self._cluster = cluster or ClusterSpec()
-        self._settings = settings or LiveSettings()
+        self._settings = settings
         self._threshold = threshold
         self.direction = direction
         self._first = [generate_trial(number, dict(point)) for number, point in enumerate(points_to_evaluate)]
@@ -171,11 +173,18 @@ class HTrials(KilledNeverBest):
             catch_eval_exceptions,
             _progress(verbose, show_progressbar),
         )
-        if self._scheduler is not None:
-            run.exhaust(Where(self._scheduler, self._cluster, self._threshold))
-        else:
-            with LiveScheduler(self._cluster.capacities(), self._settings) as scheduler:
-                run.exhaust(Where(scheduler, self._cluster, self._threshold))
+        with ExitStack() as stack:
+            scheduler = self._scheduler
+            if scheduler is None:
+                own = LiveScheduler(self._cluster.capacities(), self._settings or LiveSettings())
+                scheduler = stack.enter_context(own)
+            elif isinstance(scheduler, str):
+                # Which is made of what is below this; only who asks for it needs it.
+                from hscheduler.service.client import SchedulerClient
+                from hscheduler.service.directory import ServiceDir
+
+                scheduler = stack.enter_context(SchedulerClient(ServiceDir.of(None), scheduler))
+            run.exhaust(Where(scheduler, self._cluster, self._threshold, self._settings))
         if return_argmin:
             return self.argmin
         return space_eval(space, self.argmin) if len(self) else None

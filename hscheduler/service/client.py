@@ -1,0 +1,314 @@
+"""A client's line to an H-scheduler: what its methods are called with and return is that of one in this process.
+
+Source: EPS §5.1 (jobs are submitted to the scheduler).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from eps.config import JobSpec
+from eps.core.types import Address
+from eps.errors import DeadlineError, PeerUnavailableError
+from eps.jobspec_file import RunRequest
+from eps.rpc.call import call, channel, error_of
+from eps.storage.atomic import write_bytes_atomic, write_json_atomic
+from hscheduler.core import events as e
+from hscheduler.core.jobs import Phase
+from hscheduler.live.scheduler import Submission
+from hscheduler.pb import scheduler_pb2 as pb
+from hscheduler.pb.scheduler_pb2_grpc import HSchedulerStub
+from hscheduler.service.directory import ServiceDir, parse_address
+
+#: A service that does not answer is given up after so long; it may be being started again.
+GIVE_UP_S = 30.0
+CALL_TIMEOUT_S = 60.0
+#: A call waits for news at most this long; then it is made again.
+WAIT_S = 20.0
+RETRY_S = 0.1
+#: What is fetched may be read by everybody.
+PUBLIC_MODE = 0o644
+
+_make_stub: Callable[[grpc.Channel], HSchedulerStub] = HSchedulerStub
+
+
+@dataclass(frozen=True)
+class News:
+    """Something that happened, as a sentence."""
+
+    number: int
+    at_s: float
+    text: str
+
+
+class SchedulerClient:
+    """Calls to a service; again while it cannot be reached, which is safe: each has an identity.
+
+    Parameters
+    ----------
+    directory : ServiceDir
+        With its token.
+    address : str, optional
+        ``HOST:PORT``; by default where the directory says, looked up again whenever nobody answers.
+    give_up_s : float, seconds
+        How long nobody may answer.
+
+    Raises
+    ------
+    ConfigError
+        The address is none.
+    StorageError
+        The token cannot be read.
+    """
+
+    def __init__(self, directory: ServiceDir, address: str = "", give_up_s: float = GIVE_UP_S) -> None:
+        self._directory = directory
+        self._given = parse_address(address) if address else None
+        self._give_up_s = give_up_s
+        self._security = directory.known_security()
+        self._address: Address | None = None
+        self._channel: grpc.Channel | None = None
+        #: Of the two above: threads may share this.
+        self._lock = threading.Lock()
+
+    # ---- jobs
+
+    def open_sweep(self, opened: e.SweepOpened) -> None:
+        """Say how the jobs of a sweep are ranked, which this client submits."""
+        self._call(
+            "OpenSweep",
+            pb.OpenSweepRequest(
+                sweep=opened.sweep,
+                direction=opened.direction,
+                threshold=opened.threshold or 0,
+                metric=opened.metric,
+                feedback_iteration=opened.feedback_iteration,
+            ),
+            f"open sweep {opened.sweep}",
+        )
+
+    def submit(self, submitted: e.JobSubmitted, spec: JobSpec, point: Mapping[str, Any] | None = None) -> Submission:
+        """Submit a job; what it asks for is the service's to work out.
+
+        Raises
+        ------
+        ConfigError
+            Its settings cannot work, or the id was used for another job.
+        """
+        request = submitted.request
+        return self.submit_job(request.job_id, spec, request.sweep, point)
+
+    def submit_job(
+        self, job_id: str, spec: JobSpec, sweep: str = "", point: Mapping[str, Any] | None = None
+    ) -> Submission:
+        """Submit a job; an empty id lets the service choose.  Raises as :meth:`submit`."""
+        request = pb.SubmitJobRequest(
+            job_id=job_id or f"job-{uuid.uuid4().hex[:8]}",
+            sweep=sweep,
+            settings_json=spec.to_json(),
+            point_json=json.dumps(dict(point or {})),
+        )
+        reply = self._call("SubmitJob", request, f"submit {request.job_id}")
+        values = json.loads(reply.job_json)
+        submission = Submission(values["job_id"], values["sweep"], values["name"], spec, dict(point or {}))
+        return _updated(submission, values)
+
+    def wait(self, submission: Submission, timeout_s: float | None = None) -> None:
+        """Wait until a job is over.
+
+        Raises
+        ------
+        DeadlineError
+            It is not within ``timeout_s`` seconds.
+        """
+        deadline_s = math.inf if timeout_s is None else time.monotonic() + timeout_s
+        while not submission.is_over:
+            left_s = deadline_s - time.monotonic()
+            if left_s <= 0:
+                raise DeadlineError(f"the end of {submission.job_id}: not within {timeout_s:g} s")
+            request = pb.GetJobRequest(job_id=submission.job_id, wait_s=min(left_s, WAIT_S))
+            reply = self._call("GetJob", request, f"the end of {submission.job_id}")
+            _updated(submission, json.loads(reply.job_json))
+
+    def job(self, job_id: str) -> dict[str, Any]:
+        """Return what is known of a job.
+
+        Raises
+        ------
+        JobNotFoundError
+            There is none of that id.
+        """
+        reply = self._call("GetJob", pb.GetJobRequest(job_id=job_id), f"job {job_id}")
+        return dict(json.loads(reply.job_json))
+
+    def jobs(self, sweep: str = "") -> tuple[list[dict[str, Any]], dict[str, Any]]:
+        """Return what is known of the jobs of a sweep, or of all, and of the scheduler."""
+        reply = self._call("ListJobs", pb.ListJobsRequest(sweep=sweep), "list jobs")
+        return [json.loads(text) for text in reply.job_json], json.loads(reply.scheduler_json)
+
+    def cancel(self, job_id: str, why: str) -> list[str]:
+        """End a job, or all jobs of a sweep; return their ids.  Harmless if it is over.
+
+        Raises
+        ------
+        JobNotFoundError
+            There is neither.
+        """
+        return list(self._call("Kill", pb.KillRequest(name=job_id, why=why), f"kill {job_id}").job_ids)
+
+    def deliver(self, submission: Submission, request: RunRequest) -> None:
+        """Write report and model of a job that is over where its user wants them.
+
+        Raises
+        ------
+        StorageError
+            They cannot be written.
+        """
+        if request.report and submission.report is not None:
+            write_json_atomic(Path(request.report), submission.report, mode=PUBLIC_MODE)
+        if request.export and submission.phase is Phase.FINISHED:
+            self.save_model(submission.job_id, Path(request.export))
+
+    def save_model(self, job_id: str, path: Path) -> None:
+        """Write the trained model of a job that finished.
+
+        Raises
+        ------
+        StorageError
+            There is none, or it cannot be written.
+        """
+        what = f"the model of {job_id}"
+
+        def fetched(stub: HSchedulerStub) -> bytes:
+            try:
+                parts = stub.GetModel(pb.GetModelRequest(job_id=job_id), timeout=10 * CALL_TIMEOUT_S)
+                return b"".join(part.data for part in parts)
+            except grpc.RpcError as error:
+                raise error_of(error, what) from error
+
+        data = self._repeated(fetched, what)
+        write_bytes_atomic(path, data, mode=PUBLIC_MODE)
+
+    # ---- sweeps
+
+    def run_sweep(self, tables: Mapping[str, Any], name: str = "") -> str:
+        """Have the service run a sweep's file; return the sweep's name.
+
+        Raises
+        ------
+        ConfigError
+            It cannot work, or its name was used for another one.
+        """
+        request = pb.RunSweepRequest(
+            sweep=name or f"sweep-{uuid.uuid4().hex[:6]}", tables_json=json.dumps(tables, default=str)
+        )
+        return str(self._call("RunSweep", request, "run a sweep").sweep)
+
+    def report(self, sweep: str = "", wait_s: float = 0.0) -> tuple[dict[str, Any], bool]:
+        """Return the report of a sweep as it is, after at most ``wait_s`` seconds for its end, and whether it ended."""
+        reply = self._call(
+            "GetReport", pb.GetReportRequest(sweep=sweep, wait_s=wait_s), f"report of {sweep}", wait_s + CALL_TIMEOUT_S
+        )
+        return json.loads(reply.report_json), bool(reply.ended)
+
+    def watch(self, sweep: str = "") -> Iterator[News]:
+        """Yield what happens in a sweep until it has ended; goes on where it was when the service was started again."""
+        after, ended, what = 0, False, f"news of {sweep or 'H-scheduler'}"
+        while not ended:
+
+            def opened(stub: HSchedulerStub, after: int = after) -> tuple[Any, Any]:
+                stream = stub.Watch(pb.WatchRequest(sweep=sweep, after=after))
+                try:
+                    return stream, next(stream, None)
+                except grpc.RpcError as error:
+                    raise error_of(error, what) from error
+
+            stream, news = self._repeated(opened, what)
+            try:
+                while news is not None:
+                    ended = news.ended
+                    after = max(after, news.number)
+                    if news.text:
+                        yield News(news.number, news.at_s, news.text)
+                    news = next(stream, None)
+            except grpc.RpcError as error:
+                ours = error_of(error, what)
+                if not isinstance(ours, PeerUnavailableError):
+                    raise ours from error
+                self._forget()
+            finally:
+                stream.cancel()
+
+    # ---- the line
+
+    def check(self) -> None:
+        """Do nothing: who is not there is found out by the next call."""
+
+    def close(self) -> None:
+        """Close the connection; harmless when repeated."""
+        self._forget()
+
+    def __enter__(self) -> SchedulerClient:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def _call(self, method: str, request: Any, what: str, timeout_s: float = CALL_TIMEOUT_S) -> Any:
+        return self._repeated(lambda stub: call(getattr(stub, method), request, timeout_s, what), what)
+
+    def _repeated(self, attempt: Callable[[HSchedulerStub], Any], what: str) -> Any:
+        since_s: float | None = None
+        while True:
+            try:
+                return attempt(self._stub())
+            except PeerUnavailableError as error:
+                self._forget()
+                now_s = time.monotonic()
+                since_s = now_s if since_s is None else since_s
+                if now_s - since_s > self._give_up_s:
+                    raise PeerUnavailableError(
+                        f"{what}: H-scheduler does not answer for {self._give_up_s:g} s ({error})"
+                    ) from error
+            time.sleep(RETRY_S)
+
+    def _stub(self) -> HSchedulerStub:
+        address = self._given or self._directory.address()
+        if address != self._address:
+            self._forget()
+        with self._lock:
+            if self._channel is None:
+                self._address, self._channel = address, channel(address, self._security)
+            return _make_stub(self._channel)
+
+    def _forget(self) -> None:
+        # Another thread's call over it ends as if nobody answered, and is made again.
+        with self._lock:
+            connection, self._channel, self._address = self._channel, None, None
+        if connection is not None:
+            connection.close()
+
+
+def _updated(submission: Submission, values: Mapping[str, Any]) -> Submission:
+    submission.why, submission.is_stopped = values["why"], values["is_stopped"]
+    submission.has_started = values["has_started"]
+    submission.loss, submission.feedback = number(values["loss"]), number(values["feedback"])
+    submission.report = values.get("report")
+    if values["is_over"]:
+        submission.end(Phase(values["phase"]))
+    return submission
+
+
+def number(value: Any) -> float | None:
+    """Return a number as JSON has it: text where it has no word for it."""
+    return None if value is None else float(value)

@@ -1,0 +1,284 @@
+"""The gRPC face of H-scheduler: translates, and finds the points of sweeps that it was given.  Decides nothing."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import grpc
+
+from eps.client import Job
+from eps.config import JobSpec
+from eps.errors import ConfigError, JobNotFoundError, PlanError, StorageError
+from hscheduler.core import events as e
+from hscheduler.core.jobs import Direction
+from hscheduler.live.scheduler import LiveScheduler, OnEvent, Submission
+from hscheduler.news import jobs_of, sentences
+from hscheduler.pb import scheduler_pb2 as pb
+from hscheduler.pb.scheduler_pb2_grpc import HSchedulerServicer
+from hscheduler.service.news import NewsBoard
+from hscheduler.service.sweeps import Sweeps
+from hscheduler.spec import ClusterSpec, request_of
+
+#: Jobs that belong to no sweep are ranked among each other under this name.
+ALONE = "jobs"
+TAKE_TIMEOUT_S = 30.0
+#: A call that waits for news looks up this often whether its client is there still.
+LOOK_S = 0.5
+LONGEST_WAIT_S = 60.0
+PART_BYTES = 1 << 20
+
+
+class SchedulerService(HSchedulerServicer):
+    """What clients ask of a scheduler that lives in this process.
+
+    Parameters
+    ----------
+    scheduler : LiveScheduler
+    cluster : ClusterSpec
+        How large containers are.
+    board : NewsBoard
+    sweeps : Sweeps
+    """
+
+    def __init__(self, scheduler: LiveScheduler, cluster: ClusterSpec, board: NewsBoard, sweeps: Sweeps) -> None:
+        self._scheduler = scheduler
+        self._container = cluster.container()
+        self._board = board
+        self._sweeps = sweeps
+
+    # ---- jobs
+
+    def OpenSweep(self, request: pb.OpenSweepRequest, context: grpc.ServicerContext) -> pb.OpenSweepReply:
+        """Take how the jobs of a sweep are ranked."""
+        if not request.sweep or request.sweep in self._scheduler.tables:
+            raise ConfigError(f"sweep is {request.sweep!r}, but must be a name that no other sweep has")
+        opened = e.SweepOpened(
+            request.sweep,
+            _direction(request.direction),
+            request.threshold or None,
+            request.metric,
+            request.feedback_iteration,
+        )
+        before = self._scheduler.sweeps.get(request.sweep)
+        if before is not None and before != opened:
+            raise ConfigError(f"sweep {request.sweep!r} was opened as {before}, not as {opened}")
+        if before is None:
+            self._scheduler.open_sweep(opened)
+            self._scheduler.settle(TAKE_TIMEOUT_S)
+        return pb.OpenSweepReply()
+
+    def SubmitJob(self, request: pb.SubmitJobRequest, context: grpc.ServicerContext) -> pb.JobReply:
+        """Take a job; the same id again is the same job."""
+        spec = JobSpec.from_dict(_object(request.settings_json, "settings"), "settings")
+        point, sweep = _object(request.point_json or "{}", "point"), request.sweep or ALONE
+        if not request.job_id:
+            raise ConfigError("job id is empty, but must be one that was never used with this scheduler")
+        known = self._known(request.job_id)
+        if known is None:
+            asked = request_of(spec, request.job_id, sweep, self._container)
+            known = self._scheduler.submit(e.JobSubmitted(asked), spec, point)
+            self._scheduler.settle(TAKE_TIMEOUT_S)
+        elif (known.spec, dict(known.point), known.sweep) != (spec, point, sweep):
+            raise ConfigError(f"job id is {request.job_id!r}, which another job has: it must be a new one")
+        return self._job_reply(known)
+
+    def GetJob(self, request: pb.GetJobRequest, context: grpc.ServicerContext) -> pb.JobReply:
+        """Return a job, after waiting for its end if asked to."""
+        found = self._found(request.job_id)
+        until_s = time.monotonic() + _wait_s(request.wait_s)
+        while not found.is_over and context.is_active():
+            self._scheduler.check()
+            left_s = until_s - time.monotonic()
+            if left_s <= 0:
+                break
+            found.wait(min(LOOK_S, left_s))
+        return self._job_reply(found)
+
+    def ListJobs(self, request: pb.ListJobsRequest, context: grpc.ServicerContext) -> pb.ListJobsReply:
+        """Return the jobs of a sweep, or all, and what the scheduler is."""
+        if request.sweep:
+            self._check_sweep(request.sweep)
+        scheduler = self._scheduler
+        used, total = scheduler.state.ledger.used(), scheduler.state.ledger.total()
+        about = {
+            "policy": scheduler.settings.policy,
+            "now_s": round(scheduler.now_s(), 3),
+            "used_vcores": used.vcores,
+            "vcores": total.vcores,
+            "sweeps": self._sweeps.states(),
+        }
+        jobs = [json.dumps(self._job(each)) for each in scheduler.submissions(request.sweep)]
+        return pb.ListJobsReply(job_json=jobs, scheduler_json=json.dumps(about))
+
+    def Kill(self, request: pb.KillRequest, context: grpc.ServicerContext) -> pb.KillReply:
+        """End a job, or a sweep with all of its jobs."""
+        why = request.why or "killed on request"
+        if self._known(request.name) is not None:
+            jobs = [request.name]
+        else:
+            self._check_sweep(request.name)
+            jobs = [each.job_id for each in self._scheduler.submissions(request.name) if not each.is_over]
+        if jobs == [request.name]:
+            self._scheduler.cancel(request.name, why)
+        else:
+            self._scheduler.close_sweep(request.name, why)
+        self._scheduler.settle(TAKE_TIMEOUT_S)
+        self._sweeps.wake()
+        return pb.KillReply(job_ids=jobs)
+
+    def GetModel(self, request: pb.GetModelRequest, context: grpc.ServicerContext) -> Iterator[pb.ModelPart]:
+        """Stream the trained model of a job that finished."""
+        found = self._found(request.job_id)
+        if not found.is_over:
+            raise PlanError(f"job {request.job_id!r} has not ended: it has no model yet")
+        job = Job.find(found.name)
+        try:
+            file = job.directory.model.open("rb")
+        except OSError as error:
+            raise StorageError(f"job {request.job_id!r} has no trained model: {error.strerror or error}") from error
+        with file:
+            while data := file.read(PART_BYTES):
+                yield pb.ModelPart(data=data)
+
+    # ---- sweeps
+
+    def RunSweep(self, request: pb.RunSweepRequest, context: grpc.ServicerContext) -> pb.RunSweepReply:
+        """Run a sweep's file; the same name again is the same sweep."""
+        self._sweeps.run(request.sweep, _object(request.tables_json, "tables"))
+        return pb.RunSweepReply(sweep=request.sweep)
+
+    def GetReport(self, request: pb.GetReportRequest, context: grpc.ServicerContext) -> pb.GetReportReply:
+        """Return the report of a sweep, after waiting for its end if asked to."""
+        if request.sweep:
+            self._check_sweep(request.sweep)
+        until_s = time.monotonic() + _wait_s(request.wait_s)
+        while not self._has_ended(request.sweep) and context.is_active():
+            self._scheduler.check()
+            left_s = until_s - time.monotonic()
+            if left_s <= 0:
+                break
+            self._board.wait(min(LOOK_S, left_s))
+        found = self._sweeps.report(request.sweep)
+        return pb.GetReportReply(report_json=json.dumps(found), ended=self._has_ended(request.sweep))
+
+    def Watch(self, request: pb.WatchRequest, context: grpc.ServicerContext) -> Iterator[pb.News]:
+        """Stream what happens, until the sweep has ended."""
+        if request.sweep:
+            self._check_sweep(request.sweep)
+        after = request.after
+        while context.is_active():
+            self._scheduler.check()
+            # Asked before: what is said meanwhile is in what comes after.
+            ended = self._has_ended(request.sweep)
+            items = self._board.after(after, request.sweep, 0.0 if ended else LOOK_S)
+            for item in items:
+                after = item.number
+                yield pb.News(number=item.number, at_s=item.at_s, text=item.text)
+            if ended and not items:
+                yield pb.News(number=after, ended=True)
+                return
+            if not items:
+                # A stream is only known to be there when it says something.
+                yield pb.News(number=after)
+
+    # ---- inside
+
+    def _has_ended(self, sweep: str) -> bool:
+        return bool(sweep) and self._sweeps.has_ended(sweep)
+
+    def _check_sweep(self, sweep: str) -> None:
+        if sweep not in self._scheduler.sweeps and not self._scheduler.submissions(sweep):
+            raise JobNotFoundError(f"there is no job and no sweep {sweep!r}")
+
+    def _known(self, job_id: str) -> Submission | None:
+        return self._scheduler.submission(job_id)
+
+    def _found(self, job_id: str) -> Submission:
+        found = self._known(job_id)
+        if found is None:
+            raise JobNotFoundError(f"there is no job {job_id!r}")
+        return found
+
+    def _job_reply(self, submission: Submission) -> pb.JobReply:
+        values = self._job(submission)
+        if submission.is_over:
+            values["report"] = submission.report or _report_of(submission)
+        return pb.JobReply(job_json=json.dumps(values))
+
+    def _job(self, submission: Submission) -> dict[str, Any]:
+        job = self._scheduler.state.jobs.get(submission.job_id)
+        record = self._scheduler.record.trials.get(submission.job_id)
+        phase = submission.phase or (job.phase if job is not None else "submitted")
+        return {
+            "job_id": submission.job_id,
+            "sweep": submission.sweep,
+            "name": submission.name,
+            "point": dict(submission.point),
+            "phase": str(phase),
+            "why": submission.why or (job.why if job is not None else ""),
+            "is_over": submission.is_over,
+            "is_stopped": submission.is_stopped,
+            "has_started": submission.has_started,
+            "loss": _number(submission.loss),
+            "feedback": _number(submission.feedback),
+            "iteration": job.iteration if job is not None else 0,
+            "workers": job.workers if job is not None else 0,
+            "servers": job.servers if job is not None else 0,
+            "arrived_s": None if record is None else round(record.arrived_s, 3),
+        }
+
+
+def on_event_of(schedulers: Sequence[LiveScheduler], sweeps: Sequence[Sweeps], board: NewsBoard) -> OnEvent:
+    """Return what puts events on the board and wakes sweeps; the lists get their one item once it is made."""
+
+    def show(now_s: float, event: e.Event, commands: list[e.Command]) -> None:
+        texts = sentences(event, commands)
+        over = any(isinstance(command, e.JobOver) for command in commands)
+        if over:
+            for each in sweeps:
+                each.wake()
+        if texts or over:
+            found = (schedulers[0].submission(job_id) for job_id in jobs_of(event, commands)) if schedulers else ()
+            board.put(now_s, texts, frozenset(each.sweep for each in found if each is not None))
+
+    return show
+
+
+def _report_of(submission: Submission) -> dict[str, Any] | None:
+    """Return the job's own report, where it is there still."""
+    try:
+        return Job.find(submission.name).report()
+    except (JobNotFoundError, PlanError, StorageError):
+        return None
+
+
+def _object(text: str, what: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise ConfigError(f"{what} must be JSON: {error}") from None
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"{what} is {value!r}, but must be an object")
+    return dict(value)
+
+
+def _direction(text: str) -> Direction:
+    try:
+        return Direction(text or Direction.MINIMIZE)
+    except ValueError:
+        raise ConfigError(f"direction is {text!r}, but must be one of {', '.join(Direction)}") from None
+
+
+def _wait_s(value: float) -> float:
+    if not 0 <= value <= LONGEST_WAIT_S:
+        raise ConfigError(f"wait_s is {value}, but must be between 0 and {LONGEST_WAIT_S:g}")
+    return value
+
+
+def _number(value: float | None) -> float | str | None:
+    """Return a number as JSON has it: text where it has no word for it."""
+    return value if value is None or math.isfinite(value) else str(value)

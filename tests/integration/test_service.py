@@ -1,0 +1,273 @@
+"""The service as a process: it is killed, and its jobs and sweeps go on; nobody without its token gets in."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import eps
+from eps.client import Job
+from eps.config import JobSpec
+from eps.errors import AuthenticationError, ConfigError, JobNotFoundError, PeerUnavailableError, StorageError
+from eps.master_link import wait_for
+from eps.rpc.call import call, channel
+from hscheduler import cli
+from hscheduler.core import events as e
+from hscheduler.core.jobs import Phase
+from hscheduler.pb import scheduler_pb2 as pb
+from hscheduler.pb.scheduler_pb2_grpc import HSchedulerStub
+from hscheduler.service.client import SchedulerClient
+from hscheduler.service.directory import ServiceDir
+
+ROOT = Path(__file__).resolve().parents[2]
+pytestmark = pytest.mark.usefixtures("home", "no_leftovers")
+
+TIMEOUT_S = 120.0
+JOB: dict[str, Any] = {
+    "data": "sklearn:digits", "model": "softmax", "test": "0.2", "workers": 2, "servers": 1, "iterations": 60,
+    "stretch_s": 0.002,
+}  # fmt: skip
+TABLES = {
+    "sweep": {"trials": 4, "algorithm": "tpe", "threshold": 1, "feedback_iteration": 10, "seed": 3},
+    "space": {"learning_rate": {"loguniform": [1e-3, 1]}},
+    "job": JOB,
+}
+
+
+class Served:
+    """A service's process, again and again with the same directory."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.process: subprocess.Popen[str] | None = None
+
+    def start(self, *flags: str) -> None:
+        code = "import sys; from hscheduler.cli import main; sys.exit(main(sys.argv[1:]))"
+        words = [sys.executable, "-c", code, "serve", "--state", str(self.directory), *flags]
+        self.process = subprocess.Popen(
+            words,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line.startswith("H-scheduler listens on 127.0.0.1:"), line + self.process.stdout.read()
+
+    def end(self, number: int) -> str:
+        """Send a signal, wait for the end, and return what was printed."""
+        assert self.process is not None
+        self.process.send_signal(number)
+        out, _ = self.process.communicate(timeout=TIMEOUT_S)
+        self.process = None
+        return out
+
+    def client(self) -> SchedulerClient:
+        return SchedulerClient(ServiceDir(self.directory))
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Served]:
+    found = Served(tmp_path / "service")
+    found.start("--nodes", "2")
+    yield found
+    if found.process is None:
+        # Whoever is there yet belongs to a service that was killed.
+        found.start()
+    assert "ends, and its jobs with it" in found.end(signal.SIGINT)
+
+
+def test_a_job_is_submitted_waited_for_and_explained(served: Served, tmp_path: Path, capsys: Any) -> None:
+    path = tmp_path / "job.toml"
+    path.write_text("\n".join(f"{name} = {json.dumps(value)}" for name, value in JOB.items()))
+    state = ["--state", str(served.directory)]
+    assert cli.main(["submit", str(path), "--name", "digits", "--wait", *state]) == 0
+    assert "digits finished with 0." in capsys.readouterr().out
+    assert cli.main(["why", "digits", *state]) == 0
+    assert capsys.readouterr().out.startswith("digits is over (finished, 0.")
+    assert cli.main(["jobs", "--all", *state]) == 0
+    out = capsys.readouterr().out
+    assert "digits  jobs   finished" in out and "elastic: 0 of 8 vcores are taken" in out
+    with served.client() as client:
+        client.save_model("digits", tmp_path / "model.npz")
+        with pytest.raises(ConfigError, match="'digits', which another job has"):
+            client.submit_job("digits", JobSpec.from_dict({**JOB, "iterations": 7}))
+        # The same once more is the same job.
+        assert client.submit_job("digits", JobSpec.from_dict(JOB)).phase is Phase.FINISHED
+        with pytest.raises(JobNotFoundError, match="there is no job 'nobody'"):
+            client.job("nobody")
+    assert (tmp_path / "model.npz").stat().st_size > 1000
+    assert cli.main(["why", "nobody", *state]) == 1
+    assert "there is no job 'nobody'" in capsys.readouterr().err
+
+
+def test_jobs_outlive_a_service_that_is_killed_and_are_taken_up(served: Served) -> None:
+    spec = JobSpec.from_dict({**JOB, "iterations": 400})
+    with served.client() as client:
+        client.open_sweep(e.SweepOpened("mine", threshold=2, feedback_iteration=5))
+        jobs = [client.submit_job(f"job-{number}", spec, "mine") for number in (1, 2, 3)]
+        wait_for(lambda: client.job("job-1")["iteration"] > 10, TIMEOUT_S, "the first job to iterate")
+        served.end(signal.SIGKILL)
+        assert Job.find(client_name(served, "job-1")).running
+        served.start()
+        for job in jobs:
+            client.wait(job, TIMEOUT_S)
+        assert {job.phase for job in jobs} <= {Phase.FINISHED, Phase.KILLED}
+        assert sum(job.phase is Phase.FINISHED for job in jobs) >= 2
+        report, _ = client.report("mine")
+        assert report["resources"] == {"leaked": 0}
+        for trial in report["trials"]:
+            assert trial["arrived_s"] <= trial["started_s"] <= trial["finished_s"]
+
+
+def client_name(served: Served, job_id: str) -> str:
+    """Return the name of a job under EPS_HOME, from the journal: nobody is there to be asked."""
+    for line in (served.directory / "journal.jsonl").read_text().splitlines():
+        record = json.loads(line)["record"]
+        if record.get("event", {}).get("event") == "JobSubmitted" and record["event"]["request"]["job_id"] == job_id:
+            return str(record["beside"]["name"])
+    raise AssertionError(f"{job_id} is not in the journal")
+
+
+def test_a_sweep_goes_on_without_its_client_and_after_its_service_was_killed(served: Served) -> None:
+    with served.client() as client:
+        name = client.run_sweep(TABLES, "digits")
+        assert client.run_sweep(TABLES, "digits") == name, "the same once more is the same sweep"
+        with pytest.raises(ConfigError, match="must be a name that no other sweep has"):
+            client.run_sweep({**TABLES, "sweep": {"trials": 2}}, "digits")
+        wait_for(lambda: client.report(name)[0]["decisions"], TIMEOUT_S, "the first decision")
+    served.end(signal.SIGKILL)
+    served.start()
+    with served.client() as client:
+        texts = [news.text for news in client.watch(name)]
+        report, ended = client.report(name)
+    assert ended and len(report["trials"]) == 4
+    assert {trial["phase"] for trial in report["trials"]} <= {"finished", "killed"}
+    assert report["best"]["point"] in [trial["point"] for trial in report["trials"]]
+    assert any("finished" in text for text in texts)
+
+
+def test_a_sweep_that_is_killed_stays_so(served: Served) -> None:
+    # Nobody is stopped by the policy.
+    tables = {**TABLES, "sweep": {**TABLES["sweep"], "threshold": 4}, "job": {**JOB, "iterations": 100000}}
+    with served.client() as client:
+        name = client.run_sweep(tables, "long")
+        wait_for(lambda: any(job["iteration"] for job in client.jobs(name)[0]), TIMEOUT_S, "a trial to iterate")
+        assert client.cancel(name, "enough")
+        wait_for(lambda: client.report(name)[1], TIMEOUT_S, "the end of the sweep")
+        before = len(client.jobs(name)[0])
+    served.end(signal.SIGKILL)
+    served.start()
+    with served.client() as client:
+        wait_for(lambda: client.report(name)[1], TIMEOUT_S, "the end of the sweep")
+        jobs, _ = client.jobs(name)
+    assert len(jobs) == before and {job["phase"] for job in jobs} == {"killed"}
+    assert {job["why"] for job in jobs} == {"enough"}
+
+
+def test_a_service_that_is_told_to_stop_leaves_its_jobs_for_the_next(served: Served) -> None:
+    with served.client() as client:
+        job = client.submit_job("job-1", JobSpec.from_dict({**JOB, "iterations": 400}))
+        wait_for(lambda: client.job("job-1")["iteration"] > 0, TIMEOUT_S, "the job to iterate")
+        assert "its jobs go on" in served.end(signal.SIGTERM)
+        served.start()
+        client.wait(job, TIMEOUT_S)
+        assert job.phase is Phase.FINISHED and job.loss is not None
+
+
+def test_nobody_without_the_token_gets_in(served: Served, tmp_path: Path) -> None:
+    address = ServiceDir(served.directory).address()
+    with channel(address) as plain:
+        stub = HSchedulerStub(plain)
+        for method, request in (("ListJobs", pb.ListJobsRequest()), ("Kill", pb.KillRequest(name="x"))):
+            with pytest.raises(AuthenticationError):
+                call(getattr(stub, method), request, 10.0, method)
+    other = ServiceDir(tmp_path / "other")
+    other.path.mkdir()
+    with pytest.raises(StorageError, match="token is missing"):
+        SchedulerClient(other, str(address))
+    other.security()
+    with SchedulerClient(other, str(address)) as client, pytest.raises(AuthenticationError):
+        client.jobs()
+
+
+def test_garbage_gets_a_clear_answer(served: Served) -> None:
+    directory = ServiceDir(served.directory)
+    with channel(directory.address(), directory.security()) as line:
+        stub = HSchedulerStub(line)
+        for request, message in (
+            (pb.SubmitJobRequest(job_id="a", settings_json="{"), "settings must be JSON"),
+            (pb.SubmitJobRequest(job_id="a", settings_json="[]"), r"settings is \[\], but must be an object"),
+            (pb.SubmitJobRequest(job_id="a", settings_json='{"wrokers": 1}'), "did you mean workers"),
+            (pb.SubmitJobRequest(settings_json="{}"), "job id is empty"),
+        ):
+            with pytest.raises(ConfigError, match=message):
+                call(stub.SubmitJob, request, 10.0, "submit")
+        with pytest.raises(ConfigError, match="'trails' is not a setting of"):
+            call(stub.RunSweep, pb.RunSweepRequest(sweep="s", tables_json='{"sweep": {"trails": 3}}'), 10.0, "run")
+        with pytest.raises(ConfigError, match="wait_s is -1"):
+            call(stub.GetReport, pb.GetReportRequest(wait_s=-1), 10.0, "report")
+
+
+def test_one_directory_has_one_service(served: Served, capsys: Any) -> None:
+    assert cli.main(["serve", "--state", str(served.directory)]) == 2
+    assert "belongs to an H-scheduler that runs" in capsys.readouterr().err
+
+
+def test_clients_without_a_service_say_so(tmp_path: Path, capsys: Any) -> None:
+    assert cli.main(["jobs", "--state", str(tmp_path)]) == 1
+    assert "token is missing: it is made by hscheduler serve" in capsys.readouterr().err
+    assert cli.main(["jobs", "--scheduler", "nowhere"]) == 2
+    assert "address is 'nowhere', but must be HOST:PORT" in capsys.readouterr().err
+    directory = ServiceDir(tmp_path)
+    directory.security()
+    with SchedulerClient(directory, "127.0.0.1:1", give_up_s=0.2) as client, pytest.raises(PeerUnavailableError):
+        client.jobs()
+
+
+def test_the_command_has_a_service_run_a_sweep(served: Served, tmp_path: Path, capsys: Any) -> None:
+    path, target = tmp_path / "sweep.toml", tmp_path / "report.json"
+    sections = ("[sweep]", "trials = 2", "[space]", "learning_rate = { loguniform = [1e-3, 1] }", "[job]")
+    settings = [f"{name} = {json.dumps(value)}" for name, value in JOB.items()]
+    path.write_text("\n".join([*sections, *settings]))
+    command = ["sweep", str(path), "--state", str(served.directory), "--name", "mine", "--report", str(target)]
+    assert cli.main(command) == 0
+    out = capsys.readouterr().out
+    assert "the service runs sweep mine" in out
+    assert "mine-trial-1 starts with 2 workers and 1 server" in out
+    assert "best: mine-trial-" in out.splitlines()[-1]
+    assert json.loads(target.read_text())["completed"] == 2
+    assert cli.main([*command, "--web", "0"]) == 2
+    path.write_text(path.read_text().replace("trials = 2", "trails = 2"))
+    assert cli.main(command) == 2
+    assert "did you mean 'trials'" in capsys.readouterr().err
+
+
+def test_objectives_submit_to_a_service(served: Served, tmp_path: Path) -> None:
+    hyperopt = pytest.importorskip("hyperopt")
+    from hscheduler.live.trials import HTrials
+
+    def objective(rate: float) -> dict[str, Any]:
+        report = eps.run(**{**JOB, "learning_rate": rate, "export": str(tmp_path / f"{rate}.npz")})
+        return {"status": "ok", "loss": report["history"][-1]["loss"]}
+
+    with served.client() as client:
+        trials = HTrials(client, parallelism=2)
+        space = hyperopt.hp.loguniform("rate", -5, 0)
+        hyperopt.fmin(
+            objective, space, hyperopt.rand.suggest, 3, trials=trials, rstate=np.random.default_rng(1), verbose=False
+        )
+        jobs, _ = client.jobs()
+    assert len(trials) == 3 and {trial["state"] for trial in trials.trials} == {hyperopt.JOB_STATE_DONE}
+    assert len(jobs) == 3 and {job["phase"] for job in jobs} == {"finished"}
+    assert len(list(tmp_path.glob("*.npz"))) == 3
