@@ -310,6 +310,7 @@ class Job:
         wait: bool = True,
         request_id: str = "",
         on_news: Callable[[ChangeRecord], None] | None = None,
+        manager: str = "",
     ) -> ChangeRecord:
         """Change the job's size.
 
@@ -324,6 +325,8 @@ class Job:
             The same id again is the same change.  By default a new one; retries within this call share it.
         on_news : callable, optional
             Called with the change whenever there may be news of it.
+        manager : str
+            Who asks, where the job's size is a scheduler's to decide.
 
         Returns
         -------
@@ -338,7 +341,7 @@ class Job:
             The master does not answer.
         """
         operation = _operation(operation)
-        reply = self._ask(operation, count_or_names, request_id or uuid.uuid4().hex, dry_run=False)
+        reply = self._ask(operation, count_or_names, request_id or uuid.uuid4().hex, dry_run=False, manager=manager)
         record = self.plan(reply.plan_id)
         if not wait:
             return record
@@ -363,7 +366,9 @@ class Job:
         """Return what a change would move, in words; nothing happens.  Raises as :meth:`change`."""
         return str(self._ask(_operation(operation), count_or_names, uuid.uuid4().hex, dry_run=True).text)
 
-    def _ask(self, operation: Operation, what: int | Sequence[str], request_id: str, dry_run: bool) -> pb.ChangeReply:
+    def _ask(
+        self, operation: Operation, what: int | Sequence[str], request_id: str, dry_run: bool, manager: str = ""
+    ) -> pb.ChangeReply:
         count, names = (what, []) if isinstance(what, int) else (0, [what] if isinstance(what, str) else list(what))
         if not names and not 1 <= count < 2**31:
             raise ConfigError(f"{operation} of {count}: the number must be at least 1")
@@ -371,9 +376,11 @@ class Job:
         if operation.adds:
             if names:
                 raise ConfigError(f"{operation} takes a number; new members are named by the job")
-            request = pb.AddRequest(count=count, request_id=request_id, dry_run=dry_run)
+            request = pb.AddRequest(count=count, request_id=request_id, dry_run=dry_run, manager=manager)
         else:
-            request = pb.RemoveRequest(count=count, names=names, request_id=request_id, dry_run=dry_run)
+            request = pb.RemoveRequest(
+                count=count, names=names, request_id=request_id, dry_run=dry_run, manager=manager
+            )
         self.wait_until_trains()
         reply: pb.ChangeReply = self._link.call(_METHODS[operation], request, f"{operation} of job {self.name!r}")
         return reply

@@ -36,6 +36,8 @@ class RunRequest:
     anew: bool = False
     #: Settings that somebody gave, in contrast to defaults.
     given: frozenset[str] = frozenset()
+    #: Who alone may change its size: the scheduler that grants its containers.  Empty: anybody.
+    manager: str = ""
 
     @classmethod
     def from_values(cls, values: Mapping[str, Any], source: str = "settings") -> RunRequest:
@@ -62,10 +64,10 @@ class RunRequest:
         )
 
     @classmethod
-    def of_spec(cls, spec: JobSpec, name: str = "", *, anew: bool = False) -> RunRequest:
+    def of_spec(cls, spec: JobSpec, name: str = "", *, anew: bool = False, manager: str = "") -> RunRequest:
         """Return the request for a job of these settings; those that are not as by default count as given."""
         changed = (f.name for f in dataclasses.fields(JobSpec) if getattr(spec, f.name) != f.default)
-        return cls(spec, name, anew=anew, given=frozenset(changed))
+        return cls(spec, name, anew=anew, given=frozenset(changed), manager=manager)
 
     def with_spec(self, **changes: Any) -> RunRequest:
         """Return the request with some settings changed."""

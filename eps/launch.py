@@ -157,7 +157,7 @@ def prepare_job(request: RunRequest, before_data: Callable[[], None] | None = No
     )
     job_path = jobs_dir() / name
     spec = settled(spec, shape.num_features, shape.num_outputs)
-    runtime = Runtime(name, spec, shape, dataset.directory, job_path)
+    runtime = Runtime(name, spec, shape, dataset.directory, job_path, manager=request.manager)
     check_runtime(runtime)
     initial = _initial_values(runtime, dataset) if spec.init else None
     directory, lock = create_job_dir(name, anew=request.anew)

@@ -75,6 +75,8 @@ class Runtime:
     #: Directory of the job.
     job_dir: Path
     start: Start = Start()
+    #: Who alone may change its size; empty: anybody.
+    manager: str = ""
 
     def to_json(self) -> str:
         """Return the text that :meth:`from_json` reads."""
@@ -86,6 +88,7 @@ class Runtime:
                 "dataset_dir": str(self.dataset_dir),
                 "job_dir": str(self.job_dir),
                 "start": self.start.__dict__,
+                "manager": self.manager,
                 # For who must not run the model's code: a user's own may do anything when it is imported.
                 "num_keys": self.key_space.num_keys,
             }
@@ -105,6 +108,7 @@ class Runtime:
             dataset_dir=Path(values["dataset_dir"]),
             job_dir=Path(values["job_dir"]),
             start=Start(**values.get("start", {})),
+            manager=values.get("manager", ""),
         )
 
     @cached_property

@@ -289,7 +289,15 @@ class Spec:
 
 
 def request_of(job: JobSpec, job_id: str, sweep: str, container: Resources) -> JobRequest:
-    """Return what a job asks of the scheduler: it may grow to a worker for each split, a server for each partition."""
+    """Return what a job asks of the scheduler: it may grow to a worker for each split, a server for each partition.
+
+    Raises
+    ------
+    ConfigError
+        It would change its size by itself.
+    """
+    if job.at:
+        raise ConfigError(f"at is {', '.join(job.at)!r}, but must be empty: the scheduler decides the size of its jobs")
     partitions = job.core_settings().num_partitions
     return JobRequest(job_id, sweep, job.workers, job.servers, container, container, container, job.splits, partitions)
 

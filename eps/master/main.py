@@ -181,6 +181,11 @@ class Master:
         for event in events:
             self._events.put(event)
 
+    @property
+    def manager(self) -> str:
+        """Who alone may change the job's size; empty: anybody."""
+        return self._runtime.manager
+
     def ask(self, event: e.Event, request_id: str, timeout_s: float) -> e.Answer:
         """Queue a request and wait for its answer.
 

@@ -50,16 +50,22 @@ class JobMasterService(JobMasterServicer):
         return self._remove(Operation.REMOVE_WORKERS, request)
 
     def _add(self, operation: Operation, request: pb.AddRequest) -> pb.ChangeReply:
-        return self._change(Change(operation, request.count), request.request_id, request.dry_run)
+        return self._change(Change(operation, request.count), request)
 
     def _remove(self, operation: Operation, request: pb.RemoveRequest) -> pb.ChangeReply:
         names = tuple(request.names)
         if names and request.count and request.count != len(names):
             raise PlanError(f"{operation}: count {request.count} and {len(names)} names contradict each other")
-        return self._change(Change(operation, len(names) or request.count, names), request.request_id, request.dry_run)
+        return self._change(Change(operation, len(names) or request.count, names), request)
 
-    def _change(self, change: Change, request_id: str, dry_run: bool) -> pb.ChangeReply:
-        event = e.ChangeRequested(request_id or uuid.uuid4().hex, change, dry_run)
+    def _change(self, change: Change, request: pb.AddRequest | pb.RemoveRequest) -> pb.ChangeReply:
+        manager = self._master.manager
+        if manager and request.manager != manager and not request.dry_run:
+            raise PlanError(
+                f"{change.operation}: only {manager} changes the size of this job, as its containers are what it "
+                "grants; a job that is started by itself has a size of its own"
+            )
+        event = e.ChangeRequested(request.request_id or uuid.uuid4().hex, change, request.dry_run)
         answer = self._master.ask(event, event.request_id, ANSWER_TIMEOUT_S)
         return pb.ChangeReply(plan_id=answer.plan_id, text=answer.text)
 

@@ -73,6 +73,8 @@ class LiveJob:
         A declared delay of a restart, from the order to end until the end is said; 0.0 is what it takes.
     detached : bool
         It goes on when this process ends.
+    manager : str
+        In whose name its size is changed; nobody else may: its containers are granted by one scheduler.
     """
 
     def __init__(
@@ -85,6 +87,7 @@ class LiveJob:
         say: Callable[[e.Event], None],
         restart_s: float = 0.0,
         detached: bool = False,
+        manager: str = "H-scheduler",
     ) -> None:
         self.job_id = job_id
         self.name = name
@@ -99,6 +102,7 @@ class LiveJob:
         self._say = say
         self._restart_s = restart_s
         self._detached = detached
+        self._manager = manager
         self._orders: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._lock = threading.Lock()
         self._job: Job | None = None
@@ -282,7 +286,9 @@ class LiveJob:
             else:
                 spec = dataclasses.replace(self._spec, workers=len(workers), servers=len(servers))
                 # Of a start that was cut short there may be a directory.
-                started = Job.start_request(RunRequest.of_spec(spec, self.name, anew=again), detach=self._detached)
+                started = Job.start_request(
+                    RunRequest.of_spec(spec, self.name, anew=again, manager=self._manager), detach=self._detached
+                )
         except EpsError as error:
             with self._lock:
                 self._starting = False
@@ -380,7 +386,7 @@ class LiveJob:
         request_id = f"{self.name}-order-{number}-{operation}{more}"
         for tries_left in reversed(range(_MOST_TRIES)):
             try:
-                record = self._job.change(operation, what, request_id=request_id)
+                record = self._job.change(operation, what, request_id=request_id, manager=self._manager)
                 break
             except (DeadlineError, PeerUnavailableError):
                 if not tries_left:

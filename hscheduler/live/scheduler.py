@@ -485,4 +485,5 @@ class LiveScheduler:
             self._events.put,
             settings.restart_s,
             detached=self._journal is not None,
+            manager=f"H-scheduler {self._tag}",
         )

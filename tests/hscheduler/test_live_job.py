@@ -67,7 +67,7 @@ class FakeJob:
         return self
 
     # What it calls on a job.
-    def change(self, operation: str, what: Any, *, request_id: str) -> dict[str, Any]:
+    def change(self, operation: str, what: Any, *, request_id: str, manager: str) -> dict[str, Any]:
         self.changes.append((str(operation), what))
         self.request_ids.append(request_id)
         self.entered.set()

@@ -17,7 +17,14 @@ import pytest
 import eps
 from eps.client import Job
 from eps.config import JobSpec
-from eps.errors import AuthenticationError, ConfigError, JobNotFoundError, PeerUnavailableError, StorageError
+from eps.errors import (
+    AuthenticationError,
+    ConfigError,
+    JobNotFoundError,
+    PeerUnavailableError,
+    PlanError,
+    StorageError,
+)
 from eps.master_link import wait_for
 from eps.rpc.call import call, channel
 from hscheduler import cli
@@ -179,6 +186,15 @@ def test_a_service_that_is_told_to_stop_leaves_its_jobs_for_the_next(served: Ser
     with served.client() as client:
         job = client.submit_job("job-1", JobSpec.from_dict({**JOB, "iterations": 400}))
         wait_for(lambda: client.job("job-1")["iteration"] > 0, TIMEOUT_S, "the job to iterate")
+        with Job.find(client_name(served, "job-1")) as found:
+            # Its containers are what the scheduler granted: a user cannot take more behind its back.
+            with pytest.raises(
+                PlanError, match=r"add-workers: only H-scheduler [0-9a-f]+ changes the size of this job"
+            ):
+                found.add_workers(1)
+            with pytest.raises(PlanError, match="remove-workers: only H-scheduler"):
+                found.remove_workers(1)
+            assert found.dry_run("add-workers", 1)
         assert "its jobs go on" in served.end(signal.SIGTERM)
         served.start()
         client.wait(job, TIMEOUT_S)
@@ -210,6 +226,7 @@ def test_garbage_gets_a_clear_answer(served: Served) -> None:
             (pb.SubmitJobRequest(job_id="a", settings_json="[]"), r"settings is \[\], but must be an object"),
             (pb.SubmitJobRequest(job_id="a", settings_json='{"wrokers": 1}'), "did you mean workers"),
             (pb.SubmitJobRequest(settings_json="{}"), "job id is empty"),
+            (pb.SubmitJobRequest(job_id="a", settings_json='{"at": ["4:add-workers=2"]}'), "the scheduler decides"),
         ):
             with pytest.raises(ConfigError, match=message):
                 call(stub.SubmitJob, request, 10.0, "submit")
