@@ -15,13 +15,14 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, BinaryIO
 
 from eps.client import Job, deliver
 from eps.config import JobSpec
-from eps.errors import ConfigError, DeadlineError, StorageError
+from eps.errors import ConfigError, DeadlineError, EpsError, StorageError
 from eps.jobspec_file import RunRequest
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Phase
@@ -309,6 +310,30 @@ class LiveScheduler:
             They cannot be written.
         """
         deliver(Job.find(submission.name), request)
+
+    def report_of(self, submission: Submission) -> dict[str, Any] | None:
+        """Return the own report of a job that is over; None where it never ran, or nothing is there any more."""
+        if submission.report is None and submission.has_started:
+            # It ended before this process was there.
+            with suppress(EpsError):
+                submission.report = Job.find(submission.name).report()
+        return submission.report
+
+    def open_model(self, submission: Submission) -> BinaryIO:
+        """Return the trained model of a job that finished, open for reading.
+
+        Raises
+        ------
+        JobNotFoundError
+            Nothing of it is there.
+        StorageError
+            It has no model.
+        """
+        try:
+            return Job.find(submission.name).directory.model.open("rb")
+        except OSError as error:
+            told = error.strerror or error
+            raise StorageError(f"job {submission.job_id!r} has no trained model: {told}") from error
 
     def settle(self, timeout_s: float) -> None:
         """Wait until everything that was said so far is taken, and in the journal.

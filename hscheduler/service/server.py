@@ -10,9 +10,8 @@ from typing import Any
 
 import grpc
 
-from eps.client import Job
 from eps.config import JobSpec
-from eps.errors import ConfigError, JobNotFoundError, PlanError, StorageError
+from eps.errors import ConfigError, JobNotFoundError, PlanError
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Direction
 from hscheduler.live.scheduler import LiveScheduler, OnEvent, Submission
@@ -135,12 +134,7 @@ class SchedulerService(HSchedulerServicer):
         found = self._found(request.job_id)
         if not found.is_over:
             raise PlanError(f"job {request.job_id!r} has not ended: it has no model yet")
-        job = Job.find(found.name)
-        try:
-            file = job.directory.model.open("rb")
-        except OSError as error:
-            raise StorageError(f"job {request.job_id!r} has no trained model: {error.strerror or error}") from error
-        with file:
+        with self._scheduler.open_model(found) as file:
             while data := file.read(PART_BYTES):
                 yield pb.ModelPart(data=data)
 
@@ -206,7 +200,7 @@ class SchedulerService(HSchedulerServicer):
     def _job_reply(self, submission: Submission) -> pb.JobReply:
         values = self._job(submission)
         if submission.is_over:
-            values["report"] = submission.report or _report_of(submission)
+            values["report"] = self._scheduler.report_of(submission)
         return pb.JobReply(job_json=json.dumps(values))
 
     def _job(self, submission: Submission) -> dict[str, Any]:
@@ -246,14 +240,6 @@ def on_event_of(schedulers: Sequence[LiveScheduler], sweeps: Sequence[Sweeps], b
             board.put(now_s, texts, frozenset(each.sweep for each in found if each is not None))
 
     return show
-
-
-def _report_of(submission: Submission) -> dict[str, Any] | None:
-    """Return the job's own report, where it is there still."""
-    try:
-        return Job.find(submission.name).report()
-    except (JobNotFoundError, PlanError, StorageError):
-        return None
 
 
 def _object(text: str, what: str) -> dict[str, Any]:
