@@ -124,6 +124,7 @@ def _since(trial: TrialRecord, began_s: float) -> TrialRecord:
         feedback_s=since(trial.feedback_s),
         finished_s=since(trial.finished_s),
         sizes=[(at_s - began_s, workers, servers) for at_s, workers, servers in trial.sizes],
+        curve=trial.curve.mapped(lambda point: (point[0] - began_s, *point[1:])),
     )
 
 

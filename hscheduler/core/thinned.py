@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Generic, TypeVar
 
 _T = TypeVar("_T")
@@ -35,6 +36,14 @@ class Thinned(Generic[_T]):
                 self._kept.append(point)
         self._added += 1
         self._last = point
+
+    def mapped(self, function: Callable[[_T], _T]) -> Thinned[_T]:
+        """Return a series of what a function makes of the points."""
+        other: Thinned[_T] = Thinned(self._most)
+        other._stride, other._added = self._stride, self._added
+        other._kept = [function(point) for point in self._kept]
+        other._last = None if self._last is None else function(self._last)
+        return other
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Thinned) and self.points() == other.points()

@@ -151,7 +151,10 @@ class EventJournal:
     def _write_held(self, given: int) -> None:
         held, self._held = self._held, {}
         for job_id, each in sorted(held.items(), key=lambda item: item[1].at_s):
-            losses = tuple((round(each.at_s - at_s, TIME_DIGITS), *rest) for at_s, *rest in each.losses.points())
+            losses = tuple(
+                (round(each.at_s - at_s, TIME_DIGITS), iteration, loss)
+                for at_s, iteration, loss in each.losses.points()
+            )
             news = e.Iterated(job_id, each.iteration, each.durations_s, losses)
             self._write(Entry(each.at_s, news, given=given))
 
