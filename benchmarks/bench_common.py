@@ -6,6 +6,7 @@ import argparse
 import importlib
 import os
 import platform
+import signal
 import statistics
 import sys
 import time
@@ -214,6 +215,15 @@ def new_file(text: str) -> Path:
     if path.is_dir() or not os.access(path.parent, os.W_OK):
         raise argparse.ArgumentTypeError(f"{text!r} must be a file in a folder that can be written")
     return path
+
+
+def end_in_order() -> None:
+    """Take a request to terminate as Ctrl-C: what was begun is ended, and nothing is left behind."""
+
+    def interrupt(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, interrupt)
 
 
 def write_json(path: Path | None, text: str) -> None:

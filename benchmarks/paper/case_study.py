@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.bench_common import machine, new_file, say
+from benchmarks.bench_common import end_in_order, machine, new_file, say
 from benchmarks.paper.scaled import FIXED_S, ITERATIONS, PAPERS
 from eps.config import JobSpec
 from eps.storage.atomic import write_json_atomic
@@ -122,6 +122,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=new_file, metavar="FILE", help="write the reports here too, after each")
     args = parser.parse_args()
+    end_in_order()
     found: dict[str, Any] = {"kind": "real", "machine": machine(), "faster": FASTER, "reports": {}}
     for name in RUNS:
         with tempfile.TemporaryDirectory(prefix="eps-paper-") as home:

@@ -18,14 +18,13 @@ import argparse
 import dataclasses
 import json
 import os
-import signal
 import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.bench_common import machine, new_file, positive, say
+from benchmarks.bench_common import end_in_order, machine, new_file, positive, say
 from benchmarks.paper import measures
 from benchmarks.paper.declared import declared_restart_s, with_restart, with_seed
 from eps.errors import ConfigError
@@ -171,7 +170,7 @@ def main() -> int:
     if unknown:
         say(f"compare: runs is {unknown[0]!r}, but must be of {', '.join(RUNS)}")
         return 2
-    signal.signal(signal.SIGTERM, _interrupt)
+    end_in_order()
     spec = with_seed(Spec.read(Path(args.spec)), args.seed)
     spec = quick(spec) if args.quick else spec
     try:
@@ -197,10 +196,6 @@ def main() -> int:
     found = results.as_dict()
     print(json.dumps(found if args.full else {**found, "runs": len(results.runs)}, indent=1))
     return EXIT_INTERRUPTED if interrupted else 0
-
-
-def _interrupt(number: int, frame: object) -> None:
-    raise KeyboardInterrupt
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -18,7 +18,7 @@ import tempfile
 import time
 from typing import Any
 
-from benchmarks.bench_common import machine, new_file, positive, rounded, say, spread, write_json
+from benchmarks.bench_common import end_in_order, machine, new_file, positive, rounded, say, spread, write_json
 from eps.client import Job
 from eps.config import JobSpec
 from eps.core.reconfig import Operation
@@ -130,6 +130,7 @@ def main() -> int:
     parser.add_argument("--repeats", type=positive, default=3, metavar="N")
     parser.add_argument("--output", type=new_file, metavar="FILE")
     args = parser.parse_args()
+    end_in_order()
     found: dict[str, Any] = {"kind": "real", "machine": machine()}
     with tempfile.TemporaryDirectory(prefix="eps-paper-") as home:
         os.environ["EPS_HOME"] = home
