@@ -105,7 +105,7 @@ def test_the_example_finds_the_same_with_both_trials() -> None:
 
 def test_the_sweep_of_the_demo_can_be_read() -> None:
     spec = Spec.read(ROOT / "examples" / "digits.toml")
-    assert spec.request("a", "s", next(spec.points())).workers == 2
+    assert spec.request("a", "s", next(spec.points())).workers == spec.job["workers"]
 
 
 def _with_root() -> dict[str, str]:
