@@ -122,7 +122,9 @@ def build_parser() -> argparse.ArgumentParser:
     _add_exports(results)
     results.set_defaults(command="results:results")
     for each in (page, results):
-        each.add_argument("report", metavar="REPORT.json", help="of sweep, compare or simulate")
+        each.add_argument("report", metavar="REPORT.json|SWEEP", help="of sweep, compare, simulate; or a sweep")
+        each.add_argument("--state", metavar="DIR", help="the directory of the sweep's service, which need not run")
+        each.add_argument("--scheduler", metavar="HOST:PORT", help="where the sweep's service listens")
     for each in (sweep, compare):
         each.add_argument("--quiet", action="store_true", help="print the table only")
     simulate.add_argument("--verbose", action="store_true", help="print every decision with its reason")

@@ -19,6 +19,9 @@ from hscheduler.exporters import exporters
 from hscheduler.live.best import export_best
 from hscheduler.page import page
 from hscheduler.report import point_text
+from hscheduler.service.client import SchedulerClient
+from hscheduler.service.directory import ServiceDir
+from hscheduler.service.main import past_report
 
 #: What a report has had from its first version on.
 _ALWAYS = ("policy", "trials", "decisions", "numbers", "phases", "summary")
@@ -31,7 +34,7 @@ _COLUMNS = (
 
 def draw(args: argparse.Namespace) -> int:
     """Write the page of a report."""
-    reports, target = read_reports(Path(args.report)), report_path(args.out, "out")
+    reports, target = reports_of(args), report_path(args.out, "out")
     assert target is not None
     write_bytes_atomic(target, page(reports).encode(), mode=PUBLIC_MODE)
     print(f"page: {target}")
@@ -40,7 +43,7 @@ def draw(args: argparse.Namespace) -> int:
 
 def results(args: argparse.Namespace) -> int:
     """Print the trials of a report, the best first; export what is asked for."""
-    reports = read_reports(Path(args.report))
+    reports = reports_of(args)
     exports = exporters(args.tensorboard, args.mlflow)
     found = list(reports.values())
     if args.export_best and len(found) != 1:
@@ -55,6 +58,25 @@ def results(args: argparse.Namespace) -> int:
     if args.export_best:
         print(f"model of {export_best(found[0], Path(args.export_best))}: {args.export_best}", file=sys.stderr)
     return 0
+
+
+def reports_of(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
+    """Return the reports of a file; or that of a sweep of a service, which may be gone.
+
+    Raises
+    ------
+    EpsError
+        As :func:`read_reports`, :func:`past_report` and the client's methods.
+    """
+    if not args.state and not args.scheduler:
+        return read_reports(Path(args.report))
+    directory = ServiceDir.of(args.state)
+    if args.scheduler or directory.is_running():
+        with SchedulerClient(directory, args.scheduler or "") as client:
+            found, _ = client.report(args.report)
+    else:
+        found = past_report(directory, args.report)
+    return {found["policy"]: found}
 
 
 def read_reports(path: Path) -> dict[str, dict[str, Any]]:

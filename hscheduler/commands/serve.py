@@ -9,6 +9,7 @@ import sys
 import threading
 
 from hscheduler.commands.simulate import policies_of
+from hscheduler.metrics import metrics_text
 from hscheduler.page import PageServer
 from hscheduler.service.directory import ServiceDir, parse_address
 from hscheduler.service.main import Service, ServiceSettings
@@ -53,10 +54,11 @@ def serve(args: argparse.Namespace) -> int:
             f"nodes of {cluster.vcores} vcores and {cluster.memory}, state in {directory.path}",
             flush=True,
         )
-        page = None if args.web is None else PageServer(args.web)
+        view = service.observer.view
+        page = None if args.web is None else PageServer(args.web, lambda: metrics_text(view.look()))
         try:
             if page is not None:
-                print(f"its page: {page.address}", flush=True)
+                print(f"its page: {page.address} (metrics for Prometheus at {page.address}metrics)", flush=True)
             while not told.wait(LOOK_S):
                 try:
                     service.scheduler.check()

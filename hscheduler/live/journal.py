@@ -148,6 +148,12 @@ class EventJournal:
         """Close the file; harmless when repeated."""
         self._journal.close()
 
+    def __enter__(self) -> EventJournal:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
     def _write_held(self, given: int) -> None:
         held, self._held = self._held, {}
         for job_id, each in sorted(held.items(), key=lambda item: item[1].at_s):

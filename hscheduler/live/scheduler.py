@@ -40,6 +40,8 @@ logger = logging.getLogger(__name__)
 CHECKPOINT_EVERY = "1s"
 #: Called with the seconds since the beginning, an event and what it brought about; on the scheduler's thread.
 OnEvent = Callable[[float, e.Event, list[e.Command]], None]
+#: The same with the state as it was left.
+Observe = Callable[[float, e.Event, list[e.Command], Scheduler], None]
 
 
 @dataclass(frozen=True)
@@ -114,6 +116,10 @@ class LiveScheduler:
     on_event : callable, optional
     journal : EventJournal, optional
         Where it goes on, or begins; its jobs are detached then, and outlive this process.
+    observe : callable, optional
+        Called as ``on_event``, with the state as the event left it; also, at first, for those of the journal.
+    takes_up : bool
+        Go on with the jobs of the journal; else it is only looked at, and nothing is to be submitted.
 
     Raises
     ------
@@ -129,6 +135,8 @@ class LiveScheduler:
         settings: LiveSettings,
         on_event: OnEvent | None = None,
         journal: EventJournal | None = None,
+        observe: Observe | None = None,
+        takes_up: bool = True,
     ) -> None:
         self.settings = settings
         self.record = Record()
@@ -139,7 +147,7 @@ class LiveScheduler:
         self.tables: dict[str, Mapping[str, Any]] = {}
         #: When sweeps were opened.
         self.opened_s: dict[str, float] = {}
-        self._on_event = on_event
+        self._on_event, self._observe = on_event, observe
         self._events: SimpleQueue[e.Event | threading.Event | None] = SimpleQueue()
         self._submissions: dict[str, Submission] = {}
         self._jobs: dict[str, LiveJob] = {}
@@ -157,6 +165,8 @@ class LiveScheduler:
         self._began_s = time.monotonic()
         if journal is not None:
             self._recover(nodes, journal)
+            for job_id in self._outstanding.there() if takes_up else ():
+                self._take_up(job_id)
         self._thread = threading.Thread(target=self._serve, name="h-scheduler", daemon=True)
         self._thread.start()
 
@@ -189,12 +199,12 @@ class LiveScheduler:
                     f"{journal.path}: {entry.given} orders had been given before {type(entry.event).__name__} at "
                     f"{entry.at_s:.3f} s, but what stands there leads to {self._outstanding.given}"
                 )
-            self._advance(entry.at_s, entry.event)
+            commands, _ = self._advance(entry.at_s, entry.event)
+            if self._observe is not None:
+                self._observe(entry.at_s, entry.event, commands, self.state)
             last_s = entry.at_s
         # Clocks that were set back must not let time run backwards.
         self._began_s = time.monotonic() - max(last_s, time.time() - before.began_unix_s)
-        for job_id in self._outstanding.there():
-            self._take_up(job_id)
 
     def _remember(self, entry: Entry) -> None:
         event = entry.event
@@ -423,6 +433,8 @@ class LiveScheduler:
         commands, orders = self._advance(now_s, event)
         for number, order in orders:
             self._obey(number, order)
+        if self._observe is not None:
+            self._observe(now_s, event, commands, self.state)
         if self._on_event is not None:
             try:
                 self._on_event(now_s, event, commands)

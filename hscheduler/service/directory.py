@@ -59,6 +59,17 @@ class ServiceDir:
                 f"{self.path} belongs to an H-scheduler that runs: stop it, or use another --state"
             ) from None
 
+    def is_running(self) -> bool:
+        """Return whether a service has this directory."""
+        path = self.path / "lock"
+        if not path.exists():
+            return False
+        try:
+            JobLock(path).close()
+        except JobExistsError:
+            return True
+        return False
+
     def security(self) -> Security:
         """Return what the service asks of its callers; the token is made where there is none.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, replace
 from types import TracebackType
+from typing import Any
 
 from eps.core.types import Address
 from eps.errors import ConfigError
@@ -14,8 +15,8 @@ from hscheduler.live.journal import EventJournal, Header
 from hscheduler.live.scheduler import LiveScheduler, LiveSettings
 from hscheduler.pb.scheduler_pb2_grpc import add_HSchedulerServicer_to_server
 from hscheduler.service.directory import ServiceDir
-from hscheduler.service.news import NewsBoard
-from hscheduler.service.server import SchedulerService, on_event_of
+from hscheduler.service.observer import Observer
+from hscheduler.service.server import SchedulerService
 from hscheduler.service.sweeps import Sweeps
 from hscheduler.spec import ClusterSpec
 
@@ -66,6 +67,31 @@ class ServiceSettings:
         )
 
 
+def past_report(directory: ServiceDir, sweep: str) -> dict[str, Any]:
+    """Return the report of a sweep, or of everything where that is empty, from the journal of a service that is gone.
+
+    Raises
+    ------
+    ConfigError
+        A service runs there, nothing was ever done there, or the sweep is unknown.
+    StorageError
+        The directory cannot be used, or its journal is damaged.
+    """
+    if not directory.journal.exists():
+        raise ConfigError(f"{directory.path}: no H-scheduler was ever here")
+    with directory.lock(), EventJournal(directory.journal) as journal:
+        if journal.header is None:
+            raise ConfigError(f"{directory.journal}: it is empty")
+        settings = ServiceSettings()
+        cluster = settings.cluster(journal.header)
+        live = settings.live(journal.header)
+        scheduler = LiveScheduler(cluster.capacities(), live, journal=journal, takes_up=False)
+        scheduler.close(leave=True)
+        if sweep and sweep not in scheduler.sweeps:
+            raise ConfigError(f"sweep is {sweep!r}, but must be one of {', '.join(scheduler.sweeps) or 'none'}")
+        return Sweeps(scheduler, cluster).report(sweep)
+
+
 class Service:
     """A service that runs; as a context manager it ends all of its jobs at the end, but for :meth:`leave`.
 
@@ -92,16 +118,12 @@ class Service:
             header = self._journal.header
             self.cluster = settings.cluster(header)
             nodes: dict[str, Resources] = self.cluster.capacities()
-            self.board = NewsBoard()
-            schedulers: list[LiveScheduler] = []
-            sweeps: list[Sweeps] = []
-            self.scheduler = LiveScheduler(
-                nodes, settings.live(header), on_event_of(schedulers, sweeps, self.board), self._journal
-            )
-            schedulers.append(self.scheduler)
+            live = settings.live(header)
+            self.observer = Observer(live.policy)
+            self.scheduler = LiveScheduler(nodes, live, journal=self._journal, observe=self.observer.take)
             self.sweeps = Sweeps(self.scheduler, self.cluster)
-            sweeps.append(self.sweeps)
-            servicer = SchedulerService(self.scheduler, self.cluster, self.board, self.sweeps)
+            self.observer.wake = self.sweeps.wake
+            servicer = SchedulerService(self.scheduler, self.cluster, self.observer.board, self.sweeps)
             security = directory.security()
 
             def listen(port: int) -> tuple[object, int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import grpc
@@ -14,8 +14,7 @@ from eps.config import JobSpec
 from eps.errors import ConfigError, JobNotFoundError, PlanError
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Direction
-from hscheduler.live.scheduler import LiveScheduler, OnEvent, Submission
-from hscheduler.news import jobs_of, sentences
+from hscheduler.live.scheduler import LiveScheduler, Submission
 from hscheduler.pb import scheduler_pb2 as pb
 from hscheduler.pb.scheduler_pb2_grpc import HSchedulerServicer
 from hscheduler.service.news import NewsBoard
@@ -224,22 +223,6 @@ class SchedulerService(HSchedulerServicer):
             "servers": job.servers if job is not None else 0,
             "arrived_s": None if record is None else round(record.arrived_s, 3),
         }
-
-
-def on_event_of(schedulers: Sequence[LiveScheduler], sweeps: Sequence[Sweeps], board: NewsBoard) -> OnEvent:
-    """Return what puts events on the board and wakes sweeps; the lists get their one item once it is made."""
-
-    def show(now_s: float, event: e.Event, commands: list[e.Command]) -> None:
-        texts = sentences(event, commands)
-        over = any(isinstance(command, e.JobOver) for command in commands)
-        if over:
-            for each in sweeps:
-                each.wake()
-        if texts or over:
-            found = (schedulers[0].submission(job_id) for job_id in jobs_of(event, commands)) if schedulers else ()
-            board.put(now_s, texts, frozenset(each.sweep for each in found if each is not None))
-
-    return show
 
 
 def _object(text: str, what: str) -> dict[str, Any]:

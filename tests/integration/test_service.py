@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -146,7 +148,7 @@ def client_name(served: Served, job_id: str) -> str:
     raise AssertionError(f"{job_id} is not in the journal")
 
 
-def test_a_sweep_goes_on_without_its_client_and_after_its_service_was_killed(served: Served) -> None:
+def test_a_sweep_goes_on_without_its_client_and_after_its_service_was_killed(served: Served, capsys: Any) -> None:
     with served.client() as client:
         name = client.run_sweep(TABLES, "digits")
         assert client.run_sweep(TABLES, "digits") == name, "the same once more is the same sweep"
@@ -162,6 +164,19 @@ def test_a_sweep_goes_on_without_its_client_and_after_its_service_was_killed(ser
     assert {trial["phase"] for trial in report["trials"]} <= {"finished", "killed"}
     assert report["best"]["point"] in [trial["point"] for trial in report["trials"]]
     assert any("finished" in text for text in texts)
+    # The same from the running service, and from its journal when it is gone.
+    state = ["--state", str(served.directory)]
+    assert cli.main(["results", "digits", "--csv", *state]) == 0
+    running = capsys.readouterr().out
+    assert len(running.splitlines()) == 5
+    served.end(signal.SIGTERM)
+    assert cli.main(["results", "digits", "--csv", *state]) == 0
+    assert capsys.readouterr().out == running
+    page = served.directory / "page.html"
+    assert cli.main(["page", "digits", "--out", str(page), *state]) == 0
+    assert "digits-trial-4" in page.read_text()
+    assert cli.main(["results", "nobody", *state]) == 2
+    assert "sweep is 'nobody', but must be one of digits" in capsys.readouterr().err
 
 
 def test_a_sweep_that_is_killed_stays_so(served: Served) -> None:
@@ -234,6 +249,25 @@ def test_garbage_gets_a_clear_answer(served: Served) -> None:
             call(stub.RunSweep, pb.RunSweepRequest(sweep="s", tables_json='{"sweep": {"trails": 3}}'), 10.0, "run")
         with pytest.raises(ConfigError, match="wait_s is -1"):
             call(stub.GetReport, pb.GetReportRequest(wait_s=-1), 10.0, "report")
+
+
+def test_a_service_has_a_page_and_metrics(tmp_path: Path) -> None:
+    served = Served(tmp_path / "service")
+    served.start("--web", "0")
+    assert served.process is not None and served.process.stdout is not None
+    address = re.search(r"http://[^ ]+", served.process.stdout.readline())
+    assert address is not None
+    with served.client() as client:
+        job = client.submit_job("digits", JobSpec.from_dict(JOB))
+        client.wait(job, TIMEOUT_S)
+    with urllib.request.urlopen(f"{address[0]}metrics", timeout=10.0) as reply:
+        assert 'hscheduler_jobs{phase="finished"} 1' in reply.read().decode()
+    served.end(signal.SIGKILL)
+    served.start()
+    with served.client() as client:
+        # What it counted it counts from its journal, too.
+        assert [each["phase"] for each in client.jobs()[0]] == ["finished"]
+    served.end(signal.SIGINT)
 
 
 def test_one_directory_has_one_service(served: Served, capsys: Any) -> None:

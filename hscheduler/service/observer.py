@@ -1,0 +1,45 @@
+"""What a service shows of its scheduler: news for who watches, and the figures behind its metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from hscheduler.core import events as e
+from hscheduler.core.jobs import Direction
+from hscheduler.core.state import Scheduler
+from hscheduler.news import jobs_of, sentences
+from hscheduler.service.news import NewsBoard
+from hscheduler.view import SweepView
+
+
+class Observer:
+    """Takes the events of a scheduler, those of its journal first; on the scheduler's thread.
+
+    Parameters
+    ----------
+    policy : str
+    """
+
+    def __init__(self, policy: str) -> None:
+        self.board = NewsBoard()
+        #: Of all jobs: sweeps may have metrics of their own, so none of them is the best here.
+        self.view = SweepView(policy, "", Direction.MINIMIZE, 0, lambda job_id: 0, lambda job_id: None)
+        #: Called whenever a job is over.
+        self.wake: Callable[[], None] = lambda: None
+        self._sweeps: dict[str, str] = {}
+
+    def take(self, now_s: float, event: e.Event, commands: list[e.Command], state: Scheduler) -> None:
+        """Take an event and what it brought about."""
+        match event:
+            case e.JobSubmitted(request):
+                self._sweeps[request.job_id] = request.sweep
+            case e.JobRefused(job_id, sweep, _):
+                self._sweeps[job_id] = sweep
+        self.view.take(now_s, event, commands, state)
+        texts = sentences(event, commands)
+        if any(isinstance(command, e.JobOver) for command in commands):
+            self.wake()
+        elif not texts:
+            return
+        found = (self._sweeps.get(job_id) for job_id in jobs_of(event, commands))
+        self.board.put(now_s, texts, frozenset(filter(None, found)))
