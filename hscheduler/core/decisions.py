@@ -128,14 +128,17 @@ class View(Protocol):
     def in_training(self, sweep: str) -> Sequence[Job]:
         """Return a sweep's jobs in the training phase, by arrival."""
 
-    def num_in_training(self, sweep: str) -> int:
-        """Return how many jobs of a sweep are in the training phase."""
-
     def finished(self, sweep: str) -> Sequence[Job]:
         """Return a sweep's jobs that have finished and gave early feedback, in the order of their ends."""
 
     def sweeps(self) -> Sequence[str]:
         """Return the sweeps that have jobs in the training phase."""
+
+    def crowded(self) -> Sequence[tuple[str, int]]:
+        """Return the sweeps with more jobs in the training phase than their threshold, and how many they have."""
+
+    def worst_in_training(self, sweep: str) -> Job:
+        """Return the job with the worst early feedback of a sweep that has jobs in the training phase."""
 
     def threshold(self, sweep: str) -> int:
         """Return how many jobs of a sweep may be in the training phase."""

@@ -87,6 +87,10 @@ class JobRequest:
         """Return what a container of a role needs."""
         return {Role.MASTER: self.master, Role.WORKER: self.worker, Role.SERVER: self.server}[role]
 
+    def needs(self) -> list[Resources]:
+        """Return what each of its containers needs, its master first."""
+        return [self.resources(role) for role in Role for _ in range(self.count(role))]
+
 
 class Direction(StrEnum):
     """Which early feedback is better."""
@@ -110,13 +114,18 @@ def worst(feedback: Sequence[tuple[float, int]], direction: Direction) -> int:
     values that are no numbers.
     """
 
-    def badness(entry: tuple[float, int]) -> tuple[bool, float, int]:
-        value, number = entry
-        if math.isnan(value):
-            return True, 0.0, number
-        return False, value if direction is Direction.MINIMIZE else -value, number
+    return max(feedback, key=lambda entry: (badness(entry[0], direction), entry[1]))[1]
 
-    return max(feedback, key=badness)[1]
+
+#: Compares as early feedback does, the worst highest.
+Badness = tuple[int, float]
+
+
+def badness(value: float, direction: Direction) -> Badness:
+    """Return how bad an early feedback is: NaN is worst of all."""
+    if math.isnan(value):
+        return 1, 0.0
+    return 0, value if direction is Direction.MINIMIZE else -value
 
 
 #: Iterations before and after a growth whose medians are compared.
@@ -173,6 +182,12 @@ class Job:
     def count(self, role: Role) -> int:
         """Return how many workers or servers it has, as planned."""
         return self.workers if role is Role.WORKER else self.servers
+
+    def may_have_one_more(self, role: Role) -> bool:
+        """Return whether it may grow now: it trains, has not reached its size, and the latest growth is judged."""
+        settled = not self.growing and self.watched is None and self.slowed is None
+        may = self.phase is Phase.TRAINING and settled and self.no_growth_from != self.size
+        return may and self.count(role) < self.request.most(role)
 
     @property
     def size(self) -> Size:

@@ -15,6 +15,7 @@ Source: EPS §4; design section 8 (one owner of resource accounting).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
 
@@ -52,6 +53,8 @@ class Ledger:
         self._num_releasing = 0
         #: Node -> containers that are really on it.
         self._num_on: dict[str, int] = {}
+        #: Job -> how many of its containers are on their way out, where some are.
+        self._releasing: dict[str, int] = {}
         self._used = NOTHING
         self._total = sum(nodes.values(), NOTHING)
 
@@ -67,9 +70,17 @@ class Ledger:
         """How many containers are on their way out."""
         return self._num_releasing
 
+    def is_releasing(self, job_id: str) -> bool:
+        """Return whether containers of a job are on their way out."""
+        return job_id in self._releasing
+
     def room(self) -> Room:
         """Return a trial of placements that begins with what is planned to be free."""
         return Room(self._planned)
+
+    def empty(self) -> Room:
+        """Return a trial of placements on nodes where nothing is."""
+        return Room(FreeIndex(self._capacity))
 
     def container(self, container_id: str) -> Container:
         """Return a container by its id."""
@@ -143,7 +154,7 @@ class Ledger:
             self._remove(container)
         elif before is Hold.GRANTED:
             self._holds[container_id] = Hold.RELEASING
-            self._num_releasing += 1
+            self._count_releasing(container.job_id, 1)
             self._plan(container.node, container.resources)
         return before
 
@@ -152,7 +163,7 @@ class Ledger:
         if self._holds.get(container_id) is Hold.RELEASING:
             container = self._containers[container_id]
             self._holds[container_id] = Hold.GRANTED
-            self._num_releasing -= 1
+            self._count_releasing(container.job_id, -1)
             self._plan(container.node, NOTHING - container.resources)
 
     def gone(self, container_id: str) -> None:
@@ -198,6 +209,14 @@ class Ledger:
         if node in self._planned:
             self._planned.set(node, self._planned[node] + more)
 
+    def _count_releasing(self, job_id: str, more: int) -> None:
+        self._num_releasing += more
+        left = self._releasing.get(job_id, 0) + more
+        if left:
+            self._releasing[job_id] = left
+        else:
+            del self._releasing[job_id]
+
     def _unpromise(self, container: Container) -> None:
         promises = self._promises[container.node]
         del promises[container.container_id]
@@ -218,7 +237,7 @@ class Ledger:
             self._used = self._used - container.resources
             self._num_on[container.node] -= 1
         if hold is Hold.RELEASING:
-            self._num_releasing -= 1
+            self._count_releasing(container.job_id, -1)
         else:
             self._plan(container.node, container.resources)
 
@@ -238,5 +257,8 @@ class Ledger:
             assert real.fits_into(capacity), f"{node} holds {real} of {capacity}"
         used = [capacity - self._real[node] for node, capacity in self._capacity.items()]
         assert self._used == sum(used, NOTHING), (self._used, used)
-        releasing = sum(hold is Hold.RELEASING for hold in self._holds.values())
-        assert releasing == self._num_releasing, (releasing, self._num_releasing)
+        releasing = Counter(
+            self._containers[name].job_id for name, hold in self._holds.items() if hold is Hold.RELEASING
+        )
+        assert releasing == self._releasing, (releasing, self._releasing)
+        assert releasing.total() == self._num_releasing, (releasing, self._num_releasing)

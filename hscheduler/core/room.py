@@ -7,7 +7,7 @@ the least free that holds it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import ItemsView, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 from hscheduler.core.resources import Resources
@@ -45,7 +45,11 @@ class FreeIndex:
         """Say what is free on a node, also a new one."""
         self.drop(node)
         self._free[node] = free
-        self._buckets.setdefault(free, {})[node] = None
+        bucket = self._buckets.get(free)
+        if bucket is None:
+            self._buckets[free] = {node: None}
+        else:
+            bucket[node] = None
 
     def drop(self, node: str) -> None:
         """Forget a node; harmless for one that is not known."""
@@ -56,9 +60,9 @@ class FreeIndex:
             if not bucket:
                 del self._buckets[before]
 
-    def buckets(self) -> Iterator[tuple[Resources, Mapping[str, None]]]:
-        """Yield each amount that is free somewhere, with its nodes."""
-        yield from self._buckets.items()
+    def buckets(self) -> ItemsView[Resources, dict[str, None]]:
+        """Return each amount that is free somewhere, with its nodes; not to be changed."""
+        return self._buckets.items()
 
 
 class Room:
@@ -99,12 +103,13 @@ class Room:
 
     def take(self, need: Resources) -> str | None:
         """Place a container; return its node, the one with the least free that holds it, or None."""
+        vcores, memory_mb = need.vcores, need.memory_mb
         best: tuple[Resources, str] | None = None
         for free, nodes in self._changed.buckets():
-            if need.fits_into(free) and (best is None or free < best[0]):
+            if vcores <= free.vcores and memory_mb <= free.memory_mb and (best is None or free < best[0]):
                 best = free, next(iter(nodes))
         for free, nodes in self._index.buckets():
-            if need.fits_into(free) and (best is None or free < best[0]):
+            if vcores <= free.vcores and memory_mb <= free.memory_mb and (best is None or free < best[0]):
                 node = self._first_unchanged(free, nodes)
                 if node is not None:
                     best = free, node
@@ -113,6 +118,13 @@ class Room:
         free, node = best
         self._changed.set(node, free - need)
         return node
+
+    def take_often(self, needs: Sequence[Resources], most: int) -> int:
+        """Place these containers together again and again, at most so often; return how often they fitted."""
+        for number in range(most):
+            if any(self.take(need) is None for need in needs):
+                return number
+        return most
 
     def _first_unchanged(self, free: Resources, nodes: Mapping[str, None]) -> str | None:
         """Return the first node of a bucket that was not changed; those before it are never looked at again."""

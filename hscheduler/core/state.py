@@ -18,7 +18,8 @@ from hscheduler.core.decisions import Action, Decision, Grow, Kill, Place, Polic
 from hscheduler.core.jobs import SLOWER, WATCHED_ITERATIONS, Direction, Job, JobRequest, Phase
 from hscheduler.core.ledger import Hold, Ledger
 from hscheduler.core.resources import Container, Resources, Role
-from hscheduler.core.room import FreeIndex, Room
+from hscheduler.core.room import Room
+from hscheduler.core.training import Training
 
 #: Plans of one event, before it is an error: a policy that never ends.
 MOST_PLANS = 100_000
@@ -34,6 +35,8 @@ class _Pending:
     #: Of those, promised still.
     missing: set[str]
     starts: bool
+    #: That of the last container.
+    number: int
 
 
 class Scheduler:
@@ -62,18 +65,19 @@ class Scheduler:
         self._by_number: dict[int, Job] = {}
         self._queue: list[Job] = []
         self._running: dict[int, Job] = {}
-        self._sweeps: dict[str, e.SweepOpened] = {}
-        #: Sweep -> its jobs in the training phase, by number.
-        self._training: dict[str, dict[int, Job]] = {}
-        #: Sweep -> its jobs that have finished, with early feedback.
-        self._finished: dict[str, list[Job]] = {}
+        self._training = Training()
+        #: Those in the training phase, and of them those that may have one more.
         self._by_count = {Role.WORKER: Counts(), Role.SERVER: Counts()}
+        self._growable = {Role.WORKER: Counts(), Role.SERVER: Counts()}
+        #: Jobs of which something has changed since it was looked whether they may grow.
+        self._touched: dict[int, Job] = {}
         self._totals = {Role.WORKER: 0, Role.SERVER: 0}
         self._slowed: dict[int, Job] = {}
         #: Whether it is known since this event how a growth has worked.
         self._watch_ended = False
         self._pending: dict[str, _Pending] = {}
-        self._thresholds: dict[str, int] = {}
+        #: Jobs of which all that is pending was granted.
+        self._complete: dict[str, None] = {}
         #: Sweeps whose threshold is what fits the cluster, with a request of theirs.
         self._default_thresholds: dict[str, JobRequest] = {}
         #: What a job asks for -> whether it fits an empty cluster.
@@ -114,11 +118,15 @@ class Scheduler:
 
     def growable(self, role: Role) -> Iterator[Job]:
         """Yield jobs in the training phase that may have one more of a role, those with least of it first."""
-        for number in self._by_count[role].ascending():
-            job = self._by_number[number]
-            settled = not job.growing and job.watched is None and job.slowed is None
-            if settled and job.no_growth_from != job.size and job.count(role) < job.request.most(role):
-                yield job
+        for job in self._touched.values():
+            for each, counts in self._growable.items():
+                if job.may_have_one_more(each):
+                    counts.put(job.number, job.count(each))
+                else:
+                    counts.drop(job.number)
+        self._touched.clear()
+        for number in self._growable[role].ascending():
+            yield self._by_number[number]
 
     def running(self) -> Sequence[Job]:
         """Return the jobs that run, by arrival."""
@@ -126,28 +134,31 @@ class Scheduler:
 
     def in_training(self, sweep: str) -> Sequence[Job]:
         """Return a sweep's jobs in the training phase, by arrival."""
-        jobs = self._training.get(sweep, {})
-        return [jobs[number] for number in sorted(jobs)]
+        return self._training.of(sweep)
 
-    def num_in_training(self, sweep: str) -> int:
-        """Return how many jobs of a sweep are in the training phase."""
-        return len(self._training.get(sweep, {}))
+    def worst_in_training(self, sweep: str) -> Job:
+        """Return the job with the worst early feedback of a sweep that has jobs in the training phase."""
+        return self._training.worst(sweep)
 
     def finished(self, sweep: str) -> Sequence[Job]:
         """Return a sweep's jobs that have finished and gave early feedback, in the order of their ends."""
-        return self._finished.get(sweep, ())
+        return self._training.finished(sweep)
 
     def sweeps(self) -> Sequence[str]:
         """Return the sweeps that have jobs in the training phase."""
-        return list(self._training)
+        return self._training.sweeps()
+
+    def crowded(self) -> Sequence[tuple[str, int]]:
+        """Return the sweeps with more jobs in the training phase than their threshold, and how many they have."""
+        return self._training.crowded()
 
     def threshold(self, sweep: str) -> int:
         """Return how many jobs of a sweep may be in the training phase."""
-        return self._thresholds[sweep]
+        return self._training.threshold(sweep)
 
     def direction(self, sweep: str) -> Direction:
         """Return which early feedback of a sweep is better."""
-        return self._sweeps[sweep].direction
+        return self._training.direction(sweep)
 
     def slowed(self) -> Sequence[Job]:
         """Return the jobs that a growth made slower."""
@@ -194,10 +205,10 @@ class Scheduler:
 
     def _take(self, event: e.Event) -> None:
         match event:
-            case e.SweepOpened(sweep, _, threshold):
-                self._sweeps[sweep] = event
+            case e.SweepOpened(sweep, direction, threshold):
+                self._training.set_direction(sweep, direction)
                 if threshold is not None:
-                    self._thresholds[sweep] = threshold
+                    self._training.set_threshold(sweep, threshold)
                     self._default_thresholds.pop(sweep, None)
             case e.SweepClosed():
                 # Who submits its jobs has to know.
@@ -219,6 +230,7 @@ class Scheduler:
         if job.phase.ended:
             # It crossed with the news of the end.
             return
+        self._touched[job.number] = job
         match event:
             case e.JobStarted():
                 if job.phase is Phase.STARTING:
@@ -268,7 +280,6 @@ class Scheduler:
     def _submit(self, request: JobRequest) -> None:
         if request.job_id in self.jobs:
             raise ValueError(f"there has been a job {request.job_id}")
-        self._sweeps.setdefault(request.sweep, e.SweepOpened(request.sweep))
         job = Job(request, len(self._by_number))
         self.jobs[request.job_id] = self._by_number[job.number] = job
         if not self._fits_at_all(request):
@@ -276,8 +287,8 @@ class Scheduler:
             why = f"it asks for {size} and a master of {request.master}: more than the whole cluster holds"
             self._over(job, Phase.FAILED, why)
             return
-        if request.sweep not in self._thresholds:
-            self._thresholds[request.sweep] = self._threshold or self._fitting(request, MOST_JOBS)
+        if not self._training.has_threshold(request.sweep):
+            self._training.set_threshold(request.sweep, self._threshold or self._fitting(request, MOST_JOBS))
             if self._threshold is None:
                 self._default_thresholds[request.sweep] = request
         self._queue.append(job)
@@ -293,20 +304,16 @@ class Scheduler:
 
         Source: EPS §6 (the threshold is 11 because of what jobs ask for and what the cluster has).
         """
-        room = Room(FreeIndex(self.ledger.capacity))
-        roles = [Role.MASTER] + [Role.WORKER] * request.workers + [Role.SERVER] * request.servers
-        for number in range(most):
-            if any(room.take(request.resources(role)) is None for role in roles):
-                return number
-        return most
+        return self.ledger.empty().take_often(request.needs(), most)
 
     def _cluster_changed(self) -> None:
         """Forget what was found out about the cluster as it was."""
         self._fits.clear()
         for job in self._running.values():
             job.no_growth_from = job.no_shrink_from = None
+            self._touched[job.number] = job
         for sweep, request in self._default_thresholds.items():
-            self._thresholds[sweep] = max(1, self._fitting(request, MOST_JOBS))
+            self._training.set_threshold(sweep, max(1, self._fitting(request, MOST_JOBS)))
         for job in [job for job in self._queue if not self._fits_at_all(job.request)]:
             # It would let everybody behind it wait for ever.
             why = "it asks for more than what is left of the cluster holds"
@@ -329,21 +336,19 @@ class Scheduler:
     def _enter(self, job: Job, phase: Phase) -> None:
         """Let a job change its phase; keep what is found by phase true."""
         if job.phase is Phase.TRAINING:
-            training = self._training[job.request.sweep]
-            del training[job.number]
-            if not training:
-                del self._training[job.request.sweep]
-            for role, counts in self._by_count.items():
-                counts.remove(job.count(role), job.number)
+            self._training.leave(job)
+            for counts in self._by_count.values():
+                counts.drop(job.number)
+        self._touched[job.number] = job
         if phase.runs:
             self._running[job.number] = job
         else:
             self._running.pop(job.number, None)
         job.phase = phase
         if phase is Phase.TRAINING:
-            self._training.setdefault(job.request.sweep, {})[job.number] = job
+            self._training.enter(job)
             for role, counts in self._by_count.items():
-                counts.add(job.count(role), job.number)
+                counts.put(job.number, job.count(role))
 
     def _run(self, job: Job) -> None:
         job.why = ""
@@ -395,7 +400,7 @@ class Scheduler:
         self._undone(job)
         self._enter(job, phase)
         if phase is Phase.FINISHED and job.feedback is not None:
-            self._finished.setdefault(job.request.sweep, []).append(job)
+            self._training.note_finished(job)
         job.why = why
         self._commands.append(e.JobOver(job.job_id, phase, why))
 
@@ -404,15 +409,14 @@ class Scheduler:
     def _count(self, job: Job, role: Role, more: int) -> None:
         if role is Role.MASTER:
             return
-        if job.phase is Phase.TRAINING:
-            self._by_count[role].remove(job.count(role), job.number)
         self._totals[role] += more
         if role is Role.WORKER:
             job.workers += more
         else:
             job.servers += more
+        self._touched[job.number] = job
         if job.phase is Phase.TRAINING:
-            self._by_count[role].add(job.count(role), job.number)
+            self._by_count[role].put(job.number, job.count(role))
 
     def _promise(self, job: Job, places: Sequence[Place]) -> list[Container]:
         promised = []
@@ -452,13 +456,17 @@ class Scheduler:
         """Grant promises where there is room now; use those that are complete."""
         nodes, self._look_at = self._look_at, {}
         for container in self.ledger.grant_what_fits(nodes):
-            self._pending[container.job_id].missing.discard(container.container_id)
-        for job_id in [job_id for job_id, pending in self._pending.items() if not pending.missing]:
+            pending = self._pending[container.job_id]
+            pending.missing.discard(container.container_id)
+            if not pending.missing:
+                self._complete[container.job_id] = None
+        self._complete = {name: None for name in self._complete if name in self._pending}
+        for job_id in sorted(self._complete, key=lambda name: self._pending[name].number):
             job, pending = self.jobs[job_id], self._pending[job_id]
-            if job.phase is Phase.RESTARTING:
-                # Its first part has not ended.
+            if pending.missing or job.phase is Phase.RESTARTING:
+                # It was promised something else since; or its first part has not ended.
                 continue
-            del self._pending[job_id]
+            del self._pending[job_id], self._complete[job_id]
             if pending.starts:
                 resumes = job.restart_size is not None
                 self._commands.append(e.StartJob(job_id, tuple(pending.containers), resumes))
@@ -476,6 +484,7 @@ class Scheduler:
 
     def _revoke(self, job: Job) -> None:
         """Take back what a job was promised and has not used; a start is planned again, from the head of the queue."""
+        self._touched[job.number] = job
         pending = self._pending.pop(job.job_id)
         for container in pending.containers:
             if self.ledger.hold(container.container_id) is not None:
@@ -499,6 +508,7 @@ class Scheduler:
             self._do(action, self._job(action.job_id), decision.sentence)
 
     def _do(self, action: Action, job: Job, sentence: str) -> None:
+        self._touched[job.number] = job
         match action:
             case Start(_, places):
                 self._leave_the_queue(job)
@@ -538,7 +548,8 @@ class Scheduler:
 
     def _wait_for(self, job: Job, containers: list[Container], *, starts: bool) -> None:
         missing = {container.container_id for container in containers}
-        self._pending[job.job_id] = _Pending(containers, missing, starts)
+        self._pending[job.job_id] = _Pending(containers, missing, starts, self._next_container)
+        self._complete.pop(job.job_id, None)
 
     def _shrink(self, job: Job, names: Sequence[str]) -> None:
         pending = self._pending.get(job.job_id)

@@ -199,6 +199,8 @@ def schedule_running(view: View) -> Decision:
     # A job that comes after as many as there are places gets nothing.
     most = room.num_free()
     jobs = {role: list(islice(view.growable(role), most)) for role in (Role.WORKER, Role.SERVER)}
+    if not any(jobs.values()):
+        return Decision()
     numbers = divide(room.copy(), jobs, view.totals())
     added: dict[Job, list[Place]] = {}
     for role, number in zip((Role.WORKER, Role.SERVER), numbers, strict=True):

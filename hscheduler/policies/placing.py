@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from hscheduler.core.decisions import Decision, Place, Start, View
 from hscheduler.core.jobs import Job, JobRequest
-from hscheduler.core.resources import Role
+from hscheduler.core.resources import Resources, Role
 from hscheduler.core.room import Room
 
 #: Jobs that may pass the head of the queue because they are smaller; then everybody waits with it.
@@ -42,10 +42,14 @@ def place(room: Room, request: JobRequest, roles: Iterable[Role]) -> tuple[list[
     Those that do not fit are left out, and the ones after them are tried.
     """
     placed, left = [], []
+    too_large: list[Resources] = []
     for role in roles:
-        node = room.take(request.resources(role))
+        need = request.resources(role)
+        # What did not fit before does not fit now.
+        node = None if need in too_large else room.take(need)
         if node is None:
             left.append(role)
+            too_large.append(need)
         else:
             placed.append(Place(role, node))
     return placed, left
@@ -63,8 +67,13 @@ def size_of(job: Job) -> tuple[int, int]:
 
 def start_if_it_fits(view: View, job: Job) -> Start | None:
     """Return the start of a job where all that it asks for is free."""
-    placed, left = place(view.room(), job.request, roles_of(job.request, *size_of(job)))
-    return None if left else Start(job.job_id, tuple(placed))
+    room, places = view.room(), []
+    for role in roles_of(job.request, *size_of(job)):
+        node = room.take(job.request.resources(role))
+        if node is None:
+            return None
+        places.append(Place(role, node))
+    return Start(job.job_id, tuple(places))
 
 
 def start_in_what_is_free(view: View, job: Job) -> Decision | None:
@@ -90,20 +99,24 @@ def pass_the_head(
     schedule : callable
         Returns the plan that starts a job, if there is one.
     """
-    head, *others = view.queue
+    head, others = view.queue[0], view.queue[1 : 1 + MOST_TRIED]
     if head.passed < MOST_PASSES:
-        tried = {_needs(head)}
-        for job in others[:MOST_TRIED]:
-            if _needs(job) in tried:
+        latest = _needs(head)
+        tried = {latest}
+        for job in others:
+            needs = _needs(job)
+            # Most are alike: seen without asking for a hash.
+            if needs == latest or needs in tried:
                 continue
-            tried.add(_needs(job))
+            latest = needs
+            tried.add(needs)
             decision = schedule(view, job)
             if decision is not None:
                 left = MOST_PASSES - head.passed - 1
                 sentence = f"{decision.sentence}; {head.job_id}, before it in the queue, needs more; {left} more may"
                 return Decision(decision.actions, sentence, {head.job_id: why})
     waiting = {head.job_id: why}
-    waiting.update((job.job_id, f"queued behind {head.job_id}") for job in others[:MOST_TRIED] if not job.why)
+    waiting.update((job.job_id, f"queued behind {head.job_id}") for job in others if not job.why)
     return Decision(waiting=waiting)
 
 
