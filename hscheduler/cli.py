@@ -42,7 +42,16 @@ A job's iteration takes 5 ms and stretch_s for each active split of its worker w
 most; early feedback and losses are drawn from the seed, and agree with each other as
 they do in sweeps: roughly.  What changes of size and restarts cost is declared
 (hscheduler/simulator/models.py; kill_restart_s in [sweep] replaces the restart's).
-How jobs of a trace become sweeps is said in hscheduler/simulator/traces.py.
+A --model that `hscheduler fit` found in real runs replaces what is declared; --like takes
+the points, arrivals, early feedback and losses of a real run, and prints the makespan
+that it predicts beside the real one; --paper simulates the eight sweeps of the paper.
+How jobs of a trace become sweeps is said in hscheduler/simulator/traces.py (Philly) and
+pollux.py.
+"""
+
+_FIT = """\
+Fit models of speed and of what changes cost to reports that sweep and compare wrote,
+for `hscheduler simulate --model`: how is said in hscheduler/simulator/fit.py.
 """
 
 _PAGE = "Draw the page of a sweep that has ended, from its report: one file that needs no others."
@@ -69,6 +78,9 @@ examples:
   hscheduler page report.json --out page.html
   hscheduler simulate sweep.toml --policy elastic,static,kill --report report.json
   hscheduler simulate sweep.toml --trials 75 --seed 3 --verbose
+  hscheduler fit report.json --model model.json
+  hscheduler simulate --like report.json --model model.json
+  hscheduler simulate --paper --report paper.json
   hscheduler simulate cluster.toml --trace philly.csv.gz --trials 5000 --policy elastic,static
 """
 
@@ -94,11 +106,16 @@ def build_parser() -> argparse.ArgumentParser:
     simulate = commands.add_parser(
         "simulate", help="run a sweep in virtual time", description=_SIMULATE, formatter_class=raw
     )
-    simulate.add_argument("--policy", default="elastic", metavar="NAME,...", help=f"of {names}; default: elastic")
-    simulate.add_argument("spec", metavar="SPEC.toml", nargs="?", help="the sweep's file; of a trace, its cluster")
     simulate.add_argument(
-        "--trace", metavar="FILE.csv", help="jobs of a real cluster: columns timestamp, duration, num_gpus, cluster"
+        "--policy", metavar="NAME,...", help=f"of {names}; default: elastic, with --like that of the report"
     )
+    simulate.add_argument("spec", metavar="SPEC.toml", nargs="?", help="the sweep's file; of a trace, its cluster")
+    simulate.add_argument("--trace", metavar="FILE.csv", help="jobs of a real cluster: Philly, or a workload of Pollux")
+    simulate.add_argument("--model", metavar="MODEL.json", help="speeds and costs that `hscheduler fit` found")
+    simulate.add_argument(
+        "--like", metavar="REPORT.json", help="the trials of a real run; its sweep, without SPEC.toml"
+    )
+    simulate.add_argument("--paper", action="store_true", help="the eight sweeps of 75 jobs of the paper")
     for each in (sweep, compare):
         each.add_argument("spec", metavar="SPEC.toml", help="the sweep's file")
     for each in (sweep, compare, simulate):
@@ -129,6 +146,12 @@ def build_parser() -> argparse.ArgumentParser:
         each.add_argument("--quiet", action="store_true", help="print the table only")
     simulate.add_argument("--verbose", action="store_true", help="print every decision with its reason")
     simulate.set_defaults(command="simulate:run")
+    fit = commands.add_parser(
+        "fit", help="learn from real runs what simulate needs", description=_FIT, formatter_class=raw
+    )
+    fit.add_argument("reports", metavar="REPORT.json", nargs="+", help="of hscheduler sweep or compare")
+    fit.add_argument("--model", metavar="PATH", help="write what was found as JSON")
+    fit.set_defaults(command="simulate:fit_command")
     _add_service(commands, names)
     return parser
 

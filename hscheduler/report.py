@@ -13,6 +13,7 @@ from typing import Any
 
 from hscheduler.core.jobs import Direction, Phase
 from hscheduler.core.record import Record, TrialRecord
+from hscheduler.spec import Spec
 
 #: Digits of seconds in a report.
 _DIGITS = 6
@@ -32,6 +33,7 @@ def report(
     attempts: Mapping[str, Sequence[str]] | None = None,
     sweep: str = "",
     began_s: float = 0.0,
+    spec: Spec | None = None,
 ) -> dict[str, Any]:
     """Return the report of a sweep, as of now.
 
@@ -59,6 +61,8 @@ def report(
         Whose trials and decisions the report is of, where the scheduler has several; empty: of all.
     began_s : float
         When that began, in the scheduler's time; utilisation and numbers of jobs are the scheduler's.
+    spec : Spec, optional
+        The sweep's file: a report tells what it is of.
     """
     names, waiting, attempts = names or {}, waiting or {}, attempts or {}
     others = {job_id for jobs in attempts.values() for job_id in jobs[1:]}
@@ -79,6 +83,7 @@ def report(
         "metric": metric,
         "direction": str(direction),
         "makespan_s": round(_end_s(record, records.values(), sweep, began_s), _DIGITS),
+        "spec": None if spec is None else spec.tables(),
         "best": _best(completed, losses, points, direction),
         "completed": len(completed),
         "phases": {phase: sum(t.phase is phase for t in trials) for phase in Phase if phase.ended},
@@ -123,6 +128,7 @@ def _since(trial: TrialRecord, began_s: float) -> TrialRecord:
         first_iteration_s=since(trial.first_iteration_s),
         feedback_s=since(trial.feedback_s),
         finished_s=since(trial.finished_s),
+        last_iteration_s=since(trial.last_iteration_s),
         sizes=[(at_s - began_s, workers, servers) for at_s, workers, servers in trial.sizes],
         curve=trial.curve.mapped(lambda point: (point[0] - began_s, *point[1:])),
     )
@@ -164,6 +170,7 @@ def _as_one(jobs: Sequence[TrialRecord]) -> TrialRecord:
         sizes=[size for job in jobs for size in job.sizes],
         resize_pause_s=sum(job.resize_pause_s for job in jobs),
         restarts=sum(job.restarts for job in jobs),
+        resizes=sum(job.resizes for job in jobs),
     )
 
 
@@ -199,6 +206,10 @@ def _trial(
         "resize_pause_s": _seconds(trial.resize_pause_s),
         "restarts": trial.restarts,
         "curve": [[round(at, 3), iteration, _short(loss)] for at, iteration, loss in trial.curve.points()],
+        "resizes": trial.resizes,
+        "iterations": trial.iteration,
+        "last_iteration_s": _seconds(trial.last_iteration_s),
+        "speeds": [[*size, number, _seconds(seconds)] for size, (number, seconds) in trial.speeds.items()],
     }
 
 

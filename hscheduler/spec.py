@@ -261,6 +261,15 @@ class Spec:
             )
         return spec
 
+    def tables(self) -> dict[str, Any]:
+        """Return the tables that :meth:`of` makes it from."""
+        return {
+            "cluster": dataclasses.asdict(self.cluster),
+            "sweep": dataclasses.asdict(self.sweep),
+            "space": {dimension.name: {dimension.kind: list(dimension.arguments)} for dimension in self.space},
+            "job": dict(self.job),
+        }
+
     def job_spec(self, point: Mapping[str, Any] | None = None) -> JobSpec:
         """Return the job of a point.
 

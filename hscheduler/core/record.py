@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from hscheduler.core import events as e
-from hscheduler.core.jobs import Phase
+from hscheduler.core.jobs import Job, Phase, Size
 from hscheduler.core.state import Scheduler
 from hscheduler.core.thinned import Thinned
 
@@ -49,6 +49,14 @@ class TrialRecord:
     restarts: int = 0
     #: (time, iterations complete, loss), thinned.
     curve: Thinned[tuple[float, int, float]] = field(default_factory=_curve)
+    #: Changes of its size while it ran that have come about.
+    resizes: int = 0
+    #: Iterations complete, and when that was seen; not compared, nor what follows: a scheduler that was started again
+    #: has missed news by which nothing was decided.
+    iteration: int = field(default=0, compare=False)
+    last_iteration_s: float | None = field(default=None, compare=False)
+    #: Size -> iterations whose time was measured while it had that and did not change, and their seconds.
+    speeds: dict[Size, tuple[int, float]] = field(default_factory=dict, compare=False)
 
     @property
     def early_feedback_s(self) -> float | None:
@@ -132,22 +140,34 @@ class Record:
         if isinstance(event, e.JobEnded) and event.pause_s:
             trial.resize_pause_s = event.pause_s
         match event:
-            case e.Iterated(_, _, _, losses):
+            case e.Iterated(job_id, iteration, durations_s, losses):
                 if trial.first_iteration_s is None:
                     trial.first_iteration_s = now_s
-                for ago_s, iteration, loss in losses:
+                trial.iteration, trial.last_iteration_s = max(trial.iteration, iteration), now_s
+                changes = job.growing or scheduler.ledger.is_releasing(job_id)
+                if durations_s and job.phase.runs and not changes:
+                    number, seconds = trial.speeds.get(job.size, (0, 0.0))
+                    trial.speeds[job.size] = number + len(durations_s), seconds + sum(durations_s)
+                for ago_s, of, loss in losses:
                     # Of a job that is looked at anew some are told once more.
-                    if trial.curve.last is None or iteration > trial.curve.last[1]:
-                        trial.curve.add((max(trial.arrived_s, now_s - ago_s), iteration, loss))
+                    if trial.curve.last is None or of > trial.curve.last[1]:
+                        trial.curve.add((max(trial.arrived_s, now_s - ago_s), of, loss))
             case e.FeedbackGiven(_, value):
                 if trial.feedback_s is None:
                     trial.feedback_s, trial.feedback = now_s, value
             case e.JobEnded(_, _, _, feedback) if feedback is not None and trial.feedback_s is None:
                 trial.feedback_s, trial.feedback = now_s, feedback
                 trial.sizes.append((now_s, *job.size))
+            case e.GrowthDone() | e.ContainersGone() if job.phase.runs:
+                trial.resizes += 1
+                self._note_size(now_s, trial, job)
             case e.JobStarted() | e.GrowthDone() | e.GrowthFailed() | e.ContainersGone() | e.JobEnded():
-                if not trial.sizes or trial.sizes[-1][1:] != job.size:
-                    trial.sizes.append((now_s, *job.size))
+                self._note_size(now_s, trial, job)
+
+    @staticmethod
+    def _note_size(now_s: float, trial: TrialRecord, job: Job) -> None:
+        if not trial.sizes or trial.sizes[-1][1:] != job.size:
+            trial.sizes.append((now_s, *job.size))
 
     def _take_command(self, now_s: float, command: e.Command) -> None:
         match command:

@@ -193,6 +193,7 @@ class Sweep:
             attempts={job_id: [job.job_id for job in jobs] for job_id, jobs in tried},
             sweep=self._name,
             began_s=self.scheduler.opened_s.get(self._name, 0.0),
+            spec=self.spec,
         )
 
     @property

@@ -41,6 +41,8 @@ class _Running:
     version: int = 0
     #: Iterations after which a growth can be judged.
     judged_at: float | None = None
+    #: It has computed all of its iterations, and its containers are about to be free.
+    finishing: bool = False
 
     def advance(self, now_s: float) -> None:
         """Count the iterations up to now."""
@@ -88,6 +90,8 @@ class Simulation:
         self.scheduler = Scheduler(nodes, policy, seed, threshold)
         self.record = Record()
         self.losses: dict[str, float] = {}
+        #: Events that have happened, milestones of jobs included.
+        self.num_events = 0
         self._costs = costs
         self._feedback_iteration = feedback_iteration
         self._jobs = iter(jobs)
@@ -113,6 +117,7 @@ class Simulation:
         """
         while self._heap:
             self.now_s, _, what, version = heapq.heappop(self._heap)
+            self.num_events += 1
             if isinstance(what, str):
                 self._milestone(what, version)
             else:
@@ -159,6 +164,8 @@ class Simulation:
         job = self.scheduler.jobs[job_id]
         if not job.phase.runs:
             return
+        if running.finishing:
+            return
         running.advance(self.now_s)
         if running.iteration_s:
             running.resumes_s = self.now_s + self._costs.pause_s
@@ -187,6 +194,9 @@ class Simulation:
         running = self._running.get(job_id)
         if running is None or running.version != version or not running.iteration_s:
             return
+        if running.finishing:
+            self._finish(running)
+            return
         running.advance(self.now_s)
         # What was computed as a sum may lack the last bits.
         iteration = int(running.iteration + _ROUNDING)
@@ -196,7 +206,7 @@ class Simulation:
         self._step(e.Iterated(job_id, iteration, durations))
         job = self.scheduler.jobs[job_id]
         if iteration >= running.job.iterations:
-            self._finish(running)
+            self._complete(running)
             return
         if iteration >= self._feedback_iteration:
             self._give_feedback(running)
@@ -207,6 +217,15 @@ class Simulation:
         job = self.scheduler.jobs[running.job.request.job_id]
         if job.feedback is None:
             self._step(e.FeedbackGiven(job.job_id, running.job.feedback))
+
+    def _complete(self, running: _Running) -> None:
+        # One that was told to end with its last iteration has done all that it had to.
+        if self._costs.finish_s and running.iteration_s:
+            running.finishing = True
+            running.version += 1
+            self._at(self.now_s + self._costs.finish_s, running.job.request.job_id, running.version)
+        else:
+            self._finish(running)
 
     def _finish(self, running: _Running) -> None:
         job_id = running.job.request.job_id
@@ -231,6 +250,9 @@ class Simulation:
                 self._at(self.now_s + costs.remove_s, e.ContainersGone(job_id, containers))
             case e.EndJob(job_id, restarts, _):
                 running = self._running[job_id]
+                if running.finishing:
+                    # It ends anyhow, as a job does that was told too late.
+                    return
                 running.advance(self.now_s)
                 # From its checkpoint it goes on with a whole iteration.
                 running.iteration, running.iteration_s = float(int(running.iteration)), 0.0

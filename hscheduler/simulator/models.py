@@ -1,6 +1,6 @@
 """How fast a simulated job is and what changing it costs.
 
-Every number is a parameter: they are fitted from real runs, or declared.
+Every number is a parameter: they are fitted from real runs (:mod:`hscheduler.simulator.fit`), or declared.
 """
 
 from __future__ import annotations
@@ -47,5 +47,7 @@ class Costs:
     #: From the order to end until all containers are free.
     end_s: float = 0.2
     #: What a restart takes besides ``end_s`` and ``start_s``, or a declared delay.  Its checkpoint is of the iteration
-    #: that it ends with: no work is lost, as it is where checkpoints are taken now and then.
+    #: that it ends with: what a real job computes again is a part of this.
     restart_s: float = 0.5
+    #: From a job's last iteration until its containers are free.
+    finish_s: float = 0.0

@@ -1,20 +1,26 @@
 """A sweep's file, simulated: its jobs with models in place of training.
 
 What the file does not say is declared here: a job's iteration sleeps ``stretch_s`` for each active split, as real jobs
-do where that is set, besides a fixed time; early feedback and losses are drawn from the sweep's seed.
+do where that is set, besides a fixed time; early feedback and losses are drawn from the sweep's seed.  A model that was
+fitted from real runs replaces the first (:mod:`hscheduler.simulator.fit`), a report of a real run the second:
+:func:`simulate_like` lets the same points come at the same times, with the early feedback and losses that they had.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping
 from random import Random
 from typing import Any
 
+from eps.config import JobSpec
+from eps.errors import DataError
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Direction
 from hscheduler.policies import POLICIES
 from hscheduler.report import report
 from hscheduler.simulator.engine import Simulation
+from hscheduler.simulator.fit import Model
 from hscheduler.simulator.models import Costs, SpeedModel
 from hscheduler.simulator.traces import TraceJob, workload
 from hscheduler.simulator.workload import Arrival, SimulatedJob, qualities
@@ -23,22 +29,106 @@ from hscheduler.spec import Spec
 SWEEP = "sweep"
 
 
-def simulate(spec: Spec, policy: str, costs: Costs | None = None) -> dict[str, Any]:
-    """Simulate a sweep under a policy; return its report (:mod:`hscheduler.report`)."""
-    costs = costs or costs_of(spec)
+def simulate(spec: Spec, policy: str, costs: Costs | None = None, model: Model | None = None) -> dict[str, Any]:
+    """Simulate a sweep under a policy; return its report (:mod:`hscheduler.report`).
+
+    Parameters
+    ----------
+    spec : Spec
+    policy : str
+    costs : Costs, optional
+        By default the model's, or the declared ones.
+    model : Model, optional
+        Fitted from real runs.
+    """
     points: dict[str, dict[str, Any]] = {}
+    return _simulate(spec, policy, _jobs(spec, points, model), points, costs or costs_of(spec, model))
+
+
+def simulate_like(spec: Spec, real: Mapping[str, Any], policy: str, model: Model | None = None) -> dict[str, Any]:
+    """Simulate a sweep as it really was: its points at their times, with their early feedback and losses.
+
+    Trials without early feedback are left out: they were refused, or failed at once.  One that was killed has no loss:
+    should it finish here, its early feedback stands for that.
+
+    Parameters
+    ----------
+    spec : Spec
+    real : mapping
+        The report of a real run.
+    policy : str
+        Its own, or another.
+    model : Model, optional
+
+    Returns
+    -------
+    dict
+        A report, with ``like``: the makespans, the predicted one over the real one, and how many trials were left out.
+
+    Raises
+    ------
+    DataError
+        No trial is left.
+    """
+    trials = sorted((t for t in real["trials"] if t["feedback"] is not None), key=lambda t: float(t["arrived_s"]))
+    if not trials:
+        raise DataError("no trial of the report has given early feedback: there is nothing to simulate")
+    points = {str(trial["job_id"]): dict(trial["point"]) for trial in trials}
+    # They come when they came, whatever they waited for.
+    alone = dataclasses.replace(spec, sweep=dataclasses.replace(spec.sweep, parallelism=0))
+    found = _simulate(alone, policy, _jobs_like(spec, trials, model), points, costs_of(spec, model))
+    found["like"] = {
+        "real_makespan_s": real["makespan_s"],
+        "predicted_makespan_s": found["makespan_s"],
+        "predicted_over_real": round(found["makespan_s"] / real["makespan_s"], 4),
+        "left_out": len(real["trials"]) - len(trials),
+    }
+    return found
+
+
+def _simulate(
+    spec: Spec, policy: str, jobs: Iterable[SimulatedJob], points: Mapping[str, Mapping[str, Any]], costs: Costs
+) -> dict[str, Any]:
     direction = Direction(spec.sweep.direction)
-    opened = e.SweepOpened(SWEEP, direction, spec.sweep.threshold or None)
     simulation = Simulation(
         spec.cluster.capacities(),
         POLICIES[policy],
-        _jobs(spec, points),
+        jobs,
         costs,
         spec.sweep.feedback_iteration,
-        [opened],
+        [e.SweepOpened(SWEEP, direction, spec.sweep.threshold or None)],
         spec.sweep.seed,
         spec.sweep.parallelism,
     )
+    return _report(simulation, policy, spec, direction, points)
+
+
+def simulate_trace(spec: Spec, jobs: list[TraceJob], policy: str) -> dict[str, Any]:
+    """Simulate jobs of a trace on a sweep's cluster; return the report.
+
+    Of the sweep count the feedback iteration, the seed, and the threshold, which holds for each sweep of the trace;
+    where it has none, as many jobs of one go on as fit the cluster as they ask.
+    """
+    return simulate_jobs(spec, workload(jobs, spec.cluster.container(), spec.sweep.seed), policy)
+
+
+def simulate_jobs(spec: Spec, jobs: Iterable[SimulatedJob], policy: str) -> dict[str, Any]:
+    """Simulate any jobs on a sweep's cluster; return the report.  What counts is as in :func:`simulate_trace`."""
+    simulation = Simulation(
+        spec.cluster.capacities(),
+        POLICIES[policy],
+        jobs,
+        costs_of(spec),
+        spec.sweep.feedback_iteration,
+        seed=spec.sweep.seed,
+        threshold=spec.sweep.threshold or None,
+    )
+    return _report(simulation, policy, spec, Direction.MINIMIZE, {})
+
+
+def _report(
+    simulation: Simulation, policy: str, spec: Spec, direction: Direction, points: Mapping[str, Mapping[str, Any]]
+) -> dict[str, Any]:
     record = simulation.run()
     leaked = len(simulation.scheduler.ledger.all())
     return report(
@@ -49,55 +139,43 @@ def simulate(spec: Spec, policy: str, costs: Costs | None = None) -> dict[str, A
         points=points,
         leaked=leaked,
         metric=spec.sweep.metric,
+        spec=spec,
     )
 
 
-def simulate_trace(spec: Spec, jobs: list[TraceJob], policy: str) -> dict[str, Any]:
-    """Simulate jobs of a trace on a sweep's cluster; return the report.
-
-    Of the sweep count the feedback iteration, the seed, and the threshold, which holds for each sweep of the trace;
-    where it has none, as many jobs of one go on as fit the cluster as they ask.
-    """
-    simulation = Simulation(
-        spec.cluster.capacities(),
-        POLICIES[policy],
-        workload(jobs, spec.cluster.container(), spec.sweep.seed),
-        costs_of(spec),
-        spec.sweep.feedback_iteration,
-        seed=spec.sweep.seed,
-        threshold=spec.sweep.threshold or None,
-    )
-    record = simulation.run()
-    return report(
-        record,
-        policy=policy,
-        direction=Direction.MINIMIZE,
-        losses=simulation.losses,
-        points={},
-        leaked=len(simulation.scheduler.ledger.all()),
-    )
-
-
-def costs_of(spec: Spec) -> Costs:
-    """Return what changes cost, with the restart that a sweep declares."""
-    usual = Costs()
+def costs_of(spec: Spec, model: Model | None = None) -> Costs:
+    """Return what changes cost, with the restart that a sweep declares: from the order to end until it has ended."""
+    costs = Costs() if model is None else model.costs
     if spec.sweep.kill_restart_s < 0:
-        return usual
-    return Costs(usual.start_s, usual.add_s, usual.remove_s, usual.pause_s, usual.end_s, spec.sweep.kill_restart_s)
+        return costs
+    declared_s = max(0.0, spec.sweep.kill_restart_s - costs.end_s)
+    # What is computed again was measured; without a model it is a part of what is declared.
+    return dataclasses.replace(costs, restart_s=declared_s + (0.0 if model is None else costs.restart_s))
 
 
-def _jobs(spec: Spec, points: dict[str, dict[str, Any]]) -> Iterator[SimulatedJob]:
+def _speed(job: JobSpec, model: Model | None) -> SpeedModel:
+    return SpeedModel(job.splits, job.stretch_s) if model is None else model.speed(job)
+
+
+def _jobs(spec: Spec, points: dict[str, dict[str, Any]], model: Model | None) -> Iterator[SimulatedJob]:
     seed = spec.sweep.seed
     # Streams of their own: the same jobs come at the same times whatever else is drawn.
     arrivals = Arrival(spec.sweep.mean_gap_s()).times_s(Random(f"arrivals:{seed}"))
     drawn = qualities(Random(f"qualities:{seed}"))
     searched = spec.points()
+    sign = 1.0 if spec.sweep.direction == Direction.MINIMIZE else -1.0
     for number in range(1, spec.sweep.trials + 1):
         job_id = f"trial-{number}"
-        points[job_id] = next(searched)
+        points[job_id] = point = next(searched)
         feedback, loss = next(drawn)
-        sign = 1.0 if spec.sweep.direction == Direction.MINIMIZE else -1.0
-        job = spec.job_spec(points[job_id])
-        request = spec.request(job_id, SWEEP, points[job_id])
-        speed = SpeedModel(job.splits, job.stretch_s)
+        job, request = spec.job_spec(point), spec.request(job_id, SWEEP, point)
+        speed = _speed(job, model)
         yield SimulatedJob(next(arrivals), request, job.iterations, speed, sign * feedback, sign * loss)
+
+
+def _jobs_like(spec: Spec, trials: Iterable[Mapping[str, Any]], model: Model | None) -> Iterator[SimulatedJob]:
+    for trial in trials:
+        job, request = spec.job_spec(trial["point"]), spec.request(trial["job_id"], SWEEP, trial["point"])
+        loss = trial["feedback"] if trial["loss"] is None else trial["loss"]
+        speed = _speed(job, model)
+        yield SimulatedJob(float(trial["arrived_s"]), request, job.iterations, speed, trial["feedback"], loss)

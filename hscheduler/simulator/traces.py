@@ -15,11 +15,12 @@ from __future__ import annotations
 
 import csv
 import gzip
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from random import Random
+from typing import TextIO
 
 from eps.errors import DataError
 from hscheduler.core.jobs import JobRequest
@@ -46,6 +47,39 @@ class TraceJob:
     group: str
 
 
+def columns_of(path: Path) -> list[str]:
+    """Return the columns of a CSV file.  Raises as :func:`rows_of`."""
+    try:
+        with _opened(path) as lines:
+            return next(csv.reader(lines), [])
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
+
+
+def rows_of(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, dict[str, str]]]:
+    """Yield (line number, row) of a CSV file, which may be packed by gzip.
+
+    Raises
+    ------
+    DataError
+        The file cannot be read, or lacks a column; with file, line and text.
+    """
+    try:
+        with _opened(path) as lines:
+            reader = csv.DictReader(lines)
+            missing = [name for name in columns if name not in (reader.fieldnames or ())]
+            if missing:
+                raise DataError(f"{path}, line 1: no column {missing[0]!r}; expected {', '.join(columns)}")
+            for row in reader:
+                yield reader.line_num, dict(row)
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
+
+
+def _opened(path: Path) -> TextIO:
+    return gzip.open(path, "rt", newline="") if path.suffix == ".gz" else path.open(newline="")
+
+
 def read_philly(path: Path) -> list[TraceJob]:
     """Return the jobs of a trace in the form of Philly's (columns timestamp, duration, num_gpus, cluster), by arrival.
 
@@ -60,23 +94,14 @@ def read_philly(path: Path) -> list[TraceJob]:
         The file cannot be read or is no such trace; with file, line and text.
     """
     rows: list[tuple[float, TraceJob]] = []
-    try:
-        opened = gzip.open(path, "rt", newline="") if path.suffix == ".gz" else path.open(newline="")
-        with opened as lines:
-            reader = csv.DictReader(lines)
-            missing = [name for name in _PHILLY if name not in (reader.fieldnames or ())]
-            if missing:
-                raise DataError(f"{path}, line 1: no column {missing[0]!r}; expected {', '.join(_PHILLY)}")
-            for row in reader:
-                try:
-                    at_s = datetime.fromisoformat(row["timestamp"]).timestamp()
-                    duration_s, devices = float(row["duration"]), int(row["num_gpus"])
-                except (TypeError, ValueError):
-                    raise DataError(f"{path}, line {reader.line_num}: {dict(row)!r} is no job") from None
-                if duration_s > 0 and devices > 0:
-                    rows.append((at_s, TraceJob(0.0, duration_s, devices, row["cluster"])))
-    except OSError as error:
-        raise DataError(f"{path}: {error.strerror or error}") from None
+    for line, row in rows_of(path, _PHILLY):
+        try:
+            at_s = datetime.fromisoformat(row["timestamp"]).timestamp()
+            duration_s, devices = float(row["duration"]), int(row["num_gpus"])
+        except (TypeError, ValueError):
+            raise DataError(f"{path}, line {line}: {row!r} is no job") from None
+        if duration_s > 0 and devices > 0:
+            rows.append((at_s, TraceJob(0.0, duration_s, devices, row["cluster"])))
     if not rows:
         raise DataError(f"{path}: no jobs")
     rows.sort(key=lambda row: row[0])

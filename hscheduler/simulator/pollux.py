@@ -1,0 +1,159 @@
+"""Workloads of Pollux: jobs whose speed and accuracy were measured by batch size.
+
+The workload says when a job came, what it trains and with how many replicas; beside it lie, for some applications, the
+seconds of a step by replicas and batch size and the accuracy after each epoch by batch size.  What else a simulation
+needs is derived, by rules that are the same for all policies:
+
+- A job of r replicas asks for r workers and r / 2 servers, rounded up, and has four splits for each worker, as jobs of
+  Philly do (:mod:`hscheduler.simulator.traces`).  Applications without measurements are left out.
+- The jobs of an application are a sweep over batch sizes: each draws one by lot of those whose accuracy was measured.
+  In the workload all jobs of an application have one or two: nothing would tell them apart.
+- An epoch is the same for all, so that a job with a larger batch has fewer steps.  It has
+  :data:`~hscheduler.simulator.traces.ITERATIONS` iterations, which together are as many steps as were measured.
+- A step takes ``a + b * batch / replicas + c * replicas`` seconds; a, b and c are fitted, by least squares of relative
+  errors, to all placements that were measured.
+- Early feedback is 1 - accuracy at the share of all iterations at which it is given, linear between epochs and from no
+  accuracy at the beginning; the loss is 1 - accuracy at the end.
+
+Source: Qiao et al., "Pollux: Co-adaptive Cluster Scheduling for Goodput-Optimized Deep Learning", OSDI 2021; files of
+its simulator (folders ``workloads`` and ``traces``).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+import numpy as np
+from scipy.optimize import nnls
+
+from eps.errors import DataError
+from hscheduler.core.jobs import JobRequest
+from hscheduler.core.resources import Resources
+from hscheduler.simulator.models import SpeedModel
+from hscheduler.simulator.traces import ITERATIONS, MOST_GROWTH, SPLITS_OF_A_WORKER, rows_of
+from hscheduler.simulator.workload import SimulatedJob
+
+#: Columns of a workload; the first that other traces do not have tells what a file is.
+COLUMNS = ("application", "name", "time", "num_replicas")
+
+
+@dataclass(frozen=True)
+class Application:
+    """What was measured of an application."""
+
+    #: Seconds of a step: of each, of each sample of a replica, of each replica.
+    step_s: float
+    sample_s: float
+    replica_s: float
+    #: Batch size -> steps, and accuracies after so many.
+    curves: Mapping[int, tuple[np.ndarray, np.ndarray]]
+
+    def speed(self, batch: int, workers: int, servers: int) -> SpeedModel:
+        """Return the speed of a job with a batch size that asks for so many workers and servers."""
+        splits, steps = SPLITS_OF_A_WORKER * workers, float(self.curves[batch][0][-1]) / ITERATIONS
+        # Servers grow with workers: what a replica costs is shared by its worker and its part of a server.
+        member_s = self.replica_s * workers / (workers + servers)
+        return SpeedModel(
+            splits, steps * self.sample_s * batch / splits, steps * self.step_s, member_s=steps * member_s
+        )
+
+    def error(self, batch: int, share: float) -> float:
+        """Return 1 - accuracy after a share of all steps."""
+        steps, accuracies = self.curves[batch]
+        return 1.0 - float(np.interp(share * steps[-1], [0.0, *steps], [0.0, *accuracies]))
+
+
+def read_pollux(path: Path, container: Resources, seed: int, feedback_iteration: int) -> list[SimulatedJob]:
+    """Return the jobs of a workload by arrival, by the rules of this module; the first comes at 0.
+
+    Parameters
+    ----------
+    path : Path
+        A file of the folder ``workloads``; ``traces`` lies beside that folder.
+    container : Resources
+        Of a worker, a server or a master.
+    seed : int
+        Of the batch sizes.
+    feedback_iteration : int
+
+    Raises
+    ------
+    DataError
+        A file cannot be read or is not what it should be, or no job is of an application that was measured.
+    """
+    traces = path.absolute().parent.parent / "traces"
+    known = {folder.name: read_application(folder) for folder in sorted(traces.glob("*")) if folder.is_dir()}
+    draw = Random(f"batches:{seed}")
+    share = min(1.0, feedback_iteration / ITERATIONS)
+    jobs = []
+    for line, row in rows_of(path, COLUMNS):
+        try:
+            arrives_s, workers = float(row["time"]), int(row["num_replicas"])
+        except (TypeError, ValueError):
+            raise DataError(f"{path}, line {line}: {row!r} is no job") from None
+        application = known.get(row["application"])
+        if application is None or workers < 1:
+            continue
+        batch = draw.choice(sorted(application.curves))
+        servers = -(-workers // 2)
+        request = JobRequest(
+            row["name"],
+            row["application"],
+            workers,
+            servers,
+            container,
+            container,
+            container,
+            MOST_GROWTH * workers,
+            MOST_GROWTH * servers,
+        )
+        speed = application.speed(batch, workers, servers)
+        feedback, loss = application.error(batch, share), application.error(batch, 1.0)
+        jobs.append(SimulatedJob(arrives_s, request, ITERATIONS, speed, feedback, loss))
+    if not jobs:
+        raise DataError(f"{path}: no job of an application of which {traces} has measurements")
+    jobs.sort(key=lambda job: job.arrives_s)
+    return jobs
+
+
+def read_application(folder: Path) -> Application:
+    """Return what was measured of an application.
+
+    Raises
+    ------
+    DataError
+        A file cannot be read, or is not what it should be.
+    """
+    measured = []
+    for line, row in rows_of(folder / "placements.csv", ("placement", "local_bsz", "step_time")):
+        # A digit for each node: how many replicas are on it.
+        replicas = sum(map(int, re.findall(r"\d", row["placement"])))
+        measured.append(_numbers(folder / "placements.csv", line, replicas, row["local_bsz"], row["step_time"]))
+    for line, row in rows_of(folder / "scalability.csv", ("num_replicas", "local_bsz", "step_time")):
+        numbers = row["num_replicas"], row["local_bsz"], row["step_time"]
+        measured.append(_numbers(folder / "scalability.csv", line, *numbers))
+    table = np.array(measured)
+    matrix = np.stack([np.ones(len(table)), table[:, 1], table[:, 0]], axis=1) / table[:, 2:]
+    (step_s, sample_s, replica_s), _ = nnls(matrix, np.ones(len(table)))
+    curves = {}
+    for path in sorted(folder.glob("validation-*.csv")):
+        points = [
+            _numbers(path, line, row["iteration"], row["metric"])
+            for line, row in rows_of(path, ("iteration", "metric"))
+        ]
+        steps, accuracies = np.array(points).T
+        curves[int(path.stem.partition("-")[2])] = steps, accuracies
+    if not curves:
+        raise DataError(f"{folder}: no validation-BATCH.csv")
+    return Application(float(step_s), float(sample_s), float(replica_s), curves)
+
+
+def _numbers(path: Path, line: int, *texts: str | int) -> list[float]:
+    try:
+        return [float(text) for text in texts]
+    except (TypeError, ValueError):
+        raise DataError(f"{path}, line {line}: {texts!r} are no numbers") from None
