@@ -1,0 +1,55 @@
+"""The report of trials that were tried several times."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hscheduler.core.jobs import Direction, Phase
+from hscheduler.core.record import Record, TrialRecord
+from hscheduler.report import report
+
+
+def found(attempts: dict[str, list[str]]) -> dict[str, Any]:
+    record = Record()
+    record.trials = {
+        "t1": TrialRecord(
+            "t1", "s", 1.0, Phase.FAILED, 2.0, 3.0, finished_s=5.0, why="crashed", sizes=[(2.0, 1, 1)], restarts=1
+        ),
+        "t2": TrialRecord("t2", "s", 2.0, Phase.FINISHED, 2.5, 3.5, finished_s=9.0),
+        "t1-again-1": TrialRecord(
+            "t1-again-1", "s", 5.0, Phase.FINISHED, 6.0, 7.0, 7.5, 0.5, 8.0, sizes=[(6.0, 2, 1)], resize_pause_s=0.5
+        ),
+    }
+    return report(
+        record,
+        policy="elastic",
+        direction=Direction.MINIMIZE,
+        losses={"t1": 0.25, "t2": 0.75},
+        points={"t1": {"l2": 0.5}},
+        leaked=0,
+        names={"t1": "sweep-t1-again-1"},
+        attempts=attempts,
+    )
+
+
+def test_a_trial_is_its_jobs_one_after_the_other() -> None:
+    told = found({"t1": ["t1", "t1-again-1"], "t2": ["t2"]})
+    first, second = told["trials"]
+    assert (first["job_id"], first["phase"], first["loss"], first["why"]) == ("t1", "finished", 0.25, "")
+    assert (first["arrived_s"], first["started_s"], first["first_iteration_s"], first["finished_s"]) == (1, 2, 3, 8)
+    assert first["early_feedback_s"] == 6.5, "from the arrival of the trial"
+    assert first["containers"] == [[2.0, 1, 1], [6.0, 2, 1]]
+    assert (first["restarts"], first["resize_pause_s"], first["name"]) == (1, 0.5, "sweep-t1-again-1")
+    assert [(each["job_id"], each["phase"], each["why"]) for each in first["attempts"]] == [
+        ("t1", "failed", "crashed"),
+        ("t1-again-1", "finished", ""),
+    ]
+    assert [each["job_id"] for each in second["attempts"]] == ["t2"]
+    assert told["completed"] == 2 and told["phases"]["failed"] == 0
+    assert told["best"] == {"job_id": "t1", "loss": 0.25, "point": {"l2": 0.5}}
+
+
+def test_jobs_of_which_nothing_is_said_are_a_trial_each() -> None:
+    told = found({})
+    assert [trial["job_id"] for trial in told["trials"]] == ["t1", "t2", "t1-again-1"]
+    assert all(len(trial["attempts"]) == 1 for trial in told["trials"])
