@@ -309,12 +309,12 @@ class MasterState(RestartedJob):
             self._fire_triggers()
             while self.driver is not None and self._step_plan():
                 pass
+            if self.driver is None and not self._queue:
+                self._replace()
             while self.driver is None and self._queue:
                 self._propose(self._queue.pop(0))
                 while self.driver is not None and self._step_plan():
                     pass
-            if self.driver is None and not self._queue:
-                self._replace()
             self._out.extend(self.checkpoints.advance(self, self._now_s))
             self._grant()
             if self.progress.finished and self.driver is None and not self._queue:

@@ -532,6 +532,19 @@ def test_partitions_without_a_follower_get_one() -> None:
     assert all(len(table.followers_of(p)) == 1 and table.owners[p] not in table.followers_of(p) for p in range(4))
 
 
+def test_partitions_that_moved_are_given_followers_with_the_end_of_the_plan() -> None:
+    master = protected()
+    master.ask(ADD_SERVER)
+    master.register("server-3")
+    master.acknowledge_lists()
+    master.copy()
+    master.acknowledge_membership()
+    master.report_released()
+
+    assert master.driver.plan.change.operation is Operation.FOLLOW
+    assert {to for to, _ in master.sent(m.UpdateLists)} == set(master.membership.members), "it begins at once"
+
+
 def test_job_with_one_server_or_without_followers_asked_for_gets_none() -> None:
     lonely = protected()
     lonely.carry_out(REMOVE_SERVER)
