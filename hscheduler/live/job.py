@@ -474,12 +474,19 @@ class LiveJob:
         # Of those whose supervisor has crashed nobody has ended any.
         crashed = self._gave_up or (not self._why and report.get("reason") == NO_WORD)
         phase = Phase.FAILED if crashed else _PHASES.get(report["state"], Phase.FAILED)
-        found = [entry[self._metric] for entry in report["history"] if self._metric in entry]
+        history = report["history"]
+        unseen = [entry for entry in history if entry["clock"] > self._seen_clock]
+        if unseen:
+            # It may be over before anybody has looked.
+            self._say(e.Iterated(self.job_id, int(unseen[-1]["clock"]) + 1, (), _some_losses(unseen)))
+        found = [(entry["clock"] + 1, entry[self._metric]) for entry in history if self._metric in entry]
         feedback = loss = None
         if phase is Phase.FINISHED and found:
-            loss = _number(found[-1])
-            # It had fewer iterations, or is evaluated less often.
-            feedback = None if self._has_feedback else loss
+            loss = _number(found[-1][1])
+            if not self._has_feedback:
+                asked = (value for iteration, value in found if iteration >= self._feedback_iteration)
+                # It had fewer iterations, or is evaluated less often.
+                feedback = _number(next(asked, found[-1][1]))
         if phase is Phase.KILLED and self._told_to_restart_s is not None:
             left_s = self._told_to_restart_s + self._restart_s - time.monotonic()
             self._closing.wait(max(0.0, left_s))

@@ -280,7 +280,20 @@ def test_a_job_that_is_shorter_gives_its_feedback_as_it_ends(watched: Watched) -
     watched.start()
     watched.fake.report["history"] = entries(0, 3, 1.0)
     watched.fake.finish()
+    watched.next(e.Iterated)
     assert watched.next(e.JobEnded).feedback == 1.0
+
+
+def test_a_job_that_is_over_before_anybody_looked_tells_all_of_it(watched: Watched) -> None:
+    watched.start()
+    values = [{**entry, "loss": 20.0 - entry["clock"]} for entry in entries(0, 15, 1.0)]
+    watched.fake.report["history"] = values
+    watched.fake.finish()
+    news = watched.next(e.Iterated)
+    assert news.iteration == 15 and news.losses[-1] == (0.0, 15, 6.0) and news.durations_s == ()
+    ended = watched.next(e.JobEnded)
+    assert ended.feedback == 11.0, "of the tenth iteration"
+    assert ended.loss == 6.0
 
 
 def test_a_metric_that_is_not_there_is_told(monkeypatch: pytest.MonkeyPatch, watched: Watched) -> None:
@@ -435,6 +448,7 @@ def test_a_job_that_ended_meanwhile_says_how(watched: Watched) -> None:
     watched.fake.report["history"] = entries(0, 12, 1.0)
     watched.fake.finish()
     watched.job.go_on(5, MEMBERS, has_feedback=True, has_started=True)
+    assert watched.next(e.Iterated).iteration == 12
     ended = watched.next(e.JobEnded)
     assert ended.phase is Phase.FINISHED and ended.loss == 1.0
     assert watched.fake.resumed == []
