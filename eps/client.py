@@ -112,12 +112,20 @@ class Job:
 
     @classmethod
     def start_request(
-        cls, request: RunRequest, *, detach: bool = False, before_data: Callable[[], None] | None = None
+        cls,
+        request: RunRequest,
+        *,
+        detach: bool = False,
+        before_data: Callable[[], None] | None = None,
+        warm: WarmSupervisor | None = None,
     ) -> Job:
-        """Start the job of a request; ``before_data`` is called before its data is read.  Raises as :meth:`start`."""
+        """Start the job of a request; ``before_data`` is called before its data is read.  Raises as :meth:`start`.
+
+        The supervisor that is ``warm`` is its own, or ended; by default one that begins now.
+        """
         # Not needed to look at a job or to change its size, and the slowest import of all.
         # It imports what the job's processes need while this process imports what it needs, and reads the data.
-        warm = WarmSupervisor()
+        warm = WarmSupervisor() if warm is None else warm
         try:
             from eps.launch import prepare_job
 
@@ -137,6 +145,7 @@ class Job:
         servers: int = 0,
         detach: bool = False,
         on_begin: Callable[[str, Sequence[str]], None] | None = None,
+        warm: WarmSupervisor | None = None,
     ) -> Job:
         """Start a job again that has stopped before its end, from its latest checkpoint or from its seed.
 
@@ -149,6 +158,8 @@ class Job:
             As of :meth:`start`.
         on_begin : callable, optional
             Called with what it goes on from, and with warnings of what is damaged.
+        warm : WarmSupervisor, optional
+            As of :meth:`start_request`.
 
         Raises
         ------
@@ -159,7 +170,7 @@ class Job:
         StorageError
             Its directory cannot be used.
         """
-        warm = WarmSupervisor()
+        warm = WarmSupervisor() if warm is None else warm
         try:
             from eps.resume import prepare_resume
 

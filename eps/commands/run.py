@@ -114,8 +114,8 @@ def resume(args: argparse.Namespace) -> int:
     for name, value in (("workers", args.workers), ("servers", args.servers)):
         if value is not None and value < 1:
             raise ConfigError(f"{name} is {value}, but must be at least 1")
-    size = {"workers": args.workers or 0, "servers": args.servers or 0}
-    job = Job.resume(args.name, **size, detach=args.detach, on_begin=tell)
+    workers, servers = args.workers or 0, args.servers or 0
+    job = Job.resume(args.name, workers=workers, servers=servers, detach=args.detach, on_begin=tell)
     if args.detach:
         return _leave(job)
     report, code = _to_its_end(job, request, sys.stdout, args.quiet)

@@ -32,6 +32,7 @@ from eps.errors import (
     UnknownMemberError,
 )
 from eps.jobspec_file import RunRequest
+from eps.spare import SpareSupervisor, WarmSupervisor
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Phase
 from hscheduler.core.resources import Container, Role
@@ -75,6 +76,8 @@ class LiveJob:
         It goes on when this process ends.
     manager : str
         In whose name its size is changed; nobody else may: its containers are granted by one scheduler.
+    spare : SpareSupervisor, optional
+        For the next job of this process; without one every job waits for the imports of its processes.
     """
 
     def __init__(
@@ -88,6 +91,7 @@ class LiveJob:
         restart_s: float = 0.0,
         detached: bool = False,
         manager: str = "H-scheduler",
+        spare: SpareSupervisor | None = None,
     ) -> None:
         self.job_id = job_id
         self.name = name
@@ -103,6 +107,7 @@ class LiveJob:
         self._restart_s = restart_s
         self._detached = detached
         self._manager = manager
+        self._spare = spare
         self._orders: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._lock = threading.Lock()
         self._job: Job | None = None
@@ -286,9 +291,8 @@ class LiveJob:
             else:
                 spec = dataclasses.replace(self._spec, workers=len(workers), servers=len(servers))
                 # Of a start that was cut short there may be a directory.
-                started = Job.start_request(
-                    RunRequest.of_spec(spec, self.name, anew=again, manager=self._manager), detach=self._detached
-                )
+                request = RunRequest.of_spec(spec, self.name, anew=again, manager=self._manager)
+                started = Job.start_request(request, detach=self._detached, warm=self._warm())
         except EpsError as error:
             with self._lock:
                 self._starting = False
@@ -303,7 +307,10 @@ class LiveJob:
 
     def _resumed(self, places: Mapping[Role, Sequence[str]]) -> Job:
         workers, servers = len(places[Role.WORKER]), len(places[Role.SERVER])
-        return Job.resume(self.name, workers=workers, servers=servers, detach=self._detached)
+        return Job.resume(self.name, workers=workers, servers=servers, detach=self._detached, warm=self._warm())
+
+    def _warm(self) -> WarmSupervisor | None:
+        return None if self._spare is None else self._spare.take()
 
     @staticmethod
     def _numbered(members: dict[Role, list[str]]) -> dict[str, str]:
@@ -437,6 +444,9 @@ class LiveJob:
             if not started and progress.status["state"] != "starting":
                 started = True
                 self._say(e.JobStarted(self.job_id))
+                if self._spare is not None:
+                    # For the next job, now that this one does without the processors that it takes.
+                    self._spare.refill()
             if not progress.history:
                 continue
             if told_s is not None and started:

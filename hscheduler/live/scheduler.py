@@ -24,6 +24,7 @@ from eps.client import Job, deliver
 from eps.config import JobSpec
 from eps.errors import ConfigError, DeadlineError, EpsError, StorageError
 from eps.jobspec_file import RunRequest
+from eps.spare import SpareSupervisor
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Phase
 from hscheduler.core.outstanding import Numbered, Outstanding
@@ -157,6 +158,7 @@ class LiveScheduler:
         self._cancelled: set[str] = set()
         #: Held while a job is made for a start, so that none is made for who has closed it all.
         self._starting = threading.Lock()
+        self._spare = SpareSupervisor()
         self._failed: BaseException | None = None
         self._closed = False
         self._journal = journal
@@ -388,6 +390,7 @@ class LiveScheduler:
         for end in ends:
             end.join()
         self._stop()
+        self._spare.close()
         if self._journal is not None:
             self._journal.close()
 
@@ -523,4 +526,5 @@ class LiveScheduler:
             settings.restart_s,
             detached=self._journal is not None,
             manager=f"H-scheduler {self._tag}",
+            spare=self._spare,
         )

@@ -48,13 +48,13 @@ class FakeJob:
         self.outcome: dict[str, Any] = {}
 
     # What LiveJob calls on the class.
-    def start_request(self, request: RunRequest, *, detach: bool) -> FakeJob:
+    def start_request(self, request: RunRequest, *, detach: bool, warm: None) -> FakeJob:
         self.started.append(request)
         self.is_missing = False
         self.tell("running")
         return self
 
-    def resume(self, name: str, workers: int, servers: int, *, detach: bool) -> FakeJob:
+    def resume(self, name: str, workers: int, servers: int, *, detach: bool, warm: None) -> FakeJob:
         self.resumed.append((workers, servers))
         self.killed.clear()
         self.news = SimpleQueue()
@@ -348,7 +348,7 @@ def test_a_restart_counts_from_the_order_to_the_next_iteration(watched: Watched)
 
 
 def test_a_start_that_fails_is_said(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(request: RunRequest, *, detach: bool) -> FakeJob:
+    def refuse(request: RunRequest, *, detach: bool, warm: None) -> FakeJob:
         raise PlanError("no more processes")
 
     monkeypatch.setattr(live.Job, "start_request", refuse)
