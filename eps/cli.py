@@ -9,6 +9,8 @@ import os
 import sys
 from collections.abc import Sequence
 
+from eps import interrupt
+
 EXIT_OK = 0
 EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
@@ -30,7 +32,8 @@ exit codes:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run ``eps`` and return its exit code."""
     try:
-        return _run(argv)
+        with interrupt.noted():
+            return _run(argv)
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except BrokenPipeError:

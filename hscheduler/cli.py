@@ -7,6 +7,8 @@ import os
 import sys
 from collections.abc import Sequence
 
+from eps import interrupt
+
 EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
 EXIT_INTERRUPTED = 130
@@ -216,7 +218,8 @@ def _add_service(commands: argparse._SubParsersAction[argparse.ArgumentParser], 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run ``hscheduler`` and return its exit code."""
     try:
-        return _run(argv)
+        with interrupt.noted():
+            return _run(argv)
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except BrokenPipeError:

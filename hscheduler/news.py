@@ -2,27 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 
+from eps.errors import ConfigError, JobNotFoundError
+from eps.last_words import last_words
+from eps.storage.jobdir import find_job
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Phase
 
 
 def sentences(event: e.Event, commands: Sequence[e.Command]) -> list[str]:
-    """Return what somebody may want to see of an event and of what it brought about; often nothing."""
+    """Return what somebody may want to see of an event and of what it brought about, but for failures."""
     lines = []
     match event:
         case e.FeedbackGiven(job_id, value):
             lines.append(f"{job_id} gives early feedback: {value:.6g}")
         case e.JobEnded(job_id, Phase.FINISHED, _):
             lines.append(f"{job_id} finished")
-        case e.JobEnded(job_id, Phase.FAILED, why):
-            lines.append(f"{job_id} failed: {why}")
         case e.GrowthFailed(job_id, _, why) | e.ShrinkFailed(job_id, _, why):
             lines.append(f"{job_id} keeps its size: {why}")
-        case e.JobRefused(job_id, _, why):
-            lines.append(f"{job_id} is refused: {why}")
     return lines + [command.sentence for command in commands if isinstance(command, e.Explain)]
+
+
+def failures(commands: Sequence[e.Command], name_of: Callable[[str], str]) -> list[str]:
+    """Return why trials have failed, each with the last lines of the log of whoever is at fault."""
+    lines = []
+    for command in commands:
+        if isinstance(command, e.JobOver) and command.phase is Phase.FAILED:
+            lines.append(f"{command.job_id} failed: {command.why}")
+            with suppress(JobNotFoundError, ConfigError):
+                lines += last_words(find_job(name_of(command.job_id)), command.why)
+    return lines
 
 
 def jobs_of(event: e.Event, commands: Sequence[e.Command]) -> set[str]:

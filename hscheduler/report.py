@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from statistics import mean, median
 from typing import Any
 
+from hscheduler.core.decisions import Action, Grow, Restart, Shrink, Start
 from hscheduler.core.jobs import Direction, Phase
 from hscheduler.core.record import Record, TrialRecord
+from hscheduler.core.resources import Role
 from hscheduler.spec import Spec
 
 #: Digits of seconds in a report.
@@ -84,7 +86,7 @@ def report(
         "direction": str(direction),
         "makespan_s": round(_end_s(record, records.values(), sweep, began_s), _DIGITS),
         "spec": None if spec is None else spec.tables(),
-        "best": _best(completed, losses, points, direction),
+        "best": _best(completed, losses, points, direction, metric),
         "completed": len(completed),
         "phases": {phase: sum(t.phase is phase for t in trials) for phase in Phase if phase.ended},
         "summary": _summary(trials),
@@ -106,7 +108,12 @@ def report(
         },
         "numbers": [[_seconds(at_s - began_s), *numbers] for at_s, *numbers in record.numbers],
         "decisions": [
-            {**asdict(decision), "at_s": _seconds(decision.at_s - began_s)}
+            {
+                "at_s": _seconds(decision.at_s - began_s),
+                "sentence": decision.sentence,
+                "jobs": list(decision.jobs),
+                "plan": [_action(action) for action in decision.actions],
+            }
             for decision in record.decisions
             if not sweep or not records.keys().isdisjoint(decision.jobs)
         ],
@@ -146,13 +153,29 @@ def _best(
     losses: Mapping[str, float],
     points: Mapping[str, Mapping[str, Any]],
     direction: Direction,
+    metric: str,
 ) -> dict[str, Any] | None:
     sign = 1.0 if direction is Direction.MINIMIZE else -1.0
     ranked = [t for t in completed if t.job_id in losses and math.isfinite(losses[t.job_id])]
     if not ranked:
         return None
     best = min(ranked, key=lambda trial: sign * losses[trial.job_id])
-    return {"job_id": best.job_id, "loss": losses[best.job_id], "point": dict(points.get(best.job_id, {}))}
+    point = dict(points.get(best.job_id, {}))
+    return {"job_id": best.job_id, "loss": losses[best.job_id], "metric": metric, "point": point}
+
+
+def _action(action: Action) -> dict[str, Any]:
+    """Return a part of a plan: what is done, to which job, and with how many or which containers."""
+    found: dict[str, Any] = {"do": type(action).__name__.lower(), "job_id": action.job_id}
+    match action:
+        case Start(_, places) | Grow(_, places):
+            for role in (Role.WORKER, Role.SERVER):
+                found[f"{role}s"] = sum(place.role is role for place in places)
+        case Shrink(_, containers, undoes):
+            found |= {"containers": list(containers), "undoes_growth": undoes}
+        case Restart(_, workers, servers, undoes):
+            found |= {"workers": workers, "servers": servers, "undoes_growth": undoes}
+    return found
 
 
 def _as_one(jobs: Sequence[TrialRecord]) -> TrialRecord:

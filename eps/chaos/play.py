@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from eps import interrupt
 from eps.chaos.processes import master_pid, send
 from eps.chaos.schedule import NETWORK_KINDS, ChaosEvent, Kind
 from eps.client import Job
@@ -90,6 +91,7 @@ class Player:
         """Play until the job has ended; return False where ``time.monotonic()`` reaches ``deadline_s`` first."""
         try:
             while self.job.running:
+                interrupt.check()
                 if time.monotonic() >= deadline_s:
                     return False
                 self._look()

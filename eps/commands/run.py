@@ -6,20 +6,24 @@ import argparse
 import sys
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TextIO
 
+from eps import interrupt
 from eps.cli import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK
 from eps.client import Job, check_results, deliver
 from eps.config import JobSpec
 from eps.display import Display, PlainDisplay, TerminalDisplay, how_to_resume, summary_text
-from eps.errors import ConfigError, EpsError
+from eps.errors import ConfigError, DeadlineError, EpsError
 from eps.jobspec_file import RunRequest, read_job_file
 from eps.last_words import last_words
 from eps.storage.jobdir import find_job
 
 #: Preparing data is worth a word only where it is noticed.
 NOTICED_S = 0.5
+#: How often it is looked whether there was an interrupt.
+LOOK_S = 1.0
 _OWN_FLAGS = ("command", "job_file", "detach", "quiet")
 
 
@@ -127,7 +131,7 @@ def _to_its_end(job: Job, request: RunRequest, stream: TextIO, quiet: bool) -> t
     """Show a job that was started until it has ended; return its report and the exit code."""
     try:
         _show(job, stream, quiet)
-        report = job.wait()
+        report = _ended(job)
     except KeyboardInterrupt:
         return _interrupted(job, request, stream), EXIT_INTERRUPTED
     finally:
@@ -166,9 +170,18 @@ def _show(job: Job, stream: TextIO, quiet: bool) -> None:
     display: Display = TerminalDisplay(stream) if stream.isatty() else PlainDisplay(stream)
     try:
         for progress in job.watch():
+            interrupt.check()
             display.show(progress.status)
     finally:
         display.close()
+
+
+def _ended(job: Job) -> dict[str, Any]:
+    """Wait for a job's end; return its report."""
+    while True:
+        interrupt.check()
+        with suppress(DeadlineError):
+            return job.wait(LOOK_S)
 
 
 def _interrupted(job: Job, request: RunRequest, stream: TextIO) -> dict[str, Any]:

@@ -5,21 +5,20 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from eps.errors import ConfigError, JobNotFoundError
-from eps.last_words import last_words
+from eps.errors import ConfigError
 from eps.storage.atomic import write_bytes_atomic, write_json_atomic
-from eps.storage.jobdir import find_job
 from hscheduler.commands.simulate import PUBLIC_MODE, policies_of, report_path, with_flags
 from hscheduler.core import events as e
-from hscheduler.core.jobs import Direction, Phase
+from hscheduler.core.jobs import Direction
 from hscheduler.exporters import exporters
 from hscheduler.live.scheduler import OnEvent
 from hscheduler.live.sweep import Sweep
 from hscheduler.metrics import metrics_text
+from hscheduler.news import failures, sentences
 from hscheduler.page import PageServer, page
 from hscheduler.report import point_text, table
 from hscheduler.spec import Spec
@@ -171,29 +170,10 @@ def printer(name_of: Callable[[str], str]) -> OnEvent:
     """
 
     def show(now_s: float, event: e.Event, commands: list[e.Command]) -> None:
-        lines = [command.sentence for command in commands if isinstance(command, e.Explain)]
-        match event:
-            case e.FeedbackGiven(job_id, value):
-                lines.insert(0, f"{job_id} gives early feedback: {value:.6g}")
-            case e.JobEnded(job_id, Phase.FINISHED, _):
-                lines.insert(0, f"{job_id} finished")
-            case e.GrowthFailed(job_id, _, why) | e.ShrinkFailed(job_id, _, why):
-                lines.insert(0, f"{job_id} keeps its size: {why}")
-        for line in failures(commands, name_of) + lines:
+        for line in failures(commands, name_of) + sentences(event, commands):
             print(f"{now_s:8.2f} s  {line}", flush=True)
 
     return show
-
-
-def failures(commands: Sequence[e.Command], name_of: Callable[[str], str]) -> list[str]:
-    """Return why trials have failed, each with the last lines of the log of whoever is at fault."""
-    lines = []
-    for command in commands:
-        if isinstance(command, e.JobOver) and command.phase is Phase.FAILED:
-            lines.append(f"{command.job_id} failed: {command.why}")
-            with suppress(JobNotFoundError, ConfigError):
-                lines += last_words(find_job(name_of(command.job_id)), command.why)
-    return lines
 
 
 def _spec(args: argparse.Namespace) -> Spec:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from hscheduler.core.decisions import Action
 from hscheduler.core.jobs import Direction, JobRequest, Phase
 from hscheduler.core.resources import Container, Resources
 
@@ -231,6 +232,7 @@ class Explain:
     number: int
     sentence: str
     jobs: tuple[str, ...]
+    actions: tuple[Action, ...] = ()
 
 
 #: What the shell of a job obeys.

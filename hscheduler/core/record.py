@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from hscheduler.core import events as e
+from hscheduler.core.decisions import Action
 from hscheduler.core.jobs import Job, Phase, Size
 from hscheduler.core.state import Scheduler
 from hscheduler.core.thinned import Thinned
@@ -79,6 +80,7 @@ class DecisionRecord:
     at_s: float
     sentence: str
     jobs: tuple[str, ...]
+    actions: tuple[Action, ...] = ()
 
 
 class Record:
@@ -181,8 +183,8 @@ class Record:
                 trial = self.trials[job_id]
                 trial.phase, trial.finished_s, trial.why = phase, now_s, why
                 self._over += 1
-            case e.Explain(_, sentence, jobs):
-                self.decisions.append(DecisionRecord(now_s, sentence, jobs))
+            case e.Explain(_, sentence, jobs, actions):
+                self.decisions.append(DecisionRecord(now_s, sentence, jobs, actions))
 
     def _count(self, now_s: float, scheduler: Scheduler) -> None:
         queued = len(scheduler.queue)

@@ -503,7 +503,7 @@ class Scheduler:
     def _carry_out(self, decision: Decision) -> None:
         self.number_of_decision += 1
         jobs = tuple(action.job_id for action in decision.actions)
-        self._commands.append(e.Explain(self.number_of_decision, decision.sentence, jobs))
+        self._commands.append(e.Explain(self.number_of_decision, decision.sentence, jobs, decision.actions))
         for action in decision.actions:
             self._do(action, self._job(action.job_id), decision.sentence)
 

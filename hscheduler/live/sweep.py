@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
+from eps import interrupt
 from eps.config import JobSpec
 from eps.errors import ConfigError
 from hscheduler.core import events as e
@@ -135,6 +136,7 @@ class Sweep:
         for _ in self._trials:
             due_s = next(self._arrivals)
         while True:
+            interrupt.check()
             self._news.clear()
             scheduler.check()
             if self._name in scheduler.closed:

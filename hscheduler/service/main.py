@@ -122,7 +122,7 @@ class Service:
             self.observer = Observer(live.policy)
             self.scheduler = LiveScheduler(nodes, live, journal=self._journal, observe=self.observer.take)
             self.sweeps = Sweeps(self.scheduler, self.cluster)
-            self.observer.wake = self.sweeps.wake
+            self.observer.wake, self.observer.name_of = self.sweeps.wake, self._name_of
             servicer = SchedulerService(self.scheduler, self.cluster, self.observer.board, self.sweeps)
             security = directory.security()
 
@@ -147,6 +147,10 @@ class Service:
         except BaseException:
             self._lock.close()
             raise
+
+    def _name_of(self, job_id: str) -> str:
+        submission = self.scheduler.submission(job_id)
+        return "" if submission is None else submission.name
 
     def leave(self) -> None:
         """Leave the jobs as they are when this ends, for a service that goes on with the same directory."""

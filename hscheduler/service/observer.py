@@ -7,7 +7,7 @@ from collections.abc import Callable
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Direction
 from hscheduler.core.state import Scheduler
-from hscheduler.news import jobs_of, sentences
+from hscheduler.news import failures, jobs_of, sentences
 from hscheduler.service.news import NewsBoard
 from hscheduler.view import SweepView
 
@@ -26,6 +26,8 @@ class Observer:
         self.view = SweepView(policy, "", Direction.MINIMIZE, 0, lambda job_id: 0, lambda job_id: None)
         #: Called whenever a job is over.
         self.wake: Callable[[], None] = lambda: None
+        #: Job -> its name under ``EPS_HOME``; empty where that is not known, as in the past.
+        self.name_of: Callable[[str], str] = lambda job_id: ""
         self._sweeps: dict[str, str] = {}
 
     def take(self, now_s: float, event: e.Event, commands: list[e.Command], state: Scheduler) -> None:
@@ -36,7 +38,7 @@ class Observer:
             case e.JobRefused(job_id, sweep, _):
                 self._sweeps[job_id] = sweep
         self.view.take(now_s, event, commands, state)
-        texts = sentences(event, commands)
+        texts = failures(commands, self.name_of) + sentences(event, commands)
         if any(isinstance(command, e.JobOver) for command in commands):
             self.wake()
         elif not texts:

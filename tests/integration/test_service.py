@@ -270,6 +270,21 @@ def test_a_service_has_a_page_and_metrics(tmp_path: Path) -> None:
     served.end(signal.SIGINT)
 
 
+def test_the_log_of_a_job_that_fails_reaches_who_watches(served: Served) -> None:
+    linear = {"model": "linear", "data": "sklearn:diabetes", "optimizer": "sgd", "test": ""}
+    tables = {
+        "sweep": {"trials": 1, "retries": 0},
+        "job": {**JOB, **linear, "learning_rate": 1e30},
+    }
+    with served.client() as client:
+        name = client.run_sweep(tables, "bad")
+        texts = [news.text for news in client.watch(name)]
+        report, _ = client.report(name)
+    at = next(k for k, text in enumerate(texts) if text.startswith("bad-trial-1 failed: training diverged"))
+    assert len(texts) > at + 1, "the last lines of the log of the member at fault"
+    assert report["best"] is None and report["phases"]["failed"] == 1
+
+
 def test_one_directory_has_one_service(served: Served, capsys: Any) -> None:
     assert cli.main(["serve", "--state", str(served.directory)]) == 2
     assert "belongs to an H-scheduler that runs" in capsys.readouterr().err

@@ -1,0 +1,58 @@
+"""An interrupt that comes where it cannot be raised is raised later."""
+
+from __future__ import annotations
+
+import signal
+import threading
+
+import pytest
+
+from eps import interrupt
+
+
+class Finalised:
+    """What an interrupt meets at the wrong moment."""
+
+    def __del__(self) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_one_that_is_lost_in_a_finaliser_is_raised_at_the_next_look() -> None:
+    with interrupt.noted():
+        found = Finalised()
+        # Python says "Exception ignored", and goes on.
+        del found
+        with pytest.raises(KeyboardInterrupt):
+            interrupt.check()
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_one_is_raised_at_once_where_it_can_be() -> None:
+    with pytest.raises(KeyboardInterrupt), interrupt.noted():
+        signal.raise_signal(signal.SIGINT)
+    with interrupt.noted():
+        # That was another command's.
+        interrupt.check()
+
+
+def test_who_handles_interrupts_goes_on_doing_so() -> None:
+    told: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: told.append(number))
+    try:
+        with interrupt.noted():
+            signal.raise_signal(signal.SIGINT)
+            interrupt.check()
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert told == [signal.SIGINT]
+
+
+def test_other_threads_may_use_it() -> None:
+    def use() -> None:
+        with interrupt.noted():
+            interrupt.check()
+
+    thread = threading.Thread(target=use)
+    thread.start()
+    thread.join()
