@@ -19,7 +19,7 @@ import grpc
 
 from eps.config import JobSpec
 from eps.core.types import Address
-from eps.errors import DeadlineError, PeerUnavailableError
+from eps.errors import DeadlineError, EpsError, PeerUnavailableError
 from eps.jobspec_file import RunRequest
 from eps.rpc.call import call, channel, error_of
 from eps.storage.atomic import write_bytes_atomic, write_json_atomic
@@ -111,7 +111,7 @@ class SchedulerClient:
     def submit_job(
         self, job_id: str, spec: JobSpec, sweep: str = "", point: Mapping[str, Any] | None = None
     ) -> Submission:
-        """Submit a job; an empty id lets the service choose.  Raises as :meth:`submit`."""
+        """Submit a job; where its id is empty, one is chosen.  Raises as :meth:`submit`."""
         request = pb.SubmitJobRequest(
             job_id=job_id or f"job-{uuid.uuid4().hex[:8]}",
             sweep=sweep,
@@ -210,7 +210,7 @@ class SchedulerClient:
             It cannot work, or its name was used for another one.
         """
         request = pb.RunSweepRequest(
-            sweep=name or f"sweep-{uuid.uuid4().hex[:6]}", tables_json=json.dumps(tables, default=str)
+            sweep=name or f"sweep-{uuid.uuid4().hex[:8]}", tables_json=json.dumps(tables, default=str)
         )
         return str(self._call("RunSweep", request, "run a sweep").sweep)
 
@@ -245,7 +245,7 @@ class SchedulerClient:
                 ours = error_of(error, what)
                 if not isinstance(ours, PeerUnavailableError):
                     raise ours from error
-                self._forget()
+                self._forget(self._channel)
             finally:
                 stream.cancel()
 
@@ -256,7 +256,7 @@ class SchedulerClient:
 
     def close(self) -> None:
         """Close the connection; harmless when repeated."""
-        self._forget()
+        self._forget(self._channel)
 
     def __enter__(self) -> SchedulerClient:
         return self
@@ -271,9 +271,8 @@ class SchedulerClient:
         since_s: float | None = None
         while True:
             try:
-                return attempt(self._stub())
+                return self._attempted(attempt)
             except PeerUnavailableError as error:
-                self._forget()
                 now_s = time.monotonic()
                 since_s = now_s if since_s is None else since_s
                 if now_s - since_s > self._give_up_s:
@@ -282,21 +281,39 @@ class SchedulerClient:
                     ) from error
             time.sleep(RETRY_S)
 
-    def _stub(self) -> HSchedulerStub:
-        address = self._given or self._directory.address()
-        if address != self._address:
-            self._forget()
-        with self._lock:
-            if self._channel is None:
-                self._address, self._channel = address, channel(address, self._security)
-            return _make_stub(self._channel)
+    def _attempted(self, attempt: Callable[[HSchedulerStub], Any]) -> Any:
+        line = self._line()
+        try:
+            return attempt(_make_stub(line))
+        except PeerUnavailableError:
+            self._forget(line)
+            raise
+        except ValueError as error:
+            # What gRPC says where another thread has closed the line in this very moment.
+            if isinstance(error, EpsError) or line is self._channel:
+                raise
+            raise PeerUnavailableError(f"the connection was closed: {error}") from error
 
-    def _forget(self) -> None:
+    def _line(self) -> grpc.Channel:
+        address = self._given or self._directory.address()
+        with self._lock:
+            if self._channel is not None and address == self._address:
+                return self._channel
+            before = self._channel
+            self._address, self._channel = address, channel(address, self._security)
+            found = self._channel
+        if before is not None:
+            before.close()
+        return found
+
+    def _forget(self, line: grpc.Channel | None) -> None:
+        """Close a line, unless another thread has opened the next one; that one's calls go on."""
         # Another thread's call over it ends as if nobody answered, and is made again.
         with self._lock:
-            connection, self._channel, self._address = self._channel, None, None
-        if connection is not None:
-            connection.close()
+            if line is None or line is not self._channel:
+                return
+            self._channel = self._address = None
+        line.close()
 
 
 def _updated(submission: Submission, values: Mapping[str, Any]) -> Submission:
