@@ -124,6 +124,10 @@ class LiveJob:
         self._told_to_restart_s: float | None = None
         self._closing = threading.Event()
         self._leaving = False
+        #: Ends the part of the job that is to be started again.
+        self._ending: threading.Thread | None = None
+        #: It is said which members are in which containers: nobody is to grow or shrink it before.
+        self._placed = threading.Event()
         #: Whether another process may have carried out the first start.
         self._may_be_there = False
         self._thread = threading.Thread(target=self._serve, name=f"orders of {name}", daemon=True)
@@ -144,7 +148,8 @@ class LiveJob:
                 self._starting = True
             elif isinstance(order, e.EndJob) and self._job is not None and not self._starting:
                 # Not behind a change that waits for the end of a long iteration.
-                threading.Thread(target=self._end, args=(order,), name=f"end {self.name}", daemon=True).start()
+                self._ending = threading.Thread(target=self._end, args=(order,), name=f"end {self.name}", daemon=True)
+                self._ending.start()
                 return
         self._orders.put(lambda: self._do(number, order))
 
@@ -210,6 +215,7 @@ class LiveJob:
         """End a job of which nobody knows how it is."""
         logger.exception("%s: %s", self.name, why)
         self._why, self._gave_up = self._why or why, True
+        self._placed.set()
         if self._job is None:
             self._say(e.JobEnded(self.job_id, Phase.FAILED, why))
         else:
@@ -235,25 +241,28 @@ class LiveJob:
 
     def _take_up(self) -> None:
         """Watch a job that is there already."""
-        self._may_be_there = False
         try:
-            found = Job.find(self.name)
-            if not found.running and not found.directory.outcome():
-                # It was lost without a word, with the machine, say.
-                found.close()
-                places: dict[Role, list[str]] = {Role.WORKER: [], Role.SERVER: []}
-                for place, member in self._members.items():
-                    places[_role_of(member)].append(place)
-                self._begin_to_watch(self._resumed(places))
-                self._find_members(places)
-                self._say_members()
-                return
-        except EpsError as error:
+            self._find_again()
+        except Exception as error:
             with self._lock:
                 self._starting = False
-            self._say(e.JobEnded(self.job_id, Phase.FAILED, f"it cannot go on: {error}"))
+            self._give_up(f"it cannot go on: {_told(error)}")
+
+    def _find_again(self) -> None:
+        self._may_be_there = False
+        found = Job.find(self.name)
+        if found.running or found.directory.outcome():
+            self._placed.set()
+            self._begin_to_watch(found)
             return
-        self._begin_to_watch(found)
+        # It was lost without a word, with the machine, say.
+        found.close()
+        places: dict[Role, list[str]] = {Role.WORKER: [], Role.SERVER: []}
+        for place, member in self._members.items():
+            places[_role_of(member)].append(place)
+        self._begin_to_watch(self._resumed(places))
+        self._find_members(places)
+        self._say_members()
 
     def _is_there(self, resumes: bool) -> bool:
         """Return whether a start that was ordered before was carried out then."""
@@ -265,8 +274,9 @@ class LiveJob:
         except EpsError:
             return False
         with closing(found):
-            # Before a restart it ended as it was told.
-            return found.running or (not resumes and bool(found.directory.outcome()))
+            state = found.directory.outcome().get("state")
+            # Before a restart it was killed; what has ended in another way is what was started then.
+            return found.running or (state is not None and not (resumes and state == "killed"))
 
     def _begin_to_watch(self, job: Job) -> None:
         with self._lock:
@@ -278,6 +288,10 @@ class LiveJob:
         members = {role: [c.container_id for c in containers if c.role is role] for role in (Role.WORKER, Role.SERVER)}
         workers, servers = members[Role.WORKER], members[Role.SERVER]
         self._why = ""
+        if self._ending is not None:
+            # It would take what is started now for what it is to end.
+            self._ending.join(_JOIN_S)
+        self._placed.clear()
         again = self._may_be_there
         try:
             if self._closing.is_set():
@@ -290,8 +304,10 @@ class LiveJob:
                 started = self._resumed(members)
             else:
                 spec = dataclasses.replace(self._spec, workers=len(workers), servers=len(servers))
-                # Of a start that was cut short there may be a directory.
-                request = RunRequest.of_spec(spec, self.name, anew=again, manager=self._manager)
+                # Of a start that was cut short there may be a directory; of one that a journal forgot when the power
+                # went there may be checkpoints.
+                anew = again or self._detached
+                request = RunRequest.of_spec(spec, self.name, anew=anew, manager=self._manager)
                 started = Job.start_request(request, detach=self._detached, warm=self._warm())
         except EpsError as error:
             with self._lock:
@@ -329,6 +345,7 @@ class LiveJob:
 
     def _say_members(self) -> None:
         self._say(e.MembersFound(self.job_id, tuple(self._members.items())))
+        self._placed.set()
 
     def _grow(self, number: int, containers: Sequence[Container]) -> None:
         failed: list[str] = []
@@ -428,7 +445,7 @@ class LiveJob:
             self._follow(job)
             self._ended(job.wait(END_TIMEOUT_S))
         except Exception as error:
-            why = str(error) if isinstance(error, EpsError) else f"{type(error).__name__}: {error}"
+            why = _told(error)
             logger.exception("%s cannot be watched", self.name)
             self._kill(why)
             self._say(e.JobEnded(self.job_id, Phase.FAILED, self._why or why))
@@ -443,6 +460,8 @@ class LiveJob:
         for progress in job.watch(self._seen_clock):
             if not started and progress.status["state"] != "starting":
                 started = True
+                # In this order: a scheduler that is killed between them has it started again, and looks for members.
+                self._placed.wait(_JOIN_S)
                 self._say(e.JobStarted(self.job_id))
                 if self._spare is not None:
                     # For the next job, now that this one does without the processors that it takes.
@@ -502,6 +521,10 @@ class LiveJob:
             self._closing.wait(max(0.0, left_s))
         why = self._why or str(report.get("reason") or "")
         self._say(e.JobEnded(self.job_id, phase, why, feedback, loss, self.pause_s))
+
+
+def _told(error: Exception) -> str:
+    return str(error) if isinstance(error, EpsError) else f"{type(error).__name__}: {error}"
 
 
 def _by_role(containers: Sequence[Container]) -> dict[Role, list[str]]:
