@@ -115,7 +115,7 @@ class Record:
             case _:
                 self._take_of_job(now_s, event, scheduler)
         for command in commands:
-            self._take_command(now_s, command)
+            self._take_command(now_s, command, scheduler)
         if not isinstance(event, e.Iterated):
             self._count(now_s, scheduler)
             self._look_at_cluster(now_s, scheduler)
@@ -171,7 +171,7 @@ class Record:
         if not trial.sizes or trial.sizes[-1][1:] != job.size:
             trial.sizes.append((now_s, *job.size))
 
-    def _take_command(self, now_s: float, command: e.Command) -> None:
+    def _take_command(self, now_s: float, command: e.Command, scheduler: Scheduler) -> None:
         match command:
             case e.StartJob(job_id, _, resumes):
                 trial = self.trials[job_id]
@@ -182,7 +182,8 @@ class Record:
             case e.JobOver(job_id, phase, why):
                 trial = self.trials[job_id]
                 trial.phase, trial.finished_s, trial.why = phase, now_s, why
-                self._over += 1
+                # One that was refused was never among the scheduler's.
+                self._over += job_id in scheduler.jobs
             case e.Explain(_, sentence, jobs, actions):
                 self.decisions.append(DecisionRecord(now_s, sentence, jobs, actions))
 

@@ -87,3 +87,10 @@ def test_a_value_that_is_no_number_is_left_out_of_the_report() -> None:
     (trial,) = found["trials"]
     assert trial["feedback"] is None and trial["loss"] is None
     assert trial["early_feedback_s"] == 2.0
+
+
+def test_a_job_that_was_refused_does_not_count_as_one_that_runs() -> None:
+    record = record_of(
+        (1.0, e.JobRefused("a", "s", "why not")), (2.0, e.JobSubmitted(request("b"))), (3.0, e.JobStarted("b"))
+    )
+    assert record.numbers == [(1.0, 0, 0), (2.0, 1, 0)]
