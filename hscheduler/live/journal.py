@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from eps.errors import ConfigError, StorageError
-from eps.storage.journal import Journal
+from eps.storage.journal import Journal, Replay, encode_line
 from hscheduler.core import events as e
 from hscheduler.core.codec import decode_event, encode_event
 from hscheduler.core.jobs import WATCHED_ITERATIONS
@@ -72,6 +72,20 @@ class _Held:
     losses: Thinned[tuple[float, int, float]] = field(default_factory=lambda: Thinned(MOST_LOSSES))
 
 
+def check_writable(beside: Mapping[str, Any], what: str) -> None:
+    """Refuse what could not be written beside an event, before anything is done about it.
+
+    Raises
+    ------
+    ConfigError
+        It is more than JSON can say.
+    """
+    try:
+        encode_line(beside)
+    except (StorageError, RecursionError) as error:
+        raise ConfigError(f"{what}: {error}") from None
+
+
 class EventJournal:
     """The open journal of one scheduler.
 
@@ -123,7 +137,9 @@ class EventJournal:
                 yield Entry(float(record["at_s"]), event, record.get("beside", {}), int(record["given"]))
             except (KeyError, TypeError, ValueError) as error:
                 raise self._bad(number, error) from error
+        # Not needed any more, and as long as the journal.
         self._records = ()
+        self._journal.recovered = Replay((), self._journal.recovered.size_bytes)
 
     def append(self, entry: Entry) -> None:
         """Write an event, which nothing was done about so far.

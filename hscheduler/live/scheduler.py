@@ -25,6 +25,7 @@ from eps.config import JobSpec
 from eps.errors import ConfigError, DeadlineError, EpsError, StorageError
 from eps.jobspec_file import RunRequest
 from eps.spare import SpareSupervisor
+from eps.storage.jobdir import check_job_name
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Phase
 from hscheduler.core.outstanding import Numbered, Outstanding
@@ -32,13 +33,15 @@ from hscheduler.core.record import Record
 from hscheduler.core.resources import Resources
 from hscheduler.core.state import Scheduler
 from hscheduler.live.job import END_TIMEOUT_S, LiveJob
-from hscheduler.live.journal import TIME_DIGITS, Entry, EventJournal, Header
+from hscheduler.live.journal import TIME_DIGITS, Entry, EventJournal, Header, check_writable
 from hscheduler.policies import POLICIES
 
 logger = logging.getLogger(__name__)
 
 #: How often jobs write checkpoints that may be ended and started again, where they do not say.
 CHECKPOINT_EVERY = "1s"
+#: Who waits for the scheduler looks this often whether it is well.
+_LOOK_S = 0.5
 #: Called with the seconds since the beginning, an event and what it brought about; on the scheduler's thread.
 OnEvent = Callable[[float, e.Event, list[e.Command]], None]
 #: The same with the state as it was left.
@@ -79,7 +82,7 @@ class Submission:
     loss: float | None = None
     #: Its metric at the feedback iteration, where it came so far.
     feedback: float | None = None
-    #: The job's own report, where it ran and ended since the scheduler was started.
+    #: The job's own report, where it ran and ended; see :meth:`LiveScheduler.report_of`.
     report: dict[str, Any] | None = None
     #: Whether its processes were up once.
     has_started: bool = False
@@ -88,13 +91,13 @@ class Submission:
     _over: threading.Event = field(default_factory=threading.Event, repr=False)
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait until it is over; return False where it is not within ``timeout_s`` seconds."""
+        """Wait until it is over, or its scheduler is; return False where neither is within ``timeout_s`` seconds."""
         return self._over.wait(timeout_s)
 
     @property
     def is_over(self) -> bool:
-        """True once it has ended, however."""
-        return self._over.is_set()
+        """True once it has ended, however; not where only its scheduler has."""
+        return self.phase is not None
 
     def end(self, phase: Phase) -> None:
         """Note how it ended, and let go of who waits for that."""
@@ -151,16 +154,18 @@ class LiveScheduler:
         self._on_event, self._observe = on_event, observe
         self._events: SimpleQueue[e.Event | threading.Event | None] = SimpleQueue()
         self._submissions: dict[str, Submission] = {}
+        #: Held while one is added, so that an id is used once whoever submits.
+        self._submitting = threading.Lock()
         self._jobs: dict[str, LiveJob] = {}
-        #: Sweeps of which no more jobs are wanted.
-        self.closed: set[str] = set()
+        #: Sweeps of which no more jobs are wanted, and why.
+        self.closed: dict[str, str] = {}
         self._outstanding = Outstanding()
         self._cancelled: set[str] = set()
         #: Held while a job is made for a start, so that none is made for who has closed it all.
         self._starting = threading.Lock()
         self._spare = SpareSupervisor()
         self._failed: BaseException | None = None
-        self._closed = False
+        self._closed = self._leaves = False
         self._journal = journal
         #: Keeps the names of these jobs apart from those of other schedulers.
         self._tag = uuid.uuid4().hex[:6]
@@ -225,7 +230,9 @@ class LiveScheduler:
         """Go on with a job that was started, or was about to be, before this process was."""
         job = self.state.jobs[job_id]
         live = self._jobs[job_id] = self._live(self._submissions[job_id])
-        live.go_on(job.iteration, job.members, job.feedback is not None, self._outstanding.has_started(job_id))
+        # What it has let go of since it said who is where is somebody else's by now.
+        members = {place: name for place, name in job.members.items() if self.state.ledger.hold(place) is not None}
+        live.go_on(job.iteration, members, job.feedback is not None, self._outstanding.has_started(job_id))
         for number, order in self._outstanding.of(job_id):
             live.obey(number, order)
 
@@ -236,6 +243,8 @@ class LiveScheduler:
     def open_sweep(self, opened: e.SweepOpened, tables: Mapping[str, Any] | None = None) -> None:
         """Say how a sweep's jobs are ranked; with a journal, ``tables`` are kept: those of the sweep's file."""
         if tables is not None:
+            if self._journal is not None:
+                check_writable({"tables": tables}, f"sweep {opened.sweep!r}")
             self.tables[opened.sweep] = tables
         self._events.put(opened)
 
@@ -245,7 +254,7 @@ class LiveScheduler:
         Raises
         ------
         ConfigError
-            There has been a job of that id.
+            There has been a job of that id, none can have it, or it comes with something that no file can hold.
         RuntimeError
             The scheduler has ended.
         """
@@ -256,11 +265,24 @@ class LiveScheduler:
 
     def _new_submission(self, job_id: str, sweep: str, spec: JobSpec, point: Mapping[str, Any] | None) -> Submission:
         self.check()
-        if job_id in self._submissions:
-            raise ConfigError(f"job id is {job_id!r}, but must be one that was never used with this scheduler")
-        submission = Submission(job_id, sweep, f"sweep-{self._tag}-{job_id}", spec, dict(point or {}))
-        self._submissions[job_id] = submission
+        submission = Submission(job_id, sweep, self.name_of(job_id), spec, dict(point or {}))
+        if self._journal is not None:
+            check_writable(submission.beside(), f"job {job_id!r}")
+        with self._submitting:
+            if job_id in self._submissions:
+                raise ConfigError(f"job id is {job_id!r}, but must be one that was never used with this scheduler")
+            self._submissions[job_id] = submission
         return submission
+
+    def name_of(self, job_id: str) -> str:
+        """Return the name that a job has under ``EPS_HOME``.
+
+        Raises
+        ------
+        ConfigError
+            None can be made of that id.
+        """
+        return check_job_name(f"sweep-{self._tag}-{job_id}")
 
     def refuse(
         self, job_id: str, sweep: str, spec: JobSpec, why: str, point: Mapping[str, Any] | None = None
@@ -325,10 +347,10 @@ class LiveScheduler:
 
     def report_of(self, submission: Submission) -> dict[str, Any] | None:
         """Return the own report of a job that is over; None where it never ran, or nothing is there any more."""
-        if submission.report is None and submission.has_started:
-            # It ended before this process was there.
+        has_run = submission.has_started or submission.phase is Phase.FINISHED
+        if submission.report is None and has_run:
             with suppress(EpsError):
-                submission.report = Job.find(submission.name).report()
+                return Job.find(submission.name).report()
         return submission.report
 
     def open_model(self, submission: Submission) -> BinaryIO:
@@ -357,11 +379,12 @@ class LiveScheduler:
         RuntimeError
             The scheduler has ended.
         """
-        taken = threading.Event()
+        taken, deadline_s = threading.Event(), time.monotonic() + timeout_s
         self._events.put(taken)
-        if not taken.wait(timeout_s):
+        while not taken.wait(min(_LOOK_S, max(0.0, deadline_s - time.monotonic()))):
             self.check()
-            raise DeadlineError(f"H-scheduler has not taken what it was told within {timeout_s:g} s")
+            if time.monotonic() > deadline_s:
+                raise DeadlineError(f"H-scheduler has not taken what it was told within {timeout_s:g} s")
 
     def leaked(self) -> int:
         """Return how many containers are held; 0 when all jobs are over."""
@@ -378,6 +401,8 @@ class LiveScheduler:
         with self._starting:
             if self._closed:
                 return
+            # Before anybody sees that it is closed.
+            self._leaves = leave
             self._closed = True
             jobs = list(self._jobs.values())
         if leave:
@@ -406,6 +431,11 @@ class LiveScheduler:
 
     # ---- the owner's thread
 
+    @property
+    def has_ended(self) -> bool:
+        """True once it has failed, or was closed: what its jobs do is not known any more."""
+        return self._closed or self._failed is not None
+
     def check(self) -> None:
         """Raise RuntimeError where the scheduler has failed, or was closed."""
         if self._failed is not None:
@@ -427,10 +457,14 @@ class LiveScheduler:
                 logger.exception("an event could not be taken: %s", event)
                 self._failed = error
                 break
+        # Whoever waits for them finds out that nobody will tell.
         for submission in list(self._submissions.values()):
             submission._over.set()
 
     def _step(self, event: e.Event) -> None:
+        if isinstance(event, e.CancelAsked) and event.job_id not in self.state.jobs:
+            # It was refused: it was over before.
+            return
         now_s = round(self.now_s(), TIME_DIGITS)
         self._write(now_s, event)
         commands, orders = self._advance(now_s, event)
@@ -470,8 +504,8 @@ class LiveScheduler:
             case e.SweepOpened(sweep):
                 self.sweeps[sweep] = event
                 self.opened_s.setdefault(sweep, now_s)
-            case e.SweepClosed(sweep, _):
-                self.closed.add(sweep)
+            case e.SweepClosed(sweep, why):
+                self.closed.setdefault(sweep, why)
             case e.JobStarted(job_id):
                 self._submissions[job_id].has_started = True
             case e.CancelAsked(job_id, _):
@@ -494,7 +528,9 @@ class LiveScheduler:
             submission.loss = job.loss
         if live is not None:
             live.retire()
-            submission.report = live.report
+            # With a journal it runs for long, and reports are read where they are asked for.
+            submission.report = live.report if self._journal is None else None
+            live.report = None
         submission.why = why
         submission.end(phase)
 
@@ -507,7 +543,8 @@ class LiveScheduler:
                     self._jobs[job_id] = self._live(self._submissions[job_id])
         if job_id in self._jobs:
             self._jobs[job_id].obey(number, order)
-        else:
+        elif not self._leaves:
+            # Of one that is left the order stands in the journal, for the next scheduler.
             self._events.put(e.JobEnded(job_id, Phase.KILLED, "H-scheduler ends"))
 
     def _live(self, submission: Submission) -> LiveJob:

@@ -1,13 +1,9 @@
-"""A scheduler that dies at any moment, and the next one with its journal: nothing is done twice, nothing is forgotten.
-
-The jobs here are records in memory that outlive their schedulers, as real ones do; they know an order by its number.
-"""
+"""A scheduler that dies at any moment, and the next one with its journal: nothing is done twice or forgotten."""
 
 from __future__ import annotations
 
+import math
 import threading
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,136 +18,10 @@ from hscheduler.live import scheduler as live
 from hscheduler.live.journal import Entry, EventJournal
 from hscheduler.live.scheduler import LiveScheduler, LiveSettings
 from tests.hscheduler.toy import UNIT, nodes, request
+from tests.hscheduler.world import FEEDBACK_AT, ITERATIONS, Died, FakeLive, World
 
 TRIALS = 5
-ITERATIONS = 40
-STEP = 5
-FEEDBACK_AT = 10
-
-
-class Died(BaseException):
-    """The scheduler's process is gone."""
-
-
-@dataclass
-class WorldJob:
-    """A job's processes."""
-
-    containers: set[str] = field(default_factory=set)
-    iteration: int = 0
-    ended: Phase | None = None
-    done: dict[int, e.Order] = field(default_factory=dict)
-    starts: int = 0
-
-
-class World:
-    """The jobs that there are, whoever their scheduler is."""
-
-    def __init__(self, dies_at: int) -> None:
-        self.jobs: dict[str, WorldJob] = {}
-        self.watchers: dict[str, FakeLive] = {}
-        self.moments = 0
-        self.deaths = 0
-        #: What is said while jobs iterate.
-        self.told: list[tuple[Callable[[e.Event], None], e.Event]] | None = None
-        self._dies_at = dies_at
-
-    def moment(self) -> None:
-        """A moment at which the process may be killed."""
-        self.moments += 1
-        if self.moments == self._dies_at:
-            self.deaths += 1
-            raise Died
-
-    def tick(self) -> None:
-        """Let all jobs iterate, while their scheduler rests; it hears of it afterwards, in one order."""
-        self.told = []
-        for job_id, job in self.jobs.items():
-            watcher = self.watchers.get(job_id)
-            if job.ended is None and job.containers and watcher is not None:
-                job.iteration += STEP
-                watcher.tell_how_far()
-        told, self.told = self.told, None
-        for say, event in told:
-            say(event)
-
-
-class FakeLive:
-    """Stands in for a live job of one scheduler."""
-
-    def __init__(self, world: World, job_id: str, say: Callable[[e.Event], None]) -> None:
-        self.report: dict[str, Any] | None = None
-        self.name = job_id
-        self._world, self._job_id, self._speak = world, job_id, say
-        world.watchers[job_id] = self
-
-    def _say(self, event: e.Event) -> None:
-        if self._world.told is None:
-            self._speak(event)
-        else:
-            self._world.told.append((self._speak, event))
-
-    @property
-    def job(self) -> WorldJob:
-        return self._world.jobs.setdefault(self._job_id, WorldJob())
-
-    def go_on(self, iteration: int, members: Mapping[str, str], has_feedback: bool, has_started: bool) -> None:
-        if has_started:
-            self._take_up()
-
-    def _take_up(self) -> None:
-        self._say(e.JobStarted(self._job_id))
-        self.tell_how_far()
-
-    def tell_how_far(self) -> None:
-        job = self.job
-        if job.iteration:
-            self._say(e.Iterated(self._job_id, job.iteration, (0.1,) * 3))
-        if job.iteration >= FEEDBACK_AT:
-            self._say(e.FeedbackGiven(self._job_id, float(self._job_id[1:])))
-        if job.iteration >= ITERATIONS and job.ended is None:
-            job.ended = Phase.FINISHED
-        if job.ended is not None:
-            self._say(e.JobEnded(self._job_id, job.ended, loss=0.5))
-
-    def obey(self, number: int, order: e.Order) -> None:
-        self._world.moment()
-        job = self.job
-        again = number in job.done
-        if again:
-            assert job.done[number] == order, "a number is of one order"
-        job.done[number] = order
-        match order:
-            case e.StartJob(_, containers):
-                if not again:
-                    job.starts += 1
-                    job.ended = None
-                    job.containers = {each.container_id for each in containers}
-                self._world.moment()
-                self._take_up()
-            case e.GrowJob(_, containers):
-                if not again:
-                    job.containers |= {each.container_id for each in containers}
-                self._world.moment()
-                self._say(e.GrowthDone(self._job_id))
-            case e.ShrinkJob(_, containers):
-                assert again or job.containers >= set(containers), "what a job is to release it has"
-                job.containers -= set(containers)
-                self._world.moment()
-                self._say(e.ContainersGone(self._job_id, containers))
-            case e.EndJob():
-                if job.ended is None:
-                    job.ended, job.containers = Phase.KILLED, set()
-                self._world.moment()
-                self._say(e.JobEnded(self._job_id, job.ended))
-
-    def retire(self) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
-    leave = close
+TIMEOUT_S = 10.0
 
 
 class DyingJournal(EventJournal):
@@ -272,3 +142,109 @@ def test_time_goes_on_where_it_was(tmp_path: Path) -> None:
     again = LiveScheduler(nodes(1), LiveSettings("elastic"), journal=journal_of(tmp_path))
     assert again.now_s() >= 5000.0
     again.close()
+
+
+def replayed(directory: Path) -> LiveScheduler:
+    """Return what a journal of one node's scheduler leads to."""
+    scheduler = LiveScheduler(nodes(1), LiveSettings("elastic"), journal=journal_of(directory), takes_up=False)
+    scheduler.close(leave=True)
+    return scheduler
+
+
+def one(directory: Path) -> LiveScheduler:
+    return LiveScheduler(nodes(1), LiveSettings("elastic"), journal=journal_of(directory))
+
+
+def test_a_job_that_was_refused_may_be_cancelled(tmp_path: Path) -> None:
+    scheduler = one(tmp_path)
+    refused = scheduler.refuse("a", "s", JobSpec(), "it cannot work")
+    scheduler.cancel("a", "enough")
+    scheduler.settle(TIMEOUT_S)
+    scheduler.check()
+    scheduler.close()
+    assert refused.phase is Phase.FAILED and refused.why == "it cannot work"
+    found = replayed(tmp_path).submission("a")
+    assert found is not None and found.why == "it cannot work"
+
+
+def test_an_id_is_used_once_by_those_who_submit_it_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    both = threading.Barrier(2)
+    made = live.Submission
+
+    def together(*args: Any) -> Any:
+        both.wait(TIMEOUT_S)
+        return made(*args)
+
+    scheduler = one(tmp_path)
+    monkeypatch.setattr(live, "Submission", together)
+    refused: list[ConfigError] = []
+
+    def submit() -> None:
+        try:
+            # More than there is: nothing is started.
+            scheduler.submit(e.JobSubmitted(request("a", 16)), JobSpec())
+        except ConfigError as error:
+            refused.append(error)
+
+    threads = [threading.Thread(target=submit) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(TIMEOUT_S)
+    scheduler.settle(TIMEOUT_S)
+    assert len(refused) == 1 and len(scheduler.submissions()) == 1
+    scheduler.close()
+
+
+@pytest.mark.parametrize(
+    ("job_id", "point", "message"),
+    (
+        ("a", {"rate": math.nan}, "must be JSON"),
+        ("a b", {}, "must be 1 to 64 letters"),
+        ("../a", {}, "must be 1 to 64 letters"),
+        ("a" * 60, {}, "must be 1 to 64 letters"),
+    ),
+)
+def test_what_could_not_be_written_or_started_is_refused_at_once(
+    job_id: str, point: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    scheduler = one(tmp_path)
+    with pytest.raises(ConfigError, match=message):
+        scheduler.submit(e.JobSubmitted(request(job_id, 16)), JobSpec(), point)
+    with pytest.raises(ConfigError, match="must be JSON"):
+        scheduler.open_sweep(e.SweepOpened("s"), {"job": {"learning_rate": math.inf}})
+    scheduler.settle(TIMEOUT_S)
+    assert scheduler.submissions() == [] and scheduler.tables == {}
+    scheduler.close()
+
+
+def test_a_job_is_not_over_because_its_scheduler_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(self: EventJournal, entry: Entry) -> None:
+        raise StorageError("no space left on device")
+
+    scheduler = one(tmp_path)
+    monkeypatch.setattr(EventJournal, "append", full)
+    submission = scheduler.submit(e.JobSubmitted(request("a", 16)), JobSpec())
+    with pytest.raises(RuntimeError, match="no space left"):
+        scheduler.settle(TIMEOUT_S)
+    assert submission.wait(TIMEOUT_S), "nobody waits for ever"
+    assert scheduler.has_ended and not submission.is_over
+    scheduler.close(leave=True)
+
+
+def test_what_is_not_started_any_more_is_started_by_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scheduler = one(tmp_path)
+    scheduler._new_submission("a", "s", JobSpec(), {})
+    stop = scheduler._stop
+
+    def after_one_more() -> None:
+        monkeypatch.setattr(scheduler, "_stop", stop)
+        taken = threading.Event()
+        scheduler._events.put(e.JobSubmitted(request("a")))
+        scheduler._events.put(taken)
+        assert taken.wait(TIMEOUT_S)
+        stop()
+
+    monkeypatch.setattr(scheduler, "_stop", after_one_more)
+    scheduler.close(leave=True)
+    assert replayed(tmp_path).state.jobs["a"].phase is Phase.STARTING
