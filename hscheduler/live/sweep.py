@@ -30,6 +30,16 @@ _LOOK_S = 1.0
 _TAKE_TIMEOUT_S = 30.0
 
 
+def trial_prefix(name: str) -> str:
+    """Return how the ids of a sweep's trials begin."""
+    return "trial-" if name == SWEEP else f"{name}-trial-"
+
+
+def trial_id(name: str, number: int) -> str:
+    """Return the id of a sweep's ``number``-th trial, counted from 1: also that of its first job."""
+    return f"{trial_prefix(name)}{number}"
+
+
 def opened_of(spec: Spec, name: str) -> e.SweepOpened:
     """Return what says how the jobs of a sweep's file are ranked."""
     sweep = spec.sweep
@@ -46,8 +56,8 @@ class _Trial:
     spec: JobSpec
     attempts: list[Submission] = field(default_factory=list)
     is_told: bool = False
-    #: It took longer than a trial may.
-    is_too_long: bool = False
+    #: It took longer than a trial may, or no more of the sweep is wanted.
+    is_told_to_end: bool = False
 
 
 class Sweep:
@@ -83,7 +93,6 @@ class Sweep:
         self.iterations: dict[str, int] = {}
         self.spec = spec
         self._name = name
-        self._prefix = "" if name == SWEEP else f"{name}-"
         self._on_event = on_event
         self._source = points_of(spec) if points is None else points
         self._settings = LiveSettings(
@@ -140,8 +149,9 @@ class Sweep:
             self._news.clear()
             scheduler.check()
             if self._name in scheduler.closed:
-                # No more of it is wanted.
+                # No more of it is wanted, nor what was submitted while that was said.
                 self._most = len(self._trials)
+                self._end_all(scheduler)
             for trial in self._trials:
                 if not trial.is_told:
                     self._look_at(trial, scheduler)
@@ -157,10 +167,17 @@ class Sweep:
                     continue
             self._news.wait(min(_LOOK_S, left_s))
 
+    def _end_all(self, scheduler: LiveScheduler) -> None:
+        for trial in self._trials:
+            submission = trial.attempts[-1]
+            if not submission.is_over and not trial.is_told_to_end:
+                trial.is_told_to_end = True
+                scheduler.cancel(submission.job_id, scheduler.closed[self._name])
+
     def _go_on(self, scheduler: LiveScheduler) -> None:
         """Find the trials of this sweep that the scheduler knows from before it was started again."""
         found = {each.job_id: each for each in scheduler.submissions(self._name)}
-        while (job_id := self._job_id(len(self._trials) + 1)) in found:
+        while (job_id := trial_id(self._name, len(self._trials) + 1)) in found:
             first = found[job_id]
             self.points[job_id] = dict(first.point)
             self._source.restore(job_id, dict(first.point))
@@ -169,9 +186,6 @@ class Sweep:
                 trial.attempts.append(found[again])
                 self._jobs[again], self.iterations[again] = found[again], first.spec.iterations
             self._trials.append(trial)
-
-    def _job_id(self, number: int) -> str:
-        return f"{self._prefix}trial-{number}"
 
     def wake(self) -> None:
         """Have the trials looked at."""
@@ -219,7 +233,7 @@ class Sweep:
         return submitted < self._most and (not limit or submitted - over < limit)
 
     def _submit(self, scheduler: LiveScheduler) -> None:
-        job_id = self._job_id(len(self._trials) + 1)
+        job_id = trial_id(self._name, len(self._trials) + 1)
         try:
             self.points[job_id] = point = self._source.ask(job_id)
         except StopIteration:
@@ -249,15 +263,20 @@ class Sweep:
         if not submission.is_over:
             record = scheduler.record.trials.get(submission.job_id)
             started_s = None if record is None else record.started_s
-            if limit_s and started_s is not None and not trial.is_too_long and scheduler.now_s() > started_s + limit_s:
-                trial.is_too_long = True
+            is_too_long = limit_s and started_s is not None and scheduler.now_s() > started_s + limit_s
+            if is_too_long and not trial.is_told_to_end:
+                trial.is_told_to_end = True
                 scheduler.cancel(submission.job_id, f"it took longer than {limit_s:g} s (trial_timeout_s)")
-        elif worth_another(submission) and len(trial.attempts) <= self.spec.sweep.retries:
+        elif self._worth_another(trial, scheduler):
             self._try(trial, scheduler)
         else:
             trial.is_told = True
             killed = submission.is_stopped and submission.phase is Phase.KILLED
             self._source.tell(trial.job_id, submission.feedback if killed else submission.loss, killed)
+
+    def _worth_another(self, trial: _Trial, scheduler: LiveScheduler) -> bool:
+        wanted = self._name not in scheduler.closed and len(trial.attempts) <= self.spec.sweep.retries
+        return wanted and worth_another(trial.attempts[-1])
 
     def _take(self, now_s: float, event: e.Event, commands: list[e.Command]) -> None:
         if self._on_event is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any
@@ -87,13 +88,15 @@ def past_report(directory: ServiceDir, sweep: str) -> dict[str, Any]:
         live = settings.live(journal.header)
         scheduler = LiveScheduler(cluster.capacities(), live, journal=journal, takes_up=False)
         scheduler.close(leave=True)
-        if sweep and sweep not in scheduler.sweeps:
+        if sweep and sweep not in scheduler.sweeps and not scheduler.submissions(sweep):
             raise ConfigError(f"sweep is {sweep!r}, but must be one of {', '.join(scheduler.sweeps) or 'none'}")
         return Sweeps(scheduler, cluster).report(sweep)
 
 
 class Service:
     """A service that runs; as a context manager it ends all of its jobs at the end, but for :meth:`leave`.
+
+    Where the block ends with an exception nobody wanted them to end: they are left.
 
     Parameters
     ----------
@@ -111,8 +114,10 @@ class Service:
     def __init__(self, directory: ServiceDir, settings: ServiceSettings) -> None:
         self._lock = directory.lock()
         self._leaves = False
-        try:
-            self._journal = EventJournal(directory.journal)
+        undo = ExitStack()
+        undo.callback(self._lock.close)
+        with undo:
+            self._journal = undo.enter_context(EventJournal(directory.journal))
             #: What was dropped at the end of the journal, as a sentence; empty if nothing was.
             self.dropped = self._journal.dropped
             header = self._journal.header
@@ -121,8 +126,11 @@ class Service:
             live = settings.live(header)
             self.observer = Observer(live.policy)
             self.scheduler = LiveScheduler(nodes, live, journal=self._journal, observe=self.observer.take)
+            undo.callback(self.scheduler.close, leave=True)
             self.sweeps = Sweeps(self.scheduler, self.cluster)
             self.observer.wake, self.observer.name_of = self.sweeps.wake, self._name_of
+            # Before anybody can ask for one of them.
+            self.sweeps.go_on()
             servicer = SchedulerService(self.scheduler, self.cluster, self.observer.board, self.sweeps)
             security = directory.security()
 
@@ -142,11 +150,9 @@ class Service:
                     raise
                 self._server, port = listen(0)
             self.address = Address(settings.host, port)
+            undo.callback(stop, self._server, STOP_GRACE_S)
             directory.say_where(self.address, os.getpid())
-            self.sweeps.go_on()
-        except BaseException:
-            self._lock.close()
-            raise
+            undo.pop_all()
 
     def _name_of(self, job_id: str) -> str:
         submission = self.scheduler.submission(job_id)
@@ -159,6 +165,8 @@ class Service:
     def close(self) -> None:
         """End it, and its jobs unless they are to be left; harmless when repeated."""
         stop(self._server, STOP_GRACE_S)
+        if not self._leaves:
+            self.sweeps.end("H-scheduler ends")
         self.scheduler.close(leave=self._leaves)
         self.sweeps.close()
         self._lock.close()
@@ -169,4 +177,6 @@ class Service:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if kind is not None:
+            self.leave()
         self.close()

@@ -1,9 +1,10 @@
-"""The gRPC face of H-scheduler: translates, and finds the points of sweeps that it was given.  Decides nothing."""
+"""The gRPC face of H-scheduler: translates.  Decides nothing."""
 
 from __future__ import annotations
 
 import json
 import math
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -11,19 +12,16 @@ from typing import Any
 import grpc
 
 from eps.config import JobSpec
-from eps.errors import ConfigError, JobNotFoundError, PlanError
+from eps.errors import ConfigError, JobNotFoundError, PeerUnavailableError, PlanError
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Direction
 from hscheduler.live.scheduler import LiveScheduler, Submission
 from hscheduler.pb import scheduler_pb2 as pb
 from hscheduler.pb.scheduler_pb2_grpc import HSchedulerServicer
 from hscheduler.service.news import NewsBoard
-from hscheduler.service.sweeps import Sweeps
+from hscheduler.service.sweeps import ALONE, TAKE_TIMEOUT_S, Sweeps
 from hscheduler.spec import ClusterSpec, request_of
 
-#: Jobs that belong to no sweep are ranked among each other under this name.
-ALONE = "jobs"
-TAKE_TIMEOUT_S = 30.0
 #: A call that waits for news looks up this often whether its client is there still.
 LOOK_S = 0.5
 LONGEST_WAIT_S = 60.0
@@ -47,6 +45,8 @@ class SchedulerService(HSchedulerServicer):
         self._container = cluster.container()
         self._board = board
         self._sweeps = sweeps
+        #: Held while it is looked whether a job is known: a client that asks once more may be ahead of its first call.
+        self._submitting = threading.Lock()
 
     # ---- jobs
 
@@ -66,22 +66,26 @@ class SchedulerService(HSchedulerServicer):
             raise ConfigError(f"sweep {request.sweep!r} was opened as {before}, not as {opened}")
         if before is None:
             self._scheduler.open_sweep(opened)
-            self._scheduler.settle(TAKE_TIMEOUT_S)
+            self._settle()
         return pb.OpenSweepReply()
 
     def SubmitJob(self, request: pb.SubmitJobRequest, context: grpc.ServicerContext) -> pb.JobReply:
         """Take a job; the same id again is the same job."""
+        self._check()
         spec = JobSpec.from_dict(_object(request.settings_json, "settings"), "settings")
         point, sweep = _object(request.point_json or "{}", "point"), request.sweep or ALONE
         if not request.job_id:
             raise ConfigError("job id is empty, but must be one that was never used with this scheduler")
-        known = self._known(request.job_id)
-        if known is None:
-            asked = request_of(spec, request.job_id, sweep, self._container)
-            known = self._scheduler.submit(e.JobSubmitted(asked), spec, point)
-            self._scheduler.settle(TAKE_TIMEOUT_S)
-        elif (known.spec, dict(known.point), known.sweep) != (spec, point, sweep):
+        with self._submitting:
+            known = self._known(request.job_id)
+            if known is None:
+                self._sweeps.check_job_id(request.job_id)
+                asked = request_of(spec, request.job_id, sweep, self._container)
+                known = self._scheduler.submit(e.JobSubmitted(asked), spec, point)
+        if (known.spec, dict(known.point), known.sweep) != (spec, point, sweep):
             raise ConfigError(f"job id is {request.job_id!r}, which another job has: it must be a new one")
+        # Also where it was known: the call that brought it may be waiting for this still.
+        self._settle()
         return self._job_reply(known)
 
     def GetJob(self, request: pb.GetJobRequest, context: grpc.ServicerContext) -> pb.JobReply:
@@ -89,7 +93,7 @@ class SchedulerService(HSchedulerServicer):
         found = self._found(request.job_id)
         until_s = time.monotonic() + _wait_s(request.wait_s)
         while not found.is_over and context.is_active():
-            self._scheduler.check()
+            self._check()
             left_s = until_s - time.monotonic()
             if left_s <= 0:
                 break
@@ -117,14 +121,12 @@ class SchedulerService(HSchedulerServicer):
         why = request.why or "killed on request"
         if self._known(request.name) is not None:
             jobs = [request.name]
+            self._scheduler.cancel(request.name, why)
         else:
             self._check_sweep(request.name)
             jobs = [each.job_id for each in self._scheduler.submissions(request.name) if not each.is_over]
-        if jobs == [request.name]:
-            self._scheduler.cancel(request.name, why)
-        else:
             self._scheduler.close_sweep(request.name, why)
-        self._scheduler.settle(TAKE_TIMEOUT_S)
+        self._settle()
         self._sweeps.wake()
         return pb.KillReply(job_ids=jobs)
 
@@ -141,6 +143,7 @@ class SchedulerService(HSchedulerServicer):
 
     def RunSweep(self, request: pb.RunSweepRequest, context: grpc.ServicerContext) -> pb.RunSweepReply:
         """Run a sweep's file; the same name again is the same sweep."""
+        self._check()
         self._sweeps.run(request.sweep, _object(request.tables_json, "tables"))
         return pb.RunSweepReply(sweep=request.sweep)
 
@@ -150,7 +153,7 @@ class SchedulerService(HSchedulerServicer):
             self._check_sweep(request.sweep)
         until_s = time.monotonic() + _wait_s(request.wait_s)
         while not self._has_ended(request.sweep) and context.is_active():
-            self._scheduler.check()
+            self._check()
             left_s = until_s - time.monotonic()
             if left_s <= 0:
                 break
@@ -164,7 +167,7 @@ class SchedulerService(HSchedulerServicer):
             self._check_sweep(request.sweep)
         after = request.after
         while context.is_active():
-            self._scheduler.check()
+            self._check()
             # Asked before: what is said meanwhile is in what comes after.
             ended = self._has_ended(request.sweep)
             items = self._board.after(after, request.sweep, 0.0 if ended else LOOK_S)
@@ -179,6 +182,18 @@ class SchedulerService(HSchedulerServicer):
                 yield pb.News(number=after)
 
     # ---- inside
+
+    def _check(self) -> None:
+        """Raise PeerUnavailableError where the scheduler has ended: who asks again finds the next one."""
+        if self._scheduler.has_ended:
+            raise PeerUnavailableError("H-scheduler has ended")
+
+    def _settle(self) -> None:
+        """Wait until what was said is in the journal."""
+        try:
+            self._scheduler.settle(TAKE_TIMEOUT_S)
+        except RuntimeError as error:
+            raise PeerUnavailableError(str(error)) from error
 
     def _has_ended(self, sweep: str) -> bool:
         return bool(sweep) and self._sweeps.has_ended(sweep)
@@ -198,11 +213,13 @@ class SchedulerService(HSchedulerServicer):
 
     def _job_reply(self, submission: Submission) -> pb.JobReply:
         values = self._job(submission)
-        if submission.is_over:
+        if values["is_over"]:
             values["report"] = self._scheduler.report_of(submission)
         return pb.JobReply(job_json=json.dumps(values))
 
     def _job(self, submission: Submission) -> dict[str, Any]:
+        # First: of one that ends meanwhile the rest may be newer, not older.
+        is_over = submission.is_over
         job = self._scheduler.state.jobs.get(submission.job_id)
         record = self._scheduler.record.trials.get(submission.job_id)
         phase = submission.phase or (job.phase if job is not None else "submitted")
@@ -213,7 +230,7 @@ class SchedulerService(HSchedulerServicer):
             "point": dict(submission.point),
             "phase": str(phase),
             "why": submission.why or (job.why if job is not None else ""),
-            "is_over": submission.is_over,
+            "is_over": is_over,
             "is_stopped": submission.is_stopped,
             "has_started": submission.has_started,
             "loss": _number(submission.loss),
