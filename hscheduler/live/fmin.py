@@ -137,7 +137,7 @@ class Run:
         #: Documents that are done, in the order in which they were.
         self._finished = [document for document in trials._dynamic_trials if document["state"] == JOB_STATE_DONE]
         #: Its jobs are ranked among each other only.
-        self._sweep = f"fmin-{uuid.uuid4().hex[:4]}"
+        self._sweep = f"fmin-{uuid.uuid4().hex[:8]}"
 
     def exhaust(self, where: Where) -> None:
         """Evaluate until there is no more to do, or a reason to stop."""
