@@ -33,6 +33,7 @@ from eps.errors import (
 )
 from eps.jobspec_file import RunRequest
 from eps.spare import SpareSupervisor, WarmSupervisor
+from eps.storage.atomic import read_json
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Phase
 from hscheduler.core.resources import Container, Role
@@ -274,8 +275,8 @@ class LiveJob:
         except EpsError:
             return False
         with closing(found):
-            state = found.directory.outcome().get("state")
             # Before a restart it was killed; what has ended in another way is what was started then.
+            state = (read_json(found.directory.report) or found.directory.outcome()).get("state")
             return found.running or (state is not None and not (resumes and state == "killed"))
 
     def _begin_to_watch(self, job: Job) -> None:
@@ -369,11 +370,13 @@ class LiveJob:
             self._say(e.GrowthDone(self.job_id))
 
     def _shrink(self, number: int, places: Sequence[str]) -> None:
-        # What is not there (any more) was said to have failed.
         by_role: dict[Role, list[str]] = {}
+        nobody_there = []
         for place in places:
             if place in self._members:
                 by_role.setdefault(_role_of(self._members[place]), []).append(place)
+            else:
+                nobody_there.append(place)
         for role, group in by_role.items():
             try:
                 self._remove(number, role, group)
@@ -385,6 +388,9 @@ class LiveJob:
                 for place in group:
                     del self._members[place]
                 self._say(e.ContainersGone(self.job_id, tuple(group)))
+        if nobody_there:
+            # As where a growth was said to have failed meanwhile: somebody may be waiting for the place all the same.
+            self._say(e.ContainersGone(self.job_id, tuple(nobody_there)))
 
     def _remove(self, number: int, role: Role, places: Sequence[str]) -> None:
         try:

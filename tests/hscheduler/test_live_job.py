@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from queue import Empty, SimpleQueue
 from types import SimpleNamespace
 from typing import Any
@@ -44,7 +45,9 @@ class FakeJob:
         self.watched_after: list[int] = []
         self.is_missing = False
         self.running = True
-        self.directory = SimpleNamespace(outcome=lambda: {} if self.running else self.outcome)
+        self.directory = SimpleNamespace(
+            outcome=lambda: {} if self.running else self.outcome, report=Path("/nonexistent/report.json")
+        )
         self.outcome: dict[str, Any] = {}
 
     # What LiveJob calls on the class.
@@ -199,6 +202,7 @@ def test_what_never_came_is_not_removed_and_the_rest_is(watched: Watched) -> Non
     watched.obey(e.ShrinkJob("a", ("c4", "c2")))
     assert watched.next(e.GrowthFailed).containers == ("c4",)
     assert watched.next(e.ContainersGone).containers == ("c2",)
+    assert watched.next(e.ContainersGone).containers == ("c4",), "an order is answered, whatever it asks for"
 
 
 def test_the_replacement_of_a_lost_member_is_removed_in_its_place(watched: Watched) -> None:
