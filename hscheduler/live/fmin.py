@@ -21,7 +21,7 @@ from hyperopt.utils import coarse_utcnow
 
 from eps.client import submit_instead
 from eps.config import JobSpec
-from eps.errors import StoppedEarlyError, TrainingError
+from eps.errors import RpcError, StoppedEarlyError, TrainingError
 from eps.jobspec_file import RunRequest
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Direction, Phase
@@ -161,8 +161,7 @@ class Run:
                     if stop:
                         return
         finally:
-            for _, submitter in running.values():
-                submitter.cancel("fmin stopped")
+            _cancel_all([submitter for _, submitter in running.values()], "fmin stopped")
             pool.shutdown(wait=True)
             for future, (document, _) in running.items():
                 self._cancelled(document, future)
@@ -232,6 +231,18 @@ class Run:
             document["misc"]["error"] = ("cancelled", "fmin stopped")
 
 
+def _cancel_all(submitters: Sequence[Submitter], why: str) -> None:
+    """End what runs, as far as there is somebody who can be told; what made it necessary counts, not that nobody is."""
+    for submitter in submitters:
+        submitter.refuse(why)
+    try:
+        for submitter in submitters:
+            submitter.cancel(why)
+    except RpcError as error:
+        # Of the others it would take as long to find out; whoever waits for their jobs does as well.
+        logger.warning("jobs could not be ended: %s", error)
+
+
 def submitter_of_this_thread() -> Submitter:
     """Return who submits the jobs of the trial that this thread evaluates."""
     found = submit_instead.get()
@@ -290,11 +301,17 @@ class Submitter:
 
     def cancel(self, why: str) -> None:
         """End the jobs of the trial and what else was to end with it, and refuse further ones."""
+        self.refuse(why)
+        with self._lock:
+            submissions = list(self._submissions)
+        for submission in submissions:
+            if not submission.is_over:
+                self._scheduler.cancel(submission.job_id, why)
+
+    def refuse(self, why: str) -> None:
+        """Take no more jobs, and end what else was to end with the trial."""
         with self._lock:
             self._refuses = self._refuses or why
-            for submission in self._submissions:
-                if not submission.is_over:
-                    self._scheduler.cancel(submission.job_id, why)
             ends, self._ends = self._ends, []
         for end in ends:
             end()

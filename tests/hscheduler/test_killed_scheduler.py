@@ -13,7 +13,7 @@ from eps.config import JobSpec
 from eps.errors import ConfigError, StorageError
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Phase
-from hscheduler.core.resources import Resources
+from hscheduler.core.resources import Resources, Role
 from hscheduler.live import scheduler as live
 from hscheduler.live.journal import Entry, EventJournal
 from hscheduler.live.scheduler import LiveScheduler, LiveSettings
@@ -248,3 +248,24 @@ def test_what_is_not_started_any_more_is_started_by_the_next(tmp_path: Path, mon
     monkeypatch.setattr(scheduler, "_stop", after_one_more)
     scheduler.close(leave=True)
     assert replayed(tmp_path).state.jobs["a"].phase is Phase.STARTING
+
+
+def test_who_was_where_is_known_of_what_is_held_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world, found = World(0), []
+
+    def fake(job_id: str, name: str, spec: JobSpec, metric: str, feedback: int, say: Any, *rest: Any, **_: Any) -> Any:
+        return FakeLive(world, job_id, say)
+
+    monkeypatch.setattr(live, "LiveJob", fake)
+    monkeypatch.setattr(FakeLive, "go_on", lambda self, iteration, members, *rest: found.append(members))
+    scheduler = one(tmp_path)
+    scheduler.submit(e.JobSubmitted(request("a")), JobSpec())
+    scheduler.settle(TIMEOUT_S)
+    first, second = (c.container_id for c in scheduler.state.containers(scheduler.state.jobs["a"], Role.WORKER))
+    scheduler._events.put(e.MembersFound("a", ((first, "worker-1"), (second, "worker-2"))))
+    scheduler._events.put(e.ContainersGone("a", (first,)))
+    scheduler.settle(TIMEOUT_S)
+    scheduler.close(leave=True)
+    one(tmp_path).close(leave=True)
+    # In the other's place is somebody else, or soon: it is not to be taken for a lost one that was replaced.
+    assert found == [{second: "worker-2"}]
