@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import urllib.request
@@ -60,18 +61,29 @@ class Served:
         self.process: subprocess.Popen[str] | None = None
 
     def start(self, *flags: str) -> None:
+        self._launch(*flags)
+        assert self.process is not None and self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line.startswith("H-scheduler listens on 127.0.0.1:"), line + self.process.stdout.read()
+
+    def start_in_vain(self, *flags: str) -> str:
+        """Start one that cannot work, and return what was printed."""
+        self._launch(*flags)
+        assert self.process is not None
+        out, _ = self.process.communicate(timeout=TIMEOUT_S)
+        assert self.process.returncode != 0, out
+        self.process = None
+        return out
+
+    def _launch(self, *flags: str) -> None:
         code = "import sys; from hscheduler.cli import main; sys.exit(main(sys.argv[1:]))"
-        words = [sys.executable, "-c", code, "serve", "--state", str(self.directory), *flags]
         self.process = subprocess.Popen(
-            words,
+            [sys.executable, "-c", code, "serve", "--state", str(self.directory), *flags],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
             env={**os.environ, "PYTHONPATH": str(ROOT)},
         )
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        assert line.startswith("H-scheduler listens on 127.0.0.1:"), line + self.process.stdout.read()
 
     def end(self, number: int) -> str:
         """Send a signal, wait for the end, and return what was printed."""
@@ -214,6 +226,17 @@ def test_a_service_that_is_told_to_stop_leaves_its_jobs_for_the_next(served: Ser
         served.start()
         client.wait(job, TIMEOUT_S)
         assert job.phase is Phase.FINISHED and job.loss is not None
+
+
+def test_a_service_that_fails_leaves_its_jobs_for_the_next(served: Served) -> None:
+    with served.client() as client, socket.create_server(("127.0.0.1", 0)) as taken:
+        job = client.submit_job("job-1", JobSpec.from_dict({**JOB, "iterations": 400}))
+        wait_for(lambda: client.job("job-1")["iteration"] > 0, TIMEOUT_S, "the job to iterate")
+        served.end(signal.SIGKILL)
+        assert "that port cannot be had" in served.start_in_vain("--web", str(taken.getsockname()[1]))
+        served.start()
+        client.wait(job, TIMEOUT_S)
+        assert job.phase is Phase.FINISHED
 
 
 def test_nobody_without_the_token_gets_in(served: Served, tmp_path: Path) -> None:
