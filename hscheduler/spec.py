@@ -303,11 +303,13 @@ def request_of(job: JobSpec, job_id: str, sweep: str, container: Resources) -> J
     Raises
     ------
     ConfigError
-        It would change its size by itself.
+        It would change its size by itself, or has more servers than partitions.
     """
     if job.at:
         raise ConfigError(f"at is {', '.join(job.at)!r}, but must be empty: the scheduler decides the size of its jobs")
     partitions = job.core_settings().num_partitions
+    if job.servers > partitions:
+        raise ConfigError(f"servers is {job.servers}, but there are {partitions} partitions: raise partitions")
     return JobRequest(job_id, sweep, job.workers, job.servers, container, container, container, job.splits, partitions)
 
 

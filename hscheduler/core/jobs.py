@@ -87,9 +87,9 @@ class JobRequest:
         """Return what a container of a role needs."""
         return {Role.MASTER: self.master, Role.WORKER: self.worker, Role.SERVER: self.server}[role]
 
-    def needs(self) -> list[Resources]:
-        """Return what each of its containers needs, its master first."""
-        return [self.resources(role) for role in Role for _ in range(self.count(role))]
+    def needs(self) -> list[tuple[Resources, int]]:
+        """Return what its containers need, and how many need that, its master first: there may be any number."""
+        return [(self.resources(role), self.count(role)) for role in Role]
 
 
 class Direction(StrEnum):

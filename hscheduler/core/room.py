@@ -119,10 +119,10 @@ class Room:
         self._changed.set(node, free - need)
         return node
 
-    def take_often(self, needs: Sequence[Resources], most: int) -> int:
+    def take_often(self, needs: Sequence[tuple[Resources, int]], most: int) -> int:
         """Place these containers together again and again, at most so often; return how often they fitted."""
         for number in range(most):
-            if any(self.take(need) is None for need in needs):
+            if any(self.take(need) is None for need, count in needs for _ in range(count)):
                 return number
         return most
 

@@ -236,9 +236,10 @@ def test_a_shrink_gives_up_a_growth_that_has_not_begun():
     assert toy.job("b").phase is Phase.EARLY_FEEDBACK
 
 
-def test_a_job_larger_than_the_cluster_is_refused_with_the_reason():
+@pytest.mark.parametrize("workers", [8, 10**12])
+def test_a_job_larger_than_the_cluster_is_refused_with_the_reason(workers):
     toy = Toy.of(2, POLICIES["elastic"])
-    toy.submit(request("a", 8, 1))
+    toy.submit(request("a", workers, 1, most_workers=workers))
     assert toy.over == {"a": Phase.FAILED}
     assert "more than the whole cluster holds" in toy.job("a").why
 

@@ -47,6 +47,14 @@ def test_what_a_file_says(tmp_path):
     assert spec.job_spec({"learning_rate": 0.5}).learning_rate == 0.5
 
 
+def test_what_a_scheduler_could_not_start_is_refused():
+    spec = Spec.of({"job": {"model": "logistic"}})
+    with pytest.raises(ConfigError, match="servers is 13, but there are 12 partitions"):
+        spec.request("a", "s", {"servers": 13})
+    with pytest.raises(ConfigError, match="the scheduler decides the size of its jobs"):
+        spec.request("a", "s", {"at": ["4:add-workers=2"]})
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
