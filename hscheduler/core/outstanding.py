@@ -7,9 +7,12 @@ Source: style section 16 (events in, commands out; whatever is repeated has an i
 
 from __future__ import annotations
 
+import json
+import zlib
 from collections.abc import Sequence
 
 from hscheduler.core import events as e
+from hscheduler.core.codec import encode
 
 Numbered = tuple[int, e.Order]
 
@@ -19,6 +22,8 @@ class Outstanding:
 
     def __init__(self) -> None:
         self.given = 0
+        #: A checksum of all of them: others, though as many, have another one.
+        self.checksum = 0
         self._orders: dict[str, list[Numbered]] = {}
         #: Jobs that have been started and have not ended.
         self._there: set[str] = set()
@@ -32,6 +37,7 @@ class Outstanding:
         for command in commands:
             if isinstance(command, e.Order):
                 self.given += 1
+                self.checksum = zlib.crc32(_told(command), self.checksum)
                 new.append((self.given, command))
                 self._orders.setdefault(command.job_id, []).append(new[-1])
                 if isinstance(command, e.ShrinkJob):
@@ -77,3 +83,8 @@ class Outstanding:
             if isinstance(order, kind):
                 del orders[at]
                 return
+
+
+def _told(order: e.Order) -> bytes:
+    """Return what an order is; why it is given may be said in other words."""
+    return json.dumps([type(order).__name__, {**encode(order), "why": ""}], sort_keys=True).encode()

@@ -57,8 +57,9 @@ class Entry:
     event: e.Event
     #: What stands beside it, such as the settings of a job that was submitted.
     beside: Mapping[str, Any] = field(default_factory=dict)
-    #: Orders that had been given before it.
+    #: Orders that had been given before it, and their checksum.
     given: int = 0
+    checksum: int = 0
 
 
 @dataclass
@@ -134,7 +135,8 @@ class EventJournal:
         for number, record in enumerate(self._records[1:], 2):
             try:
                 event = decode_event(record["event"])
-                yield Entry(float(record["at_s"]), event, record.get("beside", {}), int(record["given"]))
+                given, checksum = map(int, record["given"])
+                yield Entry(float(record["at_s"]), event, record.get("beside", {}), given, checksum)
             except (KeyError, TypeError, ValueError) as error:
                 raise self._bad(number, error) from error
         # Not needed any more, and as long as the journal.
@@ -149,7 +151,7 @@ class EventJournal:
         StorageError
             It could not be written.
         """
-        self._write_held(entry.given)
+        self._write_held(entry)
         self._write(entry)
 
     def hold(self, at_s: float, news: e.Iterated) -> None:
@@ -170,7 +172,7 @@ class EventJournal:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def _write_held(self, given: int) -> None:
+    def _write_held(self, before: Entry) -> None:
         held, self._held = self._held, {}
         for job_id, each in sorted(held.items(), key=lambda item: item[1].at_s):
             losses = tuple(
@@ -178,12 +180,12 @@ class EventJournal:
                 for at_s, iteration, loss in each.losses.points()
             )
             news = e.Iterated(job_id, each.iteration, each.durations_s, losses)
-            self._write(Entry(each.at_s, news, given=given))
+            self._write(Entry(each.at_s, news, given=before.given, checksum=before.checksum))
 
     def _write(self, entry: Entry) -> None:
         record: dict[str, Any] = {
             "at_s": round(entry.at_s, TIME_DIGITS),
-            "given": entry.given,
+            "given": [entry.given, entry.checksum],
             "event": encode_event(entry.event),
         }
         if entry.beside:

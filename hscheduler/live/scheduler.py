@@ -201,10 +201,12 @@ class LiveScheduler:
                 self._remember(entry)
             elif isinstance(entry.event, e.SweepOpened) and entry.beside:
                 self.tables[entry.event.sweep] = entry.beside["tables"]
-            if entry.given != self._outstanding.given:
+            given, checksum = self._outstanding.given, self._outstanding.checksum
+            if (entry.given, entry.checksum) != (given, checksum):
                 raise StorageError(
                     f"{journal.path}: {entry.given} orders had been given before {type(entry.event).__name__} at "
-                    f"{entry.at_s:.3f} s, but what stands there leads to {self._outstanding.given}"
+                    f"{entry.at_s:.3f} s, but what stands there leads to "
+                    + (f"{given}" if given != entry.given else "others")
                 )
             commands, _ = self._advance(entry.at_s, entry.event)
             if self._observe is not None:
@@ -493,7 +495,8 @@ class LiveScheduler:
             beside = self._submissions[job_id].beside()
         elif isinstance(event, e.SweepOpened) and event.sweep in self.tables:
             beside = {"tables": self.tables[event.sweep]}
-        self._journal.append(Entry(now_s, event, beside, self._outstanding.given))
+        given = self._outstanding
+        self._journal.append(Entry(now_s, event, beside, given.given, given.checksum))
 
     def _advance(self, now_s: float, event: e.Event) -> tuple[list[e.Command], list[Numbered]]:
         """Let the state take an event; return what is to be done, and the orders of it with their numbers."""

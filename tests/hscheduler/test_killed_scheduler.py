@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,13 @@ import pytest
 from eps.config import JobSpec
 from eps.errors import ConfigError, StorageError
 from hscheduler.core import events as e
+from hscheduler.core.decisions import Decision
 from hscheduler.core.jobs import Phase
 from hscheduler.core.resources import Resources, Role
 from hscheduler.live import scheduler as live
 from hscheduler.live.journal import Entry, EventJournal
 from hscheduler.live.scheduler import LiveScheduler, LiveSettings
+from hscheduler.policies.placing import start_if_it_fits
 from tests.hscheduler.toy import UNIT, nodes, request
 from tests.hscheduler.world import FEEDBACK_AT, ITERATIONS, Died, FakeLive, World
 
@@ -131,6 +134,22 @@ def test_a_journal_that_leads_elsewhere_is_refused(tmp_path: Path) -> None:
     journal.close()
     with pytest.raises(StorageError, match=r"4 orders had been given before NodeCame .* leads to 0"):
         LiveScheduler(nodes(1), LiveSettings("elastic"), journal=journal_of(tmp_path))
+
+
+def test_a_journal_that_leads_to_other_orders_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "LiveJob", lambda job_id, *rest, **more: FakeLive(World(0), job_id, rest[4]))
+    scheduler = one(tmp_path)
+    scheduler.submit(e.JobSubmitted(request("a")), JobSpec())
+    scheduler.settle(TIMEOUT_S)
+    scheduler.close(leave=True)
+
+    def of_another_version(view: Any) -> Decision:
+        start = start_if_it_fits(view, view.queue[0]) if view.queue else None
+        return Decision((replace(start, places=start.places[::-1]),), "as before") if start else Decision()
+
+    monkeypatch.setitem(live.POLICIES, "elastic", of_another_version)
+    with pytest.raises(StorageError, match=r"1 orders had been given before .* leads to others"):
+        replayed(tmp_path)
 
 
 def test_time_goes_on_where_it_was(tmp_path: Path) -> None:
