@@ -232,7 +232,8 @@ def _trial(
         "resizes": trial.resizes,
         "iterations": trial.iteration,
         "last_iteration_s": _seconds(trial.last_iteration_s),
-        "speeds": [[*size, number, _seconds(seconds)] for size, (number, seconds) in trial.speeds.items()],
+        # A copy: a job that runs may get another size meanwhile, on the scheduler's thread.
+        "speeds": [[*size, number, _seconds(seconds)] for size, (number, seconds) in list(trial.speeds.items())],
     }
 
 

@@ -53,3 +53,18 @@ def test_jobs_of_which_nothing_is_said_are_a_trial_each() -> None:
     told = found({})
     assert [trial["job_id"] for trial in told["trials"]] == ["t1", "t2", "t1-again-1"]
     assert all(len(trial["attempts"]) == 1 for trial in told["trials"])
+
+
+def test_a_report_may_be_made_while_jobs_change_their_sizes() -> None:
+    speeds: dict[tuple[int, int], tuple[int, float]] = {}
+
+    class Seconds(float):
+        def __round__(self, digits: Any = None) -> Any:
+            speeds[len(speeds), 9] = 1, 1.0
+            return 0.5
+
+    speeds[1, 1] = 3, Seconds(0.5)
+    record = Record()
+    record.trials = {"t": TrialRecord("t", "s", 1.0, speeds=speeds)}
+    told = report(record, policy="elastic", direction=Direction.MINIMIZE, losses={}, points={}, leaked=0)
+    assert told["trials"][0]["speeds"] == [[1, 1, 3, 0.5]]
