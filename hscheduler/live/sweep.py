@@ -56,7 +56,7 @@ class _Trial:
     spec: JobSpec
     attempts: list[Submission] = field(default_factory=list)
     is_told: bool = False
-    #: It took longer than a trial may, or no more of the sweep is wanted.
+    #: The latest of them: it took longer than a trial may, or no more of the sweep is wanted.
     is_told_to_end: bool = False
 
 
@@ -256,6 +256,7 @@ class Sweep:
             e.JobSubmitted(request), trial.spec, self.points[trial.job_id]
         )
         trial.attempts.append(submission)
+        trial.is_told_to_end = False
 
     def _look_at(self, trial: _Trial, scheduler: LiveScheduler) -> None:
         """Tell what has become of a trial, or try it again; end one that takes too long."""

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,13 +18,14 @@ from hscheduler.core import events as e
 from hscheduler.core.jobs import Phase
 from hscheduler.live import scheduler as live
 from hscheduler.live.journal import Entry, EventJournal
-from hscheduler.live.scheduler import LiveScheduler, LiveSettings
+from hscheduler.live.scheduler import LiveScheduler, LiveSettings, Submission
+from hscheduler.live.sweep import Sweep
 from hscheduler.service.client import SchedulerClient
 from hscheduler.service.directory import ServiceDir
 from hscheduler.service.main import Service, ServiceSettings, past_report
 from hscheduler.service.server import SchedulerService
 from hscheduler.service.sweeps import Sweeps
-from hscheduler.spec import ClusterSpec
+from hscheduler.spec import ClusterSpec, Spec
 from tests.hscheduler.world import FakeLive, World
 
 TIMEOUT_S = 20.0
@@ -152,6 +154,19 @@ def test_of_a_sweep_that_was_ended_no_trial_is_tried_again(scheduler: LiveSchedu
     scheduler._events.put(e.JobEnded("a-trial-1", Phase.FAILED, "it crashed"))
     wait_for(lambda: sweeps.has_ended("a"), TIMEOUT_S, "the end of the sweep")
     assert len(scheduler.submissions("a")) == 1
+
+
+def test_the_next_job_of_a_trial_that_failed_as_it_was_told_to_end_can_be_told_so_too() -> None:
+    def submit(submitted: e.JobSubmitted, spec: JobSpec, point: object) -> Submission:
+        return Submission(submitted.request.job_id, "a", "name", spec)
+
+    scheduler: Any = SimpleNamespace(submit=submit, cancel=lambda job_id, why: told.append(job_id), closed={"a": "why"})
+    sweep, told = Sweep(Spec.of(TABLES), "elastic", name="a"), list[str]()
+    sweep._submit(scheduler)
+    sweep._end_all(scheduler)
+    sweep._try(sweep._trials[0], scheduler)
+    sweep._end_all(scheduler)
+    assert told == ["a-trial-1", "a-trial-1-again-1"]
 
 
 def test_what_is_submitted_while_a_sweep_is_ended_is_ended(
