@@ -288,7 +288,7 @@ class LiveJob:
     def _start(self, containers: Sequence[Container], resumes: bool) -> None:
         members = {role: [c.container_id for c in containers if c.role is role] for role in (Role.WORKER, Role.SERVER)}
         workers, servers = members[Role.WORKER], members[Role.SERVER]
-        self._why = ""
+        self._why, self._gave_up = "", False
         if self._ending is not None:
             # It would take what is started now for what it is to end.
             self._ending.join(_JOIN_S)
@@ -301,7 +301,9 @@ class LiveJob:
                 started = Job.find(self.name)
             elif resumes:
                 if self._job is not None:
+                    # The part before has ended, and nobody watches it any more.
                     self._job.close()
+                    self._job = None
                 started = self._resumed(members)
             else:
                 spec = dataclasses.replace(self._spec, workers=len(workers), servers=len(servers))

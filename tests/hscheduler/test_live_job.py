@@ -543,6 +543,21 @@ def test_what_was_started_again_and_has_ended_since_is_not_started_once_more(wat
         assert watched.fake.resumed == []
 
 
+def test_something_unforeseen_as_a_job_is_started_again_is_said(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def resume(*args: Any, **more: Any) -> FakeJob:
+        raise ZeroDivisionError("of all things")
+
+    watched.start()
+    watched.obey(e.EndJob("a", True, "it restarts"))
+    watched.next(e.JobEnded)
+    monkeypatch.setattr(live.Job, "resume", resume)
+    watched.obey(AGAIN)
+    ended = watched.next(e.JobEnded)
+    assert ended.phase is Phase.FAILED and ended.why == "StartJob failed: ZeroDivisionError: of all things"
+
+
 def test_something_unforeseen_when_a_job_is_taken_up_is_said(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
     def find(name: str) -> FakeJob:
         raise ZeroDivisionError("of all things")
