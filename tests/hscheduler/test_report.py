@@ -46,7 +46,7 @@ def test_a_trial_is_its_jobs_one_after_the_other() -> None:
     ]
     assert [each["job_id"] for each in second["attempts"]] == ["t2"]
     assert told["completed"] == 2 and told["phases"]["failed"] == 0
-    assert told["best"] == {"job_id": "t1", "loss": 0.25, "point": {"l2": 0.5}}
+    assert told["best"] == {"job_id": "t1", "loss": 0.25, "metric": "loss", "point": {"l2": 0.5}}
 
 
 def test_jobs_of_which_nothing_is_said_are_a_trial_each() -> None:
