@@ -310,10 +310,11 @@ class SchedulerClient:
         """Close a line, unless another thread has opened the next one; that one's calls go on."""
         # Another thread's call over it ends as if nobody answered, and is made again.
         with self._lock:
-            if line is None or line is not self._channel:
-                return
-            self._channel = self._address = None
-        line.close()
+            is_ours = line is self._channel
+            if is_ours:
+                self._channel = self._address = None
+        if is_ours and line is not None:
+            line.close()
 
 
 def _updated(submission: Submission, values: Mapping[str, Any]) -> Submission:

@@ -160,8 +160,9 @@ def test_the_next_job_of_a_trial_that_failed_as_it_was_told_to_end_can_be_told_s
     def submit(submitted: e.JobSubmitted, spec: JobSpec, point: object) -> Submission:
         return Submission(submitted.request.job_id, "a", "name", spec)
 
+    told: list[str] = []
     scheduler: Any = SimpleNamespace(submit=submit, cancel=lambda job_id, why: told.append(job_id), closed={"a": "why"})
-    sweep, told = Sweep(Spec.of(TABLES), "elastic", name="a"), list[str]()
+    sweep = Sweep(Spec.of(TABLES), "elastic", name="a")
     sweep._submit(scheduler)
     sweep._end_all(scheduler)
     sweep._try(sweep._trials[0], scheduler)
