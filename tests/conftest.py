@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+# Whoever runs the suite in the background of a script has told it, and all that it starts, to ignore interrupts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 #: Runs of a whole job that ``tests/sim`` plays where ``--seeds`` does not say otherwise.
 DEFAULT_SEEDS = 300

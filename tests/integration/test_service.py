@@ -303,8 +303,9 @@ def test_the_log_of_a_job_that_fails_reaches_who_watches(served: Served) -> None
         name = client.run_sweep(tables, "bad")
         texts = [news.text for news in client.watch(name)]
         report, _ = client.report(name)
-    at = next(k for k, text in enumerate(texts) if text.startswith("bad-trial-1 failed: training diverged"))
-    assert len(texts) > at + 1, "the last lines of the log of the member at fault"
+    failed = [k for k, text in enumerate(texts) if text.startswith("bad-trial-1 failed: ")]
+    assert len(failed) == 1 and "training diverged" in texts[failed[0]], texts
+    assert "the last lines of the log of" in texts[failed[0] + 1], texts
     assert report["best"] is None and report["phases"]["failed"] == 1
 
 
