@@ -8,4 +8,9 @@ home="$(mktemp -d)"
 trap 'rm -rf "$home"' EXIT
 export EPS_HOME="$home"
 mkdir -p demo
+rm -f demo/report.json demo/model.npz
 hscheduler sweep examples/digits.toml --policy elastic --web 0 --report demo/report.json --page demo/page.html "$@"
+# Its jobs go with the directory that they are in; the best one's model stays.
+if [ -f demo/report.json ]; then
+    hscheduler results demo/report.json --export-best demo/model.npz > /dev/null
+fi

@@ -1,7 +1,14 @@
 #!/usr/bin/env bash
-# Makes .venv with the extras in $extras, by default all that `test.sh` needs, once; sourced by the scripts beside it.
+# Makes .venv with the extras in $extras, by default all that `test.sh` needs, once.  Sourced, by the scripts beside it or
+# in a terminal, it also puts .venv first in PATH, and leaves the shell's settings and folder as they are.
+if [ "${BASH_SOURCE[0]}" != "$0" ]; then
+    extras="${extras:-}" bash "${BASH_SOURCE[0]}" || return
+    PATH="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)/.venv/bin:$PATH"
+    export PATH
+    return
+fi
 set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")"
+cd "$(dirname "$0")"
 python="${PYTHON:-python3}"
 "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || {
     echo "EPS needs Python 3.11 or later; $("$python" --version) was found (set PYTHON to choose another)" >&2
@@ -24,4 +31,3 @@ if [ ! -e "$stamp" ]; then
     done
     touch "$stamp"
 fi
-export PATH="$PWD/.venv/bin:$PATH"

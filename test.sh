@@ -15,4 +15,6 @@ for package in eps hscheduler; do
         exit 1
     }
 done
-python -m pytest "$@"
+# Python keeps what it compiles: of the hundreds of processes that are started, none has to do it again.
+unset PYTHONDONTWRITEBYTECODE
+python -m pytest --numprocesses 2 "$@"

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import importlib.util
+import json
 import os
 import platform
 import signal
 import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 
@@ -23,6 +25,8 @@ ResultT = TypeVar("ResultT")
 
 #: A sample during which others used more of the machine than this many cores is taken again, if it may.
 MOST_FOREIGN_CORES = 0.3
+#: Said before anything is measured or simulated.
+NO_PICTURE = "pictures need matplotlib: pip install '.[benchmarks]'"
 #: Shortest stretch over which the kernel's count of busy time (in hundredths of a second) says anything.
 _LOOK_S = 0.2
 #: How a process's own processor clock is named from outside: POSIX leaves it open, this is Linux.
@@ -66,14 +70,15 @@ def machine() -> dict[str, Any]:
 
 
 def plotting() -> Any:
-    """Return ``matplotlib.pyplot``, ready to draw into files; None where it is not installed."""
-    try:
-        pyplot = importlib.import_module("matplotlib.pyplot")
-    except ImportError:
-        say("no picture: matplotlib is not installed")
-        return None
+    """Return ``matplotlib.pyplot``, ready to draw into files; ask :func:`can_draw` before measuring."""
+    pyplot = importlib.import_module("matplotlib.pyplot")
     pyplot.switch_backend("agg")
     return pyplot
+
+
+def can_draw() -> bool:
+    """Tell whether matplotlib is installed, without importing it."""
+    return importlib.util.find_spec("matplotlib") is not None
 
 
 def process_cpu_s(pid: int) -> float:
@@ -91,18 +96,29 @@ class Bar:
     #: True where more is better.
     at_least: bool
     note: str = ""
+    #: Of a ratio: by how much that of two like things differed from 1 in the same run.
+    noise: float = 0.0
 
     @property
-    def passed(self) -> bool:
-        """Whether it is kept; a value that could not be measured keeps nothing."""
+    def passed(self) -> bool | None:
+        """Whether it is kept; None where it is within the noise.  A value that could not be measured keeps nothing."""
         if self.measured is None:
             return False
+        worse = 1 - self.measured if self.at_least else self.measured - 1
+        if self.noise > abs(self.limit - 1) and worse <= self.noise:
+            return None
         return self.measured >= self.limit if self.at_least else self.measured <= self.limit
 
+    @property
+    def verdict(self) -> str:
+        """What is made of it, in words."""
+        return {True: "pass", False: "FAIL", None: "within noise"}[self.passed]
+
     def as_dict(self) -> dict[str, Any]:
-        """Return it for JSON."""
+        """Return it for JSON; ``passed`` is null within the noise."""
         kind = "at_least" if self.at_least else "at_most"
-        values = {"name": self.name, "measured": self.measured, kind: self.limit, "passed": self.passed}
+        values = {"name": self.name, "measured": self.measured, kind: self.limit}
+        values |= {"passed": self.passed, "verdict": self.verdict}
         return {**values, "note": self.note} if self.note else values
 
     def line(self) -> str:
@@ -110,7 +126,7 @@ class Bar:
         sign = ">=" if self.at_least else "<="
         shown = "-" if self.measured is None else f"{self.measured:g}"
         note = f"  ({self.note})" if self.note else ""
-        return f"{'pass' if self.passed else 'FAIL'}  {self.name}: {shown} (bar {sign} {self.limit:g}){note}"
+        return f"{self.verdict}  {self.name}: {shown} (bar {sign} {self.limit:g}){note}"
 
 
 @dataclass(frozen=True)
@@ -150,7 +166,7 @@ class Sampler:
         """Return what ``measure`` returned in the quietest try, and what that try cost."""
         found: list[tuple[ResultT, Used]] = []
         while True:
-            self._wait()
+            self.wait()
             busy_s, cpu_s, began_s = machine_busy_s(), self._cpu_s(), time.monotonic()
             result = measure()
             wall_s = time.monotonic() - began_s
@@ -168,7 +184,8 @@ class Sampler:
     def _cpu_s(self) -> tuple[float, ...]:
         return (time.process_time(), *map(process_cpu_s, self.pids))
 
-    def _wait(self) -> None:
+    def wait(self) -> None:
+        """Wait until others are quiet, as long as patience lasts."""
         while self.patience_s > 0:
             busy_s, own_s, began_s = machine_busy_s(), sum(self._cpu_s()), time.monotonic()
             time.sleep(_LOOK_S)
@@ -217,8 +234,47 @@ def new_file(text: str) -> Path:
     return path
 
 
+def picture_file(text: str) -> Path:
+    """Return a file for a picture, where there is something to draw it with; a type of :mod:`argparse`.
+
+    Raises
+    ------
+    argparse.ArgumentTypeError
+        It cannot be written, or matplotlib is not installed.
+    """
+    path = new_file(text)
+    if not can_draw():
+        raise argparse.ArgumentTypeError(NO_PICTURE)
+    return path
+
+
+def exit_code(bars: Iterable[Bar], quick: bool) -> int:
+    """Return 1 where a promise is not kept, and 0 with ``--quick``, which is too short to say so."""
+    return 0 if quick or all(bar.verdict != "FAIL" for bar in bars) else 1
+
+
+def conclude(benchmark: str, results: Mapping[str, Any], bars: Sequence[Bar], output: Path | None, quick: bool) -> int:
+    """Say how the bars were met, write and print what was found; return the exit code."""
+    for bar in bars:
+        say(bar.line())
+    document = {"benchmark": benchmark, "machine": machine(), **results, "bars": [bar.as_dict() for bar in bars]}
+    text = json.dumps(document, indent=1)
+    write_json(output, text)
+    print(text)
+    return exit_code(bars, quick)
+
+
+def run_to_the_end(main: Callable[[], int]) -> NoReturn:
+    """Be a benchmark's process: end with its exit code, or with 130 and a word where it is interrupted."""
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        say("interrupted")
+        sys.exit(130)
+
+
 def end_in_order() -> None:
-    """Take a request to terminate as Ctrl-C: what was begun is ended, and nothing is left behind."""
+    """Take SIGTERM as Ctrl-C: what was begun is ended, and nothing is left behind."""
 
     def interrupt(number: int, frame: object) -> None:
         raise KeyboardInterrupt

@@ -4,11 +4,17 @@
     python benchmarks/hotspots.py --case dense --seconds 20 --output hotspots.json
     python benchmarks/hotspots.py --quick
 
-A job of two workers and one server trains; each of its processes is sampled in turn by py-spy (``pip install py-spy``;
-it needs the right to trace other processes).  A sample counts for the innermost function of a thread, in milliseconds
-of an iteration; what NumPy and SciPy do counts for the Python that called them, and functions that do nothing but wait
-are left out.  Receiving and polling wait and work: theirs is an upper bound.  Processor time is the kernel's count, in
-user and system mode, and does not depend on the samples; without py-spy it is all there is.
+A job of two workers and one server trains; each of its processes is sampled in turn by py-spy (of the extra
+``benchmarks``; it needs the right to trace other processes).  A sample counts for the innermost function of a thread,
+in milliseconds of an iteration; what NumPy and SciPy do counts for the Python that called them, and functions that do
+nothing but wait are left out.  Receiving and polling wait and work: theirs is an upper bound.  Processor time is the
+kernel's count, in user and system mode, taken before the samples, which slow a process down; without py-spy it is all
+there is.
+
+Only on a quiet machine does any of it mean something: under load an iteration takes longer, so that a thread is found
+waiting, or about to run, in more of it, and processor time grows, too (colder caches, more waking).  Each measurement
+waits until others use less than a quarter of a core, for ``--patience`` seconds in all; what they used while processor
+time was taken is part of the result and of what is printed.
 """
 
 from __future__ import annotations
@@ -24,6 +30,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +41,21 @@ if __name__ == "__main__":
     sys.path.insert(0, str(ROOT))
 
 import eps  # noqa: E402
-from benchmarks.bench_common import machine, new_file, rounded, say, write_json  # noqa: E402
+from benchmarks.bench_common import (  # noqa: E402
+    MOST_FOREIGN_CORES,
+    Sampler,
+    end_in_order,
+    machine,
+    new_file,
+    rounded,
+    run_to_the_end,
+    say,
+    write_json,
+)
 from benchmarks.peers_data import CASES, Case, CaseFiles, prepare  # noqa: E402
 from benchmarks.peers_systems import DEADLINE_S, eps_settings  # noqa: E402
+from benchmarks.peers_watch import adopt_orphans, end_descendants  # noqa: E402
+from eps.storage.atomic import read_json  # noqa: E402
 
 SAMPLES_PER_S = 250
 MOST_FUNCTIONS = 15
@@ -98,35 +117,61 @@ def _job(case: Case, files: CaseFiles, home: Path) -> eps.Job:
     return eps.Job.start(name=f"hotspots-{case.name}", **eps_settings(files, ITERATIONS))
 
 
-def measure(case: Case, cache: Path, seconds: float) -> dict[str, Any]:
+def measure(case: Case, cache: Path, seconds: float, patience_s: float) -> dict[str, Any]:
     """Train a case and return what its processes used for an iteration, and on what."""
     files = prepare(case, cache)
     tracing = shutil.which("py-spy") is not None
     result: dict[str, Any] = {"processes": {}}
-    with tempfile.TemporaryDirectory(prefix="eps-hotspots-") as name, _job(case, files, Path(name)) as job:
+    # Processes that are ended in a hurry may still write.
+    with (
+        tempfile.TemporaryDirectory(prefix="eps-hotspots-", ignore_cleanup_errors=True) as name,
+        ExitStack() as ended,
+    ):
+        ended.callback(end_descendants)
+        job = ended.enter_context(_job(case, files, Path(name)))
         job.wait_until_trains(DEADLINE_S)
         pids = {member["name"]: int(member["pid"]) for member in job.status()["members"]}
-        pids["job master"] = int(json.loads(job.directory.master_json.read_text())["pid"])
-        begun_s, clock, before = time.monotonic(), job.status()["clock"], {n: cpu_s(p) for n, p in pids.items()}
-        time.sleep(seconds)
-        iterations = max(1, job.status()["clock"] - clock)
-        iteration_s, after = (time.monotonic() - begun_s) / iterations, {n: cpu_s(p) for n, p in pids.items()}
+        pids["job master"] = int(read_json(job.directory.master_json)["pid"])
+        supervisor = int(read_json(job.directory.supervisor_json)["pid"])
+        sampler = Sampler([*pids.values(), supervisor], patience_s)
+        (iteration_s, used_ms), _used = sampler.take(lambda: _processor_ms(job, pids, seconds))
         result["iteration_ms"] = rounded(1000 * iteration_s)
         for member, pid in sorted(pids.items()):
             say(f"{case.name}: {member}")
-            user, system = (1000 * (b - a) / iterations for a, b in zip(before[member], after[member], strict=True))
-            row: dict[str, Any] = {"user_ms": rounded(user), "system_ms": rounded(system)}
+            user_ms, system_ms = used_ms[member]
+            row: dict[str, Any] = {"user_ms": rounded(user_ms), "system_ms": rounded(system_ms)}
+            sampler.wait()
             row |= sampled(pid, seconds, iteration_s, Path(name)) if tracing else {"absent": "py-spy is not installed"}
             result["processes"][member] = row
+        result["noise"] = sampler.noise()
         job.kill("measured")
     return result
+
+
+def _processor_ms(job: eps.Job, pids: dict[str, int], seconds: float) -> tuple[float, dict[str, tuple[float, float]]]:
+    """Return how long an iteration takes, and the processor time of each process for one, user and system."""
+    begun_s, clock, before = time.monotonic(), job.status()["clock"], {n: cpu_s(p) for n, p in pids.items()}
+    time.sleep(seconds)
+    iterations = max(1, job.status()["clock"] - clock)
+    iteration_s, after = (time.monotonic() - begun_s) / iterations, {n: cpu_s(p) for n, p in pids.items()}
+    return iteration_s, {
+        name: (
+            1000 * (after[name][0] - before[name][0]) / iterations,
+            1000 * (after[name][1] - before[name][1]) / iterations,
+        )
+        for name in pids
+    }
 
 
 def table(results: dict[str, Any]) -> list[str]:
     """Return lines for people."""
     lines = []
     for case, result in results.items():
-        lines.append(f"{case}: an iteration takes {result['iteration_ms']:.2f} ms")
+        foreign = result["noise"]["foreign_cores_max"]
+        quiet = "" if foreign <= MOST_FOREIGN_CORES else ": not quiet, the times are too long"
+        lines.append(
+            f"{case}: an iteration takes {result['iteration_ms']:.2f} ms; others used {foreign:.2f} cores{quiet}"
+        )
         for member, row in result["processes"].items():
             lines.append(f"  {member}: {row['user_ms']:.2f} ms of user and {row['system_ms']:.2f} of system time")
             lines += [
@@ -136,20 +181,26 @@ def table(results: dict[str, Any]) -> list[str]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the benchmark."""
+    """Run the benchmark; 130 if it was interrupted."""
     default_cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "eps-peers"
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--case", choices=[case.name for case in CASES], help="only this one")
     parser.add_argument("--seconds", type=float, default=10.0, help="for the processor time, and for each process")
-    parser.add_argument("--cache", type=Path, default=default_cache, help="folder for the data, as of peers.py")
-    parser.add_argument("--quick", action="store_true", help="two seconds: does it work?")
+    parser.add_argument("--patience", type=float, default=240.0, metavar="S", help="for waiting until others are quiet")
+    parser.add_argument(
+        "--cache", type=Path, default=default_cache, help="folder for the data, as of peers.py (default: %(default)s)"
+    )
+    parser.add_argument("--quick", action="store_true", help="two seconds, no waiting: does it work?")
     parser.add_argument("--output", type=new_file, help="write the JSON there as well")
     arguments = parser.parse_args(argv)
     seconds = 2.0 if arguments.quick else arguments.seconds
     if not seconds >= 1:
         parser.error(f"--seconds is {seconds}, but must be at least 1")
+    patience_s = 0.0 if arguments.quick else arguments.patience
     chosen = [case for case in CASES if arguments.case in (None, case.name)]
-    results = {case.name: measure(case, arguments.cache.absolute(), seconds) for case in chosen}
+    adopt_orphans()
+    end_in_order()
+    results = {case.name: measure(case, arguments.cache.absolute(), seconds, patience_s) for case in chosen}
     for line in table(results):
         say(line)
     text = json.dumps({"benchmark": "hotspots", "machine": machine(), "cases": results}, indent=1)
@@ -159,4 +210,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_to_the_end(main)

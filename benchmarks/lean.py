@@ -26,7 +26,17 @@ ROOT = Path(__file__).resolve().parents[1]
 if __name__ == "__main__":
     sys.path.insert(0, str(ROOT))
 
-from benchmarks.bench_common import machine, new_file, positive, ratio, say, spread, write_json  # noqa: E402
+from benchmarks.bench_common import (  # noqa: E402
+    end_in_order,
+    machine,
+    new_file,
+    positive,
+    ratio,
+    run_to_the_end,
+    say,
+    spread,
+    write_json,
+)
 from benchmarks.scale_jobs import Ran, quiet_job, run_job  # noqa: E402
 
 ROWS, FEATURES, NONZEROS = 20_000, 400_000, 15
@@ -131,6 +141,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--patience", type=float, default=120.0, metavar="S", help="wait at most so long for quiet")
     parser.add_argument("--output", type=new_file, help="write the JSON there as well")
     arguments = parser.parse_args(argv)
+    end_in_order()
     rounds, iterations = (1, 30) if arguments.quick else (arguments.rounds, arguments.iterations)
     results = measure(rounds, iterations, 0.0 if arguments.quick else arguments.patience)
     say(table(results))
@@ -141,4 +152,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_to_the_end(main)

@@ -31,7 +31,18 @@ if __name__ == "__main__":
     sys.path.insert(0, str(ROOT))
 
 from benchmarks import van_raw  # noqa: E402
-from benchmarks.bench_common import Bar, machine, new_file, positive, ratio, rounded, say, spread, write_json  # noqa: E402
+from benchmarks.bench_common import (  # noqa: E402
+    Bar,
+    conclude,
+    end_in_order,
+    new_file,
+    positive,
+    ratio,
+    rounded,
+    run_to_the_end,
+    say,
+    spread,
+)
 from benchmarks.scale_jobs import Ran, run_job  # noqa: E402
 from benchmarks.van_measure import Peer  # noqa: E402
 
@@ -166,24 +177,19 @@ def bars(results: dict[str, Any]) -> list[Bar]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the benchmark."""
+    """Run the benchmark; 1 where a promise is not kept, but 0 with ``--quick``."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--millions", type=positive, default=100, help="millions of parameters")
     parser.add_argument("--rounds", type=positive, default=3, help="times that each case is measured")
     parser.add_argument("--quick", action="store_true", help="4 million parameters, one round: does it work?")
     parser.add_argument("--output", type=new_file, help="write the JSON there as well")
     arguments = parser.parse_args(argv)
+    end_in_order()
     millions, rounds = (4, 1) if arguments.quick else (arguments.millions, arguments.rounds)
     results = measure(millions * 1_000_000, rounds)
     judged = bars(results)
-    for bar in judged:
-        say(bar.line())
-    document = {"benchmark": "move", "machine": machine(), **results, "bars": [bar.as_dict() for bar in judged]}
-    text = json.dumps(document, indent=1)
-    write_json(arguments.output, text)
-    print(text)
-    return 0
+    return conclude("move", results, judged, arguments.output, arguments.quick)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_to_the_end(main)

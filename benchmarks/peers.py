@@ -244,13 +244,25 @@ def table(results: Sequence[dict[str, Any]], absent: dict[str, str]) -> str:
     return "\n".join(lines)
 
 
+def drawing_environment(cache: Path) -> setup.Environment:
+    """Return the benchmark's own environment, with matplotlib.
+
+    Raises
+    ------
+    AbsentError
+        It cannot be installed.
+    """
+    environment = setup.make_environment(cache)
+    if not environment.version("matplotlib"):
+        environment.install("matplotlib")
+    return environment
+
+
 def draw(summary_file: Path, picture: Path, cache: Path) -> None:
     """Draw a picture in the benchmark's own environment; says so where it cannot."""
     try:
-        environment = setup.make_environment(cache)
-        if not environment.version("matplotlib"):
-            environment.install("matplotlib")
-        command = [str(environment.python), str(setup.SCRIPTS / "draw.py"), str(summary_file), str(picture)]
+        python = str(drawing_environment(cache).python)
+        command = [python, str(setup.SCRIPTS / "draw.py"), str(summary_file), str(picture)]
         subprocess.run(command, check=True, timeout=DRAW_TIMEOUT_S)
     except (setup.AbsentError, subprocess.SubprocessError) as error:
         _say(f"no picture: {error}")
@@ -333,10 +345,16 @@ def summary(
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the benchmark; 1 if a system failed or arrived at another loss."""
+    """Run the benchmark; 1 if a system failed or arrived at another loss, 2 if no picture can be drawn."""
     arguments = parse_arguments(argv)
     cache = arguments.cache.absolute()
     length = systems.Length(arguments.warm_up, arguments.iterations)
+    if arguments.picture:
+        try:
+            drawing_environment(cache)
+        except setup.AbsentError as error:
+            _say(f"pictures need matplotlib: {error}")
+            return 2
     adopt_orphans()
     # Whoever ends this process politely gets the processes that it started ended too.
     signal.signal(signal.SIGTERM, signal.default_int_handler)

@@ -5,8 +5,9 @@
 
 ``traffic`` and ``cpu`` compare a run with a longer one of the same job: what the iterations between them cost has
 nothing of start and end in it.  Messages and bytes are predicted by a formula (``scale_predict.py``) and counted by the
-members themselves.  ``--largest`` trains 400 million parameters as well and needs 12 GB; on a busy machine its memory
-is all that means anything.  JSON goes to standard output, a table to standard error.
+members themselves.  Everything takes four minutes on two quiet cores.  ``--largest`` trains 400 million parameters as
+well and needs 12 GB; on a busy machine its memory is all that means anything.  JSON goes to standard output, a table to
+standard error.
 """
 
 from __future__ import annotations
@@ -31,7 +32,21 @@ sys.path.insert(0, str(ROOT))
 import numpy as np  # noqa: E402
 
 from benchmarks import scale_start  # noqa: E402
-from benchmarks.bench_common import Bar, machine, new_file, plotting, ratio, rounded, say, spread, write_json  # noqa: E402
+from benchmarks.bench_common import (  # noqa: E402
+    Bar,
+    end_in_order,
+    exit_code,
+    machine,
+    new_file,
+    picture_file,
+    plotting,
+    ratio,
+    rounded,
+    run_to_the_end,
+    say,
+    spread,
+    write_json,
+)
 from benchmarks.peers_watch import adopt_orphans, end_descendants  # noqa: E402
 from benchmarks.scale_jobs import Member, Ran, quiet_job, run_job  # noqa: E402
 from benchmarks.scale_predict import Shape, Traffic, must_hold_bytes, predicted  # noqa: E402
@@ -209,7 +224,7 @@ def largest(bench: Bench) -> tuple[dict[str, Any], list[Bar]]:
         "total_peak_pss_bytes": total,
         "total_by_process_bytes": ran.memory.at_total,
         "peaks_bytes": {name: peak[1] for name, peak in ran.memory.peaks.items()},
-        "iteration_s": [entry["seconds"] for entry in ran.report["history"]],
+        "completed_s": [entry["seconds"] for entry in ran.report["history"]],
         "loss": [entry["loss"] for entry in ran.report["history"]],
     }
     return result, [Bar("memory of all processes, 400 M parameters, GB", rounded(total / 1e9), LARGEST_BAR_GB, False)]
@@ -229,7 +244,9 @@ def reproducible(bench: Bench) -> tuple[dict[str, Any], list[Bar]]:
         say(f"reproducible: {name}")
         speeds: dict[bool, list[float]] = {True: [], False: []}
         foreign = []
-        for turn in range(1 if bench.quick else 11):
+        turns = 1 if bench.quick else 11
+        for turn in range(turns):
+            say(f"  turn {turn + 1} of {turns}")
             for choice in (True, False) if turn % 2 else (False, True):
                 ran = quiet_job(
                     lambda name=f"same-{number}-{turn}-{choice}", choice=choice, settings=settings: run_job(
@@ -308,10 +325,10 @@ def table(result: dict[str, Any], bars: Sequence[Bar]) -> str:
 
 def draw(result: dict[str, Any], path: Path) -> None:
     """Draw messages and bytes of a worker and of a server over the size of the job."""
-    pyplot = plotting()
     rows = result.get("traffic", {}).get("sizes")
-    if pyplot is None or not rows:
+    if not rows:
         return
+    pyplot = plotting()
     figure, axes = pyplot.subplots(1, 2, figsize=(10, 4))
     names = [f"{row['workers']}x{row['servers']}" for row in rows]
     for axis, what, title in ((axes[0], "messages_out", "messages"), (axes[1], "bytes_out", "bytes")):
@@ -319,6 +336,8 @@ def draw(result: dict[str, Any], path: Path) -> None:
             axis.plot(names, [row[member]["predicted"][what] for row in rows], label=f"{member}, predicted")
             axis.plot(names, [row[member]["counted"][what] for row in rows], "x", label=f"{member}, counted")
         axis.set_title(f"{title} sent in an iteration")
+        axis.set_xlabel("workers x servers")
+        axis.set_ylabel(f"{title} (logarithmic)")
         axis.set_yscale("log")
         axis.legend()
     figure.tight_layout()
@@ -327,11 +346,11 @@ def draw(result: dict[str, Any], path: Path) -> None:
 
 def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Return the command line's values."""
-    parser = argparse.ArgumentParser(description="Measure what a job costs as it grows.")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default=",".join(PARTS), help="parts to measure, joined by commas (default: all)")
     parser.add_argument("--patience", type=float, default=300.0, metavar="S", help="for waiting until others are quiet")
     parser.add_argument("--output", type=new_file, help="write the JSON here too")
-    parser.add_argument("--picture", type=new_file, help="draw a picture (needs matplotlib)")
+    parser.add_argument("--picture", type=picture_file, help="draw a picture (needs matplotlib)")
     parser.add_argument("--a9a", type=Path, help="folder of a9a.gz and a9a.t.gz; without it no start is measured")
     parser.add_argument("--keep", type=Path, help="keep jobs and logs in this folder")
     parser.add_argument("--quick", action="store_true", help="small and once: does it work?")
@@ -340,8 +359,9 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the benchmark."""
+    """Run the benchmark; 1 where a promise is not kept, but 0 with ``--quick``."""
     arguments = parse_arguments(argv)
+    end_in_order()
     result: dict[str, Any] = {"machine": machine()}
     bars: list[Bar] = []
     parts = {"traffic": traffic, "cpu": cpu, "memory": memory, "reproducible": reproducible, "start": start}
@@ -369,8 +389,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         draw(result, arguments.picture)
     say(table(result, bars))
     print(text)
-    return 0
+    return exit_code(bars, arguments.quick)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_to_the_end(main)

@@ -170,7 +170,8 @@ class _MemorySampler:
                 with suppress(OSError):
                     # A process's standard error is its log file, so that this is its name.
                     name = os.path.basename(os.readlink(f"/proc/{pid}/fd/2"))
-                    name = "command" if pid == self._root else name
+                    # Whoever has none is the pool of processes that a job's members come from.
+                    name = {"null": "no log"}.get(name, name) if pid != self._root else "command"
                     own, pss, rss = _memory_of(pid)
                     now[name] = now.get(name, 0) + pss
                     old = self._memory.peaks.get(name, (0, 0, 0))

@@ -14,7 +14,6 @@ core; ``wall_s`` is what went by meanwhile.  Memory is the largest that the proc
 from __future__ import annotations
 
 import argparse
-import json
 import multiprocessing
 import os
 import resource
@@ -28,7 +27,15 @@ from typing import Any
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks.bench_common import Bar, machine, new_file, positive, rounded, say, write_json
+from benchmarks.bench_common import (
+    Bar,
+    conclude,
+    new_file,
+    positive,
+    rounded,
+    run_to_the_end,
+    say,
+)
 
 MOST_S = 600.0
 MOST_GIB = 4.0
@@ -44,7 +51,7 @@ def sweeps_of(nodes: int, jobs: int, seed: int) -> list[Any]:
 
     spec = paper.paper_spec("LR")
     job, container = spec.job_spec(), spec.cluster.container()
-    speed = paper.speed_of(job)
+    speed = paper.MODEL.speed(job)
     fit = nodes * spec.cluster.vcores // (1 + job.workers + job.servers)
     gap_s = paper.TRIALS * speed.iteration_s(job.workers, job.servers) * job.iterations / fit
     draw, drawn = Random(f"sweeps:{seed}"), qualities(Random(f"qualities:{seed}"))
@@ -112,10 +119,10 @@ def large(policy: str, nodes: int, jobs: int, seed: int) -> dict[str, Any]:
 def paper_sweeps(policy: str, seed: int) -> dict[str, Any]:
     """Simulate the paper's eight sweeps in this process."""
     began_s = time.process_time()
-    from hscheduler.simulator.paper import MODELS, paper_spec
+    from hscheduler.simulator.paper import MODEL, MODELS, paper_spec
     from hscheduler.simulator.run import simulate
 
-    reports = [simulate(paper_spec(name, seed), policy) for name in MODELS]
+    reports = [simulate(paper_spec(name, seed), policy, model=MODEL) for name in MODELS]
     return {
         "seconds": rounded(time.process_time() - began_s),
         "peak_gib": rounded(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 << 20)),
@@ -167,22 +174,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         say(f"{nodes} nodes, {jobs} jobs, {policy}: {took_s:.1f} s, {gib:.2f} GiB")
     small = {policy: alone("paper_sweeps", policy, arguments.seed) for policy in PAPER_POLICIES}
     judged = list(bars(found, f"{nodes} nodes, {jobs} jobs"))
-    for bar in judged:
-        say(bar.line())
-    document = {
-        "benchmark": "simulator",
-        "machine": machine(),
-        "nodes": nodes,
-        "jobs": jobs,
-        "large": found,
-        "paper": small,
-        "bars": [bar.as_dict() for bar in judged],
-    }
-    text = json.dumps(document, indent=1)
-    write_json(arguments.output, text)
-    print(text)
-    return 0 if all(bar.passed for bar in judged) else 1
+    results = {"nodes": nodes, "jobs": jobs, "large": found, "paper": small}
+    return conclude("simulator", results, judged, arguments.output, arguments.quick)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_to_the_end(main)

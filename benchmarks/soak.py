@@ -11,6 +11,10 @@ Memory is what is resident without files, shared or not.  The processes are fork
 first, and copy a page when they first write to it; that makes no page more in any of them.  The proportional set size
 counts it as growth; it is given beside, without a bar.  The job master keeps what was measured at every clock.
 
+A value is flat where its median over the last quarter is at most so many times that over the second, or larger by so
+little that it says nothing: memory 1.1 times or 8 MiB, descriptors 1.1 times or 8, threads 1.1 times or 4, shared
+segments 1.2 times or 6.
+
 JSON goes to standard output, a table to standard error; the exit code is 1 where something grew.
 """
 
@@ -35,7 +39,7 @@ os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ
 if __name__ == "__main__":
     sys.path.insert(0, str(ROOT))
 
-from benchmarks.bench_common import machine, new_file, rounded, say, write_json  # noqa: E402
+from benchmarks.bench_common import end_in_order, machine, new_file, rounded, run_to_the_end, say, write_json  # noqa: E402
 from benchmarks.resize import job_settings, scale_of, write_data  # noqa: E402
 from eps.client import Job  # noqa: E402
 from eps.errors import EpsError  # noqa: E402
@@ -120,7 +124,7 @@ def soak(minutes: float, every_s: float, parameters: float) -> dict[str, Any]:
     finally:
         with suppress(EpsError):
             job.kill()
-    shutil.rmtree(home, ignore_errors=True)
+        shutil.rmtree(home, ignore_errors=True)
     return {
         "machine": machine(),
         "minutes": minutes,
@@ -145,6 +149,14 @@ def compare(found: list[dict[str, int]]) -> dict[str, Any]:
     return result
 
 
+def row(process: str, key: str, value: dict[str, Any]) -> str:
+    """Return what became of one value, for people."""
+    verdict = {True: "flat", False: "GREW", None: "not judged"}[value.get("flat")]
+    most = f"flat: at most {MOST_GROWTH[key]:g} times, or {SLACK[key]} more" if key in MOST_GROWTH else "no bar"
+    change = f"{value['second_quarter']:.0f} -> {value['last_quarter']:.0f}"
+    return f"{verdict:10s}  {process:11s} {key:18s} {change}  ({most})"
+
+
 def main() -> int:
     """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -154,21 +166,18 @@ def main() -> int:
     parser.add_argument("--output", type=new_file, help="write the JSON there, too")
     parser.add_argument("--quick", action="store_true", help="half a minute: does it work?")
     args = parser.parse_args()
+    end_in_order()
     result = soak(0.5 if args.quick else args.minutes, args.every_s, args.parameters)
     text = json.dumps(result, indent=1)
     print(text)
     grew = False
     for process, values in result["processes"].items():
         for key, value in values.items():
-            flat = value.get("flat", True)
-            grew |= not flat
-            say(
-                f"{'flat' if flat else 'GREW'}  {process:11s} {key:18s} "
-                f"{value['second_quarter']:.0f} -> {value['last_quarter']:.0f}"
-            )
+            grew |= value.get("flat") is False
+            say(row(process, key, value))
     write_json(args.output, text)
     return int(grew)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_to_the_end(main)

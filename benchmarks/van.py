@@ -7,7 +7,13 @@ Authentication: the same with and without the job's token.  JSON goes to standar
 
 A variant is compared with what was measured beside it in the same round: medians of these ratios are what the bars are
 about.  Of two ways to use a bare socket (in pieces of 1 MB, or all in one call with MSG_WAITALL), the one with the
-better median counts.
+better median counts.  An ordinary array that is copied into shared memory and out of it again has no bar: two copies,
+one after the other, have half the speed of one at most.  What the token costs is "within noise" where two connections
+without one differ by more than the bar allows.
+
+    python benchmarks/van.py --redraw van.json --picture van.png     # draws what was measured before
+
+The exit code is 1 where a bar is missed, but with --quick 0: two rounds on a busy machine say nothing about bars.
 """
 
 from __future__ import annotations
@@ -25,10 +31,28 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from benchmarks import van_measure as measure  # noqa: E402
-from benchmarks.bench_common import Bar, Sampler, machine, new_file, plotting, positive, say, write_json  # noqa: E402
+from benchmarks.bench_common import (  # noqa: E402
+    Bar,
+    Sampler,
+    end_in_order,
+    exit_code,
+    machine,
+    new_file,
+    picture_file,
+    plotting,
+    positive,
+    run_to_the_end,
+    say,
+    write_json,
+)
 from eps.van.memory import tune_malloc  # noqa: E402
 
 LARGE_BAR, SHM_BAR, SMALL_BAR, AUTHENTICATION_BAR = 0.9, 0.6, 1.5, 1.01
+#: Not one of the promises, and why.
+TWO_COPIES = "shm, ordinary, copied out"
+TWO_COPIES_NOTE = "no bar: two copies, one after the other, have half the speed of one at most"
+#: What is drawn of small round trips, and what its bar is measured by.
+ROUND_TRIPS = (("tcp", "raw tcp"), ("unix", "raw unix"), ("shm", "raw unix"))
 
 
 def best_raw(results: dict[str, Any], family: str, direction: str) -> str:
@@ -51,21 +75,30 @@ def large_bars(size_mb: float, results: dict[str, Any]) -> list[Bar]:
             value = paired(results[transport][direction]["gb_per_s"], results[name][direction]["gb_per_s"])
             bars.append(Bar(f"{size_mb:g} MB {direction}, {transport} / {name}", value, LARGE_BAR, True))
         for variant in results:
-            if variant.startswith("shm"):
-                value = paired(results[variant][direction]["gb_per_s"], results["memcpy"]["push"]["gb_per_s"])
-                note = "two copies, one after the other: 0.5 at most" if variant == "shm, ordinary, copied out" else ""
-                bars.append(Bar(f"{size_mb:g} MB {direction}, {variant} / memcpy", value, SHM_BAR, True, note))
+            if variant.startswith("shm") and variant != TWO_COPIES:
+                bars.append(Bar(*of_memcpy(size_mb, direction, variant, results), SHM_BAR, True))
     return bars
+
+
+def of_memcpy(size_mb: float, direction: str, variant: str, results: dict[str, Any]) -> tuple[str, float]:
+    """Return the name and the value of a way through shared memory, of copying memory."""
+    value = paired(results[variant][direction]["gb_per_s"], results["memcpy"]["push"]["gb_per_s"])
+    return f"{size_mb:g} MB {direction}, {variant} / memcpy", value
+
+
+def without_bars(size_mb: float, results: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return what is measured of large messages and was promised nowhere."""
+    found = [of_memcpy(size_mb, direction, TWO_COPIES, results) for direction in measure.DIRECTIONS]
+    return [{"name": name, "measured": value, "note": TWO_COPIES_NOTE} for name, value in found]
 
 
 def small_bars(results: dict[str, Any]) -> list[Bar]:
     """Return what is promised of small messages."""
-    pairs = (("tcp", "raw tcp"), ("unix", "raw unix"), ("shm", "raw unix"))
     return [
         Bar(
             f"round trip, {van} / {raw}", paired(results[van]["median_us"], results[raw]["median_us"]), SMALL_BAR, False
         )
-        for van, raw in pairs
+        for van, raw in ROUND_TRIPS
     ]
 
 
@@ -77,9 +110,10 @@ def authentication_bars(small: dict[str, Any], results: dict[str, Any]) -> list[
         ("40 MB push", push, "open", "open again", "token"),
         ("round trip", ping, "tcp", measure.AGAIN, "tcp, token"),
     ):
-        note = f"two connections without a token: {paired(values[again], values[plain]):g}"
+        alike = paired(values[again], values[plain])
+        note, noise = f"two connections without a token: {alike:g}", round(abs(alike - 1), 4)
         value = paired(values[token], values[plain])
-        found.append(Bar(f"{name} over tcp, token / no token", value, AUTHENTICATION_BAR, False, note))
+        found.append(Bar(f"{name} over tcp, token / no token", value, AUTHENTICATION_BAR, False, note, noise))
     return found
 
 
@@ -109,6 +143,7 @@ def table(result: dict[str, Any], bars: Sequence[Bar]) -> str:
         shown = ", ".join(f"{name} {entry['median']:.2f}" for name, entry in variants.items())
         lines.append(f"\n{what}: {shown}")
     lines += ["", *(bar.line() for bar in bars)]
+    lines += [f"-  {entry['name']}: {entry['measured']:g}  ({entry['note']})" for entry in result["without_bars"]]
     noise = result["noise"]
     lines.append(
         f"others used {noise['foreign_cores_median']:.2f} cores (median), {noise['foreign_cores_max']:.2f} at most; "
@@ -118,26 +153,59 @@ def table(result: dict[str, Any], bars: Sequence[Bar]) -> str:
 
 
 def draw(result: dict[str, Any], path: Path) -> None:
-    """Draw speeds beside those of bare sockets and of memory."""
+    """Draw speeds and round trips, each with what is promised of it."""
     pyplot = plotting()
-    if pyplot is None:
-        return
     sizes = result["large"]
     figure, axes = pyplot.subplots(1, len(sizes) + 1, figsize=(5.5 * (len(sizes) + 1), 4.5), squeeze=False)
     for axis, (size, variants) in zip(axes[0], sizes.items(), strict=False):
-        kept = [name for name in variants if not name.startswith("raw") and "van.empty" not in name]
-        kept = [best_raw(variants, "tcp", "push"), best_raw(variants, "unix", "push"), *kept]
-        for place, direction in enumerate(measure.DIRECTIONS):
-            values = [variants[name].get(direction, variants[name]["push"])["gb_per_s"]["median"] for name in kept]
-            axis.barh([i + 0.4 * place for i in range(len(kept))], values, 0.4, label=direction)
-        axis.set_yticks([i + 0.2 for i in range(len(kept))], kept)
+        _draw_large(axis, variants)
         axis.set_title(f"{size} MB, GB/s")
-        axis.legend()
-    names = list(result["small"])
-    axes[0][-1].barh(names, [result["small"][name]["median_us"]["median"] for name in names])
-    axes[0][-1].set_title("round trip of 100 floats, us (median)")
+    _draw_small(axes[0][-1], result["small"])
     figure.tight_layout()
     figure.savefig(path, dpi=120)
+
+
+def _draw_large(axis: Any, variants: dict[str, Any]) -> None:
+    """Draw one size; what is not copied at all has no speed that would fit."""
+    kept = [name for name in variants if not name.startswith("raw") and name != "shm, array of van.empty"]
+    kept = [best_raw(variants, "tcp", "push"), best_raw(variants, "unix", "push"), *kept]
+    for place, direction in enumerate(measure.DIRECTIONS):
+        values = [variants[name].get(direction, variants[name]["push"])["gb_per_s"]["median"] for name in kept]
+        axis.barh([i + 0.4 * place for i in range(len(kept))], values, 0.4, label=direction)
+    for row, name in enumerate(kept):
+        for place, direction in enumerate(measure.DIRECTIONS):
+            if name in ("tcp", "unix"):
+                base, limit = variants[best_raw(variants, name, direction)][direction], LARGE_BAR
+            elif name.startswith("shm") and name != TWO_COPIES:
+                base, limit = variants["memcpy"]["push"], SHM_BAR
+            else:
+                continue
+            _mark(axis, limit, variants[name][direction]["gb_per_s"], base["gb_per_s"], row + 0.4 * place, 0.2)
+    axis.plot([], [], color="tab:red", label="promised, at least")
+    axis.set_yticks([i + 0.2 for i in range(len(kept))], kept)
+    axis.legend()
+
+
+def _draw_small(axis: Any, results: dict[str, Any]) -> None:
+    """Draw round trips, on a logarithmic axis: gRPC takes twenty times as long as the others."""
+    names = list(results)
+    axis.barh(names, [results[name]["median_us"]["median"] for name in names])
+    for van, raw in ROUND_TRIPS:
+        _mark(axis, SMALL_BAR, results[van]["median_us"], results[raw]["median_us"], names.index(van), 0.4)
+    axis.plot([], [], color="tab:red", label="promised, at most")
+    axis.set_xscale("log")
+    axis.set_xlim(left=5)
+    shown_us = [us for us in (5, 10, 20, 50, 100, 200, 500, 1000) if us <= axis.get_xlim()[1]]
+    axis.set_xticks(shown_us, [str(us) for us in shown_us])
+    axis.set_xticks([], minor=True)
+    axis.set_title("round trip of 100 floats, us (median)")
+    axis.legend()
+
+
+def _mark(axis: Any, limit: float, own: dict[str, Any], base: dict[str, Any], place: float, half: float) -> None:
+    """Draw where a bar would have to end: ratios of each round are judged, not of the medians that are drawn."""
+    value = own["median"] * limit / paired(own, base)
+    axis.plot([value, value], [place - half, place + half], color="tab:red")
 
 
 def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
@@ -147,14 +215,27 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--rounds", type=positive, default=12, help="times that each case is measured")
     parser.add_argument("--patience", type=float, default=300.0, metavar="S", help="for waiting until others are quiet")
     parser.add_argument("--output", type=new_file, help="write the JSON here too")
-    parser.add_argument("--picture", type=new_file, help="draw a picture (needs matplotlib)")
+    parser.add_argument("--picture", type=picture_file, help="draw a picture (needs matplotlib)")
+    parser.add_argument("--redraw", type=Path, metavar="JSON", help="measure nothing: draw this earlier result")
     parser.add_argument("--quick", action="store_true", help="40 MB, two rounds, no waiting: does it work?")
-    return parser.parse_args(argv)
+    arguments = parser.parse_args(argv)
+    if arguments.redraw and not arguments.picture:
+        parser.error("--redraw needs --picture")
+    return arguments
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the benchmark."""
+    """Run the benchmark; 1 where a bar is missed, but 0 with ``--quick``."""
     arguments = parse_arguments(argv)
+    if arguments.redraw:
+        draw(json.loads(arguments.redraw.read_text(encoding="utf-8")), arguments.picture)
+        return 0
+    end_in_order()
+    return run(arguments)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Measure, and write what was found; return the exit code."""
     sizes_mb = [40.0] if arguments.quick else [float(text) for text in arguments.sizes.split(",")]
     rounds = 2 if arguments.quick else arguments.rounds
     tune_malloc()
@@ -168,11 +249,13 @@ def main(argv: Sequence[str] | None = None) -> int:
             authentication = measure.authentication(peer, sampler, rounds)
             bars = [*small_bars(small), *authentication_bars(small, authentication)]
             large: dict[str, Any] = {}
+            unpromised: list[dict[str, Any]] = []
             for size_mb in sizes_mb:
                 say(f"{size_mb:g} MB")
                 found = measure.large(peer, sampler, round(size_mb * 1e6), rounds)
                 large[f"{size_mb:g}"] = found
                 bars += large_bars(size_mb, found)
+                unpromised += without_bars(size_mb, found)
         finally:
             peer.end()
     result = {
@@ -182,6 +265,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "small": small,
         "authentication": authentication,
         "bars": [bar.as_dict() for bar in bars],
+        "without_bars": unpromised,
     }
     text = json.dumps(result, indent=1)
     write_json(arguments.output, text)
@@ -189,8 +273,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         draw(result, arguments.picture)
     say(table(result, bars))
     print(text)
-    return 0
+    return exit_code(bars, arguments.quick)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_to_the_end(main)

@@ -22,8 +22,8 @@ from eps.data.cut import prepare
 from eps.data.dataset import DatasetInfo
 from eps.errors import DeadlineError, ResourceError
 from eps.export import read_model
-from eps.launch import data_settings
-from eps.runtime import DataShape, Runtime, settled
+from eps.launch import data_settings, shape_of
+from eps.runtime import Runtime, settled
 from eps.server.initial import INIT_FILE
 from eps.storage.jobdir import JobDir, cache_dir, create_job_dir
 from eps.supervisor.context import MASTER, ContainerContext
@@ -135,14 +135,7 @@ def prepare_data(spec: JobSpec) -> DatasetInfo:
 def make_runtime(job_dir: JobDir, spec: JobSpec) -> Runtime:
     """Return what the processes of a job are told."""
     info = prepare_data(spec)
-    shape = DataShape(
-        num_features=info.num_features,
-        num_outputs=len(info.classes) or 1,
-        split_rows=info.split_rows,
-        sparse=info.is_sparse,
-        test_rows=info.num_test_rows,
-        split_checksums=info.split_checksums,
-    )
+    shape = shape_of(info)
     spec = settled(spec, shape.num_features, shape.num_outputs)
     return Runtime(job_dir.name, spec, shape, info.directory, job_dir.path)
 

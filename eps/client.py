@@ -19,29 +19,34 @@ from typing import Any
 
 from eps.config import JobSpec
 from eps.core.reconfig import Operation, Phase
-from eps.ended import ended_status
+from eps.ended import ended_status, waiting_status
 from eps.errors import (
     ConfigError,
     DeadlineError,
     EpsError,
+    JobExistsError,
     JobFinishedError,
     PlanError,
     RpcError,
-    StorageError,
     TrainingError,
 )
 from eps.home import check_home
 from eps.jobspec_file import RunRequest
 from eps.master_link import GIVE_UP_S, MasterLink, Progress, wait_for
 from eps.pb import control_pb2 as pb
+from eps.resources.choice import check_backend
+from eps.results import check_results, copy_result, deliver_results
 from eps.storage.atomic import read_json
 from eps.storage.jobdir import JobDir, find_job
+from eps.storage.locations import location
 from eps.supervisor.start import SupervisorHandle, WarmSupervisor, kill_supervisor
 
 #: A plan is asked for its news at least this often while somebody waits for it.
 PLAN_NEWS_S = 0.25
 #: A job has this long to end after it was told to; then its processes are ended.
 KILL_TIMEOUT_S = 10.0
+#: YARN ends what it was told to end when its ResourceManager is there, which may be about to fail over.
+YARN_KILL_TIMEOUT_S = 60.0
 _METHODS = {
     Operation.ADD_SERVERS: "AddServers",
     Operation.ADD_WORKERS: "AddWorkers",
@@ -123,12 +128,21 @@ class Job:
 
         The supervisor that is ``warm`` is its own, or ended; by default one that begins now.
         """
+        check_backend(request.spec)
+        if request.spec.on == "yarn":
+            from eps.yarn.starting import start
+
+            if warm is not None:
+                warm.cancel()
+            return cls(*start(request, tied=not detach, before_data=before_data))
         # Not needed to look at a job or to change its size, and the slowest import of all.
         # It imports what the job's processes need while this process imports what it needs, and reads the data.
         warm = WarmSupervisor() if warm is None else warm
         try:
             from eps.launch import prepare_job
+            from eps.yarn.starting import settle_former_of
 
+            settle_former_of(request.name)
             prepared = prepare_job(request, before_data)
             handle = prepared.start(tied=not detach, warm=warm)
         except BaseException:
@@ -167,19 +181,35 @@ class Job:
             It cannot have that size; JobExistsError where it is running.
         JobFinishedError
             It has finished; JobNotFoundError where there is none.
+        ResourceError
+            Its containers cannot be had.
         StorageError
             Its directory cannot be used.
         """
-        warm = WarmSupervisor() if warm is None else warm
+        directory = find_job(name)
+        on_yarn = (read_json(directory.job_json) or {}).get("spec", {}).get("on") == "yarn"
+        if on_yarn and warm is not None:
+            warm.cancel()
+        warm = None if on_yarn else WarmSupervisor() if warm is None else warm
         try:
+            if on_yarn:
+                from eps.yarn.former import settle_former
+
+                settle_former(directory)
             from eps.resume import prepare_resume
 
             resumed = prepare_resume(name, workers, servers)
             if on_begin is not None:
                 on_begin(resumed.describe(), resumed.warnings)
-            handle = resumed.prepared.start(tied=not detach, warm=warm)
+            if warm is None:
+                from eps.yarn.starting import start_prepared
+
+                handle = start_prepared(resumed.prepared, tied=not detach)
+            else:
+                handle = resumed.prepared.start(tied=not detach, warm=warm)
         except BaseException:
-            warm.cancel()
+            if warm is not None:
+                warm.cancel()
             raise
         return cls(resumed.prepared.directory, handle)
 
@@ -193,7 +223,14 @@ class Job:
             There is none.
         """
         check_home(writable=False)
-        return cls(find_job(name))
+        directory = find_job(name)
+        if directory.yarn_json.exists() and not directory.is_running() and directory.ended() is None:
+            from eps.yarn.submit import attend_again
+
+            # The application may well run: only who attended to it here was ended.
+            with suppress(JobExistsError):
+                return cls(directory, attend_again(directory.path))
+        return cls(directory)
 
     @property
     def name(self) -> str:
@@ -220,10 +257,17 @@ class Job:
         PeerUnavailableError
             It runs, but its master does not answer.
         """
+        waiting = waiting_status(self._directory)
+        if waiting is not None and self.running:
+            return waiting
         try:
-            reply = self._link.call("Status", pb.StatusRequest(), f"status of job {self.name!r}", timeout_s)
+            what = f"status of job {self.name!r}"
+            reply = self._link.call("Status", pb.StatusRequest(), what, timeout_s, waits=False)
         except JobFinishedError:
             return ended_status(self._directory)
+        if reply is None:
+            # Its cluster has begun to let it wait meanwhile, or has ended that since.
+            return waiting_status(self._directory) or self.status(timeout_s)
         return _object(reply.status_json)
 
     def history(self) -> list[dict[str, Any]]:
@@ -282,14 +326,14 @@ class Job:
         }
 
     def export(self, path: str | Path) -> None:
-        """Copy the trained model to ``path``.
+        """Copy the trained model to ``path``, which may be on HDFS.
 
         Raises
         ------
         StorageError
             There is none, or ``path`` cannot be written.
         """
-        copy_result(self._directory.model, Path(path), f"job {self.name!r} has no trained model")
+        copy_result(self._directory.model, location(path), f"job {self.name!r} has no trained model")
 
     # ---- changes of size (EPS section 5.2)
 
@@ -467,7 +511,8 @@ class Job:
             finally:
                 link.close()
         if self.running:
-            told = False
+            told, on_yarn = False, self._directory.yarn_json.exists()
+            timeout_s = max(timeout_s, YARN_KILL_TIMEOUT_S) if on_yarn else timeout_s
 
             def has_ended() -> bool:
                 nonlocal told
@@ -478,6 +523,9 @@ class Job:
             try:
                 wait_for(has_ended, timeout_s, f"the end of job {self.name!r}")
             except DeadlineError:
+                if on_yarn:
+                    # Who attends to it, and nobody else, goes on telling YARN to end it.
+                    raise
                 # It hangs, or was stopped.
                 kill_supervisor(self._directory, signal.SIGKILL)
         wait_for(lambda: not self.running, timeout_s, f"the end of job {self.name!r}")
@@ -532,52 +580,9 @@ def run(**settings: Any) -> dict[str, Any]:
     return report
 
 
-def check_results(request: RunRequest) -> None:
-    """Refuse before training what could not be written after it.
-
-    Raises
-    ------
-    ConfigError
-        Report or export cannot be written where the request wants them.
-    """
-    for name, text in (("report", request.report), ("export", request.export)):
-        if not text:
-            continue
-        path = Path(text)
-        if not path.parent.is_dir():
-            raise ConfigError(f"{name} is {path}, but its folder {path.parent} must exist")
-        if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
-            raise ConfigError(f"{name} is {path}, but must be a file that can be written")
-
-
 def deliver(job: Job, request: RunRequest) -> None:
-    """Copy report and model of an ended job to where its user wants them; a failed job has a report only.
-
-    Raises
-    ------
-    StorageError
-        They cannot be written.
-    """
-    if request.report and job.directory.report.exists():
-        copy_result(job.directory.report, Path(request.report), f"job {job.name!r} has no report")
-    if request.export and job.directory.model.exists():
-        copy_result(job.directory.model, Path(request.export), f"job {job.name!r} has no trained model")
-
-
-def copy_result(source: Path, target: Path, missing: str) -> None:
-    """Copy a file of a job, readable for everybody.
-
-    Raises
-    ------
-    StorageError
-        ``source`` is missing, with the text ``missing``; or ``target`` cannot be written.
-    """
-    if not source.exists():
-        raise StorageError(missing)
-    try:
-        shutil.copyfile(source, target)
-    except OSError as error:
-        raise StorageError(f"{target}: cannot be written: {error.strerror}; what it was to hold is {source}") from error
+    """Copy report and model of an ended job to where its user wants them; see :func:`eps.results.deliver_results`."""
+    deliver_results(job.directory, request)
 
 
 def _operation(name: Operation | str) -> Operation:

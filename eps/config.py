@@ -30,6 +30,11 @@ NORMALIZATIONS = ("none", "l2", "standard", "tfidf", "binary")
 VANS = ("auto", "shm", "unix", "tcp", "grpc")
 PUSHES = ("auto", "dense", "changes")
 WIRES = ("float32", "float16")
+#: Where the processes of a job can run.
+BACKENDS = ("local", "docker", "yarn")
+YARN_CLIENTS = ("auto", "java", "rest")
+EXECUTIONS = ("guaranteed", "opportunistic")
+ROLES = ("worker", "server", "master")
 #: Largest bound of ssp; whoever wants more wants asp.
 MOST_STALENESS = 1_000_000_000
 
@@ -174,6 +179,76 @@ class JobSpec:
         metavar="N|Ns",
     )
     keep: int = _option(2, "checkpoints that are kept", group="checkpoints")
+    checkpoint_dir: str = _option(
+        "",
+        "folder in which the job's checkpoints get a folder of its name; a path or hdfs://...; default: in the job's "
+        "directory",
+        group="checkpoints",
+        metavar="PATH",
+    )
+    # Where it runs.
+    on: str = _option(
+        "local",
+        "where its workers and servers run: local (processes of this machine), docker (containers of this machine) or "
+        "yarn",
+        group="cluster",
+        metavar="NAME",
+    )
+    image: str = _option("eps", "docker: image of the containers; it must have EPS", group="cluster", metavar="NAME")
+    memory_mb: str = _option(
+        "1024,master=512",
+        "memory of a container in MB: one number, or by role, as in 1024,server=4096,master=512",
+        group="cluster",
+        metavar="N|ROLE=N",
+    )
+    vcores: str = _option(
+        "1", "cores of a container: one number, or by role, as in 1,server=2", group="cluster", metavar="N|ROLE=N"
+    )
+    queue: str = _option("default", "yarn: queue of the application", group="cluster", metavar="NAME")
+    tags: str = _option("", "yarn: tags of the application, joined by commas", group="cluster", metavar="TAGS")
+    label: str = _option(
+        "",
+        "yarn: label of the nodes wanted: one for all, or by role, as in worker=transient",
+        group="cluster",
+        metavar="NAME|ROLE=NAME",
+    )
+    execution: str = _option(
+        "guaranteed",
+        "yarn: guaranteed or opportunistic (idle room, killed without warning); by role, as in worker=opportunistic",
+        group="cluster",
+        metavar="KIND|ROLE=KIND",
+    )
+    python: str = _option(
+        "",
+        "yarn: interpreter that every node has, or an archive of an environment (as conda-pack makes it; a local file "
+        "or hdfs://...); default: this interpreter's path",
+        group="cluster",
+        metavar="PATH",
+    )
+    staging: str = _option(
+        "",
+        "yarn: folder of the cluster's file system for the files of jobs; default: .eps in the user's home folder",
+        group="cluster",
+        metavar="URL",
+    )
+    yarn_client: str = _option(
+        "auto",
+        "yarn: who asks the cluster: java (Hadoop's own client), rest (its web interfaces, without Java) or auto (java "
+        "where the cluster wants Kerberos, else rest)",
+        group="cluster",
+        metavar="NAME",
+    )
+    container_timeout_s: float = _option(
+        0.0,
+        "seconds that a container is waited for: then a change of size that needs it is given up; 0: for ever",
+        group="cluster",
+    )
+    grow_back_s: float = _option(
+        15.0,
+        "yarn: a job that was preempted asks for that room again when it has been free for so many seconds, above its "
+        "queue's own share twice as many; longer than others take from the start of their master to their requests",
+        group="cluster",
+    )
     # To try things out.
     stretch_s: float = _option(
         0.0,
@@ -199,13 +274,14 @@ class JobSpec:
     )
     # Among whom.
     tls: bool = _option(
-        False, "encrypt every connection of the job, with certificates made for it; needs eps[tls]", group="safety"
+        False, "encrypt every connection of the job, with certificates made for it; needs the extra tls", group="safety"
     )
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "at", tuple(self.at))
         self._check_numbers()
         self._check_words()
+        self._check_cluster()
         self.triggers()
         Schedule.parse(self.checkpoint_every)
         if self.fold >= 0 and not self.fold < self.folds:
@@ -255,7 +331,8 @@ class JobSpec:
     def _check_words(self) -> None:
         for name, known in (
             ("optimizer", OPTIMIZERS), ("normalize", NORMALIZATIONS), ("on_divergence", ("stop", "continue")),
-            ("push", PUSHES), ("van", VANS), ("wire", WIRES),
+            ("push", PUSHES), ("van", VANS), ("wire", WIRES), ("on", BACKENDS),
+            ("yarn_client", YARN_CLIENTS),
         ):  # fmt: skip
             value = getattr(self, name)
             if value not in known:
@@ -267,6 +344,57 @@ class JobSpec:
             )
         if self.van == "shm" and self.tls:
             raise ConfigError("van is 'shm', but a job with TLS has no shared memory: use auto, unix, tcp or grpc")
+
+    def by_role(self, name: str, role: str) -> str:
+        """Return what a setting that may differ by role says of one: ``1024,server=4096`` says 4096 of servers.
+
+        Raises
+        ------
+        ConfigError
+            It cannot be read, or names a role that there is not.
+        """
+        found = general = ""
+        for part in (part.strip() for part in getattr(self, name).split(",") if part.strip()):
+            key, equals, value = part.partition("=")
+            if not equals:
+                general = key
+            elif key.strip() not in ROLES or not value.strip():
+                raise ConfigError(
+                    f"{name} is {getattr(self, name)!r}, but must be VALUE or ROLE=VALUE, joined by commas; roles are "
+                    f"{', '.join(ROLES)}"
+                )
+            elif key.strip() == role:
+                found = value.strip()
+        return found or general
+
+    def number_by_role(self, name: str, role: str) -> int:
+        """Return the number that a setting says of a role.
+
+        Raises
+        ------
+        ConfigError
+            It says none, or one below 1.
+        """
+        text = self.by_role(name, role)
+        if not text.isdecimal() or int(text) < 1:
+            raise ConfigError(f"{name} is {getattr(self, name)!r}, but says no number from 1 on for a {role}")
+        return int(text)
+
+    def _check_cluster(self) -> None:
+        for role in ROLES:
+            for name in ("memory_mb", "vcores"):
+                self.number_by_role(name, role)
+            self.by_role("label", role)
+            kind = self.by_role("execution", role) or EXECUTIONS[0]
+            if kind not in EXECUTIONS:
+                raise ConfigError(f"execution is {self.execution!r}, but must name {' or '.join(EXECUTIONS)}")
+        for name in ("container_timeout_s", "grow_back_s"):
+            if not 0 <= getattr(self, name) < float("inf"):
+                raise ConfigError(f"{name} is {getattr(self, name)}, but must be at least 0 and finite")
+        if self.by_role("execution", "master") == "opportunistic":
+            raise ConfigError(
+                "execution of the master is opportunistic, but YARN starts application masters as guaranteed"
+            )
 
     def staleness(self) -> int:
         """Return the staleness bound in clocks: 0 for BSP, :data:`~eps.core.settings.UNBOUNDED` for ASP."""

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol, TextIO
 
+from eps.core.evictions import TAKEN_AWAY
 from eps.core.reconfig import Operation, Phase
 
 Status = Mapping[str, Any]
@@ -77,6 +78,8 @@ def change_title(change: Mapping[str, Any]) -> str:
     """Return what was asked: ``plan 2 add-workers=2``, and where the job itself asked for it, what for."""
     if change["operation"] == Operation.FOLLOW:
         return f"plan {change['plan_id']} followers for partitions without one"
+    if change["operation"] == Operation.DRAIN:
+        return f"plan {change['plan_id']} {change['asked']} will be taken away: drained before"
     whom = " in the place of lost members" if change.get("asked_by") == "job" else ""
     return f"plan {change['plan_id']} {change['operation']}={change['asked']}{whom}"
 
@@ -160,6 +163,36 @@ def loss_texts(status: Mapping[str, Any]) -> list[str]:
     return lines + ([f"the job master was started again {often}"] if restarts else [])
 
 
+def warned_texts(status: Status) -> list[str]:
+    """Return a line for each member whose container will be taken away."""
+    lines = []
+    for member in status["members"]:
+        in_s, who = member.get("evicted_in_s"), f"{member['name']} ({member.get('container', '')})"
+        because = member.get("evicted_because") or TAKEN_AWAY
+        why = "" if because == TAKEN_AWAY else f": it {because}"
+        if in_s is not None and in_s >= 0:
+            lines.append(f"{who} will be taken away in {seconds_text(in_s)}{why}")
+        elif in_s is not None:
+            lines.append(f"{who} was to be taken away {seconds_text(-in_s)} ago{why}")
+    return lines
+
+
+def evictions_text(status: Mapping[str, Any]) -> str:
+    """Return how many containers were announced to be taken away, and what became of them; empty for none."""
+    found = status.get("evictions") or {}
+    if not found.get("asked"):
+        return ""
+    named = ("drained", "drained in time"), ("late", "drained late"), ("lost", "lost"), ("withdrawn", "not in use")
+    parts = [f"{found[key]} {words}" for key, words in (*named, ("warned", "still there")) if found[key]]
+    reasons = dict.fromkeys(each["reason"] for each in found.get("members", ()) if each["reason"] != TAKEN_AWAY)
+    latest = f"; the latest {list(reasons)[-1]}" if reasons else ""
+    longest_s = max(found["drain_s"].values(), default=0.0)
+    took = f"; the longest drain took {seconds_text(longest_s)}" if found["drain_s"] else ""
+    given = sum(found.get("given", {}).values())
+    missing = f"; {given} not asked for again yet, for others were to get that room" if given else ""
+    return f"{found['asked']} announced: {', '.join(parts)}{took}{latest}{missing}"
+
+
 def changes_of(status: Status) -> list[Mapping[str, Any]]:
     """Return all changes that a status tells of, ended ones first."""
     live = [status["plan"]] if status["plan"] else []
@@ -169,9 +202,13 @@ def changes_of(status: Status) -> list[Mapping[str, Any]]:
 def progress_line(status: Status, width: int = 0) -> str:
     """Return how far a job is, in one line; cut to ``width`` columns unless that is 0."""
     if status["state"] == "starting":
-        line = f"{status['name']}: starting {status['workers']} workers and {status['servers']} servers"
+        sizes = [(status[f"{role}s"], role) for role in ("worker", "server")]
+        shown = [f"{number} {role}{'' if number == 1 else 's'}" for number, role in sizes]
+        line = f"{status['name']}: starting {' and '.join(shown)}"
         if not status["workers"]:
             line = f"{status['name']}: starting"
+        if status.get("reason"):
+            line += f": {status['reason']}"
         return line[:width] if width else line
     total = max(1, status["iterations"])
     full = _BAR_CELLS * status["clock"] // total
@@ -226,7 +263,7 @@ def plain_line(status: Status) -> str:
     if status["plan"]:
         parts.append(f"change {status['plan']['operation']}={status['plan']['asked']} {status['plan']['phase']}")
     if status["state"] == "starting":
-        return f"{status['name']}: starting"
+        return f"{status['name']}: starting" + (f": {status['reason']}" if status.get("reason") else "")
     if status["state"] != "running":
         parts.append(str(status["state"]))
     elif status["eta_s"]:
@@ -301,6 +338,15 @@ def table(rows: Sequence[Sequence[str]], indent: str = "  ") -> str:
     )
 
 
+def ago_text(at_s: float) -> str:
+    """Return how long ago something was, of seconds of Unix time, as people read it: ``3 min ago``, ``2 days ago``."""
+    passed_s = max(0, round(time.time() - at_s))
+    for unit_s, name in ((86_400, "days"), (3600, "h"), (60, "min")):
+        if passed_s >= (2 if unit_s > 3600 else 1) * unit_s:
+            return f"{passed_s // unit_s} {name} ago"
+    return f"{passed_s} s ago"
+
+
 def as_of_text(as_of_s: float) -> str:
     """Return when figures were taken, of seconds of Unix time; 0 is not known."""
     if not as_of_s:
@@ -338,9 +384,12 @@ def status_text(status: Status) -> str:
         lines.append(table(rows))
     for change in ([status["plan"]] if status["plan"] else []) + list(status["queued"]):
         lines.append(f"  {change_title(change)}: {', '.join(phase_texts(change).values())}")
+    lines += [f"  {text}" for text in warned_texts(status)]
     checkpoints = checkpoints_text(status)
     if checkpoints:
         lines.append(f"  checkpoints: {checkpoints}")
+    if evictions_text(status):
+        lines.append(f"  evictions: {evictions_text(status)}")
     lines += [f"  {title}: {why}" for title, why in troubles_of(status).items() if title != "checkpoint failed"]
     lines += [f"  {text}" for text in loss_texts(status)]
     if status["state"] in STOPPED_STATES:
@@ -356,13 +405,14 @@ def list_text(statuses: Sequence[Status]) -> str:
     """Return what ``eps list`` prints."""
     if not statuses:
         return "no jobs"
-    rows = [["NAME", "STATE", "CLOCK", "LOSS", "METRIC", "WORKERS", "SERVERS"]]
+    rows = [["NAME", "STATE", "STARTED", "CLOCK", "LOSS", "METRIC", "WORKERS", "SERVERS"]]
     for status in statuses:
         metrics = ordered_metrics(status["metrics"])
         rows.append(
             [
                 status["name"],
                 status["state"],
+                ago_text(status["started_s"]),
                 f"{status['clock']}/{status['iterations']}",
                 number_text(status["loss"]),
                 f"{metrics[0][0]} {number_text(metrics[0][1])}" if metrics else "-",
@@ -403,6 +453,8 @@ def summary_text(report: Mapping[str, Any]) -> str:
         )
     if checkpoints_text(report):
         lines.append(f"  checkpoints {checkpoints_text(report)}")
+    if evictions_text(report):
+        lines.append(f"  evictions   {evictions_text(report)}")
     lines += [f"  {text}" for text in loss_texts(report)]
     if report.get("changes"):
         lines.append("  changes:")

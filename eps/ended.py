@@ -1,4 +1,4 @@
-"""What is known of a job that has ended: from the files that its processes left.  L3."""
+"""What is known of a job whose master cannot be asked, as one that has ended: from the files that are there.  L3."""
 
 from __future__ import annotations
 
@@ -64,6 +64,7 @@ def ended_status(directory: JobDir) -> dict[str, Any]:
         # One that was ended has not measured its final parameters.
         "loss": history[-1]["loss"] if loss is None and history else loss,
         "losses": report.get("losses", []),
+        "evictions": report.get("evictions", {}),
         "generation": report.get("generation", 1),
         "storage_error": "",
         "resources_error": "",
@@ -71,6 +72,25 @@ def ended_status(directory: JobDir) -> dict[str, Any]:
         "iteration_s": report.get("iteration_seconds", {}).get("p50", 0.0),
         "eta_s": 0.0,
         "elapsed_s": report.get("iteration_seconds", {}).get("total", 0.0),
+    }
+
+
+def waiting_status(directory: JobDir) -> dict[str, Any] | None:
+    """Return the status of a job whose master does not listen yet, and may not for long; None where nothing is awaited.
+
+    ``reason`` says what for: a queue, a node.
+    """
+    waiting = _readable(directory.waiting_json)
+    if waiting is None:
+        return None
+    settings = (read_json(directory.job_json) or {}).get("spec", {})
+    return {
+        **ended_status(directory),
+        "state": "starting",
+        "reason": str(waiting.get("reason", "")),
+        "workers": settings.get("workers", 0),
+        "servers": settings.get("servers", 0),
+        "as_of_s": None,
     }
 
 

@@ -25,13 +25,12 @@ from eps.data.settings import DataSettings
 from eps.errors import DataError, EpsError, StorageError
 from eps.ml.models import Model, load_model
 from eps.runtime import Runtime, model_options
-from eps.storage.atomic import atomic_writer
+from eps.storage.atomic import PUBLIC_MODE, atomic_writer
+from eps.storage.locations import Location, read_file
 
 META = "__meta__"
 NORMALIZER_PREFIX = "__normalizer_"
 FORMAT_VERSION = 1
-#: An export is the user's own file, also where it lies in a job directory.
-FILE_MODE = 0o644
 #: Settings of the training data that tell how to read new rows; where the data was is nobody's business.
 READING = ("task", "format", "label_column", "columns", "delimiter", "index_base", "normalize", "features")
 
@@ -133,7 +132,7 @@ def write_model(path: Path, runtime: Runtime, tensors: Mapping[str, NDArray[Any]
     }
     arrays = {META: np.frombuffer(json.dumps(meta, sort_keys=True).encode("utf-8"), np.uint8), **ordered}
     arrays.update({f"{NORMALIZER_PREFIX}{name}__": array for name, array in normalizer.items()})
-    with atomic_writer(path, mode=FILE_MODE) as file:
+    with atomic_writer(path, mode=PUBLIC_MODE) as file:
         _write_arrays(file, arrays)
     return model_sha256(ordered.values())
 
@@ -155,7 +154,7 @@ def _write_arrays(file: BinaryIO, arrays: Mapping[str, NDArray[Any]]) -> None:
                 npy_format.write_array(member, np.asarray(array), allow_pickle=False)
 
 
-def read_model(path: Path) -> ExportedModel:
+def read_model(path: Location) -> ExportedModel:
     """Return the model in ``path``.
 
     Raises
@@ -167,10 +166,12 @@ def read_model(path: Path) -> ExportedModel:
     """
     try:
         # Opened here: numpy leaves a damaged archive open.
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+        with read_file(path) as file, np.load(file, allow_pickle=False) as archive:
             return _read(archive)
     except FileNotFoundError:
         raise DataError(f"{path}: no such file: expected a model exported by EPS") from None
+    except StorageError:
+        raise
     except EpsError as error:
         raise DataError(f"{path}: {error}") from error
     except OSError as error:

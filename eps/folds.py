@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from eps.client import Job
 from eps.errors import ConfigError, TrainingError
 from eps.jobspec_file import RunRequest
 from eps.launch import free_name
-from eps.storage.atomic import write_json_atomic
+from eps.storage.atomic import json_bytes
+from eps.storage.locations import location, write_public
 
 LEDGER_COUNTS = ("expected", "applied", "duplicates_refused", "lost", "applied_twice")
 
@@ -77,7 +77,7 @@ def write_folds(request: RunRequest, combined: Mapping[str, Any]) -> None:
         It cannot be written.
     """
     if request.report:
-        write_json_atomic(Path(request.report), combined, mode=0o644, sync=False)
+        write_public(location(request.report), json_bytes(combined))
 
 
 def _train(request: RunRequest) -> dict[str, Any]:

@@ -7,10 +7,13 @@ does something long asks from time to time whether there was one.
 
 from __future__ import annotations
 
+import os
+import select
 import signal
+import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 _told = False
 
@@ -31,6 +34,44 @@ def noted() -> Iterator[None]:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@contextmanager
+def by_others_too() -> Iterator[None]:
+    """Let the first SIGTERM or SIGHUP be an interrupt while this lasts; on another thread nothing changes.
+
+    Those that follow are nothing: a shell repeats the SIGHUP of its terminal, and whoever is interrupted tidies up.
+    What is ignored stays so, as ``nohup`` wants it.
+    """
+    before = {}
+    if threading.current_thread() is threading.main_thread():
+        before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    before = {number: handler for number, handler in before.items() if handler not in (signal.SIG_IGN, None)}
+    for number in before:
+        signal.signal(number, _interrupt_once)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def note() -> None:
+    """Note an interrupt where nobody would see the exception, as on another thread: :func:`check` raises it."""
+    global _told
+    _told = True
+
+
+def let_go_of_closed() -> None:
+    """Let what is written to a pipe that nobody reads, or to a terminal that is gone, go nowhere without an error."""
+    for stream in (sys.stdout, sys.stderr):
+        # Of a test's, or of no process's, there is no descriptor.
+        with suppress(OSError, ValueError, AttributeError):
+            poller = select.poll()
+            poller.register(stream.fileno(), 0)
+            if poller.poll(0):
+                with open(os.devnull, "wb") as nowhere:
+                    os.dup2(nowhere.fileno(), stream.fileno())
+
+
 def check() -> None:
     """Raise KeyboardInterrupt where there was one; not for what tidies up after it."""
     if _told:
@@ -41,3 +82,8 @@ def _interrupt(number: int, frame: object) -> None:
     global _told
     _told = True
     raise KeyboardInterrupt
+
+
+def _interrupt_once(number: int, frame: object) -> None:
+    if not _told:
+        _interrupt(number, frame)

@@ -14,11 +14,12 @@ from typing import Any
 
 from eps.config import JobSpec
 from eps.errors import ConfigError
+from eps.storage.locations import is_remote
 
 #: Keys of a job file and of :func:`eps.run` that are not settings of the job itself.
 RUN_KEYS = ("name", "report", "export", "anew")
 #: Settings that are one path.
-_PATHS = ("labels", "test_labels", "init", "report", "export")
+_PATHS = ("python", "labels", "test_labels", "init", "report", "export", "checkpoint_dir")
 
 
 @dataclass(frozen=True)
@@ -117,11 +118,11 @@ def read_job_file(path: Path) -> dict[str, Any]:
         The file is missing, is not TOML, or has keys that are unknown.
     """
     folder = path.absolute().parent
-    return {name: _located(name, value, folder) for name, value in named(JobSpec.read_toml(path), str(path)).items()}
+    return {name: located(name, value, folder) for name, value in named(JobSpec.read_toml(path), str(path)).items()}
 
 
-def _located(name: str, value: Any, folder: Path) -> Any:
-    """Return a setting with its paths beside the job file; a value of the wrong type is left for who checks types."""
+def located(name: str, value: Any, folder: Path) -> Any:
+    """Return a setting with its paths in a folder, data as a list; what is of a wrong type stays as it is."""
     if name == "data" and isinstance(value, str | list):
         parts = value.split(",") if isinstance(value, str) else value
         return [_beside(part.strip(), folder) if isinstance(part, str) else part for part in parts]
@@ -132,7 +133,7 @@ def _located(name: str, value: Any, folder: Path) -> Any:
 
 
 def _beside(path: str, folder: Path) -> str:
-    if not path or path.startswith("sklearn:"):
+    if not path or path.startswith("sklearn:") or is_remote(path):
         return path
     return str(folder / Path(path).expanduser())
 

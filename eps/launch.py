@@ -36,7 +36,9 @@ from eps.runtime import (
 )
 from eps.server.initial import INIT_FILE
 from eps.storage.atomic import atomic_writer, write_bytes_atomic
+from eps.storage.checkpoint import check_claim, claim
 from eps.storage.jobdir import JobDir, JobLock, cache_dir, check_job_name, create_job_dir, jobs_dir
+from eps.storage.locations import is_remote, location
 from eps.supervisor.start import SupervisorHandle, WarmSupervisor, start_supervisor
 from eps.van.memory import descriptor_limit
 
@@ -129,39 +131,26 @@ def prepare_job(request: RunRequest, before_data: Callable[[], None] | None = No
     StorageError
         Something cannot be written.
     """
+    check_request(request)
+    request = _with_absolute_places(request)
     spec = request.spec
-    model = load_model(spec.model)
-    check_combination(model, optimizer_settings(spec))
-    check_given(model, spec.optimizer, request.given)
-    check_model(spec)
-    if spec.tls:
-        check_tls()
-    _check_port(spec.metrics_port)
     check_home(writable=True)
     name = request.name or free_name(spec.model)
     check_job_name(name)
     if JobDir(jobs_dir() / name).is_running():
         # Asked again when the directory is made; here it saves the wait for the data.
         raise JobExistsError(f"job {name!r} is running: end it or choose another name")
-    settings = data_settings(spec)
+    elsewhere = location(spec.checkpoint_dir) / name if spec.checkpoint_dir else None
+    owner = f"{socket.gethostname()}:{jobs_dir() / name}"
+    if elsewhere is not None:
+        check_claim(elsewhere, owner)
     if before_data is not None:
         before_data()
-    dataset = prepare(settings, None, cache_dir())
-    shape = DataShape(
-        num_features=dataset.num_features,
-        num_outputs=len(dataset.classes) or 1,
-        split_rows=dataset.split_rows,
-        sparse=dataset.is_sparse,
-        test_rows=dataset.num_test_rows,
-        split_checksums=dataset.split_checksums,
-    )
-    job_path = jobs_dir() / name
-    spec = settled(spec, shape.num_features, shape.num_outputs)
-    runtime = Runtime(name, spec, shape, dataset.directory, job_path, manager=request.manager)
-    check_runtime(runtime)
-    initial = _initial_values(runtime, dataset) if spec.init else None
+    runtime, dataset, initial = _with_data(request, name)
     directory, lock = create_job_dir(name, anew=request.anew)
     try:
+        if elsewhere is not None:
+            claim(elsewhere, owner)
         if spec.tls:
             make_certificates(directory.tls)
         if spec.model not in MODELS:
@@ -174,6 +163,71 @@ def prepare_job(request: RunRequest, before_data: Callable[[], None] | None = No
         lock.close()
         raise
     return PreparedJob(directory, lock, runtime, dataset)
+
+
+def _with_absolute_places(request: RunRequest) -> RunRequest:
+    """Return the request with places that mean the same in every directory and under every configuration of Hadoop."""
+    text = request.spec.checkpoint_dir
+    if not text:
+        return request
+    place = location(text) if is_remote(text) else Path(text).expanduser().absolute()
+    return request.with_spec(checkpoint_dir=str(place))
+
+
+def check_request(request: RunRequest) -> None:
+    """Refuse settings that no job can be started with, whatever its data.
+
+    Raises
+    ------
+    ConfigError
+        The model is unknown, or the settings cannot work, alone or together.
+    """
+    spec = request.spec
+    model = load_model(spec.model)
+    check_combination(model, optimizer_settings(spec))
+    check_given(model, spec.optimizer, request.given)
+    check_model(spec)
+    if spec.tls:
+        check_tls()
+    _check_port(spec.metrics_port)
+
+
+def check_data(request: RunRequest) -> None:
+    """Refuse what :func:`prepare_job` would refuse once it knows the data, which is in the cache afterwards.
+
+    Raises
+    ------
+    ConfigError
+        The settings cannot work with this data.
+    DataError
+        The data cannot be used.
+    StorageError
+        The cache cannot be written.
+    """
+    check_home(writable=True)
+    _with_data(request, request.name)
+
+
+def _with_data(request: RunRequest, name: str) -> tuple[Runtime, DatasetInfo, np.ndarray | None]:
+    """Return what a job's processes are told, its data, and the values it starts from where it has such."""
+    dataset = prepare(data_settings(request.spec), None, cache_dir())
+    shape = shape_of(dataset)
+    spec = settled(request.spec, shape.num_features, shape.num_outputs)
+    runtime = Runtime(name, spec, shape, dataset.directory, jobs_dir() / name, manager=request.manager)
+    check_runtime(runtime)
+    return runtime, dataset, _initial_values(runtime, dataset) if spec.init else None
+
+
+def shape_of(dataset: DatasetInfo) -> DataShape:
+    """Return what a job's processes are told of its data."""
+    return DataShape(
+        num_features=dataset.num_features,
+        num_outputs=len(dataset.classes) or 1,
+        split_rows=dataset.split_rows,
+        sparse=dataset.is_sparse,
+        test_rows=dataset.num_test_rows,
+        split_checksums=dataset.split_checksums,
+    )
 
 
 def check_runtime(runtime: Runtime) -> None:
@@ -199,7 +253,7 @@ def free_name(model: str) -> str:
 
 
 def _initial_values(runtime: Runtime, dataset: DatasetInfo) -> np.ndarray:
-    path = Path(runtime.spec.init)
+    path = location(runtime.spec.init)
     model = read_model(path)
     declared = [(t.name, t.shape) for t in runtime.key_space.tensors]
     found = [(name, array.shape) for name, array in model.tensors.items()]

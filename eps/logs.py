@@ -23,6 +23,8 @@ def set_up_logging() -> None:
         datefmt="%H:%M:%S",
         force=True,
     )
+    # It tells of every client that is made.
+    logging.getLogger("hdfs.client").setLevel(logging.WARNING)
 
 
 class LimitedLog:

@@ -14,6 +14,7 @@ from typing import Any
 import grpc
 
 from eps.core.types import Address
+from eps.ended import waiting_status
 from eps.errors import DeadlineError, JobFinishedError, PeerUnavailableError
 from eps.pb import control_pb2 as pb
 from eps.pb.control_pb2_grpc import JobMasterStub
@@ -31,6 +32,8 @@ NEXT_MASTER_S = 10.0
 #: Who waits longer than this says what for.
 NOTICED_S = 1.0
 RETRY_S = 0.05
+#: How often it is looked whether a job that waits for its cluster still does.
+WAITING_POLL_S = 0.2
 LONGEST_RETRY_S = 1.0
 
 #: The generated class has no annotations.
@@ -63,8 +66,11 @@ class MasterLink:
         self._address: Address | None = None
         self._channel: grpc.Channel | None = None
 
-    def call(self, method: str, request: Any, what: str, timeout_s: float = 60.0) -> Any:
+    def call(self, method: str, request: Any, what: str, timeout_s: float = 60.0, *, waits: bool = True) -> Any:
         """Call a unary method, again while the master cannot be reached.
+
+        Where the cluster has no room for a master yet, or starts it again, that is waited for; or, where ``waits`` is
+        False, None returned.
 
         Raises
         ------
@@ -79,7 +85,7 @@ class MasterLink:
         def attempt(stub: JobMasterStub) -> Any:
             return call(getattr(stub, method), request, timeout_s, what)
 
-        return self._repeated(attempt, what, min(self._give_up_s, NEXT_MASTER_S))
+        return self._repeated(attempt, what, min(self._give_up_s, NEXT_MASTER_S), waits)
 
     def watch(self, after_clock: int = -1) -> Iterator[Progress]:
         """Yield news until the job has ended; goes on where it was after a loss of the connection.
@@ -92,6 +98,7 @@ class MasterLink:
         what = f"watch job {self._job.name!r}"
         ended = False
         while not ended:
+            yield from self._waits()
             try:
                 # The first message is part of the attempt: a stream is only known to be there when it says something.
                 stream, first = self._repeated(
@@ -116,11 +123,22 @@ class MasterLink:
             finally:
                 stream.cancel()
 
+    def _waits(self) -> Iterator[Progress]:
+        """Yield what is waited for, whenever that changes, until there is a job master or the job has ended."""
+        said = ""
+        while (status := waiting_status(self._job)) is not None and self._job.is_running():
+            if status["reason"] != said:
+                said = status["reason"]
+                yield Progress(status)
+            time.sleep(WAITING_POLL_S)
+
     def close(self) -> None:
         """Close the connection; harmless when repeated."""
         self._forget()
 
-    def _repeated(self, attempt: Callable[[JobMasterStub], Any], what: str, next_master_s: float) -> Any:
+    def _repeated(
+        self, attempt: Callable[[JobMasterStub], Any], what: str, next_master_s: float, waits: bool = True
+    ) -> Any:
         """Attempt until a master answers; wait ``next_master_s`` for the next one after the first that did not."""
         since_s: float | None = None
         began_s, retry_s, told = time.monotonic(), RETRY_S, False
@@ -135,8 +153,13 @@ class MasterLink:
                     self._forget()
                     # Not from the beginning: an attempt may have waited for long before the master was lost.
                     since_s = time.monotonic() if since_s is None else since_s
+            if self._job.waiting_json.exists():
+                # No fault of anybody's: its cluster has no room yet, or starts its master again.
+                began_s, since_s = time.monotonic(), None
             if not self._job.is_running():
                 raise JobFinishedError(f"{what}: job {self._job.name!r} has ended") from unreachable
+            if not waits and self._job.waiting_json.exists():
+                return None
             patience_s = self._give_up_s if since_s is None else next_master_s
             waited_s = time.monotonic() - (began_s if since_s is None else since_s)
             if waited_s > patience_s:

@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 from eps._version import __version__
 from eps.cli import EXIT_CODES
 from eps.config import JobSpec
+from eps.devcluster.options import add_devcluster
 
 _DESCRIPTION = """\
 Train models on workers and servers whose number changes while training runs.
@@ -36,6 +37,18 @@ examples:
   eps run job.toml --learning-rate 0.01 --detach
 """
 
+_SUBMIT_DESCRIPTION = """\
+Submit a job to YARN and return once its application is accepted.  It goes on without
+this machine; eps status, logs, add-workers and all other commands find it by its name.
+The cluster is the one of HADOOP_CONF_DIR.
+"""
+
+_SUBMIT_EXAMPLES = """\
+examples:
+  eps submit --name a9a --data a9a.gz --iterations 200 --queue research
+  eps submit job.toml --memory-mb 2048,server=4096 --python env.tar.gz
+"""
+
 _CHAOS_DESCRIPTION = """\
 Train a job undisturbed, then again while workers, servers and the job master are
 killed, stopped, added and removed, and all of it killed and resumed, as drawn from a
@@ -44,6 +57,17 @@ undisturbed model (under BSP), nothing lost, nothing applied twice, nothing left
 behind, and in time.
 Where one does not, the command that repeats it is printed, its directory is kept,
 and the exit code is 1.
+
+A seed draws what is to happen and when; what comes of it depends on how fast the
+processes are at that moment, so that counts differ from run to run.  Whole jobs are
+played: more events may happen than were asked for.
+
+The columns: events that happened and those refused (nobody was there, or the job said
+no); recoveries (others took over from lost members); rollbacks (the only copy of
+something was lost: back to a checkpoint or the seed); masters (job masters started
+again); longest (the longest time between two complete iterations); lasted; updates
+lost and applied twice; the model's hash; the verdict.  The JSON has all of it, and the
+hash of the undisturbed model.
 """
 
 _RESUME_DESCRIPTION = """\
@@ -53,6 +77,14 @@ It goes on from its latest checkpoint that is whole (see --checkpoint-every of e
 a damaged one is named and the one before it is taken.  Without any it starts from its
 seed.  Under BSP the model is the one of a job that never stopped, to the last bit, with
 whatever number of workers and servers it goes on.  Logs and journal are kept.
+"""
+
+_PRUNE_DESCRIPTION = """\
+Remove the directories of jobs that have ended: report, model, checkpoints and logs.
+
+Those that could be resumed are kept, and those that ended within a minute, whose
+report somebody may be about to read.  A model that hscheduler results is to export
+has to be exported before.
 """
 
 #: Said of an option that ``eps resume`` does not take.
@@ -77,7 +109,8 @@ happens and cannot be aborted), switched (everyone works without them) and relea
 
 #: Groups of the flags of ``eps run``, by the ``group`` of the field.
 _GROUPS = {
-    name: name for name in ("model", "data", "training", "size", "data plane", "checkpoints", "safety", "experiments")
+    name: name
+    for name in ("model", "data", "training", "size", "data plane", "checkpoints", "cluster", "safety", "experiments")
 }
 
 
@@ -124,6 +157,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_endings(commands)
     _add_predict(commands)
     _add_chaos(commands)
+    add_devcluster(commands, _command)
     _command(commands, "version", "print the version", "inspect:version", "eps version")
     return parser
 
@@ -143,16 +177,27 @@ def _command(commands: Any, name: str, help_text: str, target: str, *examples: s
 
 
 def _add_run(commands: Any) -> None:
-    parser = commands.add_parser(
-        "run",
-        help="train a model",
-        description=_RUN_DESCRIPTION,
-        epilog=f"{_RUN_EXAMPLES}\n{EXIT_CODES}",
+    parser = _training_command(commands, "run", "train a model", _RUN_DESCRIPTION, _RUN_EXAMPLES)
+    parser.set_defaults(command="run:run")
+    parser.add_argument("--report", metavar="PATH", help="write the report here, as JSON")
+    parser.add_argument("--export", metavar="PATH", help="write the trained model here, as .npz")
+    parser.add_argument("--detach", action="store_true", help="return when the job trains; it goes on by itself")
+    parser.add_argument("--quiet", action="store_true", help="no progress, no summary")
+    parser = _training_command(commands, "submit", "submit a job to YARN", _SUBMIT_DESCRIPTION, _SUBMIT_EXAMPLES)
+    parser.set_defaults(command="run:submit")
+
+
+def _training_command(commands: Any, name: str, help_text: str, text: str, examples: str) -> argparse.ArgumentParser:
+    """Return a command that takes all settings of a job."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name,
+        help=help_text,
+        description=text,
+        epilog=f"{examples}\n{EXIT_CODES}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         argument_default=argparse.SUPPRESS,
         allow_abbrev=False,
     )
-    parser.set_defaults(command="run:run")
     parser.add_argument("job_file", nargs="?", metavar="JOB.toml", help="file with settings; flags go before it")
     parser.add_argument("--name", metavar="NAME", help="name of the job (default: the model's, with a number)")
     parser.add_argument(
@@ -160,13 +205,10 @@ def _add_run(commands: Any) -> None:
         action="store_true",
         help="begin again where a job of that name stopped before its end; its checkpoints are removed",
     )
-    parser.add_argument("--report", metavar="PATH", help="write the report here, as JSON")
-    parser.add_argument("--export", metavar="PATH", help="write the trained model here, as .npz")
-    parser.add_argument("--detach", action="store_true", help="return when the job trains; it goes on by itself")
-    parser.add_argument("--quiet", action="store_true", help="no progress, no summary")
     groups = {key: parser.add_argument_group(title) for key, title in _GROUPS.items()}
     for field in dataclasses.fields(JobSpec):
         _add_flag(groups[field.metadata.get("group", "model")], field)
+    return parser
 
 
 def _add_resume(commands: Any) -> None:
@@ -209,8 +251,7 @@ def _add_inspection(commands: Any) -> None:
     status = _command(commands, "status", "show a job", "inspect:status", "eps status a9a", "eps status a9a --json")
     status.add_argument("name", metavar="NAME")
     status.add_argument("--json", action="store_true", help="print JSON")
-    listing = _command(commands, "list", "show all jobs", "inspect:list_all", "eps list")
-    listing.add_argument("--json", action="store_true", help="print JSON")
+    _add_jobs(commands)
     logs = _command(
         commands,
         "logs",
@@ -224,6 +265,52 @@ def _add_inspection(commands: Any) -> None:
         "member", metavar="MEMBER", nargs="?", default="", help="worker-N, server-N, master or supervisor"
     )
     logs.add_argument("--follow", action="store_true", help="go on until the job has ended")
+
+
+def _add_jobs(commands: Any) -> None:
+    """Add the commands that concern many jobs."""
+    listing = _command(
+        commands,
+        "list",
+        "show all jobs, or some, the newest first",
+        "jobs:list_all",
+        "eps list",
+        "eps list sweep- --state failed,killed",
+        "eps list --last 20",
+    )
+    listing.add_argument("--last", type=_count, default=0, metavar="N", help="only the N newest")
+    listing.add_argument("--json", action="store_true", help="print JSON")
+    prune = _command(
+        commands,
+        "prune",
+        "remove jobs that have ended, with all that is kept of them",
+        "jobs:prune",
+        "eps prune sweep- --dry-run",
+        "eps prune sweep-ab12cd- --state failed,killed --resumable",
+        "eps prune --all --older-than 7d",
+        text=_PRUNE_DESCRIPTION,
+    )
+    prune.add_argument("--all", action="store_true", help="whatever their names are")
+    prune.add_argument("--dry-run", action="store_true", help="only say which ones it would be")
+    prune.add_argument(
+        "--older-than", default="1m", metavar="AGE", help="whose directory nothing has come to for so long; default: 1m"
+    )
+    prune.add_argument("--resumable", action="store_true", help="also those that eps resume could go on with")
+    for each in (listing, prune):
+        each.add_argument("prefix", nargs="?", default="", metavar="PREFIX", help="what their names begin with")
+        each.add_argument(
+            "--state",
+            type=lambda text: text.split(","),
+            default=[],
+            metavar="STATE,...",
+            help="running, ended, finished, killed, failed or unreadable",
+        )
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} must be a whole number, at least 1")
+    return int(text)
 
 
 def _add_changes(commands: Any) -> None:
@@ -291,11 +378,12 @@ def _add_chaos(commands: Any) -> None:
     )
     chaos.add_argument(
         "--kinds",
-        default="kill,stop,add,remove,resume",
+        default="kill,stop,add,remove,evict,resume",
         metavar="KINDS",
-        help="kill, stop, add, remove, resume, delay, partition, joined by commas (default: the first five; resume "
-        "kills the supervisor, with which the job ends, and resumes it; the last two need root, and move the job into "
-        "a network namespace, where its members use TCP unless its file says van = something else)",
+        help="kill, stop, add, remove, evict, resume, delay, partition, joined by commas (default: the first six; "
+        "evict takes a container away after a warning; resume kills the supervisor, with which the job ends, and "
+        "resumes it; the last two need root, and move the job into a network namespace, where its members use TCP "
+        "unless its file says van = something else)",
     )
     chaos.add_argument(
         "--per-job", type=int, default=0, metavar="N", help="events of one job (default: one in ten iterations)"

@@ -15,7 +15,7 @@ from eps.data.predict import load_for_prediction
 from eps.data.raw import Label
 from eps.export import ExportedModel, read_model
 from eps.ml.metrics import exact_metrics
-from eps.storage.atomic import write_bytes_atomic
+from eps.storage.locations import Location, location, write_public
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,6 +38,7 @@ def predict(
     Parameters
     ----------
     model : ExportedModel or path
+        May be on HDFS, as the data may.
     data : str
         A file as in training, or ``sklearn:NAME``.
     labels : str, optional
@@ -54,7 +55,7 @@ def predict(
     ConfigError
         The class of the model cannot be loaded.
     """
-    exported = model if isinstance(model, ExportedModel) else read_model(Path(model))
+    exported = model if isinstance(model, ExportedModel) else read_model(location(model))
     maker = exported.make_model(code)
     settings = exported.data_settings(data, format or ("sklearn" if is_builtin(data) else ""))
     loaded = load_for_prediction(
@@ -77,7 +78,7 @@ def values_text(values: Sequence[Label]) -> str:
     return "".join(f"{value:.9g}\n" if isinstance(value, float) else f"{value}\n" for value in values)
 
 
-def write_values(path: Path, values: Sequence[Label]) -> None:
+def write_values(path: Location, values: Sequence[Label]) -> None:
     """Write one value a line.
 
     Raises
@@ -85,4 +86,4 @@ def write_values(path: Path, values: Sequence[Label]) -> None:
     StorageError
         The file cannot be written.
     """
-    write_bytes_atomic(path, values_text(values).encode("utf-8"), mode=0o644, sync=False)
+    write_public(path, values_text(values).encode("utf-8"))

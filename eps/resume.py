@@ -14,6 +14,7 @@ from eps.data.dataset import DatasetInfo, is_complete, open_dataset
 from eps.errors import ConfigError, DataError, JobExistsError, JobFinishedError, PlanError, StorageError
 from eps.home import check_home
 from eps.launch import PreparedJob, check_runtime, data_settings
+from eps.resources.choice import check_backend
 from eps.rpc.security import Security
 from eps.runtime import Runtime, Start, identity
 from eps.storage.atomic import read_json, write_bytes_atomic
@@ -64,6 +65,8 @@ def prepare_resume(name: str, workers: int = 0, servers: int = 0) -> Resumed:
         It cannot have that size, or its checkpoint is of another job; JobNotFoundError where there is none.
     DataError
         Its prepared data set has gone, and cannot be made again from what it was made of.
+    ResourceError
+        Its containers cannot be had: the Docker engine does not answer.
     StorageError
         Its directory cannot be read or written.
     """
@@ -86,8 +89,9 @@ def _prepare(directory: JobDir, lock: JobLock, workers: int, servers: int) -> Re
         raise JobFinishedError(f"job {directory.name!r} has finished: there is nothing to resume")
     if values is None:
         raise PlanError(f"job {directory.name!r} was never started: it has no {directory.job_json.name}")
-    before = Runtime.from_json(json.dumps(values))
-    store = open_checkpoints(directory.checkpoints)
+    before = dataclasses.replace(Runtime.from_json(json.dumps(values)), job_dir=directory.path)
+    check_backend(before.spec)
+    store = open_checkpoints(before.checkpoints)
     manifest, damaged = store.latest_valid(identity(before))
     epoch = max(before.start.epoch, store.last_epoch()) + 1
     start = Start(epoch=epoch, workers=workers, servers=servers, first_container=_next_container(directory))
@@ -100,7 +104,7 @@ def _prepare(directory: JobDir, lock: JobLock, workers: int, servers: int) -> Re
             servers=servers or manifest.servers,
             triggers_asked=manifest.triggers_asked,
         )
-    runtime = dataclasses.replace(before, start=start, job_dir=directory.path)
+    runtime = dataclasses.replace(before, start=start)
     # The settings check a size; those of the job stay as they were asked.
     dataclasses.replace(
         before.spec, workers=start.workers or before.spec.workers, servers=start.servers or before.spec.servers

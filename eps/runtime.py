@@ -26,6 +26,9 @@ from eps.ml.layout import KeySpace
 from eps.ml.models import MODELS, Model, load_model
 from eps.ml.optim import Optimizer, OptimizerSettings, make_optimizer
 from eps.rpc.lean import Lean
+from eps.storage.checkpoint import place_of
+from eps.storage.jobdir import JobDir
+from eps.storage.locations import Location, location
 
 
 @dataclass(frozen=True)
@@ -70,8 +73,8 @@ class Runtime:
     name: str
     spec: JobSpec
     shape: DataShape
-    #: Directory of the prepared data set, readable where workers start.
-    dataset_dir: Path
+    #: Directory of the prepared data set, readable where workers start; may be on HDFS.
+    dataset_dir: Location
     #: Directory of the job.
     job_dir: Path
     start: Start = Start()
@@ -105,11 +108,26 @@ class Runtime:
             name=values["name"],
             spec=JobSpec.from_dict(values["spec"]),
             shape=DataShape(**shape),
-            dataset_dir=Path(values["dataset_dir"]),
+            dataset_dir=location(values["dataset_dir"]),
             job_dir=Path(values["job_dir"]),
             start=Start(**values.get("start", {})),
             manager=values.get("manager", ""),
         )
+
+    @property
+    def checkpoints(self) -> Location:
+        """Where its checkpoints are."""
+        return place_of(self.spec.checkpoint_dir, self.name, JobDir(self.job_dir).checkpoints)
+
+    def within(self, job_dir: Path) -> Runtime:
+        """Return the job as a process sees it whose copy of the job's directory is ``job_dir``."""
+        if job_dir == self.job_dir:
+            return self
+        spec = self.spec
+        path, colon, name = spec.model.rpartition(":")
+        if colon and Path(path).is_relative_to(self.job_dir):
+            spec = dataclasses.replace(spec, model=f"{job_dir / Path(path).relative_to(self.job_dir)}:{name}")
+        return dataclasses.replace(self, spec=spec, job_dir=job_dir)
 
     @cached_property
     def settings(self) -> CoreSettings:
@@ -171,7 +189,8 @@ class Runtime:
 #: Settings that decide how a job runs, and not what it trains; of the data it is the content that counts.
 _HOW_IT_RUNS = frozenset(
     "workers servers max_containers at tls van exchange_timeout_s on_divergence eval_every checkpoint_every keep "
-    "skip_unchanged member_timeout_s master_timeout_s data labels test test_labels".split()
+    "checkpoint_dir on image memory_mb vcores queue tags label execution python yarn_client container_timeout_s "
+    "grow_back_s skip_unchanged member_timeout_s master_timeout_s data labels test test_labels".split()
 )
 
 

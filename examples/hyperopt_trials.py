@@ -1,7 +1,8 @@
 """Hyperopt's ``fmin`` with plain ``Trials``, one job after the other, and with ``HTrials``, under the scheduler.
 
 With one point at a time both find the same points, the same losses and the same models to the last bit, although the
-scheduler gives each job all that is free; with four at a time the search is another one.  Needs ``eps[sweep,data]``.
+scheduler gives each job all that is free; with four at a time the search is another one.  Needs the extras
+``sweep`` and ``data``.
 """
 
 from __future__ import annotations

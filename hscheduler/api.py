@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from eps.errors import ConfigError
-from eps.storage.atomic import write_bytes_atomic
-from hscheduler.commands.simulate import PUBLIC_MODE, policies_of, report_path, with_flags
-from hscheduler.commands.sweep import printer, together, write_results
+from hscheduler.checks import check_sweep
+from hscheduler.commands.common import policies_of, report_path, with_flags, write_results
+from hscheduler.commands.sweep import printer, together
 from hscheduler.core import events as e
 from hscheduler.live.sweep import Sweep
-from hscheduler.page import page as drawn_page
+from hscheduler.on_yarn import placed
+from hscheduler.page import write_page
 from hscheduler.report import table
 from hscheduler.spec import Spec
 
@@ -33,7 +34,7 @@ class SweepReport(dict[str, Any]):
         StorageError
             The file cannot be written.
         """
-        write_bytes_atomic(Path(path), drawn_page({self["policy"]: self}).encode(), mode=PUBLIC_MODE)
+        write_page(Path(path), {self["policy"]: self})
 
     def __str__(self) -> str:
         return table([self])
@@ -61,7 +62,7 @@ def sweep(
     trials, seed : int, optional
         Instead of the file's.
     study : optuna.Study, optional
-        Where the points come from, instead of the file's algorithm; needs the extra ``eps[optuna]``.
+        Where the points come from, instead of the file's algorithm; needs the extra ``optuna``.
     on_event : callable, optional
         Called after every event with the seconds since the sweep began, the event (:mod:`hscheduler.core.events`) and
         what it brought about; on the scheduler's thread, which waits for it.
@@ -79,6 +80,8 @@ def sweep(
     ------
     ConfigError
         The sweep cannot work; what a trial cannot do is in the report, not raised.
+    ResourceError, RpcError
+        Where its jobs are to run (``on`` in ``job``) cannot be reached, or has no room.
     RuntimeError
         The scheduler failed.
 
@@ -95,7 +98,7 @@ def sweep(
         )
         print(found.best_point)
     """
-    read = with_flags(_spec_of(spec), trials=trials, seed=seed)
+    read = placed(with_flags(_spec_of(spec), trials=trials, seed=seed), None)
     names = policies_of(policy)
     if len(names) != 1:
         raise ConfigError(f"policy is {policy!r}, but a sweep has one")
@@ -106,6 +109,7 @@ def sweep(
         points = OptunaPoints(read, study)
     target = report_path(None if report is None else str(report))
     drawn = report_path(None if page is None else str(page), "page")
+    check_sweep(read)
     viewers = [] if on_event is None else [on_event]
     running = Sweep(read, names[0], together(viewers), points)
     if not quiet:
@@ -121,4 +125,4 @@ def sweep(
 def _spec_of(spec: str | Path | Mapping[str, Any] | Spec) -> Spec:
     if isinstance(spec, Spec):
         return spec
-    return Spec.of(spec) if isinstance(spec, Mapping) else Spec.read(Path(spec))
+    return Spec.given(spec) if isinstance(spec, Mapping) else Spec.read(Path(spec))

@@ -13,6 +13,8 @@ EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
 EXIT_INTERRUPTED = 130
 
+_ON = "where jobs run: local, docker (containers of this host), or yarn (each an application; HADOOP_CONF_DIR's nodes)"
+
 _TEXT = """\
 H-scheduler decides which running job gets and gives workers and servers, so that
 new jobs start at once and nothing idles (EPS sections 4 and 6).
@@ -26,14 +28,24 @@ policy decides.  A terminal shows a table of the trials, which is drawn again as
 without one (or with --plain) every decision is printed with its reason.  What a trial that
 failed wrote last is printed with the failure.  Ctrl-C ends all of them.
 
+With --on yarn --as one-application the sweep is one application of YARN: the scheduler is its
+master, and the workers and servers of all trials are in its containers.  Its page is the
+application's tracking URL, and yarn application -kill ends it.  If its master is lost, YARN starts
+it again, and trials that were not over go on from their checkpoints (checkpoint_every, else 30s).
+
 SPEC.toml has the sections [cluster] (nodes, vcores, memory), [sweep] (trials, arrival,
-threshold, feedback_iteration, metric, direction, seed, ...), [space] (settings to
-search, as in learning_rate = { loguniform = [1e-4, 1] }) and [job] (settings of
-`eps run` that all trials share).
+threshold, feedback_iteration, metric, direction (needed unless metric is a loss), seed, ...),
+[space] (settings to search, as in learning_rate = { loguniform = [1e-4, 1] }) and [job]
+(settings of `eps run` that all trials share); paths count from its folder.  Defaults of [sweep]:
+threshold = 0 (as many jobs go on as fit the cluster as they ask), parallelism = 0 (no limit to
+the points tried at once), trial_timeout_s = 0 (no limit), kill_restart_s = -1 (below 0 a restart
+under the policy kill takes what it takes; else so many seconds at least).
 """
 
-_COMPARE = """Run a sweep's file under several policies, one after the other: the same points come at
-the same times.  Prints a row for each, and its makespan over that of the first.
+_COMPARE = """Run a sweep's file under several policies, one after the other, with arrivals at the same
+times.  Prints a row for each, and its makespan over that of the first.  With algorithm = "random"
+all try the same points; the default, tpe, and optuna learn from what a policy lets finish, so with
+them each policy tries points of its own.  Report and page are written after each policy.
 """
 
 _SIMULATE = """\
@@ -69,8 +81,41 @@ same command takes up the jobs, which go on meanwhile.  Ctrl-C ends them.
 
 A client on this host finds the service by its directory (--state); one on another host
 needs --scheduler HOST:PORT and a copy of the directory's token.  What was begun with
-one policy and cluster goes on with these.
+one policy and cluster goes on with these.  While the disk is full, jobs go on, and what
+is submitted is refused.
+
+A journal that this version cannot go on with is refused, with the jobs of it that run.
+--forget ends these (eps resume goes on with one), moves the journal aside, and begins.
 """
+
+_YARN_PLUGIN = """\
+Tell the plugin in a ResourceManager (hscheduler/yarn-plugin) which containers of EPS jobs
+are to be given back so that an application that waits can start.  Only jobs that have given
+their early feedback give, never their last worker or server, never a job master; what holds an
+application back that is no lack of room is said, and nothing is taken for it.  Every sentence
+is printed.  YARN's own preemption must be off for the queues: that is checked first.
+"""
+
+_YARN_QUEUE = """\
+Make room in queues of YARN so that applications that wait can start, from HADOOP_CONF_DIR alone: nothing
+is installed in the ResourceManager.  Every round reads the queues over its web interface, asks the job
+masters of EPS applications, whoever submitted them from wherever, as far as this user may read what they
+were staged with, and has jobs that have given their early feedback remove workers and servers, which
+drain first.  A job never gives its last worker or server.  Who gives withdraws what it asks for itself;
+who receives has a higher priority until it has what it asks for.  What somebody else gets is planned
+again.  Where an application waits for something else than room (the share of job masters, a user's limit,
+a label), that is said, and nobody shrinks.  One such process for each queue; jobs of `hscheduler serve`
+and `sweep`, whose size that scheduler decides, are left alone.
+"""
+
+_SUBMIT = """\
+Submit one job to a service, which starts it when its policy finds room.  Returns as soon as
+the service has it; --wait waits for its end.  What can never fit the cluster fails at once:
+`hscheduler why` says so, and so does the exit code with --wait.
+"""
+_JOBS = "List the jobs of a service that are not over: phase, containers, iteration, loss, and why they wait."
+_WHY = "Say how a job of a service is, or how it ended, and which decisions were made about it."
+_KILL = "End a job of a service, or a sweep with all of its jobs; what was trained so far is kept."
 
 _EXAMPLES = """\
 examples:
@@ -98,7 +143,7 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     names = ", ".join(POLICIES)
     sweep = commands.add_parser("sweep", help="run a sweep", description=_SWEEP, formatter_class=raw)
-    sweep.add_argument("--policy", default="elastic", metavar="NAME", help=f"one of {names}; default: elastic")
+    sweep.add_argument("--policy", metavar="NAME", help=f"one of {names}; default: elastic")
     sweep.set_defaults(command="sweep:sweep")
     compare = commands.add_parser(
         "compare", help="run a sweep under several policies", description=_COMPARE, formatter_class=raw
@@ -113,13 +158,24 @@ def build_parser() -> argparse.ArgumentParser:
     )
     simulate.add_argument("spec", metavar="SPEC.toml", nargs="?", help="the sweep's file; of a trace, its cluster")
     simulate.add_argument("--trace", metavar="FILE.csv", help="jobs of a real cluster: Philly, or a workload of Pollux")
-    simulate.add_argument("--model", metavar="MODEL.json", help="speeds and costs that `hscheduler fit` found")
+    simulate.add_argument(
+        "--model", metavar="MODEL.json", help="speeds and costs that `hscheduler fit` found; of --paper the costs only"
+    )
     simulate.add_argument(
         "--like", metavar="REPORT.json", help="the trials of a real run; its sweep, without SPEC.toml"
     )
     simulate.add_argument("--paper", action="store_true", help="the eight sweeps of 75 jobs of the paper")
     for each in (sweep, compare):
         each.add_argument("spec", metavar="SPEC.toml", help="the sweep's file")
+    for each in (sweep, compare):
+        each.add_argument("--on", metavar="NAME", help=_ON)
+    sweep.add_argument(
+        "--as",
+        dest="shape",
+        metavar="NAME",
+        help="with --on yarn: applications (each trial one; the default), or one-application (the scheduler and all "
+        "trials in it)",
+    )
     for each in (sweep, compare, simulate):
         each.add_argument("--trials", type=int, metavar="N", help="points to try, instead of the file's")
         each.add_argument("--seed", type=int, metavar="N", help="of all that is drawn, instead of the file's")
@@ -155,12 +211,68 @@ def build_parser() -> argparse.ArgumentParser:
     fit.add_argument("--model", metavar="PATH", help="write what was found as JSON")
     fit.set_defaults(command="simulate:fit_command")
     _add_service(commands, names)
+    _add_yarn_plugin(commands)
+    _add_yarn_queue(commands)
     return parser
 
 
 def _add_exports(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--tensorboard", metavar="DIR", help="write the loss curves for TensorBoard (eps[tensorboard])")
-    parser.add_argument("--mlflow", metavar="URI", help="write the trials to an MLflow server or folder (eps[mlflow])")
+    parser.add_argument("--tensorboard", metavar="DIR", help="write loss curves for TensorBoard (extra tensorboard)")
+    parser.add_argument(
+        "--mlflow", metavar="URI", help="write the trials for MLflow: a folder, or http://HOST:PORT (extra mlflow)"
+    )
+
+
+def _add_yarn_plugin(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    plugin = commands.add_parser(
+        "yarn-plugin",
+        help="answer the plugin in a ResourceManager of YARN",
+        description=_YARN_PLUGIN,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    plugin.add_argument(
+        "--listen", default="127.0.0.1:0", metavar="HOST:PORT", help="default: a free port of 127.0.0.1"
+    )
+    plugin.add_argument(
+        "--secret-file", required=True, metavar="FILE", help="what it shares with the plugin; made where there is none"
+    )
+    plugin.add_argument(
+        "--queue", action="append", metavar="NAME", help="where the jobs are; may be repeated; default: default"
+    )
+    _add_facts(plugin)
+    plugin.add_argument(
+        "--resource-manager",
+        action="append",
+        default=[],
+        metavar="URL",
+        help="http://HOST:PORT of its REST; may be repeated; default: that of HADOOP_CONF_DIR",
+    )
+    plugin.set_defaults(command="yarn_plugin:yarn_plugin")
+
+
+def _add_yarn_queue(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    queue = commands.add_parser(
+        "yarn-queue",
+        help="make room in a queue of YARN for applications that wait",
+        description=_YARN_QUEUE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    queue.add_argument("queue", nargs="*", metavar="QUEUE", help="where the jobs are; default: default")
+    _add_facts(queue)
+    queue.add_argument("--every", type=float, default=1.0, metavar="SECONDS", help="between two rounds; default: 1")
+    queue.add_argument("--dry-run", action="store_true", help="look once, print why who waits, and change nothing")
+    queue.add_argument("--json", action="store_true", help="print each sentence as a JSON object in a line of its own")
+    queue.set_defaults(command="yarn_queue:yarn_queue")
+
+
+def _add_facts(parser: argparse.ArgumentParser) -> None:
+    """Add how job masters are found, and what of their answers counts."""
+    parser.add_argument(
+        "--feedback-iteration", type=int, default=100, metavar="N", help="from it on jobs may shrink; default: 100"
+    )
+    parser.add_argument(
+        "--staging", default="", metavar="LOCATION", help="where jobs are staged, if not in their users' home folders"
+    )
 
 
 def _add_service(commands: argparse._SubParsersAction[argparse.ArgumentParser], names: str) -> None:
@@ -173,33 +285,41 @@ def _add_service(commands: argparse._SubParsersAction[argparse.ArgumentParser], 
     serve.add_argument("--nodes", type=int, metavar="N", help="simulated nodes; default: 4")
     serve.add_argument("--vcores", type=int, metavar="N", help="of each node; default: 4")
     serve.add_argument("--memory", metavar="AMOUNT", help="of each node; default: 16GiB")
+    serve.add_argument("--container-vcores", type=int, metavar="N", help="of a worker, server or master; default: 1")
+    serve.add_argument("--container-memory", metavar="AMOUNT", help="of a worker, a server or a master; default: 4GiB")
+    serve.add_argument("--on", metavar="NAME", help=_ON)
     serve.add_argument(
-        "--threshold", type=int, metavar="N", help="jobs in training, by default as many as fit the cluster"
+        "--threshold", type=int, metavar="N", help="jobs in training; 0, the default, lets as many as fit the cluster"
     )
-    serve.add_argument(
-        "--feedback-iteration", type=int, default=100, metavar="N", help="of sweeps that do not say; default: 100"
-    )
+    serve.add_argument("--feedback-iteration", type=int, metavar="N", help="of sweeps that do not say; default: 100")
     serve.add_argument(
         "--kill-restart", type=float, metavar="SECONDS", help="declared length of restarts (policy kill)"
     )
     serve.add_argument("--seed", type=int, metavar="N", help="of policies that draw lots; default: 0")
     serve.add_argument("--listen", default="127.0.0.1:0", metavar="HOST:PORT", help="default: a free port of 127.0.0.1")
     serve.add_argument("--web", type=int, metavar="PORT", help="serve a page, too; 0 takes a free port")
+    serve.add_argument(
+        "--forget", action="store_true", help="end the jobs of a journal that cannot be gone on with; keep it aside"
+    )
     serve.set_defaults(command="serve:serve")
-    submit = commands.add_parser("submit", help="submit a job to a service")
+    submit = commands.add_parser("submit", help="submit a job to a service", description=_SUBMIT, formatter_class=raw)
     submit.add_argument("job", metavar="JOB.toml", help="settings of eps run")
     submit.add_argument("--name", default="", help="its id; by default one that is new")
     submit.add_argument("--sweep", metavar="NAME", help="rank it among the jobs of this sweep")
     submit.add_argument(
         "--wait", action="store_true", help="wait for its end; 1 is the exit code where it did not finish"
     )
-    jobs = commands.add_parser("jobs", help="list the jobs of a service")
+    jobs = commands.add_parser("jobs", help="list the jobs of a service", description=_JOBS, formatter_class=raw)
     jobs.add_argument("sweep", nargs="?", metavar="SWEEP", help="of this sweep only")
     jobs.add_argument("--all", action="store_true", help="those that are over, too")
     jobs.add_argument("--json", action="store_true", help="everything, as JSON")
-    why = commands.add_parser("why", help="say how a job of a service is, and why")
+    why = commands.add_parser(
+        "why", help="say how a job of a service is, and why", description=_WHY, formatter_class=raw
+    )
     why.add_argument("job", metavar="JOB")
-    kill = commands.add_parser("kill", help="end a job of a service, or a sweep")
+    kill = commands.add_parser(
+        "kill", help="end a job of a service, or a sweep", description=_KILL, formatter_class=raw
+    )
     kill.add_argument("name", metavar="JOB|SWEEP")
     sweep = commands.choices["sweep"]
     sweep.add_argument(
@@ -231,7 +351,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(argv: Sequence[str] | None) -> int:
     from importlib import import_module
 
-    from eps.errors import ConfigError, EpsError
+    from eps.errors import ConfigError, DataError, EpsError
 
     args = build_parser().parse_args(argv)
     module, _, function = args.command.partition(":")
@@ -239,4 +359,4 @@ def _run(argv: Sequence[str] | None) -> int:
         return int(getattr(import_module(f"hscheduler.commands.{module}"), function)(args))
     except EpsError as error:
         print(f"hscheduler: {error}", file=sys.stderr)
-        return EXIT_BAD_INPUT if isinstance(error, ConfigError) else EXIT_FAILED
+        return EXIT_BAD_INPUT if isinstance(error, ConfigError | DataError) else EXIT_FAILED

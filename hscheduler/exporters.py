@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -12,6 +13,8 @@ from eps.errors import ConfigError, StorageError
 #: Takes the report of a sweep that has ended.
 Export = Callable[[Mapping[str, Any]], None]
 _STATUS = {"finished": "FINISHED", "killed": "KILLED"}
+#: Seconds that a server of MLflow has for each answer.
+ANSWER_S = 10
 
 
 def exporters(tensorboard: str | None, mlflow: str | None) -> list[Export]:
@@ -22,12 +25,13 @@ def exporters(tensorboard: str | None, mlflow: str | None) -> list[Export]:
     tensorboard : str, optional
         A folder; a trial's curve goes to ``POLICY/TRIAL`` in it.
     mlflow : str, optional
-        A tracking URI; a trial becomes a run of the experiment ``hscheduler-POLICY``.
+        The address of a tracking server (``http://HOST:PORT``), or a folder; a trial becomes a run of the experiment
+        ``hscheduler-POLICY``.  Other URIs as the installed version takes them: a database needs more than the extra.
 
     Raises
     ------
     ConfigError
-        What it needs is not installed.
+        What it needs is not installed; MLflow does not take the URI, or its server does not answer.
     """
     found = []
     if tensorboard is not None:
@@ -41,7 +45,9 @@ def _for_tensorboard(folder: Path) -> Export:
     try:
         from tensorboardX import SummaryWriter
     except ImportError as error:
-        raise ConfigError(f"tensorboard needs tensorboardX ({error}): install eps[tensorboard]") from None
+        raise ConfigError(
+            f"tensorboard needs tensorboardX ({error}): pip install '.[tensorboard]' in EPS's folder"
+        ) from None
 
     def export(report: Mapping[str, Any]) -> None:
         try:
@@ -63,7 +69,19 @@ def _for_mlflow(uri: str) -> Export:
         from mlflow.exceptions import MlflowException
         from mlflow.tracking import MlflowClient
     except ImportError as error:
-        raise ConfigError(f"mlflow needs MLflow ({error}): install eps[mlflow]") from None
+        raise ConfigError(f"mlflow needs MLflow ({error}): pip install '.[mlflow]' in EPS's folder") from None
+
+    # A folder it refuses without this.  Without the others it tries for a quarter of an hour, without a word.
+    os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", str(ANSWER_S))
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    try:
+        MlflowClient(uri).get_experiment_by_name("hscheduler")
+    except (MlflowException, OSError) as error:
+        if uri.startswith(("http:", "https:")):
+            raise ConfigError(f"mlflow: no server of MLflow answers at {uri} within {ANSWER_S} s: {error}") from None
+        takes = "the extra mlflow takes http://HOST:PORT of a server, or a folder; a database needs all of MLflow"
+        raise ConfigError(f"mlflow: {uri} cannot be used: {takes} ({str(error).strip()})") from None
 
     def log(client: Any, experiment: str, report: Mapping[str, Any], trial: Mapping[str, Any], began_ms: int) -> None:
         def at_ms(seconds: float) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 
 from eps.metrics_text import Family, metric, text_of
 from hscheduler.core.jobs import Phase
@@ -19,9 +20,10 @@ def metrics_text(look: Look) -> str:
         Family(
             "hscheduler_jobs",
             "gauge",
-            "Jobs by phase.",
-            tuple(("", {"phase": str(phase)}, look.count(phase)) for phase in Phase),
+            "Jobs by phase; a trial has as many as it was tried with.",
+            tuple(("", {"phase": str(phase)}, look.jobs.get(phase, 0)) for phase in Phase),
         ),
+        _trials(look),
         metric("hscheduler_queue_length", "gauge", "Jobs that wait for containers.", look.num_queued),
         metric("hscheduler_workers", "gauge", "Workers of all jobs, as planned.", workers),
         metric("hscheduler_servers", "gauge", "Servers of all jobs, as planned.", servers),
@@ -38,6 +40,18 @@ def metrics_text(look: Look) -> str:
     if look.best is not None and look.best.result is not None:
         families.append(metric("hscheduler_best", "gauge", "The best result so far.", look.best.result))
     return text_of(families)
+
+
+def _trials(look: Look) -> Family:
+    """Return the trials of each sweep in every phase, so that a series does not end where the last one leaves it."""
+    counts = Counter((row.sweep, row.phase) for row in look.rows)
+    samples = tuple(
+        ("", {"sweep": sweep, "phase": str(phase)}, counts[sweep, phase])
+        for sweep in dict.fromkeys(row.sweep for row in look.rows)
+        for phase in Phase
+    )
+    text = "Trials by sweep and phase: that of the latest job where one was tried again; jobs of no sweep are of jobs."
+    return Family("hscheduler_trials", "gauge", text, samples)
 
 
 def _latency(look: Look) -> Family:

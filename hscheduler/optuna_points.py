@@ -1,4 +1,4 @@
-"""Points of a study of Optuna's, through ask and tell; needs the extra ``eps[optuna]``.
+"""Points of a study of Optuna's, through ask and tell; needs the extra ``optuna``.
 
 A trial that was killed is told as pruned, with its early feedback as its intermediate value; one that failed as failed.
 """
@@ -6,6 +6,7 @@ A trial that was killed is told as pruned, with its early feedback as its interm
 from __future__ import annotations
 
 import math
+from decimal import Decimal
 from typing import Any
 
 from eps.errors import ConfigError
@@ -25,7 +26,8 @@ class OptunaPoints:
     Raises
     ------
     ConfigError
-        Optuna is not installed or refuses the space, or the study has another direction than the sweep, or several.
+        Optuna is not installed or refuses the space, or the study is none, or has another direction than the sweep, or
+        several.
     """
 
     def __init__(self, spec: Spec, study: Any = None) -> None:
@@ -33,9 +35,12 @@ class OptunaPoints:
             import optuna
         except ImportError as error:
             raise ConfigError(
-                f"algorithm is 'optuna', which needs Optuna ({error}): install eps[optuna], or use tpe or random"
+                f"algorithm is 'optuna', which needs Optuna ({error}): pip install '.[optuna]' in EPS's folder, or use "
+                "tpe or random"
             ) from None
         self._states = optuna.trial.TrialState
+        if study is not None and not isinstance(study, optuna.study.Study):
+            raise ConfigError(f"study is {study!r}, but must be a study of Optuna's, as optuna.create_study() returns")
         direction: Any = spec.sweep.direction
         if study is None:
             study = optuna.create_study(
@@ -88,9 +93,11 @@ def _distribution(distributions: Any, dimension: Dimension) -> Any:
         case "loguniform":
             return distributions.FloatDistribution(a[0], a[1], log=True)
         case "quniform":
-            low, high, step = math.ceil(a[0] / a[2]) * a[2], math.floor(a[1] / a[2]) * a[2], a[2]
-            if all(isinstance(each, int) for each in (low, high, step)):
-                return distributions.IntDistribution(low, high, step=step)
-            return distributions.FloatDistribution(low, high, step=step)
+            # 0.3 / 0.1 is a little below 3, and 3 * 0.1 a little above 0.3.
+            low, high = math.ceil(round(a[0] / a[2], 9)), math.floor(round(a[1] / a[2], 9))
+            if isinstance(a[2], int):
+                return distributions.IntDistribution(low * a[2], high * a[2], step=a[2])
+            step = Decimal(str(a[2]))
+            return distributions.FloatDistribution(float(low * step), float(high * step), step=a[2])
         case _:
             return distributions.IntDistribution(int(a[0]), int(a[1]) - 1)

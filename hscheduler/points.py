@@ -68,7 +68,7 @@ class GivenPoints:
 
 
 class TpePoints:
-    """Points of Hyperopt's ``tpe.suggest``; needs the extra ``eps[sweep]``.
+    """Points of Hyperopt's ``tpe.suggest``; needs the extra ``sweep``.
 
     Parameters
     ----------
@@ -90,7 +90,8 @@ class TpePoints:
             from hyperopt.pyll import stochastic
         except ImportError as error:
             raise ConfigError(
-                f"algorithm is 'tpe', which needs Hyperopt ({error}): install eps[sweep], or use random"
+                f"algorithm is 'tpe', which needs Hyperopt ({error}): pip install '.[sweep]' in EPS's folder, or use "
+                "random"
             ) from None
         self._hyperopt = hyperopt
         self._dimensions = space

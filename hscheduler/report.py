@@ -12,7 +12,7 @@ from statistics import mean, median
 from typing import Any
 
 from hscheduler.core.decisions import Action, Grow, Restart, Shrink, Start
-from hscheduler.core.jobs import Direction, Phase
+from hscheduler.core.jobs import Direction, Phase, best, end_text
 from hscheduler.core.record import Record, TrialRecord
 from hscheduler.core.resources import Role
 from hscheduler.spec import Spec
@@ -25,7 +25,7 @@ def report(
     record: Record,
     *,
     policy: str,
-    direction: Direction,
+    direction: Direction | None,
     losses: Mapping[str, float],
     points: Mapping[str, Mapping[str, Any]],
     leaked: int,
@@ -43,8 +43,8 @@ def report(
     ----------
     record : Record
     policy : str
-    direction : Direction
-        Which loss is better.
+    direction : Direction or None
+        Which loss is better; None where they cannot be compared: none is the best then.
     losses : mapping
         Job -> what it ended with, of those that completed.
     points : mapping
@@ -83,7 +83,7 @@ def report(
     return {
         "policy": policy,
         "metric": metric,
-        "direction": str(direction),
+        "direction": str(direction or ""),
         "makespan_s": round(_end_s(record, records.values(), sweep, began_s), _DIGITS),
         "spec": None if spec is None else spec.tables(),
         "best": _best(completed, losses, points, direction, metric),
@@ -107,17 +107,35 @@ def report(
             ],
         },
         "numbers": [[_seconds(at_s - began_s), *numbers] for at_s, *numbers in record.numbers],
-        "decisions": [
-            {
-                "at_s": _seconds(decision.at_s - began_s),
-                "sentence": decision.sentence,
-                "jobs": list(decision.jobs),
-                "plan": [_action(action) for action in decision.actions],
-            }
-            for decision in record.decisions
-            if not sweep or not records.keys().isdisjoint(decision.jobs)
-        ],
+        "decisions": _decisions(record, records, sweep, began_s),
     }
+
+
+def _decisions(record: Record, trials: Mapping[str, TrialRecord], sweep: str, began_s: float) -> list[dict[str, Any]]:
+    """Return what was decided, and, without a plan, which jobs failed or were killed by no decision; as it happened."""
+    decided = [
+        {
+            "at_s": _seconds(decision.at_s - began_s),
+            "sentence": decision.sentence,
+            "jobs": list(decision.jobs),
+            "plan": [_action(action) for action in decision.actions],
+        }
+        for decision in record.decisions
+        # What befell the cluster befell every sweep.
+        if not sweep or not decision.jobs or not trials.keys().isdisjoint(decision.jobs)
+    ]
+    known = {decision["sentence"] for decision in decided}
+    ended = [
+        {
+            "at_s": _seconds(trial.finished_s),
+            "sentence": end_text(trial.job_id, trial.phase, trial.why),
+            "jobs": [trial.job_id],
+            "plan": [],
+        }
+        for trial in trials.values()
+        if trial.phase in (Phase.KILLED, Phase.FAILED) and trial.finished_s is not None and trial.why not in known
+    ]
+    return sorted([*decided, *ended], key=lambda each: each["at_s"])
 
 
 def _since(trial: TrialRecord, began_s: float) -> TrialRecord:
@@ -152,16 +170,14 @@ def _best(
     completed: Sequence[TrialRecord],
     losses: Mapping[str, float],
     points: Mapping[str, Mapping[str, Any]],
-    direction: Direction,
+    direction: Direction | None,
     metric: str,
 ) -> dict[str, Any] | None:
-    sign = 1.0 if direction is Direction.MINIMIZE else -1.0
-    ranked = [t for t in completed if t.job_id in losses and math.isfinite(losses[t.job_id])]
-    if not ranked:
+    first = None if direction is None else best([losses.get(trial.job_id) for trial in completed], direction)
+    if first is None:
         return None
-    best = min(ranked, key=lambda trial: sign * losses[trial.job_id])
-    point = dict(points.get(best.job_id, {}))
-    return {"job_id": best.job_id, "loss": losses[best.job_id], "metric": metric, "point": point}
+    job_id = completed[first].job_id
+    return {"job_id": job_id, "loss": losses[job_id], "metric": metric, "point": dict(points.get(job_id, {}))}
 
 
 def _action(action: Action) -> dict[str, Any]:
@@ -286,7 +302,12 @@ def table(reports: Sequence[Mapping[str, Any]]) -> str:
         ("resizing", lambda r: "-" if r["summary"]["resizing_share"] is None else _percent(r)),
     )
     rows = [[name for name, _ in columns], *([show(each) for _, show in columns] for each in reports)]
-    widths = [max(len(row[k]) for row in rows) for k in range(len(columns))]
+    return aligned(rows)
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> str:
+    """Return rows as columns, the first one's cells at the left and those of figures at the right."""
+    widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
     return "\n".join(
         "  ".join(
             cell.ljust(w) if k == 0 else cell.rjust(w) for k, (cell, w) in enumerate(zip(row, widths, strict=True))

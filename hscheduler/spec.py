@@ -41,12 +41,18 @@ from typing import Any, TypeVar
 
 from eps.config import JobSpec
 from eps.errors import ConfigError
+from eps.jobspec_file import located
 from hscheduler.core.jobs import Direction, JobRequest
 from hscheduler.core.resources import Resources
 
 ALGORITHMS = ("tpe", "random", "optuna")
 _UNITS_MB = {"MiB": 1, "MB": 1, "M": 1, "GiB": 1024, "GB": 1024, "G": 1024, "TiB": 1 << 20, "TB": 1 << 20}
 _KINDS = {"uniform": 2, "loguniform": 2, "quniform": 3, "randint": 2, "choice": None}
+#: Of these metrics less is better, and nobody has to say so.
+LOSSES = ("loss", "test_loss", "rmse", "mae")
+#: Settings of a job that are whole numbers, also where they are text for what else they may be.
+_WHOLE = {f.name for f in dataclasses.fields(JobSpec) if type(f.default) is int} | {"batch_size", "hidden"}
+_KIND_NAMES = {int: "a whole number", float: "a number", str: "text"}
 _Section = TypeVar("_Section")
 
 
@@ -62,6 +68,24 @@ def memory_mb(text: str, name: str = "memory") -> int:
     if found is None or found[2] not in _UNITS_MB or int(found[1]) < 1:
         raise ConfigError(f"{name} is {text!r}, but must be a number and a unit, as in 16GiB or 512MiB")
     return int(found[1]) * _UNITS_MB[found[2]]
+
+
+def direction_of(direction: str, metric: str) -> Direction:
+    """Return which values of a metric are better; of a loss, where nothing is said, the lower ones.
+
+    Raises
+    ------
+    ConfigError
+        It is no direction, or there is none and the metric is no loss.
+    """
+    if not direction and metric not in LOSSES:
+        raise ConfigError(
+            f"metric is {metric!r}, which is none of {', '.join(LOSSES)}, of which less is better: "
+            f"direction must be given, one of {', '.join(Direction)}"
+        )
+    if direction and direction not in tuple(Direction):
+        raise ConfigError(f"direction is {direction!r}, but must be one of {', '.join(Direction)}")
+    return Direction(direction or Direction.MINIMIZE)
 
 
 @dataclass(frozen=True)
@@ -106,7 +130,8 @@ class SweepSpec:
     arrival: str = "burst"
     #: ``loss`` is of the training data; of the test data ``test_loss``, ``accuracy``, ``rmse``, ...
     metric: str = "loss"
-    direction: str = "minimize"
+    #: Where it is not given, which only a loss allows: ``minimize``.
+    direction: str = ""
     feedback_iteration: int = 100
     #: Jobs in the training phase; 0: as many as fit the cluster as they ask.
     threshold: int = 0
@@ -130,10 +155,11 @@ class SweepSpec:
                 raise ConfigError(f"{name} is {getattr(self, name)}, but must be at least {least}")
         if self.algorithm not in ALGORITHMS:
             raise ConfigError(f"algorithm is {self.algorithm!r}, but must be one of {', '.join(ALGORITHMS)}")
-        if self.direction not in tuple(Direction):
-            raise ConfigError(f"direction is {self.direction!r}, but must be one of {', '.join(Direction)}")
+        object.__setattr__(self, "direction", str(direction_of(self.direction, self.metric)))
         if not 0.0 <= self.trial_timeout_s < math.inf:
             raise ConfigError(f"trial_timeout_s is {self.trial_timeout_s}, but must be at least 0, which sets no limit")
+        if not math.isfinite(self.kill_restart_s):
+            raise ConfigError(f"kill_restart_s is {self.kill_restart_s}, but must be a number of seconds, or below 0")
         self.mean_gap_s()
 
     def mean_gap_s(self) -> float:
@@ -173,6 +199,8 @@ class Dimension:
         if number is None:
             if not arguments:
                 raise ConfigError(f"space.{name} has nothing to choose from")
+            if not _is_finite(arguments):
+                raise ConfigError(f"space.{name}: {kind} has {arguments!r}, but must have finite numbers")
         elif len(arguments) != number or not all(_is_number(a) for a in arguments):
             raise ConfigError(f"space.{name}: {kind} takes {number} numbers, not {arguments!r}")
         elif not all(math.isfinite(a) for a in arguments):
@@ -190,6 +218,19 @@ class Dimension:
     def settled(self, value: Any) -> Any:
         """Return a value as the setting takes it: whole where steps are whole numbers, as a setting may need one."""
         return int(value) if self.kind == "quniform" and isinstance(self.arguments[2], int) else value
+
+    def corners(self) -> list[Any]:
+        """Return all values to choose from, or the lowest and the highest."""
+        a = self.arguments
+        match self.kind:
+            case "choice":
+                return list(a)
+            case "quniform":
+                return [self.settled(round(bound / a[2]) * a[2]) for bound in a[:2]]
+            case "randint":
+                return [int(a[0]), int(a[1]) - 1]
+            case _:
+                return [float(bound) for bound in a]
 
     def draw(self, random: Random) -> Any:
         """Return a value by lot."""
@@ -219,7 +260,7 @@ class Spec:
 
     @classmethod
     def read(cls, path: Path) -> Spec:
-        """Read a file.
+        """Read a file; paths in it count from its folder, as in a job's file.
 
         Raises
         ------
@@ -233,9 +274,27 @@ class Spec:
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise ConfigError(f"{path}: {error}") from None
         try:
-            return cls.of(values)
+            return cls.given(_located(values, path.absolute().parent))
         except ConfigError as error:
             raise ConfigError(f"{path}: {error}") from None
+
+    @classmethod
+    def given(cls, values: Mapping[str, Any]) -> Spec:
+        """Return the sweep of tables that somebody wrote: what is not in them nobody has said.
+
+        Raises as :meth:`read`.
+        """
+        spec = cls.of(values)
+        if "feedback_iteration" in values.get("sweep", {}):
+            wanted = spec.sweep.feedback_iteration
+            searched = [max(each.corners()) for each in spec.space if each.name == "iterations"]
+            most = int(searched[0]) if searched else spec.job_spec().iterations
+            if wanted > most:
+                raise ConfigError(
+                    f"feedback_iteration is {wanted}, but must be at most iterations, which is {most}: a trial would "
+                    "end before it gives early feedback"
+                )
+        return spec
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Spec:
@@ -253,9 +312,14 @@ class Spec:
         known = tuple(f.name for f in dataclasses.fields(JobSpec))
         for dimension in spec.space:
             _known((dimension.name,), known, "a setting of eps run, which [space] searches")
+            _check_whole(dimension)
             if dimension.name in spec.job:
                 raise ConfigError(f"{dimension.name} is in [space] and in [job]: it can be searched or given")
-        if spec.job_spec().test == "" and spec.sweep.metric != "loss":
+        for name, value in spec.job.items():
+            if not _is_finite(value):
+                raise ConfigError(f"job.{name} is {value!r}, but must be finite")
+        job, searched = spec.job_spec(), {dimension.name for dimension in spec.space}
+        if spec.sweep.metric != "loss" and not (job.test or job.folds or searched & {"test", "folds"}):
             raise ConfigError(
                 f"metric is {spec.sweep.metric!r}, but without test data there is only loss: set test in [job]"
             )
@@ -297,6 +361,27 @@ class Spec:
         return request_of(self.job_spec(point), job_id, sweep, self.cluster.container())
 
 
+def _located(values: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """Return the tables of a file with its jobs' paths beside it; what is of a wrong type stays as it is."""
+
+    def beside(key: str, value: Any) -> Any:
+        name = key.replace("-", "_")
+        found = located(name, value, folder)
+        # A point has one text.
+        return ",".join(found) if name == "data" and isinstance(value, str) else found
+
+    def chosen(name: str, value: Any) -> Any:
+        if not isinstance(value, Mapping) or not isinstance(value.get("choice"), list):
+            return value
+        return {**value, "choice": [beside(name, each) for each in value["choice"]]}
+
+    tables = dict(values)
+    for section, where in (("job", beside), ("space", chosen)):
+        if isinstance(tables.get(section), Mapping):
+            tables[section] = {name: where(name, value) for name, value in tables[section].items()}
+    return tables
+
+
 def request_of(job: JobSpec, job_id: str, sweep: str, container: Resources) -> JobRequest:
     """Return what a job asks of the scheduler: it may grow to a worker for each split, a server for each partition.
 
@@ -313,8 +398,32 @@ def request_of(job: JobSpec, job_id: str, sweep: str, container: Resources) -> J
     return JobRequest(job_id, sweep, job.workers, job.servers, container, container, container, job.splits, partitions)
 
 
+def _check_whole(dimension: Dimension) -> None:
+    """Refuse a whole number that is searched among numbers that are not.
+
+    Raises
+    ------
+    ConfigError
+        It is.
+    """
+    name, kind, a = dimension.name, dimension.kind, dimension.arguments
+    if name in _WHOLE and (kind in ("uniform", "loguniform") or (kind == "quniform" and not isinstance(a[2], int))):
+        low, high = math.ceil(a[0]), math.floor(a[1])
+        raise ConfigError(
+            f"space.{name}: {kind} has numbers that are not whole, but {name} is a whole number: use "
+            f"randint = [{low}, {high + 1}], whose end is left out, or quniform = [{low}, {high}, 1]"
+        )
+
+
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_finite(value: object) -> bool:
+    """Return whether no number of a setting is infinite or none at all: reports are JSON, which has no such number."""
+    if isinstance(value, list):
+        return all(_is_finite(each) for each in value)
+    return not isinstance(value, float) or math.isfinite(value)
 
 
 def _known(names: Mapping[str, Any] | tuple[str, ...], known: tuple[str, ...], what: str) -> None:
@@ -335,7 +444,7 @@ def _section(cls: type[_Section], values: Mapping[str, Any], where: str) -> _Sec
         if wanted is float and _is_number(value):
             value = float(value)
         if type(value) is not wanted:
-            raise ConfigError(f"{where}.{name} is {value!r}, but must be of the kind of {default!r}")
+            raise ConfigError(f"{where}.{name} is {value!r}, but must be {_KIND_NAMES[wanted]}")
         checked[name] = value
     try:
         return cls(**checked)

@@ -7,17 +7,26 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from textwrap import wrap
 from typing import TextIO
 
 from eps.display import number_text, seconds_text, table
 from hscheduler.core.jobs import Phase
 from hscheduler.view import Look, Row
 
+#: Where why it ended is worth the place of when it will.
+_ENDED_BY_OTHERS = (Phase.FAILED, Phase.KILLED)
 #: A redrawing takes a millisecond; more often nobody can read.
 REDRAWN_EVERY_S = 0.25
 #: Jobs of the queue and decisions that are shown where there is much room.
 _MOST_WAITING, _MOST_DECISIONS = 5, 3
+#: Lines of the reason why a job waits.
+_MOST_LINES = 2
+#: Columns that a narrow terminal does without, the first one first.
+_LEAST_FIRST = ("FEEDBACK", "SERVERS", "WORKERS", "ITERATION", "PHASE")
+#: How columns are called where there is little room.
+_SHORT = {"WORKERS": "W", "SERVERS": "S", "ITERATION": "ITER"}
 #: Phases in the order in which trials are worth room: what runs, what has finished, the others.
 _ORDER = (
     Phase.TRAINING,
@@ -48,8 +57,8 @@ def lines_of(look: Look, width: int, height: int) -> list[str]:
     wanted = len(shown) + 1 if shown else 0
     least_waiting = _MOST_WAITING if room >= 20 else 2 if room >= 10 else 0
     left = room - len(decisions) - wanted
-    waiting = _of_queue(look, max(least_waiting, min(left - 2, len(look.queue))) if room >= 10 else 0)
-    lines += _of_trials(look, shown, room - len(decisions) - len(waiting)) + waiting + decisions
+    waiting = _of_queue(look, width, max(least_waiting, left - 2) if room >= 10 else 0)
+    lines += _of_trials(look, shown, width, room - len(decisions) - len(waiting)) + waiting + decisions
     return [_ascii(line)[: max(1, width)].rstrip() for line in lines[: max(1, height)]]
 
 
@@ -67,17 +76,43 @@ def _totals(look: Look) -> str:
     return text
 
 
-def _of_trials(look: Look, rows: Sequence[Row], room: int) -> list[str]:
+def _of_trials(look: Look, rows: Sequence[Row], width: int, room: int) -> list[str]:
     if not rows or room < 2:
         return []
     # Of those that have ended the latest.
     ranked = sorted(rows, key=lambda row: (_ORDER.index(row.phase), -(row.ended_s or 0.0)))
     few = ranked if len(ranked) < room else ranked[: max(1, room - 2)]
-    head = ["TRIAL", "PHASE", "WORKERS", "SERVERS", "ITERATION", "FEEDBACK", "LOSS", "ETA"]
-    if look.metric != "loss":
-        head.insert(-1, look.metric.upper())
-    lines = table([head, *(_cells(look, row) for row in few)], indent="").splitlines()
+    # What does not fit of the reason why a trial has ended is cut.
+    needed = {k for k, row in enumerate(few, 1) if row.phase not in _ENDED_BY_OTHERS}
+    lines = _fitting([_head(look), *(_cells(look, row) for row in few)], {0, *needed}, width)
     return lines + ([f"... and {len(ranked) - len(few)} more"] if len(few) < len(ranked) else [])
+
+
+def _fitting(rows: Sequence[list[str]], needed: Collection[int], width: int) -> list[str]:
+    """Return rows as columns; where these are too wide, without the ones that are worth least.
+
+    Parameters
+    ----------
+    rows : sequence of list of str
+        The heading is the first.
+    needed : collection of int
+        Positions of the rows whose last cell is to fit, too.
+    width : int
+    """
+    head, *others = rows
+    short = [_SHORT.get(name, name) for name in head]
+    for names, dropped in [(head, 0), *((short, number) for number in range(len(_LEAST_FIRST) + 1))]:
+        kept = [k for k, name in enumerate(head) if name not in _LEAST_FIRST[:dropped]]
+        shown = [[row[k] for k in kept] for row in (names, *others)]
+        whole = [[*cells[:-1], cells[-1] if k in needed else ""] for k, cells in enumerate(shown)]
+        if max(map(len, table(whole, indent="").splitlines())) <= width:
+            break
+    return table(shown, indent="").splitlines()
+
+
+def _head(look: Look) -> list[str]:
+    by_others = [] if look.metric == "loss" else [look.metric.upper()]
+    return ["TRIAL", "PHASE", "WORKERS", "SERVERS", "ITERATION", "FEEDBACK", "LOSS", *by_others, "ETA"]
 
 
 def _cells(look: Look, row: Row) -> list[str]:
@@ -93,16 +128,21 @@ def _cells(look: Look, row: Row) -> list[str]:
         number_text(row.feedback),
         number_text(loss),
         *([] if by_loss else [number_text(row.result)]),
-        row.why if row.phase is Phase.FAILED else "-" if eta_s is None else seconds_text(eta_s),
+        row.why if row.phase in _ENDED_BY_OTHERS and row.why else "-" if eta_s is None else seconds_text(eta_s),
     ]
 
 
-def _of_queue(look: Look, most: int) -> list[str]:
+def _of_queue(look: Look, width: int, most: int) -> list[str]:
+    """Return the queue in at most so many lines below its heading; a reason goes on in a second one."""
     if not look.num_queued or most < 1:
         return []
-    lines = [f"QUEUE ({look.num_queued})"]
-    lines += [f"{job_id}  {why or 'waits for its turn'}" for job_id, why in look.queue[:most]]
-    return lines
+    lines: list[str] = []
+    for job_id, why in look.queue:
+        if len(lines) >= most:
+            break
+        text = f"{job_id}  {why or 'waits for its turn'}"
+        lines += wrap(text, max(20, width), subsequent_indent="    ", max_lines=_MOST_LINES, placeholder=" ...")
+    return [f"QUEUE ({look.num_queued})", *lines[:most]]
 
 
 def _of_decisions(look: Look, most: int) -> list[str]:

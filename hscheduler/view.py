@@ -6,16 +6,16 @@ The terminal's table and the metrics are made of it; neither ever looks at the s
 from __future__ import annotations
 
 import dataclasses
-import math
 import threading
 from bisect import bisect_left
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
 from hscheduler.core import events as e
-from hscheduler.core.jobs import Direction, Phase
+from hscheduler.core.jobs import Direction, Phase, best
+from hscheduler.core.record import Record
 from hscheduler.core.state import Scheduler
 
 #: Decisions that are shown.
@@ -47,6 +47,7 @@ class Row:
     result: float | None = None
     why: str = ""
     ended_s: float | None = None
+    sweep: str = ""
 
     @property
     def eta_s(self) -> float | None:
@@ -82,6 +83,8 @@ class Look:
     #: many were above all.
     latencies: Sequence[int] = (0,) * (len(LATENCY_BOUNDS_S) + 1)
     latency_sum_s: float = 0.0
+    #: Jobs by phase; a trial has as many as it was tried with.
+    jobs: Mapping[Phase, int] = field(default_factory=dict)
 
     def count(self, phase: Phase) -> int:
         """Return how many trials are in a phase."""
@@ -99,7 +102,9 @@ class SweepView:
     trials : int
         That there will be.
     iterations_of, result_of : callable
-        A trial's iterations (0 where that is not known), and what it ended with.
+        A job's iterations (0 where that is not known), and what it ended with.
+    trial_of : callable
+        The trial that a job is an attempt of, the id of its first one; by default each job is a trial.
     """
 
     policy: str
@@ -108,6 +113,7 @@ class SweepView:
     trials: int
     iterations_of: Callable[[str], int]
     result_of: Callable[[str], float | None]
+    trial_of: Callable[[str], str] = lambda job_id: job_id
     _rows: dict[str, Row] = field(default_factory=dict)
     _decisions: deque[tuple[float, str]] = field(default_factory=lambda: deque(maxlen=LATEST_DECISIONS))
     _num_decisions: int = 0
@@ -121,9 +127,9 @@ class SweepView:
         with self._lock:
             match event:
                 case e.JobSubmitted(request):
-                    self._rows[request.job_id] = Row(request.job_id, now_s)
-                case e.JobRefused(job_id):
-                    self._rows[job_id] = Row(job_id, now_s)
+                    self._rows[request.job_id] = Row(request.job_id, now_s, sweep=request.sweep)
+                case e.JobRefused(job_id, sweep):
+                    self._rows[job_id] = Row(job_id, now_s, sweep=sweep)
                 case e.FeedbackGiven(job_id):
                     self._feedback_came(self._rows[job_id], now_s)
                 case e.Iterated(job_id, _, _, losses) if losses:
@@ -135,22 +141,48 @@ class SweepView:
                 self._take_command(now_s, command)
             self._look_at(now_s, scheduler, changed=not isinstance(event, e.Iterated) or bool(commands))
 
+    def look_back(self, record: Record, scheduler: Scheduler) -> None:
+        """Take what was before the first event: all that is known of it; on the thread that owns ``scheduler``."""
+        with self._lock:
+            for trial in record.trials.values():
+                row = self._rows[trial.job_id] = Row(trial.job_id, trial.arrived_s, sweep=trial.sweep)
+                if trial.feedback_s is not None:
+                    self._feedback_came(row, trial.feedback_s)
+                self._update(row, scheduler)
+                if trial.curve.last is not None:
+                    row.loss = trial.curve.last[2]
+                if trial.finished_s is not None:
+                    self._take_command(trial.finished_s, e.JobOver(trial.job_id, trial.phase, trial.why))
+            self._decisions.extend((decision.at_s, decision.sentence) for decision in record.decisions)
+            self._num_decisions = scheduler.number_of_decision
+            self._look_at(record.end_s, scheduler, changed=True)
+
     def look(self) -> Look:
         """Return the sweep as it is now."""
         with self._lock:
-            rows = [dataclasses.replace(row) for row in self._rows.values()]
-            return dataclasses.replace(
+            jobs = [dataclasses.replace(row) for row in self._rows.values()]
+            look = dataclasses.replace(
                 self._look,
                 policy=self.policy,
                 metric=self.metric,
                 trials=self.trials,
-                rows=rows,
                 decisions=list(self._decisions),
                 num_decisions=self._num_decisions,
-                best=self._best(rows),
                 latencies=list(self._latencies),
                 latency_sum_s=self._latency_sum_s,
             )
+        # Without the lock: which trial a job is of may be looked up in a file.
+        rows = self._by_trial(jobs)
+        return dataclasses.replace(look, rows=rows, jobs=Counter(row.phase for row in jobs), best=self._best(rows))
+
+    def _by_trial(self, jobs: Sequence[Row]) -> list[Row]:
+        """Return a row for each trial: that of its latest job, since the first one's arrival."""
+        found: dict[str, Row] = {}
+        for row in jobs:
+            trial = self.trial_of(row.job_id)
+            first = found.get(trial, row)
+            found[trial] = dataclasses.replace(row, job_id=trial, arrived_s=first.arrived_s)
+        return list(found.values())
 
     def _feedback_came(self, row: Row, now_s: float) -> None:
         if row.feedback is None:
@@ -196,10 +228,6 @@ class SweepView:
         )
 
     def _best(self, rows: Sequence[Row]) -> Row | None:
-        sign = 1.0 if self.direction is Direction.MINIMIZE else -1.0
-        known = [
-            (sign * row.result, number, row)
-            for number, row in enumerate(rows)
-            if row.phase is Phase.FINISHED and row.result is not None and math.isfinite(row.result)
-        ]
-        return min(known)[2] if known else None
+        finished = [row for row in rows if row.phase is Phase.FINISHED]
+        first = best([row.result for row in finished], self.direction)
+        return None if first is None else finished[first]

@@ -5,4 +5,5 @@ cd "$(dirname "$0")/.."
 out="${1:-.}"
 python="${PYTHON:-python3}"
 "$python" -m grpc_tools.protoc -Iproto --python_out="$out" --pyi_out="$out" proto/*/pb/*.proto
-"$python" -m grpc_tools.protoc -Iproto --grpc_python_out="$out" proto/eps/pb/control.proto proto/hscheduler/pb/scheduler.proto
+"$python" -m grpc_tools.protoc -Iproto --grpc_python_out="$out" proto/eps/pb/control.proto proto/eps/pb/broker.proto \
+  proto/hscheduler/pb/scheduler.proto

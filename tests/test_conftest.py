@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -18,6 +19,15 @@ def test_leak_check_finds_a_child_process() -> None:
     finally:
         child.communicate(b"\n")
     assert child.pid not in children()
+
+
+def test_leak_check_looks_again_where_a_thread_ends_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    glob, ended = Path.glob, [Path("/proc/self/task/0/children")]
+    monkeypatch.setattr(Path, "glob", lambda self, pattern: [*glob(self, pattern), *(ended.pop() for _ in ended[:])])
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        assert child.pid in children()
+        child.communicate(b"\n")
+    assert not ended
 
 
 def test_leak_check_finds_a_thread_that_does_not_end() -> None:

@@ -25,6 +25,15 @@ IMPURE_FOR_ML = frozenset(
 PROCESSES = ("eps.master", "eps.server", "eps.worker", "eps.client", "eps.cli")
 #: Libraries: they serve the processes and know none of them; ``eps.resources`` speaks to the supervisor.
 LIBRARIES = ("eps.core", "eps.ml", "eps.data", "eps.van", "eps.rpc", "eps.storage", "eps.resources")
+#: What an application master on YARN decides, and the values that it decides by.
+PURE_YARN = tuple(f"eps.yarn.{name}" for name in "allocation errors exits facade launch names room types".split())
+#: What a cluster of eps devcluster is, as values; they name paths and look at none.
+PURE_DEVCLUSTER = tuple(f"eps.devcluster.{name}" for name in "daemons places pom secure settings sites".split())
+#: What is decided of a snapshot of YARN, and the texts that carry it.
+PURE_PLANS = tuple(
+    f"hscheduler.yarn.{name}" for name in ("facts", "fewest", "nodes", "plan", "rest", "snapshot", "wire")
+)
+SPEAKS_JAVA = ("eps.yarn.bridge",)
 SPEAKS_PROTOBUF = (
     "eps.pb",
     "eps.rpc",
@@ -83,6 +92,10 @@ def breach(module: str, imported: str) -> str:
         drawn = top == "random" and within(module, ("hscheduler.policies",))
         if top not in ("eps", "hscheduler", *sys.stdlib_module_names) or (top in IMPURE and not drawn):
             return "hscheduler's core asks nothing of the outside; policies may draw lots from a seed"
+    if within(module, PURE_PLANS):
+        ours = within(imported, (*PURE_PLANS, "hscheduler.core", "hscheduler.policies"))
+        if top in IMPURE or (top not in sys.stdlib_module_names and not ours):
+            return "what is planned for YARN knows the core and its policies, and asks nothing of the outside"
     if within(module, ("hscheduler.core",)) and within(imported, ("hscheduler.policies",)):
         return "hscheduler.core is given its policy"
     if within(module, ("eps.core",)):
@@ -100,6 +113,18 @@ def breach(module: str, imported: str) -> str:
             return "eps.ml needs numpy and scipy only"
         if top in IMPURE_FOR_ML:
             return "eps.ml computes; it asks nothing of the outside"
+    if within(module, PURE_YARN):
+        if top == "eps" and not within(imported, (*PURE_YARN, "eps.resources.api", "eps.errors")):
+            return "what is decided about YARN's containers knows values and errors only"
+        if top != "eps" and (top not in sys.stdlib_module_names or top in IMPURE - {"signal"}):
+            return "what is decided about YARN's containers asks nothing of the outside"
+    if within(module, PURE_DEVCLUSTER):
+        if top == "eps" and not within(imported, (*PURE_DEVCLUSTER, "eps.errors")):
+            return "what a cluster is made of knows values and errors only"
+        if top in IMPURE - {"pathlib"}:
+            return "what a cluster is made of asks nothing of the outside"
+    if top in ("jpype", "java", "org") and not within(module, SPEAKS_JAVA):
+        return "the bridge alone starts Java, and calls it"
     if within(module, LIBRARIES) and within(imported, PROCESSES):
         return "a library knows no process"
     if within(module, LIBRARIES[:-1]) and within(imported, ("eps.supervisor",)):
@@ -140,11 +165,19 @@ def test_folders_that_share_a_name_with_a_package_hold_no_python() -> None:
         ("eps.ml.optim", "import eps.storage"),
         ("eps.ml.optim", "import torch"),
         ("eps.van.api", "from eps import worker"),
+        ("eps.yarn.allocation", "import time"),
+        ("eps.yarn.types", "from eps.storage import api"),
+        ("eps.resources.yarn", "import jpype"),
+        ("eps.yarn.hadoop.master", "import jpype"),
         ("eps.master.main", "from hscheduler import policy"),
         ("eps.storage.journal", "from eps.pb import control_pb2"),
+        ("eps.devcluster.sites", "import os"),
+        ("eps.devcluster.daemons", "from eps.devcluster.processes import spawn"),
         ("hscheduler.service", "from eps.master.service import Service"),
         ("hscheduler.spec", "from eps.client import Job"),
         ("hscheduler.core.state", "import time"),
+        ("hscheduler.yarn.plan", "import socket"),
+        ("hscheduler.yarn.wire", "from eps.errors import EpsError"),
         ("hscheduler.core.state", "import random"),
         ("hscheduler.core.state", "from hscheduler.policies.elastic import elastic"),
         ("hscheduler.policies.elastic", "from eps.errors import EpsError"),
@@ -160,6 +193,8 @@ def test_breach_is_found(module: str, source: str) -> None:
     [
         ("eps.core.planner", "from eps.core import tables\nfrom eps.errors import PlanError\nimport math"),
         ("eps.core.planner", "from .tables import SplitTable"),
+        ("eps.yarn.exits", "import signal\nfrom eps.yarn.types import Grant"),
+        ("eps.yarn.bridge", "def start():\n    import jpype"),
         ("eps.ml.optim", "import numpy as np\nfrom scipy import sparse\nfrom eps.core.types import MemberId"),
         ("eps.rpc.codec", "from eps.pb import control_pb2"),
         ("hscheduler.model", "from eps.core.types import Role"),

@@ -21,9 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.bench_common import end_in_order, machine, new_file, say
-from benchmarks.paper.scaled import FIXED_S, ITERATIONS, PAPERS
 from eps.config import JobSpec
-from eps.storage.atomic import write_json_atomic
+from eps.storage.atomic import PUBLIC_MODE, write_json_atomic
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Direction, JobRequest
 from hscheduler.core.resources import Resources
@@ -32,6 +31,7 @@ from hscheduler.policies import POLICIES
 from hscheduler.report import report
 from hscheduler.simulator.engine import Simulation
 from hscheduler.simulator.models import SpeedModel
+from hscheduler.simulator.paper import FIXED_S, ITERATIONS, PAPERS
 from hscheduler.simulator.workload import SimulatedJob
 
 #: Name -> policy.
@@ -46,7 +46,7 @@ OPENED = e.SweepOpened("sweep", Direction.MINIMIZE, 1)
 JOBS = {"job-1": (3, ITERATIONS), "job-2": (1, FEEDBACK_ITERATION)}
 ARRIVES_S = {"job-1": 0.0, "job-2": 600.0}
 
-#: What three members share of an iteration in the paper, seconds (see scaled.py).
+#: What three members share of an iteration in the paper, seconds (see hscheduler/simulator/paper.py).
 SHARED_S = 1.845
 SPLITS = 6
 #: The real jobs are so many times as fast.
@@ -138,7 +138,7 @@ def main() -> int:
             f"feedback after {second['early_feedback_s']:.2f} s"
         )
         if args.output:
-            write_json_atomic(Path(args.output), found, mode=0o644)
+            write_json_atomic(Path(args.output), found, mode=PUBLIC_MODE)
     print(json.dumps(found, indent=1))
     return 0
 

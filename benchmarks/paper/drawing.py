@@ -58,16 +58,8 @@ _STYLE = {
 
 
 def start(columns: int = 1, rows: int = 1, size: tuple[float, float] = (8.0, 4.2), **options: Any) -> tuple[Any, Any]:
-    """Return a figure and its axes, shape (rows, columns).
-
-    Raises
-    ------
-    RuntimeError
-        There is nothing to draw with.
-    """
+    """Return a figure and its axes, shape (rows, columns)."""
     pyplot = plotting()
-    if pyplot is None:
-        raise RuntimeError("pictures need matplotlib: pip install matplotlib")
     pyplot.rcParams.update(_STYLE)
     return pyplot.subplots(rows, columns, figsize=size, squeeze=False, **options)
 

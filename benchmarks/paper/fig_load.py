@@ -8,6 +8,7 @@ from typing import Any
 
 from benchmarks.paper import drawing, scaled
 from benchmarks.paper.fig_sweeps import deviation
+from hscheduler.simulator import paper
 
 GAPS_S = (0.001, 20.0, 40.0, 60.0, 90.0, 120.0, 180.0)
 POLICIES = ("static", "kill-declared", "priority-stop")
@@ -37,7 +38,7 @@ def load(out: Path, seeds: int) -> None:
             label=drawing.LABELS[policy],
         )
     axis.axhline(1.0, color=drawing.COLOURS["elastic"], linewidth=1)
-    axis.axvline(scaled.MEAN_GAP_S, color="#999999", linestyle=":", linewidth=1)
+    axis.axvline(paper.MEAN_GAP_S, color="#999999", linestyle=":", linewidth=1)
     axis.set_xlabel("mean time between two arrivals (s); dotted: that of the other figures; 0: all at once")
     axis.set_ylabel("training time over that of EPS")
     axis.legend(loc="upper right")

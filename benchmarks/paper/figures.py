@@ -4,10 +4,11 @@
     python -m benchmarks.paper.figures fig14 --real compare.json      # of real runs (benchmarks.paper.compare)
     python -m benchmarks.paper.figures fig2 --real case_study.json    # also fig3 (benchmarks.paper.case_study)
     python -m benchmarks.paper.figures fig20 --real overhead.json     # also fig21 (benchmarks.paper.overhead)
-    python -m benchmarks.paper.figures all --out FOLDER               # everything; takes what FOLDER has of the three
+    python -m benchmarks.paper.figures fig22 --real elasticity.json   # benchmarks.paper.elasticity
+    python -m benchmarks.paper.figures all --out FOLDER               # everything; takes what FOLDER has of the four
 
 Each writes NAME_simulated or NAME_real as .png, .svg and .json: the numbers, and the paper's beside them as far as its
-text gives them.  `all` looks for compare.json, case_study.json and overhead.json in its folder.
+text gives them.  `all` looks for compare.json, case_study.json, overhead.json and elasticity.json in its folder.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.bench_common import positive, say
-from benchmarks.paper import case_study, fig_jobs, fig_load, fig_sweeps
+from benchmarks.bench_common import NO_PICTURE, can_draw, positive, say
+from benchmarks.paper import case_study, elasticity, fig_jobs, fig_load, fig_sweeps
 from benchmarks.paper.sources import Real, Simulated, Source
 from eps.errors import ConfigError
 
@@ -75,7 +76,8 @@ def draw(name: str, args: argparse.Namespace, simulated: Simulated) -> None:
             raise ConfigError(f"{name} is of real jobs only: give --real FILE of benchmarks.paper.overhead")
         OVERHEAD[name](read(args.real, name if name == "fig20" else "fig21a"), args.out, "real")
     elif name == "fig22":
-        fig_jobs.fig22(args.out, "simulated")
+        found = elasticity.simulated() if args.real is None else read(args.real, "litz")
+        fig_jobs.fig22(found, args.out, found["kind"])
     else:
         fig_load.load(args.out, args.seeds)
 
@@ -88,7 +90,8 @@ def everything(args: argparse.Namespace) -> None:
             draw(name, args, simulated)
     draw("fig14", args, Simulated(args.seeds, papers_costs=True))
     draw("table2", args, Simulated(args.seeds, papers_costs=True))
-    for file, names in (("compare", SWEEPS), ("case_study", CASE_STUDY), ("overhead", OVERHEAD)):
+    real = (("compare", SWEEPS), ("case_study", CASE_STUDY), ("overhead", OVERHEAD), ("elasticity", ("fig22",)))
+    for file, names in real:
         path = args.out / f"{file}.json"
         if not path.exists():
             say(f"no {path}: nothing real of {', '.join(names)}")
@@ -108,13 +111,15 @@ def main() -> int:
     parser.add_argument("--seeds", type=positive, default=10, metavar="N", help="simulated repeats; default: 10")
     parser.add_argument("--out", type=Path, default=OUT, metavar="FOLDER", help="default: benchmarks/results/paper")
     args = parser.parse_args()
+    if not can_draw():
+        parser.error(NO_PICTURE)
     args.out.mkdir(parents=True, exist_ok=True)
     try:
         if args.figure == "all":
             everything(args)
         else:
             draw(args.figure, args, Simulated(args.seeds, args.papers_costs))
-    except (ConfigError, RuntimeError) as error:
+    except ConfigError as error:
         say(f"figures: {error}")
         return 2
     return 0

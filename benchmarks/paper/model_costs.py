@@ -1,4 +1,5 @@
-"""How long the eight models of the paper compute, each over logistic regression: what scaled.py takes.
+"""How long the eight models of the paper compute, each over logistic regression: what
+hscheduler/simulator/paper.py takes.
 
     python -m benchmarks.paper.model_costs
 

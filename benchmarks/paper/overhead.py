@@ -10,15 +10,12 @@ where the containers are free, whichever is later.
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
 import sys
-import tempfile
 import time
 from typing import Any
 
-from benchmarks.bench_common import end_in_order, machine, new_file, positive, rounded, say, spread, write_json
+from benchmarks.bench_common import rounded, say, spread
+from benchmarks.paper.real import measured
 from eps.client import Job
 from eps.config import JobSpec
 from eps.core.reconfig import Operation
@@ -124,26 +121,15 @@ def measure(members: int, count: int, repeats: int) -> dict[str, Any]:
     return {"members": members, "removed": count, "steps": steps, "total_s": totals}
 
 
-def main() -> int:
-    """Run the command."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=positive, default=3, metavar="N")
-    parser.add_argument("--output", type=new_file, metavar="FILE")
-    args = parser.parse_args()
-    end_in_order()
-    found: dict[str, Any] = {"kind": "real", "machine": machine()}
-    with tempfile.TemporaryDirectory(prefix="eps-paper-") as home:
-        os.environ["EPS_HOME"] = home
-        found["fig20"] = measure(FIG20, 1, args.repeats)
-        found["fig21a"] = [measure(members, 1, args.repeats) for members in FIG21A]
-        # Of one of each it is in (a) already.
-        alone = [entry for entry in found["fig21a"] if entry["members"] == FIG21B_SIZE]
-        found["fig21b"] = alone + [measure(FIG21B_SIZE, count, args.repeats) for count in FIG21B]
-    text = json.dumps(found, indent=1)
-    write_json(args.output, text)
-    print(text)
-    return 0
+def measure_all(repeats: int) -> dict[str, Any]:
+    """Return what both figures need."""
+    fig20 = measure(FIG20, 1, repeats)
+    fig21a = [measure(members, 1, repeats) for members in FIG21A]
+    # Of one of each it is in (a) already.
+    alone = [entry for entry in fig21a if entry["members"] == FIG21B_SIZE]
+    fig21b = alone + [measure(FIG21B_SIZE, count, repeats) for count in FIG21B]
+    return {"fig20": fig20, "fig21a": fig21a, "fig21b": fig21b}
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(measured(__doc__, measure_all, repeats=3))

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from benchmarks.paper import published, scaled
 from eps.errors import ConfigError
+from hscheduler.simulator import paper
 from hscheduler.simulator.models import Costs
 
 Report = Mapping[str, Any]
@@ -92,7 +93,9 @@ class Real:
 
     def reports(self, model: str, policy: str) -> list[Report]:
         """As :class:`Source`."""
-        return [run["report"] for run in self._found["runs"] if run["name"] == policy]
+        # What was run anew stands last in the file.
+        runs = sorted(self._found["runs"], key=lambda run: run["repeat"])
+        return [run["report"] for run in runs if run["name"] == policy]
 
 
 class Simulated:
@@ -111,7 +114,7 @@ class Simulated:
     policies = ("static", "kill-declared", "priority-stop", "elastic")
     models = published.MODELS
     shown_model = "logistic"
-    capacity = scaled.NODES * scaled.NODE.vcores
+    capacity = paper.NODES * scaled.NODE.vcores
 
     def __init__(self, seeds: int = 10, papers_costs: bool = False) -> None:
         self._seeds = seeds
@@ -125,18 +128,18 @@ class Simulated:
 
     def costs(self) -> Costs:
         """Return what changes cost."""
-        return scaled.PAPERS if self._papers else scaled.OURS
+        return paper.PAPERS if self._papers else paper.OURS
 
     @property
     def foot(self) -> str:
         """As :class:`Source`."""
         costs = "those of the paper" if self._papers else "ours"
         return (
-            f"SIMULATED: {scaled.NODES} nodes of 4 vCPU and 16 GB, {scaled.TRIALS} jobs of {scaled.WORKERS} workers "
-            f"and {scaled.SERVERS} servers, {scaled.ITERATIONS} iterations, exponential arrivals with a mean of "
-            f"{scaled.MEAN_GAP_S:g} s, threshold {scaled.THRESHOLD};\n"
+            f"SIMULATED: {paper.NODES} nodes of 4 vCPU and 16 GB, {paper.TRIALS} jobs of {paper.WORKERS} workers "
+            f"and {paper.SERVERS} servers, {paper.ITERATIONS} iterations, exponential arrivals with a mean of "
+            f"{paper.MEAN_GAP_S:g} s, threshold {paper.THRESHOLD};\n"
             f"iterations after EPS §2.3 and §7.1, costs of changes are {costs}, a restart of kill takes "
-            f"{scaled.RESTART_S:g} s and a start (§2.3); {self._seeds} seeds"
+            f"{paper.RESTART_S:g} s and a start (§2.3); {self._seeds} seeds"
         )
 
     def reports(self, model: str, policy: str) -> list[Report]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from eps import interrupt
+from eps.chaos.evictor import announce
 from eps.chaos.processes import master_pid, send
 from eps.chaos.schedule import NETWORK_KINDS, ChaosEvent, Kind
 from eps.client import Job
@@ -127,6 +128,9 @@ class Player:
         if event.kind is Kind.RESUME:
             self._resume(event)
             return
+        if event.kind is Kind.EVICT:
+            self._evict(event)
+            return
         name, pid = self._victim(event)
         if not pid:
             self._refuse(event, "there is nobody")
@@ -142,6 +146,15 @@ class Player:
         elif event.lasts_s is not None:
             self._until.append((time.monotonic() + event.lasts_s, event, pid))
         self._note(event, f"{event.kind} {name}, process {pid}")
+
+    def _evict(self, event: ChaosEvent) -> None:
+        alive = self._alive(event.role)
+        if not alive:
+            self._refuse(event, "there is nobody")
+            return
+        member = alive[event.place % len(alive)]
+        announce(self.job.directory.path, [member["container"]], event.lasts_s or 0.0)
+        self._note(event, f"the container of {member['name']} is to be taken away")
 
     def _resume(self, event: ChaosEvent) -> None:
         """Kill the supervisor, with which the other processes end, and let the job go on."""
@@ -181,7 +194,9 @@ class Player:
 
     def _note(self, event: ChaosEvent, text: str) -> None:
         self.done[f"{event.kind}-{event.role}"] += 1
-        lasts = f" for {event.lasts_s:g} s" if event.lasts_s is not None else ""
+        lasts = (
+            f" {'in' if event.kind is Kind.EVICT else 'for'} {event.lasts_s:g} s" if event.lasts_s is not None else ""
+        )
         self.story.append(f"at clock {self._clock}: {text}{lasts}")
 
     def _refuse(self, event: ChaosEvent, why: str) -> None:

@@ -212,7 +212,11 @@ class Chaos:
         if not faults:
             faults += faults_of_report(report, expected.model_sha256, bsp=spec.staleness() == 0)
         faults += self._left_behind(job, mark, segments)
-        verdict = self._verdict(seed, optimizer, job, player, report, faults, time.monotonic() - begun_s)
+        verdict = dataclasses.replace(
+            self._verdict(seed, optimizer, job, player, report, faults, time.monotonic() - begun_s),
+            hung=not in_time,
+            undisturbed_sha256=expected.model_sha256,
+        )
         if verdict.ok and not self._asked.keep:
             shutil.rmtree(job.directory.path, ignore_errors=True)
         else:
@@ -258,6 +262,7 @@ class Chaos:
         except EpsError as error:
             faults = [*faults, f"the journal cannot be read: {error}"]
             counts = count_records(())
+        ledger = report.get("ledger") or {}
         return Verdict(
             seed=seed,
             optimizer=optimizer,
@@ -268,6 +273,9 @@ class Chaos:
             masters=counts["restarted"],
             longest_iteration_s=round(longest_iteration_s(report), 3),
             lasted_s=round(lasted_s, 3),
+            lost=ledger.get("lost"),
+            applied_twice=ledger.get("applied_twice"),
+            model_sha256=report.get("model_sha256") or "",
             faults=tuple(faults),
             repeat=self._repeat(seed, optimizer),
             directory=str(job.directory.path) if faults else "",

@@ -26,6 +26,8 @@ class Kind(StrEnum):
     ADD = "add"
     #: The client removes members.
     REMOVE = "remove"
+    #: A container is taken away after a warning, as on a cluster that needs it for somebody else.
+    EVICT = "evict"
     #: SIGKILL of the supervisor, with which all of the job ends; then it is resumed.
     RESUME = "resume"
     #: Packets are late for a while.
@@ -35,11 +37,12 @@ class Kind(StrEnum):
 
 
 #: Kinds that need nothing but the right to signal one's own processes.
-PLAIN_KINDS = (Kind.KILL, Kind.STOP, Kind.ADD, Kind.REMOVE, Kind.RESUME)
+PLAIN_KINDS = (Kind.KILL, Kind.STOP, Kind.ADD, Kind.REMOVE, Kind.EVICT, Kind.RESUME)
 NETWORK_KINDS = (Kind.DELAY, Kind.PARTITION)
 #: How often a kind is drawn, before others.
 _WEIGHTS = {
-    Kind.KILL: 5, Kind.STOP: 2, Kind.ADD: 2, Kind.REMOVE: 2, Kind.RESUME: 1, Kind.DELAY: 2, Kind.PARTITION: 2,
+    Kind.KILL: 5, Kind.STOP: 2, Kind.ADD: 2, Kind.REMOVE: 2, Kind.EVICT: 2, Kind.RESUME: 1,
+    Kind.DELAY: 2, Kind.PARTITION: 2,
 }  # fmt: skip
 #: Whom it hits: servers hold what cannot be computed again, so they are hit as often as workers.
 _ROLES = ("worker", "worker", "server", "server", "master")
@@ -47,6 +50,8 @@ _ROLES = ("worker", "worker", "server", "server", "master")
 AT_ONCE = 0.15
 #: Seconds that a process stands still: a breath, most of the deadline, more than it, for good.
 _STOPS_S = (0.2, 0.9, 4.5, None)
+#: Seconds from a warning to the end of a container: none, too few for most drains, enough.
+_NOTICES_S = (0.0, 0.3, 3.0, 10.0)
 #: Seconds that packets are late or lost for.
 _OUTAGES_S = (0.3, 1.5, 4.0)
 
@@ -62,13 +67,13 @@ class ChaosEvent:
     role: str
     #: Counted around the members of the role that are alive then.
     place: int
-    #: Seconds until it is over; None for never.
+    #: Seconds until it is over, or until what was announced is done; None for never.
     lasts_s: float | None = None
 
     def __str__(self) -> str:
         lasts = "" if self.kind not in (Kind.STOP, *NETWORK_KINDS) else " for good"
         if self.lasts_s is not None:
-            lasts = f" for {self.lasts_s:g} s"
+            lasts = f" {'in' if self.kind is Kind.EVICT else 'for'} {self.lasts_s:g} s"
         return f"{self.clock}: {self.kind} {self.role} {self.place}{lasts}"
 
 
@@ -106,7 +111,7 @@ def draw(
         at = found[-1].clock if found and chance.random() < AT_ONCE else clock
         kind = chance.choices(kinds, weights)[0]
         role = chance.choice(_ROLES)
-        if kind in (Kind.ADD, Kind.REMOVE) and role == "master":
+        if kind in (Kind.ADD, Kind.REMOVE, Kind.EVICT) and role == "master":
             role = "server"
         elif kind is Kind.RESUME:
             role = "supervisor"
@@ -114,6 +119,8 @@ def draw(
         if kind is Kind.STOP:
             share = chance.choice(_STOPS_S)
             lasts_s = None if share is None else round(share * member_timeout_s / 3.0, 3)
+        elif kind is Kind.EVICT:
+            lasts_s = chance.choice(_NOTICES_S)
         elif kind in NETWORK_KINDS:
             lasts_s = round(chance.choice(_OUTAGES_S) * member_timeout_s / 3.0, 3)
         found.append(ChaosEvent(at, kind, role, chance.randrange(1000), lasts_s))

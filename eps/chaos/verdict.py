@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -25,8 +25,17 @@ class Verdict:
     rollbacks: int = 0
     #: Job masters after the first.
     masters: int = 0
+    #: Longest time between two complete iterations.
     longest_iteration_s: float = 0.0
     lasted_s: float = 0.0
+    #: Updates that the ledger misses, and those that it has more than once; None where no report says.
+    lost: int | None = None
+    applied_twice: int | None = None
+    #: It had not ended when all patience was spent.
+    hung: bool = False
+    #: Of its model, and of the model of the job to which nothing happened; under SSP and ASP they may differ.
+    model_sha256: str = ""
+    undisturbed_sha256: str = ""
     #: What is wrong, as sentences; empty where nothing is.
     faults: tuple[str, ...] = ()
     #: The one command that does it again.
@@ -39,13 +48,35 @@ class Verdict:
         return not self.faults
 
     @property
+    def same_model(self) -> bool:
+        """True where its model is that of the job to which nothing happened."""
+        return bool(self.model_sha256) and self.model_sha256 == self.undisturbed_sha256
+
+    @property
     def num_events(self) -> int:
         """How many events happened."""
         return sum(self.events.values())
 
     def to_dict(self) -> dict[str, Any]:
         """Return the verdict as JSON can say it."""
-        return {**asdict(self), "events": dict(self.events), "ok": self.ok, "num_events": self.num_events}
+        derived = {"ok": self.ok, "num_events": self.num_events, "same_model": self.same_model}
+        return {**asdict(self), "events": dict(self.events), **derived}
+
+
+def summary_of(verdicts: Sequence[Verdict]) -> dict[str, int]:
+    """Return what happened to all jobs, and what was judged of them; updates that no report tells of count as none."""
+    return {
+        "jobs": len(verdicts),
+        "events": sum(v.num_events for v in verdicts),
+        "recoveries": sum(v.recoveries for v in verdicts),
+        "rollbacks": sum(v.rollbacks for v in verdicts),
+        "masters started again": sum(v.masters for v in verdicts),
+        "updates lost": sum(v.lost or 0 for v in verdicts),
+        "applied twice": sum(v.applied_twice or 0 for v in verdicts),
+        "hung": sum(v.hung for v in verdicts),
+        "models as undisturbed": sum(v.same_model for v in verdicts),
+        "failed": sum(not v.ok for v in verdicts),
+    }
 
 
 def faults_of_report(report: Mapping[str, Any], expected_sha256: str, *, bsp: bool) -> list[str]:
@@ -96,9 +127,12 @@ _COLUMNS = (
     "masters",
     "longest",
     "lasted",
+    "lost",
+    "twice",
+    "model",
     "verdict",
 )
-_WIDTHS = (6, 9, 38, 7, 10, 9, 7, 8, 7, 8)
+_WIDTHS = (6, 9, 38, 7, 10, 9, 7, 8, 7, 4, 5, 12, 8)
 
 
 def table_head() -> str:
@@ -119,6 +153,9 @@ def table_row(verdict: Verdict) -> str:
         str(verdict.masters),
         f"{verdict.longest_iteration_s:.2f} s",
         f"{verdict.lasted_s:.1f} s",
+        "-" if verdict.lost is None else str(verdict.lost),
+        "-" if verdict.applied_twice is None else str(verdict.applied_twice),
+        verdict.model_sha256[:12] or "-",
         "ok" if verdict.ok else "FAILED",
     )
     return "  ".join(cell.ljust(width) for cell, width in zip(cells, _WIDTHS, strict=True)).rstrip()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,9 +20,9 @@ def chaos(args: argparse.Namespace) -> int:
     """Play a schedule against the job of a file; return 0 where every job did what it must."""
     from eps.chaos.run import Chaos, ChaosRequest, optimizers_of
     from eps.chaos.schedule import NETWORK_KINDS, parse_kinds
-    from eps.chaos.verdict import table_head, table_row
+    from eps.chaos.verdict import summary_of, table_head, table_row
     from eps.jobspec_file import RunRequest, read_job_file
-    from eps.storage.atomic import write_json_atomic
+    from eps.storage.atomic import PUBLIC_MODE, write_json_atomic
 
     request, kinds = RunRequest.from_values(read_job_file(Path(args.job_file)), args.job_file), parse_kinds(args.kinds)
     network = None
@@ -49,9 +50,9 @@ def chaos(args: argparse.Namespace) -> int:
 
     def note() -> None:
         if args.json:
-            summary = _summary(verdicts)
+            summary = summary_of(verdicts)
             record = {"command": asked_command(args), "summary": summary, "jobs": [v.to_dict() for v in verdicts]}
-            write_json_atomic(Path(args.json), record, sync=False)
+            write_json_atomic(Path(args.json), record, mode=PUBLIC_MODE, sync=False)
 
     print(f"{'done':>11}  {table_head()}", flush=True)
     for verdict in Chaos(asked, network).run(lambda text: print(text, file=sys.stderr, flush=True)):
@@ -64,24 +65,15 @@ def chaos(args: argparse.Namespace) -> int:
     bad = [verdict for verdict in verdicts if not verdict.ok]
     for verdict in bad:
         print(f"what it left is in {verdict.directory}\nagain: {verdict.repeat}", flush=True)
-    summary = _summary(verdicts)
+    summary = summary_of(verdicts)
     print(", ".join(f"{count} {name}" for name, count in summary.items()), flush=True)
     return EXIT_FAILED if bad else EXIT_OK
 
 
 def asked_command(args: argparse.Namespace) -> str:
-    """Return the command that was given, without what differs by machine."""
-    words = f"eps chaos {Path(args.job_file).name} --seed {args.seed} --events {args.events} --kinds {args.kinds}"
-    words += f" --per-job {args.per_job}" if args.per_job else ""
-    return words + (f" --optimizers {args.optimizers}" if args.optimizers else "")
-
-
-def _summary(verdicts: list[Verdict]) -> dict[str, int]:
-    return {
-        "jobs": len(verdicts),
-        "events": sum(v.num_events for v in verdicts),
-        "recoveries": sum(v.recoveries for v in verdicts),
-        "rollbacks": sum(v.rollbacks for v in verdicts),
-        "masters started again": sum(v.masters for v in verdicts),
-        "failed": sum(not v.ok for v in verdicts),
-    }
+    """Return the command that was given, but for where its results go; it does the same where it was given."""
+    words = ["eps", "chaos", args.job_file, "--seed", str(args.seed), "--events", str(args.events)]
+    words += ["--kinds", args.kinds]
+    words += ["--per-job", str(args.per_job)] if args.per_job else []
+    words += ["--optimizers", args.optimizers] if args.optimizers else []
+    return shlex.join(words)

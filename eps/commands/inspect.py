@@ -1,4 +1,4 @@
-"""Commands that only look: status, list, logs, version."""
+"""Commands that look at one job: status, logs; and version."""
 
 from __future__ import annotations
 
@@ -6,26 +6,21 @@ import argparse
 import json
 import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from eps._version import __version__
 from eps.cli import EXIT_OK
 from eps.client import Job
-from eps.display import list_text, status_text
-from eps.ended import ended_status
-from eps.errors import JobNotFoundError, RpcError, StorageError
-from eps.home import check_home
+from eps.display import status_text
+from eps.errors import JobNotFoundError
 from eps.last_words import member_of
-from eps.storage.jobdir import JobDir, find_job, list_jobs
+from eps.storage.jobdir import JobDir, find_job
 
-#: A job of a list that does not answer does not hold up the others.
-LIST_PATIENCE_S = 2.0
 FOLLOW_POLL_S = 0.1
-#: What a list says of a job whose directory is damaged.
-UNREADABLE: dict[str, Any] = {
-    "state": "unreadable", "clock": 0, "iterations": 0, "loss": None, "metrics": {}, "workers": 0, "servers": 0,
-}  # fmt: skip
+#: Those of other hosts are asked for by a command that takes seconds.
+FOLLOW_REMOTE_S = 5.0
 
 
 def version(args: argparse.Namespace) -> int:
@@ -45,52 +40,39 @@ def status(args: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-def list_all(args: argparse.Namespace) -> int:
-    """Show all jobs."""
-    check_home(writable=False)
-    found = [_brief_status(job) for job in list_jobs()]
-    print(json.dumps(found, indent=1) if args.json else list_text(found))
-    return EXIT_OK
-
-
-def _brief_status(directory: JobDir) -> dict[str, Any]:
-    try:
-        return _status_of(directory)
-    except StorageError as error:
-        # One damaged directory does not hide the other jobs.
-        return {**UNREADABLE, "name": directory.name, "reason": str(error)}
-
-
-def _status_of(directory: JobDir) -> dict[str, Any]:
-    if not directory.is_running():
-        return ended_status(directory)
-    job = Job(directory, patience_s=LIST_PATIENCE_S)
-    try:
-        return job.status(LIST_PATIENCE_S)
-    except RpcError as error:
-        return {**ended_status(directory), "state": "unreachable", "reason": str(error)}
-    finally:
-        job.close()
-
-
 def logs(args: argparse.Namespace) -> int:
     """Show log files, those of all processes or of one."""
     directory = find_job(args.name)
     reader = LogReader(directory.logs, args.member)
-    while True:
-        # Asked before reading: what is written between the two is read in the next round.
-        running = directory.is_running()
-        for line in reader.new_lines():
-            sys.stdout.write(line)
-        sys.stdout.flush()
-        if not (args.follow and running):
-            break
-        time.sleep(FOLLOW_POLL_S)
+    with _source_of(directory) as (bring, pause_s):
+        bring()
+        while True:
+            # Asked before reading: what is written between the two is read in the next round.
+            running = directory.is_running()
+            for line in reader.new_lines():
+                sys.stdout.write(line)
+            sys.stdout.flush()
+            if not (args.follow and running):
+                break
+            time.sleep(pause_s)
+            bring()
     if args.member and not reader.found:
         raise JobNotFoundError(
             f"job {args.name!r} has no log of {args.member!r}; it has {', '.join(reader.speakers())}"
         )
     return EXIT_OK
+
+
+@contextmanager
+def _source_of(directory: JobDir) -> Iterator[tuple[Callable[[], object], float]]:
+    """Give what brings a job's logs to where they are read, and how long it is waited for more."""
+    if not directory.yarn_json.exists():
+        yield lambda: None, FOLLOW_POLL_S
+        return
+    from eps.yarn.logs import open_logs
+
+    with open_logs(directory) as fetch:
+        yield fetch, FOLLOW_REMOTE_S
 
 
 class LogReader:

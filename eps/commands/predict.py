@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from pathlib import Path
 
 from eps.cli import EXIT_OK
 from eps.display import number_text, ordered_metrics
+from eps.storage.locations import location
 
 
 def predict(args: argparse.Namespace) -> int:
@@ -18,7 +18,7 @@ def predict(args: argparse.Namespace) -> int:
 
     found = predict_rows(args.model, args.data, args.labels, code=args.code, format=args.format)
     if args.out:
-        write_values(Path(args.out), found.values)
+        write_values(location(args.out), found.values)
     else:
         sys.stdout.write(values_text(found.values))
         sys.stdout.flush()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import sys
 import threading
 from collections.abc import Mapping, Sequence
@@ -12,12 +13,14 @@ from typing import Any, TextIO
 
 from eps import interrupt
 from eps.cli import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK
-from eps.client import Job, check_results, deliver
+from eps.client import Job, deliver
 from eps.config import JobSpec
 from eps.display import Display, PlainDisplay, TerminalDisplay, how_to_resume, summary_text
 from eps.errors import ConfigError, DeadlineError, EpsError
 from eps.jobspec_file import RunRequest, read_job_file
 from eps.last_words import last_words
+from eps.results import check_results
+from eps.storage.atomic import read_json
 from eps.storage.jobdir import find_job
 
 #: Preparing data is worth a word only where it is noticed.
@@ -59,6 +62,21 @@ def run(args: argparse.Namespace) -> int:
     report, code = _attached(request, sys.stdout, quiet)
     _tell_why(report, code)
     return code
+
+
+def submit(args: argparse.Namespace) -> int:
+    """Submit a job to YARN; return the exit code."""
+    request = request_of(args)
+    if request.spec.on != "yarn":
+        if "on" in vars(args):
+            raise ConfigError(f"on is {request.spec.on!r}, but a job is submitted to yarn")
+        request = dataclasses.replace(request, spec=dataclasses.replace(request.spec, on="yarn"))
+    if request.spec.folds and request.spec.fold < 0:
+        raise ConfigError("folds are trained one after the other by eps run: submit one with --fold")
+    with Job.start_request(request, detach=True) as job:
+        application = read_json(job.directory.yarn_json) or {}
+        print(f"{job.name}: {application.get('application_id')}; follow it with: eps status {job.name}")
+    return EXIT_OK
 
 
 def _start(request: RunRequest) -> int:

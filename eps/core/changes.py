@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from eps.core.reconfig import OPERATIONS, Change, Operation, Phase, Plan
 from eps.core.settings import CoreSettings
-from eps.core.types import MemberId, Role, member_name, member_number
+from eps.core.types import MemberId, Role, member_name, member_number, members_of
 from eps.errors import PlanError, UnknownMemberError
 
 
@@ -27,6 +27,10 @@ class Roster:
     def of_role(self, role: Role) -> tuple[MemberId, ...]:
         """Return the members of one role."""
         return self.workers if role is Role.WORKER else self.servers
+
+    def next_number(self, role: Role) -> int:
+        """Return the number of the next member of a role."""
+        return self.next_worker if role is Role.WORKER else self.next_server
 
 
 def highest(members: Sequence[MemberId], count: int) -> tuple[MemberId, ...]:
@@ -47,6 +51,8 @@ def resolve(
     UnknownMemberError
         A name is not a member, or not of the operation's role.
     """
+    if change.operation is Operation.DRAIN:
+        return _resolve_drain(roster, change.names)
     role = change.operation.role
     present = roster.of_role(role)
     if change.operation is Operation.FOLLOW:
@@ -54,7 +60,7 @@ def resolve(
     if change.count < 1:
         raise PlanError(f"{change.operation} asks for {change.count} members; a change concerns at least one")
     if change.operation.adds:
-        first = roster.next_worker if role is Role.WORKER else roster.next_server
+        first = roster.next_number(role)
         added = tuple(member_name(role, first + i) for i in range(change.count))
         limit = settings.num_splits if role is Role.WORKER else settings.num_partitions
         items = "splits" if role is Role.WORKER else "partitions"
@@ -76,19 +82,34 @@ def resolve(
     if len(removed) >= len(present):
         raise PlanError(f"{change}: the job has {len(present)} {role}s and must keep at least one")
     staying = tuple(m for m in present if m not in removed)
-    following = roster.next_worker if role is Role.WORKER else roster.next_server
-    return _with(roster, role, staying, following), (), removed
+    return _with(roster, role, staying, roster.next_number(role)), (), removed
+
+
+def _resolve_drain(
+    roster: Roster, names: Sequence[MemberId]
+) -> tuple[Roster, tuple[MemberId, ...], tuple[MemberId, ...]]:
+    """Return what :func:`resolve` does for members that must leave, whoever else there is."""
+    added: tuple[MemberId, ...] = ()
+    for role in Role:
+        present, number = roster.of_role(role), roster.next_number(role)
+        going = members_of(role, names)
+        _check_names(going, present, role)
+        staying = tuple(name for name in present if name not in going)
+        if not staying:
+            staying, number = (member_name(role, number),), number + 1
+            added += staying
+        roster = _with(roster, role, staying, number)
+    return roster, added, tuple(names)
 
 
 def after_plans(roster: Roster, plans: Iterable[Plan], settings: CoreSettings) -> Roster:
     """Return who will be there once ``plans`` have happened, in order; one that cannot happen changes nothing."""
     for plan in plans:
-        role = plan.change.operation.role
         if plan.phase is not Phase.QUEUED:
             # Its newcomers are named already; their numbers are used.
-            present = tuple(name for name in roster.of_role(role) if name not in plan.removed) + plan.added
-            following = roster.next_worker if role is Role.WORKER else roster.next_server
-            roster = _with(roster, role, present, following)
+            for role in Role:
+                staying = tuple(name for name in roster.of_role(role) if name not in plan.removed)
+                roster = _with(roster, role, staying + members_of(role, plan.added), roster.next_number(role))
             continue
         try:
             roster = resolve(roster, plan.change, settings)[0]

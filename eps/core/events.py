@@ -54,6 +54,34 @@ class ContainerExited:
 
 
 @dataclass(frozen=True, slots=True)
+class ContainerWarning:
+    """A container will be taken away."""
+
+    container_id: str
+    #: Seconds from now.
+    deadline_s: float
+    #: Why, as words after the container's name.
+    reason: str = ""
+    #: Somebody else waits for its room.
+    for_others: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ContainersWarned:
+    """The resource manager will take containers away; those that it named together are drained by one plan."""
+
+    warnings: tuple[ContainerWarning, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RoomSeen:
+    """There is room that nobody else seems to want (:attr:`eps.core.master_evictions.EvictedJob.looks_for_room`)."""
+
+    #: Containers of each role that fit, if no other were asked for.
+    fits: Mapping[Role, int]
+
+
+@dataclass(frozen=True, slots=True)
 class MemberLost:
     """A container's process has not been heard of for too long; whatever it still does, it counts as ended."""
 
@@ -159,6 +187,8 @@ Event = (
     ContainerGranted
     | ContainerLaunched
     | ContainerExited
+    | ContainersWarned
+    | RoomSeen
     | MemberLost
     | MemberRegistered
     | ReportReceived

@@ -158,7 +158,7 @@ class JobMembers:
         assert self.membership is not None
         # A plan that is not committed has no part in it: whoever hears its number keeps what the plan brought.
         plan = self.driver.plan if self.driver is not None else None
-        return m.UpdateMembership(plan.plan_id if plan is not None and not plan.undecided else 0, self.membership)
+        return m.UpdateMembership(plan.turn if plan is not None and not plan.undecided else 0, self.membership)
 
     def _on_reached(self, report: m.PeerReached) -> None:
         record = self.members.get(report.name)

@@ -1,6 +1,6 @@
 """The job master when members are lost: lets the rest take over, goes back where it must, replaces.  L0, pure.
 
-The middle layer of :class:`eps.core.master_state.MasterState`.  What is decided is in :mod:`eps.core.recovery`; here is
+The second layer of :class:`eps.core.master_state.MasterState`.  What is decided is in :mod:`eps.core.recovery`; here is
 when, and what must be said.
 
 Source: design sections 4 and 5; Proteus §3.3; Spotnik §4.
@@ -73,6 +73,10 @@ class RecoveringJob(JobMembers):
     @abstractmethod
     def _accept(self, request_id: str, change: Change, dry_run: bool) -> e.Answer: ...
 
+    @abstractmethod
+    def _announced(self, name: MemberId) -> bool:
+        """Return whether it was said before that a member's container would be taken away."""
+
     # ---- a member ends
 
     def _on_exited(self, event: e.ContainerExited | e.MemberLost) -> None:
@@ -127,7 +131,8 @@ class RecoveringJob(JobMembers):
             # What a job that went back completes again is nothing new.
             self._fruitless = 0
             self._furthest = self.progress.completed
-        self._fruitless += not together
+        # The end of who is evicted says nothing about the job.
+        self._fruitless += not together and not self._announced(name)
         self._journal({"kind": "lost", "member": name, "reason": reason})
         self.losses.append(Loss(name, reason, self.progress.completed, self._now_s))
         limit = MOST_FRUITLESS if self.membership is not None else MOST_FRUITLESS // 4
@@ -253,7 +258,7 @@ class RecoveringJob(JobMembers):
         """How long to wait before members are asked for again: longer where it has not helped."""
         return float(REPLACE_S * 2 ** min(self._not_replaced, MOST_DOUBLINGS))
 
-    def _note_replacement(self, plan: Plan) -> None:
+    def _note_own_plan(self, plan: Plan) -> None:
         """Take in how a plan ended that the job itself asked for."""
         if plan.request_id.startswith((REPLACEMENT, PROTECTION)):
             if plan.phase is Phase.ABORTED:
@@ -263,14 +268,21 @@ class RecoveringJob(JobMembers):
                 self._not_replaced = 0
 
     def _replace_members(self) -> None:
+        for role in Role:
+            self._ask_for(role, self._lack(role), REPLACEMENT)
+
+    def _lack(self, role: Role) -> int:
+        """Return how many members of a role are to be asked for now, as far as the job is too small."""
         assert self.membership is not None
-        for role, wanted in self.wanted.items():
-            lack = wanted - len(self.membership.of_role(role))
-            if lack <= 0:
-                continue
-            self._replace_at_s = self._now_s + self._replace_interval_s
-            self._replacements += 1
-            try:
-                self._accept(f"{REPLACEMENT}{self._replacements}", Change(_ADDITION[role], lack), dry_run=False)
-            except EpsError as error:
-                self._journal({"kind": "not-replaced", "role": str(role), "count": lack, "reason": str(error)})
+        return max(0, self.wanted[role] - len(self.membership.of_role(role)))
+
+    def _ask_for(self, role: Role, count: int, kind: str) -> None:
+        """Ask for so many members of a role; ``kind`` is what the request id begins with."""
+        if count <= 0:
+            return
+        self._replace_at_s = self._now_s + self._replace_interval_s
+        self._replacements += 1
+        try:
+            self._accept(f"{kind}{self._replacements}", Change(_ADDITION[role], count), dry_run=False)
+        except EpsError as error:
+            self._journal({"kind": "not-replaced", "role": str(role), "count": count, "reason": str(error)})

@@ -53,6 +53,8 @@ class MasterState(RestartedJob):
         When checkpoints are taken; by default never.
     first_container : int
         Number of the first container: log files of an earlier run have those before.
+    managed : bool
+        Somebody else decides about the job's size: what is taken away of it is not asked for again.
     """
 
     def __init__(
@@ -65,12 +67,15 @@ class MasterState(RestartedJob):
         stop_on_divergence: bool = True,
         checkpoints: CheckpointDriver | None = None,
         first_container: int = 1,
+        managed: bool = False,
     ) -> None:
-        super().__init__(settings, num_workers, num_servers)
+        super().__init__(settings, num_workers, num_servers, managed=managed)
         self._next_container = first_container
         self._queue: list[Plan] = []
         self._triggers = sorted(triggers, key=lambda t: t.clock)
         self._answers: dict[str, e.Answer] = {}
+        #: Turn of the last plan that was proposed.
+        self._turn = 0
         #: The last plan aborted after its proposal, until a later one is released: nobody acknowledges an abort.
         self._aborted = 0
         self._stop_on_divergence = stop_on_divergence
@@ -111,6 +116,10 @@ class MasterState(RestartedJob):
                 self._on_launched(event)
             case e.ContainerExited() | e.MemberLost():
                 self._on_exited(event)
+            case e.ContainersWarned():
+                self._on_warned(event)
+            case e.RoomSeen():
+                self._on_room(event)
             case e.MemberRegistered():
                 self._on_registered(event)
             case e.ReportReceived(report, age_s):
@@ -173,7 +182,7 @@ class MasterState(RestartedJob):
             try:
                 self.driver.hear(report)
             except TransferError as error:
-                self._on_transfer_failed(self.driver.plan.plan_id, str(error))
+                self._on_transfer_failed(self.driver.plan.turn, str(error))
                 return
             for name in self.driver.ending():
                 if name not in ending:
@@ -183,12 +192,12 @@ class MasterState(RestartedJob):
         """Whether a member that leaves has released everything, so that nothing of it is needed any more."""
         return self.driver is not None and name in self.driver.plan.removed and name in self.driver.released
 
-    def _on_transfer_failed(self, plan_id: int, reason: str, target: MemberId = "") -> None:
+    def _on_transfer_failed(self, turn: int, reason: str, target: MemberId = "") -> None:
         driver = self.driver
-        if driver is not None and driver.plan.plan_id == plan_id and driver.plan.undecided:
+        if driver is not None and driver.plan.turn == turn and driver.plan.undecided:
             self._abort(driver.plan, reason)
             return
-        needed = plan_id == 0 or (driver is not None and driver.plan.plan_id == plan_id and driver.role is Role.SERVER)
+        needed = turn == 0 or (driver is not None and driver.plan.turn == turn)
         record = self.members.get(target)
         if needed and record is not None and target.startswith(Role.SERVER.value):
             # Its owner cannot serve what a follower that others count on does not get: it must not be counted on.
@@ -262,12 +271,16 @@ class MasterState(RestartedJob):
         _, added, removed = resolve(self._expected_roster(), change, self.settings)
         if dry_run:
             return e.Answer(request_id, text=self._dry_run(change, added, removed))
+        plan = self._new_plan(request_id, change)
+        self._queue.append(plan)
+        return e.Answer(request_id, plan.plan_id)
+
+    def _new_plan(self, request_id: str, change: Change) -> Plan:
         plan = Plan(plan_id=len(self.plans) + 1, request_id=request_id, change=change)
         plan.reached_s[Phase.QUEUED] = self._now_s
         self.plans[plan.plan_id] = plan
-        self._queue.append(plan)
         self._journal({"kind": "asked", "plan": plan.plan_id, "request": request_id, "change": str(change)})
-        return e.Answer(request_id, plan.plan_id)
+        return plan
 
     def _dry_run(self, change: Change, added: tuple[MemberId, ...], removed: tuple[MemberId, ...]) -> str:
         assert self.membership is not None
@@ -275,7 +288,7 @@ class MasterState(RestartedJob):
         ahead = len(self._queue) + (self.driver is not None)
         if ahead:
             return f"{who}; {ahead} changes come first, so the moves are not known"
-        return "\n".join([who, *plan_transfer(self.membership, change.operation.role, added, removed).lines()])
+        return "\n".join([who, *plan_transfer(self.membership, added, removed).lines()])
 
     def _on_cancel(self, event: e.CancelRequested) -> None:
         plan = self.plans.get(event.plan_id)
@@ -307,20 +320,30 @@ class MasterState(RestartedJob):
                 self._start_export()
         if self.state is JobState.RUNNING:
             self._fire_triggers()
-            while self.driver is not None and self._step_plan():
-                pass
-            if self.driver is None and not self._queue:
+            self._go_on()
+            if self.driver is None and not self._queue and not self.draining:
                 self._replace()
             while self.driver is None and self._queue:
                 self._propose(self._queue.pop(0))
-                while self.driver is not None and self._step_plan():
-                    pass
+                self._step_plans()
             self._out.extend(self.checkpoints.advance(self, self._now_s))
             self._grant()
             if self.progress.finished and self.driver is None and not self._queue:
                 self.state = JobState.EXPORTING
                 self._journal({"kind": "trained", "clock": self.settings.iterations}, sync=True)
                 self._start_export()
+
+    def _go_on(self) -> None:
+        """Step the plan in flight; a drain comes before one that is not committed, and right after one that is."""
+        self._drain()
+        self._step_plans()
+        if self.driver is None:
+            self._drain()
+            self._step_plans()
+
+    def _step_plans(self) -> None:
+        while self.driver is not None and self._step_plan():
+            pass
 
     def _start_export(self) -> None:
         self._export += 1
@@ -366,12 +389,13 @@ class MasterState(RestartedJob):
             if plan.change.operation is Operation.FOLLOW:
                 transfer = follow_transfer(self.membership)
             else:
-                transfer = plan_transfer(self.membership, plan.change.operation.role, added, removed)
+                transfer = plan_transfer(self.membership, added, removed)
         except PlanError as error:
             self._abort(plan, str(error))
             return
         self._next_number = {Role.WORKER: roster.next_worker, Role.SERVER: roster.next_server}
         plan.added, plan.removed, plan.transfer = added, removed, transfer
+        self._turn = plan.turn = max(plan.plan_id, self._turn + 1)
         plan.enter(Phase.PROPOSED, self._now_s)
         self._journal(
             {
@@ -409,9 +433,8 @@ class MasterState(RestartedJob):
             case Phase.SWITCHED:
                 plan.enter(Phase.RELEASED, self._now_s)
                 self._journal({"kind": "released", "plan": plan.plan_id})
-                self._note_replacement(plan)
-                if not plan.request_id.startswith(REPLACEMENT):
-                    self.wanted[driver.role] += len(plan.added) - len(plan.removed)
+                self._note_own_plan(plan)
+                self._count_size(plan)
                 self.driver, self._aborted = None, 0
                 return False
         self._out.extend(e.Send(to, order) for to, order in driver.orders())
@@ -446,13 +469,13 @@ class MasterState(RestartedJob):
         if plan in self._queue:
             self._queue.remove(plan)
         plan.enter(Phase.ABORTED, self._now_s)
-        self._note_replacement(plan)
+        self._note_own_plan(plan)
         driver = self.driver
         if driver is None or driver.plan is not plan:
             return
-        self.driver, self._aborted = None, plan.plan_id
+        self.driver, self._aborted = None, plan.turn
         for name in driver.before.members:
-            self._send(name, m.AbortPlan(plan.plan_id))
+            self._send(name, m.AbortPlan(plan.turn))
         for name in plan.added:
             record = self.members.pop(name, None)
             if record is not None:
@@ -471,7 +494,7 @@ class MasterState(RestartedJob):
 
     def _grant(self) -> None:
         assert self.membership is not None
-        wanted = self.progress.wanted_horizon(self.undecided)
+        wanted = self.progress.wanted_horizon(self.undecided, hurried=self.draining)
         step = max(1, self.progress.lookahead // 2)
         at_cap = wanted >= self.settings.iterations or self.undecided
         if wanted > self.horizon and (at_cap or wanted >= self.horizon + step or wanted < 2):
@@ -496,7 +519,7 @@ class MasterState(RestartedJob):
         if self.driver is not None:
             shrink = next((str(p.change) for p in self._queue if not p.change.operation.adds), "")
             last = self.progress.completed >= self.settings.iterations - 1
-            overdue = self.driver.overdue(self._now_s, shrink, last)
+            overdue = self.driver.overdue(self._now_s, shrink, last) or self._returns_in_vain()
             if overdue:
                 self._abort(self.driver.plan, overdue)
         late = [n for n in self._initial if self.membership is None and n in self.members and self.members[n].silent]

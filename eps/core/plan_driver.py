@@ -9,7 +9,7 @@ Source: EPS §3.2-3.3, Figs 5 and 10; design section 4.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from eps.core import messages as m
 from eps.core.membership import Membership
@@ -17,7 +17,7 @@ from eps.core.planner import Move, TransferPlan, plan_partitions, plan_splits
 from eps.core.reconfig import Operation, Phase, Plan
 from eps.core.recovery import standing_followers
 from eps.core.tables import PartitionTable
-from eps.core.types import Address, MemberId, Role, member_number
+from eps.core.types import Address, MemberId, Role, member_number, members_of
 from eps.errors import PlanError, TransferError
 
 #: A removal aborts the addition before it once that has waited this long for containers (design section 4).
@@ -30,15 +30,18 @@ STANDING = "standing"
 Orders = list[tuple[MemberId, m.Order]]
 
 
-def plan_transfer(
-    membership: Membership, role: Role, added: tuple[MemberId, ...], removed: tuple[MemberId, ...]
-) -> TransferPlan:
-    """Return what moves when ``added`` come and ``removed`` go."""
-    if role is Role.SERVER:
-        moves, partitions = plan_partitions(membership.partitions, membership.servers, added, removed)
-        return TransferPlan(moves, (), partitions, membership.splits)
-    moves, splits = plan_splits(membership.splits, membership.workers, added, removed)
-    return TransferPlan((), moves, membership.partitions, splits)
+def plan_transfer(membership: Membership, added: tuple[MemberId, ...], removed: tuple[MemberId, ...]) -> TransferPlan:
+    """Return what moves when ``added`` come and ``removed`` go, workers, servers or both."""
+    found = TransferPlan((), (), membership.partitions, membership.splits)
+    coming, going = members_of(Role.SERVER, added), members_of(Role.SERVER, removed)
+    if coming or going:
+        moves, partitions = plan_partitions(found.partitions, membership.servers, coming, going)
+        found = replace(found, partition_moves=moves, partitions=partitions)
+    coming, going = members_of(Role.WORKER, added), members_of(Role.WORKER, removed)
+    if coming or going:
+        moves, splits = plan_splits(found.splits, membership.workers, coming, going)
+        found = replace(found, split_moves=moves, splits=splits)
+    return found
 
 
 def follow_transfer(membership: Membership) -> TransferPlan:
@@ -78,8 +81,11 @@ class PlanDriver:
     #: Added members whose container is up (barrier 1 of an addition).
     launched: set[MemberId] = field(default_factory=set)
     lists_updated: set[MemberId] = field(default_factory=set)
+    #: Partition -> checksum, as its donor and as its receiver said.
     sent: dict[int, str] = field(default_factory=dict)
     received: dict[int, str] = field(default_factory=dict)
+    #: Splits that are in memory where they are to be active.
+    loaded: set[int] = field(default_factory=set)
     promoted: set[int] = field(default_factory=set)
     acked: set[MemberId] = field(default_factory=set)
     released: set[MemberId] = field(default_factory=set)
@@ -92,16 +98,6 @@ class PlanDriver:
             if move.target in self.before.partitions.followers_of(move.item):
                 # A standing follower has it already.
                 self.sent[move.item] = self.received[move.item] = STANDING
-
-    @property
-    def role(self) -> Role:
-        """The kind of member that comes or goes."""
-        return self.plan.change.operation.role
-
-    @property
-    def moves(self) -> tuple[Move, ...]:
-        """Partitions or splits that change hands."""
-        return self.transfer.partition_moves if self.role is Role.SERVER else self.transfer.split_moves
 
     @property
     def concerned(self) -> tuple[MemberId, ...]:
@@ -142,31 +138,29 @@ class PlanDriver:
         if phase is Phase.PREPARED:
             return [f"{name} to update its lists" for name in self.concerned if name not in self.lists_updated]
         if phase is Phase.LISTS_UPDATED:
-            return [f"{self._item(move)} to be copied to {move.target}" for move in self._uncopied()]
+            waits = [f"partition {v.item} to be copied to {v.target}" for v in self._partitions_to_copy()]
+            return waits + [f"split {v.item} to be copied to {v.target}" for v in self._splits_to_copy()]
         if phase is Phase.COMMITTED:
             waits = [f"{name} to acknowledge the membership" for name in self.concerned if name not in self.acked]
-            waits += [f"{self._item(v)} to be promoted on {v.target}" for v in self._unpromoted()]
+            waits += [f"partition {v.item} to be promoted on {v.target}" for v in self._unpromoted()]
             return waits
         if phase is Phase.SWITCHED:
             waits = [f"{name} to release" for name in self.concerned if name not in self.released]
             return waits + [f"{name} to end" for name in self._to_end()]
         return []
 
-    def _item(self, move: Move) -> str:
-        return f"{'partition' if self.role is Role.SERVER else 'split'} {move.item}"
+    def _partitions_to_copy(self) -> list[Move]:
+        return [v for v in self.transfer.partition_moves if v.item not in self.received or v.item not in self.sent]
 
-    def _uncopied(self) -> list[Move]:
-        if self.role is Role.SERVER:
-            return [v for v in self.moves if v.item not in self.received or v.item not in self.sent]
-        return [v for v in self.moves if v.item not in self.received]
+    def _splits_to_copy(self) -> list[Move]:
+        return [v for v in self.transfer.split_moves if v.item not in self.loaded]
 
     def _unpromoted(self) -> list[Move]:
-        if self.role is not Role.SERVER or self.plan.membership is None:
-            return []
-        if self.plan.change.operation is Operation.FOLLOW:
+        if self.plan.membership is None or self.plan.change.operation is Operation.FOLLOW:
             return []
         owners = self.plan.membership.partitions.owners
-        return [v for v in self.moves if v.item not in self.promoted and owners[v.item] == v.target]
+        moves = self.transfer.partition_moves
+        return [v for v in moves if v.item not in self.promoted and owners[v.item] == v.target]
 
     def take_over(self, membership: Membership, lost: Iterable[MemberId], *, rolled_back: bool) -> None:
         """Go on under the membership that takes over from lost members in the place of the plan's own."""
@@ -174,7 +168,7 @@ class PlanDriver:
         self.plan.membership = membership
         self.acked.clear()
         if rolled_back:
-            self.promoted.update(v.item for v in self.moves)
+            self.promoted.update(v.item for v in self.transfer.partition_moves)
 
     def overdue(self, now_s: float, shrink: str, last: bool) -> str:
         """Return why an addition has waited too long for its newcomers, or nothing.
@@ -202,7 +196,7 @@ class PlanDriver:
 
     def orders(self) -> Orders:
         """Return the orders whose effect is still missing in the current phase."""
-        phase, plan_id = self.plan.phase, self.plan.plan_id
+        phase, plan_id = self.plan.phase, self.plan.turn
         if phase is Phase.PREPARED:
             added = tuple(m.Newcomer(n, self.newcomers[n]) for n in self.plan.added)
             late = [n for n in self.concerned if n not in self.lists_updated]
@@ -226,9 +220,9 @@ class PlanDriver:
 
     def _coming(self, name: MemberId) -> tuple[int, ...]:
         """Return the partitions that an added server will be sent."""
-        if self.role is not Role.SERVER or name not in self.plan.added:
+        if name not in self.plan.added:
             return ()
-        return tuple(move.item for move in self.moves if move.target == name)
+        return tuple(move.item for move in self.transfer.partition_moves if move.target == name)
 
     def ending(self) -> tuple[MemberId, ...]:
         """Return the removed members that are drained and may end.
@@ -236,25 +230,31 @@ class PlanDriver:
         A server is drained when the workers are past their last exchange with it, too: an answer of its own that got
         lost is asked for again, at the same server.
         """
-        drained = self.role is Role.WORKER or set(self.before.workers) <= self.released | self.lost
-        return tuple(n for n in self._to_end() if drained and n in self.released)
+        drained = self._to_end()
+        if not set(self.before.workers) <= self.released | self.lost:
+            drained = list(members_of(Role.WORKER, drained))
+        return tuple(n for n in drained if n in self.released)
 
     def _to_end(self) -> list[MemberId]:
         return [n for n in self.plan.removed if n not in self.exited and n not in self.lost]
 
     def _transfer_orders(self) -> Orders:
-        by_source: dict[MemberId, list[m.Target]] = {}
+        plan_id, splits = self.plan.turn, self._splits_to_copy()
         to_load: dict[MemberId, list[int]] = {}
-        for move in self._uncopied():
+        for move in splits:
             if not move.sends_bytes:
                 # The copy is there (Fig. 11); it is read before the commit, so that no clock waits for the disk.
                 to_load.setdefault(move.target, []).append(move.item)
-                continue
+        orders: Orders = [(s, m.SendPartitions(plan_id, t)) for s, t in self._targets(self._partitions_to_copy())]
+        orders += [(s, m.SendSplits(plan_id, t)) for s, t in self._targets(v for v in splits if v.sends_bytes)]
+        return orders + [(t, m.LoadSplits(plan_id, tuple(items))) for t, items in sorted(to_load.items())]
+
+    def _targets(self, moves: Iterable[Move]) -> list[tuple[MemberId, tuple[m.Target, ...]]]:
+        by_source: dict[MemberId, list[m.Target]] = {}
+        for move in moves:
             target = m.Target(move.item, move.target, self.address_of(move.target))
             by_source.setdefault(move.source, []).append(target)
-        kind = m.SendPartitions if self.role is Role.SERVER else m.SendSplits
-        orders: Orders = [(s, kind(self.plan.plan_id, tuple(targets))) for s, targets in sorted(by_source.items())]
-        return orders + [(t, m.LoadSplits(self.plan.plan_id, tuple(items))) for t, items in sorted(to_load.items())]
+        return [(source, tuple(targets)) for source, targets in sorted(by_source.items())]
 
     # ---- what was heard
 
@@ -266,7 +266,7 @@ class PlanDriver:
         TransferError
             A checksum at the receiver differs from the sender's.
         """
-        plan_id = self.plan.plan_id
+        plan_id = self.plan.turn
         match report:
             case m.MembershipAcked(name, version):
                 if self.plan.membership is not None and version >= self.plan.membership.version:
@@ -281,9 +281,9 @@ class PlanDriver:
             case m.PartitionCaughtUp(_, reported, item, checksum) if reported == plan_id:
                 self.received.setdefault(item, checksum)
                 self._check(item)
-            case m.SplitReceived(_, reported, item, size_bytes, checksum) if reported == plan_id:
-                if item not in self.received:
-                    self.received[item] = checksum
+            case m.SplitReceived(_, reported, item, size_bytes) if reported == plan_id:
+                if item not in self.loaded:
+                    self.loaded.add(item)
                     self.plan.bytes_moved += size_bytes
             case m.PartitionPromoted(_, reported, item) if reported == plan_id:
                 self.promoted.add(item)

@@ -19,6 +19,9 @@ from eps.core.settings import CoreSettings
 #: linger for a while before they are sent.
 LOOKAHEAD_S = 0.08
 MIN_LOOKAHEAD_CLOCKS = 2
+#: Of BSP with longer iterations than this the next one is enough: it is granted before anybody is half through his own.
+#: A plan commits one iteration earlier then.
+LONG_ITERATION_S = 0.5
 MAX_LOOKAHEAD_CLOCKS = 256
 #: Iterations before a plan whose median says how long one usually takes.
 USUAL_CLOCKS = 20
@@ -111,9 +114,13 @@ class ClockProgress:
         """How many clocks beyond the fastest worker are granted."""
         if self.iteration_s <= 0.0:
             return MIN_LOOKAHEAD_CLOCKS
-        return max(MIN_LOOKAHEAD_CLOCKS, min(MAX_LOOKAHEAD_CLOCKS, ceil(LOOKAHEAD_S / self.iteration_s)))
+        ahead = min(MAX_LOOKAHEAD_CLOCKS, ceil(LOOKAHEAD_S / self.iteration_s))
+        return ahead if self._may_be_near(LONG_ITERATION_S) else max(MIN_LOOKAHEAD_CLOCKS, ahead)
 
-    def wanted_horizon(self, undecided: bool) -> int:
+    def _may_be_near(self, iteration_s: float) -> bool:
+        return self.settings.bsp and self.iteration_s >= iteration_s
+
+    def wanted_horizon(self, undecided: bool, *, hurried: bool = False) -> int:
         """Return the horizon to grant now.
 
         Parameters
@@ -121,10 +128,12 @@ class ClockProgress:
         undecided : bool
             A change waits or is on its way: the last training clock is held back, so that the job cannot
             finish before the change is decided.
+        hurried : bool
+            A plan should commit as soon as it can: no clock is granted that nobody could begin yet.
         """
         cap = self.settings.iterations - 2 if undecided else self.settings.iterations
-        ahead = max(self.fastest, self.completed) + self.lookahead
-        return max(self.settings.first_clock, min(cap, ahead))
+        ahead = 1 if hurried and self._may_be_near(LOOKAHEAD_S) else self.lookahead
+        return max(self.settings.first_clock, min(cap, max(self.fastest, self.completed) + ahead))
 
 
 def pause_and_slowdown(completed_s: Sequence[float], begin_s: float, end_s: float) -> tuple[float, float]:

@@ -22,7 +22,7 @@ from eps.errors import IllegalTransitionError
 
 
 class Operation(StrEnum):
-    """The four operations of EPS §3 and §5.2, and one that a job asks of itself."""
+    """The four operations of EPS §3 and §5.2, and two that a job asks of itself."""
 
     ADD_SERVERS = "add-servers"
     ADD_WORKERS = "add-workers"
@@ -30,10 +30,14 @@ class Operation(StrEnum):
     REMOVE_WORKERS = "remove-workers"
     #: Asked by the job itself: partitions that lack a standing follower get one.
     FOLLOW = "follow"
+    #: Asked by the job itself: workers and servers leave whose containers will be taken away (Proteus §3.3).  Where
+    #: they are all that there is of a role, one comes in their place.
+    DRAIN = "drain"
 
     @property
     def role(self) -> Role:
-        """The kind of member that comes or goes."""
+        """The kind of member that comes or goes; a drain may concern both."""
+        assert self is not Operation.DRAIN
         return Role.WORKER if self in (Operation.ADD_WORKERS, Operation.REMOVE_WORKERS) else Role.SERVER
 
     @property
@@ -43,7 +47,7 @@ class Operation(StrEnum):
 
 
 #: What a user may ask for.
-OPERATIONS = tuple(operation for operation in Operation if operation is not Operation.FOLLOW)
+OPERATIONS = tuple(operation for operation in Operation if operation not in (Operation.FOLLOW, Operation.DRAIN))
 
 
 class Phase(StrEnum):
@@ -98,7 +102,7 @@ class Change:
     """What somebody asked for: one operation, by count or by name."""
 
     operation: Operation
-    #: Number of members; for a removal by name, the number of names.
+    #: Number of members; for a removal by name, and for a drain, the number of names.
     count: int
     #: Names to remove; empty for a removal by count (the highest numbers go first) and for additions.
     names: tuple[MemberId, ...] = ()
@@ -115,6 +119,9 @@ class Plan:
     request_id: str
     change: Change
     phase: Phase = Phase.QUEUED
+    #: The number by which members know it, set when proposed: what they have of a plan with a lower one is void.  It is
+    #: the plan's id, unless one that was asked for later went before it.
+    turn: int = 0
     #: Members that come; named when proposed, never used again.
     added: tuple[MemberId, ...] = ()
     #: Members that go.

@@ -1,6 +1,6 @@
 """A job master that another process takes over, and one whose job has ended: what is said then.  L0, pure.
 
-The third layer of :class:`eps.core.master_state.MasterState`.
+The fourth layer of :class:`eps.core.master_state.MasterState`.
 
 A state is a function of the events that it has seen, so the next process has it whole.  What it does not have is what
 its commands have done: what was on its way when the process before ended.  Every one of them may be given again, so
@@ -15,14 +15,14 @@ from abc import abstractmethod
 
 from eps.core import events as e
 from eps.core.events import ENDED_STATES
-from eps.core.master_recovery import RecoveringJob
+from eps.core.master_evictions import EvictedJob
 from eps.errors import JobFinishedError
 
 #: Why a container is taken to have ended whose process did not outlive the master's.
 ENDED_AWAY = "ended while the job master was away"
 
 
-class RestartedJob(RecoveringJob):
+class RestartedJob(EvictedJob):
     """A job whose master may be another process than before."""
 
     @abstractmethod

@@ -90,6 +90,9 @@ class ServerState(ReplicatingServer):
                     self._take_over(state, membership, event.plan_id)
                 else:
                     self._follow_owner(state, membership, event.plan_id)
+            if membership.takes_over and self.name not in membership.servers:
+                # Who leaves is not asked what it has, and may be the only one that knows what a lost worker measured.
+                self._out.extend(s.ReportToMaster(r) for r in self._results.reports(self.name, self.incarnation))
         self._out.append(s.ReportToMaster(m.MembershipAcked(self.name, membership.version)))
         for state in list(self.partitions.values()):
             if event.plan_id and state.plan_id == event.plan_id and state.holding is Holding.OWNER:
@@ -149,9 +152,9 @@ class ServerState(ReplicatingServer):
             state.early.clear()
             if held_as is not Holding.OWNER:
                 state.owned_from = state.sequence
+            # A standing follower can be what a plan promotes, also before the plan's own membership came.
+            state.plan_id = plan_id or state.plan_id
             if held_as is Holding.FOLLOWER:
-                # A standing follower can be what a plan promotes.
-                state.plan_id = plan_id or state.plan_id
                 self._report_promoted(state)
                 self._maybe_take(state)
         else:

@@ -5,6 +5,7 @@ Source: EPS §2.2 (workers, servers, partitions, splits), §3.1.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -74,6 +75,11 @@ def role_of(name: MemberId) -> Role:
         ``name`` does not begin with a role.
     """
     return Role(name.rpartition("-")[0])
+
+
+def members_of(role: Role, names: Iterable[MemberId]) -> tuple[MemberId, ...]:
+    """Return the members of one role, in the order given."""
+    return tuple(name for name in names if role_of(name) is role)
 
 
 def member_name(role: Role, number: int) -> MemberId:

@@ -31,7 +31,7 @@ def check_builtin(data: str) -> str:
     if name not in SKLEARN_NAMES:
         raise ConfigError(f"data is {data!r}, but of scikit-learn's must be one of {', '.join(SKLEARN_NAMES)}")
     if importlib.util.find_spec("sklearn") is None:
-        raise ConfigError(f"data is {data!r}, which needs scikit-learn: install the extra eps[data]")
+        raise ConfigError(f"data is {data!r}, which needs scikit-learn: pip install '.[data]' in EPS's folder")
     return name
 
 

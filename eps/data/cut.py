@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from eps.data.builtin import builtin_version, is_builtin
+from eps.data.builtin import builtin_version, check_builtin, is_builtin
 from eps.data.dataset import (
     FORMAT_VERSION,
     INFO_NAME,
@@ -36,7 +36,7 @@ from eps.data.dataset import (
     split_name,
 )
 from eps.data.divide import divide, local_features, piece, training_order
-from eps.data.files import file_sha256, input_paths
+from eps.data.files import content_key, input_paths
 from eps.data.formats import load
 from eps.data.normalize import FITTED_KINDS, Normalizer, fit_normalizer
 from eps.data.numpy_files import idx_labels_beside
@@ -97,6 +97,23 @@ def prepare(settings: DataSettings, out_dir: Path | None, cache_dir: Path | None
         raise StorageError(error.errno, f"{error.filename}: data set cannot be written: {error.strerror}") from error
 
 
+def check_inputs(settings: DataSettings) -> None:
+    """Refuse data of which a file is not there, without reading it.
+
+    Raises
+    ------
+    DataError
+        A file does not exist, or is none.
+    ConfigError
+        A data set of scikit-learn is unknown, or that is not installed.
+    """
+    for text in (settings.data, settings.labels, settings.test_path, settings.test_labels):
+        if text is not None and is_builtin(text):
+            check_builtin(text)
+        elif text is not None:
+            input_paths(text)
+
+
 def dataset_key(settings: DataSettings) -> str:
     """Return the SHA-256 of the settings and of the content of the input files, in hex."""
     values = settings.to_dict()
@@ -114,7 +131,7 @@ def _content(text: str) -> list[list[str]]:
     paths = input_paths(text)
     beside = [labels for path in paths if (labels := idx_labels_beside(path)) is not None]
     # The name matters too: its ending may tell the format.
-    return [[path.name, file_sha256(path)] for path in [*paths, *beside]]
+    return [[path.name, content_key(path)] for path in [*paths, *beside]]
 
 
 def _complete_dataset(directory: Path, key: str) -> DatasetInfo | None:
@@ -160,9 +177,11 @@ def _set_aside(damaged: Path) -> None:
 
 
 def _link(cached: DatasetInfo, folder: Path) -> DatasetInfo:
+    place = cached.directory
+    assert isinstance(place, Path), "the cache is on this machine"
     splits = [split_name(split) for split in range(cached.num_splits)]
     for name in [*splits, TEST_NAME, NORMALIZER_NAME, INFO_NAME]:
-        source = cached.directory / name
+        source = place / name
         try:
             os.link(source, folder / name)
         except OSError:

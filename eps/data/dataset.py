@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from eps.data.raw import Label, Matrix
 from eps.data.settings import DataSettings
 from eps.data.splitfile import SplitData, read_split
 from eps.errors import StorageError
+from eps.storage.locations import Location, RemotePath, location, read_file
 
 #: Changes whenever the same settings and files would give other files.
 FORMAT_VERSION = 1
@@ -34,7 +34,7 @@ class DatasetInfo:
     """What is in a prepared data set; the same whatever workers and servers there are."""
 
     #: Where the files lie; not part of the description.
-    directory: Path
+    directory: Location
     #: What the job asked for; ``index_base``, and ``format`` of text, are those that were found.
     settings: DataSettings
     #: SHA-256 of the settings and of the input files: equal keys mean equal files.
@@ -73,7 +73,7 @@ class DatasetInfo:
         """Rows of the test set; 0 where there is none."""
         return sum(self.split_test_rows)
 
-    def split_path(self, split: int) -> Path:
+    def split_path(self, split: int) -> Location:
         """Return the file of a split, numbered from 0."""
         return self.directory / split_name(split)
 
@@ -98,8 +98,10 @@ class DatasetInfo:
         """Return what is to be done to rows that are predicted."""
         path = self.directory / NORMALIZER_NAME
         try:
-            with np.load(path, allow_pickle=False) as arrays:
+            with read_file(path) as file, np.load(file, allow_pickle=False) as arrays:
                 return Normalizer.from_arrays(dict(arrays))
+        except StorageError:
+            raise
         except OSError as error:
             raise StorageError(error.errno, f"{path}: cannot be read: {error.strerror}") from error
 
@@ -111,7 +113,7 @@ class DatasetInfo:
         return {"version": FORMAT_VERSION, **summary, **values, "settings": self.settings.to_dict()}
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any], directory: Path) -> DatasetInfo:
+    def from_dict(cls, values: Mapping[str, Any], directory: Location) -> DatasetInfo:
         """Return the description that :meth:`to_dict` gave.
 
         Raises
@@ -135,7 +137,7 @@ class DatasetInfo:
         return cls(directory=directory, **chosen)
 
 
-def open_dataset(directory: Path | str) -> DatasetInfo:
+def open_dataset(directory: Location | str) -> DatasetInfo:
     """Return the description of a prepared data set.
 
     The split files may be absent: a worker may hold a few only.
@@ -145,26 +147,35 @@ def open_dataset(directory: Path | str) -> DatasetInfo:
     StorageError
         There is no data set in ``directory``, or its description cannot be used.
     """
-    path = Path(directory) / INFO_NAME
+    place = location(directory)
+    path = place / INFO_NAME
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        with read_file(path) as file:
+            values = json.load(file)
+    except StorageError as error:
+        raise StorageError(f"no prepared data set: {error}") from error
     except OSError as error:
         raise StorageError(error.errno, f"{path}: no prepared data set: {error.strerror}") from error
     except ValueError as error:
         raise StorageError(f"{path}: damaged description: {error}") from error
-    return DatasetInfo.from_dict(values, Path(directory))
+    return DatasetInfo.from_dict(values, place)
 
 
 def is_complete(info: DatasetInfo) -> bool:
     """Tell whether all files are there with the sizes that they should have."""
+    place = info.directory
+    if isinstance(place, RemotePath):
+        found = place.sizes()
+        sizes = tuple(found.get(split_name(split), -1) for split in range(info.num_splits))
+        return sizes == info.split_size_bytes and {NORMALIZER_NAME, TEST_NAME} <= set(found)
     try:
-        sizes = tuple(info.split_path(split).stat().st_size for split in range(info.num_splits))
+        sizes = tuple((place / split_name(split)).stat().st_size for split in range(info.num_splits))
     except OSError:
         return False
-    others = all((info.directory / name).is_file() for name in (NORMALIZER_NAME, TEST_NAME))
+    others = all((place / name).is_file() for name in (NORMALIZER_NAME, TEST_NAME))
     return sizes == info.split_size_bytes and others
 
 
-def relocated(info: DatasetInfo, directory: Path) -> DatasetInfo:
+def relocated(info: DatasetInfo, directory: Location) -> DatasetInfo:
     """Return the description of a copy in another folder."""
     return replace(info, directory=directory)

@@ -1,4 +1,4 @@
-"""Reading input files as bytes, whatever they are compressed with."""
+"""Reading input files as bytes, whatever they are compressed with, from this machine or from HDFS."""
 
 from __future__ import annotations
 
@@ -12,25 +12,28 @@ import tarfile
 import zlib
 from pathlib import Path
 
-from eps.errors import DataError
+from eps.errors import DataError, StorageError
+from eps.storage.locations import Location, RemotePath, is_remote, location
 
 _HASH_CHUNK_BYTES = 1 << 20
 
 
-def input_paths(text: str) -> tuple[Path, ...]:
-    """Return the files that ``text`` names: one path, or several divided by commas.
+def input_paths(text: str) -> tuple[Location, ...]:
+    """Return the files that ``text`` names: one path or location on HDFS, or several divided by commas.
 
     Raises
     ------
     DataError
         A file does not exist or is not a regular file.
+    StorageError
+        HDFS cannot be asked.
+    ConfigError
+        HDFS cannot be found.
     """
-    whole = Path(os.path.expanduser(text))
-    paths = (
-        (whole,)
-        if whole.exists()
-        else tuple(Path(os.path.expanduser(part.strip())) for part in text.split(",") if part.strip())
-    )
+    whole = _located(text)
+    # A name may have a comma in it; without one there is nothing to ask twice.
+    alone = "," not in text or (whole.is_file() if isinstance(whole, RemotePath) else whole.exists())
+    paths = (whole,) if alone and text.strip() else tuple(_located(part) for part in text.split(",") if part.strip())
     if not paths:
         raise DataError(f"{text!r} names no file: give a path, or paths divided by commas")
     for path in paths:
@@ -39,7 +42,12 @@ def input_paths(text: str) -> tuple[Path, ...]:
     return paths
 
 
-def read_input(path: Path) -> bytes:
+def _located(text: str) -> Location:
+    stripped = text.strip()
+    return location(stripped) if is_remote(stripped) else Path(os.path.expanduser(stripped))
+
+
+def read_input(path: Location) -> bytes:
     """Return the content of a file, unpacked from gzip, bzip2, xz and from a tar archive of one file.
 
     What is packed is told by its first bytes, not by its name.
@@ -51,6 +59,8 @@ def read_input(path: Path) -> bytes:
     """
     try:
         content = path.read_bytes()
+    except StorageError as error:
+        raise DataError(str(error)) from error
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror}") from error
     try:
@@ -69,7 +79,7 @@ def read_input(path: Path) -> bytes:
     return content
 
 
-def _only_member(archive: bytes, path: Path) -> bytes:
+def _only_member(archive: bytes, path: Location) -> bytes:
     try:
         with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
             # Archives made on macOS carry "._name" beside every file.
@@ -95,7 +105,23 @@ def file_sha256(path: Path) -> str:
     return digest.hexdigest()
 
 
-def bare_name(path: Path) -> str:
+def content_key(path: Location) -> str:
+    """Return a text that differs where the content of a file does: of one on HDFS without reading it.
+
+    Raises
+    ------
+    DataError
+        It cannot be had.
+    """
+    if not isinstance(path, RemotePath):
+        return file_sha256(path)
+    try:
+        return path.content_key()
+    except StorageError as error:
+        raise DataError(str(error)) from error
+
+
+def bare_name(path: Location) -> str:
     """Return the name in lower case without the endings of compression and archives."""
     name = path.name.lower()
     for ending in (".gz", ".bz2", ".xz", ".tgz", ".tar"):

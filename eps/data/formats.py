@@ -17,6 +17,7 @@ from eps.data.settings import FORMATS, INDEX_BASES
 from eps.data.table import parse_table
 from eps.data.text import parse_text
 from eps.errors import ConfigError, DataError
+from eps.storage.locations import Location
 
 _PAIR = re.compile(r"\d+:\S+")
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
@@ -126,7 +127,7 @@ def load(
     return raw
 
 
-def detect_format(paths: Sequence[Path], read: Callable[[Path], bytes] = read_input) -> str:
+def detect_format(paths: Sequence[Location], read: Callable[[Location], bytes] = read_input) -> str:
     """Tell the format of files by their names and first lines.
 
     Raises
@@ -195,6 +196,6 @@ def _text_has_labels(contents: list[tuple[str, bytes]], label_column: str, optio
     return all(b"\t" in line for line in contents[0][1].split(b"\n") if line.strip())
 
 
-def _refuse(labels: Path | None, format: str) -> None:
+def _refuse(labels: Location | None, format: str) -> None:
     if labels is not None:
         raise ConfigError(f"labels are in {labels}, but format {format} holds its own labels")

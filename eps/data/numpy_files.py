@@ -6,7 +6,6 @@ import io
 import math
 import struct
 import zipfile
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,6 +23,7 @@ from eps.data.raw import (
     to_matrix,
 )
 from eps.errors import ConfigError, DataError
+from eps.storage.locations import Location
 
 _NPY_MAGIC = b"\x93NUMPY"
 _IDX_TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
@@ -64,13 +64,13 @@ def parse_idx(content: bytes, name: str) -> NDArray[Any]:
     return np.frombuffer(content, dtype=dtype, offset=start).reshape(shape)
 
 
-def idx_labels_beside(images: Path) -> Path | None:
+def idx_labels_beside(images: Location) -> Location | None:
     """Return the label file that lies beside ``...images-idx3-ubyte``, if any."""
-    candidate = images.with_name(images.name.replace("images-idx3", "labels-idx1"))
+    candidate: Location = images.with_name(images.name.replace("images-idx3", "labels-idx1"))
     return candidate if candidate != images and candidate.is_file() else None
 
 
-def load_labels(path: Path) -> tuple[Float64Array, tuple[str, ...] | None]:
+def load_labels(path: Location) -> tuple[Float64Array, tuple[str, ...] | None]:
     """Read labels from ``.npy``, IDX, or text with one label in a line.
 
     Returns
@@ -112,7 +112,7 @@ def labels_from_array(array: NDArray[Any], name: str) -> tuple[Float64Array, tup
     return y, None
 
 
-def load_npz(path: Path, labels: Path | None, features: int | None) -> RawData:
+def load_npz(path: Location, labels: Location | None, features: int | None) -> RawData:
     """Read a SciPy sparse matrix with labels beside it, or a NumPy ``.npz`` of ``X`` and ``y``.
 
     Raises
@@ -150,7 +150,7 @@ def load_npz(path: Path, labels: Path | None, features: int | None) -> RawData:
     return RawData(X=X, y=y, classes=classes, format="npz")
 
 
-def _widened(values: Any, features: int | None, path: Path) -> Any:
+def _widened(values: Any, features: int | None, path: Location) -> Any:
     if features is None or values.shape[1] == features:
         return values
     if values.shape[1] > features:
@@ -160,7 +160,7 @@ def _widened(values: Any, features: int | None, path: Path) -> Any:
     return matrix
 
 
-def load_npy(path: Path, labels: Path | None, label_column: str, features: int | None) -> RawData:
+def load_npy(path: Location, labels: Location | None, label_column: str, features: int | None) -> RawData:
     """Read a dense array; labels are in ``labels`` or in its first or last column.
 
     Raises
@@ -189,7 +189,7 @@ def load_npy(path: Path, labels: Path | None, label_column: str, features: int |
     return RawData(X=X, y=y, classes=classes, format="npy")
 
 
-def load_idx(path: Path, labels: Path | None, features: int | None) -> RawData:
+def load_idx(path: Location, labels: Location | None, features: int | None) -> RawData:
     """Read IDX images; pixels of one byte become 0 .. 1.
 
     Labels default to the file beside ``...images-idx3-ubyte``.
@@ -207,7 +207,7 @@ def load_idx(path: Path, labels: Path | None, features: int | None) -> RawData:
     return RawData(X=X, y=y, classes=classes, format="idx")
 
 
-def looks_like_idx_name(path: Path) -> bool:
+def looks_like_idx_name(path: Location) -> bool:
     """Tell whether a file is called as IDX files are."""
     name = bare_name(path)
     return name.endswith(("-ubyte", ".idx")) and "idx" in name

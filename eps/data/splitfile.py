@@ -22,6 +22,7 @@ from scipy import sparse
 
 from eps.data.raw import Int64Array, Matrix, csr_float32
 from eps.errors import StorageError, TransferError
+from eps.storage.locations import Location, RemotePath
 
 _MAGIC = b"EPSSPLT1"
 _PREFIX = struct.Struct("<8sII")
@@ -90,7 +91,7 @@ def write_split(path: Path, split: SplitData) -> str:
     return hashlib.sha256(blob).hexdigest()
 
 
-def read_split(path: Path, *, verify: bool = True, mmap: bool = False) -> SplitData:
+def read_split(path: Location, *, verify: bool = True, mmap: bool = False) -> SplitData:
     """Read a split.
 
     Parameters
@@ -107,6 +108,8 @@ def read_split(path: Path, *, verify: bool = True, mmap: bool = False) -> SplitD
     StorageError
         The file cannot be read.
     """
+    if isinstance(path, RemotePath):
+        return decode_split(path.read_bytes(), verify=verify, name=str(path))
     try:
         if mmap and path.stat().st_size:
             content: NDArray[np.uint8] = np.memmap(path, dtype=np.uint8, mode="r")

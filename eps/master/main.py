@@ -13,35 +13,39 @@ import json
 import logging
 import os
 import queue
-import signal
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from eps.chaos.evictor import local_resources
 from eps.chaos.trap import ENVIRONMENT, traps_of
 from eps.core import events as e
 from eps.core.events import ENDED_STATES, JobState
+from eps.core.evictions import TAKEN_AWAY
 from eps.core.history import ClockHistory
 from eps.core.master_state import MasterState
 from eps.core.types import Role
-from eps.errors import DeadlineError, EpsError, PlanError, StorageError
+from eps.errors import ConfigError, DeadlineError, EpsError, PlanError, ResourceError, StorageError
 from eps.logs import set_up_logging
 from eps.master import records
 from eps.master.checkpoints import CheckpointFinisher, driver_of, earlier_history, pending_name
 from eps.master.export import export, why_no_model, why_no_report
+from eps.master.leaving import leave_supervisor
 from eps.master.metrics import serve_metrics
+from eps.master.place import open_place
 from eps.master.service import JobMasterService
 from eps.master.sessions import Sessions
 from eps.master.state_log import StateLog
 from eps.pb.control_pb2_grpc import add_JobMasterServicer_to_server, add_MemberSessionServicer_to_server
-from eps.resources.api import NO_NEWS, ContainerEvent, ContainerRequest, ResourceManager
+from eps.resources.api import NO_NEWS, ContainerEvent, ContainerRequest, EvictionWarning, ResourceManager
 from eps.resources.api import Allocated as ContainerAllocated
 from eps.resources.api import Exited as ContainerEnded
 from eps.resources.api import Running as ContainerRunning
-from eps.resources.local import LocalResourceManager
-from eps.rpc.call import serve
+from eps.resources.choice import open_resources
+from eps.rpc.call import BoundServer
 from eps.rpc.report_queue import BEATS
 from eps.rpc.security import NO_SECURITY, Security
 from eps.runtime import Runtime
@@ -70,15 +74,10 @@ BEAT_S = 0.5
 #: report.
 SYNC_PATIENCE_S = 60.0
 EXPORT_PATIENCE_S = 10.0
+#: For checkpoints on HDFS that does not answer: a master that starts keeps its members waiting meanwhile.
+STORE_PATIENCE_S = 20.0
 REPORT_PATIENCE_S = 60.0
 START_PATIENCE_S = 30.0
-#: How often a job master that is done looks whether its supervisor has heard of it.
-LEAVE_POLL_S = 0.005
-#: What a status says of a resource manager that does not listen.
-RESOURCES_HANG = (
-    "the resource manager has been silent for {silent_s:.0f} s: until it answers, nobody is added or replaced, and a "
-    "job master that is lost stays lost"
-)
 
 
 class Master:
@@ -93,6 +92,12 @@ class Master:
         What members and clients must prove.
     watch : callable, optional
         Called with the state after each step, before its commands are executed (False) and after (True).
+    server : BoundServer, optional
+        Where members and clients reach this master; by default a free port of the loopback interface.
+    log : StateLog, optional
+        What the masters of this job share; by default in its directory.
+    announce : callable, optional
+        Tells whoever looks for the job's master where it listens; by default ``master.json`` in its directory.
 
     Raises
     ------
@@ -107,7 +112,14 @@ class Master:
         resources: ResourceManager,
         security: Security = NO_SECURITY,
         watch: Callable[[MasterState, bool], None] | None = None,
+        *,
+        server: BoundServer | None = None,
+        log: StateLog | None = None,
+        announce: Callable[[dict[str, Any]], None] | None = None,
     ) -> None:
+        self._server = BoundServer(security=security) if server is None else server
+        self._address = str(self._server.address)
+        self._announce = announce or partial(write_json_atomic, job_dir.master_json, sync=False)
         self._runtime = runtime
         self._security = security
         self._job_dir = job_dir
@@ -128,18 +140,17 @@ class Master:
         self._slow = ThreadPoolExecutor(1, "patience")
         #: What cannot be written, and why.
         self._storage_errors: dict[str, str] = {}
-        self._log = StateLog(job_dir.state)
+        self._log = StateLog(job_dir.state) if log is None else log
         self._state, self._first_commands = self._restore()
         self._watch = watch
         self._checkpoints = CheckpointFinisher(
-            runtime, open_checkpoints(job_dir.checkpoints), self._history_before, self.put
+            runtime, open_checkpoints(runtime.checkpoints, STORE_PATIENCE_S), self._history_before, self.put
         )
         beat_s = runtime.spec.member_timeout_s / BEATS
         self._beat_s = min(BEAT_S, beat_s)
         self._sessions = Sessions(self.put, runtime.to_json(), self._state.generation, beat_s=beat_s)
         # Whoever does not come back is as lost as one that falls silent.
         self._sessions.expect(r.container_id for r in self._state.members.values() if r.address is not None)
-        self._address = ""
         self._tick_due_s = self._note_due_s = self._beat_due_s = 0.0
 
     def _restore(self) -> tuple[MasterState, list[e.Command]]:
@@ -164,6 +175,7 @@ class Master:
             stop_on_divergence=spec.on_divergence == "stop",
             checkpoints=driver_of(self._runtime),
             first_container=start.first_container,
+            managed=bool(self._runtime.manager),
         )
         history = earlier_history(self._runtime, self._job_dir)
         state.progress.restore(history)
@@ -226,7 +238,7 @@ class Master:
             **found,
             "generation": self._state.generation,
             "storage_error": "; ".join(errors),
-            "resources_error": RESOURCES_HANG.format(silent_s=silent_s) if hangs else "",
+            "resources_error": records.RESOURCES_HANG.format(silent_s=silent_s) if hangs else "",
         }
 
     def progress_after(self, clock: int) -> tuple[dict[str, Any], list[dict[str, Any]], bool]:
@@ -277,15 +289,13 @@ class Master:
             add_JobMasterServicer_to_server(JobMasterService(self), server)
             add_MemberSessionServicer_to_server(self._sessions, server)
 
-        server, port = serve(register, max_workers=1024, security=self._security)
-        self._address = f"127.0.0.1:{port}"
+        server = self._server.start(register)
         metrics = serve_metrics(self._runtime.spec.metrics_port, self.status)
         poller = threading.Thread(target=self._poll_resources, name="resources", daemon=True)
         poller.start()
-        write_json_atomic(
-            self._job_dir.master_json,
-            {"host": "127.0.0.1", "port": port, "pid": os.getpid(), "generation": self._state.generation},
-            sync=False,
+        place = self._server.address
+        self._announce(
+            {"host": place.host, "port": place.port, "pid": os.getpid(), "generation": self._state.generation}
         )
         self._checkpoints.begin(pending_name(self._state.checkpoints))
         self._execute(self._first_commands)
@@ -318,7 +328,15 @@ class Master:
             self._beat(EXPORT_PATIENCE_S if self._state.state is JobState.EXPORTING else 0.0)
         self._note_status()
         self._look_for_silence()
+        self._look_for_room()
         return e.Tick()
+
+    def _look_for_room(self) -> None:
+        """Let a job that has made room for others grow back when nobody wants that room any more."""
+        if self._state.looks_for_room:
+            fits = {Role(role): number for role, number in self._resources.room().items() if number}
+            if fits:
+                self.put(e.RoomSeen(fits))
 
     def _look_for_silence(self) -> None:
         """Give up the members that hang: they are killed, for whatever they still did could harm."""
@@ -357,15 +375,16 @@ class Master:
 
     def _step(self, event: e.Event) -> None:
         now_s = self._now()
-        self._log.record(event, now_s)
+        self._logged(partial(self._log.record, event, now_s))
         with self._changed:
             before = self._state.state, self._state.driver and self._state.driver.plan.phase
             commands = self._state.step(event, now_s)
             after = self._state.state, self._state.driver and self._state.driver.plan.phase
             if before != after or any(isinstance(c, e.Answer | e.EndJob) for c in commands):
                 self._changed.notify_all()
-            if self._state.state not in ENDED_STATES:
-                self._log.keep_short(self._state, now_s)
+            parts = None if self._state.state in ENDED_STATES else self._log.due(self._state, now_s)
+        if parts is not None:
+            self._logged(partial(self._log.shorten, parts, now_s))
         if self._watch is not None:
             self._watch(self._state, False)
         self._execute(commands)
@@ -432,6 +451,13 @@ class Master:
                 self._journal.close()
                 self._journal = None
 
+    def _logged(self, work: Callable[[], None]) -> None:
+        """Do what the log has to; where it waits for other processes, beat meanwhile."""
+        if self._log.waits_for_others:
+            self._patiently(work, SYNC_PATIENCE_S)
+        else:
+            work()
+
     def _patiently(self, work: Callable[[], None], most_s: float) -> None:
         """Do what may take long on another thread, and beat meanwhile: a process that is stopped just then beats not.
 
@@ -444,7 +470,16 @@ class Master:
 
     def _request(self, container_id: str, role: Role) -> None:
         self._containers.add(container_id)
-        self._resources.request(ContainerRequest(container_id, role.value, env={"EPS_MASTER_ADDRESS": self._address}))
+        spec = self._runtime.spec
+        self._resources.request(
+            ContainerRequest(
+                container_id,
+                role.value,
+                spec.number_by_role("memory_mb", role),
+                spec.number_by_role("vcores", role),
+                env={"EPS_MASTER_ADDRESS": self._address},
+            )
+        )
 
     def _poll_resources(self) -> None:
         while self._ended is None or self._containers:
@@ -458,6 +493,13 @@ class Master:
                 return
             for event in found:
                 self._on_container(event)
+            warned = [w for w in found if isinstance(w, EvictionWarning)]
+            if warned:
+                for w in warned:
+                    reason = w.reason or TAKEN_AWAY
+                    logger.warning("M container %s %s: it has %.1f s", w.container_id, reason, w.deadline_s)
+                told = [e.ContainerWarning(w.container_id, w.deadline_s, w.reason, w.for_others) for w in warned]
+                self.put(e.ContainersWarned(tuple(told)))
 
     def _on_container(self, event: ContainerEvent) -> None:
         if isinstance(event, ContainerAllocated):
@@ -535,37 +577,22 @@ def run(context: ContainerContext) -> int:
     job_dir = JobDir(context.job_dir)
     runtime = Runtime.from_json(job_dir.job_json.read_text(encoding="utf-8"))
     assert context.supervisor_fd is not None
-    resources = LocalResourceManager(context.supervisor_fd, runtime.spec.max_containers, context.running)
-    resources.beat(NO_NEWS, START_PATIENCE_S)
+    supervisor = local_resources(job_dir.path, context.supervisor_fd, runtime.spec.max_containers, context.running)
+    supervisor.beat(NO_NEWS, START_PATIENCE_S)
+    resources: ResourceManager = supervisor
     # Set by tests only, which reach a process that the supervisor forks by its environment and no other way.
     traps = traps_of(os.environ.get(ENVIRONMENT, ""), job_dir.path)
     try:
+        resources = open_resources(runtime, job_dir, supervisor)
         security = Security.of_job(job_dir.path)
-        return Master(runtime, job_dir, resources, security, None if traps is None else traps.look).run()
-    except StorageError as error:
+        server, announce = open_place(job_dir, security)
+        watch = None if traps is None else traps.look
+        return Master(runtime, job_dir, resources, security, watch, server=server, announce=announce).run()
+    except (StorageError, ResourceError, ConfigError) as error:
         logger.exception("M cannot go on")
         resources.end_job(1, str(JobState.FAILED), f"the job master cannot go on: {error}")
         return 1
     finally:
-        leave_supervisor(resources, runtime.spec.member_timeout_s)
+        leave_supervisor(supervisor, runtime.spec.member_timeout_s)
         resources.close()
-
-
-def leave_supervisor(resources: LocalResourceManager, patience_s: float) -> None:
-    """Wait until the supervisor knows what it was told last; one that hangs is killed, and with it all that is left.
-
-    The job has ended, and whoever waits for it waits for the supervisor: one that is stopped would hold them up for
-    good.
-
-    Parameters
-    ----------
-    resources : LocalResourceManager
-    patience_s : float, seconds
-    """
-    supervisor, until_s = os.getppid(), time.monotonic() + patience_s
-    while resources.silent_s() > 0.0:
-        if time.monotonic() >= until_s:
-            logger.error("M the supervisor hangs: it is killed")
-            os.kill(supervisor, signal.SIGKILL)
-            return
-        time.sleep(LEAVE_POLL_S)
+        supervisor.close()

@@ -12,13 +12,15 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+from eps.core import evictions
 from eps.core.events import ENDED_STATES
 from eps.core.history import ClockRecord
+from eps.core.master_evictions import EVICTION
 from eps.core.master_recovery import PROTECTION, REPLACEMENT
 from eps.core.master_state import MasterState
 from eps.core.membership import Membership
 from eps.core.progress import pause_and_slowdown
-from eps.core.reconfig import Phase, Plan
+from eps.core.reconfig import Operation, Phase, Plan
 from eps.core.recovery import Loss
 from eps.core.types import Role
 from eps.ml.metrics import EvalSums
@@ -26,6 +28,11 @@ from eps.runtime import Runtime
 
 #: Changes that a status shows, the latest; the report has them all.
 MOST_CHANGES = 20
+#: What a status says of a resource manager that does not listen.
+RESOURCES_HANG = (
+    "the resource manager has been silent for {silent_s:.0f} s: until it answers, nobody is added or replaced, and a "
+    "job master that is lost stays lost"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +92,37 @@ def loss_entry(loss: Loss) -> dict[str, Any]:
     }
 
 
+def evictions_entry(state: MasterState, most: int = 0) -> dict[str, Any]:
+    """Return what was announced to be taken away, and what became of it; of ``most`` members, the latest, unless 0.
+
+    ``drain_s`` has, for each plan that drained members, the seconds from when it was asked to its release.  ``given``:
+    how many members of each role are missing whose room others were to get.
+    """
+    plans = [p for p in state.plans.values() if p.change.operation is Operation.DRAIN and p.phase is Phase.RELEASED]
+    taken = {str(p.plan_id): p.reached_s[Phase.RELEASED] - p.reached_s[Phase.QUEUED] for p in plans}
+    return {
+        **evictions.counts(state.evictions),
+        "drain_s": {plan_id: round(seconds, 6) for plan_id, seconds in taken.items()},
+        "given": {str(role): number for role, number in state.given.items()},
+        "members": [_eviction_entry(eviction) for eviction in state.evictions[-most:]],
+    }
+
+
+def _eviction_entry(eviction: evictions.Eviction) -> dict[str, Any]:
+    ended_s = eviction.ended_s
+    return {
+        "name": eviction.name,
+        "container": eviction.container_id,
+        "reason": eviction.reason,
+        "outcome": str(eviction.outcome),
+        "at_s": round(eviction.warned_s, 6),
+        "deadline_s": round(eviction.deadline_s - eviction.warned_s, 6),
+        "plan_id": eviction.plan_id,
+        # Until its container had been given back, or was gone.
+        "seconds": None if ended_s is None else round(ended_s - eviction.warned_s, 6),
+    }
+
+
 def change_entry(plan: Plan, completed_s: Sequence[float], now_s: float) -> dict[str, Any]:
     """Return one change of size: what was asked, how it went, what it cost."""
     asked_s = plan.reached_s[Phase.QUEUED]
@@ -94,8 +132,8 @@ def change_entry(plan: Plan, completed_s: Sequence[float], now_s: float) -> dict
     return {
         "plan_id": plan.plan_id,
         "operation": str(plan.change.operation),
-        # The job itself: in the place of lost members, or for partitions without a follower.
-        "asked_by": "job" if plan.request_id.startswith((REPLACEMENT, PROTECTION)) else "user",
+        # The job itself: in the place of lost members, for partitions without a follower, or before an eviction.
+        "asked_by": "job" if plan.request_id.startswith((REPLACEMENT, PROTECTION, EVICTION)) else "user",
         "asked": ",".join(plan.change.names) if plan.change.names else plan.change.count,
         "names": list(plan.added or plan.removed),
         "added": list(plan.added),
@@ -142,11 +180,12 @@ def status(runtime: Runtime, state: MasterState, started_s: float, now_s: float)
         "membership_version": membership.version if membership else 0,
         "workers": len(membership.workers) if membership else 0,
         "servers": len(membership.servers) if membership else 0,
-        "members": [_member(state, name) for name in sorted(state.members)] if running else [],
+        "members": [_member(state, name, now_s) for name in sorted(state.members)] if running else [],
         "plan": next((change_entry(p, completed_s, now_s) for p in live if p.phase is not Phase.QUEUED), None),
         "queued": [change_entry(p, completed_s, now_s) for p in live if p.phase is Phase.QUEUED],
         "changes": [change_entry(p, completed_s, now_s) for p in recent if p.ended],
         "losses": [loss_entry(loss) for loss in state.losses[-MOST_CHANGES:]],
+        "evictions": evictions_entry(state, MOST_CHANGES),
         "loss": number(history[-1].loss) if history else None,
         "metrics": metrics_of(runtime, evaluated) if evaluated else {},
         "checkpoints": checkpoints_entry(state),
@@ -174,8 +213,8 @@ def _outcomes(state: MasterState) -> list[dict[str, Any]]:
     return [dataclasses.asdict(outcome) for outcome in state.checkpoints.outcomes]
 
 
-def _member(state: MasterState, name: str) -> dict[str, Any]:
-    record, membership = state.members[name], state.membership
+def _member(state: MasterState, name: str, now_s: float) -> dict[str, Any]:
+    record, membership, eviction = state.members[name], state.membership, state.eviction_of(name)
     holds: tuple[int, ...] = ()
     if membership is not None:
         table = membership.splits if record.role is Role.WORKER else membership.partitions
@@ -183,6 +222,11 @@ def _member(state: MasterState, name: str) -> dict[str, Any]:
     return {
         "name": name,
         "role": str(record.role),
+        "container": record.container_id,
+        # Below 0 where the deadline was not kept.
+        "evicted_in_s": None if eviction is None else round(eviction.deadline_s - now_s, 3),
+        # As words after the container's name.
+        "evicted_because": "" if eviction is None else eviction.reason,
         "pid": record.pid,
         "host": record.address.host if record.address else "",
         "port": record.address.port if record.address else 0,
@@ -235,6 +279,7 @@ def report(
         "model_sha256": model_sha256,
         "changes": [change_entry(p, completed_s, now_s) for p in state.plans.values()],
         "losses": [loss_entry(loss) for loss in state.losses],
+        "evictions": evictions_entry(state),
         "generation": state.generation,
         "checkpoints": {**checkpoints_entry(state), "outcomes": _outcomes(state)},
         "ledger": ledger_entry(runtime, ledger),

@@ -207,9 +207,17 @@ class Sessions(MemberSessionServicer):
                 self._watch.expect(container_id, self._now())
 
     def forget(self, container_id: str) -> None:
-        """A container has ended: its silence means nothing."""
+        """A container has ended: its silence means nothing.
+
+        Its process may be there all the same, where the one that looked after it was lost (a NodeManager): it is told
+        to end, for nobody else will.
+        """
         with self._lock:
             self._watch.forget(container_id)
+            line = self._lines.get(container_id)
+        if line is not None:
+            line.outgoing.put(order_to_pb(Shutdown("its container has ended"), self._generation))
+            line.outgoing.put(None)
 
     def silent(self, timeout_s: float) -> list[tuple[str, str]]:
         """Return (container, why) of those that count as lost, each once; to be asked several times a second.

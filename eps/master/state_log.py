@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,14 +20,15 @@ from eps.core.history import ClockHistory
 from eps.core.master_state import MasterState
 from eps.errors import StorageError
 from eps.master.encoding import dumps, loads
+from eps.storage.shared_log import SharedLog
 from eps.storage.wal import EventLog
 
 #: Events between two snapshots of a job with a short history.
 SNAPSHOT_EVENTS = 2048
 #: With a long history there are this many clocks to an event: what snapshots write stays in proportion.
 CLOCKS_PER_EVENT = 16
-#: A log that cannot be written is tried again this often.
-HEAL_S = 1.0
+#: A log that cannot be written is tried again this often, or after so many times what the last try took.
+HEAL_S, HEAL_TIMES = 1.0, 10
 
 logger = logging.getLogger(__name__)
 
@@ -48,8 +50,8 @@ class StateLog:
 
     Parameters
     ----------
-    directory : Path
-        Created if need be.
+    where : Path or SharedLog
+        Directory of the log, created if need be; or the open log of a job whose masters share no directory.
     snapshot_events : int
         Events between two snapshots, at least.
 
@@ -59,17 +61,21 @@ class StateLog:
         There is a log, and it is damaged.
     """
 
-    def __init__(self, directory: Path, snapshot_events: int = SNAPSHOT_EVENTS) -> None:
-        self.path = directory
+    def __init__(self, where: Path | SharedLog, snapshot_events: int = SNAPSHOT_EVENTS) -> None:
+        self.path = where if isinstance(where, Path) else Path()
         self.snapshot_events = snapshot_events
-        self._log: EventLog | None = None
+        self._log: EventLog | SharedLog | None = None
         #: Why nothing is logged; empty while all is well.
         self.error = ""
         self._num_events = 0
         self._heal_at_s = 0.0
+        #: Whether other processes are waited for: what writes may then take as long as they do.
+        self.waits_for_others = not isinstance(where, Path)
         self._writer: threading.Thread | None = None
-        if directory.exists():
-            self._log = EventLog.open(directory)
+        if not isinstance(where, Path):
+            self._log = where
+        elif where.exists():
+            self._log = EventLog.open(where)
 
     def restore(self) -> Restored | None:
         """Return the state that the log says, None where it says nothing.
@@ -94,7 +100,7 @@ class StateLog:
 
     def begin(self, state: MasterState, now_s: float) -> None:
         """Log from here on: write the first snapshot."""
-        self._try_snapshot(state, now_s)
+        self._try_snapshot(_parts(state, now_s), now_s)
 
     def record(self, event: e.Event, now_s: float) -> None:
         """Write an event ahead of what follows from it."""
@@ -115,14 +121,28 @@ class StateLog:
 
     def keep_short(self, state: MasterState, now_s: float) -> None:
         """Take a snapshot where one is due; what takes long is done on another thread."""
+        parts = self.due(state, now_s)
+        if parts is not None:
+            self.shorten(parts, now_s)
+
+    def due(self, state: MasterState, now_s: float) -> list[bytes] | None:
+        """Return what :meth:`shorten` is to write, None where no snapshot is due; nobody may look at the state."""
         if self.error:
-            if now_s >= self._heal_at_s:
-                self._try_snapshot(state, now_s)
-            return
+            return _parts(state, now_s) if now_s >= self._heal_at_s else None
         due = max(self.snapshot_events, len(state.progress.history) // CLOCKS_PER_EVENT)
         if self._log is None or self._num_events < due or (self._writer is not None and self._writer.is_alive()):
+            return None
+        return _parts(state, now_s)
+
+    def shorten(self, parts: list[bytes], now_s: float) -> None:
+        """Begin the log anew after a snapshot, before anything else is recorded; its file is written meanwhile.
+
+        Where the log misses records, all of the snapshot is written before this returns.
+        """
+        if self.error:
+            self._try_snapshot(parts, now_s)
             return
-        parts = _parts(state, now_s)
+        assert self._log is not None
         try:
             number = self._log.begin()
         except StorageError as error:
@@ -149,24 +169,26 @@ class StateLog:
         if self._log is not None:
             self._log.close()
 
-    def _try_snapshot(self, state: MasterState, now_s: float) -> None:
+    def _try_snapshot(self, parts: list[bytes], now_s: float) -> None:
+        began_s = time.monotonic()
         try:
             if self._writer is not None:
                 self._writer.join()
             if self._log is None:
                 self._log = EventLog.open(self.path)
             # A process that is killed loses nothing that it wrote; the next sync is that of a plan's commit.
-            self._log.snapshot(*_parts(state, now_s), sync=bool(self.error))
+            self._log.snapshot(*parts, sync=bool(self.error))
         except StorageError as error:
-            self._fail(str(error), now_s)
+            # While this is tried, nothing else is done.
+            self._fail(str(error), now_s, HEAL_TIMES * (time.monotonic() - began_s))
             return
         if self.error:
             logger.warning("M the state is logged again")
         self.error = ""
         self._num_events = 0
 
-    def _fail(self, reason: str, now_s: float) -> None:
-        self._heal_at_s = now_s + HEAL_S
+    def _fail(self, reason: str, now_s: float, rest_s: float = 0.0) -> None:
+        self._heal_at_s = now_s + max(HEAL_S, rest_s)
         if not self.error:
             logger.error("M goes on, and cannot be started again until this is mended: %s", reason)
         self.error = reason

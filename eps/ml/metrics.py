@@ -139,6 +139,13 @@ class EvalSums:
         return found
 
 
+def summary_names(task: Task) -> tuple[str, ...]:
+    """Return the metrics that :meth:`EvalSums.summary` may have; a user's own model may give no ``loss``."""
+    if task == "regression":
+        return ("loss", "rmse", "mae")
+    return ("loss", "accuracy", "precision", "recall", "f1") if task == "binary" else ("loss", "accuracy", "f1")
+
+
 def merged(parts: Iterable[tuple[int, EvalSums]]) -> EvalSums | None:
     """Return the sums over (split, sums) pairs, added in split order; None for no pairs."""
     result: EvalSums | None = None

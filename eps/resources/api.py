@@ -52,6 +52,7 @@ class Running:
     """The container's process was started."""
 
     container_id: str
+    #: Of its process on ``host``; a backend that is not told gives a number of the container's own, above 0.
     pid: int
     host: str
 
@@ -74,6 +75,10 @@ class EvictionWarning:
     container_id: str
     #: Seconds from now.
     deadline_s: float
+    #: As words after the container's name, where it is known: ``is preempted``.
+    reason: str = ""
+    #: Somebody else is to get its room.
+    for_others: bool = False
 
 
 ContainerEvent = Allocated | Running | Exited | EvictionWarning
@@ -94,7 +99,7 @@ class ResourceManager(Protocol):
     ----------
     adopted : mapping
         Containers that ran when this manager was made -> pid: the job master before had launched them.  They are
-        released and exit like others, and nothing is said about them before that.
+        released, warned of and exit like others, and nothing else is said about them before that.
     """
 
     adopted: Mapping[str, int]
@@ -147,6 +152,12 @@ class ResourceManager(Protocol):
             Anything that changes as the job gets further; :data:`NO_NEWS`, or below, where that is not known yet.
         patience_s : float, seconds
             The next beat may take this long, where that is more than usual.
+        """
+
+    def room(self) -> Mapping[str, int]:
+        """Return how many containers of a role fit into room that nobody else seems to want.
+
+        Role -> containers, if no other were asked for; a role that is not in it has none, as where nothing is known.
         """
 
     def silent_s(self) -> float:

@@ -8,19 +8,17 @@ from __future__ import annotations
 import array
 import fcntl
 import os
-import select
 import signal as signals
 import socket
 import termios
 import threading
 import time
-from collections import deque
-from collections.abc import Mapping
-from contextlib import suppress
-from enum import Enum, auto
+from collections.abc import Iterable, Mapping
 
-from eps.errors import ConfigError, ProtocolError, ResourceError
-from eps.resources.api import WITHDRAWN, Allocated, ContainerEvent, ContainerRequest, Exited, Running
+from eps.errors import ProtocolError, ResourceError
+from eps.resources.api import ContainerEvent, ContainerRequest
+from eps.resources.bell import Bell
+from eps.resources.book import ContainerBook, Phase
 from eps.supervisor.protocol import (
     MAX_LINE_BYTES,
     Beat,
@@ -43,13 +41,6 @@ HOST = "localhost"
 MOST_UNREAD_BYTES = 16 << 10
 
 
-class _Phase(Enum):
-    WAITING = auto()
-    LAUNCHING = auto()
-    RUNNING = auto()
-    ENDED = auto()
-
-
 class LocalResourceManager:
     """The supervisor's channel as a :class:`~eps.resources.api.ResourceManager`.
 
@@ -69,22 +60,13 @@ class LocalResourceManager:
     """
 
     def __init__(self, supervisor_fd: int, max_containers: int = 0, adopted: Mapping[str, int] | None = None) -> None:
-        if max_containers < 0:
-            raise ConfigError(f"max_containers is {max_containers}, but must be at least 0")
-        self.max_containers = max_containers
+        self._book = ContainerBook(max_containers, adopted or ())
         self._channel = socket.socket(fileno=supervisor_fd)
         os.set_inheritable(self._channel.fileno(), False)
         self._lock = threading.Lock()
         self.adopted: Mapping[str, int] = dict(adopted or {})
-        self._phases = dict.fromkeys(self.adopted, _Phase.RUNNING)
-        self._waiting: deque[LaunchProcess] = deque()
-        self._num_taken = len(self.adopted)
-        #: What happened on this side of the channel; ``_wake_fd`` is readable while there is any.
-        self._events: list[ContainerEvent] = []
-        self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._ready = select.epoll()
-        self._ready.register(self._channel.fileno(), select.EPOLLIN)
-        self._ready.register(self._wake_fd, select.EPOLLIN)
+        #: Rung when something has happened on this side of the channel.
+        self._bell = Bell(self._channel.fileno())
         self._lines = LineBuffer()
         self._gone = False
         self._closed = False
@@ -95,14 +77,10 @@ class LocalResourceManager:
         """Ask for a container; see :class:`~eps.resources.api.ResourceManager`."""
         with self._lock:
             self._check_open()
-            if request.container_id in self._phases:
-                raise ResourceError(f"{request.container_id} was requested before: a container id is used once")
-            launch = LaunchProcess(request.container_id, request.role, dict(request.env))
             # Before anything is noted: a request that cannot be said has not been made.
-            encode_request(launch)
-            self._phases[request.container_id] = _Phase.WAITING
-            self._waiting.append(launch)
-            self._grant()
+            encode_request(_launch_of(request))
+            self._launch(self._book.request(request))
+            self._wake()
 
     def withdraw(self, container_id: str) -> bool:
         """Take a request back that has not been granted; return whether that was so."""
@@ -114,13 +92,13 @@ class LocalResourceManager:
         with self._lock:
             if self._withdraw(container_id) or self._closed:
                 return
-            if self._phases.get(container_id) in (_Phase.LAUNCHING, _Phase.RUNNING):
+            if self._book.is_there(container_id):
                 self._send(KillProcess(container_id, signals.SIGTERM))
 
     def kill(self, container_id: str, signal: int = signals.SIGKILL) -> None:
         """Send a container's process a signal, as failures do; harmless for one that is not running."""
         with self._lock:
-            if not self._closed and self._phases.get(container_id) in (_Phase.LAUNCHING, _Phase.RUNNING):
+            if not self._closed and self._book.is_there(container_id):
                 self._send(KillProcess(container_id, signal))
 
     def poll(self) -> list[ContainerEvent]:
@@ -134,9 +112,8 @@ class LocalResourceManager:
         with self._lock:
             self._check_open()
             self._read()
-            events, self._events = self._events, []
-            with suppress(BlockingIOError):
-                os.eventfd_read(self._wake_fd)
+            events = self._book.take_events()
+            self._bell.hush()
             if self._gone and not events:
                 raise ResourceError("the supervisor is gone: its channel is closed")
             return events
@@ -151,14 +128,11 @@ class LocalResourceManager:
         ResourceError
             The manager is closed.
         """
-        try:
-            return bool(self._ready.poll(timeout_s))
-        except ValueError:
-            raise ResourceError("the resource manager is closed") from None
+        return self._bell.wait(timeout_s)
 
     def fileno(self) -> int:
         """Return a descriptor that is readable while :meth:`poll` has something to say."""
-        return self._ready.fileno()
+        return self._bell.fileno()
 
     def beat(self, progress: int, patience_s: float = 0.0) -> None:
         """Tell the supervisor that the job master lives; see :class:`~eps.resources.api.ResourceManager`."""
@@ -166,6 +140,10 @@ class LocalResourceManager:
             # One that hangs for long would have this process hang with it.
             if not self._closed and self._unread_bytes() <= MOST_UNREAD_BYTES:
                 self._send(Beat(progress, patience_s))
+
+    def room(self) -> Mapping[str, int]:
+        """Return nothing: no other job waits for containers of this one."""
+        return {}
 
     def silent_s(self) -> float:
         """Return for how long the supervisor has left something unread, in seconds; 0.0 where it reads all."""
@@ -186,9 +164,8 @@ class LocalResourceManager:
         with self._lock:
             if not self._closed:
                 self._closed = True
-                self._ready.close()
+                self._bell.close()
                 self._channel.close()
-                os.close(self._wake_fd)
 
     # ---- with the lock held
 
@@ -203,26 +180,19 @@ class LocalResourceManager:
         return found[0]
 
     def _withdraw(self, container_id: str) -> bool:
-        if self._phases.get(container_id) is not _Phase.WAITING:
-            return False
-        self._waiting = deque(launch for launch in self._waiting if launch.container_id != container_id)
-        self._phases[container_id] = _Phase.ENDED
-        self._note(Exited(container_id, None, WITHDRAWN))
-        return True
+        withdrawn = self._book.withdraw(container_id)
+        if withdrawn:
+            self._wake()
+        return withdrawn
 
-    def _grant(self) -> None:
-        """Launch what waits, oldest first, as far as the limit allows."""
-        while self._waiting and not (self.max_containers and self._num_taken >= self.max_containers):
-            launch = self._waiting.popleft()
-            self._num_taken += 1
-            self._phases[launch.container_id] = _Phase.LAUNCHING
-            self._note(Allocated(launch.container_id))
-            self._send(launch)
+    def _launch(self, granted: Iterable[ContainerRequest]) -> None:
+        for request in granted:
+            self._send(_launch_of(request))
 
-    def _note(self, event: ContainerEvent) -> None:
-        self._events.append(event)
-        if not self._closed:
-            os.eventfd_write(self._wake_fd, 1)
+    def _wake(self) -> None:
+        """Let :meth:`wait` return where something has happened."""
+        if self._book.events and not self._closed:
+            self._bell.ring()
 
     def _send(self, request: Request) -> None:
         try:
@@ -251,19 +221,14 @@ class LocalResourceManager:
     def _on_notice(self, notice: Notice) -> None:
         match notice:
             case ProcessLaunched(container_id, pid):
-                if self._phases.get(container_id) is _Phase.LAUNCHING:
-                    self._phases[container_id] = _Phase.RUNNING
-                    self._events.append(Running(container_id, pid, HOST))
+                self._book.on_running(container_id, pid, HOST)
             case ProcessExited(container_id, code, signal):
-                self._on_end(container_id, code, exit_reason(code, signal))
+                self._launch(self._book.on_end(container_id, code, exit_reason(code, signal)))
             case RequestRefused(reason, container_id):
                 # A running one's refusal answers a kill that crossed with its end, which is said for itself.
-                if self._phases.get(container_id) is _Phase.LAUNCHING:
-                    self._on_end(container_id, None, f"was refused: {reason}")
+                if self._book.phase(container_id) is Phase.LAUNCHING:
+                    self._launch(self._book.on_end(container_id, None, f"was refused: {reason}"))
 
-    def _on_end(self, container_id: str, code: int | None, reason: str) -> None:
-        if self._phases.get(container_id) in (_Phase.LAUNCHING, _Phase.RUNNING):
-            self._phases[container_id] = _Phase.ENDED
-            self._num_taken -= 1
-            self._events.append(Exited(container_id, code, reason))
-            self._grant()
+
+def _launch_of(request: ContainerRequest) -> LaunchProcess:
+    return LaunchProcess(request.container_id, request.role, dict(request.env))

@@ -87,6 +87,11 @@ CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
     # Whoever connects and says nothing, or nothing any more, does not hold a descriptor for long.
     ("grpc.server_handshake_timeout_ms", 5_000),
     ("grpc.max_connection_idle_ms", 60_000),
+    # Callers of ours ask again themselves, with a pause.  gRPC begins a call anew at once and without limit where its
+    # connection refuses it, and keeps the memory of each attempt.  Where the server said that it ends before the
+    # channel looked for that, grpcio 1.85.1 stays with such a connection: a gigabyte in some seconds, a call that
+    # never returns.
+    ("grpc.enable_retries", 0),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
 )
@@ -228,6 +233,49 @@ def servicer_errors(handler: Any, what: str) -> Any:
     return grpc.stream_stream_rpc_method_handler(stream(handler.stream_stream), *codecs)
 
 
+class BoundServer:
+    """A gRPC server that has its port, and does not answer before :meth:`start`: whoever connects earlier waits.
+
+    Parameters
+    ----------
+    host : str
+        The address that is listened on.
+    port : int
+        0 lets the system choose.
+    max_workers : int
+        Calls and streams at the same time, each on a thread of its own; a further one is refused.
+    security : Security
+        What every caller must prove before anything of its call is read.
+
+    Raises
+    ------
+    ConfigError
+        The address cannot be listened on.
+    StorageError
+        The TLS files cannot be read.
+    """
+
+    def __init__(
+        self, host: str = "127.0.0.1", port: int = 0, max_workers: int = 1024, security: Security = NO_SECURITY
+    ) -> None:
+        pool: Any = ThreadPerCall("eps-rpc")
+        token = TokenInterceptor(security)
+        self._server = grpc.server(
+            pool,
+            interceptors=[ServicerErrors(), token],
+            options=CHANNEL_OPTIONS,
+            maximum_concurrent_rpcs=max_workers,
+        )
+        token.port = bind(self._server, host, port, security)
+        self.address = Address(host, token.port)
+
+    def start(self, register: Callable[[grpc.Server], None]) -> grpc.Server:
+        """Answer from now on; ``register`` adds the servicers.  The caller ends the server with :func:`stop`."""
+        register(self._server)
+        self._server.start()
+        return self._server
+
+
 def serve(
     register: Callable[[grpc.Server], None],
     host: str = "127.0.0.1",
@@ -241,38 +289,17 @@ def serve(
     ----------
     register : callable
         Adds the servicers: ``lambda server: add_JobMasterServicer_to_server(servicer, server)``.
-    port : int
-        0 lets the system choose.
-    max_workers : int
-        Calls and streams at the same time, each on a thread of its own; a further one is refused.
-    security : Security
-        What every caller must prove before anything of its call is read.
+    host, port, max_workers, security
+        As of :class:`BoundServer`, which raises as this.
 
     Returns
     -------
     server : grpc.Server
         Running; the caller ends it with :func:`stop`.
     port : int
-
-    Raises
-    ------
-    ConfigError
-        The address cannot be listened on.
-    StorageError
-        The TLS files cannot be read.
     """
-    pool: Any = ThreadPerCall("eps-rpc")
-    token = TokenInterceptor(security)
-    server = grpc.server(
-        pool,
-        interceptors=[ServicerErrors(), token],
-        options=CHANNEL_OPTIONS,
-        maximum_concurrent_rpcs=max_workers,
-    )
-    register(server)
-    token.port = bind(server, host, port, security)
-    server.start()
-    return server, token.port
+    bound = BoundServer(host, port, max_workers, security)
+    return bound.start(register), bound.address.port
 
 
 def bind(server: grpc.Server, host: str, port: int, security: Security = NO_SECURITY) -> int:

@@ -33,7 +33,9 @@ def check_tls() -> None:
 
         _ = x509.CertificateBuilder
     except ImportError as error:
-        raise ConfigError(f"tls needs the package cryptography ({error}): pip install eps[tls]") from None
+        raise ConfigError(
+            f"tls needs the package cryptography ({error}): pip install '.[tls]' in EPS's folder"
+        ) from None
 
 
 def make_certificates(directory: Path, now: datetime.datetime | None = None) -> TlsFiles:

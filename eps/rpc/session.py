@@ -14,7 +14,7 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,10 +29,11 @@ from eps.pb import control_pb2 as pb
 from eps.pb.control_pb2_grpc import MemberSessionStub
 from eps.rpc.call import channel, error_of
 from eps.rpc.codec import order_from_pb
+from eps.rpc.finder import PATIENCE_S, Seldom, SharedFile
 from eps.rpc.report_queue import BEAT_S, BEATS, ReportQueue
 from eps.rpc.security import NO_SECURITY, Security
 from eps.storage.atomic import read_json
-from eps.storage.jobdir import JobDir
+from eps.storage.jobdir import MASTER_FILE, JobDir
 
 logger = logging.getLogger(__name__)
 
@@ -78,10 +79,27 @@ class Patience:
         return cls(member_timeout_s, master_timeout_s, member_timeout_s / BEATS)
 
 
-def written_master(job_dir: Path) -> MasterPlace | None:
-    """Return where the job's latest master says that it listens; None before the first."""
+def master_finder(job_dir: Path) -> Callable[[], MasterPlace | None]:
+    """Return a function that says where the job's latest master listens; None before the first, or while unknown.
+
+    It looks into the job's directory, or, where the processes are on several hosts, into the store that they share.
+    """
+    shared = read_json(JobDir(job_dir).shared_json)
+    if shared is None:
+        return lambda: _place(lambda: read_json(JobDir(job_dir).master_json))
+    # Only who needs another store waits for the import.
+    from eps.storage.locations import RemotePath, location
+
+    where = location(str(shared["location"]))
+    if not isinstance(where, RemotePath):
+        return lambda: _place(lambda: read_json(where / MASTER_FILE))
+    file = SharedFile(where.storage(patience_s=PATIENCE_S), MASTER_FILE)
+    return Seldom(lambda: _place(file.read))
+
+
+def _place(written: Callable[[], Mapping[str, Any] | None]) -> MasterPlace | None:
     try:
-        record = read_json(JobDir(job_dir).master_json)
+        record = written()
         return None if record is None else MasterPlace(f"{record['host']}:{record['port']}", int(record["generation"]))
     except (StorageError, KeyError, ValueError) as error:
         logger.warning("the job master cannot be found: %s", error)

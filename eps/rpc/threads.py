@@ -1,4 +1,4 @@
-"""Threads for gRPC servers.  L2."""
+"""Threads that nobody waits for: of gRPC servers, and of what may hang.  L2."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class ThreadPerCall(futures.Executor):
     def _run(self, future: Future[Any], fn: Callable[..., Any], args: Any, kwargs: Any) -> None:
         try:
             future.set_result(fn(*args, **kwargs))
-        except Exception as error:
+        except BaseException as error:
             future.set_exception(error)
         finally:
             with self._lock:

@@ -8,14 +8,13 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from functools import partial
 from typing import TYPE_CHECKING
 
 from eps.core import messages as m
 from eps.errors import EpsError, ProtocolError
 from eps.logs import set_up_logging
 from eps.rpc.security import Security
-from eps.rpc.session import MemberSession, Patience, written_master
+from eps.rpc.session import MemberSession, Patience, master_finder
 from eps.runtime import Runtime
 from eps.server.shell import ServerShell
 from eps.van.api import Message, ReplyTo
@@ -46,7 +45,7 @@ class Server:
 
     def run(self) -> int:
         """Register, serve until told to end, and return the exit code."""
-        listener = self._van.listen(self._handle)
+        listener = self._van.listen(self._handle, self._context.host)
         assert self._context.master_address is not None
         session = MemberSession(
             self._context.master_address,
@@ -54,11 +53,11 @@ class Server:
             listener.address,
             os.getpid(),
             self._security,
-            find=partial(written_master, self._context.job_dir),
+            find=master_finder(self._context.job_dir),
         )
         welcome = session.open(self._on_order, self._on_session_end)()
         self.name = welcome.name
-        runtime = Runtime.from_json(welcome.job_json)
+        runtime = Runtime.from_json(welcome.job_json).within(self._context.job_dir)
         session.be_patient(Patience.of_job(runtime.spec.member_timeout_s, runtime.spec.master_timeout_s))
         self._van.restrict_to(runtime.spec.van)
         self._van.on_reached = lambda peer, way: session.report(m.PeerReached(self.name, peer, way), can_wait=True)

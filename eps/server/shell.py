@@ -47,7 +47,6 @@ from eps.server.pending import PendingExchange, PullRequest, PushRequest, Transf
 from eps.server.restore import counters, load_partition
 from eps.server.rows import Rows
 from eps.storage.checkpoint import open_checkpoints
-from eps.storage.jobdir import JobDir
 from eps.van.api import Message, ReplyTo, Van
 from eps.van.memory import give_back
 from eps.van.peers import Peers
@@ -63,7 +62,7 @@ class ServerShell:
 
     def __init__(self, runtime: Runtime, name: MemberId, van: Van, report: Callable[[m.Report], None]) -> None:
         self._runtime = runtime
-        self._checkpoints = open_checkpoints(JobDir(runtime.job_dir).checkpoints)
+        self._checkpoints = open_checkpoints(runtime.checkpoints)
         #: Partitions of the checkpoint that the job begins with or goes back to, until they are in use.
         self._started_with: dict[int, PartitionStore] = {}
         self._state = ServerState(name, runtime.settings)

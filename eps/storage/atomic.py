@@ -14,6 +14,8 @@ from eps.errors import StorageError
 
 #: Readable by the job's user only; a job directory holds a token and may hold private data.
 FILE_MODE = 0o600
+#: Of what its user asked for: reports, models, pages; everybody may read them.
+PUBLIC_MODE = 0o644
 
 
 def sync_directory(path: Path) -> None:
@@ -87,8 +89,12 @@ def write_bytes_atomic(path: Path, data: bytes, *, mode: int = FILE_MODE, sync: 
 
 def write_json_atomic(path: Path, value: Any, *, mode: int = FILE_MODE, sync: bool = True) -> None:
     """Write ``value`` as JSON to ``path``, whole or not at all; see :func:`atomic_writer`."""
-    text = json.dumps(value, indent=1, sort_keys=True)
-    write_bytes_atomic(path, text.encode("utf-8") + b"\n", mode=mode, sync=sync)
+    write_bytes_atomic(path, json_bytes(value), mode=mode, sync=sync)
+
+
+def json_bytes(value: Any) -> bytes:
+    """Return ``value`` as JSON, as files of it hold it."""
+    return json.dumps(value, indent=1, sort_keys=True).encode("utf-8") + b"\n"
 
 
 def read_json(path: Path) -> Mapping[str, Any] | None:

@@ -11,6 +11,9 @@
         ├── job.json              the job's settings
         ├── supervisor.json       {"pid"}
         ├── master.json           where the job master listens
+        ├── yarn.json             the application of a job that runs on YARN
+        ├── waiting.json          {"reason"}: why its master does not listen yet
+        ├── shared.json           {"location"}: the store that takes the place of this directory between hosts
         ├── status.json           how far the job was a second ago
         ├── journal.jsonl         what the job master decided
         ├── state/                what the job master needs to be started again
@@ -34,8 +37,8 @@ import re
 import secrets
 import shutil
 import time
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -45,6 +48,8 @@ from eps.errors import ConfigError, JobExistsError, JobNotFoundError, StorageErr
 from eps.storage.atomic import read_json, write_bytes_atomic
 
 DIRECTORY_MODE = 0o700
+#: In a job's directory, and in a store that takes its place between hosts.
+MASTER_FILE = "master.json"
 TOKEN_BYTES = 16
 LOCK_ATTEMPTS = 20
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}", re.ASCII)
@@ -195,7 +200,27 @@ class JobDir:
     @property
     def master_json(self) -> Path:
         """Where the job master listens."""
-        return self.path / "master.json"
+        return self.path / MASTER_FILE
+
+    @property
+    def yarn_json(self) -> Path:
+        """The application of a job on YARN; see :class:`eps.yarn.application.Application`."""
+        return self.path / "yarn.json"
+
+    @property
+    def waiting_json(self) -> Path:
+        """Why the job's master does not listen yet; there only while it is waited for."""
+        return self.path / "waiting.json"
+
+    @property
+    def shared_json(self) -> Path:
+        """Where processes on other hosts find what this directory tells those of one host; there only if it matters."""
+        return self.path / "shared.json"
+
+    @property
+    def broker_json(self) -> Path:
+        """Of a job that shares an application: where it asks for containers, and the host by which they reach it."""
+        return self.path / "broker.json"
 
     @property
     def journal(self) -> Path:
@@ -254,6 +279,23 @@ class JobDir:
     def scratch(self, container_id: str) -> Path:
         """Return the scratch directory of a container."""
         return self.containers / container_id
+
+    def started_s(self) -> float:
+        """Return when the job was started, or resumed, in seconds of Unix time; 0.0 where that cannot be known."""
+        return _changed_s(self.job_json) or _changed_s(self.path)
+
+    def changed_s(self) -> float:
+        """Return when a file of its directory came, went or was replaced last, in seconds of Unix time."""
+        return _changed_s(self.path)
+
+    def size_bytes(self) -> int:
+        """Return how much its files hold; what goes meanwhile counts as nothing."""
+        total = 0
+        for folder, _, names in os.walk(self.path):
+            for name in names:
+                with suppress(OSError):
+                    total += os.lstat(os.path.join(folder, name)).st_size
+        return total
 
     def is_running(self) -> bool:
         """Return whether the job's supervisor lives.
@@ -363,10 +405,7 @@ def create_job_dir(name: str, home: Path | None = None, *, anew: bool = False) -
     root = jobs_dir(home)
     _make(root)
     job = JobDir(root / name)
-    # Two that create the same job at once take turns, so that neither removes what the other has just made.
-    fd = os.open(root / ".create.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX)
+    with _taking_turns(root):
         running = f"job {name!r} is running: end it or choose another name"
         if job.path.is_symlink() or job.path.is_file():
             if job.is_running():
@@ -378,7 +417,7 @@ def create_job_dir(name: str, home: Path | None = None, *, anew: bool = False) -
         except JobExistsError:
             raise JobExistsError(running) from None
         try:
-            if not anew and _can_be_resumed(job):
+            if not anew and can_be_resumed(job):
                 raise JobExistsError(
                     f"job {name!r} stopped before its end and has checkpoints: go on with it (eps resume {name}), "
                     "choose another name, or begin again without them (--anew)"
@@ -391,17 +430,68 @@ def create_job_dir(name: str, home: Path | None = None, *, anew: bool = False) -
             lock.close()
             raise
         return job, lock
+
+
+def remove_job(job: JobDir) -> None:
+    """Remove a job that has ended, with all that is kept of it.
+
+    Raises
+    ------
+    JobExistsError
+        It is running.
+    StorageError
+        It cannot be removed, or only in part.
+    """
+    with _taking_turns(job.path.parent):
+        if job.path.is_symlink():
+            if job.is_running():
+                raise JobExistsError(f"job {job.name!r} is running")
+            _unlink(job.path)
+            return
+        with JobLock(job.lock):
+            _empty(job)
+            try:
+                job.lock.unlink()
+                job.path.rmdir()
+            except OSError as error:
+                raise StorageError(f"{job.path}: cannot be removed: {error.strerror or error}") from error
+
+
+@contextmanager
+def _taking_turns(root: Path) -> Iterator[None]:
+    """Let nobody else make or remove a job, so that nobody removes what somebody else has just made."""
+    try:
+        fd = os.open(root / ".create.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise StorageError(f"{root}: cannot be written: {error.strerror or error}") from error
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
     finally:
         os.close(fd)
 
 
-def _can_be_resumed(job: JobDir) -> bool:
-    """Return whether a job that does not run has something to go on from."""
-    from eps.storage.checkpoint import open_checkpoints
-
+def _changed_s(path: Path) -> float:
     try:
-        return bool(open_checkpoints(job.checkpoints).names()) and job.outcome().get("state") != "finished"
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def can_be_resumed(job: JobDir) -> bool:
+    """Return whether a job that does not run has something to go on from."""
+    from eps.storage.checkpoint import open_checkpoints, place_of
+
+    elsewhere = ""
+    try:
+        spec = (read_json(job.job_json) or {}).get("spec", {})
+        elsewhere = spec.get("checkpoint_dir", "")
+        store = open_checkpoints(place_of(elsewhere, job.name, job.checkpoints))
+        return job.outcome().get("state") != "finished" and bool(store.names())
     except StorageError:
+        if elsewhere:
+            # It may be away for a while only.
+            raise
         # What cannot be read cannot be resumed either.
         return False
 

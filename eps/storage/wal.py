@@ -26,7 +26,7 @@ import re
 import struct
 import time
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,7 +67,7 @@ def frame(payload: bytes) -> bytes:
     return _FRAME.pack(_MAGIC, checksum, size) + payload
 
 
-def _unframe(data: bytes, at: int) -> tuple[bytes, int] | None:
+def unframe(data: bytes, at: int) -> tuple[bytes, int] | None:
     """Return the payload of the frame at ``at`` and where the next begins; None where there is no whole frame."""
     if len(data) - at < _FRAME.size:
         return None
@@ -81,9 +81,9 @@ def _unframe(data: bytes, at: int) -> tuple[bytes, int] | None:
     return payload, start + size
 
 
-def _has_frame_after(data: bytes, at: int) -> bool:
+def has_frame_after(data: bytes, at: int) -> bool:
     while (at := data.find(_MAGIC, at + 1)) >= 0:
-        if _unframe(data, at) is not None:
+        if unframe(data, at) is not None:
             return True
     return False
 
@@ -216,10 +216,8 @@ class EventLog:
             It cannot be written; the log says the same without it.
         """
         with atomic_writer(self._snapshot(number), sync=sync) as file:
-            file.write(SNAPSHOT_HEAD)
-            file.write(frame(len(parts).to_bytes(4, "little")))
-            for part in parts:
-                file.write(frame(part))
+            for piece in snapshot_bytes(parts):
+                file.write(piece)
         if not sync:
             self._loose.add(self._snapshot(number))
         self._remove_older(number, keep=KEPT)
@@ -336,7 +334,7 @@ class EventLog:
     def _newest_snapshot(self, numbers: Sequence[int], dropped: list[str]) -> tuple[tuple[bytes, ...] | None, int]:
         for number in reversed(numbers):
             path = self._snapshot(number)
-            parts = _parts(path.read_bytes())
+            parts = parts_of(path.read_bytes())
             if parts is not None:
                 return parts, number
             dropped.append(f"{path}: is damaged, so the one before it was taken")
@@ -345,35 +343,62 @@ class EventLog:
     def _read_log(self, number: int, last: bool, dropped: list[str]) -> tuple[list[bytes], int]:
         """Return the records of a log and the length of its readable part."""
         path = self._log(number)
-        data = path.read_bytes()
-        if data.startswith(GAP_HEAD):
-            raise StorageError(f"{path}: records are missing, because writing one failed; nothing can be restored")
-        if not data.startswith(LOG_HEAD):
-            if last and LOG_HEAD.startswith(data):
-                return [], 0
-            raise StorageError(f"{path}: offset 0: is not a log")
-        records: list[bytes] = []
-        at = len(LOG_HEAD)
-        while at < len(data):
-            found = _unframe(data, at)
-            if found is None:
-                where = f"{path}: offset {at}: record {len(records) + 1} is damaged"
-                if not last or _has_frame_after(data, at):
-                    raise StorageError(f"{where}, and others follow it")
-                dropped.append(f"{where}: dropped the last {len(data) - at} bytes")
-                return records, at
-            records.append(found[0])
-            at = found[1]
-        return records, at
+        return records_of(path.read_bytes(), str(path), last, dropped)
 
 
-def _parts(data: bytes) -> tuple[bytes, ...] | None:
+def records_of(data: bytes, where: str, last: bool, dropped: list[str]) -> tuple[list[bytes], int]:
+    """Return the records of a log and the length of its readable part.
+
+    Parameters
+    ----------
+    data : bytes
+        The file ``where``.
+    last : bool
+        Whether it is the last log, whose end may be torn.
+    dropped : list of str
+        Gets a sentence where such an end was left out.
+
+    Raises
+    ------
+    StorageError
+        It is damaged, or misses records.
+    """
+    if data.startswith(GAP_HEAD):
+        raise StorageError(f"{where}: records are missing, because writing one failed; nothing can be restored")
+    if not data.startswith(LOG_HEAD):
+        if last and LOG_HEAD.startswith(data):
+            return [], 0
+        raise StorageError(f"{where}: offset 0: is not a log")
+    records: list[bytes] = []
+    at = len(LOG_HEAD)
+    while at < len(data):
+        found = unframe(data, at)
+        if found is None:
+            damaged = f"{where}: offset {at}: record {len(records) + 1} is damaged"
+            if not last or has_frame_after(data, at):
+                raise StorageError(f"{damaged}, and others follow it")
+            dropped.append(f"{damaged}: dropped the last {len(data) - at} bytes")
+            return records, at
+        records.append(found[0])
+        at = found[1]
+    return records, at
+
+
+def snapshot_bytes(parts: Sequence[bytes]) -> Iterator[bytes]:
+    """Yield the content of a snapshot."""
+    yield SNAPSHOT_HEAD
+    yield frame(len(parts).to_bytes(4, "little"))
+    for part in parts:
+        yield frame(part)
+
+
+def parts_of(data: bytes) -> tuple[bytes, ...] | None:
     """Return the parts of a snapshot, or None where it is not whole."""
     if not data.startswith(SNAPSHOT_HEAD):
         return None
     parts: list[bytes] = []
     at = len(SNAPSHOT_HEAD)
-    while (found := _unframe(data, at)) is not None:
+    while (found := unframe(data, at)) is not None:
         payload, at = found
         parts.append(payload)
     # The first says how many there are, so that one that lost its end is not taken for whole.

@@ -14,13 +14,19 @@ import sys
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TextIO
 
 from eps.errors import EpsError
 from eps.storage.atomic import write_json_atomic
 from eps.storage.jobdir import JobDir, JobLock
 from eps.supervisor.context import ENTRY_POINTS
-from eps.supervisor.environment import PRELOAD, num_threads, preload, preload_kernels, prepare_environment
+from eps.supervisor.environment import (
+    PRELOAD,
+    buffer_lines,
+    num_threads,
+    preload,
+    preload_kernels,
+    prepare_environment,
+)
 from eps.supervisor.loop import STOP_SIGNALS, Supervisor, clean_up
 from eps.supervisor.state import GRACE_S, MEMBER_TIMEOUT_S, End
 
@@ -47,8 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the supervisor and return its exit code."""
     arguments = parse_arguments(argv)
     prepare_environment(os.environ)
-    for stream in (sys.stdout, sys.stderr):
-        _line_buffered(stream)
+    buffer_lines()
     entry_points = dict(ENTRY_POINTS)
     entry_points.update(text.split("=", 1) for text in arguments.entry)
     failures: list[str] = []
@@ -114,12 +119,6 @@ def _member_timeout_s(job: JobDir) -> float:
         return float(json.loads(job.job_json.read_text(encoding="utf-8"))["spec"]["member_timeout_s"])
     except (OSError, ValueError, KeyError, TypeError):
         return MEMBER_TIMEOUT_S
-
-
-def _line_buffered(stream: TextIO) -> None:
-    reconfigure = getattr(stream, "reconfigure", None)
-    if reconfigure is not None:
-        reconfigure(line_buffering=True, errors="backslashreplace")
 
 
 if __name__ == "__main__":

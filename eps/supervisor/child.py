@@ -44,22 +44,36 @@ def run_child(
     reset_signals : iterable of Signals
         What the supervisor handles, blocked since before the fork.
     """
-    code = 1
-    # ``finally`` ends the process whatever happens: it must never return into the supervisor's loop.
-    try:
+
+    def become() -> int:
         _die_with_parent(parent_pid)
         with suppress(OSError):
             os.setpgid(0, 0)
         _take_files(log_path, keep=context.supervisor_fd)
         signals.set_wakeup_fd(-1)
-        for number in reset_signals:
-            signals.signal(number, signals.SIG_DFL)
-        signals.pthread_sigmask(signals.SIG_UNBLOCK, reset_signals)
-        faulthandler.enable()
-        os.environ.update(context.env)
-        if context.scratch_dir is not None:
-            context.scratch_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        code = _exit_code(load_entry(entry), context)
+        return run_entry(context, entry, reset_signals)
+
+    exit_with(become)
+
+
+def run_entry(context: ContainerContext, entry: str, reset_signals: Iterable[signals.Signals]) -> int:
+    """Run ``entry`` as the process of a container, and return its exit code; parameters as of :func:`run_child`."""
+    for number in reset_signals:
+        signals.signal(number, signals.SIG_DFL)
+    signals.pthread_sigmask(signals.SIG_UNBLOCK, reset_signals)
+    faulthandler.enable()
+    os.environ.update(context.env)
+    if context.scratch_dir is not None:
+        context.scratch_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return _exit_code(load_entry(entry), context)
+
+
+def exit_with(body: Callable[[], int]) -> NoReturn:
+    """Run ``body``, then end this process with what it returned; with 1 and a traceback where it raised."""
+    code = 1
+    # ``finally`` ends the process whatever happens: a forked one must never return into the supervisor's loop.
+    try:
+        code = body()
     except BaseException:
         with suppress(Exception):
             traceback.print_exc()
@@ -67,7 +81,8 @@ def run_child(
         for stream in (sys.stdout, sys.stderr):
             with suppress(Exception):
                 stream.flush()
-        # Not ``sys.exit``: handlers that the supervisor registered for its own exit are not this process's.
+        # Not ``sys.exit``: handlers that the supervisor registered for its own exit are not this process's, and threads
+        # that are left must not hold it up.
         os._exit(code)
 
 

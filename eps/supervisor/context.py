@@ -37,3 +37,5 @@ class ContainerContext:
     running: Mapping[str, int] = field(default_factory=dict)
     #: The container's own directory; removed when the container ends.
     scratch_dir: Path | None = None
+    #: The name or address by which others reach this container, and on which it listens.
+    host: str = "127.0.0.1"

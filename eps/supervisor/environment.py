@@ -32,6 +32,14 @@ def prepare_environment(environ: MutableMapping[str, str]) -> None:
         environ.setdefault(name, value)
 
 
+def buffer_lines() -> None:
+    """Let each line of stdout and stderr leave as soon as it is whole: whoever is killed must not take it along."""
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure is not None:
+            reconfigure(line_buffering=True, errors="backslashreplace")
+
+
 def preload(modules: Iterable[str]) -> list[str]:
     """Import ``modules`` and freeze what they made; return a traceback for each that could not be imported.
 

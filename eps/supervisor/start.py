@@ -28,11 +28,19 @@ class SupervisorHandle:
     """A supervisor that this process started.
 
     A tied one ends its job when this process closes the handle or dies; a detached one goes on.
+
+    Attributes
+    ----------
+    close_timeout_s : float
+        How long a tied job is waited for when it is let go of.
     """
 
-    def __init__(self, process: subprocess.Popen[bytes], tie_fd: int | None) -> None:
+    def __init__(
+        self, process: subprocess.Popen[bytes], tie_fd: int | None, close_timeout_s: float = CLOSE_TIMEOUT_S
+    ) -> None:
         self._process = process
         self._tie_fd = tie_fd
+        self.close_timeout_s = close_timeout_s
 
     @property
     def pid(self) -> int:
@@ -66,18 +74,18 @@ class SupervisorHandle:
         if self.poll() is None:
             self._process.send_signal(signals.SIGTERM)
 
-    def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
+    def close(self, timeout_s: float | None = None) -> None:
         """Let go: a tied job is ended, and waited for; a detached one goes on.  Harmless when repeated.
 
         Raises
         ------
         DeadlineError
-            A tied job has not ended within ``timeout_s`` seconds.
+            A tied job has not ended within ``timeout_s`` seconds, or :attr:`close_timeout_s`.
         """
         tie_fd, self._tie_fd = self._tie_fd, None
         if tie_fd is not None:
             os.close(tie_fd)
-            self.wait(timeout_s)
+            self.wait(self.close_timeout_s if timeout_s is None else timeout_s)
         elif self.poll() is None:
             # Popen would warn that a process still runs; that is what detached means.
             self._process.returncode = 0
@@ -99,6 +107,8 @@ def start_supervisor(
     entry_points: Mapping[str, str] | None = None,
     preload: Sequence[str] | None = None,
     grace_s: float = GRACE_S,
+    module: str = "eps.supervisor",
+    close_timeout_s: float = CLOSE_TIMEOUT_S,
 ) -> SupervisorHandle:
     """Start the supervisor of a job, which starts the job master.
 
@@ -116,6 +126,11 @@ def start_supervisor(
         Modules to import before the first fork, in the place of the default.
     grace_s : float, seconds
         What a process has between SIGTERM and SIGKILL.
+    module : str
+        What stands for the job on this machine: the supervisor, or where something else starts its processes, what
+        takes its place.
+    close_timeout_s : float, seconds
+        See :class:`SupervisorHandle`.
 
     Returns
     -------
@@ -129,7 +144,9 @@ def start_supervisor(
     """
     job = JobDir(Path(job_dir).absolute())
     # -P: a file of the user's working directory must not stand in for a module of ours.
-    command = [sys.executable, "-P", "-m", "eps.supervisor", str(job.path), "--grace-s", str(grace_s)]
+    command = [sys.executable, "-P", "-m", module, str(job.path)]
+    if grace_s != GRACE_S:
+        command += ["--grace-s", str(grace_s)]
     for role, entry in sorted((entry_points or {}).items()):
         command += ["--entry", f"{role}={entry}"]
     if preload is not None:
@@ -164,7 +181,7 @@ def start_supervisor(
     finally:
         if read_fd is not None:
             os.close(read_fd)
-    return SupervisorHandle(process, tie_fd)
+    return SupervisorHandle(process, tie_fd, close_timeout_s)
 
 
 class WarmSupervisor:

@@ -15,9 +15,13 @@ from eps.data.dataset import split_name
 from eps.data.splitfile import SplitData, read_split
 from eps.errors import DataError, TransferError
 from eps.runtime import Runtime
-from eps.storage.atomic import write_bytes_atomic
+from eps.storage.atomic import atomic_writer, write_bytes_atomic
+from eps.storage.locations import RemotePath
 
 logger = logging.getLogger(__name__)
+
+#: Read from HDFS at once.
+_PIECE_BYTES = 1 << 20
 
 
 class Datasets:
@@ -50,16 +54,38 @@ class Datasets:
         return self.path(split).exists()
 
     def load_initial(self, split: int) -> None:
-        """Take a split from the prepared data set; no plan that ends takes it away again."""
+        """Take a split from the prepared data set; no plan that ends takes it away again.
+
+        Raises
+        ------
+        StorageError
+            The data set is on HDFS, and the split cannot be read there, or not be written here.
+        TransferError
+            It was not the bytes that the job's data was cut into.
+        """
         with self._lock:
             self._brought.pop(split, None)
         if not self.holds(split):
             source = self._runtime.dataset_dir / self.path(split).name
+            if isinstance(source, RemotePath):
+                self._fetch(split, source)
+                return
             try:
                 self.path(split).hardlink_to(source)
             except OSError:
                 # Another file system: a copy of its own, as on a worker of another host.
                 shutil.copyfile(source, self.path(split))
+
+    def _fetch(self, split: int, source: RemotePath) -> None:
+        """Copy a split from HDFS: its file and no other."""
+        digest = hashlib.sha256()
+        with source.open() as remote, atomic_writer(self.path(split), sync=False) as file:
+            while piece := remote.read(_PIECE_BYTES):
+                digest.update(piece)
+                file.write(piece)
+            found, expected = digest.hexdigest(), self._runtime.shape.split_checksums[split]
+            if found != expected:
+                raise TransferError(f"{source}: has checksum {found}; split {split} was cut with {expected}")
 
     def activate(self, split: int) -> SplitData:
         """Return a split's data, read into memory if it was inactive.

@@ -161,16 +161,26 @@ class TrainingLoop:
         """Acknowledge a plan's release once no exchange of a clock before its commit is under way any more."""
         with self._changed:
             self._releases.append(plan_id)
-            if self._idle:
-                self._release()
+            self._release()
 
     def _release(self) -> None:
-        """Report the releases that have become true; called with the condition held, between exchanges."""
+        """Report the releases that have become true; called with the condition held."""
         clock = self.state.clock
         for plan_id in list(self._releases):
-            if clock is None or self.state.finished or clock >= self._commit_clocks.get(plan_id, clock):
+            commit = 0 if clock is None else self._commit_clocks.get(plan_id, clock)
+            past = clock is None or self.state.finished or clock >= commit
+            if past and (self._idle or self._is_beyond(commit)):
                 self._releases.remove(plan_id)
                 self._report(m.PlanReleased(self.state.name, plan_id))
+
+    def _is_beyond(self, commit: int) -> bool:
+        """Return whether what is under way has nothing to do with the clocks before a commit any more.
+
+        Who leaves owes something until he rests; a server that leaves waits for the others, for a whole iteration if
+        they said so only between two.
+        """
+        stays = self.state.clock is not None and not self.state.left and not self._interrupted
+        return stays and all(kept.pushed or kept.done.clock >= commit for kept in self._kept)
 
     def needed(self) -> tuple[int, ...]:
         """Return the splits that must be in memory."""

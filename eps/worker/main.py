@@ -10,7 +10,6 @@ import os
 import threading
 import traceback
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,7 +21,7 @@ from eps.errors import EpsError, ProtocolError
 from eps.logs import set_up_logging
 from eps.rpc.exchange import parse_header, simple
 from eps.rpc.security import Security
-from eps.rpc.session import MemberSession, Patience, written_master
+from eps.rpc.session import MemberSession, Patience, master_finder
 from eps.runtime import Runtime
 from eps.van.api import Message, ReplyTo
 from eps.van.memory import raise_descriptor_limit, tune_malloc
@@ -62,7 +61,7 @@ class Worker:
 
     def run(self) -> int:
         """Register, train, and return the exit code."""
-        listener = self._van.listen(self._handle)
+        listener = self._van.listen(self._handle, self._context.host)
         assert self._context.master_address is not None
         session = MemberSession(
             self._context.master_address,
@@ -70,12 +69,12 @@ class Worker:
             listener.address,
             os.getpid(),
             self._security,
-            find=partial(written_master, self._context.job_dir),
+            find=master_finder(self._context.job_dir),
         )
         self._session = session
         welcome = session.open(self._on_order, self._on_session_end)()
         self.name = welcome.name
-        self._runtime = runtime = Runtime.from_json(welcome.job_json)
+        self._runtime = runtime = Runtime.from_json(welcome.job_json).within(self._context.job_dir)
         session.be_patient(Patience.of_job(runtime.spec.member_timeout_s, runtime.spec.master_timeout_s))
         self._van.restrict_to(runtime.spec.van)
         self._van.on_reached = lambda peer, way: session.report(m.PeerReached(self.name, peer, way), can_wait=True)

@@ -5,15 +5,17 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from eps.config import JobSpec
+from eps.display import table
 from eps.errors import ConfigError
-from eps.jobspec_file import RunRequest
-from hscheduler.commands.simulate import report_path
-from hscheduler.commands.sweep import tell_best, write_results
+from eps.jobspec_file import RunRequest, read_job_file
+from hscheduler.commands.common import report_path, tell_best, tell_failures, with_flags, write_results
+from hscheduler.core.words import count_of
+from hscheduler.exporters import Export, exporters
+from hscheduler.live.submission import Submission
 from hscheduler.service.client import SchedulerClient, number
 from hscheduler.service.directory import ServiceDir
 from hscheduler.spec import Spec
@@ -26,29 +28,60 @@ def client_of(args: argparse.Namespace) -> SchedulerClient:
     return SchedulerClient(ServiceDir.of(args.state), args.scheduler or "")
 
 
+def flags_of(args: argparse.Namespace) -> str:
+    """Return by which flags another command finds the same service."""
+    return ServiceDir.of(args.state).flag + (f" --scheduler {args.scheduler}" if args.scheduler else "")
+
+
 def submit(args: argparse.Namespace) -> int:
     """Submit a job's file; wait for its end if asked to."""
-    request = RunRequest.from_values(whole_names(JobSpec.read_toml(Path(args.job))), args.job)
+    # With whole names, as eps run has them: a service runs somewhere else.
+    request = RunRequest.from_values(read_job_file(Path(args.job)), args.job)
     with client_of(args) as client:
         submission = client.submit_job(args.name or request.name, request.spec, args.sweep or "")
-        print(f"{submission.job_id} is submitted; hscheduler why {submission.job_id} says how it is", flush=True)
+        if submission.is_over:
+            # It was submitted before, or can never fit the cluster.
+            return _ended(submission, "is over: ")
+        how = f"hscheduler why {submission.job_id}{flags_of(args)} says how it is"
+        print(f"{submission.job_id} is submitted; {how}", flush=True)
         if not args.wait:
             return 0
         client.wait(submission)
-        loss = "" if submission.loss is None else f" with {submission.loss:.6g}"
-        print(f"{submission.job_id} {submission.phase}{loss}" + (f": {submission.why}" if submission.why else ""))
-        return 0 if submission.phase == "finished" else EXIT_NOT_FINISHED
+        return _ended(submission)
+
+
+def _ended(submission: Submission, first: str = "") -> int:
+    """Print how a job ended; return the exit code."""
+    loss = "" if submission.loss is None else f" with {submission.loss:.6g}"
+    why = f": {submission.why}" if submission.why else ""
+    print(f"{submission.job_id} {first}{submission.phase}{loss}{why}")
+    return 0 if submission.phase == "finished" else EXIT_NOT_FINISHED
 
 
 def sweep(args: argparse.Namespace) -> int:
     """Have a service run a sweep's file; print what happens until it has ended, unless nobody wants to see it."""
     if args.web is not None:
         raise ConfigError("web is not possible with a service, which has a page of its own: hscheduler serve --web")
+    if args.policy is not None:
+        raise ConfigError("policy is not possible with a service, which has one of its own: hscheduler serve --policy")
+    for flag in ("report", "page", "tensorboard", "mlflow"):
+        if args.detach and getattr(args, flag):
+            raise ConfigError(f"{flag} is not possible with detach, which waits for nothing to write")
+    exports = exporters(args.tensorboard, args.mlflow)
     target, drawn = report_path(args.report), report_path(args.page, "page")
-    tables = _tables(args)
+    # With whole names: a service runs somewhere else.
+    tables = with_flags(Spec.read(Path(args.spec)), trials=args.trials, seed=args.seed).tables()
     with client_of(args) as client:
         name = client.run_sweep(tables, args.name)
-        where = f"hscheduler jobs {name} shows it, hscheduler kill {name} ends it"
+        flags = flags_of(args)
+        if args.name and client.report(name)[1]:
+            # The same file under the same name: its trials are not tried once more.
+            print(f"sweep {name} was submitted before and is over; another --name runs it again", file=sys.stderr)
+            if args.detach:
+                print(f"its results: hscheduler results {name}{flags}")
+                return 0
+            return _results(client, name, args, target, drawn, exports)
+        where = f"hscheduler jobs {name}{flags} shows it, hscheduler kill {name}{flags} ends it"
         print(f"the service runs sweep {name}; {where}", flush=True)
         if args.detach:
             return 0
@@ -59,33 +92,25 @@ def sweep(args: argparse.Namespace) -> int:
         except KeyboardInterrupt:
             print(f"it goes on; {where}", file=sys.stderr)
             raise
-        found, _ = client.report(name)
+        return _results(client, name, args, target, drawn, exports)
+
+
+def _results(
+    client: SchedulerClient,
+    name: str,
+    args: argparse.Namespace,
+    target: Path | None,
+    drawn: Path | None,
+    exports: Sequence[Export],
+) -> int:
+    """Write and print what a sweep that is over has brought; return the exit code."""
+    found, _ = client.report(name)
     write_results(target, drawn, found)
-    return tell_best(found, str(tables.get("sweep", {}).get("metric", "loss")), drawn)
-
-
-def _tables(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the tables of a sweep's file, with flags in their places and with files by their whole names."""
-    path = Path(args.spec)
-    tables: dict[str, Any] = dict(JobSpec.read_toml(path))
-    given = {name: value for name in ("trials", "seed") if (value := getattr(args, name)) is not None}
-    if given:
-        tables["sweep"] = {**tables.get("sweep", {}), **given}
-    try:
-        Spec.of(tables)
-    except ConfigError as error:
-        raise ConfigError(f"{path}: {error}") from None
-    return {**tables, "job": whole_names(tables.get("job", {}))}
-
-
-def whole_names(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings of a job with the files that there are here named whole: a service runs somewhere else."""
-
-    def whole(name: str, value: Any) -> Any:
-        is_file = name in ("data", "test", "init") and isinstance(value, str) and value and Path(value).exists()
-        return str(Path(value).absolute()) if is_file else value
-
-    return {name: whole(name, value) for name, value in settings.items()}
+    for export in exports:
+        export(found)
+    if args.quiet:
+        tell_failures(found)
+    return tell_best(found, drawn)
 
 
 def jobs(args: argparse.Namespace) -> int:
@@ -97,9 +122,7 @@ def jobs(args: argparse.Namespace) -> int:
         return 0
     shown = [each for each in found if args.all or not each["is_over"]]
     rows = [("JOB", "SWEEP", "PHASE", "WORKERS", "SERVERS", "ITERATION", "FEEDBACK", "LOSS", "WHY"), *map(_row, shown)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    for row in rows:
-        print("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip())
+    print(table(rows, indent=""))
     over = len(found) - len(shown)
     more = f"; {over} that are over are not shown (--all)" if over else ""
     print(f"{about['policy']}: {about['used_vcores']} of {about['vcores']} vcores are taken{more}")
@@ -107,7 +130,7 @@ def jobs(args: argparse.Namespace) -> int:
 
 
 def why(args: argparse.Namespace) -> int:
-    """Say how a job is, and why."""
+    """Say how a job is, or how it ended, and why, with what was decided about it, the latest last."""
     with client_of(args) as client:
         job = client.job(args.job)
     told = f": {job['why']}" if job["why"] else ""
@@ -117,10 +140,10 @@ def why(args: argparse.Namespace) -> int:
     elif job["phase"] == "queued":
         print(f"{job['job_id']} waits{told}")
     else:
-        print(
-            f"{job['job_id']} is in phase {job['phase']!r} at iteration {job['iteration']}, with {job['workers']} "
-            f"workers and {job['servers']} servers{told}"
-        )
+        size = count_of(job["workers"], job["servers"])
+        print(f"{job['job_id']} is in phase {job['phase']!r} at iteration {job['iteration']}, with {size}{told}")
+    for at_s, sentence in job.get("decisions", ()):
+        print(f"{at_s:8.2f} s  {sentence}")
     return 0
 
 

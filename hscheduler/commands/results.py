@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import csv
 import io
+import json
 import math
 import sys
 from collections.abc import Mapping
@@ -12,12 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from eps.display import number_text, table
-from eps.errors import ConfigError
-from eps.storage.atomic import read_json, write_bytes_atomic
-from hscheduler.commands.simulate import PUBLIC_MODE, report_path
+from eps.errors import ConfigError, StorageError
+from hscheduler.commands.common import report_path
 from hscheduler.exporters import exporters
 from hscheduler.live.best import export_best
-from hscheduler.page import page
+from hscheduler.page import write_page
 from hscheduler.report import point_text
 from hscheduler.service.client import SchedulerClient
 from hscheduler.service.directory import ServiceDir
@@ -36,7 +36,7 @@ def draw(args: argparse.Namespace) -> int:
     """Write the page of a report."""
     reports, target = reports_of(args), report_path(args.out, "out")
     assert target is not None
-    write_bytes_atomic(target, page(reports).encode(), mode=PUBLIC_MODE)
+    write_page(target, reports)
     print(f"page: {target}")
     return 0
 
@@ -56,7 +56,7 @@ def results(args: argparse.Namespace) -> int:
         for export in exports:
             export(report)
     if args.export_best:
-        print(f"model of {export_best(found[0], Path(args.export_best))}: {args.export_best}", file=sys.stderr)
+        print(f"model of {export_best(found[0], args.export_best)}: {args.export_best}", file=sys.stderr)
     return 0
 
 
@@ -85,13 +85,18 @@ def read_reports(path: Path) -> dict[str, dict[str, Any]]:
     Raises
     ------
     ConfigError
-        It holds none, or cannot be read.
+        There is no such file, or it holds none.
     StorageError
-        It is damaged.
+        It cannot be read.
     """
     if not path.is_file():
         raise ConfigError(f"{path}: there is no such file")
-    found = read_json(path)
+    try:
+        found = json.loads(path.read_bytes())
+    except OSError as error:
+        raise StorageError(f"{path}: cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise ConfigError(f"{path} is no report of hscheduler: it is not JSON ({error})") from None
     if isinstance(found, Mapping):
         found = {found["policy"]: found} if isinstance(found.get("policy"), str) else found.get("policies", found)
     if not isinstance(found, Mapping) or not found or not all(_is_report(each) for each in found.values()):

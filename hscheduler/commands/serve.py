@@ -7,27 +7,69 @@ import logging
 import signal
 import sys
 import threading
+from contextlib import ExitStack
+from typing import Any
 
-from hscheduler.commands.simulate import policies_of
+from eps.errors import ConfigError
+from hscheduler.commands.common import policies_of
 from hscheduler.metrics import metrics_text
+from hscheduler.on_yarn import PLACES, container_settings, yarn_cluster
 from hscheduler.page import PageServer
 from hscheduler.service.directory import ServiceDir, parse_address
-from hscheduler.service.main import Service, ServiceSettings
+from hscheduler.service.main import Service, ServiceSettings, forget
+from hscheduler.spec import ClusterSpec
+from hscheduler.view import SweepView
 
 EXIT_FAILED = 1
-#: How often it is looked whether the scheduler is well, and the page is drawn again.
+#: How often it is looked whether the scheduler is well.
 LOOK_S = 1.0
+
+
+def placed_settings(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the cluster that the flags ask for, and the settings of every job; on YARN it is the one that there is.
+
+    Raises
+    ------
+    ConfigError
+        The flags contradict each other.
+    ResourceError, RpcError
+        As :func:`hscheduler.on_yarn.yarn_cluster`.
+    """
+    size = {"container_vcores": args.container_vcores, "container_memory": args.container_memory}
+    size = {name: value for name, value in size.items() if value is not None}
+    flags = {"nodes": args.nodes, "vcores": args.vcores, "memory": args.memory}
+    if args.on in (None, "local"):
+        if size:
+            raise ConfigError(f"{next(iter(size))} is for containers: add --on docker or --on yarn")
+        return flags
+    if args.on not in PLACES:
+        raise ConfigError(f"on is {args.on!r}, but must be one of {', '.join(PLACES)}")
+    if args.on == "docker":
+        # Its jobs name their images, which are looked for as each begins.
+        return {**flags, "job_settings": container_settings(ClusterSpec(**size), args.on)}
+    for name, value in flags.items():
+        if value is not None:
+            raise ConfigError(f"{name} is {value}, but on YARN the nodes are those of the cluster")
+    found = yarn_cluster(ClusterSpec(**size))
+    return {
+        "nodes": found.nodes,
+        "vcores": found.vcores,
+        "memory": found.memory,
+        "job_settings": container_settings(found),
+    }
 
 
 def serve(args: argparse.Namespace) -> int:
     """Serve until SIGTERM (jobs go on, for the next one) or Ctrl-C (jobs end)."""
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.WARNING)
     address = parse_address(args.listen)
+    asked = placed_settings(args)
     settings = ServiceSettings(
         policy=None if args.policy is None else policies_of(args.policy)[0],
-        nodes=args.nodes,
-        vcores=args.vcores,
-        memory=args.memory,
+        nodes=asked["nodes"],
+        vcores=asked["vcores"],
+        memory=asked["memory"],
+        job_settings=asked.get("job_settings"),
         seed=args.seed,
         threshold=args.threshold,
         feedback_iteration=args.feedback_iteration,
@@ -45,7 +87,19 @@ def serve(args: argparse.Namespace) -> int:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, tell)
-    with Service(directory, settings) as service:
+    if args.forget:
+        print(f"H-scheduler begins anew: {forget(directory)}", flush=True)
+    views: list[SweepView] = []
+    with ExitStack() as undo:
+        page = None
+        if args.web is not None:
+            # Before there is a journal, with whose settings every later start has to agree.
+            page = PageServer(args.web, lambda: metrics_text(views[0].look()) if views else "")
+            undo.callback(page.close)
+        service = Service(directory, settings)
+        pages = undo.pop_all()
+    # The page is closed first.
+    with service, pages:
         if service.dropped:
             print(f"hscheduler: {service.dropped}", file=sys.stderr)
         cluster = service.cluster
@@ -54,24 +108,17 @@ def serve(args: argparse.Namespace) -> int:
             f"nodes of {cluster.vcores} vcores and {cluster.memory}, state in {directory.path}",
             flush=True,
         )
-        view = service.observer.view
-        page = None if args.web is None else PageServer(args.web, lambda: metrics_text(view.look()))
-        try:
-            if page is not None:
-                print(f"its page: {page.address} (metrics for Prometheus at {page.address}metrics)", flush=True)
-            while not told.wait(LOOK_S):
-                try:
-                    service.scheduler.check()
-                except RuntimeError as error:
-                    service.leave()
-                    print(f"hscheduler: {error}; its jobs go on: start it again", file=sys.stderr)
-                    return EXIT_FAILED
-                if page is not None:
-                    found = service.sweeps.report("")
-                    page.show({found["policy"]: found})
-        finally:
-            if page is not None:
-                page.close()
+        views.append(service.observer.view)
+        if page is not None:
+            page.show(lambda: {service.scheduler.settings.policy: service.sweeps.report("")})
+            print(f"its page: {page.address} (metrics for Prometheus at {page.address}metrics)", flush=True)
+        while not told.wait(LOOK_S):
+            try:
+                service.scheduler.check()
+            except RuntimeError as error:
+                service.leave()
+                print(f"hscheduler: {error}; its jobs go on: start it again", file=sys.stderr)
+                return EXIT_FAILED
         if signals[0] == signal.SIGTERM:
             service.leave()
             print("H-scheduler stops; its jobs go on, and the next one with this state takes them up", flush=True)

@@ -4,27 +4,22 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import os
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from eps.errors import ConfigError
-from eps.storage.atomic import write_bytes_atomic, write_json_atomic
-from hscheduler.page import page
-from hscheduler.policies import POLICIES
+from eps.storage.atomic import PUBLIC_MODE, write_json_atomic
+from hscheduler.checks import check_sizes
+from hscheduler.commands.common import DEFAULT_POLICY, policies_of, report_path, with_flags
+from hscheduler.page import write_page
 from hscheduler.report import table
-from hscheduler.simulator import pollux
-from hscheduler.simulator.fit import Model, fit, reports_in, spec_of
-from hscheduler.simulator.paper import MODELS, paper_spec
+from hscheduler.simulator import paper, pollux
+from hscheduler.simulator.fit import Model, fit, is_simulated, reports_in, spec_of
 from hscheduler.simulator.run import simulate, simulate_jobs, simulate_like, simulate_trace
 from hscheduler.simulator.traces import columns_of, read_philly
 from hscheduler.spec import Spec
-
-#: Reports and pages may be read by everybody.
-PUBLIC_MODE = 0o644
-DEFAULT_POLICY = "elastic"
 
 
 def run(args: argparse.Namespace) -> int:
@@ -49,14 +44,19 @@ def run(args: argparse.Namespace) -> int:
         found = reports[0] if len(reports) == 1 else {each["policy"]: each for each in reports}
         write_json_atomic(target, found, mode=PUBLIC_MODE)
     if drawn is not None:
-        write_bytes_atomic(drawn, page({each["policy"]: each for each in reports}).encode(), mode=PUBLIC_MODE)
+        write_page(drawn, {each["policy"]: each for each in reports})
     return 0
 
 
 def fit_command(args: argparse.Namespace) -> int:
     """Fit a model of speeds and costs to reports of real runs; print it, and write it."""
     target = report_path(args.model, "model")
-    model = fit([report for path in args.reports for report in reports_in(Path(path))])
+    reports: list[dict[str, Any]] = []
+    for path in args.reports:
+        reports += reports_in(Path(path))
+        if any(map(is_simulated, reports)):
+            raise ConfigError(f"{path} is of simulated jobs, but fit learns from real ones: give a report of sweep")
+    model = fit(reports)
     print(f"of {model.found['trials']} trials and {model.found['iterations']} iterations:")
     for name, terms in model.speeds.items():
         shown = ", ".join(f"{term} {1000 * seconds:.3f} ms" for term, seconds in terms.items() if seconds)
@@ -84,6 +84,7 @@ def _one_workload(args: argparse.Namespace) -> None:
 
 def _sweep(args: argparse.Namespace, model: Model | None) -> Iterator[dict[str, Any]]:
     spec = with_flags(Spec.read(Path(args.spec)), trials=args.trials, seed=args.seed)
+    check_sizes(spec)
     for policy in policies_of(args.policy or DEFAULT_POLICY):
         yield simulate(spec, policy, model=model)
 
@@ -109,12 +110,13 @@ def _like(args: argparse.Namespace, model: Model | None) -> Iterator[dict[str, A
             raise ConfigError(f"policy is {policy!r}, but {args.like} has a run of {', '.join(by_policy)}")
         real = by_policy[policy]
         spec = spec_of(real) if args.spec is None else Spec.read(Path(args.spec))
+        check_sizes(spec)
         yield simulate_like(with_flags(spec, seed=args.seed), real, policy, model)
 
 
 def _prediction(found: Mapping[str, Any]) -> str:
     like = found["like"]
-    left_out = f"; {like['left_out']} trials without early feedback left out" if like["left_out"] else ""
+    left_out = f"; {like['left_out']} trials that never iterated left out" if like["left_out"] else ""
     return (
         f"{found['policy']}: {like['predicted_makespan_s']:.1f} s predicted, {like['real_makespan_s']:.1f} s real, "
         f"predicted / real {like['predicted_over_real']:.3f}{left_out}"
@@ -124,56 +126,13 @@ def _prediction(found: Mapping[str, Any]) -> str:
 def _paper(args: argparse.Namespace, target: Path | None, model: Model | None) -> int:
     policies = policies_of(args.policy or "elastic,static,kill,priority")
     by_model: dict[str, dict[str, Any]] = {}
-    for name in MODELS:
-        spec = paper_spec(name, args.seed or 0)
-        by_model[name] = {policy: simulate(spec, policy, model=model) for policy in policies}
+    # How fast its jobs are the paper says; what changes cost may be ours.
+    setting = paper.MODEL if model is None else dataclasses.replace(paper.MODEL, costs=model.costs)
+    for name in paper.MODELS:
+        spec = paper.paper_spec(name, args.seed or 0)
+        by_model[name] = {policy: simulate(spec, policy, model=setting) for policy in policies}
         print(f"--- {name}")
         print(table(list(by_model[name].values())))
     if target is not None:
         write_json_atomic(target, by_model, mode=PUBLIC_MODE)
     return 0
-
-
-def report_path(text: str | None, name: str = "report") -> Path | None:
-    """Return where a report, or a page, goes; None where none is wanted.
-
-    Raises
-    ------
-    ConfigError
-        It could not be written there.
-    """
-    if text is None:
-        return None
-    path = Path(text)
-    if path.is_dir() or not os.access(path.absolute().parent, os.W_OK):
-        raise ConfigError(f"{name} is {text!r}, but must be a file in a directory that can be written to")
-    return path
-
-
-def policies_of(text: str) -> list[str]:
-    """Return the policies that a flag names.
-
-    Raises
-    ------
-    ConfigError
-        One is unknown.
-    """
-    found = [name.strip() for name in text.split(",") if name.strip()]
-    for name in found:
-        if name not in POLICIES:
-            raise ConfigError(f"policy is {name!r}, but must be one of {', '.join(POLICIES)}")
-    if not found:
-        raise ConfigError(f"policy is {text!r}, but must be one of {', '.join(POLICIES)}")
-    return list(dict.fromkeys(found))
-
-
-def with_flags(spec: Spec, **flags: int | None) -> Spec:
-    """Return a sweep with the settings of its file that flags replace.
-
-    Raises
-    ------
-    ConfigError
-        One cannot work.
-    """
-    given: dict[str, Any] = {name: value for name, value in flags.items() if value is not None}
-    return dataclasses.replace(spec, sweep=dataclasses.replace(spec.sweep, **given))

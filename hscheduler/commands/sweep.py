@@ -4,51 +4,76 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 from eps.errors import ConfigError
-from eps.storage.atomic import write_bytes_atomic, write_json_atomic
-from hscheduler.commands.simulate import PUBLIC_MODE, policies_of, report_path, with_flags
+from eps.storage.atomic import PUBLIC_MODE, write_json_atomic
+from hscheduler.checks import check_sweep
+from hscheduler.commands.common import (
+    DEFAULT_POLICY,
+    policies_of,
+    report_path,
+    tell_best,
+    tell_failures,
+    tell_interrupted,
+    with_flags,
+    write_results,
+)
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Direction
 from hscheduler.exporters import exporters
 from hscheduler.live.scheduler import OnEvent
 from hscheduler.live.sweep import Sweep
 from hscheduler.metrics import metrics_text
-from hscheduler.news import failures, sentences
-from hscheduler.page import PageServer, page
-from hscheduler.report import point_text, table
+from hscheduler.news import ends, failures, sentences
+from hscheduler.on_yarn import placed
+from hscheduler.page import PageServer, write_page
+from hscheduler.report import table
 from hscheduler.spec import Spec
 from hscheduler.terminal import Screen, lines_of
 from hscheduler.view import SweepView
 
-EXIT_NOTHING_FINISHED = 1
-PUBLISHED_EVERY_S = 1.0
+#: What a sweep on YARN can be.
+ONE_APPLICATION = "one-application"
+SHAPES = ("applications", ONE_APPLICATION)
 
 
 def sweep(args: argparse.Namespace) -> int:
     """Run a sweep's file under a policy; show it, print a table and the best point."""
+    if args.shape not in (None, *SHAPES):
+        raise ConfigError(f"as is {args.shape!r}, but must be one of {', '.join(SHAPES)}")
+    if args.shape == ONE_APPLICATION:
+        from hscheduler.commands import application
+
+        return application.sweep(args)
     if args.scheduler or args.state:
         from hscheduler.commands import remote
 
         return remote.sweep(args)
-    (policy,) = _one(policies_of(args.policy))
+    for flag in ("detach", "name"):
+        if getattr(args, flag):
+            raise ConfigError(f"{flag} is for a sweep that a service runs: add --state DIR, or --scheduler HOST:PORT")
+    (policy,) = _one(policies_of(DEFAULT_POLICY if args.policy is None else args.policy))
     spec, target, drawn = _spec(args), report_path(args.report), report_path(args.page, "page")
+    if args.shape is not None and spec.job.get("on") != "yarn":
+        raise ConfigError(f"as is {args.shape!r}, but that is for a sweep on YARN: add --on yarn")
     exports = exporters(args.tensorboard, args.mlflow)
+    check_sweep(spec)
     viewers: list[OnEvent] = []
     running = Sweep(spec, policy, together(viewers))
     view = view_of(running, spec, policy)
     viewers.append(lambda now_s, event, commands: view.take(now_s, event, commands, running.state))
-    with ExitStack() as stack:
+    with _interruption_told(running, target, drawn), ExitStack() as stack:
         server = None
         if args.web is not None:
             server = PageServer(args.web, lambda: metrics_text(view.look()))
             stack.callback(server.close)
             print(f"the sweep's page, while it runs: {server.address}", flush=True)
-            viewers.append(publisher(server, running))
+            # Before it has begun there is none.
+            server.show(lambda: {} if running.scheduler is None else {policy: running.report()})
         if not args.quiet:
             viewers.append(_shown(stack, view, running, plain=args.plain))
         try:
@@ -61,20 +86,22 @@ def sweep(args: argparse.Namespace) -> int:
             server.end({policy: found})
     for export in exports:
         export(found)
-    return tell_best(found, spec.sweep.metric, drawn)
+    if args.quiet:
+        tell_failures(found)
+    return tell_best(found, drawn)
 
 
-def tell_best(found: Mapping[str, Any], metric: str, drawn: Path | None) -> int:
-    """Print a sweep's table, its best point, and where its page is; return the exit code."""
-    print(table([found]))
-    best = found["best"]
-    if best is None:
-        print("no trial finished", file=sys.stderr)
-        return EXIT_NOTHING_FINISHED
-    print(f"best: {best['job_id']} with {metric} {best['loss']:.6g}: {point_text(best['point'])}")
-    if drawn is not None:
-        print(f"page: {drawn.absolute()}")
-    return 0
+@contextmanager
+def _interruption_told(running: Sweep, target: Path | None, drawn: Path | None) -> Iterator[None]:
+    """Say what there is of a sweep that is interrupted, below all that was shown."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if running.scheduler is None:
+            print("interrupted: no trial had begun", file=sys.stderr)
+        else:
+            tell_interrupted(running.report(), target, drawn)
+        raise
 
 
 def view_of(running: Sweep, spec: Spec, policy: str) -> SweepView:
@@ -87,6 +114,7 @@ def view_of(running: Sweep, spec: Spec, policy: str) -> SweepView:
         settings.trials,
         lambda job_id: running.iterations.get(job_id, 0),
         running.result_of,
+        running.trial_of,
     )
 
 
@@ -98,7 +126,9 @@ def _shown(stack: ExitStack, view: SweepView, running: Sweep, *, plain: bool) ->
     stack.callback(screen.close)
 
     def tell(now_s: float, event: e.Event, commands: list[e.Command]) -> None:
-        if lines := failures(commands, running.name_of):
+        # Those that end with the sweep are told as one.
+        over = [] if running.scheduler is not None and running.scheduler.has_ended else ends(commands)
+        if lines := failures(commands, running.name_of) + over:
             screen.tell(lines)
 
     return tell
@@ -108,32 +138,37 @@ def compare(args: argparse.Namespace) -> int:
     """Run a sweep's file under each policy in turn; print one table, and each makespan over that of the first."""
     policies = policies_of(args.policies)
     spec, target, drawn = _spec(args), report_path(args.report), report_path(args.page, "page")
+    check_sweep(spec)
+    if spec.sweep.algorithm != "random" and spec.space:
+        told = f"{spec.sweep.algorithm} learns from what a policy lets finish, so each policy tries points of its own"
+        print(f'{told}; with algorithm = "random" all try the same', file=sys.stderr)
     reports: dict[str, Any] = {}
+    ratios: dict[str, float] = {}
     for policy in policies:
         if not args.quiet:
             print(f"--- {policy}", flush=True)
         viewers: list[OnEvent] = []
         running = Sweep(spec, policy, together(viewers))
         viewers += [] if args.quiet else [printer(running.name_of)]
-        reports[policy] = running.run()
-    first = reports[policies[0]]
-    ratios = {policy: round(found["makespan_s"] / first["makespan_s"], 4) for policy, found in reports.items()}
-    if target is not None:
-        summary = {"policies": reports, "makespan_over": {"of": policies[0], **ratios}}
-        write_json_atomic(target, summary, mode=PUBLIC_MODE)
-    if drawn is not None:
-        write_bytes_atomic(drawn, page(reports).encode(), mode=PUBLIC_MODE)
+        with _interruption_told(running, target, drawn):
+            try:
+                reports[policy] = running.run()
+                ratios[policy] = round(reports[policy]["makespan_s"] / reports[policies[0]]["makespan_s"], 4)
+            finally:
+                # Also where this policy was interrupted: what there is, the ones before it above all.
+                if policy not in reports and running.scheduler is not None:
+                    reports[policy] = running.report()
+                if reports and target is not None:
+                    summary = {"policies": reports, "makespan_over": {"of": policies[0], **ratios}}
+                    write_json_atomic(target, summary, mode=PUBLIC_MODE)
+                if reports and drawn is not None:
+                    write_page(drawn, reports)
+    if args.quiet:
+        for found in reports.values():
+            tell_failures(found)
     print(table(list(reports.values())))
     print(f"makespan over {policies[0]}'s: " + ", ".join(f"{policy} {ratio:.2f}" for policy, ratio in ratios.items()))
     return 0
-
-
-def write_results(target: Path | None, drawn: Path | None, found: dict[str, Any]) -> None:
-    """Write a sweep's report and its page, where they are wanted."""
-    if target is not None:
-        write_json_atomic(target, found, mode=PUBLIC_MODE)
-    if drawn is not None:
-        write_bytes_atomic(drawn, page({found["policy"]: found}).encode(), mode=PUBLIC_MODE)
 
 
 def together(viewers: Sequence[OnEvent]) -> OnEvent:
@@ -142,20 +177,6 @@ def together(viewers: Sequence[OnEvent]) -> OnEvent:
     def show(now_s: float, event: e.Event, commands: list[e.Command]) -> None:
         for viewer in viewers:
             viewer(now_s, event, commands)
-
-    return show
-
-
-def publisher(server: PageServer, running: Sweep) -> OnEvent:
-    """Return what gives a sweep's report to its page, at most once a second."""
-    shown_s = -PUBLISHED_EVERY_S
-
-    def show(now_s: float, event: e.Event, commands: list[e.Command]) -> None:
-        nonlocal shown_s
-        if now_s - shown_s >= PUBLISHED_EVERY_S:
-            shown_s = now_s
-            found = running.report()
-            server.show({found["policy"]: found})
 
     return show
 
@@ -177,7 +198,7 @@ def printer(name_of: Callable[[str], str]) -> OnEvent:
 
 
 def _spec(args: argparse.Namespace) -> Spec:
-    return with_flags(Spec.read(Path(args.spec)), trials=args.trials, seed=args.seed)
+    return placed(with_flags(Spec.read(Path(args.spec)), trials=args.trials, seed=args.seed), args.on)
 
 
 def _one(policies: list[str]) -> list[str]:

@@ -41,9 +41,10 @@ def decode_event(values: Mapping[str, Any]) -> e.Event:
     return event
 
 
-def encode(value: Any) -> dict[str, Any]:
-    """Return a dataclass as JSON says it."""
-    return {f.name: _encoded(getattr(value, f.name)) for f in dataclasses.fields(value)}
+def encode(value: Any, *, with_defaults: bool = True) -> dict[str, Any]:
+    """Return a dataclass as JSON says it; without what it, and those in it, have by default, where asked for."""
+    fields = [f for f in dataclasses.fields(value) if with_defaults or f.default != getattr(value, f.name)]
+    return {f.name: _encoded(getattr(value, f.name), with_defaults) for f in fields}
 
 
 def decode(cls: type[_T], values: Mapping[str, Any]) -> _T:
@@ -69,14 +70,19 @@ def _hints(cls: Any) -> dict[str, Any]:
     return typing.get_type_hints(cls)
 
 
-def _encoded(value: Any) -> Any:
+def spelt(value: float) -> float | str:
+    """Return a number as JSON has it: text where it has no word for it, which ``float`` reads."""
+    return value if math.isfinite(value) else str(value)
+
+
+def _encoded(value: Any, with_defaults: bool) -> Any:
     if isinstance(value, Enum):
         return value.value
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
+    if isinstance(value, float):
+        return spelt(value)
     if isinstance(value, tuple):
-        return [_encoded(each) for each in value]
-    return encode(value) if dataclasses.is_dataclass(value) else value
+        return [_encoded(each, with_defaults) for each in value]
+    return encode(value, with_defaults=with_defaults) if dataclasses.is_dataclass(value) else value
 
 
 def _decoded(hint: Any, value: Any) -> Any:

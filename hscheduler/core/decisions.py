@@ -8,9 +8,9 @@ Source: design section 8.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from hscheduler.core.jobs import Direction, Job
 from hscheduler.core.resources import Container, Role
@@ -39,6 +39,8 @@ class Grow:
 
     job_id: str
     places: tuple[Place, ...]
+    #: They are in the place of others, which the cluster took: it is not judged by what they bring.
+    replaces: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,8 +130,8 @@ class View(Protocol):
     def in_training(self, sweep: str) -> Sequence[Job]:
         """Return a sweep's jobs in the training phase, by arrival."""
 
-    def finished(self, sweep: str) -> Sequence[Job]:
-        """Return a sweep's jobs that have finished and gave early feedback, in the order of their ends."""
+    def finished(self, sweep: str) -> Sequence[tuple[int, float]]:
+        """Return arrival number and early feedback of a sweep's jobs that have finished, in the order of their ends."""
 
     def sweeps(self) -> Sequence[str]:
         """Return the sweeps that have jobs in the training phase."""
@@ -158,3 +160,36 @@ class Policy(Protocol):
 
     def __call__(self, view: View) -> Decision:
         """Return what is to be done now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What a policy needs of whoever drives it, beyond what all do."""
+
+    #: It decides by how many iterations of jobs are complete at that moment, not only at what it is told anyway: the
+    #: first one, the feedback iteration, and those after which the speed of a job is known.
+    progress: bool = False
+    #: It has jobs started again, which go on from their checkpoints.
+    checkpoints: bool = False
+    #: It takes from jobs in the training phase what those that wait need: while anybody waits, such jobs are not given
+    #: back what the cluster took from them.
+    takes: bool = False
+
+
+_P = TypeVar("_P", bound=Policy)
+
+
+def needing(*, progress: bool = False, checkpoints: bool = False, takes: bool = False) -> Callable[[_P], _P]:
+    """Declare what a policy needs, as a decorator; without it a policy needs nothing."""
+
+    def declared(policy: _P) -> _P:
+        vars(policy)["needs"] = Needs(progress, checkpoints, takes)
+        return policy
+
+    return declared
+
+
+def needs_of(policy: Policy) -> Needs:
+    """Return what a policy has declared that it needs."""
+    needs: Needs = getattr(policy, "needs", Needs())
+    return needs

@@ -42,6 +42,16 @@ class JobSubmitted:
 
     request: JobRequest
 
+    @property
+    def job_id(self) -> str:
+        """Its name."""
+        return self.request.job_id
+
+    @property
+    def sweep(self) -> str:
+        """Whose it is."""
+        return self.request.sweep
+
 
 @dataclass(frozen=True, slots=True)
 class JobRefused:
@@ -83,9 +93,15 @@ class FeedbackGiven:
 
 @dataclass(frozen=True, slots=True)
 class GrowthDone:
-    """Everything that was added to a job last takes part in it."""
+    """Everything that was added to a job last takes part in it.
+
+    Who is where is said with it, not by itself: were the machine lost between the two, a job that goes on with all of
+    its members would be told to grow once more.
+    """
 
     job_id: str
+    #: As :class:`MembersFound` has them; none where that is not known.
+    members: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +111,8 @@ class GrowthFailed:
     job_id: str
     containers: tuple[str, ...]
     why: str
+    #: As of :class:`GrowthDone`: some may have come.
+    members: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +121,8 @@ class ContainersGone:
 
     job_id: str
     containers: tuple[str, ...]
+    #: Why the cluster has taken them, as a sentence; empty: the job was told to release them.
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +182,16 @@ class NodeLost:
     node: str
 
 
+@dataclass(frozen=True, slots=True)
+class NodeLeft:
+    """A cluster that places containers itself has one node less; which containers go with it, their jobs say."""
+
+    #: A place in the ledger, not a machine: all of these are alike.
+    node: str
+    #: Which machine it was, and what became of it, as a sentence.
+    why: str
+
+
 #: Events of one job that was submitted.
 JobEvent = (
     JobStarted
@@ -175,7 +205,9 @@ JobEvent = (
     | JobEnded
     | CancelAsked
 )
-Event = SweepOpened | SweepClosed | JobSubmitted | JobRefused | NodeCame | NodeLost | JobEvent
+#: Events of the cluster's nodes.
+NodeEvent = NodeCame | NodeLost | NodeLeft
+Event = SweepOpened | SweepClosed | JobSubmitted | JobRefused | NodeEvent | JobEvent
 
 # ---- commands
 

@@ -43,6 +43,15 @@ class Phase(StrEnum):
         return self in (Phase.EARLY_FEEDBACK, Phase.TRAINING)
 
 
+def end_text(job_id: str, phase: Phase, why: str) -> str:
+    """Return that a job is over, and why, as a sentence; ``phase`` is one of the three ways to end."""
+    if phase is Phase.FINISHED:
+        return f"{job_id} finished"
+    # The sentence of a decision to kill says so itself.
+    reason = why.removeprefix(f"{job_id} is killed: ")
+    return f"{job_id} {'was killed' if phase is Phase.KILLED else phase}" + (f": {reason}" if reason else "")
+
+
 @dataclass(frozen=True, slots=True)
 class JobRequest:
     """What a user asks for.
@@ -64,6 +73,10 @@ class JobRequest:
     #: As far as it may grow: it has splits and partitions for no more.
     most_workers: int
     most_servers: int
+    #: That it is to do; 0: nobody has said it.
+    iterations: int = 0
+    #: What a restart takes it, from the order to end to its next iteration.
+    restart_s: float = 0.0
 
     def __post_init__(self) -> None:
         for name, count, most in (
@@ -117,6 +130,13 @@ def worst(feedback: Sequence[tuple[float, int]], direction: Direction) -> int:
     return max(feedback, key=lambda entry: (badness(entry[0], direction), entry[1]))[1]
 
 
+def best(results: Sequence[float | None], direction: Direction) -> int | None:
+    """Return the position of the best result, the first among equals; None where none is a finite number."""
+    sign = 1.0 if direction is Direction.MINIMIZE else -1.0
+    known = [(sign * value, k) for k, value in enumerate(results) if value is not None and math.isfinite(value)]
+    return min(known)[1] if known else None
+
+
 #: Compares as early feedback does, the worst highest.
 Badness = tuple[int, float]
 
@@ -157,7 +177,7 @@ class Job:
     why: str = ""
     #: Containers are being added: the growth is not complete.
     growing: bool = False
-    #: Seconds of its latest iterations, at most :data:`WATCHED_ITERATIONS`.
+    #: Seconds of its latest iterations with the size that it has, at most :data:`WATCHED_ITERATIONS`.
     recent_s: list[float] = field(default_factory=list)
     #: A growth whose effect is watched: the size before it, and the median iteration then, in seconds.
     watched: tuple[Size, float] | None = None
@@ -165,8 +185,17 @@ class Job:
     slowed: tuple[Size, float] | None = None
     #: The size from which growing made it slower; not tried again while it has that size.
     no_growth_from: Size | None = None
-    #: The size from which it could not let go of what it was to release; not asked again while it has that size.
+    #: The size from which it could not let go of what it was to release; while it has that size, it is asked again only
+    #: when so many iterations are complete, twice as many more of them with every time that it could not.
     no_shrink_from: Size | None = None
+    no_shrink_before: int = 0
+    failed_shrinks: int = 0
+    #: The size that it is to have again, where the cluster took containers from it, and why it did.
+    due: Size | None = None
+    taken_because: str = ""
+    #: They could not be had: asked for again when so many iterations are complete, twice as many more with every time.
+    no_return_before: int = 0
+    failed_returns: int = 0
     #: The size to start again with, where it was restarted.
     restart_size: Size | None = None
     #: Container -> the member in it, as far as the job has said.
@@ -184,10 +213,25 @@ class Job:
         return self.workers if role is Role.WORKER else self.servers
 
     def may_have_one_more(self, role: Role) -> bool:
-        """Return whether it may grow now: it trains, has not reached its size, and the latest growth is judged."""
-        settled = not self.growing and self.watched is None and self.slowed is None
+        """Return whether it may grow now: it trains, has not reached its size, and its speed is known.
+
+        Known are enough iterations to judge the next growth by, and what the latest one has brought.
+        """
+        judged = not self.growing and self.watched is None and self.slowed is None
+        settled = judged and len(self.recent_s) == WATCHED_ITERATIONS
         may = self.phase is Phase.TRAINING and settled and self.no_growth_from != self.size
         return may and self.count(role) < self.request.most(role)
+
+    @property
+    def may_shrink(self) -> bool:
+        """True where it may be asked to let go of containers: it could, or has gone on for a while since."""
+        return self.no_shrink_from != self.size or self.iteration >= self.no_shrink_before
+
+    @property
+    def lacking(self) -> Size:
+        """Workers and servers that the cluster took and that it is to have again."""
+        workers, servers = self.due or self.size
+        return max(0, workers - self.workers), max(0, servers - self.servers)
 
     @property
     def size(self) -> Size:

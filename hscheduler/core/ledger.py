@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from enum import StrEnum
 
 from hscheduler.core.resources import NOTHING, Container, Resources, Role
@@ -80,7 +81,7 @@ class Ledger:
 
     def empty(self) -> Room:
         """Return a trial of placements on nodes where nothing is."""
-        return Room(FreeIndex(self._capacity))
+        return Room(FreeIndex({node: capacity for node, capacity in self._capacity.items() if node in self._planned}))
 
     def container(self, container_id: str) -> Container:
         """Return a container by its id."""
@@ -179,7 +180,67 @@ class Ledger:
         more = capacity - before
         self._total = self._total + more
         self._real[node] = self._real.get(node, NOTHING) + more
-        self._planned.set(node, (self._planned[node] if node in self._planned else NOTHING) + more)
+        planned = self._planned[node] if node in self._planned else self._releasing_on(node)
+        self._planned.set(node, planned + more)
+
+    def _releasing_on(self, node: str) -> Resources:
+        there = self.containers_on(node)
+        return sum((c.resources for c in there if self._holds[c.container_id] is Hold.RELEASING), NOTHING)
+
+    def in_use(self) -> list[str]:
+        """Return the nodes that are counted with: all but those that were retired."""
+        return list(self._planned)
+
+    def retire(self, node: str) -> None:
+        """Count with a node no more, as one place less in a cluster that places containers itself.
+
+        Nothing is promised there, and it is as large as what is held on it, until that is gone or :meth:`settle` finds
+        room elsewhere: which container is on which machine only the cluster knows.
+
+        Raises
+        ------
+        ValueError
+            Something is promised there.
+        """
+        if node in self._promises:
+            raise ValueError(f"node {node} cannot be retired: something is promised there")
+        self._planned.drop(node)
+        self._cut(node)
+
+    def settle(self) -> None:
+        """Count what is held on retired nodes on others, as far as there is really room; promises come after it."""
+        if len(self._capacity) == len(self._planned):
+            return
+        for old in [node for node in self._capacity if node not in self._planned]:
+            for container in self.containers_on(old):
+                new = self._home_for(container.resources)
+                if new is not None:
+                    self._move(container, new)
+
+    def _home_for(self, need: Resources) -> str | None:
+        nodes = [node for node in self._planned if need.fits_into(self._real[node])]
+        # Rather where nobody was promised it.
+        return next((node for node in nodes if need.fits_into(self._planned[node])), nodes[0] if nodes else None)
+
+    def _move(self, container: Container, node: str) -> None:
+        name, old = container.container_id, container.node
+        self._containers[name] = replace(container, node=node)
+        self._real[node] = self._real[node] - container.resources
+        self._num_on[node] = self._num_on.get(node, 0) + 1
+        if self._holds[name] is Hold.GRANTED:
+            self._plan(node, NOTHING - container.resources)
+        self._real[old] = self._real[old] + container.resources
+        self._num_on[old] -= 1
+        self._cut(old)
+
+    def _cut(self, node: str) -> None:
+        """Have a retired node no larger than what is held on it; it is gone where that is nothing."""
+        free = self._real[node]
+        self._capacity[node] = self._capacity[node] - free
+        self._total = self._total - free
+        self._real[node] = NOTHING
+        if not self.num_on(node):
+            self.drop_node(node)
 
     def containers_on(self, node: str) -> list[Container]:
         """Return what is held on a node."""
@@ -236,6 +297,8 @@ class Ledger:
             self._real[container.node] = self._real[container.node] + container.resources
             self._used = self._used - container.resources
             self._num_on[container.node] -= 1
+            if container.node not in self._planned:
+                self._cut(container.node)
         if hold is Hold.RELEASING:
             self._count_releasing(container.job_id, -1)
         else:
@@ -253,7 +316,10 @@ class Ledger:
             there = sum(self._holds[c.container_id] is not Hold.PROMISED for c in self.containers_on(node))
             assert self.num_on(node) == there, (node, self.num_on(node), there)
             assert self._real[node] == capacity - real, (node, self._real[node], capacity, real)
-            assert self._planned[node] == capacity - planned, (node, self._planned[node], capacity, planned)
+            if node in self._planned:
+                assert self._planned[node] == capacity - planned, (node, self._planned[node], capacity, planned)
+            else:
+                assert real == capacity and there, f"{node} was retired with {capacity}, and holds {real}"
             assert real.fits_into(capacity), f"{node} holds {real} of {capacity}"
         used = [capacity - self._real[node] for node, capacity in self._capacity.items()]
         assert self._used == sum(used, NOTHING), (self._used, used)

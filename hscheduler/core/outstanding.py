@@ -86,5 +86,6 @@ class Outstanding:
 
 
 def _told(order: e.Order) -> bytes:
-    """Return what an order is; why it is given may be said in other words."""
-    return json.dumps([type(order).__name__, {**encode(order), "why": ""}], sort_keys=True).encode()
+    """Return what an order is; why it is given may be said in other words, and orders may gain fields with defaults."""
+    values = {**encode(order, with_defaults=False), "why": ""}
+    return json.dumps([type(order).__name__, values], sort_keys=True).encode()

@@ -5,8 +5,9 @@ Times are seconds since the sweep began.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Sequence
+from copy import copy
+from dataclasses import dataclass, field, replace
 
 from hscheduler.core import events as e
 from hscheduler.core.decisions import Action
@@ -20,6 +21,9 @@ CURVE_POINTS = 200
 CLUSTER_POINTS = 400
 #: Nodes of a cluster whose containers are kept node by node.
 MOST_NODES = 64
+#: Numbers of jobs and decisions that are kept of a past that is forgotten.
+LATEST_NUMBERS = 2_000
+LATEST_DECISIONS = 500
 
 
 def _curve() -> Thinned[tuple[float, int, float]]:
@@ -110,7 +114,7 @@ class Record:
                 self.trials[request.job_id] = TrialRecord(request.job_id, request.sweep, now_s)
             case e.JobRefused(job_id, sweep, _):
                 self.trials[job_id] = TrialRecord(job_id, sweep, now_s)
-            case e.SweepOpened() | e.SweepClosed() | e.NodeCame() | e.NodeLost():
+            case e.SweepOpened() | e.SweepClosed() | e.NodeCame() | e.NodeLost() | e.NodeLeft():
                 pass
             case _:
                 self._take_of_job(now_s, event, scheduler)
@@ -123,6 +127,32 @@ class Record:
     def paused(self, job_id: str, seconds: float) -> None:
         """Note that a job stood still because its size was changed."""
         self.trials[job_id].resize_pause_s += seconds
+
+    def snapshot(self, sweep: str = "") -> Record:
+        """Return what is known now, for another thread than the one that goes on with it.
+
+        Parameters
+        ----------
+        sweep : str
+            Whose trials it has; empty: all.
+        """
+        other = copy(self)
+        other.trials = {
+            job_id: replace(trial, sizes=list(trial.sizes), curve=trial.curve.copy(), speeds=dict(trial.speeds))
+            for job_id, trial in self.trials.items()
+            if not sweep or trial.sweep == sweep
+        }
+        other.decisions, other.numbers = list(self.decisions), list(self.numbers)
+        other.nodes, other.cluster = dict(self.nodes), self.cluster.copy()
+        return other
+
+    def forget(self, jobs: Collection[str], scheduler: Scheduler) -> None:
+        """Forget jobs that are over, which ``scheduler`` knows yet, and all but the latest numbers and decisions."""
+        for job_id in jobs:
+            del self.trials[job_id]
+            self._over -= job_id in scheduler.jobs
+        del self.numbers[:-LATEST_NUMBERS]
+        del self.decisions[:-LATEST_DECISIONS]
 
     def utilisation(self) -> float:
         """Return the share of the cluster's processors that containers held, over the whole time."""

@@ -36,7 +36,7 @@ class Resources:
         return self.vcores <= room.vcores and self.memory_mb <= room.memory_mb
 
     def __str__(self) -> str:
-        return f"{self.vcores} vcores and {self.memory_mb} MiB"
+        return f"{self.vcores} vcore{'' if self.vcores == 1 else 's'} and {self.memory_mb} MiB"
 
 
 #: Nothing.

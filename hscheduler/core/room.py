@@ -41,6 +41,9 @@ class FreeIndex:
     def __iter__(self) -> Iterator[str]:
         return iter(self._free)
 
+    def __len__(self) -> int:
+        return len(self._free)
+
     def set(self, node: str, free: Resources) -> None:
         """Say what is free on a node, also a new one."""
         self.drop(node)

@@ -8,38 +8,32 @@ Source: EPS §4, §6; design section 8.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from statistics import median
+from collections.abc import Sequence
+from dataclasses import replace
 
 from hscheduler.core import events as e
-from hscheduler.core.counts import Counts
-from hscheduler.core.decisions import Action, Decision, Grow, Kill, Place, Policy, Restart, Shrink, Start
-from hscheduler.core.jobs import SLOWER, WATCHED_ITERATIONS, Direction, Job, JobRequest, Phase
-from hscheduler.core.ledger import Hold, Ledger
-from hscheduler.core.resources import Container, Resources, Role
-from hscheduler.core.room import Room
-from hscheduler.core.training import Training
+from hscheduler.core import returning, watch
+from hscheduler.core.decisions import Action, Decision, Grow, Kill, Place, Restart, Shrink, Start, View, needs_of
+from hscheduler.core.jobs import WATCHED_ITERATIONS, Job, JobRequest, Phase
+from hscheduler.core.ledger import Hold
+from hscheduler.core.pending import Pending
+from hscheduler.core.resources import Container, Role
+from hscheduler.core.seen import Seen
+from hscheduler.core.words import counted, words_of
 
 #: Plans of one event, before it is an error: a policy that never ends.
 MOST_PLANS = 100_000
 #: The highest threshold that is found by counting how many jobs fit.
 MOST_JOBS = 100_000
+#: What the cluster took and does not give is asked for less often with every time, up to this.
+MOST_DOUBLINGS = 5
 
 
-@dataclass(slots=True)
-class _Pending:
-    """Containers that were promised together and are used together."""
-
-    containers: list[Container]
-    #: Of those, promised still.
-    missing: set[str]
-    starts: bool
-    #: That of the last container.
-    number: int
+def _nothing(view: View) -> Decision:
+    return Decision()
 
 
-class Scheduler:
+class Scheduler(Seen):
     """The state of H-scheduler; also the view that policies have of it.
 
     Parameters
@@ -53,121 +47,6 @@ class Scheduler:
         Jobs in the training phase, of sweeps that do not say; by default as many as fit the cluster as they ask.
     """
 
-    def __init__(
-        self, nodes: Mapping[str, Resources], policy: Policy, seed: int = 0, threshold: int | None = None
-    ) -> None:
-        self.ledger = Ledger(nodes)
-        self.jobs: dict[str, Job] = {}
-        self.number_of_decision = 0
-        self.seed = seed
-        self._policy = policy
-        self._threshold = threshold
-        self._by_number: dict[int, Job] = {}
-        self._queue: list[Job] = []
-        self._running: dict[int, Job] = {}
-        self._training = Training()
-        #: Those in the training phase, and of them those that may have one more.
-        self._by_count = {Role.WORKER: Counts(), Role.SERVER: Counts()}
-        self._growable = {Role.WORKER: Counts(), Role.SERVER: Counts()}
-        #: Jobs of which something has changed since it was looked whether they may grow.
-        self._touched: dict[int, Job] = {}
-        self._totals = {Role.WORKER: 0, Role.SERVER: 0}
-        self._slowed: dict[int, Job] = {}
-        #: Whether it is known since this event how a growth has worked.
-        self._watch_ended = False
-        self._pending: dict[str, _Pending] = {}
-        #: Jobs of which all that is pending was granted.
-        self._complete: dict[str, None] = {}
-        #: Sweeps whose threshold is what fits the cluster, with a request of theirs.
-        self._default_thresholds: dict[str, JobRequest] = {}
-        #: What a job asks for -> whether it fits an empty cluster.
-        self._fits: dict[tuple[object, ...], bool] = {}
-        self._next_container = 0
-        self._commands: list[e.Command] = []
-        #: Nodes on which something has become free, or was promised, since promises were looked at.
-        self._look_at: dict[str, None] = {}
-
-    # ---- the view of policies
-
-    @property
-    def queue(self) -> Sequence[Job]:
-        """Jobs that wait, the head first."""
-        return self._queue
-
-    @property
-    def releasing(self) -> int:
-        """How many containers are on their way out."""
-        return self.ledger.num_releasing
-
-    def room(self) -> Room:
-        """Return a trial of placements."""
-        return self.ledger.room()
-
-    def containers(self, job: Job, role: Role) -> list[Container]:
-        """Return a job's containers that it is not losing, the newest first."""
-        return self.ledger.of_job(job.job_id, role, Hold.PROMISED, Hold.GRANTED)[::-1]
-
-    def removable(self, role: Role) -> Iterator[Job]:
-        """Yield running jobs with early feedback and more than one of a role, those with most of it first."""
-        for number in self._by_count[role].descending():
-            job = self._by_number[number]
-            if job.count(role) < 2:
-                return
-            if job.no_shrink_from != job.size:
-                yield job
-
-    def growable(self, role: Role) -> Iterator[Job]:
-        """Yield jobs in the training phase that may have one more of a role, those with least of it first."""
-        for job in self._touched.values():
-            for each, counts in self._growable.items():
-                if job.may_have_one_more(each):
-                    counts.put(job.number, job.count(each))
-                else:
-                    counts.drop(job.number)
-        self._touched.clear()
-        for number in self._growable[role].ascending():
-            yield self._by_number[number]
-
-    def running(self) -> Sequence[Job]:
-        """Return the jobs that run, by arrival."""
-        return [self._running[number] for number in sorted(self._running)]
-
-    def in_training(self, sweep: str) -> Sequence[Job]:
-        """Return a sweep's jobs in the training phase, by arrival."""
-        return self._training.of(sweep)
-
-    def worst_in_training(self, sweep: str) -> Job:
-        """Return the job with the worst early feedback of a sweep that has jobs in the training phase."""
-        return self._training.worst(sweep)
-
-    def finished(self, sweep: str) -> Sequence[Job]:
-        """Return a sweep's jobs that have finished and gave early feedback, in the order of their ends."""
-        return self._training.finished(sweep)
-
-    def sweeps(self) -> Sequence[str]:
-        """Return the sweeps that have jobs in the training phase."""
-        return self._training.sweeps()
-
-    def crowded(self) -> Sequence[tuple[str, int]]:
-        """Return the sweeps with more jobs in the training phase than their threshold, and how many they have."""
-        return self._training.crowded()
-
-    def threshold(self, sweep: str) -> int:
-        """Return how many jobs of a sweep may be in the training phase."""
-        return self._training.threshold(sweep)
-
-    def direction(self, sweep: str) -> Direction:
-        """Return which early feedback of a sweep is better."""
-        return self._training.direction(sweep)
-
-    def slowed(self) -> Sequence[Job]:
-        """Return the jobs that a growth made slower."""
-        return list(self._slowed.values())
-
-    def totals(self) -> tuple[int, int]:
-        """Return the number of workers and of servers in the cluster."""
-        return self._totals[Role.WORKER], self._totals[Role.SERVER]
-
     # ---- events
 
     def step(self, event: e.Event) -> list[e.Command]:
@@ -179,15 +58,16 @@ class Scheduler:
             The event names a job or a container that was never there, or a job id is used again.
         """
         self._commands = []
-        self._watch_ended = False
+        self._is_told = False
         self._take(event)
-        if isinstance(event, e.Iterated) and not self._watch_ended and not self._slowed:
-            # The most frequent one: nothing came or went, and nobody has become able to grow.
+        if isinstance(event, e.Iterated) and not self._is_told and not self._slowed:
+            # The most frequent one: nothing came or went, and nobody has become able to grow or to shrink.
             return self._commands
         self._mend()
         self._grant()
         for _ in range(MOST_PLANS):
-            decision = self._policy(self)
+            decision = self._return() if self._jobs_short() else Decision()
+            decision = decision if decision.actions else self._policy(self)
             for job_id, why in decision.waiting.items():
                 self.jobs[job_id].why = why
             if not decision.actions:
@@ -198,10 +78,16 @@ class Scheduler:
             raise RuntimeError(f"the policy made {MOST_PLANS} plans without an end; the last: {decision.sentence}")
         return self._commands
 
+    def rest(self) -> None:
+        """Plan no more: all jobs are about to end, and nobody takes their place."""
+        self._policy = _nothing
+        self._jobs_short().clear()
+
     def is_idle_news(self, news: e.Iterated) -> bool:
         """Return whether nothing is, or will be, decided by news of a job but what later news of it tell too."""
         job = self.jobs.get(news.job_id)
-        return job is not None and job.iteration > 0 and job.watched is None and not self._slowed
+        known = job is not None and job.iteration > 0 and not watch.is_telling(job, news.iteration)
+        return known and not self._slowed
 
     def _take(self, event: e.Event) -> None:
         match event:
@@ -211,8 +97,7 @@ class Scheduler:
                     self._training.set_threshold(sweep, threshold)
                     self._default_thresholds.pop(sweep, None)
             case e.SweepClosed():
-                # Who submits its jobs has to know.
-                pass
+                pass  # Who submits its jobs has to know.
             case e.JobSubmitted(request):
                 self._submit(request)
             case e.JobRefused(job_id, _, why):
@@ -223,6 +108,8 @@ class Scheduler:
                 self._cluster_changed()
             case e.NodeLost(node):
                 self._lose_node(node)
+            case e.NodeLeft(node, why):
+                self._retire(node, why)
             case _:
                 self._take_of_job(event, self._job(event.job_id))
 
@@ -236,6 +123,7 @@ class Scheduler:
                 if job.phase is Phase.STARTING:
                     self._run(job)
             case e.Iterated(_, iteration, durations_s):
+                self._is_told = watch.waited_for(job, iteration)
                 job.iteration = max(job.iteration, iteration)
                 self._watch(job, durations_s)
             case e.FeedbackGiven(_, value):
@@ -243,15 +131,22 @@ class Scheduler:
                     job.feedback = value
                     if job.phase is Phase.EARLY_FEEDBACK:
                         self._enter(job, Phase.TRAINING)
-            case e.GrowthDone():
-                job.growing = False
-            case e.GrowthFailed(_, containers, why):
-                job.growing, job.watched = False, None
+            case e.GrowthDone(_, members):
+                job.growing, job.members, job.failed_returns = False, dict(members) or job.members, 0
+            case e.GrowthFailed(_, containers, why, members):
+                job.growing, job.watched, job.members = False, None, dict(members) or job.members
                 self._note(job, why)
+                # For a shrink, that is: it might have gone well.
+                was_aborted = self.ledger.is_releasing(job.job_id)
                 self._lose(containers)
                 # Not again and again: until something about the job or the cluster has changed.
-                job.no_growth_from = job.size
-            case e.ContainersGone(_, containers):
+                job.no_growth_from = job.no_growth_from if was_aborted else job.size
+                if any(job.lacking):
+                    wait = WATCHED_ITERATIONS << min(job.failed_returns, MOST_DOUBLINGS)
+                    job.no_return_before, job.failed_returns = job.iteration + wait, job.failed_returns + 1
+            case e.ContainersGone(_, containers, why):
+                if why:
+                    self._note_taken(job, containers, why)
                 self._lose(containers)
             case e.ShrinkFailed(_, containers, why):
                 self._note(job, why)
@@ -261,6 +156,8 @@ class Scheduler:
                         self._count(job, self.ledger.container(name).role, 1)
                 # Others may be able to: it is not asked again and again.
                 job.no_shrink_from = job.size
+                job.no_shrink_before = job.iteration + (WATCHED_ITERATIONS << job.failed_shrinks)
+                job.failed_shrinks += 1
             case e.MembersFound(_, members):
                 job.members = dict(members)
             case e.CancelAsked(_, why):
@@ -271,6 +168,38 @@ class Scheduler:
                 job.feedback = feedback if job.feedback is None else job.feedback
                 self._ended(job, phase, why)
 
+    def _note_taken(self, job: Job, names: Sequence[str], why: str) -> None:
+        """Note what the cluster takes from a job: it is to be as large again, but not larger than it asked to be.
+
+        What it was to release anyway is not missed.
+        """
+        mine = [self.ledger.container(name) for name in names if self.ledger.hold(name) is Hold.GRANTED]
+        if not mine or not (job.phase.runs or job.phase is Phase.STARTING):
+            return
+        asked, before = (job.request.workers, job.request.servers), job.due or (0, 0)
+        sizes = zip(before, job.size, asked, strict=True)
+        workers, servers = (max(due, min(now, most)) for due, now, most in sizes)
+        job.due, job.taken_because = (workers, servers), why
+        self._jobs_short()[job.number] = job
+        self._explain(f"{job.job_id} loses {words_of(c.role for c in mine)}: {why}", (job.job_id,))
+
+    def _jobs_short(self) -> dict[int, Job]:
+        """Return the jobs that may lack what the cluster took."""
+        if self._short is None:
+            self._short = {number: job for number, job in sorted(self._by_number.items()) if job.due is not None}
+        return self._short
+
+    def _return(self) -> Decision:
+        """Return the plan that gives jobs back what the cluster took, as far as that may be."""
+        due = []
+        for number, job in sorted(self._jobs_short().items()):
+            if job.phase.ended or not (job.growing or any(job.lacking)):
+                job.due = None
+                del self._jobs_short()[number]
+            elif returning.may_return(job, bool(self._queue) and needs_of(self._policy).takes):
+                due.append(job)
+        return returning.give_back(self, due) if due else Decision()
+
     @staticmethod
     def _note(job: Job, why: str) -> None:
         """Note what went wrong with a job; of one that ends, why it ends is what counts."""
@@ -280,10 +209,12 @@ class Scheduler:
     def _submit(self, request: JobRequest) -> None:
         if request.job_id in self.jobs:
             raise ValueError(f"there has been a job {request.job_id}")
-        job = Job(request, len(self._by_number))
+        job = Job(request, self._arrived)
+        self._arrived += 1
         self.jobs[request.job_id] = self._by_number[job.number] = job
-        if not self._fits_at_all(request):
-            size = f"{request.workers} workers of {request.worker}, {request.servers} servers of {request.server}"
+        if not self._fits_at_all(request, request.workers, request.servers):
+            workers, servers = counted(request.workers, "worker"), counted(request.servers, "server")
+            size = f"{workers} of {request.worker}, {servers} of {request.server}"
             why = f"it asks for {size} and a master of {request.master}: more than the whole cluster holds"
             self._over(job, Phase.FAILED, why)
             return
@@ -293,10 +224,10 @@ class Scheduler:
                 self._default_thresholds[request.sweep] = request
         self._queue.append(job)
 
-    def _fits_at_all(self, request: JobRequest) -> bool:
-        shape = request.workers, request.servers, request.worker, request.server, request.master
+    def _fits_at_all(self, request: JobRequest, workers: int, servers: int) -> bool:
+        shape = workers, servers, request.worker, request.server, request.master
         if shape not in self._fits:
-            self._fits[shape] = self._fitting(request, 1) > 0
+            self._fits[shape] = self._fitting(replace(request, workers=workers, servers=servers), 1) > 0
         return self._fits[shape]
 
     def _fitting(self, request: JobRequest, most: int) -> int:
@@ -311,15 +242,19 @@ class Scheduler:
         self._fits.clear()
         for job in self._running.values():
             job.no_growth_from = job.no_shrink_from = None
+            job.no_return_before = job.failed_returns = 0
             self._touched[job.number] = job
         for sweep, request in self._default_thresholds.items():
             self._training.set_threshold(sweep, max(1, self._fitting(request, MOST_JOBS)))
-        for job in [job for job in self._queue if not self._fits_at_all(job.request)]:
-            # It would let everybody behind it wait for ever.
-            why = "it asks for more than what is left of the cluster holds"
-            if job.phase is Phase.QUEUED and job.restart_size is None:
-                self._unqueue(job)
-                self._over(job, Phase.FAILED, why)
+        for job in list(self._queue):
+            asked = job.request.workers, job.request.servers
+            fitting = [size for size in (job.restart_size or asked, asked) if self._fits_at_all(job.request, *size)]
+            if not fitting:
+                # It would let everybody behind it wait for ever.
+                self._end(job, "it asks for more than what is left of the cluster holds", Phase.FAILED)
+            elif job.restart_size is not None:
+                # Where what it has grown to does not fit any more, what it asked for may.
+                job.restart_size = fitting[0]
 
     def _lose_node(self, node: str) -> None:
         there = self.ledger.containers_on(node)
@@ -330,6 +265,27 @@ class Scheduler:
             if not job.phase.ended and job.phase is not Phase.QUEUED:
                 self._end(job, f"the node of its master, {node}, is lost")
         self._cluster_changed()
+
+    def _retire(self, node: str, why: str) -> None:
+        """Count with a node no more; whoever was promised something there is promised it elsewhere."""
+        if node not in self.ledger.in_use():
+            return
+        self._explain(f"{why}: the cluster has {counted(len(self.ledger.in_use()) - 1, 'node')} left", ())
+        for job_id, pending in list(self._pending.items()):
+            if any(container.node == node for container in pending.containers):
+                self._revoke(self.jobs[job_id])
+        self.ledger.retire(node)
+        self._cluster_changed()
+
+    def forget(self, job_id: str) -> None:
+        """Forget a job that has ended; nothing is decided by it any more.  Its id is not to be used again."""
+        job = self.jobs.pop(job_id)
+        assert job.phase.ended, f"{job_id} is {job.phase}"
+        del self._by_number[job.number]
+        self._touched.pop(job.number, None)
+        self._jobs_short().pop(job.number, None)
+        for counts in self._growable.values():
+            counts.drop(job.number)
 
     # ---- phases
 
@@ -354,11 +310,11 @@ class Scheduler:
         job.why = ""
         self._enter(job, Phase.EARLY_FEEDBACK if job.feedback is None else Phase.TRAINING)
 
-    def _end(self, job: Job, why: str) -> None:
+    def _end(self, job: Job, why: str, phase: Phase = Phase.KILLED) -> None:
         """End a job for good; its containers are on their way out, where it has any."""
         self._unqueue(job)
         if not self._give_all_back(job):
-            self._over(job, Phase.KILLED, why)
+            self._over(job, phase, why)
         elif job.phase is not Phase.ENDING:
             job.why = why
             self._enter(job, Phase.ENDING)
@@ -373,7 +329,7 @@ class Scheduler:
             if container.container_id in unused:
                 self.ledger.gone(container.container_id)
                 self._look_at[container.node] = None
-        job.growing, job.watched = False, None
+        job.growing, job.watched, job.due = False, None, None
         self._undone(job)
         return bool(self.ledger.of_job(job.job_id))
 
@@ -394,7 +350,8 @@ class Scheduler:
             return
         self._unqueue(job)
         self._pending.pop(job.job_id, None)
-        self._over(job, phase, why or job.why)
+        # One that finished may have been told to end, for another reason, when it had nothing left to do.
+        self._over(job, phase, "" if phase is Phase.FINISHED else why or job.why)
 
     def _over(self, job: Job, phase: Phase, why: str) -> None:
         self._undone(job)
@@ -414,6 +371,8 @@ class Scheduler:
             job.workers += more
         else:
             job.servers += more
+        # They were of another size.
+        job.recent_s.clear()
         self._touched[job.number] = job
         if job.phase is Phase.TRAINING:
             self._by_count[role].put(job.number, job.count(role))
@@ -446,6 +405,7 @@ class Scheduler:
             job = self.jobs[container.job_id]
             if hold is not Hold.RELEASING:
                 self._count(job, container.role, -1)
+                job.watched = None
             self.ledger.gone(name)
             self._look_at[container.node] = None
             pending = self._pending.get(container.job_id)
@@ -474,7 +434,11 @@ class Scheduler:
                 self._commands.append(e.GrowJob(job_id, tuple(pending.containers)))
 
     def _mend(self) -> None:
-        """Find other places for promises that nothing will become free for: somebody kept what was promised on."""
+        """Find other places for promises that nothing will become free for: somebody kept what was promised on.
+
+        Also for what is counted on nodes that are none any more.
+        """
+        self.ledger.settle()
         for node in self.ledger.overdrawn():
             for container in reversed(self.ledger.promised_on(node)):
                 if node not in self.ledger.overdrawn():
@@ -501,11 +465,13 @@ class Scheduler:
     # ---- plans
 
     def _carry_out(self, decision: Decision) -> None:
-        self.number_of_decision += 1
-        jobs = tuple(action.job_id for action in decision.actions)
-        self._commands.append(e.Explain(self.number_of_decision, decision.sentence, jobs, decision.actions))
+        self._explain(decision.sentence, tuple(action.job_id for action in decision.actions), decision.actions)
         for action in decision.actions:
             self._do(action, self._job(action.job_id), decision.sentence)
+
+    def _explain(self, sentence: str, jobs: tuple[str, ...], actions: tuple[Action, ...] = ()) -> None:
+        self.number_of_decision += 1
+        self._commands.append(e.Explain(self.number_of_decision, sentence, jobs, actions))
 
     def _do(self, action: Action, job: Job, sentence: str) -> None:
         self._touched[job.number] = job
@@ -516,10 +482,8 @@ class Scheduler:
                     self._enter(job, Phase.STARTING)
                 self._wait_for(job, self._promise(job, places), starts=True)
                 job.why = sentence
-            case Grow(_, places):
-                if len(job.recent_s) == WATCHED_ITERATIONS:
-                    job.watched = job.size, median(job.recent_s)
-                job.recent_s.clear()
+            case Grow(_, places, replaces):
+                job.watched = None if replaces else watch.baseline(job)
                 job.growing = True
                 self._wait_for(job, self._promise(job, places), starts=False)
             case Shrink(_, containers, undoes):
@@ -530,12 +494,10 @@ class Scheduler:
             case Kill():
                 self._end(job, sentence)
             case Restart(_, workers, servers, undoes):
-                larger = workers + servers > job.workers + job.servers
-                before = (job.size, median(job.recent_s)) if larger and job.recent_s else None
+                before = watch.baseline(job) if workers + servers > job.workers + job.servers else None
                 self._give_all_back(job)
                 self._enter(job, Phase.RESTARTING)
                 job.restart_size, job.watched = (workers, servers), before
-                job.recent_s.clear()
                 if undoes:
                     job.no_growth_from = workers, servers
                 self._queue.insert(0, job)
@@ -548,7 +510,7 @@ class Scheduler:
 
     def _wait_for(self, job: Job, containers: list[Container], *, starts: bool) -> None:
         missing = {container.container_id for container in containers}
-        self._pending[job.job_id] = _Pending(containers, missing, starts, self._next_container)
+        self._pending[job.job_id] = Pending(containers, missing, starts, self._next_container)
         self._complete.pop(job.job_id, None)
 
     def _shrink(self, job: Job, names: Sequence[str]) -> None:
@@ -561,8 +523,7 @@ class Scheduler:
             if self.ledger.hold(name) is not None:
                 self._take_container(job, self.ledger.container(name))
                 told.append(name)
-        job.watched, job.no_growth_from = None, None
-        job.recent_s.clear()
+        job.watched, job.no_growth_from, job.due = None, None, None
         if told:
             self._commands.append(e.ShrinkJob(job.job_id, tuple(told)))
 
@@ -571,27 +532,13 @@ class Scheduler:
         self._slowed.pop(job.number, None)
 
     def _watch(self, job: Job, durations_s: Sequence[float]) -> None:
-        """Look at a growth: the median of the first iterations after it, against that of those before.
-
-        Source: EPS §4.2; the rule is ours: ten iterations on either side, 5 % longer.
-        """
-        # Of a part that ends, before a restart, late news may come.
-        if job.growing or not job.phase.runs:
+        # While it changes they are of a size that it will not have; of a part that ends, before a restart, late news
+        # may come.
+        if job.growing or self.ledger.is_releasing(job.job_id) or not job.phase.runs:
             return
-        for duration_s in durations_s:
-            if job.watched is not None and len(job.recent_s) == WATCHED_ITERATIONS:
-                break
-            job.recent_s.append(duration_s)
-        if job.watched is None:
-            del job.recent_s[:-WATCHED_ITERATIONS]
-        elif len(job.recent_s) == WATCHED_ITERATIONS:
-            before, before_s = job.watched
-            factor = median(job.recent_s) / before_s
-            job.watched = None
-            self._watch_ended = True
-            if factor > 1 + SLOWER and job.phase is Phase.TRAINING:
-                job.slowed = before, factor
-                self._slowed[job.number] = job
+        self._is_told |= watch.take(job, durations_s)
+        if job.slowed is not None:
+            self._slowed[job.number] = job
 
     def _job(self, job_id: str) -> Job:
         job = self.jobs.get(job_id)

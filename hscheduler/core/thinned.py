@@ -37,10 +37,16 @@ class Thinned(Generic[_T]):
         self._added += 1
         self._last = point
 
-    def mapped(self, function: Callable[[_T], _T]) -> Thinned[_T]:
-        """Return a series of what a function makes of the points."""
+    def copy(self) -> Thinned[_T]:
+        """Return a series with these points, which may grow by itself."""
         other: Thinned[_T] = Thinned(self._most)
         other._stride, other._added = self._stride, self._added
+        other._kept, other._last = list(self._kept), self._last
+        return other
+
+    def mapped(self, function: Callable[[_T], _T]) -> Thinned[_T]:
+        """Return a series of what a function makes of the points."""
+        other = self.copy()
         other._kept = [function(point) for point in self._kept]
         other._last = None if self._last is None else function(self._last)
         return other

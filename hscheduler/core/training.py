@@ -27,8 +27,8 @@ class Training:
         self._directions: dict[str, Direction] = {}
         #: Sweep -> (how good, number), the worst first; also of jobs that have left.
         self._ranked: dict[str, list[tuple[Badness, int]]] = {}
-        #: Sweep -> its jobs that have finished, with early feedback.
-        self._finished: dict[str, list[Job]] = {}
+        #: Sweep -> arrival number and early feedback of its jobs that have finished; the jobs may be forgotten.
+        self._finished: dict[str, list[tuple[int, float]]] = {}
 
     def set_direction(self, sweep: str, direction: Direction) -> None:
         """Say which early feedback of a sweep is better."""
@@ -73,10 +73,11 @@ class Training:
 
     def note_finished(self, job: Job) -> None:
         """Note that a job with early feedback has finished."""
-        self._finished.setdefault(job.request.sweep, []).append(job)
+        assert job.feedback is not None
+        self._finished.setdefault(job.request.sweep, []).append((job.number, job.feedback))
 
-    def finished(self, sweep: str) -> Sequence[Job]:
-        """Return a sweep's jobs that have finished and gave early feedback, in the order of their ends."""
+    def finished(self, sweep: str) -> Sequence[tuple[int, float]]:
+        """Return arrival number and early feedback of a sweep's jobs that have finished, in the order of their ends."""
         return self._finished.get(sweep, ())
 
     def sweeps(self) -> Sequence[str]:

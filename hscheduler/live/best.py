@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from eps.client import Job
-from eps.errors import ConfigError
+from eps.errors import ConfigError, JobNotFoundError
+from eps.storage.jobdir import eps_home
 
 
-def export_best(report: Mapping[str, Any], path: Path) -> str:
+def export_best(report: Mapping[str, Any], path: str | Path) -> str:
     """Copy the model of a report's best trial to ``path``; return the trial.
 
     Raises
@@ -28,7 +29,11 @@ def export_best(report: Mapping[str, Any], path: Path) -> str:
     name = next(trial["name"] for trial in report["trials"] if trial["job_id"] == best["job_id"])
     if not name:
         raise ConfigError(f"{best['job_id']} is not a real job: there is no model of it")
-    job = Job.find(name)
+    try:
+        job = Job.find(name)
+    except JobNotFoundError as error:
+        told = f"the best model is that of {best['job_id']}, job {name!r}, which is not under EPS_HOME ({eps_home()})"
+        raise JobNotFoundError(f"{told}: models are kept with their jobs; that was another home, or is gone") from error
     try:
         job.export(path)
     finally:

@@ -10,23 +10,26 @@ import math
 import threading
 import time
 import uuid
-from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from hyperopt import JOB_STATE_DONE, JOB_STATE_ERROR, JOB_STATE_NEW, JOB_STATE_RUNNING, STATUS_OK, Trials, base
+from hyperopt.base import JOB_STATE_CANCEL
 from hyperopt.utils import coarse_utcnow
 
 from eps.client import submit_instead
 from eps.config import JobSpec
 from eps.errors import RpcError, StoppedEarlyError, TrainingError
 from eps.jobspec_file import RunRequest
+from eps.rpc.threads import ThreadPerCall
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Direction, Phase
 from hscheduler.live.attempts import attempt_id, worth_another
-from hscheduler.live.scheduler import LiveSettings, Submission
+from hscheduler.live.scheduler import LiveSettings
+from hscheduler.live.submission import Submission
 from hscheduler.spec import ClusterSpec, request_of
 
 if TYPE_CHECKING:
@@ -36,6 +39,10 @@ logger = logging.getLogger(__name__)
 
 #: How often stopping conditions are looked at while nothing ends.
 POLL_S = 0.1
+#: Objectives have so long to end by themselves once their jobs have ended.
+GRACE_S = 3.0
+#: Why what still runs is ended.
+STOPPED = "fmin stopped"
 
 
 class JobScheduler(Protocol):
@@ -94,7 +101,7 @@ class Stop:
         return self._deadline_s is not None and time.monotonic() >= self._deadline_s
 
     def after(self, finished: Trials) -> bool:
-        """Look at what has been found, once for each trial that ended."""
+        """Look at what may be the best so far, once for each trial that ended."""
         stop = False
         if self._early_stop_fn is not None and len(finished):
             stop, self._early_stop_args = self._early_stop_fn(finished, *self._early_stop_args)
@@ -105,8 +112,8 @@ class Stop:
 
 
 def best_loss(trials: Trials) -> float | None:
-    """Return the lowest loss of trials that were not ended early; None where there is none."""
-    results = [result for result in trials.results if result["status"] == STATUS_OK and not result.get("killed")]
+    """Return the lowest loss of trials; None where there is none."""
+    results = [result for result in trials.results if result["status"] == STATUS_OK]
     return min((float(r["loss"]) for r in results if not math.isnan(r["loss"])), default=None)
 
 
@@ -143,7 +150,8 @@ class Run:
         """Evaluate until there is no more to do, or a reason to stop."""
         trials, running = self._trials, dict[Future[Any], tuple[dict[str, Any], Submitter]]()
         where.scheduler.open_sweep(where.opened(self._sweep, trials.direction))
-        pool = ThreadPoolExecutor(trials.parallelism, thread_name_prefix="objective")
+        # Neither this nor the end of the interpreter may wait for an objective that hangs.
+        threads = ThreadPerCall("objective")
         try:
             with self._progress(initial=len(self._finished), total=self._max_evals) as shown:
                 while not self._stop.too_late():
@@ -151,7 +159,7 @@ class Run:
                         submitter = Submitter(where, self._sweep, int(document["tid"]), trials.retries)
                         document["state"] = JOB_STATE_RUNNING
                         document["book_time"] = document["refresh_time"] = coarse_utcnow()
-                        running[pool.submit(self._evaluate, document, submitter)] = document, submitter
+                        running[threads.submit(self._evaluate, document, submitter)] = document, submitter
                     if not running:
                         return
                     done, _ = wait(running, POLL_S, FIRST_COMPLETED)
@@ -161,11 +169,25 @@ class Run:
                     if stop:
                         return
         finally:
-            _cancel_all([submitter for _, submitter in running.values()], "fmin stopped")
-            pool.shutdown(wait=True)
-            for future, (document, _) in running.items():
-                self._cancelled(document, future)
+            self._end(running)
             trials.refresh()
+
+    def _end(self, running: Mapping[Future[Any], tuple[dict[str, Any], Submitter]]) -> None:
+        """End what still runs; an objective that goes on nevertheless is named and left behind."""
+        _cancel_all([submitter for _, submitter in running.values()], STOPPED)
+        left = set(running)
+        deadline_s = time.monotonic() + GRACE_S
+        while left and time.monotonic() < deadline_s:
+            _, left = wait(left, POLL_S)
+            if any(running[future][1].is_waiting for future in left):
+                # Which ends with the job, and that has deadlines of its own.
+                deadline_s = time.monotonic() + GRACE_S
+        for future, (document, _) in running.items():
+            self._cancelled(document, None if future in left else future)
+        if left:
+            numbers = ", ".join(str(tid) for tid in sorted(running[future][0]["tid"] for future in left))
+            can = "" if self._trials.processes else ": a thread cannot be ended, but HTrials(processes=True) can end it"
+            logger.warning("the objective of trial %s goes on outside eps.run and is left behind%s", numbers, can)
 
     def _next(self) -> dict[str, Any] | None:
         """Return the next point to try, as Hyperopt's document; None where there is none."""
@@ -191,7 +213,10 @@ class Run:
         submit_instead.set(submitter)
         try:
             spec = base.spec_from_misc(document["misc"])
-            return self._domain.evaluate(spec, base.Ctrl(self._trials, current_trial=document))
+            found = self._domain.evaluate(spec, base.Ctrl(self._trials, current_trial=document))
+            # Whatever the objective makes of it: a loss of a job that was ended early is not one of a whole job.
+            why = submitter.why_ended_early()
+            return found if why is None else {"why": why, **found, "killed": True}
         except StoppedEarlyError as stopped:
             # A loss is minimised, whatever the feedback is.
             sign = 1.0 if self._trials.direction is Direction.MINIMIZE else -1.0
@@ -212,23 +237,25 @@ class Run:
             document["misc"]["error"] = (str(type(error)), str(error))
             logger.error("trial %d: %s", document["tid"], error)
         self._trials.refresh()
-        if error is not None and not self._catch:
+        # As in Hyperopt: what ends a program is no failure of a point.
+        if error is not None and not (self._catch and isinstance(error, Exception)):
             raise error
-        finished = self._trials.finished(self._finished)
-        best = best_loss(finished)
+        whole = self._trials.whole(self._finished)
+        best = best_loss(whole)
         if best is not None:
             shown.postfix = f"best loss: {best}"
         if error is None:
             shown.update(1)
-        return self._stop.after(finished)
+        return self._stop.after(whole)
 
-    def _cancelled(self, document: dict[str, Any], future: Future[Any]) -> None:
+    def _cancelled(self, document: dict[str, Any], future: Future[Any] | None) -> None:
         """Take what came of a point that nobody waits for any more: it may have come to its end nevertheless."""
-        if future.exception() is None:
+        if future is not None and future.exception() is None:
             document["state"], document["result"] = JOB_STATE_DONE, future.result()
         else:
-            document["state"] = JOB_STATE_ERROR
-            document["misc"]["error"] = ("cancelled", "fmin stopped")
+            document["state"] = JOB_STATE_CANCEL
+            why = STOPPED if future is not None else f"{STOPPED}, and its objective goes on outside eps.run"
+            document["misc"]["error"] = ("cancelled", why)
 
 
 def _cancel_all(submitters: Sequence[Submitter], why: str) -> None:
@@ -260,6 +287,7 @@ class Submitter:
         self._tid = tid
         self._retries = retries
         self._lock = threading.Lock()
+        self._num_waiting = 0
         #: Why it takes no more jobs.
         self._refuses = ""
         self._num_runs = 0
@@ -273,7 +301,7 @@ class Submitter:
             run_id = f"{self._sweep}-{self._tid}" + (f"-{self._num_runs}" if self._num_runs > 1 else "")
         for attempt in range(1, self._retries + 2):
             submission = self._submit(request, attempt_id(run_id, attempt))
-            self._scheduler.wait(submission)
+            self._wait(submission)
             if not worth_another(submission):
                 break
         if submission.phase is Phase.FINISHED and submission.report is not None:
@@ -294,10 +322,31 @@ class Submitter:
             self._submissions.append(submission)
             return submission
 
+    def _wait(self, submission: Submission) -> None:
+        with self._lock:
+            self._num_waiting += 1
+        try:
+            self._scheduler.wait(submission)
+        finally:
+            with self._lock:
+                self._num_waiting -= 1
+
+    @property
+    def is_waiting(self) -> bool:
+        """True while its objective waits for a job."""
+        with self._lock:
+            return self._num_waiting > 0
+
     def job_ids(self) -> list[str]:
         """Return the jobs that it has submitted, the first one first."""
         with self._lock:
             return [submission.job_id for submission in self._submissions]
+
+    def why_ended_early(self) -> str | None:
+        """Return why one of its jobs was ended for its early feedback; None where none was."""
+        with self._lock:
+            ended = [each for each in self._submissions if each.is_stopped and each.phase is Phase.KILLED]
+        return ended[0].why if ended else None
 
     def cancel(self, why: str) -> None:
         """End the jobs of the trial and what else was to end with it, and refuse further ones."""

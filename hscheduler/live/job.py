@@ -1,8 +1,8 @@
 """One real job under H-scheduler: starts it, changes its size, watches it, ends it.
 
-Orders are obeyed one after the other on a thread of the job, but for the one to end, which waits for nothing; another
-thread watches the job.  What happens is said as events of the scheduler's state, whatever it is: a job of which
-something unforeseen is found is killed, and said to have failed.
+Orders are obeyed one after the other on a thread of the job, but for the one to end, which waits for nothing, and one
+to shrink, which has the growth before it aborted; another thread watches the job.  What happens is said as events of
+the scheduler's state, whatever it is: a job of which something unforeseen is found is killed, and said to have failed.
 
 Source: EPS §5.1 (the scheduler calls the four operations of each job's master).
 """
@@ -13,7 +13,6 @@ import dataclasses
 import logging
 import math
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from queue import SimpleQueue
@@ -37,19 +36,19 @@ from eps.storage.atomic import read_json
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Phase
 from hscheduler.core.resources import Container, Role
+from hscheduler.live.growth import Growth
+from hscheduler.live.history import feedback_of, number, some_losses
+from hscheduler.live.places import Places, role_of
+from hscheduler.live.standstill import Standstill
 
 logger = logging.getLogger(__name__)
 
 #: A job has this long to end after it was told to; then its processes are ended.
 END_TIMEOUT_S = 10.0
-#: Its threads have this long to come to an end after that.
-_JOIN_S = 2 * END_TIMEOUT_S
+#: One that is not of this host: what it leaves is fetched when its cluster says that it has ended.
+END_ELSEWHERE_TIMEOUT_S = 60.0
 #: A change whose outcome is not known is asked for again so often.
 _MOST_TRIES = 3
-#: Losses that are told of at once: enough for a curve, also of a job that is over after a second.
-_LOSSES_AT_ONCE = 20
-#: What an entry of the history has besides metrics of the test data.
-_ALWAYS = frozenset(("clock", "loss", "seconds"))
 _PHASES = {"finished": Phase.FINISHED, "killed": Phase.KILLED}
 _ADD = {Role.WORKER: Operation.ADD_WORKERS, Role.SERVER: Operation.ADD_SERVERS}
 _REMOVE = {Role.WORKER: Operation.REMOVE_WORKERS, Role.SERVER: Operation.REMOVE_SERVERS}
@@ -98,14 +97,16 @@ class LiveJob:
         self.name = name
         #: Its own report, once it has ended.
         self.report: dict[str, Any] | None = None
-        #: Seconds that changes of its size cost: as its own reports have them, and from the order to restart until the
-        #: first iteration after it.
-        self.pause_s = 0.0
+        #: Seconds that changes of its size cost, as its own reports have them.
+        self._changes_s = 0.0
         self._spec = spec
         self._metric = metric
         self._feedback_iteration = feedback_iteration
         self._say = say
         self._restart_s = restart_s
+        self._end_timeout_s = END_TIMEOUT_S if spec.on == "local" else END_ELSEWHERE_TIMEOUT_S
+        #: Its threads have this long to come to an end after that.
+        self._join_s = 2 * self._end_timeout_s
         self._detached = detached
         self._manager = manager
         self._spare = spare
@@ -114,15 +115,14 @@ class LiveJob:
         self._job: Job | None = None
         #: A start was ordered and has not been carried out: an end has to wait for it.
         self._starting = False
-        #: Container id -> name of the member in it.
-        self._members: dict[str, str] = {}
+        self._places = Places()
+        self._growth = Growth(self._abort)
         self._has_feedback = False
         #: The last clock that was seen, and the last one during which a change of size went on.
         self._seen_clock = self._changed_clock = -1
         self._why = ""
         self._gave_up = False
-        #: When it was told to end for a restart, on the monotonic clock.
-        self._told_to_restart_s: float | None = None
+        self._standstill = Standstill()
         self._closing = threading.Event()
         self._leaving = False
         #: Ends the part of the job that is to be started again.
@@ -152,6 +152,11 @@ class LiveJob:
                 self._ending = threading.Thread(target=self._end, args=(order,), name=f"end {self.name}", daemon=True)
                 self._ending.start()
                 return
+            elif isinstance(order, e.GrowJob):
+                self._growth.ordered()
+            elif isinstance(order, e.ShrinkJob):
+                # Nobody waits for the end of a growth that is not wanted any more.
+                self._growth.give_up()
         self._orders.put(lambda: self._do(number, order))
 
     def go_on(self, iteration: int, members: Mapping[str, str], has_feedback: bool, has_started: bool) -> None:
@@ -168,7 +173,8 @@ class LiveJob:
         has_started : bool
             It is known to have started; else an order to start it follows.
         """
-        self._has_feedback, self._members = has_feedback, dict(members)
+        self._has_feedback = has_feedback
+        self._places.set(members)
         # Of the rest nobody was told.
         self._seen_clock = iteration - 1 if has_feedback else -1
         self._changed_clock = iteration
@@ -178,6 +184,16 @@ class LiveJob:
                 self._starting = True
             self._orders.put(self._take_up)
 
+    @property
+    def pause_s(self) -> float:
+        """Seconds that changes of its size cost: those that it went on during, and those for which it was restarted."""
+        return self._changes_s + self._standstill.total_s
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether any of its threads is there: that of its orders is until it is let go of, or ended."""
+        return self._thread.is_alive() or (self._watcher is not None and self._watcher.is_alive())
+
     def retire(self) -> None:
         """Let go of a job that has ended; returns at once."""
         self._orders.put(None)
@@ -186,7 +202,7 @@ class LiveJob:
         """Let go of the job, which goes on, after what it is told to do just now."""
         self._leaving = True
         self._orders.put(None)
-        self._thread.join(_JOIN_S)
+        self._thread.join(self._join_s)
 
     def close(self) -> None:
         """End the job, wherever it is, and wait for its threads."""
@@ -196,9 +212,9 @@ class LiveJob:
             job = None if self._starting else self._job
         if job is not None:
             self._kill("the sweep ends")
-        self._thread.join(_JOIN_S)
+        self._thread.join(self._join_s)
         if self._watcher is not None:
-            self._watcher.join(_JOIN_S)
+            self._watcher.join(self._join_s)
 
     # ---- orders
 
@@ -259,8 +275,8 @@ class LiveJob:
         # It was lost without a word, with the machine, say.
         found.close()
         places: dict[Role, list[str]] = {Role.WORKER: [], Role.SERVER: []}
-        for place, member in self._members.items():
-            places[_role_of(member)].append(place)
+        for place, member in self._places.items():
+            places[role_of(member)].append(place)
         self._begin_to_watch(self._resumed(places))
         self._find_members(places)
         self._say_members()
@@ -291,7 +307,7 @@ class LiveJob:
         self._why, self._gave_up = "", False
         if self._ending is not None:
             # It would take what is started now for what it is to end.
-            self._ending.join(_JOIN_S)
+            self._ending.join(self._join_s)
         self._placed.clear()
         again = self._may_be_there
         try:
@@ -317,7 +333,7 @@ class LiveJob:
                 self._starting = False
             self._say(e.JobEnded(self.job_id, Phase.FAILED, f"it could not be started: {error}"))
             return
-        self._members = {} if resumes else self._numbered(members)
+        self._places.set({} if resumes else self._numbered(members))
         self._begin_to_watch(started)
         if resumes:
             # The numbers of members go on.
@@ -329,7 +345,8 @@ class LiveJob:
         return Job.resume(self.name, workers=workers, servers=servers, detach=self._detached, warm=self._warm())
 
     def _warm(self) -> WarmSupervisor | None:
-        return None if self._spare is None else self._spare.take()
+        # One of this host begins no job elsewhere.
+        return None if self._spare is None or self._spec.on != "local" else self._spare.take()
 
     @staticmethod
     def _numbered(members: dict[Role, list[str]]) -> dict[str, str]:
@@ -344,10 +361,10 @@ class LiveJob:
         self._job.wait_until_trains()
         names = [str(member["name"]) for member in self._job.status()["members"]]
         for role, there in places.items():
-            self._members.update(zip(there, (name for name in names if name.startswith(role)), strict=False))
+            self._places.put(there, [name for name in names if name.startswith(role)])
 
     def _say_members(self) -> None:
-        self._say(e.MembersFound(self.job_id, tuple(self._members.items())))
+        self._say(e.MembersFound(self.job_id, self._places.items()))
         self._placed.set()
 
     def _grow(self, number: int, containers: Sequence[Container]) -> None:
@@ -355,7 +372,8 @@ class LiveJob:
         why = ""
         for role, places in _by_role(containers).items():
             try:
-                record = self._change(number, _ADD[role], len(places))
+                # Also where it is not wanted any more: another process may have carried it out before.
+                record = self._change(number, _ADD[role], len(places), on_news=self._growth.note)
             except JobFinishedError:
                 raise
             except (DeadlineError, PeerUnavailableError):
@@ -364,21 +382,25 @@ class LiveJob:
             except EpsError as error:
                 failed, why = failed + places, str(error)
                 continue
-            self._members.update(zip(places, record["added"], strict=True))
-        self._say_members()
+            self._places.put(places, record["added"])
+        self._growth.over()
+        members = self._places.items()
         if failed:
-            self._say(e.GrowthFailed(self.job_id, tuple(failed), why))
+            self._say(e.GrowthFailed(self.job_id, tuple(failed), why, members))
         else:
-            self._say(e.GrowthDone(self.job_id))
+            self._say(e.GrowthDone(self.job_id, members))
+
+    def _abort(self, plan_id: int) -> None:
+        # Over a line of its own: the job's is waiting for the end of this plan.
+        try:
+            with closing(Job.find(self.name)) as job:
+                job.cancel(plan_id)
+        except EpsError as error:
+            # It is committed: the shrink comes after it.
+            logger.info("%s: plan %d goes on: %s", self.name, plan_id, error)
 
     def _shrink(self, number: int, places: Sequence[str]) -> None:
-        by_role: dict[Role, list[str]] = {}
-        nobody_there = []
-        for place in places:
-            if place in self._members:
-                by_role.setdefault(_role_of(self._members[place]), []).append(place)
-            else:
-                nobody_there.append(place)
+        by_role, nobody_there = self._places.by_role(places)
         for role, group in by_role.items():
             try:
                 self._remove(number, role, group)
@@ -387,38 +409,48 @@ class LiveJob:
             except EpsError as error:
                 self._say(e.ShrinkFailed(self.job_id, tuple(group), str(error)))
             else:
-                for place in group:
-                    del self._members[place]
+                self._places.drop(group)
                 self._say(e.ContainersGone(self.job_id, tuple(group)))
         if nobody_there:
-            # As where a growth was said to have failed meanwhile: somebody may be waiting for the place all the same.
+            # As where a growth was said to have failed meanwhile, or the cluster took it: somebody may be waiting for
+            # the place all the same.
             self._say(e.ContainersGone(self.job_id, tuple(nobody_there)))
 
     def _remove(self, number: int, role: Role, places: Sequence[str]) -> None:
         try:
-            self._change(number, _REMOVE[role], [self._members[place] for place in places])
+            self._change(number, _REMOVE[role], self._places.members(places))
         except UnknownMemberError:
             # Lost members were replaced: in their places are others.  It is another change then.
-            self._find_replacements(role)
+            assert self._job is not None
+            status = self._job.status()
+            self._say_taken(status)
+            self._places.find_replacements(role, [str(member["name"]) for member in status["members"]])
             self._say_members()
-            self._change(number, _REMOVE[role], [self._members[place] for place in places], "-of-others")
+            if there := self._places.members(places):
+                self._change(number, _REMOVE[role], there, "-of-others")
 
-    def _find_replacements(self, role: Role) -> None:
-        assert self._job is not None
-        names = [str(m["name"]) for m in self._job.status()["members"] if str(m["name"]).startswith(role)]
-        free = [name for name in names if name not in self._members.values()]
-        for place, name in self._members.items():
-            if _role_of(name) is role and name not in names and free:
-                self._members[place] = free.pop(0)
+    def _say_taken(self, status: Mapping[str, Any]) -> None:
+        """Say which of the job's containers the cluster has taken since this was asked last."""
+        for why, places in self._places.take_away(status).items():
+            self._say(e.ContainersGone(self.job_id, tuple(places), why))
 
-    def _change(self, number: int, operation: Operation, what: int | list[str], more: str = "") -> ChangeRecord:
+    def _change(
+        self,
+        number: int,
+        operation: Operation,
+        what: int | list[str],
+        more: str = "",
+        on_news: Callable[[ChangeRecord], None] | None = None,
+    ) -> ChangeRecord:
         """Change the job's size; where nobody answers, ask again for the same change."""
         assert self._job is not None
         # The same in every process that carries out this order.
         request_id = f"{self.name}-order-{number}-{operation}{more}"
         for tries_left in reversed(range(_MOST_TRIES)):
             try:
-                record = self._job.change(operation, what, request_id=request_id, manager=self._manager)
+                record = self._job.change(
+                    operation, what, request_id=request_id, on_news=on_news, manager=self._manager
+                )
                 break
             except (DeadlineError, PeerUnavailableError):
                 if not tries_left:
@@ -427,7 +459,8 @@ class LiveJob:
         return record
 
     def _end(self, order: e.EndJob) -> None:
-        self._why, self._told_to_restart_s = order.why, time.monotonic() if order.restarts else None
+        self._why = order.why
+        self._standstill.told(order.restarts)
         if self._job is not None:
             self._kill(order.why)
 
@@ -436,7 +469,7 @@ class LiveJob:
         try:
             job = Job.find(self.name)
             try:
-                job.kill(why, END_TIMEOUT_S)
+                job.kill(why, self._end_timeout_s)
             finally:
                 job.close()
         except EpsError as error:
@@ -451,10 +484,10 @@ class LiveJob:
         try:
             job = Job.find(self.name)
             self._follow(job)
-            self._ended(job.wait(END_TIMEOUT_S))
+            self._ended(job.wait(self._end_timeout_s))
         except Exception as error:
             why = _told(error)
-            logger.exception("%s cannot be watched", self.name)
+            _log(error, f"{self.name} cannot be watched")
             self._kill(why)
             self._say(e.JobEnded(self.job_id, Phase.FAILED, self._why or why))
         finally:
@@ -463,24 +496,23 @@ class LiveJob:
 
     def _follow(self, job: Job) -> None:
         started, seen_s = False, math.nan
-        # Of a part that was told to end for a restart, late news may come: it is the next one's that end the pause.
-        told_s = self._told_to_restart_s
+        part, iterated = self._standstill.begun(), False
         for progress in job.watch(self._seen_clock):
             if not started and progress.status["state"] != "starting":
                 started = True
                 # In this order: a scheduler that is killed between them has it started again, and looks for members.
-                self._placed.wait(_JOIN_S)
+                self._placed.wait(self._join_s)
                 self._say(e.JobStarted(self.job_id))
                 if self._spare is not None:
                     # For the next job, now that this one does without the processors that it takes.
                     self._spare.refill()
+            if started:
+                self._say_taken(progress.status)
             if not progress.history:
                 continue
-            if told_s is not None and started:
-                self.pause_s += time.monotonic() - told_s
-                if self._told_to_restart_s == told_s:
-                    self._told_to_restart_s = None
-                told_s = None
+            if started and not iterated:
+                iterated = True
+                self._standstill.iterated(part)
             durations = []
             for entry in progress.history:
                 now_s = float(entry["seconds"])
@@ -489,7 +521,7 @@ class LiveJob:
                     durations.append(now_s - seen_s)
                 seen_s = now_s
             self._seen_clock = int(progress.history[-1]["clock"])
-            losses = _some_losses(progress.history)
+            losses = some_losses(progress.history)
             self._say(e.Iterated(self.job_id, self._seen_clock + 1, tuple(durations), losses))
             self._look_for_feedback(progress.history)
 
@@ -498,16 +530,14 @@ class LiveJob:
             # Clocks are counted from 0.
             if self._has_feedback or entry["clock"] + 1 < self._feedback_iteration:
                 continue
-            if self._metric in entry:
+            feedback = feedback_of(entry, self._metric)
+            if feedback is not None:
                 self._has_feedback = True
-                self._say(e.FeedbackGiven(self.job_id, _number(entry[self._metric])))
-            elif set(entry) - _ALWAYS:
-                known = ", ".join(sorted({"loss", *entry} - {"clock", "seconds"}))
-                raise TrainingError(f"metric is {self._metric!r}, but this job has {known}")
+                self._say(e.FeedbackGiven(self.job_id, feedback))
 
     def _ended(self, report: dict[str, Any]) -> None:
         self.report = report
-        self.pause_s += sum(change["pause_s"] for change in report["changes"] if change.get("pause_s"))
+        self._changes_s += sum(change["pause_s"] for change in report["changes"] if change.get("pause_s"))
         # Of those whose supervisor has crashed nobody has ended any.
         crashed = self._gave_up or (not self._why and report.get("reason") == NO_WORD)
         phase = Phase.FAILED if crashed else _PHASES.get(report["state"], Phase.FAILED)
@@ -515,18 +545,20 @@ class LiveJob:
         unseen = [entry for entry in history if entry["clock"] > self._seen_clock]
         if unseen:
             # It may be over before anybody has looked.
-            self._say(e.Iterated(self.job_id, int(unseen[-1]["clock"]) + 1, (), _some_losses(unseen)))
+            self._say(e.Iterated(self.job_id, int(unseen[-1]["clock"]) + 1, (), some_losses(unseen)))
         found = [(entry["clock"] + 1, entry[self._metric]) for entry in history if self._metric in entry]
         feedback = loss = None
         if phase is Phase.FINISHED and found:
-            loss = _number(found[-1][1])
+            loss = number(found[-1][1])
             if not self._has_feedback:
                 asked = (value for iteration, value in found if iteration >= self._feedback_iteration)
                 # It had fewer iterations, or is evaluated less often.
-                feedback = _number(next(asked, found[-1][1]))
-        if phase is Phase.KILLED and self._told_to_restart_s is not None:
-            left_s = self._told_to_restart_s + self._restart_s - time.monotonic()
-            self._closing.wait(max(0.0, left_s))
+                feedback = number(next(asked, found[-1][1]))
+        told_before_s = self._standstill.told_before_s()
+        if phase is not Phase.KILLED or told_before_s is None:
+            self._standstill.over()
+        else:
+            self._closing.wait(max(0.0, self._restart_s - told_before_s))
         why = self._why or str(report.get("reason") or "")
         self._say(e.JobEnded(self.job_id, phase, why, feedback, loss, self.pause_s))
 
@@ -535,26 +567,16 @@ def _told(error: Exception) -> str:
     return str(error) if isinstance(error, EpsError) else f"{type(error).__name__}: {error}"
 
 
+def _log(error: Exception, what: str) -> None:
+    """Log an error, one of ours without a traceback: why a job failed is said to whoever watches."""
+    if isinstance(error, EpsError):
+        logger.info("%s: %s", what, error)
+    else:
+        logger.error("%s", what, exc_info=error)
+
+
 def _by_role(containers: Sequence[Container]) -> dict[Role, list[str]]:
     found: dict[Role, list[str]] = {}
     for container in containers:
         found.setdefault(container.role, []).append(container.container_id)
     return found
-
-
-def _role_of(member: str) -> Role:
-    return Role(member.rpartition("-")[0])
-
-
-def _some_losses(history: Sequence[dict[str, Any]]) -> tuple[tuple[float, int, float], ...]:
-    """Return seconds before the last entry, iterations complete and loss of some entries, the last among them."""
-    every, end_s = -(-len(history) // _LOSSES_AT_ONCE), float(history[-1]["seconds"])
-    return tuple(
-        (end_s - float(entry["seconds"]), int(entry["clock"]) + 1, float(entry["loss"]))
-        for entry in history[(len(history) - 1) % every :: every]
-        if entry["loss"] is not None
-    )
-
-
-def _number(value: object) -> float:
-    return float(value) if isinstance(value, int | float) else math.nan

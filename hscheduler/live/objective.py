@@ -7,6 +7,7 @@ whoever waits for it; Ctrl-C reaches it through them only.
 
 from __future__ import annotations
 
+import logging
 import os
 import pickle
 import signal
@@ -21,8 +22,10 @@ from typing import Any, Protocol
 
 import cloudpickle
 
-from eps.errors import ConfigError, TrainingError
+from eps.errors import ConfigError, RpcError, TrainingError
 from eps.jobspec_file import RunRequest
+
+logger = logging.getLogger(__name__)
 
 _CODE = "import sys; sys.path[:] = {path!r}; from hscheduler.live.objective_main import main; main({fd}, {parent})"
 #: A process that has closed its end of the pipe has this long to end by itself.
@@ -76,7 +79,7 @@ class Objective:
         with _Process() as process:
             submitter.on_cancel(process.kill)
             # Jobs that nobody waits for any more must not go on.
-            watcher = threading.Thread(target=lambda: submitter.cancel(process.wait()), name="objective's process")
+            watcher = threading.Thread(target=_cancel_after, args=(process, submitter), name="objective's process")
             watcher.start()
             try:
                 kind, what = process.evaluate(self._pickled, point, submitter)
@@ -91,6 +94,15 @@ class Objective:
         if kind == "raised":
             raise what
         return what
+
+
+def _cancel_after(process: _Process, submitter: Submits) -> None:
+    """End a trial's jobs when its process has ended, as far as there is somebody who can be told."""
+    how = process.wait()
+    try:
+        submitter.cancel(how)
+    except RpcError as error:
+        logger.warning("%s, and its jobs could not be ended: %s", how, error)
 
 
 class _Process:

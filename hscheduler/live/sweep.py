@@ -7,6 +7,7 @@ is real.
 from __future__ import annotations
 
 import threading
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -18,9 +19,12 @@ from hscheduler.core import events as e
 from hscheduler.core.jobs import Direction, Phase
 from hscheduler.core.state import Scheduler
 from hscheduler.live.attempts import attempt_id, worth_another
-from hscheduler.live.scheduler import LiveScheduler, LiveSettings, OnEvent, Submission
+from hscheduler.live.reporting import report_of
+from hscheduler.live.scheduler import LiveScheduler, LiveSettings, OnEvent
+from hscheduler.live.submission import Submission
+from hscheduler.live.yarn_nodes import YarnNodes
+from hscheduler.on_yarn import on_yarn
 from hscheduler.points import Points, points_of
-from hscheduler.report import report
 from hscheduler.simulator.workload import Arrival
 from hscheduler.spec import Spec, request_of
 
@@ -91,17 +95,14 @@ class Sweep:
         self.points: dict[str, dict[str, Any]] = {}
         #: Job -> iterations that it is to do.
         self.iterations: dict[str, int] = {}
+        #: Job -> the trial that it is an attempt of.
+        self._trial_of: dict[str, str] = {}
         self.spec = spec
         self._name = name
         self._on_event = on_event
         self._source = points_of(spec) if points is None else points
-        self._settings = LiveSettings(
-            policy,
-            spec.sweep.seed,
-            spec.sweep.metric,
-            spec.sweep.feedback_iteration,
-            max(0.0, spec.sweep.kill_restart_s),
-        )
+        # How its jobs are ranked it says when it is opened.
+        self._settings = LiveSettings(policy, spec.sweep.seed, restart_s=max(0.0, spec.sweep.kill_restart_s))
         self._arrivals = Arrival(spec.sweep.mean_gap_s()).times_s(Random(f"arrivals:{spec.sweep.seed}"))
         self._trials: list[_Trial] = []
         #: The jobs of all trials.
@@ -119,8 +120,11 @@ class Sweep:
         RuntimeError
             The scheduler failed.
         """
-        with LiveScheduler(self.spec.cluster.capacities(), self._settings, self._take) as scheduler:
-            self.scheduler = scheduler
+        with ExitStack() as stack:
+            nodes = self.spec.cluster.capacities()
+            self.scheduler = scheduler = stack.enter_context(LiveScheduler(nodes, self._settings, self._take))
+            if on_yarn(self.spec.job):
+                stack.enter_context(YarnNodes.of_environment(scheduler, self.spec.cluster))
             scheduler.open_sweep(opened_of(self.spec, self._name))
             scheduler.settle(_TAKE_TIMEOUT_S)
             self.feed(scheduler)
@@ -185,6 +189,7 @@ class Sweep:
             while (again := attempt_id(job_id, len(trial.attempts) + 1)) in found:
                 trial.attempts.append(found[again])
                 self._jobs[again], self.iterations[again] = found[again], first.spec.iterations
+                self._trial_of[again] = job_id
             self._trials.append(trial)
 
     def wake(self) -> None:
@@ -192,25 +197,9 @@ class Sweep:
         self._news.set()
 
     def report(self) -> dict[str, Any]:
-        """Return the report as of now."""
+        """Return the report as of now; from any thread.  Raises as :func:`report_of`."""
         assert self.scheduler is not None
-        tried = [(trial.job_id, list(trial.attempts)) for trial in list(self._trials)]
-        waits = {job.job_id: job.why for job in list(self.scheduler.state.queue)}
-        return report(
-            self.scheduler.record,
-            policy=self._settings.policy,
-            direction=Direction(self.spec.sweep.direction),
-            losses={job_id: jobs[-1].loss for job_id, jobs in tried if jobs[-1].loss is not None},
-            points=self.points,
-            leaked=self.scheduler.leaked(),
-            names={job_id: jobs[-1].name for job_id, jobs in tried},
-            waiting={job_id: waits[jobs[-1].job_id] for job_id, jobs in tried if jobs[-1].job_id in waits},
-            metric=self.spec.sweep.metric,
-            attempts={job_id: [job.job_id for job in jobs] for job_id, jobs in tried},
-            sweep=self._name,
-            began_s=self.scheduler.opened_s.get(self._name, 0.0),
-            spec=self.spec,
-        )
+        return report_of(self.scheduler, self._name, self.spec)
 
     @property
     def state(self) -> Scheduler:
@@ -227,6 +216,10 @@ class Sweep:
         """Return what a job ended with, by the sweep's metric; None before, and where it did not finish."""
         submission = self._jobs.get(job_id)
         return None if submission is None else submission.loss
+
+    def trial_of(self, job_id: str) -> str:
+        """Return the trial that a job is an attempt of."""
+        return self._trial_of.get(job_id, job_id)
 
     def _may_submit(self, over: int) -> bool:
         submitted, limit = len(self._trials), self.spec.sweep.parallelism
@@ -251,7 +244,7 @@ class Sweep:
     def _try(self, trial: _Trial, scheduler: LiveScheduler) -> None:
         job_id = attempt_id(trial.job_id, len(trial.attempts) + 1)
         request = request_of(trial.spec, job_id, self._name, self.spec.cluster.container())
-        self.iterations[job_id] = trial.spec.iterations
+        self.iterations[job_id], self._trial_of[job_id] = trial.spec.iterations, trial.job_id
         self._jobs[job_id] = submission = scheduler.submit(
             e.JobSubmitted(request), trial.spec, self.points[trial.job_id]
         )

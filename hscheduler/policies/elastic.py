@@ -6,30 +6,39 @@ Source: EPS §4 and Algorithm 1.  Deviations, each where the paper is silent or 
 - Lines 19-26 never end where all removable jobs together have too little: the job stays queued, with that reason.
 - Line 7 may be negative where only one of both is missing: nothing is removed of the other.
 - Resources are counted node by node (:mod:`hscheduler.core.room`); where what Algorithm 1 removes does not make room on
-  a node that has enough, one more is removed, and so on.
+  a node that has enough, one more is removed, and so on, and of all of these what turns out not to be needed is kept.
+- A job has a master, which Algorithm 1 does not count: where it does not fit, a worker is removed for it.
 - Line 27 removes servers for servers.  Where the jobs have too few to give, as many workers are removed in their place,
   and the other way round: of four jobs with two workers and one server each, none could ever make room for a fifth.
 - Which containers are removed is not said: the newest.
+- A job that could not let go of containers is asked again only after a while.
+- Which jobs wait is not said: where there is no way to start the first, a smaller one behind it may be started, also
+  with what others give, a bounded number of times.
 - Line 30 names the workers twice; the second is read as the servers.
-- Lines 36-39 are one pass, the text says round-robin: passes are repeated until nothing more fits.
-- Line 33: a job may also have reached its size (it has splits and partitions for no more), may be growing already, or
-  may have become slower by growing from the size that it has.
+- Lines 36-39 are one pass, the text says round-robin: passes are repeated until nothing more fits or a job has twice as
+  many as it had.  The bound is in the spirit of the one pass, after which the speed of each job is looked at.
+- Lines 29-40 let nobody grow while somebody waits: behind a job that asks for most of the cluster, what is too little
+  for it would lie idle.  Where it waits for ends of jobs only, no longer for early feedback, jobs get what they gave
+  again, up to what they asked for: it can be removed once more.
+- Line 33: a job may also have reached its size (it has splits and partitions for no more), may be growing already, may
+  have become slower by growing from the size that it has, or may not have completed the ten iterations by which a
+  growth is judged.
 - Lines 34-40 add without measuring; §4.2 says that an addition that makes a job slower is taken back: where the median
   of the next ten iterations is over 5 % above that of the ten before.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain, islice
 
-from hscheduler.core.decisions import Action, Decision, Grow, Place, Shrink, Start, View
-from hscheduler.core.jobs import Job
+from hscheduler.core.decisions import Action, Decision, Grow, Place, Shrink, Start, View, needing
+from hscheduler.core.jobs import Job, Phase
 from hscheduler.core.resources import Container, Role
 from hscheduler.core.room import Room
+from hscheduler.core.words import count_of, counted, words_of
 from hscheduler.policies.placing import (
-    count_of,
-    counted,
     listed,
     pass_the_head,
     place,
@@ -37,16 +46,21 @@ from hscheduler.policies.placing import (
     size_of,
     start_in_what_is_free,
 )
-from hscheduler.policies.stopping import stop_the_worst
+from hscheduler.policies.stopping import first_of, stop_the_worst
 
 
+@needing(takes=True)
 def elastic(view: View) -> Decision:
     """Decide by Algorithm 1: stop, undo, schedule the head of the queue, or let running jobs grow."""
-    for decide in (stop_the_worst, undo_growth):
-        decision = decide(view)
-        if decision.actions:
-            return decision
-    return schedule_incoming(view) if view.queue else schedule_running(view)
+    return first_of(view, stop_the_worst, undo_growth, schedule)
+
+
+def schedule(view: View) -> Decision:
+    """Schedule the head of the queue; where nobody waits, or only for others to end, let running jobs grow."""
+    if not view.queue:
+        return schedule_running(view)
+    decision = schedule_incoming(view)
+    return decision if decision.actions else replace(regrow(view), waiting=decision.waiting)
 
 
 # ---- lines 1 to 27
@@ -102,11 +116,11 @@ def _take_from_others(view: View, head: Job, roles: Sequence[Role], left: Sequen
     # A master that does not fit needs the place of a worker.
     workers = sum(role is not Role.SERVER for role in left)
     servers = len(left) - workers
-    most = len(roles)
-    # A round over as many jobs as are to give one each never comes to a further one.
-    givers = {role: list(islice(view.removable(role), 2 * most)) for role in (Role.WORKER, Role.SERVER)}
-    for more in range(most):
-        # More than Algorithm 1 asks for where that did not make room on any node that has enough.
+    for more in _numbers_more(view, len(roles), len(left)):
+        # More than Algorithm 1 asks for where that did not make room on any node that has enough.  A round over as many
+        # jobs as are to give one each never comes to a further one.
+        most = len(left) + more
+        givers = {role: list(islice(view.removable(role), most)) for role in (Role.WORKER, Role.SERVER)}
         removal = _removal(view, givers, workers + -(-more // 2), servers + more // 2)
         if removal is None:
             return None
@@ -117,6 +131,18 @@ def _take_from_others(view: View, head: Job, roles: Sequence[Role], left: Sequen
         if not missing:
             return _admission(view, head, roles, _least(view, head, roles, removal) if more else removal)
     return None
+
+
+def _numbers_more(view: View, one_by_one: int, missing: int) -> Iterator[int]:
+    """Yield how many more than are missing may be removed: first one by one, then doubled, up to all that jobs have."""
+    yield from range(one_by_one)
+    spare = sum(job.count(role) - 1 for role in (Role.WORKER, Role.SERVER) for job in view.removable(role))
+    more = one_by_one
+    while more < spare - missing:
+        yield more
+        more *= 2
+    if spare - missing >= one_by_one:
+        yield spare - missing
 
 
 def _least(view: View, head: Job, roles: Sequence[Role], removal: Removal) -> Removal:
@@ -164,18 +190,10 @@ def _admission(view: View, head: Job, roles: Sequence[Role], removal: Removal) -
         for job, containers in removal.items()
     ]
     given = listed(
-        [f"{job.job_id} gives {_roles([c.role for c in containers])}" for job, containers in removal.items()]
+        [f"{job.job_id} gives {words_of(c.role for c in containers)}" for job, containers in removal.items()]
     )
     sentence = f"{head.job_id} starts with {count_of(*size_of(head))}: {given}"
     return Decision((*shrinks, Start(head.job_id, tuple(placed))), sentence)
-
-
-def _roles(roles: Sequence[Role]) -> str:
-    workers = roles.count(Role.WORKER)
-    servers = len(roles) - workers
-    if workers and servers:
-        return count_of(workers, servers)
-    return counted(workers, "worker") if workers else counted(servers, "server")
 
 
 def _infeasible(view: View, head: Job) -> str:
@@ -184,36 +202,69 @@ def _infeasible(view: View, head: Job) -> str:
     servers = len(left) - workers - masters
     parts = [(masters, "master"), (workers, "worker"), (servers, "server")]
     missing = listed([counted(number, noun) for number, noun in parts if number])
-    return (
-        f"infeasible: queued because {missing} of {count_of(*size_of(head))} and a master do not fit, and the running "
-        "jobs that have given early feedback and have more than one worker or server cannot make room for them"
-    )
+    # The point first: a terminal may show no more of it.
+    why = f"queued because there is no room for {missing}, and jobs with early feedback can spare too little"
+    stuck = [
+        f"{job.job_id} could not shrink and is asked again after its iteration {job.no_shrink_before}"
+        for job in view.running()
+        if not job.may_shrink
+    ]
+    return f"{why}; {listed(stuck)}" if stuck else f"infeasible: {why}"
 
 
 # ---- lines 29 to 40
 
+#: How many more of a role a job may get at once; below 1: none.
+MostMore = Callable[[Job, Role], int]
+
+
+def most_more(job: Job, role: Role) -> int:
+    """Return how many more of a role a job may get: twice as many as it has, as far as it may grow."""
+    return min(job.count(role), job.request.most(role) - job.count(role))
+
+
+def most_again(job: Job, role: Role) -> int:
+    """Return how many of a role a job may get again, of those that it has given."""
+    return min(most_more(job, role), job.request.count(role) - job.count(role))
+
 
 def schedule_running(view: View) -> Decision:
     """Let jobs in the training phase grow into what is free (lines 29 to 40)."""
+    return _grow(view, most_more, "nothing waits and there is room")
+
+
+def regrow(view: View) -> Decision:
+    """Let jobs get what they gave, where nobody who waits can start before a job has ended."""
+    if any(job.phase is not Phase.TRAINING for job in view.running()):
+        return Decision()
+    return _grow(view, most_again, "who waits does not fit before a job has ended")
+
+
+def _grow(view: View, limit: MostMore, why: str) -> Decision:
     room = view.room()
     # A job that comes after as many as there are places gets nothing.
     most = room.num_free()
-    jobs = {role: list(islice(view.growable(role), most)) for role in (Role.WORKER, Role.SERVER)}
+    jobs = {
+        role: list(islice((job for job in view.growable(role) if limit(job, role) > 0), most))
+        for role in (Role.WORKER, Role.SERVER)
+    }
     if not any(jobs.values()):
         return Decision()
-    numbers = divide(room.copy(), jobs, view.totals())
+    numbers = divide(room.copy(), jobs, view.totals(), limit)
     added: dict[Job, list[Place]] = {}
     for role, number in zip((Role.WORKER, Role.SERVER), numbers, strict=True):
-        for job, node in one_each(room, jobs[role], role, number):
+        for job, node in one_each(room, jobs[role], role, number, limit):
             added.setdefault(job, []).append(Place(role, node))
     if not added:
         return Decision()
     actions = tuple(Grow(job.job_id, tuple(places)) for job, places in added.items())
-    gains = [f"{job.job_id} gets {_roles([place.role for place in places])}" for job, places in added.items()]
-    return Decision(actions, f"nothing waits and there is room: {listed(gains)}")
+    gains = [f"{job.job_id} gets {words_of(place.role for place in places)}" for job, places in added.items()]
+    return Decision(actions, f"{why}: {listed(gains)}")
 
 
-def divide(room: Room, jobs: Mapping[Role, Sequence[Job]], totals: tuple[int, int]) -> tuple[int, int]:
+def divide(
+    room: Room, jobs: Mapping[Role, Sequence[Job]], totals: tuple[int, int], limit: MostMore = most_more
+) -> tuple[int, int]:
     """Return how many workers and servers can be added, in the ratio that the cluster has (lines 30 and 31).
 
     Parameters
@@ -224,8 +275,10 @@ def divide(room: Room, jobs: Mapping[Role, Sequence[Job]], totals: tuple[int, in
         Role -> jobs that may have more of it.
     totals : (int, int)
         Workers and servers in the cluster.
+    limit : callable
+        Returns how many of a role a job may get.
     """
-    most = {role: sum(_most_more(job, role) for job in jobs[role]) for role in (Role.WORKER, Role.SERVER)}
+    most = {role: sum(limit(job, role) for job in jobs[role]) for role in (Role.WORKER, Role.SERVER)}
     done = {Role.WORKER: 0, Role.SERVER: 0}
     workers, servers = max(1, totals[0]), max(1, totals[1])
     while True:
@@ -239,13 +292,15 @@ def divide(room: Room, jobs: Mapping[Role, Sequence[Job]], totals: tuple[int, in
             return done[Role.WORKER], done[Role.SERVER]
 
 
-def one_each(room: Room, jobs: Sequence[Job], role: Role, number: int) -> Iterator[tuple[Job, str]]:
+def one_each(
+    room: Room, jobs: Sequence[Job], role: Role, number: int, limit: MostMore = most_more
+) -> Iterator[tuple[Job, str]]:
     """Yield (job, node) of each addition: one to each job in turn, until there are enough (lines 36 to 39).
 
-    At most twice as many as a job has: its speed is looked at before it gets more.
+    At most twice as many as a job had: its speed is looked at before it gets more.
     """
     given = dict.fromkeys(jobs, 0)
-    left = [job for job in jobs if _most_more(job, role)]
+    left = [job for job in jobs if limit(job, role) > 0]
     while left and number > 0:
         taking, left = left, []
         for job in taking:
@@ -254,12 +309,8 @@ def one_each(room: Room, jobs: Sequence[Job], role: Role, number: int) -> Iterat
                 continue
             yield job, node
             number, given[job] = number - 1, given[job] + 1
-            if given[job] < _most_more(job, role):
+            if given[job] < limit(job, role):
                 left.append(job)
-
-
-def _most_more(job: Job, role: Role) -> int:
-    return min(job.count(role), job.request.most(role) - job.count(role))
 
 
 # ---- section 4.2
@@ -277,7 +328,7 @@ def undo_growth(view: View) -> Decision:
         ]
         names = tuple(container.container_id for container in surplus)
         sentence = (
-            f"{job.job_id} gives {_roles([container.role for container in surplus])} back: its iterations take "
+            f"{job.job_id} gives {words_of(container.role for container in surplus)} back: its iterations take "
             f"{100 * (factor - 1):.0f} % longer with them"
         )
         return Decision((Shrink(job.job_id, names, undoes_growth=True),), sentence)

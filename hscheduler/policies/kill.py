@@ -6,20 +6,21 @@ incoming job, and run both"), §7.3 (it grows jobs too).  Deviations: how the re
 newcomer gets what it asks for, and where that leaves the other with less, both get about half.  Where the worst alone
 has too little to share, as many restart smaller as it takes, the worst first: of jobs with two workers and one server,
 none could ever make room for another.  A job is restarted larger where it gains at least a quarter of its members, and
-never again from a size from which that made it slower.
+never again from a size from which that made it slower.  Neither is done to a job that would end later by it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import product
+from statistics import median
 
-from hscheduler.core.decisions import Decision, Place, Restart, Start, View
+from hscheduler.core.decisions import Decision, Place, Restart, Start, View, needing
 from hscheduler.core.jobs import Job, JobRequest, Size, worst
 from hscheduler.core.resources import Role
 from hscheduler.core.room import Room
+from hscheduler.core.words import count_of
 from hscheduler.policies.placing import (
-    count_of,
     interleaved,
     listed,
     pass_the_head,
@@ -27,25 +28,24 @@ from hscheduler.policies.placing import (
     size_of,
     start_in_what_is_free,
 )
-from hscheduler.policies.stopping import stop_the_worst
+from hscheduler.policies.stopping import first_of, stop_the_worst
 
 #: A restart costs: a job must gain this share of its members by it.
 WORTH_A_RESTART = 0.25
 
 
+@needing(progress=True, checkpoints=True, takes=True)
 def kill(view: View) -> Decision:
     """Decide by restarts: stop, undo, share with the head of the queue, or let a running job grow."""
-    for decide in (stop_the_worst, _undo):
-        decision = decide(view)
-        if decision.actions:
-            return decision
-    return _incoming(view) if view.queue else _idle(view)
+    return first_of(view, stop_the_worst, _undo, _incoming if view.queue else _idle)
 
 
 def _undo(view: View) -> Decision:
     for job in view.slowed():
         assert job.slowed is not None
         before, factor = job.slowed
+        if not _pays(job, 1 / factor):
+            continue
         longer = f"{100 * (factor - 1):.0f} % longer"
         sentence = f"{job.job_id} restarts with {count_of(*before)}: its iterations take {longer} with what it got"
         return Decision((Restart(job.job_id, *before, undoes_growth=True),), sentence)
@@ -144,13 +144,24 @@ def _idle(view: View) -> Decision:
     for job in view.growable(Role.WORKER):
         now = job.workers + job.servers
         larger = _largest(_without(view, [job]), job.request, most=2 * now)
-        if larger is not None and sum(larger) >= (1 + WORTH_A_RESTART) * now:
+        if larger is None or sum(larger) < (1 + WORTH_A_RESTART) * now:
+            continue
+        # At best its iterations become shorter as its members become more.
+        if _pays(job, now / sum(larger)):
             sentence = (
                 f"nothing waits and there is room: {job.job_id} is checkpointed, killed and restarted with "
                 f"{count_of(*larger)} instead of {count_of(*job.size)}"
             )
             return Decision((Restart(job.job_id, *larger),), sentence)
     return Decision()
+
+
+def _pays(job: Job, shorter: float) -> bool:
+    """Return whether a job ends sooner by a restart that makes its iterations so much shorter; True if nobody knows."""
+    if not job.request.iterations or not job.recent_s:
+        return True
+    left_s = (job.request.iterations - job.iteration) * median(job.recent_s)
+    return left_s * (1 - shorter) > job.request.restart_s
 
 
 def _without(view: View, jobs: Sequence[Job]) -> Room:

@@ -11,6 +11,7 @@ from hscheduler.core.decisions import Decision, Place, Start, View
 from hscheduler.core.jobs import Job, JobRequest
 from hscheduler.core.resources import Resources, Role
 from hscheduler.core.room import Room
+from hscheduler.core.words import count_of
 
 #: Jobs that may pass the head of the queue because they are smaller; then everybody waits with it.
 MOST_PASSES = 3
@@ -116,23 +117,14 @@ def pass_the_head(
                 sentence = f"{decision.sentence}; {head.job_id}, before it in the queue, needs more; {left} more may"
                 return Decision(decision.actions, sentence, {head.job_id: why})
     waiting = {head.job_id: why}
-    waiting.update((job.job_id, f"queued behind {head.job_id}") for job in others if not job.why)
+    behind = f"queued behind {head.job_id}"
+    waiting.update((job.job_id, behind) for job in others if job.why != behind)
     return Decision(waiting=waiting)
 
 
 def _needs(job: Job) -> tuple[object, ...]:
     """Return what decides whether a job fits."""
     return size_of(job), job.request.worker, job.request.server, job.request.master
-
-
-def count_of(workers: int, servers: int) -> str:
-    """Return so many workers and servers, in words."""
-    return f"{counted(workers, 'worker')} and {counted(servers, 'server')}"
-
-
-def counted(number: int, noun: str) -> str:
-    """Return a number of something, in words."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def listed(parts: Sequence[str]) -> str:

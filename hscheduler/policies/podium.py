@@ -8,25 +8,23 @@ of both.  The job with the best early feedback always finishes, as with the pape
 
 from __future__ import annotations
 
-from hscheduler.core.decisions import Decision, Kill, View
+from hscheduler.core.decisions import Decision, Kill, View, needing
 from hscheduler.core.jobs import worst
-from hscheduler.policies.elastic import schedule_incoming, schedule_running, undo_growth
+from hscheduler.policies.elastic import schedule, undo_growth
+from hscheduler.policies.stopping import first_of
 
 
+@needing(takes=True)
 def podium(view: View) -> Decision:
     """Decide as :func:`~hscheduler.policies.elastic.elastic`, but for who is stopped."""
-    for decide in (stop_whom_no_place_is_left, undo_growth):
-        decision = decide(view)
-        if decision.actions:
-            return decision
-    return schedule_incoming(view) if view.queue else schedule_running(view)
+    return first_of(view, stop_whom_no_place_is_left, undo_growth, schedule)
 
 
 def stop_whom_no_place_is_left(view: View) -> Decision:
     """Kill a job in the training phase when as many as the threshold are better, finished ones included."""
     for sweep in view.sweeps():
         running = {job.number: job for job in view.in_training(sweep)}
-        ranked = {job.number: job.feedback for job in (*running.values(), *view.finished(sweep))}
+        ranked = {job.number: job.feedback for job in running.values()} | dict(view.finished(sweep))
         threshold = view.threshold(sweep)
         while len(ranked) > threshold:
             feedback = [(value, number) for number, value in ranked.items() if value is not None]

@@ -2,19 +2,22 @@
 
 Source: EPS §6 and §7.1 ("the number of workers to be removed is random and the running jobs are randomly selected"; too
 few removed means another call, too many means idle resources; servers are never removed, nothing is added).
-Deviation: none; that lots are drawn again only when what was asked for before has come is ours, as the paper does not
-say when "an extra call" is made.
+Deviations, where the paper is silent: lots are drawn again only when what was asked for before has come; where no job
+has a worker to give, smaller jobs may pass the head (:func:`~hscheduler.policies.placing.pass_the_head`); and who could
+not let go of a worker is left alone for a while.
 """
 
 from __future__ import annotations
 
 from random import Random
 
-from hscheduler.core.decisions import Action, Decision, Shrink, View
+from hscheduler.core.decisions import Action, Decision, Shrink, View, needing
 from hscheduler.core.resources import Role
-from hscheduler.policies.placing import count_of, counted, listed, pass_the_head, size_of, start_in_what_is_free
+from hscheduler.core.words import count_of, counted
+from hscheduler.policies.placing import listed, pass_the_head, size_of, start_in_what_is_free
 
 
+@needing(takes=True)
 def priority(view: View) -> Decision:
     """Start the head of the queue where it fits, or take random workers from random jobs."""
     if not view.queue:
@@ -27,9 +30,10 @@ def priority(view: View) -> Decision:
     if view.releasing:
         on_the_way = counted(view.releasing, "container")
         return Decision(waiting={head.job_id: f"queued: {on_the_way} to come, then lots are drawn again"})
-    jobs = [job for job in view.running() if job.workers > 1]
+    jobs = [job for job in view.running() if job.workers > 1 and job.may_shrink]
     if not jobs:
-        return pass_the_head(view, f"queued because {size} and a master are not free, and every job has one worker")
+        why = f"queued because {size} and a master are not free, and every job has one worker or cannot let go of more"
+        return pass_the_head(view, why)
     draw = Random(f"{view.seed}:{view.number_of_decision}")
     actions: list[Action] = []
     given = []

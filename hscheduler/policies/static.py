@@ -6,7 +6,8 @@ Source: EPS §6 ("the default PS"), §2.3 Fig. 2(a).
 from __future__ import annotations
 
 from hscheduler.core.decisions import Decision, View
-from hscheduler.policies.placing import count_of, pass_the_head, size_of, start_in_what_is_free
+from hscheduler.core.words import count_of
+from hscheduler.policies.placing import pass_the_head, size_of, start_in_what_is_free
 from hscheduler.policies.stopping import stop_the_worst
 
 

@@ -7,7 +7,18 @@ threshold.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from hscheduler.core.decisions import Decision, Kill, View
+
+
+def first_of(view: View, *rules: Callable[[View], Decision]) -> Decision:
+    """Return the decision of the first rule that wants something done; of the last one, whatever it is."""
+    for rule in rules:
+        decision = rule(view)
+        if decision.actions:
+            break
+    return decision
 
 
 def stop_the_worst(view: View) -> Decision:

@@ -22,10 +22,11 @@ from eps.core.types import Address
 from eps.errors import DeadlineError, EpsError, PeerUnavailableError
 from eps.jobspec_file import RunRequest
 from eps.rpc.call import call, channel, error_of
-from eps.storage.atomic import write_bytes_atomic, write_json_atomic
+from eps.storage.atomic import json_bytes
+from eps.storage.locations import Location, location, write_public
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Phase
-from hscheduler.live.scheduler import Submission
+from hscheduler.live.submission import Submission
 from hscheduler.pb import scheduler_pb2 as pb
 from hscheduler.pb.scheduler_pb2_grpc import HSchedulerStub
 from hscheduler.service.directory import ServiceDir, parse_address
@@ -36,8 +37,6 @@ CALL_TIMEOUT_S = 60.0
 #: A call waits for news at most this long; then it is made again.
 WAIT_S = 20.0
 RETRY_S = 0.1
-#: What is fetched may be read by everybody.
-PUBLIC_MODE = 0o644
 
 _make_stub: Callable[[grpc.Channel], HSchedulerStub] = HSchedulerStub
 
@@ -54,10 +53,12 @@ class News:
 class SchedulerClient:
     """Calls to a service; again while it cannot be reached, which is safe: each has an identity.
 
+    One that has not answered yet, and that does not run as its directory says, is told of at once.
+
     Parameters
     ----------
-    directory : ServiceDir
-        With its token.
+    directory : ServiceDir, path or None
+        Of the service, with its token; None: ``EPS_HOME/hscheduler``.
     address : str, optional
         ``HOST:PORT``; by default where the directory says, looked up again whenever nobody answers.
     give_up_s : float, seconds
@@ -71,11 +72,15 @@ class SchedulerClient:
         The token cannot be read.
     """
 
-    def __init__(self, directory: ServiceDir, address: str = "", give_up_s: float = GIVE_UP_S) -> None:
-        self._directory = directory
+    def __init__(
+        self, directory: ServiceDir | str | Path | None, address: str = "", give_up_s: float = GIVE_UP_S
+    ) -> None:
+        self._directory = directory if isinstance(directory, ServiceDir) else ServiceDir.of(directory)
         self._given = parse_address(address) if address else None
         self._give_up_s = give_up_s
-        self._security = directory.known_security()
+        self._security = self._directory.known_security()
+        #: Who never answered, and does not run, is not waited for: nobody says that it is being started again.
+        self._has_answered = False
         self._address: Address | None = None
         self._channel: grpc.Channel | None = None
         #: Of the two above: threads may share this.
@@ -175,11 +180,11 @@ class SchedulerClient:
             They cannot be written.
         """
         if request.report and submission.report is not None:
-            write_json_atomic(Path(request.report), submission.report, mode=PUBLIC_MODE)
+            write_public(location(request.report), json_bytes(submission.report))
         if request.export and submission.phase is Phase.FINISHED:
-            self.save_model(submission.job_id, Path(request.export))
+            self.save_model(submission.job_id, location(request.export))
 
-    def save_model(self, job_id: str, path: Path) -> None:
+    def save_model(self, job_id: str, path: Location) -> None:
         """Write the trained model of a job that finished.
 
         Raises
@@ -197,7 +202,7 @@ class SchedulerClient:
                 raise error_of(error, what) from error
 
         data = self._repeated(fetched, what)
-        write_bytes_atomic(path, data, mode=PUBLIC_MODE)
+        write_public(path, data)
 
     # ---- sweeps
 
@@ -271,8 +276,12 @@ class SchedulerClient:
         since_s: float | None = None
         while True:
             try:
-                return self._attempted(attempt)
+                found = self._attempted(attempt)
+                self._has_answered = True
+                return found
             except PeerUnavailableError as error:
+                if not (self._has_answered or self._given or self._directory.is_running()):
+                    raise PeerUnavailableError(f"{what}: {self._directory.not_running()}") from error
                 now_s = time.monotonic()
                 since_s = now_s if since_s is None else since_s
                 if now_s - since_s > self._give_up_s:

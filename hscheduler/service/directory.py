@@ -6,20 +6,22 @@
     ├── lock            locked (flock) for as long as the service runs: two of them never own one cluster
     ├── token           what a caller must prove to know
     ├── service.json    {"host", "port", "pid"}
-    └── journal.jsonl   every event, before anything was done about it
+    ├── journal.jsonl   every event, before anything was done about it; begun anew with a snapshot when it has grown
+    ├── past-TAG.sqlite jobs that are over and forgotten by that, found when they are asked for; TAG is the journal's
+    └── journal-TAG.jsonl   one that was forgotten (hscheduler serve --forget)
 """
 
 from __future__ import annotations
 
-import secrets
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
 from eps.core.types import Address
 from eps.errors import ConfigError, JobExistsError, PeerUnavailableError, StorageError
-from eps.rpc.security import JobToken, Security
-from eps.storage.atomic import read_json, write_bytes_atomic, write_json_atomic
-from eps.storage.jobdir import DIRECTORY_MODE, TOKEN_BYTES, JobLock, eps_home
+from eps.rpc.security import Security
+from eps.storage.atomic import read_json, write_json_atomic
+from eps.storage.jobdir import DIRECTORY_MODE, JobDir, JobLock, eps_home
 
 
 @dataclass(frozen=True)
@@ -29,9 +31,23 @@ class ServiceDir:
     path: Path
 
     @classmethod
-    def of(cls, text: str | None) -> ServiceDir:
+    def of(cls, text: str | Path | None) -> ServiceDir:
         """Return the one that a flag names; by default that under ``EPS_HOME``."""
         return cls(Path(text).expanduser().absolute() if text else eps_home() / "hscheduler")
+
+    @property
+    def flag(self) -> str:
+        """How it is named to a command, with a space before it; empty where it is the default one."""
+        return "" if self.path == ServiceDir.of(None).path else f" --state {shlex.quote(str(self.path))}"
+
+    def not_running(self) -> str:
+        """Return what to do where no service has this directory, as a sentence."""
+        return f"no H-scheduler runs in {self.path}: start it with hscheduler serve{self.flag}"
+
+    @property
+    def _files(self) -> JobDir:
+        """Its lock and its token, which are those of a job's directory."""
+        return JobDir(self.path)
 
     @property
     def journal(self) -> Path:
@@ -53,7 +69,7 @@ class ServiceDir:
         except OSError as error:
             raise StorageError(f"{self.path}: cannot be made: {error.strerror or error}") from error
         try:
-            return JobLock(self.path / "lock")
+            return JobLock(self._files.lock)
         except JobExistsError:
             raise ConfigError(
                 f"{self.path} belongs to an H-scheduler that runs: stop it, or use another --state"
@@ -61,14 +77,7 @@ class ServiceDir:
 
     def is_running(self) -> bool:
         """Return whether a service has this directory."""
-        path = self.path / "lock"
-        if not path.exists():
-            return False
-        try:
-            JobLock(path).close()
-        except JobExistsError:
-            return True
-        return False
+        return self._files.is_running()
 
     def security(self) -> Security:
         """Return what the service asks of its callers; the token is made where there is none.
@@ -78,13 +87,9 @@ class ServiceDir:
         StorageError
             The token cannot be read, written or used.
         """
-        path = self.path / "token"
-        try:
-            if not path.exists():
-                write_bytes_atomic(path, secrets.token_hex(TOKEN_BYTES).encode())
-            return Security(JobToken.from_hex(path.read_text().strip()))
-        except (OSError, ConfigError) as error:
-            raise StorageError(f"{path}: {error}") from error
+        if not self._files.token.exists():
+            self._files.make_token()
+        return Security.of_job(self.path)
 
     def known_security(self) -> Security:
         """Return what a client proves to the service.
@@ -94,10 +99,10 @@ class ServiceDir:
         StorageError
             There is no token, or it cannot be used.
         """
-        if not (self.path / "token").exists():
+        if not self._files.token.exists():
             raise StorageError(
-                f"{self.path}/token is missing: it is made by hscheduler serve (--state says where), and a "
-                "client on another host needs a copy of it"
+                f"{self.path}/token is missing: it is made by hscheduler serve{self.flag}, and a client on another "
+                "host needs a copy of it"
             )
         return self.security()
 
@@ -119,7 +124,7 @@ class ServiceDir:
         """
         found = read_json(self.path / "service.json")
         if found is None:
-            raise PeerUnavailableError(f"no H-scheduler runs in {self.path}: start one with hscheduler serve")
+            raise PeerUnavailableError(self.not_running())
         return Address(str(found["host"]), int(found["port"]))
 
 

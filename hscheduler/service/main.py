@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import os
+import socket
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import cache
 from types import TracebackType
 from typing import Any
 
 from eps.core.types import Address
-from eps.errors import ConfigError
+from eps.errors import ConfigError, StorageError
 from eps.rpc.call import serve, stop
+from hscheduler.core import events as e
 from hscheduler.core.resources import Resources
+from hscheduler.core.state import Scheduler
+from hscheduler.live import forgetting
+from hscheduler.live.attempts import trial_of
 from hscheduler.live.journal import EventJournal, Header
-from hscheduler.live.scheduler import LiveScheduler, LiveSettings
+from hscheduler.live.scheduler import LiveScheduler, LiveSettings, Observe
+from hscheduler.live.yarn_nodes import YarnNodes
+from hscheduler.on_yarn import on_yarn
 from hscheduler.pb.scheduler_pb2_grpc import add_HSchedulerServicer_to_server
 from hscheduler.service.directory import ServiceDir
 from hscheduler.service.observer import Observer
@@ -36,19 +45,37 @@ class ServiceSettings:
     memory: str | None = None
     seed: int | None = None
     threshold: int | None = None
-    feedback_iteration: int = 100
+    feedback_iteration: int | None = None
     kill_restart_s: float | None = None
+    #: Settings that every job has; see :class:`~hscheduler.live.scheduler.LiveSettings`.
+    job_settings: Mapping[str, str] | None = None
     host: str = "127.0.0.1"
     #: 0: the one it last had, where that is free; else any.
     port: int = 0
 
+    def __post_init__(self) -> None:
+        for name, least in (("seed", 0), ("threshold", 0), ("feedback_iteration", 1)):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise ConfigError(f"{name} is {value}, but must be at least {least}")
+
     def cluster(self, header: Header | None) -> ClusterSpec:
         """Return the cluster that was asked for; what was not said is as it was."""
         default = ClusterSpec()
+        size = (None if header is None else header.job_settings) if self.job_settings is None else self.job_settings
+        is_watched = False
         if header is not None:
             # All nodes are alike.
             vcores, memory_mb = next(iter(header.nodes.values()))
             default = replace(default, nodes=len(header.nodes), vcores=vcores, memory=f"{memory_mb}MiB")
+            # Of a cluster that is looked at, nodes come and go: the service goes on with what it began with, and is
+            # told what has changed since.
+            is_watched = on_yarn(size or {})
+        if size:
+            memory = f"{size['memory_mb']}MiB"
+            default = replace(default, container_memory=memory, container_vcores=int(size["vcores"]))
+        if is_watched:
+            return default
         return replace(
             default,
             nodes=default.nodes if self.nodes is None else self.nodes,
@@ -58,13 +85,15 @@ class ServiceSettings:
 
     def live(self, header: Header | None) -> LiveSettings:
         """Return how jobs are treated; what was not said is as it was."""
-        was = header or Header("elastic", 0, {}, None, 0.0, "", 0.0)
+        was = LiveSettings() if header is None else header
         return LiveSettings(
             policy=self.policy or was.policy,
             seed=was.seed if self.seed is None else self.seed,
-            feedback_iteration=self.feedback_iteration,
+            metric=was.metric,
+            feedback_iteration=was.feedback_iteration if self.feedback_iteration is None else self.feedback_iteration,
             restart_s=was.restart_s if self.kill_restart_s is None else self.kill_restart_s,
             threshold=was.threshold if self.threshold is None else (self.threshold or None),
+            job_settings=was.job_settings if self.job_settings is None else self.job_settings,
         )
 
 
@@ -93,6 +122,38 @@ def past_report(directory: ServiceDir, sweep: str) -> dict[str, Any]:
         return Sweeps(scheduler, cluster).report(sweep)
 
 
+def forget(directory: ServiceDir) -> str:
+    """Begin without the journal of a directory whose service is gone.  Raises as :func:`forgetting.forget` and
+    :meth:`ServiceDir.lock`.
+    """
+    with directory.lock():
+        return forgetting.forget(directory.journal)
+
+
+def _check_address(host: str, port: int) -> None:
+    """Refuse an address that nobody can listen on.
+
+    Raises
+    ------
+    ConfigError
+        It is taken, or not this host's.
+    """
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind) as trial:
+            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            trial.bind(address)
+    except OSError as error:
+        raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror or error}") from None
+
+
+def _opened(directory: ServiceDir) -> EventJournal:
+    try:
+        return EventJournal(directory.journal)
+    except StorageError as error:
+        raise forgetting.way_out(directory.journal, error) from error
+
+
 class Service:
     """A service that runs; as a context manager it ends all of its jobs at the end, but for :meth:`leave`.
 
@@ -102,33 +163,54 @@ class Service:
     ----------
     directory : ServiceDir
     settings : ServiceSettings
+    observe : callable, optional
+        As of :class:`~hscheduler.live.scheduler.LiveScheduler`, beside what clients are shown.
 
     Raises
     ------
     ConfigError
         The directory belongs to another one that runs or was begun with other settings, or the address is taken.
     StorageError
-        The directory cannot be used, or its journal is damaged.
+        The directory cannot be used, or nobody can go on with its journal: the message says what can be done.
     """
 
-    def __init__(self, directory: ServiceDir, settings: ServiceSettings) -> None:
+    def __init__(self, directory: ServiceDir, settings: ServiceSettings, observe: Observe | None = None) -> None:
         self._lock = directory.lock()
         self._leaves = False
         undo = ExitStack()
         undo.callback(self._lock.close)
         with undo:
-            self._journal = undo.enter_context(EventJournal(directory.journal))
+            # Before there is a journal, with whose settings every later start has to agree.
+            _check_address(settings.host, settings.port)
+            journal = undo.enter_context(_opened(directory))
             #: What was dropped at the end of the journal, as a sentence; empty if nothing was.
-            self.dropped = self._journal.dropped
-            header = self._journal.header
+            self.dropped = journal.dropped
+            header = journal.header
             self.cluster = settings.cluster(header)
             nodes: dict[str, Resources] = self.cluster.capacities()
             live = settings.live(header)
             self.observer = Observer(live.policy)
-            self.scheduler = LiveScheduler(nodes, live, journal=self._journal, observe=self.observer.take)
+
+            def take(now_s: float, event: e.Event, commands: list[e.Command], state: Scheduler) -> None:
+                self.observer.take(now_s, event, commands, state)
+                if observe is not None:
+                    observe(now_s, event, commands, state)
+
+            try:
+                self.scheduler = LiveScheduler(
+                    nodes, live, journal=journal, observe=take, look_back=self.observer.look_back
+                )
+            except StorageError as error:
+                raise error if header is None else forgetting.way_out(directory.journal, error) from error
             undo.callback(self.scheduler.close, leave=True)
+            self._nodes: YarnNodes | None = None
+            if on_yarn(live.job_settings):
+                self._nodes = YarnNodes.of_environment(self.scheduler, self.cluster)
+                undo.callback(self._nodes.close)
             self.sweeps = Sweeps(self.scheduler, self.cluster)
             self.observer.wake, self.observer.name_of = self.sweeps.wake, self._name_of
+            # It never changes, and may be of the past.
+            self.observer.trial_of = cache(lambda job_id: trial_of(job_id, self.scheduler.submission))
             # Before anybody can ask for one of them.
             self.sweeps.go_on()
             servicer = SchedulerService(self.scheduler, self.cluster, self.observer.board, self.sweeps)
@@ -165,6 +247,8 @@ class Service:
     def close(self) -> None:
         """End it, and its jobs unless they are to be left; harmless when repeated."""
         stop(self._server, STOP_GRACE_S)
+        if self._nodes is not None:
+            self._nodes.close()
         if not self._leaves:
             self.sweeps.end("H-scheduler ends")
         self.scheduler.close(leave=self._leaves)

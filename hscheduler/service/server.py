@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import math
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import grpc
@@ -14,8 +13,11 @@ import grpc
 from eps.config import JobSpec
 from eps.errors import ConfigError, JobNotFoundError, PeerUnavailableError, PlanError
 from hscheduler.core import events as e
+from hscheduler.core.codec import spelt
 from hscheduler.core.jobs import Direction
-from hscheduler.live.scheduler import LiveScheduler, Submission
+from hscheduler.live.results import open_model, own_report
+from hscheduler.live.scheduler import LiveScheduler
+from hscheduler.live.submission import Submission
 from hscheduler.pb import scheduler_pb2 as pb
 from hscheduler.pb.scheduler_pb2_grpc import HSchedulerServicer
 from hscheduler.service.news import NewsBoard
@@ -26,6 +28,8 @@ from hscheduler.spec import ClusterSpec, request_of
 LOOK_S = 0.5
 LONGEST_WAIT_S = 60.0
 PART_BYTES = 1 << 20
+#: What was decided about a job, the latest of it, that is told with the job.
+MOST_DECISIONS = 200
 
 
 class SchedulerService(HSchedulerServicer):
@@ -61,6 +65,8 @@ class SchedulerService(HSchedulerServicer):
             request.metric,
             request.feedback_iteration,
         )
+        self._check_takes_jobs(request.sweep)
+        self._scheduler.check_room()
         before = self._scheduler.sweeps.get(request.sweep)
         if before is not None and before != opened:
             raise ConfigError(f"sweep {request.sweep!r} was opened as {before}, not as {opened}")
@@ -72,6 +78,7 @@ class SchedulerService(HSchedulerServicer):
     def SubmitJob(self, request: pb.SubmitJobRequest, context: grpc.ServicerContext) -> pb.JobReply:
         """Take a job; the same id again is the same job."""
         self._check()
+        self._scheduler.check_room()
         spec = JobSpec.from_dict(_object(request.settings_json, "settings"), "settings")
         point, sweep = _object(request.point_json or "{}", "point"), request.sweep or ALONE
         if not request.job_id:
@@ -80,6 +87,7 @@ class SchedulerService(HSchedulerServicer):
             known = self._known(request.job_id)
             if known is None:
                 self._sweeps.check_job_id(request.job_id)
+                self._check_takes_jobs(sweep)
                 asked = request_of(spec, request.job_id, sweep, self._container)
                 known = self._scheduler.submit(e.JobSubmitted(asked), spec, point)
         if (known.spec, dict(known.point), known.sweep) != (spec, point, sweep):
@@ -91,41 +99,32 @@ class SchedulerService(HSchedulerServicer):
     def GetJob(self, request: pb.GetJobRequest, context: grpc.ServicerContext) -> pb.JobReply:
         """Return a job, after waiting for its end if asked to."""
         found = self._found(request.job_id)
-        until_s = time.monotonic() + _wait_s(request.wait_s)
-        while not found.is_over and context.is_active():
-            self._check()
-            left_s = until_s - time.monotonic()
-            if left_s <= 0:
-                break
-            found.wait(min(LOOK_S, left_s))
-        return self._job_reply(found)
+        self._wait_for(lambda: found.is_over, found.wait, request.wait_s, context)
+        # Who waits for the end does not ask for what was decided, which may be much.
+        return self._job_reply(found, with_decisions=not request.wait_s)
 
     def ListJobs(self, request: pb.ListJobsRequest, context: grpc.ServicerContext) -> pb.ListJobsReply:
         """Return the jobs of a sweep, or all, and what the scheduler is."""
         if request.sweep:
             self._check_sweep(request.sweep)
-        scheduler = self._scheduler
-        used, total = scheduler.state.ledger.used(), scheduler.state.ledger.total()
-        about = {
-            "policy": scheduler.settings.policy,
-            "now_s": round(scheduler.now_s(), 3),
-            "used_vcores": used.vcores,
-            "vcores": total.vcores,
-            "sweeps": self._sweeps.states(),
-        }
-        jobs = [json.dumps(self._job(each)) for each in scheduler.submissions(request.sweep)]
-        return pb.ListJobsReply(job_json=jobs, scheduler_json=json.dumps(about))
+        here, about = self._scheduler.ask(lambda: self._list(request.sweep))
+        past = () if self._scheduler.past is None else self._scheduler.past.submissions(request.sweep)
+        # In this order: one that has become past meanwhile is as it was.
+        jobs = {job["job_id"]: job for job in (*map(self._job, past), *here)}.values()
+        return pb.ListJobsReply(job_json=map(json.dumps, jobs), scheduler_json=json.dumps(about))
 
     def Kill(self, request: pb.KillRequest, context: grpc.ServicerContext) -> pb.KillReply:
         """End a job, or a sweep with all of its jobs."""
-        why = request.why or "killed on request"
-        if self._known(request.name) is not None:
-            jobs = [request.name]
-            self._scheduler.cancel(request.name, why)
+        name, why = request.name, request.why or "killed on request"
+        if self._known(name) is not None:
+            jobs = [name]
+            self._scheduler.cancel(name, why)
         else:
-            self._check_sweep(request.name)
-            jobs = [each.job_id for each in self._scheduler.submissions(request.name) if not each.is_over]
-            self._scheduler.close_sweep(request.name, why)
+            self._check_sweep(name)
+            # Whoever submits a job meanwhile finds the sweep closed, or has that job ended too.
+            with self._submitting:
+                jobs = [each.job_id for each in self._scheduler.submissions(name) if not each.is_over]
+                self._end(name, jobs, why)
         self._settle()
         self._sweeps.wake()
         return pb.KillReply(job_ids=jobs)
@@ -135,7 +134,7 @@ class SchedulerService(HSchedulerServicer):
         found = self._found(request.job_id)
         if not found.is_over:
             raise PlanError(f"job {request.job_id!r} has not ended: it has no model yet")
-        with self._scheduler.open_model(found) as file:
+        with open_model(found) as file:
             while data := file.read(PART_BYTES):
                 yield pb.ModelPart(data=data)
 
@@ -144,6 +143,7 @@ class SchedulerService(HSchedulerServicer):
     def RunSweep(self, request: pb.RunSweepRequest, context: grpc.ServicerContext) -> pb.RunSweepReply:
         """Run a sweep's file; the same name again is the same sweep."""
         self._check()
+        self._scheduler.check_room()
         self._sweeps.run(request.sweep, _object(request.tables_json, "tables"))
         return pb.RunSweepReply(sweep=request.sweep)
 
@@ -151,13 +151,7 @@ class SchedulerService(HSchedulerServicer):
         """Return the report of a sweep, after waiting for its end if asked to."""
         if request.sweep:
             self._check_sweep(request.sweep)
-        until_s = time.monotonic() + _wait_s(request.wait_s)
-        while not self._has_ended(request.sweep) and context.is_active():
-            self._check()
-            left_s = until_s - time.monotonic()
-            if left_s <= 0:
-                break
-            self._board.wait(min(LOOK_S, left_s))
+        self._wait_for(lambda: self._has_ended(request.sweep), self._board.wait, request.wait_s, context)
         found = self._sweeps.report(request.sweep)
         return pb.GetReportReply(report_json=json.dumps(found), ended=self._has_ended(request.sweep))
 
@@ -183,6 +177,18 @@ class SchedulerService(HSchedulerServicer):
 
     # ---- inside
 
+    def _wait_for(
+        self, is_so: Callable[[], bool], wait: Callable[[float], object], wait_s: float, context: grpc.ServicerContext
+    ) -> None:
+        """Wait for a condition, at most ``wait_s`` seconds, and for as long as the caller is there."""
+        until_s = time.monotonic() + _wait_s(wait_s)
+        while not is_so() and context.is_active():
+            self._check()
+            left_s = until_s - time.monotonic()
+            if left_s <= 0:
+                break
+            wait(min(LOOK_S, left_s))
+
     def _check(self) -> None:
         """Raise PeerUnavailableError where the scheduler has ended: who asks again finds the next one."""
         if self._scheduler.has_ended:
@@ -202,6 +208,19 @@ class SchedulerService(HSchedulerServicer):
         if sweep not in self._scheduler.sweeps and not self._scheduler.submissions(sweep):
             raise JobNotFoundError(f"there is no job and no sweep {sweep!r}")
 
+    def _end(self, sweep: str, jobs: Sequence[str], why: str) -> None:
+        if sweep != ALONE:
+            self._scheduler.close_sweep(sweep, why)
+            return
+        # Those that are of no sweep do not keep others from coming.
+        for job_id in jobs:
+            self._scheduler.cancel(job_id, why)
+
+    def _check_takes_jobs(self, sweep: str) -> None:
+        why = None if sweep == ALONE else self._scheduler.closed.get(sweep)
+        if why is not None:
+            raise ConfigError(f"sweep is {sweep!r}, but must be one that takes jobs: it was ended ({why})")
+
     def _known(self, job_id: str) -> Submission | None:
         return self._scheduler.submission(job_id)
 
@@ -211,17 +230,38 @@ class SchedulerService(HSchedulerServicer):
             raise JobNotFoundError(f"there is no job {job_id!r}")
         return found
 
-    def _job_reply(self, submission: Submission) -> pb.JobReply:
-        values = self._job(submission)
+    def _job_reply(self, submission: Submission, *, with_decisions: bool = False) -> pb.JobReply:
+        values = self._scheduler.ask(lambda: self._job(submission))
         if values["is_over"]:
-            values["report"] = self._scheduler.report_of(submission)
+            values["report"] = own_report(submission)
+        if with_decisions:
+            values["decisions"] = self._decisions(submission)[-MOST_DECISIONS:]
         return pb.JobReply(job_json=json.dumps(values))
 
+    def _list(self, sweep: str) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+        """Return what is known of jobs that are not forgotten, and of the scheduler; on its thread."""
+        scheduler, ledger = self._scheduler, self._scheduler.state.ledger
+        about = {
+            "policy": scheduler.settings.policy,
+            "now_s": round(scheduler.now_s(), 3),
+            "used_vcores": ledger.used().vcores,
+            "vcores": ledger.total().vcores,
+            "sweeps": self._sweeps.states(),
+        }
+        return [self._job(each) for each in scheduler.submissions(sweep, past=False)], about
+
+    def _decisions(self, submission: Submission) -> list[tuple[float, str]]:
+        """Return when what was decided about a job, the latest last; what was forgotten is first."""
+        here = self._scheduler.ask(lambda: list(self._scheduler.record.decisions))
+        past = [] if self._scheduler.past is None else self._scheduler.past.decisions(submission.sweep)
+        known = dict.fromkeys(each for each in (*past, *here) if submission.job_id in each.jobs)
+        return [(round(each.at_s, 3), each.sentence) for each in known]
+
     def _job(self, submission: Submission) -> dict[str, Any]:
-        # First: of one that ends meanwhile the rest may be newer, not older.
-        is_over = submission.is_over
+        """Return what is known of a job; on the scheduler's thread."""
         job = self._scheduler.state.jobs.get(submission.job_id)
         record = self._scheduler.record.trials.get(submission.job_id)
+        arrived_s = submission.arrived_s if record is None else record.arrived_s
         phase = submission.phase or (job.phase if job is not None else "submitted")
         return {
             "job_id": submission.job_id,
@@ -230,15 +270,16 @@ class SchedulerService(HSchedulerServicer):
             "point": dict(submission.point),
             "phase": str(phase),
             "why": submission.why or (job.why if job is not None else ""),
-            "is_over": is_over,
+            "is_over": submission.is_over,
             "is_stopped": submission.is_stopped,
             "has_started": submission.has_started,
-            "loss": _number(submission.loss),
-            "feedback": _number(submission.feedback),
-            "iteration": job.iteration if job is not None else 0,
+            "loss": None if submission.loss is None else spelt(submission.loss),
+            "feedback": None if submission.feedback is None else spelt(submission.feedback),
+            # One more is said by a job that has measured what it ends with.
+            "iteration": min(job.iteration if job is not None else submission.iteration, submission.spec.iterations),
             "workers": job.workers if job is not None else 0,
             "servers": job.servers if job is not None else 0,
-            "arrived_s": None if record is None else round(record.arrived_s, 3),
+            "arrived_s": None if arrived_s is None else round(arrived_s, 3),
         }
 
 
@@ -263,8 +304,3 @@ def _wait_s(value: float) -> float:
     if not 0 <= value <= LONGEST_WAIT_S:
         raise ConfigError(f"wait_s is {value}, but must be between 0 and {LONGEST_WAIT_S:g}")
     return value
-
-
-def _number(value: float | None) -> float | str | None:
-    """Return a number as JSON has it: text where it has no word for it."""
-    return value if value is None or math.isfinite(value) else str(value)

@@ -5,15 +5,15 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from eps.errors import ConfigError
-from hscheduler.core import events as e
-from hscheduler.core.jobs import Direction
+from hscheduler.checks import check_sweep
 from hscheduler.live.attempts import attempt_id
+from hscheduler.live.reporting import report_of
 from hscheduler.live.scheduler import LiveScheduler
 from hscheduler.live.sweep import Sweep, opened_of, trial_id, trial_prefix
-from hscheduler.report import report
 from hscheduler.spec import ClusterSpec, Spec
 
 logger = logging.getLogger(__name__)
@@ -50,6 +50,9 @@ class Sweeps:
             for name, tables in list(self._scheduler.tables.items()):
                 if name in self._threads:
                     continue
+                if name in self._scheduler.ended:
+                    self._ended.add(name)
+                    continue
                 try:
                     self._begin(name, self._sweep(name, tables))
                 except ConfigError as error:
@@ -71,13 +74,21 @@ class Sweeps:
         with self._lock:
             before = scheduler.tables.get(name)
             is_same = before is not None and dict(before) == dict(tables)
-            if is_same and name in self._threads:
+            if is_same and (name in self._threads or name in self._ended):
                 return
             if not is_same:
                 self._check_name(name)
+                # Who waits for the answer does not wait for all of the data to be read.
+                check_sweep(self._spec(tables), reads_data=False)
             sweep = self._sweep(name, tables)
-            # The longest that there may be.
-            scheduler.name_of(attempt_id(trial_id(name, sweep.spec.sweep.trials), sweep.spec.sweep.retries + 1))
+            try:
+                # The longest that there may be.
+                scheduler.name_of(attempt_id(trial_id(name, sweep.spec.sweep.trials), sweep.spec.sweep.retries + 1))
+            except ConfigError:
+                raise ConfigError(
+                    f"sweep is {name!r}, but must be of letters, digits, '.', '_' and '-', and so short that the names "
+                    "of its jobs, which begin with it, have at most 64 characters"
+                ) from None
             if not is_same:
                 scheduler.open_sweep(opened_of(sweep.spec, name), tables)
             scheduler.settle(TAKE_TIMEOUT_S)
@@ -87,7 +98,7 @@ class Sweeps:
         scheduler = self._scheduler
         if not name or name in (ALONE, *scheduler.tables, *scheduler.sweeps) or scheduler.submissions(name):
             raise ConfigError(f"sweep is {name!r}, but must be a name that no other sweep has")
-        taken = [each.job_id for each in scheduler.submissions() if each.job_id.startswith(trial_prefix(name))]
+        taken = [job_id for job_id in scheduler.job_ids() if job_id.startswith(trial_prefix(name))]
         if taken:
             raise ConfigError(f"sweep is {name!r}, but must be another name: there has been a job {taken[0]!r}")
 
@@ -104,9 +115,11 @@ class Sweeps:
                 raise ConfigError(f"job id is {job_id!r}, but must be another: sweep {name!r} has such ids")
 
     def _sweep(self, name: str, tables: Mapping[str, Any]) -> Sweep:
+        return Sweep(self._spec(tables), self._scheduler.settings.policy, name=name)
+
+    def _spec(self, tables: Mapping[str, Any]) -> Spec:
         values = {section: table for section, table in tables.items() if section != "cluster"}
-        spec = Spec.of({**values, "cluster": vars(self._cluster)})
-        return Sweep(spec, self._scheduler.settings.policy, name=name)
+        return Spec.of({**values, "cluster": vars(self._cluster)})
 
     def _begin(self, name: str, sweep: Sweep) -> None:
         self._sweeps[name] = sweep
@@ -125,6 +138,7 @@ class Sweeps:
             self._failed[name] = f"{type(error).__name__}: {error}"
             self._scheduler.close_sweep(name, f"the sweep cannot go on: {error}")
         self._ended.add(name)
+        self._scheduler.ended[name] = None
 
     def wake(self) -> None:
         """Have all sweeps look at their trials."""
@@ -141,26 +155,12 @@ class Sweeps:
         return {name: self._failed.get(name) or ("ended" if self.has_ended(name) else "running") for name in names}
 
     def report(self, name: str) -> dict[str, Any]:
-        """Return the report of a sweep, or of everything where the name is empty."""
-        sweep = self._sweeps.get(name)
-        scheduler = self._scheduler
-        jobs = scheduler.submissions(name)
-        if sweep is not None and sweep.scheduler is not None:
-            return sweep.report()
-        opened = scheduler.sweeps.get(name, e.SweepOpened(name))
-        return report(
-            scheduler.record,
-            policy=scheduler.settings.policy,
-            direction=Direction(opened.direction),
-            losses={each.job_id: each.loss for each in jobs if each.loss is not None},
-            points={each.job_id: each.point for each in jobs},
-            names={each.job_id: each.name for each in jobs},
-            waiting={job.job_id: job.why for job in list(scheduler.state.queue)},
-            metric=opened.metric or scheduler.settings.metric,
-            leaked=scheduler.leaked(),
-            sweep=name,
-            began_s=scheduler.opened_s.get(name, 0.0),
-        )
+        """Return the report of a sweep, or of everything where the name is empty.  Raises as :func:`report_of`."""
+        spec, tables = None, self._scheduler.tables.get(name)
+        if tables is not None:
+            with suppress(ConfigError):
+                spec = self._spec(tables)
+        return report_of(self._scheduler, name, spec)
 
     def end(self, why: str) -> None:
         """End all sweeps that have not ended: no scheduler is to go on with them."""

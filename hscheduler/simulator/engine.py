@@ -8,15 +8,17 @@ Source: design section 8 (the policy that is simulated is the policy that runs).
 
 from __future__ import annotations
 
+import dataclasses
 import heapq
+from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from hscheduler.core import events as e
-from hscheduler.core.decisions import Policy
-from hscheduler.core.jobs import WATCHED_ITERATIONS, Phase
+from hscheduler.core.decisions import Policy, needs_of
+from hscheduler.core.jobs import WATCHED_ITERATIONS, Phase, Size
 from hscheduler.core.record import Record
-from hscheduler.core.resources import Resources
+from hscheduler.core.resources import Container, Resources, Role
 from hscheduler.core.state import Scheduler
 from hscheduler.simulator.models import Costs
 from hscheduler.simulator.workload import SimulatedJob
@@ -37,11 +39,17 @@ class _Running:
     iteration_s: float = 0.0
     #: It computes from then on.
     resumes_s: float = 0.0
+    #: Growths on their way, the oldest first: the containers of each.
+    coming: deque[tuple[Container, ...]] = field(default_factory=deque)
+    #: Containers of members that have joined; some may be gone since.
+    joined: set[str] = field(default_factory=set)
     #: Grows with every change: milestones that were computed before are of no use.
     version: int = 0
-    #: Iterations after which a growth can be judged.
+    #: Iterations up to which the scheduler knows what they took; it began with this size with the first one after them.
+    told: float = 0.0
+    #: Iterations after which enough of them are of this size to judge it, until then.
     judged_at: float | None = None
-    #: It has computed all of its iterations, and its containers are about to be free.
+    #: It has computed all of its iterations, and its containers are about to be free, whatever it is told.
     finishing: bool = False
 
     def advance(self, now_s: float) -> None:
@@ -93,6 +101,7 @@ class Simulation:
         #: Events that have happened, milestones of jobs included.
         self.num_events = 0
         self._costs = costs
+        self._asks_how_far = needs_of(policy).progress
         self._feedback_iteration = feedback_iteration
         self._jobs = iter(jobs)
         self._parallelism = parallelism
@@ -138,7 +147,9 @@ class Simulation:
         job = None if self._full else next(self._jobs, None)
         if job is not None:
             self._running[job.request.job_id] = _Running(job)
-            self._at(max(job.arrives_s, self.now_s), e.JobSubmitted(job.request))
+            restart_s = self._costs.end_s + self._costs.restart_s + self._costs.start_s
+            request = dataclasses.replace(job.request, iterations=job.iterations, restart_s=restart_s)
+            self._at(max(job.arrives_s, self.now_s), e.JobSubmitted(request))
 
     # ---- what happens
 
@@ -152,7 +163,18 @@ class Simulation:
         else:
             self._step(event)
 
+    def _tell_how_far(self) -> None:
+        """Let jobs say how many iterations are complete, as real ones do all the time."""
+        for job_id, running in list(self._running.items()):
+            begin_s = max(running.as_of_s, running.resumes_s)
+            if running.iteration_s and not running.finishing and self.now_s > begin_s:
+                iteration = int(running.iteration + (self.now_s - begin_s) / running.iteration_s)
+                if 1 <= iteration < running.job.iterations:
+                    self._step(e.Iterated(job_id, iteration))
+
     def _step(self, event: e.Event) -> None:
+        if self._asks_how_far and not isinstance(event, e.Iterated):
+            self._tell_how_far()
         commands = self.scheduler.step(event)
         self.record.take(self.now_s, event, commands, self.scheduler)
         for command in commands:
@@ -167,13 +189,21 @@ class Simulation:
         if running.finishing:
             return
         running.advance(self.now_s)
+        if not isinstance(event, e.ContainersGone):
+            running.joined.update(container.container_id for container in running.coming.popleft())
         if running.iteration_s:
             running.resumes_s = self.now_s + self._costs.pause_s
             self.record.paused(job_id, self._costs.pause_s)
-        if isinstance(event, e.GrowthDone) or (isinstance(event, e.JobStarted) and job.watched is not None):
-            running.judged_at = running.iteration + WATCHED_ITERATIONS
-        running.iteration_s = running.job.speed.iteration_s(*job.size)
+        running.told = running.iteration
+        running.judged_at = running.told + WATCHED_ITERATIONS
+        running.iteration_s = running.job.speed.iteration_s(*self._size(running))
         self._plan_milestone(running)
+
+    def _size(self, running: _Running) -> Size:
+        """Return how many workers and servers take part: neither who is to come nor who is gone."""
+        there = self.scheduler.ledger.of_job(running.job.request.job_id)
+        roles = [container.role for container in there if container.container_id in running.joined]
+        return roles.count(Role.WORKER), roles.count(Role.SERVER)
 
     def _plan_milestone(self, running: _Running) -> None:
         """Compute when the job reaches what comes next."""
@@ -200,17 +230,20 @@ class Simulation:
         running.advance(self.now_s)
         # What was computed as a sum may lack the last bits.
         iteration = int(running.iteration + _ROUNDING)
-        durations = (running.iteration_s,) * min(WATCHED_ITERATIONS, iteration)
+        whole = int(running.iteration - running.told + _ROUNDING)
+        durations = (running.iteration_s,) * min(WATCHED_ITERATIONS, whole)
+        running.told += whole
         if running.judged_at is not None and running.iteration + _ROUNDING >= running.judged_at:
             running.judged_at = None
+        running.finishing = iteration >= running.job.iterations
         self._step(e.Iterated(job_id, iteration, durations))
         job = self.scheduler.jobs[job_id]
-        if iteration >= running.job.iterations:
-            self._complete(running)
-            return
         if iteration >= self._feedback_iteration:
+            # With its last iteration too: a real job tells it before it ends.
             self._give_feedback(running)
-        if job.phase.runs and running.version == version:
+        if running.finishing:
+            self._complete(running)
+        elif job.phase.runs and running.version == version:
             self._plan_milestone(running)
 
     def _give_feedback(self, running: _Running) -> None:
@@ -219,9 +252,7 @@ class Simulation:
             self._step(e.FeedbackGiven(job.job_id, running.job.feedback))
 
     def _complete(self, running: _Running) -> None:
-        # One that was told to end with its last iteration has done all that it had to.
-        if self._costs.finish_s and running.iteration_s:
-            running.finishing = True
+        if self._costs.finish_s:
             running.version += 1
             self._at(self.now_s + self._costs.finish_s, running.job.request.job_id, running.version)
         else:
@@ -239,12 +270,15 @@ class Simulation:
     def _obey(self, command: e.Command) -> None:
         costs = self._costs
         match command:
-            case e.StartJob(job_id, _, resumes):
+            case e.StartJob(job_id, containers, resumes):
+                running = self._running[job_id]
+                # Of a part that has ended nobody comes any more.
+                running.coming = deque([containers])
                 self._at(self.now_s + costs.start_s, e.JobStarted(job_id))
                 if resumes:
-                    running = self._running[job_id]
                     self.record.paused(job_id, self.now_s + costs.start_s - running.as_of_s)
-            case e.GrowJob(job_id, _):
+            case e.GrowJob(job_id, containers):
+                self._running[job_id].coming.append(containers)
                 self._at(self.now_s + costs.add_s, e.GrowthDone(job_id))
             case e.ShrinkJob(job_id, containers):
                 self._at(self.now_s + costs.remove_s, e.ContainersGone(job_id, containers))

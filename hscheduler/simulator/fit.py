@@ -124,7 +124,7 @@ def read_json_file(path: Path) -> Any:
     except OSError as error:
         raise DataError(f"{path}: {error.strerror or error}") from None
     except ValueError as error:
-        raise DataError(f"{path}: {error}") from None
+        raise DataError(f"{path} is no report or model of hscheduler: it is not JSON ({error})") from None
 
 
 def reports_in(path: Path) -> list[dict[str, Any]]:
@@ -144,6 +144,11 @@ def reports_in(path: Path) -> list[dict[str, Any]]:
     if not found or not all({"policy", "makespan_s", "trials", "decisions", "spec"} <= set(each) for each in found):
         raise DataError(f"{path}: no report of a sweep")
     return found
+
+
+def is_simulated(report: Mapping[str, Any]) -> bool:
+    """Return whether no trial of a report was a real job; those of earlier versions, which do not say, were."""
+    return bool(report["trials"]) and not any(trial.get("name", "?") for trial in report["trials"])
 
 
 def fit(reports: Sequence[Mapping[str, Any]]) -> Model:
@@ -292,6 +297,9 @@ def _changes(reports: Sequence[Mapping[str, Any]]) -> Iterator[tuple[bool, float
     for report in reports:
         decided: dict[str, list[float]] = {}
         for decision in report["decisions"]:
+            if decision.get("plan") == []:
+                # What happened, and was not decided.
+                continue
             for job_id in decision["jobs"]:
                 decided.setdefault(job_id, []).append(decision["at_s"])
         for trial in report["trials"]:

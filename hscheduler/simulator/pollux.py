@@ -31,10 +31,9 @@ import numpy as np
 from scipy.optimize import nnls
 
 from eps.errors import DataError
-from hscheduler.core.jobs import JobRequest
 from hscheduler.core.resources import Resources
 from hscheduler.simulator.models import SpeedModel
-from hscheduler.simulator.traces import ITERATIONS, MOST_GROWTH, SPLITS_OF_A_WORKER, rows_of
+from hscheduler.simulator.traces import ITERATIONS, SPLITS_OF_A_WORKER, asked_for, rows_of
 from hscheduler.simulator.workload import SimulatedJob
 
 #: Columns of a workload; the first that other traces do not have tells what a file is.
@@ -99,19 +98,8 @@ def read_pollux(path: Path, container: Resources, seed: int, feedback_iteration:
         if application is None or workers < 1:
             continue
         batch = draw.choice(sorted(application.curves))
-        servers = -(-workers // 2)
-        request = JobRequest(
-            row["name"],
-            row["application"],
-            workers,
-            servers,
-            container,
-            container,
-            container,
-            MOST_GROWTH * workers,
-            MOST_GROWTH * servers,
-        )
-        speed = application.speed(batch, workers, servers)
+        request = asked_for(row["name"], row["application"], workers, container)
+        speed = application.speed(batch, workers, request.servers)
         feedback, loss = application.error(batch, share), application.error(batch, 1.0)
         jobs.append(SimulatedJob(arrives_s, request, ITERATIONS, speed, feedback, loss))
     if not jobs:

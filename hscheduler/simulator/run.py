@@ -9,6 +9,7 @@ fitted from real runs replaces the first (:mod:`hscheduler.simulator.fit`), a re
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from random import Random
 from typing import Any
@@ -16,7 +17,7 @@ from typing import Any
 from eps.config import JobSpec
 from eps.errors import DataError
 from hscheduler.core import events as e
-from hscheduler.core.jobs import Direction
+from hscheduler.core.jobs import Direction, Phase
 from hscheduler.policies import POLICIES
 from hscheduler.report import report
 from hscheduler.simulator.engine import Simulation
@@ -48,8 +49,9 @@ def simulate(spec: Spec, policy: str, costs: Costs | None = None, model: Model |
 def simulate_like(spec: Spec, real: Mapping[str, Any], policy: str, model: Model | None = None) -> dict[str, Any]:
     """Simulate a sweep as it really was: its points at their times, with their early feedback and losses.
 
-    Trials without early feedback are left out: they were refused, or failed at once.  One that was killed has no loss:
-    should it finish here, its early feedback stands for that.
+    Trials that never iterated are left out: they were refused, or failed at once.  One that was killed has no loss:
+    should it finish here, its early feedback stands for that.  One that failed, or was ended before its early feedback,
+    held its containers until then: it ends here after as many iterations.  A metric that is no number is the worst.
 
     Parameters
     ----------
@@ -70,9 +72,9 @@ def simulate_like(spec: Spec, real: Mapping[str, Any], policy: str, model: Model
     DataError
         No trial is left.
     """
-    trials = sorted((t for t in real["trials"] if t["feedback"] is not None), key=lambda t: float(t["arrived_s"]))
+    trials = sorted((t for t in real["trials"] if t["iterations"]), key=lambda t: float(t["arrived_s"]))
     if not trials:
-        raise DataError("no trial of the report has given early feedback: there is nothing to simulate")
+        raise DataError("no trial of the report has iterated: there is nothing to simulate")
     points = {str(trial["job_id"]): dict(trial["point"]) for trial in trials}
     # They come when they came, whatever they waited for.
     alone = dataclasses.replace(spec, sweep=dataclasses.replace(spec.sweep, parallelism=0))
@@ -176,6 +178,8 @@ def _jobs(spec: Spec, points: dict[str, dict[str, Any]], model: Model | None) ->
 def _jobs_like(spec: Spec, trials: Iterable[Mapping[str, Any]], model: Model | None) -> Iterator[SimulatedJob]:
     for trial in trials:
         job, request = spec.job_spec(trial["point"]), spec.request(trial["job_id"], SWEEP, trial["point"])
-        loss = trial["feedback"] if trial["loss"] is None else trial["loss"]
-        speed = _speed(job, model)
-        yield SimulatedJob(float(trial["arrived_s"]), request, job.iterations, speed, trial["feedback"], loss)
+        feedback = math.nan if trial["feedback"] is None else float(trial["feedback"])
+        loss = feedback if trial["loss"] is None else float(trial["loss"])
+        cut_short = trial["phase"] == Phase.FAILED or trial["early_feedback_s"] is None
+        iterations = min(job.iterations, trial["iterations"]) if cut_short else job.iterations
+        yield SimulatedJob(float(trial["arrived_s"]), request, iterations, _speed(job, model), feedback, loss)

@@ -17,7 +17,7 @@ import csv
 import gzip
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
 from typing import TextIO
@@ -96,7 +96,9 @@ def read_philly(path: Path) -> list[TraceJob]:
     rows: list[tuple[float, TraceJob]] = []
     for line, row in rows_of(path, _PHILLY):
         try:
-            at_s = datetime.fromisoformat(row["timestamp"]).timestamp()
+            at = datetime.fromisoformat(row["timestamp"])
+            # Where no time zone is named this machine's, which may leave an hour out, must not be taken for it.
+            at_s = (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
             duration_s, devices = float(row["duration"]), int(row["num_gpus"])
         except (TypeError, ValueError):
             raise DataError(f"{path}, line {line}: {row!r} is no job") from None
@@ -107,6 +109,13 @@ def read_philly(path: Path) -> list[TraceJob]:
     rows.sort(key=lambda row: row[0])
     first_s = rows[0][0]
     return [TraceJob(at_s - first_s, job.duration_s, job.num_devices, job.group) for at_s, job in rows]
+
+
+def asked_for(job_id: str, sweep: str, workers: int, container: Resources) -> JobRequest:
+    """Return what a job of a trace asks for: a server for every two workers."""
+    servers = -(-workers // 2)
+    most = MOST_GROWTH * workers, MOST_GROWTH * servers
+    return JobRequest(job_id, sweep, workers, servers, container, container, container, *most)
 
 
 def workload(jobs: list[TraceJob], container: Resources, seed: int) -> Iterator[SimulatedJob]:
@@ -120,18 +129,8 @@ def workload(jobs: list[TraceJob], container: Resources, seed: int) -> Iterator[
         if job.arrives_s - latest_s > SAME_SWEEP_S:
             sweep = f"sweep-{number}"
         sweeps[kind] = sweep, job.arrives_s
-        workers, servers = job.num_devices, -(-job.num_devices // 2)
-        request = JobRequest(
-            f"job-{number}",
-            sweep,
-            workers,
-            servers,
-            container,
-            container,
-            container,
-            MOST_GROWTH * workers,
-            MOST_GROWTH * servers,
-        )
+        workers = job.num_devices
+        request = asked_for(f"job-{number}", sweep, workers, container)
         split_s = job.duration_s / ITERATIONS / SPLITS_OF_A_WORKER
         speed = SpeedModel(SPLITS_OF_A_WORKER * workers, split_s, fixed_s=0.0)
         feedback, loss = next(drawn)

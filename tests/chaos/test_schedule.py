@@ -41,6 +41,14 @@ def test_a_stop_is_a_breath_or_longer_than_the_deadline_or_for_good() -> None:
     assert None not in outages
 
 
+def test_an_eviction_is_of_a_worker_or_a_server_and_announced_some_time_before_or_none() -> None:
+    evictions = [event for seed in range(20) for event in draw(seed, 9, 90, (Kind.EVICT,))]
+    assert {event.role for event in evictions} == {"worker", "server"}
+    notices_s = {event.lasts_s for event in evictions}
+    assert None not in notices_s and 0.0 in notices_s and len(notices_s) > 2
+    assert any(str(event).endswith(" in 10 s") for event in evictions)
+
+
 def test_only_kinds_that_were_asked_for_are_drawn() -> None:
     assert {event.kind for event in draw(1, 50, 500, (Kind.KILL, Kind.ADD))} == {Kind.KILL, Kind.ADD}
 

@@ -5,7 +5,15 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from eps.chaos.verdict import Verdict, count_records, faults_of_report, longest_iteration_s, table_head, table_row
+from eps.chaos.verdict import (
+    Verdict,
+    count_records,
+    faults_of_report,
+    longest_iteration_s,
+    summary_of,
+    table_head,
+    table_row,
+)
 
 CLEAN: dict[str, Any] = {
     "state": "finished",
@@ -55,3 +63,15 @@ def test_a_row_shows_what_happened_and_the_verdict_is_json() -> None:
     assert table_row(Verdict(3, "adam")).endswith("ok")
     assert table_head().startswith("seed") and table_head().endswith("verdict")
     assert json.loads(json.dumps(verdict.to_dict()))["num_events"] == 3
+
+
+def test_what_was_judged_is_in_the_row_the_json_and_the_summary() -> None:
+    good = Verdict(3, "adam", lost=0, applied_twice=0, model_sha256="ab" * 32, undisturbed_sha256="ab" * 32)
+    other = Verdict(4, "adam", lost=2, applied_twice=1, model_sha256="cd" * 32, undisturbed_sha256="ab" * 32)
+    hung = Verdict(5, "adam", hung=True, undisturbed_sha256="ab" * 32, faults=("it hangs",))
+    assert table_row(good).split()[-4:] == ["0", "0", "ab" * 6, "ok"]
+    assert table_row(hung).split()[-4:] == ["-", "-", "-", "FAILED"], "who has no report says nothing"
+    assert good.to_dict()["same_model"] and not other.to_dict()["same_model"] and not hung.to_dict()["same_model"]
+    summary = summary_of([good, other, hung])
+    assert (summary["updates lost"], summary["applied twice"], summary["hung"]) == (2, 1, 1)
+    assert summary["models as undisturbed"] == 1 and summary["failed"] == 1

@@ -23,7 +23,9 @@ from eps.errors import (
     StorageError,
     UnknownMemberError,
 )
+from eps.master_link import MasterLink
 from eps.storage.atomic import write_json_atomic
+from eps.storage.jobdir import JobDir
 from tests.cli.conftest import FakeJob, change_of, status_of
 
 
@@ -255,3 +257,24 @@ def test_kill_asks_the_master_and_waits_for_the_end(fake: FakeJob) -> None:
         assert not job.running
         job.kill()
     assert [(method, request.reason) for method, request in fake.master.asked] == [("Kill", "enough")]
+
+
+def test_a_job_whose_cluster_begins_to_let_it_wait_says_so_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Asked just before that, it does not wait until there is room."""
+    directory = JobDir(tmp_path / "waits")
+    directory.path.mkdir()
+    looked: list[int] = []
+
+    def stub(link: MasterLink) -> None:
+        looked.append(1)
+        assert len(looked) < 3, "it goes on looking for a master"
+        directory.waiting_json.write_text('{"reason": "the queue is full"}')
+
+    monkeypatch.setattr(JobDir, "is_running", lambda self: True)
+    monkeypatch.setattr(MasterLink, "_stub", stub)
+    with Job(directory) as job:
+        status = job.status()
+        monkeypatch.setattr(JobDir, "is_running", lambda self: False)
+    assert (status["state"], status["reason"]) == ("starting", "the queue is full")

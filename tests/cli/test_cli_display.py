@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import io
+import time
 
 import pytest
 
+from eps.core.evictions import TAKEN_AWAY
 from eps.display import (
     ChangeNews,
     PlainDisplay,
@@ -140,9 +142,9 @@ def test_status_says_which_loss_is_which() -> None:
 
 def test_list_is_a_table_of_jobs() -> None:
     assert list_text([]) == "no jobs"
-    heading, row = list_text([status_of()]).splitlines()
-    assert heading.split() == ["NAME", "STATE", "CLOCK", "LOSS", "METRIC", "WORKERS", "SERVERS"]
-    assert row.split() == ["fake", "running", "50/200", "0.2500", "accuracy", "0.8750", "2", "1"]
+    heading, row = list_text([{**status_of(), "started_s": time.time() - 3 * 3600}]).splitlines()
+    assert heading.split() == ["NAME", "STATE", "STARTED", "CLOCK", "LOSS", "METRIC", "WORKERS", "SERVERS"]
+    assert row.split() == ["fake", "running", "3", "h", "ago", "50/200", "0.2500", "accuracy", "0.8750", "2", "1"]
 
 
 def test_summary_tells_metrics_changes_ledger_and_model() -> None:
@@ -219,6 +221,36 @@ def test_lost_members_are_told_with_what_came_of_it() -> None:
     assert "lost server-1 (was ended by SIGKILL) at clock 255; others took over" in text
     assert "lost server-2 (was ended by SIGKILL) at clock 255; back to clock 250" in text
     assert "the job master was started again once" in text
+
+
+def test_status_shows_who_will_be_taken_away_and_what_became_of_those_who_were_to_be() -> None:
+    member = {"role": "worker", "pid": 1, "host": "h", "port": 1, "holds": [], "ways": {}}
+    members = [
+        {**member, "name": "worker-1", "container": "container-0001", "evicted_in_s": 12.34},
+        {**member, "name": "worker-2", "container": "container-0002", "evicted_in_s": -2.0},
+        {**member, "name": "worker-3", "container": "container-0003", "evicted_in_s": None},
+        {**member, "name": "worker-4", "container": "c-4", "evicted_in_s": 5, "evicted_because": "is preempted"},
+        {**member, "name": "worker-5", "container": "c-5", "evicted_in_s": 5, "evicted_because": TAKEN_AWAY},
+    ]
+    counted = {"asked": 6, "warned": 2, "drained": 3, "late": 0, "lost": 1, "withdrawn": 0, "drain_s": {"4": 1.25}}
+    drain = change_of(phase="copied", operation="drain", asked="worker-1,server-1", asked_by="job")
+
+    text = status_text(status_of(members=members, plan=drain, evictions=counted))
+
+    assert "  worker-1 (container-0001) will be taken away in 12.3 s\n" in text
+    assert "  worker-2 (container-0002) was to be taken away 2.0 s ago\n" in text
+    assert "container-0003" not in text
+    assert "  worker-4 (c-4) will be taken away in 5.0 s: it is preempted\n" in text
+    assert "  worker-5 (c-5) will be taken away in 5.0 s\n" in text
+    assert "plan 1 worker-1,server-1 will be taken away: drained before: queued, proposed" in text
+    assert "6 announced: 3 drained in time, 1 lost, 2 still there; the longest drain took 1.2 s" in text
+    assert "announced" not in status_text(status_of(evictions={**counted, "asked": 0}))
+    reasons = [{"reason": reason} for reason in ("is preempted", "is on a node that leaves", TAKEN_AWAY)]
+    told = status_text(status_of(evictions={**counted, "members": reasons}))
+    assert "took 1.2 s; the latest is on a node that leaves" in told
+    assert "not asked for again" not in text
+    given = {**counted, "given": {"worker": 2, "server": 1}}
+    assert "; 3 not asked for again yet, for others were to get that room" in status_text(status_of(evictions=given))
 
 
 def test_what_the_job_asks_for_itself_says_what_for() -> None:

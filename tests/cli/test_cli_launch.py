@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from eps.client import copy_result
 from eps.config import JobSpec
 from eps.errors import ConfigError, StorageError
 from eps.jobspec_file import RunRequest
 from eps.launch import prepare_job
+from eps.results import copy_result
 from eps.runtime import (
     DataShape,
     Runtime,

@@ -34,7 +34,8 @@ def test_each_setting_has_a_flag_that_sets_it() -> None:
         "model": "svm", "optimizer": "sgd", "normalize": "l2", "on_divergence": "continue", "consistency": "ssp:3",
         "batch_size": "32", "at": ("5:add-workers=2",), "fold": 1, "folds": 4, "hidden": "7,8",
         "push": "dense", "van": "tcp", "wire": "float32", "checkpoint_every": "30s",
-        "member_timeout_s": 4.5, "master_timeout_s": 70.5, "followers": 0,
+        "member_timeout_s": 4.5, "master_timeout_s": 70.5, "followers": 0, "on": "yarn", "memory_mb": "64,server=128",
+        "vcores": "2", "execution": "worker=opportunistic", "yarn_client": "java",
     }  # fmt: skip
     for field in dataclasses.fields(JobSpec):
         value = values.get(field.name)
@@ -49,6 +50,29 @@ def test_each_setting_has_a_flag_that_sets_it() -> None:
         if isinstance(value, bool):
             words = [flag] if value else ["--no-" + flag[2:]]
         assert getattr(request(*words).spec, field.name) == value, flag
+
+
+def test_what_a_container_gets_may_differ_by_role() -> None:
+    spec = JobSpec(memory_mb="1024, server=4096", vcores="2", label="worker=transient", execution="guaranteed")
+    assert [spec.number_by_role("memory_mb", role) for role in ("worker", "server", "master")] == [1024, 4096, 1024]
+    assert [spec.number_by_role("vcores", role) for role in ("worker", "master")] == [2, 2]
+    assert [spec.by_role("label", role) for role in ("worker", "server")] == ["transient", ""]
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ({"memory_mb": "server=1024"}, "says no number from 1 on for a worker"),
+        ({"vcores": "0"}, "no number from 1 on"),
+        ({"memory_mb": "1024,serer=4"}, "must be VALUE or ROLE=VALUE"),
+        ({"execution": "worker=now"}, "must name guaranteed or opportunistic"),
+        ({"execution": "opportunistic"}, "starts application masters as guaranteed"),
+        ({"on": "yrn"}, "on is 'yrn', but must be one of local, docker, yarn"),
+    ],
+)
+def test_what_no_cluster_can_give_is_refused(values: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        JobSpec(**values)
 
 
 def test_flags_and_keys_of_seconds_may_leave_the_unit_out() -> None:

@@ -56,3 +56,14 @@ def test_other_threads_may_use_it() -> None:
     thread = threading.Thread(target=use)
     thread.start()
     thread.join()
+
+
+def test_what_is_ignored_is_no_interrupt() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with interrupt.noted(), interrupt.by_others_too():
+            signal.raise_signal(signal.SIGHUP)
+            interrupt.check()
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)

@@ -2,20 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from eps.errors import StorageError
 from eps.storage.api import Storage
+from eps.storage.hdfs import HdfsStorage
 from eps.storage.local import LocalStorage
+from eps.storage.locations import open_storage
 from tests.fakes.storage import MemoryStorage, directories_cannot_be_synced
+from tests.fakes.webhdfs import FakeHdfs
 
 
-@pytest.fixture(params=["local", "memory"])
+@pytest.fixture(scope="module")
+def fake_hdfs() -> Iterator[FakeHdfs]:
+    with FakeHdfs() as fake:
+        yield fake
+
+
+@pytest.fixture(params=["local", "memory", "hdfs"])
 def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
+    if request.param == "hdfs":
+        fake: FakeHdfs = request.getfixturevalue("fake_hdfs")
+        return open_storage(f"webhdfs://{fake.authority}{tmp_path}/a/root", patience_s=20.0)
     return LocalStorage(tmp_path / "a" / "root") if request.param == "local" else MemoryStorage()
+
+
+def renames_are_not_logged(storage: HdfsStorage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the NameNode rename, and then say that it could not write that into its log."""
+    from hdfs import HdfsError
+
+    rename = storage._web.client._rename
+
+    def done_and_not_logged(*args: object, **rest: object) -> None:
+        rename(*args, **rest)
+        raise HdfsError("the edits cannot be synced", exception="IOException")
+
+    monkeypatch.setattr(storage._web.client, "_rename", done_and_not_logged)
 
 
 @pytest.fixture
@@ -25,6 +50,8 @@ def unsynced(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> Callable[[], 
     def begin() -> None:
         if isinstance(storage, MemoryStorage):
             storage.unsynced.update(("folder/file", "two"))
+        elif isinstance(storage, HdfsStorage):
+            renames_are_not_logged(storage, monkeypatch)
         else:
             directories_cannot_be_synced(monkeypatch)
 

@@ -20,6 +20,7 @@ from eps.van.grpc_van import GrpcVan
 from eps.van.inproc import InProcessVan
 from eps.van.negotiated import NegotiatedVan
 from eps.van.sockets import SocketVan
+from tests.threads import at_once
 
 DEADLINE_S = 20.0
 #: One of each class that takes only a text.
@@ -216,22 +217,13 @@ class VanContract:
 
     def test_requests_may_be_made_from_many_threads(self, ends: Ends) -> None:
         connection = ends.pair()
-        failures: list[BaseException] = []
 
         def work(number: int) -> None:
-            try:
-                for i in range(30):
-                    sent = Message(b"%d" % number, (np.full(40_000 * (i % 3), number),))
-                    assert_same(connection.request(sent).result(DEADLINE_S), sent)
-            except BaseException as error:
-                failures.append(error)
+            for i in range(30):
+                sent = Message(b"%d" % number, (np.full(40_000 * (i % 3), number),))
+                assert_same(connection.request(sent).result(DEADLINE_S), sent)
 
-        threads = [threading.Thread(target=work, args=(number,)) for number in range(6)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert failures == []
+        assert at_once(6, work) == [None] * 6
 
     @pytest.mark.parametrize("error", FAILURES, ids=lambda error: type(error).__name__)
     def test_a_failure_reaches_the_requester_as_the_same_class(self, ends: Ends, error: EpsError) -> None:

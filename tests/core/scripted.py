@@ -22,9 +22,15 @@ class ScriptedMaster:
     """Drives a ``MasterState`` and answers for everybody else; time moves by a millisecond with each event."""
 
     def __init__(
-        self, settings: CoreSettings, num_workers: int, num_servers: int, triggers: Sequence[Trigger] = ()
+        self,
+        settings: CoreSettings,
+        num_workers: int,
+        num_servers: int,
+        triggers: Sequence[Trigger] = (),
+        *,
+        managed: bool = False,
     ) -> None:
-        self.state = MasterState(settings, num_workers, num_servers, triggers)
+        self.state = MasterState(settings, num_workers, num_servers, triggers, managed=managed)
         self.now_s = 0.0
         self.all: list[e.Command] = []
         self.last: list[e.Command] = []
@@ -163,32 +169,31 @@ class ScriptedMaster:
     # ---- the life of a plan
 
     def acknowledge_lists(self) -> None:
-        plan_id, names = self.driver.plan.plan_id, self.driver.concerned
+        plan_id, names = self.driver.plan.turn, self.driver.concerned
         for name in names:
             self.report(m.ListsUpdated(name, plan_id))
 
     def copy(self) -> None:
-        driver = self.driver
-        for move in driver.moves:
-            if driver.role is Role.SERVER:
-                self.report(m.PartitionSent(move.source, driver.plan.plan_id, move.item, 100, "sum"))
-                self.report(m.PartitionCaughtUp(move.target, driver.plan.plan_id, move.item, "sum"))
-            else:
-                # A copy that is there is only read.
-                size_bytes = 100 if move.sends_bytes else 0
-                self.report(m.SplitReceived(move.target, driver.plan.plan_id, move.item, size_bytes, "sum"))
+        plan_id, transfer = self.driver.plan.turn, self.driver.transfer
+        for move in transfer.partition_moves:
+            self.report(m.PartitionSent(move.source, plan_id, move.item, 100, "sum"))
+            self.report(m.PartitionCaughtUp(move.target, plan_id, move.item, "sum"))
+        for move in transfer.split_moves:
+            # A copy that is there is only read.
+            size_bytes = 100 if move.sends_bytes else 0
+            self.report(m.SplitReceived(move.target, plan_id, move.item, size_bytes, "sum"))
 
     def acknowledge_membership(self) -> None:
         driver = self.driver
-        for move in driver.moves if driver.role is Role.SERVER else ():
-            self.report(m.PartitionPromoted(move.target, driver.plan.plan_id, move.item))
+        for move in driver.transfer.partition_moves:
+            self.report(m.PartitionPromoted(move.target, driver.plan.turn, move.item))
         for name in driver.concerned:
             self.report(m.MembershipAcked(name, self.membership.version))
 
     def report_released(self) -> None:
         driver = self.driver
         for name in driver.concerned:
-            self.report(m.PlanReleased(name, driver.plan.plan_id))
+            self.report(m.PlanReleased(name, driver.plan.turn))
 
     def release(self) -> None:
         removed = self.driver.plan.removed

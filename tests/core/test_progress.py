@@ -95,7 +95,7 @@ def test_horizon_stays_ahead_of_the_fastest_and_ends_with_the_job() -> None:
 
     horizons = [progress.wanted_horizon(undecided=False)]
     for clock in range(6):
-        progress.add(clock, results(0, 1, 2), 10.0 * clock)
+        progress.add(clock, results(0, 1, 2), 0.1 * clock)
         horizons.append(progress.wanted_horizon(undecided=False))
 
     assert horizons == [2, 3, 4, 5, 6, 6, 6]
@@ -108,6 +108,22 @@ def test_fast_iterations_are_granted_further_ahead() -> None:
 
     assert progress.lookahead == 80
     assert ClockProgress(settings()).lookahead == MIN_LOOKAHEAD_CLOCKS
+
+
+@pytest.mark.parametrize(
+    ("iteration_s", "staleness", "usual", "hurried"),
+    [(0.01, 0, 8, 8), (0.1, 0, 2, 1), (1.0, 0, 1, 1), (1.0, 3, 2, 2)],
+)
+def test_a_plan_commits_as_soon_as_long_iterations_let_it(
+    iteration_s: float, staleness: int, usual: int, hurried: int
+) -> None:
+    """Under BSP the next clock is granted when this one begins; under SSP the fastest must not wait for it."""
+    progress = ClockProgress(settings(iterations=1000, staleness=staleness))
+    for clock in range(50):
+        progress.add(clock, results(0, 1, 2), iteration_s * clock)
+
+    assert progress.wanted_horizon(undecided=False) - progress.completed == usual
+    assert progress.wanted_horizon(undecided=False, hurried=True) - progress.completed == hurried
 
 
 def test_last_iteration_is_held_back_while_a_change_is_undecided() -> None:

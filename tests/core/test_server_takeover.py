@@ -300,6 +300,33 @@ def test_owner_that_does_not_know_yet_that_it_was_taken_over_from_is_refused_wha
     assert server.update(1, 1, plan_id=0) == [s.RefuseUpdate(("update", 1))]
 
 
+@pytest.mark.parametrize("told", [True, False], ids=["in order", "its own membership was lost"])
+def test_follower_that_a_plan_promoted_says_so_also_where_a_loss_comes_before_the_plans_membership(told: bool) -> None:
+    """Found by simulation: the owner's word of the commit may come before the master's, which is then void."""
+    server = follower(SSP)
+    server.step(s.PromoteArrived("promote", 3, 0, 0))
+    if told:
+        server.step(s.MembershipArrived(3, followed(2, (S2, S1))))
+
+    commands = server.step(s.MembershipArrived(3, takeover(3, (S2, S1))))
+
+    assert s.ReportToMaster(m.PartitionPromoted(S2, 3, 0)) in commands
+
+
+def test_server_that_leaves_tells_what_workers_measured_where_one_of_them_was_lost() -> None:
+    """Found by simulation: the worker was lost before its report left, and who leaves is not asked."""
+    server, measured = owner(), m.ClockReported("", 0, (m.SplitResult(0, 1, 1.0),))
+    server.step(s.ResultsArrived(measured))
+    server.step(s.MembershipArrived(3, followed(2, (S2, S2))))
+    leaves = replace(takeover(3, (S2, S2), clock=1), servers=(S2,))
+
+    told = server.step(s.MembershipArrived(3, leaves))
+    again = server.step(s.MembershipArrived(3, leaves))
+
+    assert s.ReportToMaster(replace(measured, name=S1)) in told
+    assert kinds(again) == ["ReportToMaster"], "it acknowledges only"
+
+
 # ---- the owner is killed between applying and forwarding
 
 

@@ -57,7 +57,7 @@ def test_server_that_cannot_be_sent_a_partition_after_the_commit_is_given_up(cha
     """The new owner lacks updates that nobody can send any more."""
     master = running()
     up_to(master, change, Phase.COMMITTED)
-    move = master.driver.moves[0]
+    move = master.driver.transfer.partition_moves[0]
     container = master.container_of(move.target)
 
     master.report(m.TransferFailed(move.source, 1, "the connection broke", move.target))
@@ -151,7 +151,7 @@ def test_inactive_copy_is_loaded_before_the_commit_and_nothing_is_sent() -> None
     master = running()
     grown = master.carry_out(ADD_WORKER)
     plan = master.ask(Change(Operation.REMOVE_WORKERS, 1, ("worker-4",)))
-    returned = {move.item: move.target for move in master.driver.moves}
+    returned = {move.item: move.target for move in master.driver.transfer.split_moves}
     master.sent(object)
     master.acknowledge_lists()
     loads = master.sent(m.SendSplits | m.LoadSplits)
@@ -168,7 +168,7 @@ def test_load_is_ordered_again_only_for_the_splits_that_are_missing() -> None:
     master = running()
     master.carry_out(ADD_WORKER)
     plan = master.ask(Change(Operation.REMOVE_WORKERS, 1, ("worker-4",)))
-    first, second = (move for move in master.driver.moves)
+    first, second = (move for move in master.driver.transfer.split_moves)
     master.acknowledge_lists()
     master.report(m.SplitReceived(first.target, plan.plan_id, first.item, 0, "sum"))
     master.sent(object)
@@ -189,8 +189,8 @@ def test_plan_may_load_some_splits_and_send_others() -> None:
 
     sent = {t.item for _, order in ordered if isinstance(order, m.SendSplits) for t in order.transfers}
     loaded = {s for _, order in ordered if isinstance(order, m.LoadSplits) for s in order.splits}
-    assert sent == {v.item for v in master.driver.moves if v.sends_bytes} != set()
-    assert loaded == {v.item for v in master.driver.moves if not v.sends_bytes} != set()
+    assert sent == {v.item for v in master.driver.transfer.split_moves if v.sends_bytes} != set()
+    assert loaded == {v.item for v in master.driver.transfer.split_moves if not v.sends_bytes} != set()
     master.copy()
     assert plan.bytes_moved == 100 * len(sent)
 

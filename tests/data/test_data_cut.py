@@ -17,6 +17,7 @@ from eps.data.divide import divide
 from eps.data.settings import DataSettings
 from eps.data.splitfile import file_checksum
 from eps.errors import ConfigError, DataError, StorageError
+from tests.threads import at_once
 
 
 def write_libsvm(path: Path, num_rows: int = 23, first: int = 0) -> Path:
@@ -189,20 +190,15 @@ def test_a_damaged_cache_entry_is_built_again(tmp_path: Path, settings: DataSett
 
 
 def test_preparing_at_once_gives_one_complete_data_set(tmp_path: Path, settings: DataSettings) -> None:
-    found: list[Any] = []
     barrier = threading.Barrier(4)
 
-    def work() -> None:
+    def work(number: int) -> Any:
         barrier.wait(timeout=20)
-        found.append(prepare(settings, None, tmp_path / "cache"))
+        return prepare(settings, None, tmp_path / "cache")
 
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(timeout=20)
+    found = at_once(4, work)
 
-    assert len(found) == 4 and all(info == found[0] for info in found)
+    assert isinstance(found[0], DatasetInfo) and found == [found[0]] * 4
     assert len(list((tmp_path / "cache").iterdir())) == 1
 
 

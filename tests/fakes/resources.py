@@ -41,6 +41,8 @@ class FakeResourceManager:
         self.beats: list[int] = []
         #: What :meth:`silent_s` says.
         self.silent_for_s = 0.0
+        #: What :meth:`room` says.
+        self.free_room: Mapping[str, int] = {}
         self.waiting: list[str] = []
         #: Granted and not ended, in the order granted.
         self.running = list(self.adopted)
@@ -121,6 +123,9 @@ class FakeResourceManager:
 
     def fileno(self) -> int:
         return self._wake_fd
+
+    def room(self) -> Mapping[str, int]:
+        return self.free_room
 
     def silent_s(self) -> float:
         return self.silent_for_s

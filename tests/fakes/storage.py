@@ -1,18 +1,21 @@
-"""A store of files in memory, with faults to order."""
+"""Stores of files: in memory, with faults to order, and in a folder that processes share."""
 
 from __future__ import annotations
 
 import errno
+import fcntl
 import io
 import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import BinaryIO
 
 import pytest
 
 from eps.errors import StorageError
+from eps.storage.local import LocalStorage
 
 
 def directories_cannot_be_synced(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,7 +108,7 @@ class MemoryStorage:
         self._check(path)
         if path in self.stuck:
             raise StorageError(f"{self.describe(path)}: cannot be removed: {os.strerror(errno.EBUSY)}")
-        for name in [name for name in self.files if name == path or name.startswith(f"{path}/")]:
+        for name in [name for name in self.files if not path or name == path or name.startswith(f"{path}/")]:
             del self.files[name]
 
 
@@ -160,3 +163,93 @@ class VolatileStorage(MemoryStorage):
         for before, now in reversed(self._renamed):
             if now in self._folders():
                 super().rename(now, before)
+
+
+class _Appended:
+    """A file that one process writes, until somebody fences it."""
+
+    def __init__(self, storage: LoggedStorage, path: str) -> None:
+        self._storage, self._path = storage, path
+        self.is_open = True
+
+    def write(self, data: bytes) -> None:
+        self._storage.check_append(self._path, self)
+        self._storage.files[self._path] += data
+
+    def sync(self) -> None:
+        self._storage.check_append(self._path, self)
+
+    def close(self) -> None:
+        self.is_open = False
+
+
+class LoggedStorage(MemoryStorage):
+    """Implements :class:`eps.storage.shared_log.LogStorage`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._writers: dict[str, _Appended] = {}
+        #: Nothing more can be appended, as where every copy of a file's last block is lost.
+        self.appends_fail = False
+
+    def append(self, path: str) -> _Appended:
+        self._check(path)
+        if path in self.files:
+            raise StorageError(f"{self.describe(path)}: cannot be made: {os.strerror(errno.EEXIST)}")
+        self.files[path] = b""
+        self._writers[path] = _Appended(self, path)
+        return self._writers[path]
+
+    def fence(self, path: str) -> None:
+        self._writers.pop(path, None)
+
+    def check_append(self, path: str, writer: _Appended) -> None:
+        if self.appends_fail or self.read_only or self._writers.get(path) is not writer or not writer.is_open:
+            raise StorageError(f"{self.describe(path)}: cannot be written: the file is not open for this process")
+
+
+class _Fenced:
+    """A file of a folder that several processes share, open to append until another of them fences it."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file = path.open("xb", buffering=0)
+
+    def write(self, data: bytes) -> None:
+        # Whoever fences it puts another file in its place; in between nobody may be writing.
+        with _alone(self._path.parent):
+            if self._file.closed or not os.path.samestat(os.fstat(self._file.fileno()), os.stat(self._path)):
+                raise StorageError(f"{self._path}: cannot be written: another process has taken it over")
+            self._file.write(data)
+
+    def sync(self) -> None:
+        self.write(b"")
+
+    def close(self) -> None:
+        self._file.close()
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    with (folder / ".fence").open("wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+class SharedFolder(LocalStorage):
+    """A folder of this machine as :class:`eps.storage.shared_log.LogStorage`, also between processes."""
+
+    def append(self, path: str) -> _Fenced:
+        target = Path(self.describe(path))
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            return _Fenced(target)
+        except OSError as error:
+            raise StorageError(f"{target}: cannot be made: {error.strerror}") from error
+
+    def fence(self, path: str) -> None:
+        target = Path(self.describe(path))
+        with _alone(target.parent):
+            copy = target.with_name(f".{target.name}.fenced")
+            copy.write_bytes(target.read_bytes())
+            copy.replace(target)

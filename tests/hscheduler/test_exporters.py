@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import socket
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from eps.errors import StorageError
+from eps.errors import ConfigError, StorageError
 from hscheduler import cli
+from hscheduler import exporters as exporters_module
 from hscheduler.exporters import exporters
 
 REPORT: dict[str, Any] = {
@@ -32,7 +34,7 @@ REPORT: dict[str, Any] = {
 
 
 @pytest.mark.parametrize(("flag", "package", "extra"), [
-    ("--tensorboard", "tensorboardX", "eps[tensorboard]"), ("--mlflow", "mlflow.entities", "eps[mlflow]"),
+    ("--tensorboard", "tensorboardX", "'.[tensorboard]'"), ("--mlflow", "mlflow.entities", "'.[mlflow]'"),
 ])  # fmt: skip
 def test_what_is_not_installed_is_said_before_anything_runs(
     tmp_path: Path,
@@ -68,12 +70,37 @@ def test_curves_and_points_come_to_tensorboard(tmp_path: Path) -> None:
     assert list((tmp_path / "elastic" / "trial-1" / "point").glob("events*")), "the hyperparameters"
 
 
-def test_trials_become_runs_of_mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Runs in a folder need no database; it asks for consent, and would tell its makers.
-    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+@pytest.fixture
+def tracking(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """MLflow, as somebody has it who has set nothing; it would tell its makers."""
     monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
-    tracking = pytest.importorskip("mlflow.tracking", reason="MLflow's extra is not installed")
-    uri = (tmp_path / "runs").as_uri()
+    for name in ("ALLOW_FILE_STORE", "HTTP_REQUEST_TIMEOUT", "HTTP_REQUEST_MAX_RETRIES"):
+        # What is set meanwhile is forgotten at the end.
+        monkeypatch.setenv(f"MLFLOW_{name}", "")
+        monkeypatch.delenv(f"MLFLOW_{name}")
+    return pytest.importorskip("mlflow.tracking", reason="MLflow's extra is not installed")
+
+
+@pytest.mark.usefixtures("tracking")
+def test_a_server_of_mlflow_that_does_not_answer_is_told_before_anything_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exporters_module, "ANSWER_S", 1)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        uri = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(ConfigError, match=rf"no server of MLflow answers at {uri} within 1 s"):
+            exporters(None, uri)
+
+
+@pytest.mark.usefixtures("tracking")
+def test_what_mlflow_does_not_take_is_told_with_what_it_does() -> None:
+    with pytest.raises(
+        ConfigError, match=r"mlflow: nonsense://x cannot be used: the extra mlflow takes http://HOST:PORT"
+    ):
+        exporters(None, "nonsense://x")
+
+
+@pytest.mark.parametrize("as_uri", [False, True])
+def test_trials_become_runs_of_mlflow(tmp_path: Path, tracking: Any, as_uri: bool) -> None:
+    uri = (tmp_path / "runs").as_uri() if as_uri else str(tmp_path / "runs")
     (export,) = exporters(None, uri)
     export(REPORT)
     export(REPORT)

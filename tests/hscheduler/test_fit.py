@@ -36,7 +36,11 @@ TRUE = Model(
 def made() -> dict[str, dict[str, object]]:
     """Reports by policy, of jobs that are models themselves."""
     policies = ("elastic", "static", "static-stop", "kill", "priority")
-    return {policy: simulate(Spec.of(TABLES), policy, model=TRUE) for policy in policies}
+    found = {policy: simulate(Spec.of(TABLES), policy, model=TRUE) for policy in policies}
+    for report in found.values():
+        for trial in report["trials"]:
+            trial["name"] = f"sweep-{trial['job_id']}"
+    return found
 
 
 def test_speed_and_costs_are_found_again(made):
@@ -55,6 +59,16 @@ def test_speed_and_costs_are_found_again(made):
     assert costs["restart_s"] == pytest.approx(true["restart_s"], abs=0.2)
 
 
+def test_what_was_not_decided_is_no_cause_of_a_change(made):
+    report = made["elastic"]
+    ends = [
+        {"at_s": at_s + 1e-3, "sentence": "it was killed", "jobs": [trial["job_id"]], "plan": []}
+        for trial in report["trials"]
+        for at_s, *_ in trial["containers"]
+    ]
+    assert fit([{**report, "decisions": [*report["decisions"], *ends]}]).costs == fit([report]).costs
+
+
 def test_a_real_run_is_predicted_from_its_own_arrivals_and_feedback(made):
     """The bar of a prediction: within a tenth of the real makespan, here of reports that hold all that counts."""
     model = fit(list(made.values()))
@@ -71,13 +85,36 @@ def test_a_real_run_is_predicted_from_its_own_arrivals_and_feedback(made):
         assert not 0.97 <= without <= 1.03, "what is declared knows nothing of these jobs"
 
 
+@pytest.mark.parametrize(
+    "how", [{"phase": "failed"}, {"phase": "killed", "early_feedback_s": None}, {"phase": "finished"}]
+)
+def test_trials_that_diverged_hold_their_containers(made, how):
+    """Their feedback is no number, which a report cannot say; they have iterated as long as the others."""
+    real = json.loads(json.dumps(made["static"]))
+    for trial in real["trials"][2:6]:
+        trial.update(feedback=None, loss=None, **how)
+    found = simulate_like(Spec.of(TABLES), real, "static", TRUE)
+    assert found["like"]["left_out"] == 0
+    assert found["like"]["predicted_over_real"] == pytest.approx(1.0, abs=0.01)
+    assert found["best"]["job_id"] not in {trial["job_id"] for trial in real["trials"][2:6]}
+
+
+def test_trials_that_failed_early_end_when_they_failed(made):
+    real = json.loads(json.dumps(made["static"]))
+    for trial in real["trials"]:
+        trial.update(phase="failed", iterations=30, loss=None)
+    found = simulate_like(Spec.of(TABLES), real, "static", TRUE)
+    assert {trial["iterations"] for trial in found["trials"]} == {30}
+    assert found["makespan_s"] < made["static"]["makespan_s"]
+
+
 def test_trials_that_never_trained_are_left_out(made):
     real = json.loads(json.dumps(made["static"]))
-    real["trials"][3].update(feedback=None, loss=None, phase="failed")
+    real["trials"][3].update(feedback=None, loss=None, phase="failed", iterations=0)
     found = simulate_like(Spec.of(TABLES), real, "static", TRUE)
     assert found["like"]["left_out"] == 1 and len(found["trials"]) == 15
     for trial in real["trials"]:
-        trial["feedback"] = None
+        trial["iterations"] = 0
     with pytest.raises(DataError, match="nothing to simulate"):
         simulate_like(Spec.of(TABLES), real, "static", TRUE)
 
@@ -162,6 +199,26 @@ class TestCommands:
         assert [line.split()[0] for line in lines] == ["policy", "elastic", "kill", "elastic:", "kill:"]
         assert "predicted / real 1.0" in lines[-2] or "predicted / real 0.9" in lines[-2]
         assert set(json.loads(target.read_text())) == {"elastic", "kill"}
+
+    def test_from_simulated_jobs_nothing_is_learnt(self, report, tmp_path, capsys):
+        path, spec = tmp_path / "simulated.json", tmp_path / "sweep.toml"
+        spec.write_text("[sweep]\ntrials = 2\n[space]\nl2 = { choice = [0, 1] }\n")
+        assert cli.main(["simulate", str(spec), "--report", str(path)]) == 0
+        assert cli.main(["fit", str(report), str(path)]) == 2
+        assert "simulated.json is of simulated jobs, but fit learns from real ones" in capsys.readouterr().err
+        values = json.loads(path.read_text())
+        for trial in values["trials"]:
+            # Of a real run of an earlier version.
+            del trial["name"]
+        path.write_text(json.dumps(values))
+        assert cli.main(["fit", str(path)]) == 0
+
+    @pytest.mark.parametrize("command", [["fit"], ["simulate", "--like"]])
+    def test_what_is_no_json_is_no_report(self, command, tmp_path, capsys):
+        path = tmp_path / "notes.txt"
+        path.write_text("[job] not JSON")
+        assert cli.main([*command, str(path)]) == cli.EXIT_BAD_INPUT
+        assert "notes.txt is no report or model of hscheduler: it is not JSON" in capsys.readouterr().err
 
     def test_a_model_is_used_for_a_sweep(self, report, tmp_path, capsys):
         spec, model = tmp_path / "sweep.toml", tmp_path / "model.json"

@@ -1,19 +1,28 @@
-"""Hyperopt's fmin with a scheduler that is lost while it searches."""
+"""Hyperopt's fmin: what is the best, when it stops, and a scheduler that is lost while it searches."""
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 import threading
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 import eps
 from eps.config import JobSpec
-from eps.errors import PeerUnavailableError
+from eps.errors import ConfigError, PeerUnavailableError, StoppedEarlyError, TrainingError
 from eps.jobspec_file import RunRequest
 from hscheduler.core import events as e
-from hscheduler.live.scheduler import Submission
+from hscheduler.core.jobs import Direction, Phase
+from hscheduler.live.scheduler import LiveSettings
+from hscheduler.live.submission import Submission
 
 TIMEOUT_S = 20.0
+ROOT = Path(__file__).parents[2]
 
 
 class LostService:
@@ -45,6 +54,7 @@ class LostService:
 def test_what_stopped_a_search_is_told_also_where_its_jobs_cannot_be_ended() -> None:
     hyperopt = pytest.importorskip("hyperopt")
     import numpy as np
+    from hyperopt.base import JOB_STATE_CANCEL
 
     from hscheduler.live.trials import HTrials
 
@@ -62,10 +72,230 @@ def test_what_stopped_a_search_is_told_also_where_its_jobs_cannot_be_ended() -> 
             objective,
             hyperopt.hp.choice("number", [0, 1]),
             hyperopt.rand.suggest,
-            2,
+            0,
             trials=trials,
             rstate=np.random.default_rng(1),
             verbose=False,
         )
     states = [document["state"] for document in trials._dynamic_trials]
-    assert states == [hyperopt.JOB_STATE_ERROR] * 2, "nothing is left that seems to run"
+    assert states == [JOB_STATE_CANCEL, hyperopt.JOB_STATE_ERROR], "nothing is left that seems to run"
+    trials.refresh()
+    assert not len(trials) and not trials.losses(), "as of those that failed, nobody hears of those that were cancelled"
+
+
+class StopsAll:
+    """Ends every job for its early feedback."""
+
+    def open_sweep(self, opened: e.SweepOpened) -> None:
+        pass
+
+    def submit(self, submitted: e.JobSubmitted, spec: JobSpec) -> Submission:
+        submission = Submission(submitted.request.job_id, submitted.request.sweep, "name", spec)
+        submission.is_stopped, submission.feedback, submission.why = True, 0.9, "it is the worst"
+        submission.end(Phase.KILLED)
+        return submission
+
+    def wait(self, submission: Submission) -> None:
+        pass
+
+    def cancel(self, job_id: str, why: str) -> None:
+        pass
+
+    def deliver(self, submission: Submission, request: RunRequest) -> None:
+        pass
+
+
+def search(trials: Any, fn: Any, max_evals: int = 0, **options: Any) -> Any:
+    hyperopt = pytest.importorskip("hyperopt")
+    import numpy as np
+
+    given = {"algo": hyperopt.rand.suggest, "rstate": np.random.default_rng(4), "verbose": False, **options}
+    return hyperopt.fmin(fn, {"x": hyperopt.hp.uniform("x", -5, 5)}, max_evals=max_evals, trials=trials, **given)
+
+
+def htrials(scheduler: Any = None, **options: Any) -> Any:
+    pytest.importorskip("hyperopt")
+    from hscheduler.live.trials import HTrials
+
+    return HTrials(StopsAll() if scheduler is None else scheduler, **{"parallelism": 1, **options})
+
+
+def test_points_to_evaluate_come_before_those_that_are_asked_for() -> None:
+    hyperopt = pytest.importorskip("hyperopt")
+    points, runs = [{"x": 0.0}, {"x": 2.0}], []
+    for trials, options in ((None, {"points_to_evaluate": points}), (htrials(points_to_evaluate=points), {})):
+        tried: list[float] = []
+
+        def objective(point: dict[str, float], tried: list[float] = tried) -> float:
+            tried.append(point["x"])
+            return (point["x"] - 1) ** 2
+
+        best = search(trials, objective, 23, algo=hyperopt.tpe.suggest, **options)
+        runs.append((best, tried))
+    assert len(runs[1][1]) == 25 and runs[1][1][:2] == [0.0, 2.0]
+    assert runs[0] == runs[1], "the same seed, the same points"
+
+
+def test_what_was_ended_early_is_the_best_nowhere() -> None:
+    early_stop = pytest.importorskip("hyperopt.early_stop")
+
+    def objective(point: dict[str, float]) -> float:
+        if point["x"] < 0:
+            raise StoppedEarlyError("it is the worst", 0.01)
+        return point["x"]
+
+    trials = htrials(points_to_evaluate=[{"x": x} for x in (3.0, -1.0, 2.0, -1.0, 1.0, -1.0, 4.0, 5.0, 0.5)])
+    # The loss of the fifth has not become less in the three after it, of which one was ended early.
+    assert search(trials, objective, early_stop_fn=early_stop.no_progress_loss(3)) == {"x": 1.0}
+    assert trials.losses() == [3.0, 0.01, 2.0, 0.01, 1.0, 0.01, 4.0, 5.0, None], "the last one is not tried"
+    assert trials.best_trial["result"]["loss"] == trials.average_best_error() == 1.0
+
+
+def test_an_objective_that_makes_a_loss_of_an_early_end_has_not_the_best() -> None:
+    def objective(point: dict[str, float]) -> float:
+        if point["x"] > 0:
+            return point["x"]
+        try:
+            eps.run(data="sklearn:digits", model="softmax")
+        except TrainingError:
+            return 0.0
+        raise AssertionError("it was ended")
+
+    trials = htrials(points_to_evaluate=[{"x": -1.0}, {"x": 0.5}])
+    assert search(trials, objective) == {"x": 0.5}
+    ended = trials.results[0]
+    assert (ended["loss"], ended["killed"], ended["why"]) == (0.0, True, "it is the worst")
+    assert "killed" not in trials.results[1]
+
+
+def test_what_ends_a_program_is_no_failure_of_a_point() -> None:
+    trials = htrials()
+    with pytest.raises(SystemExit, match="no more"):
+        search(trials, lambda point: sys.exit("no more"), 3, catch_eval_exceptions=True)
+    assert len(trials._dynamic_trials) == 1
+
+
+def test_a_metric_that_is_no_loss_needs_a_direction() -> None:
+    settings = LiveSettings(metric="accuracy")
+    with pytest.raises(ConfigError, match=r"metric is 'accuracy', .* direction must be given"):
+        htrials(settings=settings)
+    assert htrials(settings=settings, direction=Direction.MAXIMIZE).direction is Direction.MAXIMIZE
+    assert htrials(settings=LiveSettings(metric="test_loss")).direction is Direction.MINIMIZE
+
+
+def test_jobs_of_an_objective_that_crashed_may_be_out_of_reach(caplog: pytest.LogCaptureFixture) -> None:
+    """Its process ends while its job waits; the scheduler cannot be told.  An exception of a thread fails a test."""
+    service = LostService()
+
+    def objective(point: dict[str, float]) -> float:
+        threading.Timer(0.2, os._exit, (3,)).start()
+        eps.run(data="sklearn:digits", model="softmax")
+        return 0.0
+
+    with pytest.raises(TrainingError, match="the objective's process ended with exit code 3"):
+        search(htrials(service, processes=True), objective, 1)
+    assert service.asked_to_cancel.is_set()
+    assert "jobs could not be ended: H-scheduler does not answer" in caplog.text
+
+
+def test_an_objective_that_hangs_is_named_and_left_behind(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exceptions = pytest.importorskip("hyperopt.exceptions")
+    from hscheduler.live import fmin
+
+    monkeypatch.setattr(fmin, "GRACE_S", 0.2)
+    let_go = threading.Event()
+
+    def objective(point: dict[str, float]) -> float:
+        let_go.wait(TIMEOUT_S)
+        return 0.0
+
+    trials = htrials(parallelism=2)
+    try:
+        with pytest.raises(exceptions.AllTrialsFailed) as raised:
+            search(trials, objective, 3, timeout=0.2)
+    finally:
+        let_go.set()
+    why = "cancelled: fmin stopped, and its objective goes on outside eps.run (2 of 2)"
+    assert str(raised.value) == f"no trial has a result: {why}"
+    (warning,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert warning.startswith("the objective of trial 0, 1 goes on outside eps.run")
+    assert "HTrials(processes=True) can end it" in warning
+
+
+class EndsSlowly(LostService):
+    """Its job needs a moment to end."""
+
+    def wait(self, submission: Submission) -> None:
+        self.has_job.set()
+        assert self.asked_to_cancel.wait(TIMEOUT_S)
+
+    def cancel(self, job_id: str, why: str) -> None:
+        threading.Timer(0.5, self.asked_to_cancel.set).start()
+
+
+def test_an_objective_whose_job_ends_slowly_is_waited_for(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exceptions = pytest.importorskip("hyperopt.exceptions")
+    from hscheduler.live import fmin
+
+    monkeypatch.setattr(fmin, "GRACE_S", 0.2)
+    service = EndsSlowly()
+    with pytest.raises(exceptions.AllTrialsFailed, match=r"cancelled: fmin stopped \(1 of 1\)"):
+        search(htrials(service), lambda point: eps.run(data="sklearn:digits", model="softmax"), 1, timeout=0.2)
+    assert service.asked_to_cancel.is_set() and not caplog.text
+
+
+def test_that_no_trial_has_a_result_is_told_with_what_became_of_them() -> None:
+    exceptions = pytest.importorskip("hyperopt.exceptions")
+
+    def objective(point: dict[str, float]) -> Any:
+        if point["x"] < 0:
+            raise StoppedEarlyError("it is the worst", 0.01)
+        if point["x"] < 2:
+            raise TrainingError("its data is empty")
+        return {"status": "fail"}
+
+    trials = htrials(points_to_evaluate=[{"x": x} for x in (1.0, -1.0, 1.5, 3.0)])
+    with pytest.raises(exceptions.AllTrialsFailed) as raised:
+        search(trials, objective, catch_eval_exceptions=True)
+    reasons = (
+        "failed: its data is empty (2 of 4); ended early: it is the worst (1 of 4); status fail, loss None (1 of 4)"
+    )
+    assert str(raised.value) == f"no trial has a result: {reasons}"
+
+
+SCRIPT = """
+import os, threading
+from tests.hscheduler.test_fmin import htrials, search
+
+def objective(point):
+    # As one write: there are two of them.
+    os.write(1, b"hangs\\n")
+    threading.Event().wait()
+
+search(htrials(parallelism=2), objective, 2)
+"""
+
+
+def test_ctrl_c_ends_a_program_whose_objectives_hang() -> None:
+    pytest.importorskip("hyperopt")
+    process = subprocess.Popen(
+        [sys.executable, "-c", SCRIPT],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    assert process.stdout is not None
+    try:
+        assert [process.stdout.readline() for _ in range(2)] == ["hangs\n"] * 2
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=TIMEOUT_S)
+    finally:
+        process.kill()
+    assert process.returncode == -signal.SIGINT
+    # The second may have begun just then.
+    assert "the objective of trial 0" in errors and "KeyboardInterrupt" in errors

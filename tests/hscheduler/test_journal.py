@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -36,7 +37,7 @@ ONE_OF_EACH: tuple[e.Event, ...] = (
     e.FeedbackGiven("a", math.inf),
     e.GrowthDone("a"),
     e.GrowthFailed("a", ("c1",), "why"),
-    e.ContainersGone("a", ("c1", "c2")),
+    e.ContainersGone("a", ("c1", "c2"), "the queue takes them"),
     e.ShrinkFailed("a", ("c1",), "why"),
     e.MembersFound("a", (("c1", "worker-1"), ("c2", "server-1"))),
     e.JobEnded("a", Phase.FINISHED, "", 0.5, 0.25, 0.125),
@@ -44,12 +45,13 @@ ONE_OF_EACH: tuple[e.Event, ...] = (
     e.CancelAsked("a", "why"),
     e.NodeCame("n", UNIT),
     e.NodeLost("n"),
+    e.NodeLeft("n", "node h was decommissioned"),
 )
 SPEC: dict[str, Any] = {
     "sweep": {"trials": 14, "threshold": 3, "arrival": "poisson:2s", "seed": 3},
     "job": {"workers": 2, "servers": 1, "iterations": 400, "stretch_s": 0.004},
 }
-HEADER = Header("elastic", 3, {"n": [4, 16384]}, None, 0.0, "abc123", 1e9)
+HEADER = Header("elastic", 3, {"n": [4, 16384]}, None, 0.0, 100, "loss", "abc123", "boot", 1e3)
 
 
 def test_there_is_one_of_each_event() -> None:
@@ -91,9 +93,9 @@ def test_what_is_no_event_is_refused(values: dict[str, Any], message: str) -> No
 
 def test_a_journal_of_another_version_is_refused(tmp_path: Path) -> None:
     journal = EventJournal(tmp_path / "journal")
-    journal.begin(Header("elastic", 0, {}, None, 0.0, "t", 0.0, version=99))
+    journal.begin(replace(HEADER, version=99))
     journal.close()
-    with pytest.raises(StorageError, match="line 1 cannot be used: its version is 99, but must be 1"):
+    with pytest.raises(StorageError, match="line 1 cannot be used: its version is 99, but must be 2"):
         EventJournal(tmp_path / "journal")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,12 +17,14 @@ from hscheduler.core import events as e
 from hscheduler.core.decisions import Decision
 from hscheduler.core.jobs import Phase
 from hscheduler.core.resources import Resources, Role
+from hscheduler.live import clock, keeper
 from hscheduler.live import scheduler as live
 from hscheduler.live.journal import Entry, EventJournal
 from hscheduler.live.scheduler import LiveScheduler, LiveSettings
 from hscheduler.policies.placing import start_if_it_fits
 from tests.hscheduler.toy import UNIT, nodes, request
 from tests.hscheduler.world import FEEDBACK_AT, ITERATIONS, Died, FakeLive, World
+from tests.threads import at_once
 
 TRIALS = 5
 TIMEOUT_S = 10.0
@@ -68,7 +71,7 @@ def rests(scheduler: LiveScheduler) -> bool:
     """Wait until a scheduler has nothing more to do; return False where it died."""
     while True:
         taken = threading.Event()
-        scheduler._events.put(taken)
+        scheduler._events.put(taken.set)
         while not taken.wait(0.01):
             if not scheduler._thread.is_alive():
                 return False
@@ -163,6 +166,42 @@ def test_time_goes_on_where_it_was(tmp_path: Path) -> None:
     again.close()
 
 
+def test_a_wall_clock_that_is_set_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scheduler = LiveScheduler(nodes(1), LiveSettings("elastic"), journal=journal_of(tmp_path))
+    wall_s = time.time()
+    monkeypatch.setattr(time, "time", lambda: wall_s + 1e6)
+    assert scheduler.now_s() < 1000.0
+    scheduler.close(leave=True)
+    again = LiveScheduler(nodes(1), LiveSettings("elastic"), journal=journal_of(tmp_path))
+    assert again.now_s() < 1000.0
+    again.close()
+
+
+@pytest.mark.parametrize("goes_on", (True, False))
+def test_time_counts_while_no_scheduler_is_there_unless_the_machine_was_not_either(
+    goes_on: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at_s, which = [1000.0], ["one"]
+    monkeypatch.setattr(time, "monotonic", lambda: at_s[0])
+    for module in (live, keeper, clock):
+        monkeypatch.setattr(module, "boot", lambda: which[0])
+    scheduler = LiveScheduler(nodes(1), LiveSettings("elastic"), journal=journal_of(tmp_path))
+    at_s[0] += 30.0
+    scheduler.open_sweep(e.SweepOpened("s"))
+    scheduler.settle(TIMEOUT_S)
+    scheduler.close(leave=True)
+    which[0] = "one" if goes_on else "two"
+    # A machine that was started again counts from 0.
+    at_s[0] = 1500.0 if goes_on else 7.0
+    again = LiveScheduler(nodes(1), LiveSettings("elastic"), journal=journal_of(tmp_path))
+    assert again.now_s() == (500.0 if goes_on else 30.0)
+    again.close(leave=True)
+    at_s[0] += 20.0
+    third = LiveScheduler(nodes(1), LiveSettings("elastic"), journal=journal_of(tmp_path))
+    assert third.now_s() == (520.0 if goes_on else 50.0), "the time of this start counts from here on"
+    third.close()
+
+
 def replayed(directory: Path) -> LiveScheduler:
     """Return what a journal of one node's scheduler leads to."""
     scheduler = LiveScheduler(nodes(1), LiveSettings("elastic"), journal=journal_of(directory), takes_up=False)
@@ -196,22 +235,10 @@ def test_an_id_is_used_once_by_those_who_submit_it_together(tmp_path: Path, monk
 
     scheduler = one(tmp_path)
     monkeypatch.setattr(live, "Submission", together)
-    refused: list[ConfigError] = []
-
-    def submit() -> None:
-        try:
-            # More than there is: nothing is started.
-            scheduler.submit(e.JobSubmitted(request("a", 16)), JobSpec())
-        except ConfigError as error:
-            refused.append(error)
-
-    threads = [threading.Thread(target=submit) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(TIMEOUT_S)
+    # More than there is: nothing is started.
+    outcomes = at_once(2, lambda _: scheduler.submit(e.JobSubmitted(request("a", 16)), JobSpec()))
     scheduler.settle(TIMEOUT_S)
-    assert len(refused) == 1 and len(scheduler.submissions()) == 1
+    assert [type(outcome) for outcome in outcomes].count(ConfigError) == 1 and len(scheduler.submissions()) == 1
     scheduler.close()
 
 
@@ -238,13 +265,13 @@ def test_what_could_not_be_written_or_started_is_refused_at_once(
 
 
 def test_a_job_is_not_over_because_its_scheduler_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(self: EventJournal, entry: Entry) -> None:
-        raise StorageError("no space left on device")
+    def broken(self: EventJournal, entry: Entry) -> None:
+        raise AssertionError("this should never be")
 
     scheduler = one(tmp_path)
-    monkeypatch.setattr(EventJournal, "append", full)
+    monkeypatch.setattr(EventJournal, "append", broken)
     submission = scheduler.submit(e.JobSubmitted(request("a", 16)), JobSpec())
-    with pytest.raises(RuntimeError, match="no space left"):
+    with pytest.raises(RuntimeError, match="should never be"):
         scheduler.settle(TIMEOUT_S)
     assert submission.wait(TIMEOUT_S), "nobody waits for ever"
     assert scheduler.has_ended and not submission.is_over
@@ -260,7 +287,7 @@ def test_what_is_not_started_any_more_is_started_by_the_next(tmp_path: Path, mon
         monkeypatch.setattr(scheduler, "_stop", stop)
         taken = threading.Event()
         scheduler._events.put(e.JobSubmitted(request("a")))
-        scheduler._events.put(taken)
+        scheduler._events.put(taken.set)
         assert taken.wait(TIMEOUT_S)
         stop()
 

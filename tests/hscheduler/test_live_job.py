@@ -3,181 +3,18 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from pathlib import Path
-from queue import Empty, SimpleQueue
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
-from eps.config import JobSpec
 from eps.ended import NO_WORD
-from eps.errors import JobFinishedError, JobNotFoundError, PeerUnavailableError, PlanError, UnknownMemberError
+from eps.errors import PlanError, UnknownMemberError
 from eps.jobspec_file import RunRequest
-from eps.master_link import Progress
+from eps.master_link import wait_for
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Phase
-from hscheduler.core.resources import Container, Role
 from hscheduler.live import job as live
-from tests.hscheduler.toy import UNIT
-
-TIMEOUT_S = 30.0
-
-
-class FakeJob:
-    """Stands in for ``eps.client.Job``: one job, whoever looks at it."""
-
-    def __init__(self) -> None:
-        self.news: SimpleQueue[Progress | None] = SimpleQueue()
-        self.changes: list[tuple[str, Any]] = []
-        self.refuse: dict[str, list[Exception]] = {}
-        self.holds_up: threading.Event | None = None
-        self.entered = threading.Event()
-        self.killed = threading.Event()
-        self.killed_because = ""
-        self.report = {"state": "finished", "reason": "", "history": [], "changes": []}
-        self.names = ["worker-1", "worker-2", "server-1"]
-        self.committed_clock = 0
-        self.started: list[RunRequest] = []
-        self.resumed: list[tuple[int, int]] = []
-        self.request_ids: list[str] = []
-        self.watched_after: list[int] = []
-        self.is_missing = False
-        self.running = True
-        self.directory = SimpleNamespace(
-            outcome=lambda: {} if self.running else self.outcome, report=Path("/nonexistent/report.json")
-        )
-        self.outcome: dict[str, Any] = {}
-
-    # What LiveJob calls on the class.
-    def start_request(self, request: RunRequest, *, detach: bool, warm: None) -> FakeJob:
-        self.started.append(request)
-        self.is_missing = False
-        self.tell("running")
-        return self
-
-    def resume(self, name: str, workers: int, servers: int, *, detach: bool, warm: None) -> FakeJob:
-        self.resumed.append((workers, servers))
-        self.killed.clear()
-        self.news = SimpleQueue()
-        self.tell("running")
-        return self
-
-    def find(self, name: str) -> FakeJob:
-        if self.is_missing:
-            raise JobNotFoundError(f"there is no job {name}")
-        return self
-
-    # What it calls on a job.
-    def change(self, operation: str, what: Any, *, request_id: str, manager: str) -> dict[str, Any]:
-        self.changes.append((str(operation), what))
-        self.request_ids.append(request_id)
-        self.entered.set()
-        if self.holds_up is not None:
-            self.holds_up.wait(TIMEOUT_S)
-        if self.killed.is_set():
-            raise JobFinishedError("it has ended")
-        for error in self.refuse.get(str(operation), [])[:1]:
-            self.refuse[str(operation)].pop(0)
-            raise error
-        kind = str(operation).split("-")[1].rstrip("s")
-        added = [f"{kind}-{10 + k}" for k in range(what)] if isinstance(what, int) else []
-        return {"added": added, "committed_clock": self.committed_clock, "phase": "released"}
-
-    def status(self) -> dict[str, Any]:
-        return {"members": [{"name": name} for name in self.names]}
-
-    def wait_until_trains(self) -> None:
-        pass
-
-    def watch(self, after_clock: int) -> Iterator[Progress]:
-        self.watched_after.append(after_clock)
-        while (progress := self.news.get(timeout=TIMEOUT_S)) is not None:
-            yield progress
-
-    def wait(self, timeout_s: float) -> dict[str, Any]:
-        return self.report
-
-    def kill(self, why: str, timeout_s: float) -> None:
-        if not self.killed.is_set():
-            self.killed_because = why
-            self.report = {**self.report, "state": "killed", "reason": why}
-            self.killed.set()
-            self.news.put(None)
-            if self.holds_up is not None:
-                self.holds_up.set()
-
-    def kill_at_once(self) -> None:
-        self.kill("at once", 0.0)
-
-    def close(self) -> None:
-        pass
-
-    # What a test makes happen.
-    def tell(self, state: str, *history: dict[str, Any]) -> None:
-        self.news.put(Progress({"state": state}, history))
-
-    def finish(self) -> None:
-        self.killed.set()
-        self.news.put(None)
-
-
-class Watched:
-    """A live job and what it says."""
-
-    def __init__(self, fake: FakeJob, metric: str = "loss") -> None:
-        self.fake = fake
-        self.said: SimpleQueue[e.Event] = SimpleQueue()
-        self.job = live.LiveJob("a", "sweep-a", JobSpec(workers=2, servers=1), metric, 10, self.said.put)
-        self.given = 0
-        self.members: dict[str, str] = {}
-
-    def obey(self, order: e.Order, number: int = 0) -> None:
-        """Give the job an order, with the next number or one that it had before."""
-        self.given += 1
-        self.job.obey(number or self.given, order)
-
-    def next(self, kind: type) -> Any:
-        """Return the next event but for which members there are, which must be of a kind."""
-        while isinstance(event := self.said.get(timeout=TIMEOUT_S), e.MembersFound):
-            self.members = dict(event.members)
-        assert isinstance(event, kind), event
-        return event
-
-    def start(self) -> None:
-        self.obey(e.StartJob("a", containers(("c1", "w"), ("c2", "w"), ("c3", "s")), False))
-        self.next(e.JobStarted)
-
-    def silent(self) -> bool:
-        try:
-            while isinstance(self.said.get_nowait(), e.MembersFound):
-                pass
-        except Empty:
-            return True
-        return False
-
-
-def containers(*places: tuple[str, str]) -> tuple[Container, ...]:
-    roles = {"w": Role.WORKER, "s": Role.SERVER}
-    return tuple(Container(name, "a", roles[role], UNIT, "node") for name, role in places)
-
-
-@pytest.fixture
-def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watched]:
-    fake = FakeJob()
-    monkeypatch.setattr(
-        live, "Job", SimpleNamespace(start_request=fake.start_request, resume=fake.resume, find=fake.find)
-    )
-    found = Watched(fake)
-    yield found
-    found.job.close()
-    assert not found.job._thread.is_alive()
-    assert found.job._watcher is None or not found.job._watcher.is_alive()
-
-
-def entries(first: int, count: int, each_s: float, begin_s: float = 0.0) -> list[dict[str, Any]]:
-    return [{"clock": first + k, "loss": 1.0, "seconds": begin_s + each_s * (k + 1)} for k in range(count)]
+from tests.hscheduler.live_job_world import MEMBERS, TIMEOUT_S, FakeJob, Watched, containers, entries
+from tests.hscheduler.live_job_world import watched as watched
 
 
 def test_sizes_change_by_the_members_in_the_containers(watched: Watched) -> None:
@@ -195,6 +32,19 @@ def test_sizes_change_by_the_members_in_the_containers(watched: Watched) -> None
     ]
 
 
+@pytest.mark.parametrize("refused", (False, True))
+def test_who_has_come_is_known_when_it_is_known_that_the_growth_is_over(watched: Watched, refused: bool) -> None:
+    watched.start()
+    if refused:
+        watched.fake.refuse["add-servers"] = [PlanError("no container was had")]
+    watched.obey(e.GrowJob("a", containers(("c4", "w"), ("c5", "s"))))
+    # Else a scheduler whose machine is lost between the two would go on with both, and order them again.
+    event = watched.said.get(timeout=TIMEOUT_S)
+    assert isinstance(event, e.GrowthFailed if refused else e.GrowthDone), event
+    came = {"c4": "worker-10"} if refused else {"c4": "worker-10", "c5": "server-10"}
+    assert dict(event.members) == {**MEMBERS, **came}
+
+
 def test_what_never_came_is_not_removed_and_the_rest_is(watched: Watched) -> None:
     watched.start()
     watched.fake.refuse["add-workers"] = [PlanError("no container was had")]
@@ -203,6 +53,46 @@ def test_what_never_came_is_not_removed_and_the_rest_is(watched: Watched) -> Non
     assert watched.next(e.GrowthFailed).containers == ("c4",)
     assert watched.next(e.ContainersGone).containers == ("c2",)
     assert watched.next(e.ContainersGone).containers == ("c4",), "an order is answered, whatever it asks for"
+
+
+def test_a_shrink_aborts_the_growth_before_it(watched: Watched) -> None:
+    watched.start()
+    watched.fake.holds_up = threading.Event()
+    watched.obey(e.GrowJob("a", containers(("c4", "w"), ("c5", "s"))))
+    assert watched.fake.entered.wait(TIMEOUT_S)
+    # What holds the growth up is only let go of by somebody who cancels it.
+    watched.obey(e.ShrinkJob("a", ("c4", "c5", "c2")))
+    failed = watched.next(e.GrowthFailed)
+    assert failed.containers == ("c4", "c5") and dict(failed.members) == MEMBERS
+    assert watched.next(e.ContainersGone).containers == ("c2",)
+    assert watched.next(e.ContainersGone).containers == ("c4", "c5")
+    assert watched.fake.cancelled == {1, 2}, "the growth's other role, too"
+
+
+def test_a_growth_that_is_aborted_before_it_was_begun_is_asked_for_all_the_same(watched: Watched) -> None:
+    watched.start()
+    watched.fake.holds_up = threading.Event()
+    watched.obey(e.ShrinkJob("a", ("c2",)))
+    # Both are ordered before the growth's turn has come: whether it was done before, in another process, is not known.
+    watched.obey(e.GrowJob("a", containers(("c4", "w"))))
+    watched.obey(e.ShrinkJob("a", ("c4",)))
+    watched.fake.holds_up.set()
+    assert watched.next(e.ContainersGone).containers == ("c2",)
+    assert watched.next(e.GrowthFailed).containers == ("c4",)
+    assert watched.next(e.ContainersGone).containers == ("c4",)
+    assert watched.fake.changes[1:] == [("add-workers", 1)]
+
+
+def test_a_growth_that_is_committed_is_shrunk_after_it(watched: Watched) -> None:
+    watched.start()
+    watched.fake.is_committed, watched.fake.holds_up = True, threading.Event()
+    watched.obey(e.GrowJob("a", containers(("c4", "w"))))
+    assert watched.fake.entered.wait(TIMEOUT_S)
+    watched.obey(e.ShrinkJob("a", ("c4",)))
+    watched.fake.holds_up.set()
+    assert dict(watched.next(e.GrowthDone).members)["c4"] == "worker-10"
+    assert watched.next(e.ContainersGone).containers == ("c4",)
+    assert watched.fake.changes[-1] == ("remove-workers", ["worker-10"])
 
 
 def test_the_replacement_of_a_lost_member_is_removed_in_its_place(watched: Watched) -> None:
@@ -300,14 +190,15 @@ def test_a_job_that_is_over_before_anybody_looked_tells_all_of_it(watched: Watch
     assert ended.loss == 6.0
 
 
-def test_a_metric_that_is_not_there_is_told(monkeypatch: pytest.MonkeyPatch, watched: Watched) -> None:
+def test_a_metric_that_is_not_there_is_told(watched: Watched, caplog: pytest.LogCaptureFixture) -> None:
     other = Watched(watched.fake, metric="acuracy")
     other.start()
     other.fake.tell("running", *[{**entry, "accuracy": 0.5, "f1": 0.5} for entry in entries(0, 12, 1.0)])
     other.next(e.Iterated)
     ended = other.next(e.JobEnded)
     assert ended.phase is Phase.FAILED
-    assert ended.why == "metric is 'acuracy', but this job has accuracy, f1, loss"
+    assert ended.why == "metric is 'acuracy', but this job has only accuracy, f1, loss"
+    assert not [record for record in caplog.records if record.exc_info], "nothing is wrong with the code"
     other.job.close()
 
 
@@ -378,6 +269,9 @@ def test_a_job_whose_supervisor_crashed_has_failed(watched: Watched) -> None:
     watched.fake.finish()
     ended = watched.next(e.JobEnded)
     assert ended.phase is Phase.FAILED and ended.why == NO_WORD
+    assert watched.job.is_alive
+    watched.job.retire()
+    wait_for(lambda: not watched.job.is_alive, TIMEOUT_S, "the end of its threads")
 
 
 def test_a_job_that_was_told_to_end_was_killed_however_it_ended(watched: Watched) -> None:
@@ -387,198 +281,3 @@ def test_a_job_that_was_told_to_end_was_killed_however_it_ended(watched: Watched
     watched.fake.report = {**watched.fake.report, "reason": NO_WORD}
     ended = watched.next(e.JobEnded)
     assert ended.phase is Phase.KILLED and ended.why == "the worst"
-
-
-# ---- a job that another process started
-
-MEMBERS = {"c1": "worker-1", "c2": "worker-2", "c3": "server-1"}
-START = e.StartJob("a", containers(("c1", "w"), ("c2", "w"), ("c3", "s")), False)
-
-
-def test_an_order_has_one_identity_whoever_carries_it_out(watched: Watched) -> None:
-    watched.start()
-    grow = e.GrowJob("a", containers(("c4", "w"), ("c5", "s")))
-    watched.obey(grow, number=7)
-    watched.next(e.GrowthDone)
-    watched.obey(grow, number=7)
-    watched.next(e.GrowthDone)
-    watched.obey(grow, number=8)
-    watched.next(e.GrowthDone)
-    ids = watched.fake.request_ids
-    assert ids[:2] == ids[2:4]
-    assert len(set(ids)) == 4, "a worker's and a server's change of each of two orders"
-
-
-def test_a_running_job_is_taken_up_where_it_is(watched: Watched) -> None:
-    watched.fake.tell("running", *entries(20, 2, 1.0))
-    watched.job.go_on(20, MEMBERS, has_feedback=True, has_started=True)
-    watched.obey(e.ShrinkJob("a", ("c2",)), number=9)
-    said = [watched.said.get(timeout=TIMEOUT_S) for _ in range(3)]
-    assert {type(event) for event in said} == {e.JobStarted, e.Iterated, e.ContainersGone}
-    assert watched.fake.watched_after == [19]
-    assert watched.fake.started == [] and watched.fake.changes == [("remove-workers", ["worker-2"])]
-
-
-def test_without_early_feedback_its_history_is_read_again(watched: Watched) -> None:
-    watched.fake.tell("running", *entries(0, 12, 1.0))
-    watched.job.go_on(12, MEMBERS, has_feedback=False, has_started=True)
-    watched.next(e.JobStarted)
-    watched.next(e.Iterated)
-    assert watched.next(e.FeedbackGiven).value == 1.0
-    assert watched.fake.watched_after == [-1]
-
-
-def test_a_start_that_was_carried_out_is_not_repeated(watched: Watched) -> None:
-    watched.fake.tell("running")
-    watched.job.go_on(0, {}, has_feedback=False, has_started=False)
-    watched.obey(START, number=1)
-    watched.next(e.JobStarted)
-    watched.obey(e.ShrinkJob("a", ("c2",)))
-    watched.next(e.ContainersGone)
-    assert watched.fake.started == [] and watched.members == MEMBERS
-
-
-def test_a_start_that_was_not_is(watched: Watched) -> None:
-    watched.fake.is_missing = True
-    watched.job.go_on(0, {}, has_feedback=False, has_started=False)
-    watched.obey(START, number=1)
-    watched.next(e.JobStarted)
-    (request,) = watched.fake.started
-    assert request.anew, "of a start that was cut short there may be a directory"
-
-
-def test_what_a_journal_has_forgotten_is_in_nobodys_way(watched: Watched) -> None:
-    said: SimpleQueue[e.Event] = SimpleQueue()
-    job = live.LiveJob("a", "sweep-a", JobSpec(workers=2, servers=1), "loss", 10, said.put, detached=True)
-    job.obey(1, START)
-    assert isinstance(said.get(timeout=TIMEOUT_S), e.MembersFound)
-    assert isinstance(said.get(timeout=TIMEOUT_S), e.JobStarted)
-    (request,) = watched.fake.started
-    assert request.anew, "its name is this scheduler's alone: there may be checkpoints, but of nothing that is known"
-    job.close()
-
-
-def test_a_job_that_ended_meanwhile_says_how(watched: Watched) -> None:
-    watched.fake.running, watched.fake.outcome = False, {"state": "finished"}
-    watched.fake.report["history"] = entries(0, 12, 1.0)
-    watched.fake.finish()
-    watched.job.go_on(5, MEMBERS, has_feedback=True, has_started=True)
-    assert watched.next(e.Iterated).iteration == 12
-    ended = watched.next(e.JobEnded)
-    assert ended.phase is Phase.FINISHED and ended.loss == 1.0
-    assert watched.fake.resumed == []
-
-
-def test_a_job_that_was_lost_without_a_word_goes_on_at_its_size(watched: Watched) -> None:
-    watched.fake.running, watched.fake.outcome = False, {}
-    watched.fake.names = ["worker-7", "worker-8", "server-3"]
-    watched.job.go_on(5, MEMBERS, has_feedback=True, has_started=True)
-    watched.next(e.JobStarted)
-    watched.obey(e.ShrinkJob("a", ("c2",)))
-    watched.next(e.ContainersGone)
-    assert watched.fake.resumed == [(2, 1)]
-    assert watched.fake.changes == [("remove-workers", ["worker-8"])]
-
-
-def test_a_job_that_is_left_goes_on(watched: Watched) -> None:
-    watched.start()
-    watched.job.leave()
-    assert not watched.fake.killed.is_set()
-    watched.fake.finish()
-
-
-# ---- a job that is started again
-
-AGAIN = e.StartJob("a", containers(("c8", "w"), ("c9", "s")), True)
-
-
-def test_nothing_is_started_again_before_the_end_was_seen_by_who_brought_it_about(
-    watched: Watched, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    kill, resumed, too_early = watched.fake.kill, threading.Event(), []
-
-    def slow(why: str, timeout_s: float) -> None:
-        kill(why, timeout_s)
-        # It looks a little later whether the job has ended.
-        too_early.append(resumed.wait(0.3))
-
-    def resume(*args: Any, **more: Any) -> FakeJob:
-        resumed.set()
-        return watched.fake.resume(*args, **more)
-
-    watched.start()
-    monkeypatch.setattr(watched.fake, "kill", slow)
-    monkeypatch.setattr(live.Job, "resume", resume)
-    watched.obey(e.EndJob("a", True, "it restarts"))
-    assert watched.next(e.JobEnded).phase is Phase.KILLED
-    watched.obey(AGAIN)
-    watched.next(e.JobStarted)
-    assert too_early == [False], "what is there then would be taken for what is to end"
-
-
-def test_who_is_where_is_said_before_a_job_has_started_again(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
-    watched.start()
-    watched.obey(e.EndJob("a", True, "it restarts"))
-    watched.next(e.JobEnded)
-    monkeypatch.setattr(watched.fake, "wait_until_trains", lambda: threading.Event().wait(0.3))
-    watched.obey(AGAIN)
-    said = [watched.said.get(timeout=TIMEOUT_S) for _ in range(2)]
-    assert said == [e.MembersFound("a", (("c8", "worker-1"), ("c9", "server-1"))), e.JobStarted("a")]
-
-
-@pytest.mark.parametrize("state", ("finished", "failed", "killed"))
-def test_what_was_started_again_and_has_ended_since_is_not_started_once_more(watched: Watched, state: str) -> None:
-    watched.fake.running, watched.fake.outcome = False, {"state": state}
-    watched.fake.report["state"] = state
-    if state != "killed":
-        watched.fake.finish()
-    watched.job.go_on(5, {}, has_feedback=True, has_started=False)
-    watched.obey(AGAIN, number=4)
-    if state == "killed":
-        # As it was told to before it was to be started again.
-        watched.next(e.JobStarted)
-        assert watched.fake.resumed == [(1, 1)]
-    else:
-        assert str(watched.next(e.JobEnded).phase) == state
-        assert watched.fake.resumed == []
-
-
-def test_something_unforeseen_as_a_job_is_started_again_is_said(
-    watched: Watched, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def resume(*args: Any, **more: Any) -> FakeJob:
-        raise ZeroDivisionError("of all things")
-
-    watched.start()
-    watched.obey(e.EndJob("a", True, "it restarts"))
-    watched.next(e.JobEnded)
-    monkeypatch.setattr(live.Job, "resume", resume)
-    watched.obey(AGAIN)
-    ended = watched.next(e.JobEnded)
-    assert ended.phase is Phase.FAILED and ended.why == "StartJob failed: ZeroDivisionError: of all things"
-
-
-def test_something_unforeseen_when_a_job_is_taken_up_is_said(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
-    def find(name: str) -> FakeJob:
-        raise ZeroDivisionError("of all things")
-
-    monkeypatch.setattr(live.Job, "find", find)
-    watched.job.go_on(5, MEMBERS, has_feedback=True, has_started=True)
-    ended = watched.next(e.JobEnded)
-    assert ended.phase is Phase.FAILED and ended.why == "it cannot go on: ZeroDivisionError: of all things"
-
-
-def test_a_job_that_was_started_again_and_does_not_answer_is_ended_before_its_end_is_said(
-    watched: Watched, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def status() -> Any:
-        raise PeerUnavailableError("no answer")
-
-    watched.fake.running, watched.fake.outcome = False, {}
-    monkeypatch.setattr(watched.fake, "status", status)
-    watched.job.go_on(5, MEMBERS, has_feedback=True, has_started=True)
-    while not isinstance(event := watched.said.get(timeout=TIMEOUT_S), e.JobEnded):
-        pass
-    assert event.phase is Phase.FAILED and "it cannot go on: no answer" in event.why
-    assert watched.fake.killed.is_set(), "its containers may be given away now"
-    assert watched.silent()

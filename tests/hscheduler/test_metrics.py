@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import urllib.request
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from eps.config import JobSpec
+from eps.master_link import wait_for
 from eps.metrics_text import Family, metric, text_of
+from hscheduler.core import events as e
 from hscheduler.core.jobs import Phase
+from hscheduler.live.attempts import attempts_of, trial_of
+from hscheduler.live.submission import Submission
 from hscheduler.metrics import metrics_text
 from hscheduler.page import PageServer
+from hscheduler.service.client import SchedulerClient
+from hscheduler.service.directory import ServiceDir
+from hscheduler.service.main import Service, ServiceSettings
 from hscheduler.view import LATENCY_BOUNDS_S, Look, Row
+
+TIMEOUT_S = 20.0
 
 parser = pytest.importorskip("prometheus_client.parser", reason="prometheus_client (of the extra dev) is not installed")
 
@@ -21,9 +32,9 @@ LOOK = Look(
     "loss",
     4,
     [
-        Row("a", 0.0, Phase.TRAINING, workers=3, servers=2),
-        Row("b", 0.0, Phase.TRAINING, workers=1, servers=1),
-        Row("c", 0.0),
+        Row("a", 0.0, Phase.TRAINING, workers=3, servers=2, sweep="one"),
+        Row("b", 0.0, Phase.TRAINING, workers=1, servers=1, sweep='t"wo'),
+        Row("c", 0.0, sweep="one"),
     ],
     [("c", "it waits")],
     1,
@@ -34,6 +45,8 @@ LOOK = Look(
     nodes=[('node"1\\', 4), ("node-2", 5)],
     latencies=[0, 1, 0, 2, *[0] * 9, 1],
     latency_sum_s=7_000.5,
+    # One of the trials was tried twice.
+    jobs={Phase.TRAINING: 2, Phase.QUEUED: 1, Phase.FAILED: 1},
 )
 
 
@@ -45,11 +58,20 @@ def samples(family: Any) -> dict[tuple[str, ...], float]:
     return {(sample.name, *sample.labels.values()): sample.value for sample in family.samples}
 
 
+def there(family: Any) -> dict[tuple[str, ...], float]:
+    """Return the values that are not 0, by labels."""
+    return {tuple(sample.labels.values()): sample.value for sample in family.samples if sample.value}
+
+
 def test_prometheus_reads_a_sweep() -> None:
     found = parsed(metrics_text(LOOK))
     assert samples(found["hscheduler_jobs"])["hscheduler_jobs", "training"] == 2.0
     assert samples(found["hscheduler_jobs"])["hscheduler_jobs", "queued"] == 1.0
+    assert samples(found["hscheduler_jobs"])["hscheduler_jobs", "failed"] == 1.0
     assert len(found["hscheduler_jobs"].samples) == len(Phase)
+    trials = found["hscheduler_trials"]
+    assert trials.type == "gauge" and len(trials.samples) == 2 * len(Phase)
+    assert there(trials) == {("one", "training"): 1.0, ("one", "queued"): 1.0, ('t"wo', "training"): 1.0}
     assert samples(found["hscheduler_containers"]) == {
         ("hscheduler_containers", 'node"1\\'): 4.0,
         ("hscheduler_containers", "node-2"): 5.0,
@@ -73,6 +95,49 @@ def test_a_sweep_that_has_not_begun_has_metrics_too() -> None:
     found = parsed(metrics_text(Look()))
     assert found["hscheduler_utilisation_ratio"].samples[0].value == 0.0
     assert "hscheduler_best" not in found
+
+
+@pytest.mark.usefixtures("world")
+def test_a_service_counts_the_jobs_and_the_trials_of_each_sweep(tmp_path: Path) -> None:
+    directory = ServiceDir(tmp_path / "service")
+    tables = {"sweep": {"trials": 1, "algorithm": "random", "retries": 1}, "job": {"data": __file__, "workers": 1}}
+
+    def counted(service: Service, name: str) -> dict[tuple[str, ...], float]:
+        return there(parsed(metrics_text(service.observer.view.look()))[name])
+
+    with Service(directory, ServiceSettings(nodes=4)) as service, SchedulerClient(directory) as client:
+        client.run_sweep(tables, "a")
+        client.submit_job("alone", JobSpec(workers=1, servers=1))
+        # Named by its user as if it were another one's second try.
+        client.submit_job("alone-again-1", JobSpec(workers=1, servers=1, iterations=7))
+        wait_for(lambda: client.job("a-trial-1")["phase"] == "early feedback", TIMEOUT_S, "the trial to run")
+        service.scheduler._events.put(e.JobEnded("a-trial-1", Phase.FAILED, "a worker crashed"))
+        wait_for(lambda: bool(service.scheduler.submission("a-trial-1-again-1")), TIMEOUT_S, "the second try")
+        wait_for(lambda: client.job("a-trial-1-again-1")["phase"] == "early feedback", TIMEOUT_S, "it to run")
+        service.leave()
+    jobs = {("failed",): 1.0, ("early feedback",): 3.0}
+    trials = {("a", "early feedback"): 1.0, ("jobs", "early feedback"): 2.0}
+    assert counted(service, "hscheduler_jobs") == jobs and counted(service, "hscheduler_trials") == trials
+    # So does the next one, of the journal.
+    with Service(directory, ServiceSettings()) as again:
+        assert counted(again, "hscheduler_jobs") == jobs and counted(again, "hscheduler_trials") == trials
+
+
+def test_which_trial_a_job_is_of_is_known_as_a_report_counts_it() -> None:
+    def made(*job_ids: str, **more: Any) -> list[Submission]:
+        return [Submission(job_id, "sweep", "name", JobSpec(), more) for job_id in job_ids]
+
+    known = [
+        *made("a", "a-again-1", "a-again-2", "a-again-02", "a-again-4", "-again-1", "c-again-1"),
+        *made("b", x=1),
+        *made("b-again-1", x=2),
+    ]
+    by_id = {each.job_id: each for each in known}
+    found: dict[str, list[str]] = {}
+    for job_id in by_id:
+        found.setdefault(trial_of(job_id, by_id.get), []).append(job_id)
+    assert found == attempts_of(known)
+    assert found["a"] == ["a", "a-again-1", "a-again-2"]
 
 
 def test_what_labels_and_numbers_hold_is_read_back() -> None:

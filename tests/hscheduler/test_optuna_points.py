@@ -27,14 +27,14 @@ TABLES = {
 
 @pytest.fixture
 def optuna():
-    found = pytest.importorskip("optuna", reason="Optuna is not installed: eps[optuna]")
+    found = pytest.importorskip("optuna", reason="Optuna is not installed: extra optuna")
     found.logging.set_verbosity(found.logging.ERROR)
     return found
 
 
 def test_without_optuna_it_is_said_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "optuna", None)
-    with pytest.raises(ConfigError, match=r"needs Optuna .* install eps\[optuna\], or use tpe or random"):
+    with pytest.raises(ConfigError, match=r"needs Optuna .* pip install '.\[optuna\]' in EPS's folder, or"):
         points_of(Spec.of(TABLES))
 
 
@@ -51,6 +51,23 @@ def test_points_lie_in_the_space(optuna):
         assert any(math.isclose(point["huber_delta"], value) for value in (0.25, 0.5, 0.75, 1.0))
         assert 3 <= point["seed"] < 9 and isinstance(point["seed"], int)
         points.tell(f"t{k}", point["learning_rate"])
+
+
+@pytest.mark.parametrize(
+    ("bounds", "values"),
+    [
+        ([0.1, 0.3, 0.1], [0.1, 0.2, 0.3]),
+        ([0.3, 0.7, 0.1], [0.3, 0.4, 0.5, 0.6, 0.7]),
+        ([0, 0.6, 0.2], [0.0, 0.2, 0.4, 0.6]),
+        ([0.25, 0.95, 0.3], [0.3, 0.6, 0.9]),
+        ([1, 8, 3], [3, 6]),
+    ],
+)
+def test_steps_reach_both_bounds(optuna, bounds, values):
+    points = points_of(Spec.of({"sweep": {"algorithm": "optuna"}, "space": {"momentum": {"quniform": bounds}}}))
+    points.study.sampler = optuna.samplers.RandomSampler(seed=1)
+    found = {points.ask(f"t{k}")["momentum"] for k in range(80)}
+    assert sorted(found) == pytest.approx(values)
 
 
 def test_the_same_seed_finds_the_same_points(optuna):
@@ -91,5 +108,7 @@ def test_a_study_that_cannot_be_is_refused(optuna):
     spec = Spec.of(TABLES)
     with pytest.raises(ConfigError, match="the study's direction is maximize, but the sweep's is minimize"):
         OptunaPoints(spec, optuna.create_study(direction="maximize"))
+    with pytest.raises(ConfigError, match="study is 'x', but must be a study of Optuna's"):
+        OptunaPoints(spec, "x")
     with pytest.raises(ConfigError, match="the study's direction is minimize and minimize"):
         OptunaPoints(spec, optuna.create_study(directions=["minimize", "minimize"]))

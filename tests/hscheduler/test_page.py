@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import re
 import socket
+import struct
+import threading
 import urllib.error
 import urllib.request
 
 import pytest
 
-from eps.errors import ResourceError
+from eps.errors import ConfigError, DeadlineError, ResourceError
 from hscheduler import cli
 from hscheduler.page import PageServer, page
 from hscheduler.simulator.run import simulate
@@ -44,7 +46,7 @@ def test_what_names_hold_is_no_markup(report):
     assert data_of(text)["elastic"]["trials"][0]["why"] == "</script><script>alert(1)</script>"
 
 
-def fetch(address: str) -> tuple[int, str]:
+def fetch(address: str | urllib.request.Request) -> tuple[int, str]:
     try:
         with urllib.request.urlopen(address, timeout=10) as answer:
             return answer.status, answer.read().decode()
@@ -57,7 +59,7 @@ def test_it_is_served_while_a_sweep_runs(report):
     server = PageServer(0)
     try:
         assert fetch(server.address)[0] == 503, "nothing to show yet"
-        server.show({"elastic": report})
+        server.show(lambda: {"elastic": report})
         status, text = fetch(server.address)
         assert status == 200 and "live = true" in text
         assert json.loads(fetch(server.address + "report.json")[1]) == {
@@ -65,8 +67,100 @@ def test_it_is_served_while_a_sweep_runs(report):
             "live": True,
         }
         assert fetch(server.address + "../../etc/passwd")[0] == 404
-        server.show({"elastic": report}, live=False)
+        server.show(lambda: {"elastic": report}, live=False)
         assert json.loads(fetch(server.address + "report.json")[1])["live"] is False
+    finally:
+        server.close()
+
+
+def test_metrics_are_read_without_a_word_on_the_terminal(report, capfd):
+    server = PageServer(0, lambda: "metrics 1\n")
+    try:
+        assert fetch(server.address + "metrics")[0] == 200
+        assert fetch(server.address + "metrics")[0] == 200
+    finally:
+        # It waits for the requests that are being answered.
+        server.close()
+    assert capfd.readouterr().err == ""
+
+
+def test_reports_are_made_while_somebody_looks_and_once_for_all_who_do(report, monkeypatch):
+    made, both = [], threading.Barrier(3)
+
+    def look():
+        made.append(threading.current_thread())
+        return {"elastic": report}
+
+    server = PageServer(0, lambda: "metrics 1\n")
+    try:
+        server.show(look)
+        assert fetch(server.address + "metrics")[0] == 200
+        assert made == [], "nobody has looked"
+
+        def watch(where):
+            both.wait(10)
+            assert fetch(server.address + where)[0] == 200
+
+        viewers = [threading.Thread(target=watch, args=(where,)) for where in ("", "report.json", "report.json")]
+        monkeypatch.setattr("hscheduler.page.KEPT_S", 600.0)
+        for viewer in viewers:
+            viewer.start()
+        for viewer in viewers:
+            viewer.join(10)
+        assert len(made) == 1 and made[0] is not threading.current_thread()
+        monkeypatch.setattr("hscheduler.page.KEPT_S", 0.0)
+        assert fetch(server.address + "report.json")[0] == 200
+        assert len(made) == 2, "what is kept is not kept for long"
+    finally:
+        server.close()
+
+
+def test_a_report_that_cannot_be_had_is_no_end(report):
+    answers = [DeadlineError("the scheduler is busy"), {}, {"elastic": report}]
+
+    def look():
+        found = answers.pop(0)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    server = PageServer(0)
+    try:
+        for status in (503, 503, 200):
+            server.show(lambda: look())
+            assert fetch(server.address + "report.json")[0] == status
+    finally:
+        server.close()
+
+
+@pytest.mark.parametrize(("host", "status"), [("evil.example", 403), ("localhost", 200), ("127.0.0.1:80", 200)])
+def test_only_this_hosts_own_names_are_served(report, host, status):
+    server = PageServer(0)
+    try:
+        server.show(lambda: {"elastic": report})
+        request = urllib.request.Request(server.address + "report.json", headers={"Host": host})
+        assert fetch(request)[0] == status
+    finally:
+        server.close()
+
+
+def test_a_page_that_is_closed_while_it_loads_leaves_the_terminal_alone(report, capsys):
+    # What another test's browser left open is answered by threads of its own.
+    of_others = set(threading.enumerate())
+    server = PageServer(0)
+    try:
+        large = {**report, "trials": [{**report["trials"][0], "why": "y" * 30_000_000}]}
+        server.show(lambda: {"elastic": large})
+        with socket.create_connection(("127.0.0.1", int(server.address.rstrip("/").rpartition(":")[2]))) as browser:
+            browser.sendall(b"GET /report.json HTTP/1.0\r\n\r\n")
+            assert browser.recv(100)
+            # It is told with the end that nobody reads on.
+            browser.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        for thread in set(threading.enumerate()) - of_others:
+            if "process_request" in thread.name:
+                thread.join(60)
+                assert not thread.is_alive()
+        assert capsys.readouterr().err == ""
     finally:
         server.close()
 
@@ -80,9 +174,30 @@ def test_a_port_that_is_taken_is_told():
             PageServer(port)
 
 
+@pytest.mark.parametrize("port", [-5, 65536, 99999999])
+def test_what_is_no_port_is_told(port):
+    with pytest.raises(ConfigError, match=f"web is {port}, but must be a port, or 0"):
+        PageServer(port)
+
+
 def test_the_command_draws_the_page(tmp_path):
     spec, target = tmp_path / "sweep.toml", tmp_path / "page.html"
     spec.write_text("[sweep]\ntrials = 3\n[job]\nstretch_s = 0.01\n")
     assert cli.main(["simulate", str(spec), "--policy", "elastic,kill", "--page", str(target)]) == 0
     assert set(data_of(target.read_text())) == {"elastic", "kill"}
     assert target.stat().st_mode & 0o777 == 0o644
+
+
+def test_who_asks_for_the_head_gets_no_body_and_has_not_seen_the_end(report):
+    server = PageServer(0, lambda: "metrics 1\n")
+    try:
+        server.show(lambda: {"elastic": report}, live=False)
+        for where in ("", "report.json", "metrics"):
+            with urllib.request.urlopen(
+                urllib.request.Request(server.address + where, method="HEAD"), timeout=10
+            ) as answer:
+                assert answer.status == 200 and int(answer.headers["Content-Length"]) > 0 and answer.read() == b""
+        assert fetch(urllib.request.Request(server.address + "nothing", method="HEAD"))[0] == 404
+        assert not server._end_seen.is_set()
+    finally:
+        server.close()

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+from pathlib import Path
 
 import pytest
 
-from benchmarks.paper import declared, measures, timelines
+from benchmarks.paper import declared, measures, predicted, timelines
 from benchmarks.paper.compare import SPEC, Results, settings_of
+from benchmarks.paper.sources import Real
 from eps.errors import ConfigError
 from hscheduler.simulator.run import simulate
 from hscheduler.spec import Spec
@@ -49,8 +52,54 @@ def test_bars_are_judged_at_the_median_of_the_ratios_of_each_repeat():
     bars = {bar.name: bar for bar in measures.bars(repeats)}
     assert bars["makespan: static / elastic"].measured == 2.1
     assert bars["makespan: static / elastic"].passed
-    assert bars["best loss above static's"].passed
+    assert bars["best loss worse than static's by"].passed
     assert not bars["makespan: priority / elastic"].passed, "what was not measured keeps nothing"
+
+
+def bar_of(repeats, name: str):
+    return next(bar for bar in measures.bars(repeats) if bar.name == name)
+
+
+def test_a_worse_model_in_one_repeat_is_worse():
+    name = "best loss worse than static's by"
+    repeats = [{"elastic": report(), "static": report()} for _ in range(3)]
+    assert bar_of(repeats, name).passed
+    repeats[1]["elastic"]["best"] = {"loss": 0.5 + 1e-7}
+    assert not bar_of(repeats, name).passed
+    assert bar_of(repeats, name).measured == pytest.approx(1e-7)
+    repeats[1]["elastic"]["best"] = None
+    assert not bar_of(repeats, name).passed, "one that found nothing found nothing as good"
+
+
+@pytest.mark.parametrize(("accuracy", "passed"), [(0.80, False), (0.99, True)])
+def test_where_more_is_better_less_is_worse(accuracy, passed):
+    ours = {**report(), "direction": "maximize", "best": {"loss": accuracy}}
+    theirs = {**report(), "direction": "maximize", "best": {"loss": 0.95}}
+    bar = bar_of([{"elastic": ours, "static": theirs}], "best loss worse than static's by")
+    assert bar.passed is passed
+
+
+def test_nothing_is_won_by_failing_or_leaking():
+    name = "trials that failed and containers that leaked, of all runs"
+    repeats = [{"elastic": report(), "static": report()} for _ in range(3)]
+    assert bar_of(repeats, name).passed
+    repeats[2]["elastic"]["phases"] = {"killed": 1, "failed": 2}
+    repeats[2]["static"]["resources"] = {"leaked": 1}
+    assert bar_of(repeats, name).measured == 3
+    assert not bar_of(repeats, name).passed
+    assert not bar_of([], name).passed
+
+
+def test_both_kills_are_compared_with_by_name():
+    def queued(seconds: float) -> dict[str, object]:
+        waited = [trial("a", 0.0, 0.0), trial("b", 0.0, seconds, early_feedback_s=2 * seconds)]
+        return {**report(), "trials": waited, "decisions": report()["decisions"][:1]}
+
+    repeats = [{"elastic": queued(10.0), "kill": queued(20.0), "kill-declared": queued(40.0)}]
+    assert bar_of(repeats, "queueing at a full cluster: kill with our restart / elastic").measured == 2.0
+    assert bar_of(repeats, "queueing at a full cluster: kill with the declared delay / elastic").measured == 4.0
+    assert bar_of(repeats, "early feedback at a full cluster: kill with our restart / elastic").passed
+    assert bar_of(repeats, "early feedback at a full cluster: kill with the declared delay / elastic").measured == 4.0
 
 
 def test_containers_over_time():
@@ -76,8 +125,40 @@ def test_a_comparison_goes_on_from_its_file(tmp_path):
     Results(path, settings_of(spec, 2.0)).add(0, "elastic", 1.0, simulate(spec, "elastic"))
     again = Results(path, settings_of(spec, 2.0))
     assert again.has(0, "elastic") and not again.has(0, "static") and not again.has(1, "elastic")
+    Results(path, settings_of(spec, 2.0)).add(0, "kill-declared", 1.0, simulate(spec, "kill"))
+    assert Results(path, settings_of(spec, 2.0)).has(0, "kill-declared")
+    another_delay = Results(path, settings_of(spec, 3.0))
+    assert another_delay.has(0, "elastic") and not another_delay.has(0, "kill-declared")
     with pytest.raises(ConfigError, match="other settings"):
-        Results(path, settings_of(spec, 3.0))
+        Results(path, settings_of(declared.with_seed(spec, 7), 2.0))
     path.write_text("no JSON")
     with pytest.raises(ConfigError, match="no result"):
         Results(path, settings_of(spec, 2.0))
+
+
+def test_runs_are_those_of_their_repeat_in_whatever_order_they_were_made(tmp_path: Path) -> None:
+    path = tmp_path / "compare.json"
+    results = Results(path, settings_of(Spec.read(SPEC), 2.0))
+    for repeat in (1, 0):
+        results.add(repeat, "elastic", 1.0, report(makespan_s=10.0 + repeat))
+    assert [each["makespan_s"] for each in Real(path).reports("softmax", "elastic")] == [10.0, 11.0]
+
+
+def test_what_is_predicted_of_the_real_runs_is_what_stands_in_the_results(tmp_path: Path) -> None:
+    """Else the command is to be run once more, and what the text says of it looked at."""
+    real = json.loads(predicted.REAL.read_text())
+    stored = json.loads(predicted.REAL.with_name("predicted.json").read_text())
+    found = predicted.predicted(real)
+    assert found["runs"].keys() == stored["runs"].keys() == {run["name"] for run in real["runs"]}
+    for name, runs in found["runs"].items():
+        for run, before in zip(runs, stored["runs"][name], strict=True):
+            # The last digits are those of a library's.
+            assert run["predicted_over_real"] == pytest.approx(before["predicted_over_real"], abs=0.01)
+            assert (run["real_makespan_s"], run["fitted"]) == (before["real_makespan_s"], before["fitted"])
+            assert run["fitted"] == (run["repeat"] == 0 and name in predicted.FITTED)
+    assert found["runs_outside"] == stored["runs_outside"]
+    for fitted, repeat in ((["podium"], 0), (["elastic"], 7)):
+        with pytest.raises(ConfigError, match=f"fit is '{fitted[0]}', but must be a run of repeat {repeat}"):
+            predicted.predicted(real, fitted, repeat)
+    with pytest.raises(ConfigError, match=r"no result of benchmarks\.paper\.compare"):
+        predicted.predicted({"rows": []})

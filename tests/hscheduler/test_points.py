@@ -79,5 +79,5 @@ def test_a_space_that_hyperopt_refuses_is_refused():
 
 def test_without_hyperopt_it_is_said_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "hyperopt", None)
-    with pytest.raises(ConfigError, match=r"needs Hyperopt .* install eps\[sweep\], or use random"):
+    with pytest.raises(ConfigError, match=r"needs Hyperopt .* pip install '.\[sweep\]' in EPS's folder, or use random"):
         TpePoints(SPACE, 0, Direction.MINIMIZE)

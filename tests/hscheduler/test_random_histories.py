@@ -48,6 +48,8 @@ class History:
         chance = self.draw.random()
         if chance < 0.01:
             self.lose_or_bring_a_node()
+        elif chance < 0.03 and running:
+            self.take_from(running[self.draw.randrange(len(running))].job_id)
         elif chance < 0.15 and self.submitted < jobs:
             self.submit()
         elif chance < 0.5 and self.toy.answers:
@@ -60,8 +62,11 @@ class History:
             self.submit()
 
     def lose_or_bring_a_node(self) -> None:
-        there = list(self.toy.scheduler.ledger.capacity)
-        if len(there) > 1 and self.draw.random() < 0.5:
+        there = self.toy.scheduler.ledger.in_use()
+        what = self.draw.random()
+        if len(there) > 1 and what < 0.25:
+            self.toy.send(e.NodeLeft(self.draw.choice(there), "a node was decommissioned"))
+        elif len(there) > 1 and what < 0.5:
             lost = self.draw.choice(there)
             gone = {c.container_id for c in self.toy.scheduler.ledger.containers_on(lost)}
             for living in self.toy.living.values():
@@ -69,6 +74,16 @@ class History:
             self.toy.send(e.NodeLost(lost))
         else:
             self.toy.send(e.NodeCame(f"new{len(there)}", NODE))
+
+    def take_from(self, job_id: str) -> None:
+        """Let the cluster take a worker or a server of a job, but not the last: that one the job has replaced."""
+        role = self.draw.choice([Role.WORKER, Role.SERVER])
+        living = self.toy.living.get(job_id, set())
+        mine = [c.container_id for c in self.toy.scheduler.ledger.of_job(job_id, role) if c.container_id in living]
+        if len(mine) > 1:
+            taken = tuple(self.draw.sample(mine, self.draw.randint(1, len(mine) - 1)))
+            living -= set(taken)
+            self.toy.send(e.ContainersGone(job_id, taken, "its container is preempted"))
 
     def submit(self) -> None:
         workers, servers = self.draw.randint(1, 5), self.draw.randint(1, 3)
@@ -175,10 +190,43 @@ def test_a_start_that_was_promised_on_what_is_kept_is_planned_again():
     toy.send(e.ShrinkFailed("a", shrink.containers, "its plan was given up"))
     assert toy.job("a").size == (3, 1) and toy.job("b").phase is Phase.QUEUED
     assert sum(isinstance(command, e.ShrinkJob) for command in toy.commands) == 1, "it is not asked again and again"
-    toy.iterate("a", 1.0)
+    toy.iterate("a", 1.0, 9)
     assert toy.job("b").phase is Phase.QUEUED
     # Until the cluster is another.
     toy.send(e.NodeCame("node3", Resources(1, 4096)))
+    toy.settle()
+    assert toy.job("b").phase is Phase.EARLY_FEEDBACK
+
+
+def test_who_waits_says_behind_whom():
+    toy = Toy.of(1, POLICIES["static"])
+    toy.submit(*[request(name) for name in "abcd"])
+    toy.settle()
+    assert [toy.job(name).why for name in "cd"] == ["queued behind b"] * 2
+    toy.finish("a")
+    assert toy.job("d").why == "queued behind c"
+
+
+@pytest.mark.parametrize("size", [(4, 2), (5, 3)])
+def test_a_restarting_job_starts_again_with_what_fits_still(size):
+    """It restarts for more than it asked for, when a node is lost: eight places are left of twelve."""
+    toy = Toy.of(3, POLICIES["kill"])
+    toy.send(e.SweepOpened("sweep", threshold=9))
+    toy.submit(request("a", *size))
+    toy.settle()
+    toy.iterate("a", 0.1)
+    toy.send(e.FeedbackGiven("a", 0.5))
+    assert (toy.job("a").phase, toy.job("a").restart_size) == (Phase.RESTARTING, (7, 4))
+    masters = {c.node for c in toy.scheduler.ledger.all() if c.role is Role.MASTER}
+    toy.send(e.NodeLost(min(set(toy.scheduler.ledger.capacity) - masters)))
+    toy.settle()
+    if size == (4, 2):
+        assert toy.job("a").size == (4, 2), "what it asked for"
+        toy.finish("a")
+    else:
+        assert toy.over["a"] is Phase.KILLED
+        assert "more than what is left of the cluster holds" in toy.job("a").why
+    toy.submit(request("b", 1, 1))
     toy.settle()
     assert toy.job("b").phase is Phase.EARLY_FEEDBACK
 

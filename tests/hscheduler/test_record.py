@@ -8,7 +8,7 @@ import pytest
 
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Direction, Phase
-from hscheduler.core.record import CLUSTER_POINTS, CURVE_POINTS, MOST_NODES, Record
+from hscheduler.core.record import CLUSTER_POINTS, CURVE_POINTS, MOST_NODES, DecisionRecord, Record, TrialRecord
 from hscheduler.core.thinned import Thinned
 from hscheduler.policies.elastic import elastic
 from hscheduler.report import report
@@ -94,3 +94,29 @@ def test_a_job_that_was_refused_does_not_count_as_one_that_runs() -> None:
         (1.0, e.JobRefused("a", "s", "why not")), (2.0, e.JobSubmitted(request("b"))), (3.0, e.JobStarted("b"))
     )
     assert record.numbers == [(1.0, 0, 0), (2.0, 1, 0)]
+
+
+def test_a_snapshot_stays_as_it_is_while_the_record_goes_on() -> None:
+    record = Record()
+    for job_id, sweep in (("a", "s"), ("b", "other")):
+        record.trials[job_id] = TrialRecord(job_id, sweep, 1.0, sizes=[(1.0, 2, 1)], speeds={(2, 1): (3, 0.5)})
+        record.trials[job_id].curve.add((2.0, 1, 0.5))
+    record.numbers.append((1.0, 2, 0))
+    record.nodes["n"] = None
+    record.cluster.add((1.0, 0.5, (1,)))
+    taken, of_one = record.snapshot(), record.snapshot("s")
+    assert taken.trials == record.trials and list(of_one.trials) == ["a"]
+    told = [(repr(found.trials), found.numbers[:], dict(found.nodes), repr(found.cluster)) for found in (taken, of_one)]
+    trial = record.trials["a"]
+    trial.phase, trial.iteration = Phase.FINISHED, 9
+    trial.sizes.append((2.0, 4, 1))
+    trial.speeds[4, 1] = 1, 0.25
+    for k in range(500):
+        trial.curve.add((3.0 + k, 2 + k, 0.25))
+        record.cluster.add((3.0 + k, 1.0, (k,)))
+    record.trials["c"] = TrialRecord("c", "s", 2.0)
+    record.numbers.append((2.0, 3, 0))
+    record.decisions.append(DecisionRecord(2.0, "why", ("a",)))
+    record.nodes["m"] = None
+    assert told == [(repr(f.trials), f.numbers, f.nodes, repr(f.cluster)) for f in (taken, of_one)]
+    assert taken.decisions == []

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
-from hscheduler.core.jobs import Direction, Phase
+import pytest
+
+from hscheduler.core.jobs import Direction, Phase, best
 from hscheduler.core.record import Record, TrialRecord
 from hscheduler.report import report
 
@@ -68,3 +71,17 @@ def test_a_report_may_be_made_while_jobs_change_their_sizes() -> None:
     record.trials = {"t": TrialRecord("t", "s", 1.0, speeds=speeds)}
     told = report(record, policy="elastic", direction=Direction.MINIMIZE, losses={}, points={}, leaked=0)
     assert told["trials"][0]["speeds"] == [[1, 1, 3, 0.5]]
+
+
+@pytest.mark.parametrize(
+    ("results", "direction", "first"),
+    [
+        ([0.5, 0.2, 0.2], Direction.MINIMIZE, 1),
+        ([0.5, 0.9, 0.9], Direction.MAXIMIZE, 1),
+        ([math.nan, None, math.inf, 3.0, -math.inf], Direction.MINIMIZE, 3),
+        ([math.nan, None, math.inf], Direction.MAXIMIZE, None),
+        ([], Direction.MINIMIZE, None),
+    ],
+)
+def test_the_best_is_the_first_of_equals_and_a_number(results, direction, first) -> None:
+    assert best(results, direction) == first

@@ -96,6 +96,14 @@ def test_what_is_no_report_is_refused(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "Traceback" not in (error := capsys.readouterr().err) and "report.json" in error
 
 
+@pytest.mark.parametrize("command", [["results"], ["page", "--out", "page.html"]])
+def test_what_is_no_json_is_no_report(tmp_path: Path, capsys: pytest.CaptureFixture[str], command: list[str]) -> None:
+    path = tmp_path / "sweep.toml"
+    path.write_text("[job]\n")
+    assert cli.main([*command, str(path)]) == 2
+    assert "sweep.toml is no report of hscheduler: it is not JSON (" in capsys.readouterr().err
+
+
 def test_a_simulated_sweep_has_no_model(
     report: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

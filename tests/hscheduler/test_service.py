@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
@@ -12,35 +13,29 @@ from typing import Any
 import pytest
 
 from eps.config import JobSpec
-from eps.errors import ConfigError, DeadlineError, StorageError
+from eps.errors import ConfigError, DeadlineError
 from eps.master_link import wait_for
+from hscheduler import cli
+from hscheduler.commands import remote
 from hscheduler.core import events as e
-from hscheduler.core.jobs import Phase
-from hscheduler.live import scheduler as live
+from hscheduler.core.jobs import Direction, Phase
 from hscheduler.live.journal import Entry, EventJournal
-from hscheduler.live.scheduler import LiveScheduler, LiveSettings, Submission
+from hscheduler.live.scheduler import LiveScheduler, LiveSettings
+from hscheduler.live.submission import Submission
 from hscheduler.live.sweep import Sweep
 from hscheduler.service.client import SchedulerClient
 from hscheduler.service.directory import ServiceDir
 from hscheduler.service.main import Service, ServiceSettings, past_report
 from hscheduler.service.server import SchedulerService
 from hscheduler.service.sweeps import Sweeps
+from hscheduler.simulator.run import simulate
 from hscheduler.spec import ClusterSpec, Spec
 from tests.hscheduler.world import FakeLive, World
+from tests.threads import at_once
 
 TIMEOUT_S = 20.0
-TABLES: dict[str, Any] = {"sweep": {"trials": 1, "algorithm": "random"}}
-
-
-@pytest.fixture
-def world(monkeypatch: pytest.MonkeyPatch) -> World:
-    world = World(0)
-
-    def fake(job_id: str, name: str, spec: Any, metric: str, iteration: int, say: Any, *rest: Any, **more: Any) -> Any:
-        return FakeLive(world, job_id, say)
-
-    monkeypatch.setattr(live, "LiveJob", fake)
-    return world
+#: Data that is there is enough: nobody reads it.
+TABLES: dict[str, Any] = {"sweep": {"trials": 1, "algorithm": "random"}, "job": {"data": __file__}}
 
 
 @pytest.fixture
@@ -108,8 +103,9 @@ def test_names_of_sweeps_and_jobs_are_kept_apart(scheduler: LiveScheduler, sweep
         ("jobs", "that no other sweep has"),
         ("mine", "that no other sweep has"),
         ("b", "there has been a job 'b-trial-7'"),
-        ("c d", "must be 1 to 64 letters"),
-        ("c" * 40, "must be 1 to 64 letters"),
+        ("c d", "sweep is 'c d', but must be of letters, digits"),
+        ("über", "sweep is 'über', but must be of letters, digits"),
+        ("c" * 40, "so short that the names of its jobs, which begin with it, have at most 64 characters"),
     ):
         with pytest.raises(ConfigError, match=message):
             sweeps.run(name, TABLES)
@@ -148,7 +144,7 @@ def test_a_sweep_goes_on_after_its_scheduler_was_closed(
 
 
 def test_of_a_sweep_that_was_ended_no_trial_is_tried_again(scheduler: LiveScheduler, sweeps: Sweeps) -> None:
-    sweeps.run("a", {"sweep": {**TABLES["sweep"], "retries": 1}})
+    sweeps.run("a", {**TABLES, "sweep": {**TABLES["sweep"], "retries": 1}})
     submitted(scheduler, "a")
     scheduler._events.put(e.SweepClosed("a", "enough"))
     scheduler._events.put(e.JobEnded("a-trial-1", Phase.FAILED, "it crashed"))
@@ -208,16 +204,69 @@ def test_a_service_that_is_left_by_an_exception_leaves_its_jobs(
     assert ends == ["left"]
 
 
+def test_a_sweep_that_was_killed_is_not_opened_again(world: World, directory: ServiceDir) -> None:
+    why = "sweep is '{}', but must be one that takes jobs: it was ended \\(killed on request\\)"
+    with Service(directory, settings()) as service, SchedulerClient(directory) as client:
+        client.open_sweep(e.SweepOpened("opened"))
+        client.submit_job("a", JobSpec(), "only named")
+        for sweep in ("opened", "only named"):
+            client.cancel(sweep, "")
+            with pytest.raises(ConfigError, match=why.format(sweep)):
+                client.open_sweep(e.SweepOpened(sweep))
+        client.open_sweep(e.SweepOpened("another"))
+        service.leave()
+    with Service(directory, settings()) as service, SchedulerClient(directory) as client:
+        with pytest.raises(ConfigError, match=why.format("opened")):
+            client.open_sweep(e.SweepOpened("opened"))
+        assert "only named" not in service.scheduler.sweeps and "another" in service.scheduler.sweeps
+
+
 def test_a_service_that_cannot_begin_leaves_nothing_behind(world: World, directory: ServiceDir) -> None:
     with Service(directory, settings()) as service:
         taken = service.address.port
         other = ServiceDir(directory.path.parent / "other")
         with pytest.raises(ConfigError, match="cannot listen"):
             Service(other, settings(port=taken))
+        assert not other.journal.exists(), "settings of a start that failed bind nobody"
         alive = [thread for thread in threading.enumerate() if thread.name == "h-scheduler"]
         assert alive == [service.scheduler._thread]
     with Service(other, settings()) as service:
         service.scheduler.check()
+
+
+@pytest.mark.parametrize(
+    ("flags", "why"),
+    [
+        (["--web", "99999999"], "web is 99999999, but must be a port"),
+        (["--web", "-5"], "web is -5, but must be a port"),
+        (["--listen", "192.0.2.1:0"], "cannot listen on 192.0.2.1:0"),
+        (["--threshold", "-1"], "threshold is -1, but must be at least 0"),
+        (["--feedback-iteration", "0"], "feedback_iteration is 0, but must be at least 1"),
+    ],
+)
+def test_a_start_that_cannot_be_leaves_no_journal(
+    flags: list[str], why: str, directory: ServiceDir, capsys: pytest.CaptureFixture[str], handlers: None
+) -> None:
+    assert cli.main(["serve", "--state", str(directory.path), *flags]) == 2
+    printed = capsys.readouterr()
+    assert why in printed.err and "Traceback" not in printed.err and not printed.out
+    assert not directory.journal.exists()
+
+
+@pytest.fixture
+def handlers() -> Iterator[None]:
+    """Undo what a service does about signals, and end one that is not to begin."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGALRM)}
+
+    def too_late(number: int, frame: object) -> None:
+        raise AssertionError(f"it has not ended within {TIMEOUT_S:g} s")
+
+    signal.signal(signal.SIGALRM, too_late)
+    signal.setitimer(signal.ITIMER_REAL, TIMEOUT_S)
+    yield
+    signal.setitimer(signal.ITIMER_REAL, 0.0)
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 def test_sweeps_of_a_service_that_ended_its_jobs_have_ended(world: World, directory: ServiceDir) -> None:
@@ -232,8 +281,8 @@ def test_sweeps_of_a_service_that_ended_its_jobs_have_ended(world: World, direct
 def test_a_job_whose_service_failed_is_waited_for_until_there_is_another(
     world: World, directory: ServiceDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(self: EventJournal, entry: Entry) -> None:
-        raise StorageError("no space left on device")
+    def broken(self: EventJournal, entry: Entry) -> None:
+        raise AssertionError("this should never be")
 
     service = Service(directory, settings())
     with SchedulerClient(directory, give_up_s=TIMEOUT_S) as client:
@@ -241,7 +290,7 @@ def test_a_job_whose_service_failed_is_waited_for_until_there_is_another(
         waiting = threading.Thread(target=client.wait, args=(job,), daemon=True)
         waiting.start()
         with monkeypatch.context() as patch:
-            patch.setattr(EventJournal, "append", full)
+            patch.setattr(EventJournal, "append", broken)
             service.scheduler.cancel("a", "one more event")
             wait_for(lambda: service.scheduler.has_ended, TIMEOUT_S, "the failure")
         waiting.join(0.5)
@@ -258,7 +307,6 @@ def test_a_job_that_is_submitted_twice_at_once_is_one_job(
     world: World, directory: ServiceDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     both = threading.Barrier(2)
-    found: list[object] = []
     with Service(directory, settings()) as service, SchedulerClient(directory) as client:
         known = SchedulerService._known
 
@@ -271,17 +319,7 @@ def test_a_job_that_is_submitted_twice_at_once_is_one_job(
 
         monkeypatch.setattr(SchedulerService, "_known", known_a_little_later)
 
-        def submit() -> None:
-            try:
-                found.append(client.submit_job("a", JobSpec()).job_id)
-            except Exception as error:
-                found.append(error)
-
-        threads = [threading.Thread(target=submit) for _ in range(2)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(TIMEOUT_S)
+        found = at_once(2, lambda _: client.submit_job("a", JobSpec()).job_id)
         service.scheduler.check()
     assert found == ["a", "a"]
 
@@ -292,3 +330,175 @@ def test_the_report_of_jobs_without_a_sweep_is_there_when_their_service_is_gone(
     with Service(directory, settings()), SchedulerClient(directory) as client:
         client.submit_job("a", JobSpec())
     assert [trial["job_id"] for trial in past_report(directory, "jobs")["trials"]] == ["a"]
+
+
+def test_the_jobs_of_a_trial_are_one_trial_also_when_nobody_remembers_its_tries(
+    world: World, directory: ServiceDir
+) -> None:
+    spec = JobSpec()
+    with Service(directory, settings()) as service, SchedulerClient(directory) as client:
+        client.run_sweep({**TABLES, "sweep": {**TABLES["sweep"], "retries": 1}}, "a")
+        submitted(service.scheduler, "a")
+        (first,) = service.scheduler.submissions("a")
+        # One that never started is not tried again.
+        wait_for(lambda: first.has_started, TIMEOUT_S, "the first try")
+        service.scheduler._events.put(e.JobEnded("a-trial-1", Phase.FAILED, "it crashed"))
+        wait_for(lambda: len(service.scheduler.submissions("a")) == 2, TIMEOUT_S, "the second try")
+        # Of users' own jobs two with such names are two.
+        for job_id, each in (("b", spec), ("b-again-1", JobSpec(iterations=7))):
+            client.submit_job(job_id, each)
+        running, _ = client.report("")
+        service.leave()
+    for found in (running, past_report(directory, ""), past_report(directory, "a")):
+        tries = [[each["job_id"] for each in trial["attempts"]] for trial in found["trials"]]
+        assert tries[0] == ["a-trial-1", "a-trial-1-again-1"]
+        assert tries[1:] in ([], [["b"], ["b-again-1"]])
+        assert found["trials"][0]["name"].endswith("again-1")
+
+
+def test_of_sweeps_that_are_ranked_by_different_things_none_has_the_best_trial(
+    world: World, directory: ServiceDir
+) -> None:
+    with Service(directory, settings()) as service, SchedulerClient(directory) as client:
+        assert client.report("")[0]["metric"] == "loss"
+        for sweep, metric, direction, job_id in (
+            ("a", "accuracy", Direction.MAXIMIZE, "t1"),
+            ("b", "loss", Direction.MINIMIZE, "t2"),
+        ):
+            client.open_sweep(e.SweepOpened(sweep, direction, metric=metric))
+            client.submit_job(job_id, JobSpec(), sweep)
+            service.scheduler._events.put(e.JobEnded(job_id, Phase.FINISHED, loss=0.5))
+            service.scheduler.settle(TIMEOUT_S)
+            found, of_one = client.report("")[0], client.report(sweep)[0]
+            assert of_one["best"] == {"job_id": job_id, "loss": 0.5, "metric": metric, "point": {}}
+            if sweep == "a":
+                assert (found["metric"], found["direction"], found["best"]) == (metric, direction, of_one["best"])
+        assert (found["metric"], found["direction"], found["best"]) == ("result", "", None)
+
+
+def test_a_sweep_that_was_killed_takes_no_more_jobs(world: World, directory: ServiceDir) -> None:
+    refusal = r"sweep is 'mine', but must be one that takes jobs: it was ended \(enough\)"
+    with Service(directory, settings()) as service, SchedulerClient(directory) as client:
+        client.submit_job("a", JobSpec(), "mine")
+        assert client.cancel("mine", "enough") == ["a"]
+        with pytest.raises(ConfigError, match=refusal):
+            client.submit_job("b", JobSpec(), "mine")
+        # A client that repeats its call has its job.
+        assert client.submit_job("a", JobSpec(), "mine").job_id == "a"
+        # Jobs of no sweep are ended together, and others come.
+        client.submit_job("c", JobSpec())
+        assert client.cancel("jobs", "enough") == ["c"]
+        client.submit_job("d", JobSpec())
+        assert [each.job_id for each in service.scheduler.submissions()] == ["a", "c", "d"]
+        service.leave()
+    with (
+        Service(directory, settings()),
+        SchedulerClient(directory) as client,
+        pytest.raises(ConfigError, match=refusal),
+    ):
+        client.submit_job("b", JobSpec(), "mine")
+
+
+def test_no_job_comes_between_the_end_of_a_sweep_and_the_news_of_it(
+    world: World, directory: ServiceDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Service(directory, settings()) as service, SchedulerClient(directory) as client:
+        scheduler = service.scheduler
+        client.submit_job("a", JobSpec(), "mine")
+        held, goes_on = threading.Event(), threading.Event()
+
+        def hold() -> None:
+            held.set()
+            goes_on.wait(TIMEOUT_S)
+
+        scheduler._events.put(hold)
+        assert held.wait(TIMEOUT_S)
+        scheduler.close_sweep("mine", "enough")
+        try:
+            # The scheduler's thread has not taken the end yet.
+            with pytest.raises(ConfigError, match="it was ended"):
+                client.submit_job("b", JobSpec(), "mine")
+        finally:
+            goes_on.set()
+
+
+def test_news_of_what_is_no_text_reach_who_watches(world: World, directory: ServiceDir) -> None:
+    with Service(directory, settings()) as service, SchedulerClient(directory) as client:
+        client.submit_job("a", JobSpec())
+        service.scheduler._events.put(e.JobEnded("a", Phase.FAILED, "it cannot read \udcff.npz"))
+        news = client.watch()
+        assert next(each.text for each in news if "failed" in each.text) == "a failed: it cannot read ?.npz"
+        news.close()
+
+
+def test_a_service_that_ends_ends_what_is_alive(
+    world: World, directory: ServiceDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends: list[str] = []
+    monkeypatch.setattr(FakeLive, "close", lambda self: ends.append(self.name))
+    with Service(directory, settings()) as service, SchedulerClient(directory) as client:
+        for job_id in ("a", "b"):
+            client.submit_job(job_id, JobSpec())
+        # Its threads have come to their ends.
+        service.scheduler._jobs["a"].is_alive = False  # type: ignore[misc]
+    assert ends == ["b"]
+
+
+def test_why_a_job_ended_as_it_did_is_known_after_its_end_and_after_a_restart(
+    world: World, directory: ServiceDir, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def told() -> str:
+        assert cli.main(["why", "t1", "--state", str(directory.path)]) == 0
+        return capsys.readouterr().out
+
+    starts = "t1 starts with 2 workers and 1 server: they are free"
+    with Service(directory, ServiceSettings(nodes=2)) as service:
+        with SchedulerClient(directory) as client:
+            client.submit_job("t1", JobSpec(workers=2, servers=1))
+        service.scheduler._events.put(e.JobEnded("t1", Phase.FINISHED, loss=0.5))
+        service.scheduler.settle(TIMEOUT_S)
+        first = told()
+        service.leave()
+    assert first.startswith("t1 is over (finished, 0.5)\n") and starts in first
+    with Service(directory, ServiceSettings()) as service:
+        assert told() == first
+        service.leave()
+
+
+@pytest.mark.parametrize("detach", (False, True))
+def test_who_submits_a_sweep_again_after_its_end_is_told(
+    detach: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tables = {"sweep": {"trials": 3}, "job": {"stretch_s": 0.01}}
+    found = simulate(Spec.of(tables), "elastic")
+    asked: list[str] = []
+
+    class Client:
+        def __enter__(self) -> Client:
+            return self
+
+        def __exit__(self, *error: object) -> None:
+            pass
+
+        def run_sweep(self, tables: Any, name: str) -> str:
+            asked.append(name)
+            return name or "sweep-new"
+
+        def report(self, name: str) -> tuple[dict[str, Any], bool]:
+            return found, True
+
+        def watch(self, name: str) -> Iterator[Any]:
+            asked.append("watch")
+            return iter(())
+
+    monkeypatch.setattr(remote, "client_of", lambda args: Client())
+    path = tmp_path / "sweep.toml"
+    path.write_text("[sweep]\ntrials = 3\n[job]\nstretch_s = 0.01\n")
+    words = ["sweep", str(path), "--state", str(tmp_path)]
+    assert cli.main([*words, "--name", "mine", *(["--detach"] if detach else [])]) == 0
+    printed = capsys.readouterr()
+    assert printed.err.startswith("sweep mine was submitted before and is over; another --name runs it again")
+    assert ("hscheduler results mine" if detach else "best: ") in printed.out
+    assert asked == ["mine"], "there is nothing to watch"
+    # A sweep that nobody has named is a new one.
+    assert cli.main(words) == 0 and "was submitted before" not in capsys.readouterr().err

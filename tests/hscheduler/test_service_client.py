@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,8 @@ from hscheduler.pb.scheduler_pb2_grpc import HSchedulerStub
 from hscheduler.service import client as client_module
 from hscheduler.service.client import SchedulerClient
 from hscheduler.service.directory import ServiceDir
+from tests.threads import at_once
 
-TIMEOUT_S = 20.0
 NOBODY = "127.0.0.1:1"
 
 
@@ -45,20 +44,7 @@ def test_a_line_that_another_thread_has_closed_is_opened_again(
 
 
 def test_nobody_who_waits_for_a_service_that_is_gone_hears_anything_else(client: SchedulerClient) -> None:
-    found: list[Exception] = []
-
-    def ask() -> None:
-        try:
-            client.jobs()
-        except Exception as error:
-            found.append(error)
-
-    threads = [threading.Thread(target=ask) for _ in range(12)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(TIMEOUT_S)
-    assert {type(error) for error in found} == {PeerUnavailableError} and len(found) == 12
+    assert [type(outcome) for outcome in at_once(12, lambda _: client.jobs())] == [PeerUnavailableError] * 12
 
 
 def test_an_error_of_the_service_is_told_as_it_is(client: SchedulerClient) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import pytest
@@ -85,6 +86,25 @@ def test_the_worst_is_killed_and_is_never_the_best():
     assert simulation.losses == {"good": 0.1}
 
 
+@pytest.mark.parametrize("finish_s", [0.0, 3.0])
+def test_one_whose_last_iteration_is_that_of_its_feedback_is_told_to_end_and_finishes(finish_s):
+    costs = dataclasses.replace(COSTS, finish_s=finish_s)
+    requests = [JobRequest(name, "sweep", 2, 1, UNIT, UNIT, UNIT, 2, 1) for name in ("good", "bad")]
+    jobs = [
+        SimulatedJob(0.0, asked, iterations, SPEED, feedback, feedback)
+        for asked, iterations, feedback in zip(requests, (90, 10), (0.2, 0.9), strict=True)
+    ]
+    opened = e.SweepOpened("sweep", threshold=1)
+    record = Simulation(nodes(2), POLICIES["elastic"], jobs, costs, 10, [opened]).run()
+    assert [decision.sentence[:13] for decision in record.decisions if "killed" in decision.sentence] == [
+        "bad is killed"
+    ]
+    bad = record.trials["bad"]
+    assert (bad.phase, bad.why) == (Phase.FINISHED, ""), "as a real job does that was told too late"
+    assert bad.finished_s == pytest.approx(1.0 + 10 * 0.75 + finish_s)
+    assert record.trials["good"].phase is Phase.FINISHED
+
+
 def test_parallelism_lets_the_next_come_when_one_is_over():
     record = play("static", [job(name, 0.0) for name in "abc"], 4, parallelism=1).record
     assert record.trials["b"].arrived_s == record.trials["a"].finished_s
@@ -136,6 +156,25 @@ def test_a_larger_size_that_is_slower_is_given_back():
     record = play("elastic", [SimulatedJob(0.0, request, 60, slow, 0.5, 0.1)], 4).record
     assert [size[1:] for size in record.trials["a"].sizes] == [(2, 1), (4, 2), (2, 1), (0, 0)]
     assert any("longer with them" in decision.sentence for decision in record.decisions)
+
+
+def test_a_growth_after_a_shrink_is_judged_too():
+    slow = SpeedModel(8, 0.02, member_s=0.05)
+    first = JobRequest("a", "sweep", 2, 1, UNIT, UNIT, UNIT, 8, 4)
+    second = JobRequest("b", "sweep", 3, 2, UNIT, UNIT, UNIT, 3, 2)
+    jobs = [SimulatedJob(0.0, first, 1000, slow, 0.1, 0.1), SimulatedJob(50.0, second, 50, slow, 0.2, 0.2)]
+    simulation = Simulation({"node": Resources(9, 9 * 4096)}, POLICIES["elastic"], jobs, COSTS, 10)
+    sizes = [size[1:] for size in simulation.run().trials["a"].sizes]
+    assert sizes == [(2, 1), (4, 2), (2, 1), (1, 1), (2, 2), (1, 1), (0, 0)], "each growth makes it slower"
+
+
+def test_who_is_to_come_does_not_compute_yet():
+    costs = dataclasses.replace(COSTS, add_s=20.0)
+    jobs = [job("a", 0.0, most=4), job("b", 10.0, workers=1, most=1)]
+    trial = Simulation({"node": Resources(8, 8 * 4096)}, POLICIES["elastic"], jobs, costs, 10).run().trials["a"]
+    # Two workers are to come from 8.5 s to 28.5 s.  The newcomer takes one of them: gone at 10.25 s, then a pause.
+    done = (10.25 - 1.0) / 0.75 + (28.5 - 10.375) / 0.75
+    assert trial.finished_s == pytest.approx(28.5 + 0.125 + (40 - done) * 0.5)
 
 
 def test_jobs_that_wait_for_ever_are_an_error_and_not_a_hang():

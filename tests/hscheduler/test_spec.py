@@ -47,6 +47,15 @@ def test_what_a_file_says(tmp_path):
     assert spec.job_spec({"learning_rate": 0.5}).learning_rate == 0.5
 
 
+@pytest.mark.parametrize("metric", ["loss", "test_loss", "rmse", "mae"])
+def test_of_a_loss_less_is_better(metric):
+    tables = {"sweep": {"metric": metric}, "job": {"test": "0.2"}}
+    assert Spec.of(tables).sweep.direction == "minimize"
+    read = Spec.of({**tables, "sweep": {"metric": metric, "direction": "maximize"}})
+    assert read.sweep.direction == "maximize"
+    assert Spec.of(read.tables()) == read
+
+
 def test_what_a_scheduler_could_not_start_is_refused():
     spec = Spec.of({"job": {"model": "logistic"}})
     with pytest.raises(ConfigError, match="servers is 13, but there are 12 partitions"):
@@ -58,10 +67,16 @@ def test_what_a_scheduler_could_not_start_is_refused():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        (('direction = "maximize"', 'metric = "accuracy"'), "metric is 'accuracy', .* direction must be given, one of"),
+        (("trials = 5", "kill_restart_s = nan"), "kill_restart_s is nan, but must be a number of seconds"),
+        (("trials = 5", "kill_restart_s = inf"), "kill_restart_s is inf, but must be a number of seconds"),
+        (("[0, 1e-4]", "[0, inf]"), r"space.l2: choice has \[0, inf\], but must have finite numbers"),
+        (("[0, 1e-4]", "[[0], [nan]]"), r"space.l2: choice has \[\[0\], \[nan\]\], but must have finite numbers"),
+        (("servers = 1", "l1 = inf"), "job.l1 is inf, but must be finite"),
         (("trials = 5", 'metric = "accuracy"'), "metric is 'accuracy', but without test data there is only loss"),
         (("nodes = 3", "node = 3"), r"'node' is not a setting of \[cluster\]; did you mean 'nodes'"),
         (("nodes = 3", "nodes = 0"), "nodes is 0, but must be at least 1"),
-        (("nodes = 3", 'nodes = "3"'), "cluster.nodes is '3', but must be of the kind of 4"),
+        (("nodes = 3", 'nodes = "3"'), "cluster.nodes is '3', but must be a whole number"),
         (('"32GiB"', '"32"'), "memory is '32', but must be a number and a unit"),
         (("trials = 5", "retries = -1"), "retries is -1, but must be at least 0"),
         (("trials = 5", "trial_timeout_s = -1"), "trial_timeout_s is -1.0, but must be at least 0"),
@@ -121,3 +136,17 @@ def test_draws_lie_in_the_space():
         values = [dimension.draw(random) for _ in range(200)]
         assert all(holds(value) for value in values), kind
         assert len(set(values)) > 1
+
+
+def test_who_asks_for_feedback_after_the_end_is_told(tmp_path):
+    path = tmp_path / "sweep.toml"
+    sweep, job = "[sweep]\nfeedback_iteration = 51\n", "[job]\niterations = 50\n"
+    path.write_text(sweep + job)
+    with pytest.raises(ConfigError, match="feedback_iteration is 51, but must be at most iterations, which is 50"):
+        Spec.read(path)
+    for fine in (sweep + "[job]\niterations = 51\n", job, f"{sweep}[space]\niterations = {{ choice = [50, 51] }}\n"):
+        path.write_text(fine)
+        assert Spec.read(path).sweep.feedback_iteration in (51, 100)
+    # A service has the default written out, which nobody has asked for.
+    path.write_text(job)
+    assert Spec.of(Spec.read(path).tables()) == Spec.read(path)

@@ -69,7 +69,7 @@ def test_it_says_how_every_trial_is_the_running_first() -> None:
         "trial-4   early feedback  2        1        7/400      -         -       -",
         "trial-2*  finished        -        -        400/400    0.9000    0.2500  -",
         "trial-6   failed          -        -        0          -         -       worker-1: training diverged",
-        "trial-1   killed          -        -        100/400    2.5000    2.2500  -",
+        "trial-1   killed          -        -        100/400    2.5000    2.2500  the worst",
         "QUEUE (1)",
         "trial-5  infeasible: nobody can give a server",
         "DECISIONS (2)",
@@ -83,6 +83,40 @@ def test_another_metric_has_a_column_of_its_own() -> None:
     lines = lines_of(by_accuracy, 120, 40)
     assert "LOSS    ACCURACY  ETA" in lines[2]
     assert lines[5].split()[-3:] == ["0.2000", "0.2500", "-"]
+
+
+@pytest.mark.parametrize(
+    ("width", "head"),
+    [
+        (72, "TRIAL     PHASE           W  S  ITER     FEEDBACK  LOSS    ETA"),
+        (59, "TRIAL     PHASE           W  S  ITER     LOSS    ETA"),
+        (40, "TRIAL     PHASE           LOSS    ETA"),
+        (25, "TRIAL     LOSS    ETA"),
+    ],
+)
+def test_a_narrow_terminal_keeps_what_is_worth_most(width: int, head: str) -> None:
+    lines = lines_of(LOOK, width, 40)
+    assert lines[2] == head
+    assert lines[3].endswith("0.5000  50.0 s"), "the loss and when it will have finished"
+
+
+def test_a_reason_to_wait_goes_on_in_a_second_line() -> None:
+    why = (
+        "infeasible: queued because there is no room for 3 workers and 1 server, and jobs with early feedback can spare"
+    )
+    lines = lines_of(replace(LOOK, queue=[("trial-5", f"{why} too little"), ("trial-7", why)]), 110, 40)
+    first = lines.index("QUEUE (1)") + 1
+    assert lines[first : first + 2] == [f"trial-5  {why.removesuffix(' can spare')}", "    can spare too little"]
+    assert lines[first + 2].startswith("trial-7")
+    narrow = lines_of(replace(LOOK, queue=[("trial-5", f"{why} too little")]), 60, 40)
+    assert narrow[narrow.index("QUEUE (1)") + 2].endswith(" ...")
+
+
+def test_who_cannot_start_is_told_what_is_missing_first() -> None:
+    toy = Toy.of(1, elastic)
+    toy.submit(request("a"), request("b"))
+    told = "there is no room for 1 master, 2 workers and 1 server, and jobs with early feedback can spare too little"
+    assert toy.job("b").why == f"infeasible: queued because {told}"
 
 
 @pytest.mark.parametrize("width", [1, 20, 79, 200])
@@ -104,6 +138,40 @@ def test_it_fits_any_terminal_with_any_number_of_trials(width: int, height: int,
         assert any(re.fullmatch(r"\.\.\. and \d+ more", line) for line in lines)
     if trials == 1000 and width >= 79 and height >= 24:
         assert "QUEUE (1000)" in lines and any(line.startswith("DECISIONS") for line in lines)
+
+
+def test_a_trial_that_is_tried_again_is_one() -> None:
+    """As a report counts it: by the latest of its jobs."""
+    toy = Toy.of(4, elastic)
+    trials = {"a-again-1": "a", "b-again-1": "b"}
+    view = SweepView(
+        "elastic",
+        "loss",
+        Direction.MINIMIZE,
+        2,
+        lambda job_id: 400,
+        {"b-again-1": 0.5}.get,
+        lambda job_id: trials.get(job_id, job_id),
+    )
+
+    def happen(now_s: float, event: e.Event) -> None:
+        view.take(now_s, event, toy.scheduler.step(event), toy.scheduler)
+
+    for name in ("a", "b"):
+        happen(0.0, e.JobSubmitted(request(name)))
+        happen(1.0, e.JobStarted(name))
+        happen(2.0, e.JobEnded(name, Phase.FAILED, "a worker crashed"))
+        happen(3.0, e.JobSubmitted(request(f"{name}-again-1")))
+        happen(4.0, e.JobStarted(f"{name}-again-1"))
+    happen(5.0, e.JobEnded("b-again-1", Phase.FINISHED))
+    found = view.look()
+    assert [(row.job_id, row.arrived_s, row.phase) for row in found.rows] == [
+        ("a", 0.0, Phase.EARLY_FEEDBACK),
+        ("b", 0.0, Phase.FINISHED),
+    ]
+    assert found.best is not None and found.best.job_id == "b"
+    text = "\n".join(lines_of(found, 100, 20))
+    assert "1 early feedback, 1 finished" in text and "failed" not in text
 
 
 def test_a_view_follows_the_scheduler() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import time
 from itertools import pairwise
 from pathlib import Path
 
@@ -29,6 +30,19 @@ def trace(tmp_path: Path) -> Path:
 
 def test_jobs_come_by_arrival_from_0(trace):
     assert read_philly(trace) == [TraceJob(0.0, 50.0, 1, "a"), TraceJob(100.0, 100.0, 2, "a")]
+
+
+def test_a_trace_is_the_same_in_every_time_zone(tmp_path, monkeypatch):
+    path = tmp_path / "trace.csv"
+    path.write_text(HEAD + "2017-11-05 00:30:00,50.0,1,1,a\n2017-11-05 03:30:00,50.0,1,1,a\n")
+    try:
+        # An hour happened twice there meanwhile.
+        monkeypatch.setenv("TZ", "America/Los_Angeles")
+        time.tzset()
+        assert [job.arrives_s for job in read_philly(path)] == [0.0, 3 * 3600.0]
+    finally:
+        monkeypatch.undo()
+        time.tzset()
 
 
 def test_a_job_of_its_own_size_takes_as_long_as_in_the_trace():
@@ -95,3 +109,20 @@ def test_philly_under_elastic_and_static(shared_data):
     assert elastic["summary"]["queueing_mean_s"] <= static["summary"]["queueing_mean_s"]
     assert elastic["summary"]["early_feedback_mean_s"] <= static["summary"]["early_feedback_mean_s"]
     assert elastic["utilisation"] > 0
+
+
+def test_what_a_job_has_given_does_not_lie_idle_behind_a_large_one():
+    """Four short jobs take all that the first can give; behind them comes one that fits only when it has ended."""
+    short = [TraceJob(200.0 + number, 300.0, 1, f"short{number}") for number in range(4)]
+    jobs = [TraceJob(0.0, 1000.0, 8, "first"), *short, TraceJob(300.0, 100.0, 9, "large")]
+    found = {policy: simulate_trace(Spec(), jobs, policy) for policy in ("elastic", "static")}
+    assert [report["completed"] for report in found.values()] == [6, 6]
+    # With one worker the first would take 7,000 s.
+    assert found["elastic"]["makespan_s"] < 1.2 * found["static"]["makespan_s"]
+
+
+def test_the_command_takes_a_file_that_is_no_trace_for_bad_input(tmp_path, capsys):
+    path = tmp_path / "trace.csv"
+    path.write_text("when,how long\n1,2\n")
+    assert cli.main(["simulate", "--trace", str(path)]) == cli.EXIT_BAD_INPUT
+    assert f"{path}, line 1: no column 'timestamp'" in capsys.readouterr().err

@@ -101,8 +101,12 @@ class Toy:
 
     def iterate(self, job_id: str, seconds: float, times: int = 10) -> None:
         """Let a job complete iterations."""
-        self.send(e.Iterated(job_id, self.job(job_id).iteration + times, (seconds,) * times))
+        self.iterate_now(job_id, seconds, times)
         self.settle()
+
+    def iterate_now(self, job_id: str, seconds: float, times: int) -> None:
+        """Let a job complete iterations while answers wait."""
+        self.send(e.Iterated(job_id, self.job(job_id).iteration + times, (seconds,) * times))
 
     def finish(self, job_id: str) -> None:
         """Let a job end."""

@@ -67,6 +67,7 @@ class FakeLive:
     def __init__(self, world: World, job_id: str, say: Callable[[e.Event], None]) -> None:
         self.report: dict[str, Any] | None = None
         self.name = job_id
+        self.is_alive = True
         self._world, self._job_id, self._speak = world, job_id, say
         world.watchers[job_id] = self
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,14 @@ from eps.master_link import wait_for
 
 #: A process that was sent SIGKILL is gone after this long, also on a busy machine.
 GONE_TIMEOUT_S = 20.0
+
+
+def asked_phases(report: Mapping[str, Any]) -> list[str]:
+    """Return how the changes ended that somebody asked for.
+
+    The job's own are not among them: where there is time between two changes, partitions that moved get followers.
+    """
+    return [change["phase"] for change in report["changes"] if change["asked_by"] == "user"]
 
 
 def processes_with(text: str) -> list[int]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -48,6 +50,14 @@ def test_jobs_that_are_hit_end_with_the_undisturbed_model(
     record = json.loads(out.read_text())
     assert record["summary"]["failed"] == 0 and record["summary"]["events"] >= 12
     assert all(job["ok"] and job["num_events"] for job in record["jobs"])
+    assert all((job["lost"], job["applied_twice"], job["hung"]) == (0, 0, False) for job in record["jobs"])
+    assert all(job["model_sha256"] == job["undisturbed_sha256"] != "" for job in record["jobs"])
+    assert "0 updates lost, 0 applied twice, 0 hung" in shown.splitlines()[-1]
+    # Everybody may read what was asked for, and the command does it again.
+    assert stat.S_IMODE(out.stat().st_mode) == 0o644
+    words = ["eps", "chaos", str(job_file(tmp_path)), "--seed", "11", "--events", "12"]
+    assert shlex.split(record["command"])[: len(words)] == words
+    assert "--per-job 6" in record["command"]
     assert "seed" in shown.splitlines()[0] and f"{record['summary']['events']}/12" in shown
     # What did as it must leaves nothing.
     assert list(jobs_dir().glob("chaos-*")) == []

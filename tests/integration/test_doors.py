@@ -73,7 +73,7 @@ def test_importing_the_package_imports_next_to_nothing() -> None:
 
 
 def test_a_study_gives_the_points_and_is_told_of_them() -> None:
-    optuna = pytest.importorskip("optuna", reason="Optuna is not installed: eps[optuna]")
+    optuna = pytest.importorskip("optuna", reason="Optuna is not installed: extra optuna")
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=2))
     tables = {**TABLES, "job": {**TABLES["job"], "iterations": 150}}

@@ -72,6 +72,16 @@ def fits_its_window(browser: Browser) -> bool:
     return browser.value("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
 
 
+@pytest.mark.parametrize("why", ["</script>", "a stray <!--<script> in a log line", "<!--", "\\u003c & \u2028"])
+def test_no_text_breaks_the_page(browser: Browser, tmp_path: Path, why: str) -> None:
+    report, path = report_of(3), tmp_path / "page.html"
+    report["trials"][0]["why"] = why
+    path.write_text(page({"elastic": report}))
+    browser.open(path.as_uri())
+    assert number_of(browser, "#trials tbody tr") == 3
+    assert why in browser.value("document.querySelector('#trials').textContent")
+
+
 def test_an_ended_sweep_is_drawn_whole(browser: Browser, tmp_path: Path) -> None:
     report, path = report_of(12), tmp_path / "page.html"
     path.write_text(page({"elastic": report, "static": report}))
@@ -94,16 +104,77 @@ def test_an_ended_sweep_is_drawn_whole(browser: Browser, tmp_path: Path) -> None
     browser.value("{ const f = document.querySelector('#filter'); f.value = 'trial-3 starts'; f.oninput(); }")
     assert number_of(browser, "#decisions tr") == 1
     browser.value("{ const s = document.querySelector('#across'); s.value = '1'; s.onchange(); }")
-    assert browser.value("[...document.querySelectorAll('#curves text')].map((t) => t.textContent)")[-1] == "995"
+    assert browser.value("[...document.querySelectorAll('#curves text')].map((t) => t.textContent)")[-1] == "800"
+
+
+@pytest.mark.parametrize(
+    ("call", "values"),
+    [
+        ("ticks([0.00182, 26.8], true)", [0.01, 0.1, 1, 10]),
+        ("ticks([0.02, 1.5], true)", [0.02, 0.05, 0.1, 0.2, 0.5, 1]),
+        ("ticks([1e-9, 1e3], true)", [1e-8, 1e-6, 1e-4, 1e-2, 1, 100]),
+        ("ticks([0, 92.5])", [0, 20, 40, 60, 80]),
+        ("ticks([0, 4])", [0, 1, 2, 3, 4]),
+        ("ticks([-0.3, 0.3])", [-0.2, 0, 0.2]),
+        ("ticks([7, 7])", [7]),
+    ],
+)
+def test_axes_count_as_people_do(browser: Browser, tmp_path: Path, call: str, values: list[float]) -> None:
+    path = tmp_path / "page.html"
+    path.write_text(page({"elastic": report_of(3)}))
+    browser.open(path.as_uri())
+    assert browser.value(call) == values
+
+
+def test_how_a_trial_is_drawn_is_told(browser: Browser, tmp_path: Path) -> None:
+    report, path = report_of(12), tmp_path / "page.html"
+    report["trials"][3] |= {"phase": "killed", "loss": None}
+    path.write_text(page({"elastic": report}))
+    browser.open(path.as_uri())
+    starting = [trial for trial in report["trials"] if trial["first_iteration_s"] > trial["started_s"]]
+    assert number_of(browser, '#timeline rect[fill="var(--starting)"]') == len(starting) == 12
+    assert "starting" in browser.value("document.querySelector('#key').textContent")
+    for key in ("#latency-key", "#space-key"):
+        shown = browser.value(f"[...document.querySelectorAll('{key} span')].map((s) => s.textContent)")
+        assert shown == ["finished", "killed"]
+
+
+def test_trials_of_several_spaces_are_drawn_where_they_have_a_value(browser: Browser, tmp_path: Path) -> None:
+    report, path = report_of(3), tmp_path / "page.html"
+    points: list[dict[str, Any]] = [{"learning_rate": 0.1}, {"l2": 0.5}, {}]
+    for trial, point in zip(report["trials"], points, strict=True):
+        trial["point"] = point
+    path.write_text(page({"elastic": report}))
+    browser.open(path.as_uri())
+    assert number_of(browser, "#space > div") == 2
+    assert number_of(browser, "#space circle") == 2, "each under its own"
+    titles = browser.value("[...document.querySelectorAll('#space .note')].map((each) => each.textContent)")
+    assert titles == ["learning_rate", "l2"], "numbers, not kinds"
+
+
+@pytest.mark.parametrize("metric", ("accuracy", "loss"))
+def test_what_trials_are_ranked_by_has_its_name(browser: Browser, tmp_path: Path, metric: str) -> None:
+    path = tmp_path / "page.html"
+    path.write_text(page({"elastic": {**report_of(3), "metric": metric}}))
+    browser.open(path.as_uri())
+    figures = browser.value("[...document.querySelectorAll('#figures span')].map((s) => s.textContent)")
+    assert figures[0] == f"best {metric}"
+    assert browser.value("document.querySelectorAll('#trials th')[7].textContent") == metric
+    head = browser.value("document.querySelector('#space-section h2').textContent")
+    assert head == f"Hyperparameters against {metric}"
+    titles = browser.value("[...document.querySelectorAll('#space title')].map((t) => t.textContent)")
+    assert titles and all(f", {metric} " in title for title in titles)
+    # Curves are those of the training loss, whatever trials are ranked by.
+    assert browser.value("document.querySelector('#curves-note').textContent").startswith("training loss")
 
 
 def test_a_page_that_is_served_is_drawn_again(browser: Browser) -> None:
     server = PageServer(0)
     try:
-        server.show({"elastic": report_of(3)})
+        server.show(lambda: {"elastic": report_of(3)})
         browser.open(server.address)
         assert number_of(browser, "#trials tbody tr") == 3
-        server.show({"elastic": report_of(8)}, live=False)
+        server.show(lambda: {"elastic": report_of(8)}, live=False)
         browser.wait_until("document.querySelectorAll('#trials tbody tr').length === 8")
         assert {address.removeprefix(server.address) for address in browser.requested} == {"", "report.json"}
     finally:

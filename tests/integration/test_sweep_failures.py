@@ -11,12 +11,11 @@ import pytest
 
 from eps.storage.jobdir import find_job
 from eps.supervisor.start import kill_supervisor
-from hscheduler import cli
 from hscheduler.core import events as e
 from hscheduler.live.sweep import Sweep
 from hscheduler.points import GivenPoints
 from hscheduler.spec import Spec
-from tests.integration.test_sweep import FILE, spec
+from tests.integration.test_sweep import spec
 
 pytestmark = pytest.mark.usefixtures("home", "no_leftovers")
 
@@ -134,19 +133,13 @@ def test_a_metric_that_comes_too_rarely_is_early_feedback_when_it_comes(home: Pa
         assert trial["feedback"] == trial["loss"] > 0.5, "the accuracy at the end"
 
 
-def test_a_job_that_asks_for_more_than_the_cluster_has_fails_at_once(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path, target = tmp_path / "sweep.toml", tmp_path / "report.json"
-    path.write_text(FILE.replace("ITERATIONS", "20").replace("workers = 2", "workers = 12"))
-    assert cli.main(["sweep", str(path), "--report", str(target)]) == 1
-    said = capsys.readouterr()
-    assert "no trial finished" in said.err
-    found = json.loads(target.read_text())
-    assert found["resources"] == {"leaked": 0} and found["phases"]["failed"] == 3
-    for trial in found["trials"]:
-        assert "more than the whole cluster holds" in trial["why"]
-        assert len(trial["attempts"]) == 1
+def test_a_job_that_asks_for_more_than_the_cluster_has_fails_at_once(home: Path) -> None:
+    points = Told([{"workers": 12}])
+    found = run(spec(sweep={"trials": 1}), points, home=home)
+    (trial,) = found["trials"]
+    assert trial["phase"] == "failed" and len(trial["attempts"]) == 1
+    assert "more than the whole cluster holds" in trial["why"]
+    assert points.told == [("trial-1", None, False)]
 
 
 def test_points_that_come_to_an_end_end_the_sweep(home: Path) -> None:

@@ -10,6 +10,7 @@ import hyperopt
 import numpy as np
 import pytest
 from hyperopt import STATUS_OK, Trials, fmin, hp, tpe
+from hyperopt.base import JOB_STATE_CANCEL
 from hyperopt.exceptions import AllTrialsFailed
 
 import eps
@@ -95,9 +96,9 @@ def test_stopping_cancels_what_still_runs() -> None:
 
     points = [{"learning_rate": 0.5}, {"learning_rate": 0.001}]
     trials = HTrials(parallelism=2, cluster=CLUSTER, points_to_evaluate=points)
-    assert search(trials, objective, max_evals=2, loss_threshold=0.1) == {"learning_rate": 0.001}
+    assert search(trials, objective, max_evals=0, loss_threshold=0.1) == {"learning_rate": 0.001}
     states = [trial["state"] for trial in trials._dynamic_trials]
-    assert states == [hyperopt.JOB_STATE_ERROR, hyperopt.JOB_STATE_DONE]
+    assert states == [JOB_STATE_CANCEL, hyperopt.JOB_STATE_DONE]
 
 
 def test_a_timeout_and_an_early_stop() -> None:

@@ -14,7 +14,7 @@ from eps.core import events as e
 from eps.core.events import JobState
 from eps.core.membership import Membership
 from eps.core.tables import PartitionTable, SplitTable
-from eps.core.types import Address
+from eps.core.types import Address, Role
 from eps.master import main
 from eps.master.export import Exported
 from eps.master.main import Master
@@ -125,3 +125,17 @@ def test_export_of_what_was_before_a_job_went_back_never_overwrites_the_one_that
     assert written == ["first", "third"]
     said = [rig.master._events.get_nowait() for _ in written]
     assert [(event.number, event.found["model_sha256"]) for event in said] == [(1, "first"), (3, "third")]  # type: ignore[union-attr,index]
+
+
+def test_job_that_made_room_for_others_hears_of_room_and_no_other_job_does(rig: Rig) -> None:
+    master, state = rig.master, rig.master._state
+    state.membership, state.state = MEMBERSHIP, JobState.RUNNING
+    rig.resources.free_room = {"worker": 2, "server": 0}
+    master._look_for_room()
+    assert master._events.empty()
+    state.given[Role.WORKER] = 1
+    master._look_for_room()
+    assert master._events.get_nowait() == e.RoomSeen({Role.WORKER: 2})
+    rig.resources.free_room = {"worker": 0}
+    master._look_for_room()
+    assert master._events.empty()

@@ -145,6 +145,20 @@ class TestLines17To27:
         assert toy.job("b").phase is Phase.EARLY_FEEDBACK
         assert sum(toy.job("a").size) == 6 - 3, "a master, a server and the two places of the big worker, less one free"
 
+    def test_as_many_more_are_removed_as_a_large_container_needs(self):
+        toy = Toy.of(0, POLICIES["elastic"])
+        toy.send(e.NodeCame("node", Resources(40, 40 * 4096)))
+        toy.send(e.SweepOpened("sweep", threshold=9))
+        for name in "abc":
+            toy.submit(request(name, 9, 3, most_workers=9, most_servers=3))
+            toy.settle()
+            toy.feed(name, 1.0)
+        # One is free; a master, a server and a worker of eight places need nine more.
+        big = Resources(8, 8 * 4096)
+        toy.submit(request("d", 1, 1, worker=big, most_workers=1, most_servers=1))
+        assert toy.job("d").phase is Phase.STARTING
+        assert sum(sum(toy.job(name).size) for name in "abc") == 36 - 9
+
 
 class TestLines29To40:
     """What nobody waits for goes to jobs in the training phase."""
@@ -153,6 +167,7 @@ class TestLines29To40:
         toy = Toy.of(4, POLICIES["static"])
         toy.submit(request("a", 4, 2))
         toy.settle()
+        toy.iterate("a", 1.0)
         toy.feed("a", 1.0)
         jobs = {role: list(toy.scheduler.growable(role)) for role in (Role.WORKER, Role.SERVER)}
         # Nine are free; at most twice as many as it has.
@@ -172,6 +187,7 @@ class TestLines29To40:
         for name, workers in (("a", 4), ("b", 2), ("c", 3)):
             toy.submit(request(name, workers, 1))
             toy.settle()
+            toy.iterate(name, 1.0)
             toy.feed(name, 1.0)
         jobs = list(toy.scheduler.growable(Role.WORKER))
         assert [job.job_id for job in jobs] == ["b", "c", "a"]
@@ -222,6 +238,37 @@ class TestLines29To40:
         toy.feed("a", 1.0)
         toy.iterate("a", 1.05)
         assert toy.job("a").workers > 4, "as soon as it is known, whatever else happens or does not"
+
+    def _behind_a_large_one(self) -> Toy:
+        """Return a job that has given workers and servers to one that runs, and behind both one of 14 containers."""
+        toy = Toy.of(4, POLICIES["elastic"])
+        toy.submit(request("gave", 8, 4))
+        toy.settle()
+        toy.feed("gave", 1.0)
+        toy.submit(request("took", 3, 2, most_workers=3, most_servers=2))
+        toy.settle()
+        toy.submit(request("large", 9, 4))
+        assert toy.job("gave").size == (6, 3) and toy.job("large").why.startswith("infeasible")
+        return toy
+
+    def test_behind_a_job_that_waits_for_ends_only_who_gave_gets_it_back(self):
+        toy = self._behind_a_large_one()
+        toy.feed("took", 2.0)
+        toy.finish("took")
+        toy.iterate("gave", 1.0)
+        assert toy.job("gave").size == (8, 4), "what it asked for, although it may grow"
+        assert toy.sentences[-1].startswith("who waits does not fit before a job has ended: gave gets 2 workers")
+        assert toy.job("large").why.startswith("infeasible")
+        toy.iterate("gave", 1.0)
+        assert toy.job("gave").size == (8, 4)
+        toy.send(e.NodeCame("new", UNIT))
+        assert toy.job("gave").size == (1, 1) and toy.job("large").phase is Phase.STARTING, "it gives it again"
+
+    def test_while_early_feedback_is_awaited_nobody_gets_anything_back(self):
+        toy = self._behind_a_large_one()
+        toy.send(e.NodeCame("new", Resources(2, 2 * 4096)))
+        toy.iterate("gave", 1.0)
+        assert toy.job("gave").size == (6, 3)
 
 
 class TestSection6:
@@ -401,6 +448,7 @@ class TestSection23:
         assert toy.job("job1").size == (2, 2)
         restarted = sum(isinstance(command, e.EndJob) for command in toy.commands)
         assert restarted == (1 if policy == "kill" else 0)
+        toy.iterate("job1", 1.0)
         toy.send(e.CancelAsked("job2", "the user saw its early feedback"))
         toy.settle()
         assert toy.over == {"job2": Phase.KILLED}

@@ -421,8 +421,8 @@ def test_sentence_several_members_come_or_go_in_one_call() -> None:
     """§5.2: the four calls take a number of members."""
     job = job_of_figure_4()
 
-    grown = plan_transfer(job, Role.WORKER, (W4, "worker-5", "worker-6"), ())
-    shrunk = plan_transfer(job, Role.SERVER, (), (S2, S3))
+    grown = plan_transfer(job, (W4, "worker-5", "worker-6"), ())
+    shrunk = plan_transfer(job, (), (S2, S3))
 
     assert sorted(grown.splits.counts(("worker-1", "worker-5", "worker-6", W2, W3, W4)).values()) == [1, 1, 1, 2, 2, 2]
     assert shrunk.partitions.owners == (S1,) * 6

@@ -26,6 +26,9 @@ from eps.rpc import call as rpc
 from eps.rpc.error_codec import ERROR_CLASSES, MAX_TEXT_CHARS, decode_error, encode_error
 
 DEADLINE_S = 20.0
+#: Frames of RFC 9113: the first words of a server, and that it takes no more calls, nor has taken one.
+SETTINGS = bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
+GOAWAY = bytes((0, 0, 8, 7, 0, 0, 0, 0, 0)) + bytes(8)
 
 Behaviour = Callable[[bytes, Any], bytes]
 
@@ -154,6 +157,27 @@ def test_a_peer_that_is_not_there_is_unavailable() -> None:
         address = Address("127.0.0.1", closed_soon.getsockname()[1])
     with rpc.channel(address) as channel, pytest.raises(PeerUnavailableError, match="greet nobody"):
         rpc.call(channel.unary_unary("/test.Service/Unary"), b"", DEADLINE_S, what="greet nobody")
+
+
+def test_a_peer_that_ends_as_it_is_reached_is_unavailable() -> None:
+    def end_at_once() -> None:
+        connection, _ = listener.accept()
+        with connection:
+            connection.sendall(SETTINGS + GOAWAY)
+            # As a server that has calls to finish: the connection stays.
+            while connection.recv(1 << 16):
+                pass
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(DEADLINE_S)
+        address = Address("127.0.0.1", listener.getsockname()[1])
+        peer = threading.Thread(target=end_at_once)
+        peer.start()
+        with rpc.channel(address) as channel, pytest.raises(PeerUnavailableError, match="greet who ends"):
+            # A short deadline: a call that is begun again and again takes gigabytes in a longer one.
+            rpc.call(channel.unary_unary("/test.Service/Unary"), b"", 2.0, what="greet who ends")
+        peer.join(DEADLINE_S)
+        assert not peer.is_alive()
 
 
 def test_calls_that_wait_do_not_keep_others_waiting(served: Served) -> None:

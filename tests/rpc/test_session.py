@@ -377,6 +377,18 @@ def test_lost_members_words_do_not_count_any_more(cast: Cast) -> None:
     assert master.reports(1) == [clock_report(0)]
 
 
+def test_a_process_that_is_there_although_its_container_has_ended_is_told_to_end(cast: Cast) -> None:
+    """Whoever looked after it was lost, and nobody else ends it."""
+    master = cast(StandIn(1))
+    member = cast(Member(master.place))
+    member.welcome()
+    member.session.report(clock_report(0))
+    master.reports(1)
+    master.sessions.forget("container-1")
+    assert member.end() is None
+    assert member.ordered.items == [m.Shutdown("its container has ended")]
+
+
 #: A process with a session that lives until it is told to end.
 _PROCESS = """
 import sys, threading

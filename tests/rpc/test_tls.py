@@ -182,7 +182,7 @@ def test_tls_without_its_package_is_refused_before_the_data_is_read(
     monkeypatch.setitem(sys.modules, "cryptography", None)
     told: list[str] = []
     request = RunRequest.from_values({"data": "sklearn:iris", "model": "softmax", "tls": True})
-    with pytest.raises(ConfigError, match=r"pip install eps\[tls\]"):
+    with pytest.raises(ConfigError, match=r"pip install '.\[tls\]'"):
         prepare_job(request, before_data=lambda: told.append("data"))
     assert told == [] and not (tmp_path / "home" / "jobs").exists()
     assert JobSpec().tls is False

@@ -64,7 +64,9 @@ class Job:
         self.first = Membership(1, -1, (W1,), (S1, S2), table, splits, addresses)
         for shell in self.shells.values():
             shell.on_order(m.UpdateMembership(0, self.first))
-        self.worker = TrainingLoop(runtime, W1, self.vans[W1], Data(), lambda report, can_wait=False: None)  # type: ignore[arg-type]
+        self.said: list[m.Report] = []
+        say = lambda report, can_wait=False: self.said.append(report)  # noqa: E731
+        self.worker = TrainingLoop(runtime, W1, self.vans[W1], Data(), say)  # type: ignore[arg-type]
         self.worker.on_membership(0, self.first)
         self._thread = threading.Thread(target=self.worker.run, daemon=True)
         self._thread.start()
@@ -133,6 +135,27 @@ def test_a_server_whose_partitions_left_gives_back_its_memory(job: Job) -> None:
     wait_for(lambda: not job.size_bytes(S1), TIMEOUT_S, "server-1 to give back what it had")
     assert job.size_bytes(S2), "which trains"
     job.train(ITERATIONS - 1)
+
+
+def test_a_server_that_leaves_does_not_wait_for_the_iteration_that_others_have_begun_without_it(job: Job) -> None:
+    job.train(2)
+    targets = tuple(m.Target(partition, S2, job.first.addresses[S2]) for partition in (0, 1))
+    job.shells[S1].on_order(m.SendPartitions(1, targets))
+    sent = lambda: sum(isinstance(report, m.PartitionSent) for report in job.reports) == 2  # noqa: E731
+    wait_for(sent, TIMEOUT_S, "server-2 to have both")
+    second = replace(job.first, version=2, from_clock=3, partitions=PartitionTable((S2, S2), ((), ())))
+    for shell in job.shells.values():
+        shell.on_order(m.UpdateMembership(1, second))
+    job.worker.on_membership(1, second)
+    with job.shells[S2]._lock:
+        # Whoever asks server-2 has to wait.
+        job.grant(3)
+        wait_for(lambda: not job.worker._idle, TIMEOUT_S, "clock 3 to begin")
+        job.worker.on_release(1)
+        released = m.PlanReleased(W1, 1) in job.said
+        clock = job.worker.state.clock
+    job.train(3)
+    assert (released, clock) == (True, 3)
 
 
 def test_a_server_that_goes_back_keeps_its_memory_for_what_it_begins_with(job: Job) -> None:

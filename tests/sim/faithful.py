@@ -151,7 +151,7 @@ class FaithfulProcess(SimProcess):
         if connection.closed or not self.alive:
             return
         carried = [b for b, _ in connection.outstanding.values() if isinstance(b, Snapshot | Update | Promote)]
-        decided = any(b.plan_id and self.job.master.plans[b.plan_id].phase is Phase.COMMITTED for b in carried)
+        decided = any(b.plan_id and self.job.plan_of(b.plan_id).phase is Phase.COMMITTED for b in carried)
         self.job.count("broke after the commit" if decided else "broke")
         self.job.note(self.name, f"the connection to {connection.address} breaks")
         connection.break_(share)

@@ -207,10 +207,11 @@ class HostileWorker(HostileProcess, SimWorker):
             return
         held = self.disk.get(body.split, body.plan_id)
         if held != body.plan_id:
-            stale = held and self.job.master.plans[held].phase is Phase.ABORTED
-            late = self.job.master.plans[body.plan_id].ended
+            stale = held and self.job.plan_of(held).phase is Phase.ABORTED
+            late = self.job.plan_of(body.plan_id).ended
             assert stale or late, f"{self.name} is sent split {body.split}, which it has from plan {held}"
-        self.disk[body.split] = max(held, body.plan_id)
+        # What no plan brought is not that plan's to take away.
+        self.disk[body.split] = max(held, body.plan_id) if held else 0
         self.report(m.SplitReceived(self.name, body.plan_id, body.split, 8, str(body.split)))
 
     # ---- parts

@@ -123,10 +123,16 @@ class SimWorker(SimProcess):
             if leaving or self.job.live_workers:
                 clock, commit = self.state.clock, self._commits.get(plan_id, 0)
                 past = self.state.finished or (clock is not None and clock >= commit)
-                if not past or self._work is not None or self._must_confirm() or (leaving and self.owes()):
+                busy = self._work is not None and (leaving or not self._is_beyond(commit))
+                if not past or busy or self._must_confirm() or (leaving and self.owes()):
                     continue
             del self._releasing[plan_id]
             self.report(m.PlanReleased(self.name, plan_id))
+
+    def _is_beyond(self, commit: int) -> bool:
+        """Return whether what is under way has nothing to do with the clocks before a commit any more."""
+        stays = self.state.clock is not None and not self.state.left and not self._interrupted
+        return stays and all(kept.pushed or kept.clock >= commit for kept in self._kept)
 
     def before_end(self, reason: str) -> None:
         if reason.startswith("removed"):
@@ -138,8 +144,8 @@ class SimWorker(SimProcess):
         incarnation, version = self.state.incarnation, self.state.version
         acked = self.state.on_membership(membership)
         if membership.takes_over and self.state.version > version:
-            # A lost worker's splits are loaded again where there is no copy.
-            self.disk.update({s: 0 for s in membership.splits.active_on(self.name) if s not in self.disk})
+            # A lost worker's splits are loaded again where there is no copy; no plan that ends takes them away again.
+            self.disk.update(dict.fromkeys(membership.splits.active_on(self.name), 0))
             self._frozen = False
             self._interrupt()
             for kept in self._kept:

@@ -23,6 +23,7 @@ from eps.storage.jobdir import (
     find_job,
     list_jobs,
 )
+from tests.threads import at_once
 
 
 def test_home_is_eps_home_or_below_the_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,22 +112,10 @@ def test_asking_whether_a_job_runs_does_not_make_it_run(tmp_path: Path) -> None:
 
 
 def test_two_that_create_the_same_job_at_once_do_not_both_get_it(tmp_path: Path) -> None:
-    got: list[JobLock] = []
-    refused: list[JobExistsError] = []
-
-    def create() -> None:
-        try:
-            got.append(create_job_dir("svm", tmp_path)[1])
-        except JobExistsError as error:
-            refused.append(error)
-
-    threads = [threading.Thread(target=create) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert (len(got), len(refused)) == (1, 7)
-    got[0].close()
+    outcomes = at_once(8, lambda _: create_job_dir("svm", tmp_path)[1])
+    (got,) = (outcome for outcome in outcomes if isinstance(outcome, JobLock))
+    assert sum(isinstance(outcome, JobExistsError) for outcome in outcomes) == 7
+    got.close()
 
 
 def test_a_job_that_is_being_replaced_counts_as_running_all_the_while(

@@ -55,6 +55,11 @@ def eventually(condition: Callable[[], bool], what: str, within_s: float = DEADL
         threading.Event().wait(0.005)
 
 
+def shared_files() -> set[str]:
+    """Return what is in shared memory under a name of ours; others may use it beside this process."""
+    return {name for name in os.listdir("/dev/shm") if "eps" in name}
+
+
 def descriptors() -> dict[str, str]:
     """Return the open descriptors of this process and what they are."""
     found = {}

@@ -21,7 +21,16 @@ from eps.van import arena as arena_module
 from eps.van.api import MIB, Connection, Handler, Limits, Listener, Message, ReplyTo
 from eps.van.arena import SLAB_BYTES, Arena, Reader
 from eps.van.sockets import SocketVan
-from tests.van.raw_peers import DEADLINE_S, TOKEN, descriptors, echo, eventually, nothing_left, shared_mappings
+from tests.van.raw_peers import (
+    DEADLINE_S,
+    TOKEN,
+    descriptors,
+    echo,
+    eventually,
+    nothing_left,
+    shared_files,
+    shared_mappings,
+)
 
 #: A block of this size is a segment of its own.
 LARGE_BYTES = 20 * MIB
@@ -413,7 +422,7 @@ def segments_open() -> list[str]:
 
 def test_a_listener_that_is_killed_leaves_no_memory() -> None:
     gc.collect()
-    before, files = len(shared_mappings()), set(os.listdir("/dev/shm"))
+    before, files = len(shared_mappings()), shared_files()
     with nothing_left(), child(SERVING) as process:
         assert process.stdout is not None
         address = Address(process.stdout.readline().decode().strip(), 0)
@@ -431,12 +440,12 @@ def test_a_listener_that_is_killed_leaves_no_memory() -> None:
         process.stdout.close()
         if process.stdin is not None:
             process.stdin.close()
-    assert set(os.listdir("/dev/shm")) <= files
+    assert shared_files() <= files
 
 
 def test_a_requester_that_is_killed_leaves_no_memory() -> None:
     gc.collect()
-    before, files, opened = len(shared_mappings()), set(os.listdir("/dev/shm")), len(segments_open())
+    before, files, opened = len(shared_mappings()), shared_files(), len(segments_open())
     arrived, go_on, done = threading.Event(), threading.Event(), threading.Event()
     seen: list[set[int]] = []
 
@@ -458,7 +467,7 @@ def test_a_requester_that_is_killed_leaves_no_memory() -> None:
     eventually(lambda: len(shared_mappings()) == before, "the segments of the dead are unmapped")
     eventually(lambda: len(segments_open()) == opened, "and closed")
     listener.close()
-    assert set(os.listdir("/dev/shm")) <= files
+    assert shared_files() <= files
 
 
 def test_an_arena_gives_everything_back_with_its_last_array() -> None:

@@ -1,0 +1,256 @@
+"""How long a job takes to give back containers that YARN wants back, and what that costs it.
+
+    eval "$(eps devcluster start)"
+    python benchmarks/yarn/drain.py [--containers 60] [--output out.json] [--quick]
+
+The cluster of HADOOP_CONF_DIR must be one of three nodes of 4 vcores and 4096 MB that nobody else uses, and this
+process's user its administrator: nodes are shrunk, and grow again.  A job has 4 workers and 3 servers, with its
+application master two nodes full.  Again and again the node that is full, and that has not the master, is shrunk to
+nothing: YARN sends the job its preemption message for all that run there, and would kill them after ``GRACE_S``.  The
+job drains them, gives them back, and asks for others, which the third node has room for.
+
+``given_back_s``: from the order to the ResourceManager until it has each container back.  That is longer than from the
+message on, which waits for the application master's next heartbeat (a second at most).  ``from_message_s``: from the
+message as the job master hears it until it knows that the container has ended.  Jobs follow one another until there are
+enough containers; the model of each is compared with that of a job that nothing happened to, on this machine.  JSON
+goes to standard output, a table to standard error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import getpass
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+sys.path.insert(0, str(ROOT))
+
+import requests  # noqa: E402
+
+import eps  # noqa: E402
+from benchmarks.bench_common import (  # noqa: E402
+    Bar,
+    conclude,
+    end_in_order,
+    machine,
+    new_file,
+    positive,
+    rounded,
+    run_to_the_end,
+    say,
+    spread,
+)
+from eps.client import Job  # noqa: E402
+from eps.errors import ConfigError, DeadlineError  # noqa: E402
+from eps.hadoop_conf import environment_configuration, resourcemanager_web_addresses  # noqa: E402
+from eps.storage.atomic import read_json  # noqa: E402
+from eps.yarn.application import Application  # noqa: E402
+
+JOB: dict[str, Any] = {
+    "data": "sklearn:digits", "model": "softmax", "workers": 4, "servers": 3, "iterations": 2500, "stretch_s": 0.001,
+    "memory_mb": "512",
+}  # fmt: skip
+SIZE = JOB["workers"] + JOB["servers"]
+#: YARN's own default.
+GRACE_S = 15.0
+#: A container is looked for this often.
+LOOK_S = 0.02
+#: For everything that is waited for.
+PATIENCE_S = 120.0
+#: For the iterations that are left when enough was taken from a job.
+END_S = 600.0
+#: Of a job's iterations, those in which nodes are shrunk: the last are not drained.
+SHARE = 0.9
+_TIMEOUT_S = 10.0
+
+
+class Cluster:
+    """The ResourceManager, and what is asked of it by its web interface."""
+
+    def __init__(self) -> None:
+        (self._url, *others) = resourcemanager_web_addresses(environment_configuration())
+        if others:
+            raise ConfigError("the cluster has several ResourceManagers: use that of eps devcluster start")
+        self._session = requests.Session()
+        self._session.trust_env = False
+
+    def get(self, path: str) -> Any:
+        """Return what it answers."""
+        answer = self._session.get(f"{self._url}/ws/v1/cluster/{path}", timeout=_TIMEOUT_S)
+        answer.raise_for_status()
+        return answer.json()
+
+    def resize(self, node: str, memory_mb: int, vcores: int) -> None:
+        """Change what a node has; what is too much there is preempted, and killed after the grace time."""
+        body = {"resource": {"memory": memory_mb, "vCores": vcores}, "overCommitTimeout": int(GRACE_S * 1000)}
+        path = f"{self._url}/ws/v1/cluster/nodes/{node}/resource"
+        answer = self._session.post(path, json=body, params={"user.name": getpass.getuser()}, timeout=_TIMEOUT_S)
+        answer.raise_for_status()
+
+    def nodes(self) -> dict[str, dict[str, Any]]:
+        """Return the nodes by name."""
+        return {node["id"]: node for node in self.get("nodes?states=RUNNING")["nodes"]["node"]}
+
+    def containers(self, application: str, attempt: str) -> dict[str, str]:
+        """Return the containers that an attempt has -> their nodes."""
+        found = self.get(f"apps/{application}/appattempts/{attempt}/containers").get("container", [])
+        return {each["containerId"]: each["nodeId"] for each in (found if isinstance(found, list) else [found])}
+
+    def own_memory_mb(self, node: dict[str, Any]) -> int:
+        """Return how much memory a node believes that it has."""
+        url = f"http://{node['nodeHTTPAddress']}/ws/v1/node/info"
+        return int(self._session.get(url, timeout=_TIMEOUT_S).json()["nodeInfo"]["totalPmemAllocatedContainersMB"])
+
+
+def wait(holds: Callable[[], bool], what: str) -> None:
+    """Wait until something holds.
+
+    Raises
+    ------
+    DeadlineError
+        It does not.
+    """
+    end_s = time.monotonic() + PATIENCE_S
+    while not holds():
+        if time.monotonic() > end_s:
+            raise DeadlineError(f"waited {PATIENCE_S:g} s for {what}")
+        time.sleep(LOOK_S)
+
+
+class Drained:
+    """One job, and the containers that were taken from it."""
+
+    def __init__(self, cluster: Cluster, job: Job) -> None:
+        self._cluster = cluster
+        self._job = job
+        found = Application.read(job.directory)
+        assert found is not None
+        self._application = found.application_id
+        self.given_back_s: list[float] = []
+
+    def go_on(self, most: int) -> None:
+        """Shrink nodes until ``most`` containers were given back, or the job comes to its end."""
+        while len(self.given_back_s) < most and self._is_whole():
+            self._shrink_one()
+
+    def _attempt(self) -> str:
+        attempts = self._cluster.get(f"apps/{self._application}/appattempts")["appAttempts"]["appAttempt"]
+        return str(attempts[-1]["appAttemptId"])
+
+    def _is_whole(self) -> bool:
+        """Wait until the job has its size; return whether there is time for another round."""
+
+        def settled() -> bool:
+            status = self._job.status()
+            here = [member for member in status["members"] if member["host"]]
+            whole = len(here) == SIZE and status["plan"] is None and not status["queued"]
+            return whole or status["clock"] >= SHARE * JOB["iterations"]
+
+        wait(settled, "the job to have its size")
+        return bool(self._job.status()["clock"] < SHARE * JOB["iterations"])
+
+    def _shrink_one(self) -> None:
+        cluster, attempt = self._cluster, self._attempt()
+        before = cluster.containers(self._application, attempt)
+        master = (read_json(self._job.directory.master_json) or {})["host"]
+        on = {node: [c for c, where in before.items() if where == node] for node in cluster.nodes()}
+        node = max((n for n in on if not n.startswith(f"{master}:")), key=lambda n: len(on[n]))
+        told = cluster.nodes()[node]
+        memory_mb, vcores = (
+            told["usedMemoryMB"] + told["availMemoryMB"],
+            told["usedVirtualCores"] + told["availableVirtualCores"],
+        )
+        left, began_s = set(on[node]), time.monotonic()
+        cluster.resize(node, 64, 1)
+        try:
+
+            def given_back() -> bool:
+                there = cluster.containers(self._application, attempt)
+                self.given_back_s += [time.monotonic() - began_s] * len(left - there.keys())
+                left.intersection_update(there)
+                return not left
+
+            wait(given_back, f"{node} to be drained")
+            say(f"{node}: {len(on[node])} containers in {self.given_back_s[-1]:.2f} s")
+            self._is_whole()
+        finally:
+            cluster.resize(node, memory_mb, vcores)
+        # A node that is asked to start something before it has heard of it would let that wait.
+        wait(lambda: cluster.own_memory_mb(told) == memory_mb, f"{node} to grow")
+
+
+def measure(containers: int) -> dict[str, Any]:
+    """Return all measurements."""
+    say("the same job on this machine")
+    local = eps.run(**{**JOB, "stretch_s": 0.0}, name="bench-local")
+    cluster, jobs = Cluster(), []
+    given_back_s: list[float] = []
+    from_message_s: list[float] = []
+    while len(given_back_s) < containers:
+        with Job.start(**JOB, on="yarn", name=f"bench-drain-{len(jobs)}") as job:
+            wait(lambda: job.status()["clock"] >= 5, "the job to train")
+            drained = Drained(cluster, job)
+            drained.go_on(containers - len(given_back_s))
+            report = job.wait(END_S)
+        given_back_s += drained.given_back_s
+        evictions = report["evictions"]
+        from_message_s += [each["seconds"] for each in evictions["members"] if each["seconds"] is not None]
+        jobs.append(
+            {
+                "given_back": len(drained.given_back_s),
+                "evictions": {name: n for name, n in evictions.items() if isinstance(n, int)},
+                "losses": len(report["losses"]),
+                "ledger": {name: report["ledger"][name] for name in ("lost", "applied_twice")},
+                "bit_identical": report["model_sha256"] == local["model_sha256"],
+            }
+        )
+        say(f"{len(given_back_s)} containers; the job {report['state']}")
+        if not drained.given_back_s:
+            raise ConfigError("the job ended before anything could be taken from it")
+    return {
+        "given_back_s": spread_and_p99(given_back_s),
+        "from_message_s": spread_and_p99(from_message_s),
+        "jobs": jobs,
+    }
+
+
+def spread_and_p99(values: Sequence[float]) -> dict[str, Any]:
+    """Return median, range and values, and the smallest that 99 of a hundred do not exceed."""
+    return {**spread(values), "p99": rounded(sorted(values)[-(-99 * len(values) // 100) - 1])}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the benchmark; 1 where a promise is not kept, but 0 with ``--quick``."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--containers", type=positive, default=60, help="that are taken from jobs, at least")
+    parser.add_argument("--quick", action="store_true", help="a few: does it work?")
+    parser.add_argument("--output", type=new_file, help="write the JSON there as well")
+    arguments = parser.parse_args(argv)
+    end_in_order()
+    load = os.getloadavg()
+    results = measure(4 if arguments.quick else arguments.containers)
+    jobs = results["jobs"]
+    unharmed = all(
+        job["bit_identical"] and not job["losses"] and not any(job["ledger"].values()) and not job["evictions"]["lost"]
+        for job in jobs
+    )
+    bars = [
+        Bar("container given back, p99, seconds", results["given_back_s"]["p99"], 5.0, at_least=False),
+        Bar("jobs with nothing lost and the same bits", float(unharmed), 1.0, at_least=True),
+    ]
+    results = {
+        "machine": {**machine(), "load_before": [round(value, 2) for value in load]},
+        "containers": len(results["given_back_s"]["values"]),
+        **results,
+    }
+    return conclude("yarn drain", results, bars, arguments.output, arguments.quick)
+
+
+if __name__ == "__main__":
+    run_to_the_end(main)

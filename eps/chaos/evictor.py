@@ -1,0 +1,104 @@
+"""For tests and ``eps chaos``: containers of this host are taken away after a warning, as a cluster's are.
+
+Whoever wants that leaves a file in the job's directory (:func:`announce`).  The job master's resource manager reads it
+where the master has the mark of chaos in its environment (:data:`eps.chaos.processes.MARK`), and no other way.  Files
+stay, and say when by the wall clock: the next master of the job says the same, and carries it out.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from eps.chaos.processes import MARK
+from eps.resources.api import ContainerEvent, EvictionWarning
+from eps.resources.local import LocalResourceManager
+from eps.storage.atomic import read_json, write_json_atomic
+
+#: Folder of a job's directory, with a file for each announcement.
+FOLDER = "evictions"
+REASON = "is taken away by a test"
+
+
+def announce(job_path: Path, containers: Sequence[str], in_s: float, *, carried_out: bool = True) -> None:
+    """Have containers of a running job taken away together.
+
+    Parameters
+    ----------
+    job_path : Path
+        The job's directory.
+    containers : sequence of str
+        Their ids, as ``eps status`` has them.
+    in_s : float, seconds
+        From now; they are killed then, within the time in which a job master looks at its resource manager.
+    carried_out : bool
+        False: it stays a warning.
+    """
+    folder = job_path / FOLDER
+    folder.mkdir(exist_ok=True)
+    what = {"containers": list(containers), "at_s": time.time() + in_s, "carried_out": carried_out}
+    write_json_atomic(folder / f"{secrets.token_hex(8)}.json", what, sync=False)
+
+
+@dataclass(frozen=True)
+class _Due:
+    at_s: float
+    carried_out: bool
+
+
+class EvictingResourceManager(LocalResourceManager):
+    """Containers of this host that are taken away as files in a folder say.
+
+    Parameters
+    ----------
+    folder : Path
+    supervisor_fd, max_containers, adopted
+        As of :class:`~eps.resources.local.LocalResourceManager`.
+    """
+
+    def __init__(
+        self, folder: Path, supervisor_fd: int, max_containers: int = 0, adopted: Mapping[str, int] | None = None
+    ) -> None:
+        super().__init__(supervisor_fd, max_containers, adopted)
+        self._folder = folder
+        self._read_already: set[str] = set()
+        self._due: dict[str, _Due] = {}
+
+    def poll(self) -> list[ContainerEvent]:
+        """Return what has happened since the last call, and what was announced since."""
+        events = super().poll()
+        now_s = time.time()
+        warned = self._announced()
+        for container_id, due in list(self._due.items()):
+            if now_s >= due.at_s:
+                del self._due[container_id]
+                if due.carried_out:
+                    self.kill(container_id)
+        return events + [EvictionWarning(c, max(0.0, due.at_s - now_s), REASON) for c, due in warned.items()]
+
+    def _announced(self) -> dict[str, _Due]:
+        if not self._folder.is_dir():
+            return {}
+        found: dict[str, _Due] = {}
+        for path in sorted(self._folder.glob("*.json")):
+            if path.name not in self._read_already:
+                self._read_already.add(path.name)
+                what = read_json(path) or {}
+                due = _Due(float(what["at_s"]), bool(what["carried_out"]))
+                with self._lock:
+                    found.update({c: due for c in what["containers"] if self._book.is_there(c)})
+        self._due.update(found)
+        return found
+
+
+def local_resources(
+    job_path: Path, supervisor_fd: int, max_containers: int, adopted: Mapping[str, int]
+) -> LocalResourceManager:
+    """Return the containers of this host for a job master, to be taken away where it has the mark of chaos."""
+    if MARK in os.environ:
+        return EvictingResourceManager(job_path / FOLDER, supervisor_fd, max_containers, adopted)
+    return LocalResourceManager(supervisor_fd, max_containers, adopted)

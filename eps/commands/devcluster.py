@@ -1,0 +1,123 @@
+"""``eps devcluster``: a real Hadoop on this host."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+
+from eps.cli import EXIT_FAILED, EXIT_OK
+from eps.devcluster.cluster import Cluster, default_home
+from eps.devcluster.lifecycle import start_cluster, stop_cluster
+from eps.devcluster.settings import ClusterSettings
+from eps.errors import ConfigError
+
+#: Where steps cannot be taken back, one of them is shown this often.
+STEP_EVERY_S = 10.0
+_ERASE = "\r\x1b[K"
+
+
+def start(args: argparse.Namespace) -> int:
+    """Start a cluster, and print the variables that lead to it."""
+    settings = ClusterSettings(
+        nodes=args.nodes,
+        memory_mb=args.memory,
+        vcores=args.vcores,
+        hadoop_version=args.hadoop_version,
+        no_preemption=tuple(args.disable_preemption),
+        policies=tuple(args.policy),
+        rm_class_path=tuple(str(Path(entry).absolute()) for entry in args.rm_classpath),
+        kerberos=args.kerberos,
+        properties=tuple(_property(text) for text in args.property),
+    )
+    if args.timeout <= 0:
+        raise ConfigError(f"timeout is {args.timeout:g}, but must be more than 0 seconds")
+    with _Progress() as say, _terminated_is_interrupted():
+        cluster = start_cluster(_home(args), settings, say, args.timeout)
+    for name, value in cluster.variables().items():
+        print(f"export {name}={shlex.quote(value)}")
+    print(
+        f"HDFS {cluster.hdfs_url}, WebHDFS {cluster.webhdfs_url}, ResourceManager {cluster.rm_url}\n"
+        f"Hadoop's commands: {cluster.places.bin}",
+        file=sys.stderr,
+    )
+    return EXIT_OK
+
+
+def stop(args: argparse.Namespace) -> int:
+    """Stop a cluster."""
+    with _Progress() as say:
+        stopped = stop_cluster(_home(args), say)
+    print("stopped" if stopped else f"nothing runs at {_home(args)}")
+    return EXIT_OK
+
+
+def status(args: argparse.Namespace) -> int:
+    """Show a cluster's daemons; succeeds where all of them work."""
+    cluster = Cluster.at(_home(args))
+    found = cluster.status()
+    if args.json:
+        print(json.dumps({"conf_dir": str(cluster.conf_dir), "daemons": [asdict(one) for one in found]}, indent=1))
+    else:
+        print(f"{'daemon':<16} {'state':<14} {'pid':>7}  {'address':<21} log")
+        for one in found:
+            print(f"{one.name:<16} {one.state:<14} {one.pid or '-':>7}  {one.address:<21} {one.log}")
+    return EXIT_OK if all(one.state == "running" for one in found) else EXIT_FAILED
+
+
+@contextmanager
+def _terminated_is_interrupted() -> Iterator[None]:
+    """Let SIGTERM tidy up as Ctrl-C does."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _home(args: argparse.Namespace) -> Path:
+    return Path(args.home).expanduser().absolute() if args.home else default_home()
+
+
+def _property(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise ConfigError(f"property is {text!r}, but must be KEY=VALUE")
+    return key, value
+
+
+class _Progress:
+    """Says on standard error how it goes.
+
+    On a terminal the steps on the way take one line; elsewhere there is one now and then.
+    """
+
+    def __init__(self) -> None:
+        self._terminal = sys.stderr.isatty()
+        self._open = False
+        self._said_s = time.monotonic()
+
+    def __call__(self, text: str, step: bool) -> None:
+        """Say ``text``; a step may be left out."""
+        now_s = time.monotonic()
+        if step and not self._terminal:
+            if now_s - self._said_s < STEP_EVERY_S:
+                return
+            step = False
+        self._said_s = now_s
+        print(f"{_ERASE if self._open else ''}{text}", end="" if step else "\n", file=sys.stderr, flush=True)
+        self._open = step
+
+    def __enter__(self) -> _Progress:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._open:
+            print(_ERASE, end="", file=sys.stderr, flush=True)

@@ -1,0 +1,261 @@
+"""The job master when containers will be taken away: their members leave in time, by an ordinary plan.  L0, pure.
+
+Between :class:`eps.core.master_recovery.RecoveringJob` and the master that another process takes over.  What is decided
+is in :mod:`eps.core.evictions`; here is when, and what must be said.
+
+Who is not gone at the deadline is lost like anybody else, and recovered from.  After a drain the job asks for members
+in the place of those that left, as after losses: its users asked for a size.  What it asks for again it must not take
+from whoever the room was meant for, though:
+
+- Where the room is somebody else's to get (``for_others``), the job asks again only for what fits into room that the
+  resource manager sees to be free for good (:class:`~eps.core.events.RoomSeen`), and takes that back where it is not
+  granted soon.
+- Where somebody manages the job's size it asks for nobody but the last worker and the last server: the containers were
+  that manager's to grant, and often it is that manager who has them taken away.
+
+Source: Proteus §3.3; design section 4 (a shrink aborts a growth that still waits).
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+
+from eps.core import events as e
+from eps.core.events import JobState
+from eps.core.evictions import TAKEN_AWAY, Eviction, Outcome, may_go_on, next_to_drain
+from eps.core.master_recovery import REPLACEMENT, RecoveringJob
+from eps.core.reconfig import Change, Operation, Phase, Plan
+from eps.core.settings import CoreSettings
+from eps.core.types import MemberId, MemberRecord, Role, members_of, role_of
+
+#: Request ids of drains begin with this.
+EVICTION = "evict-"
+#: A drain that was aborted is tried again after this long, doubled each time that it was aborted in a row.
+DRAIN_AGAIN_S = 0.25
+MOST_DRAIN_DOUBLINGS = 5
+#: Request ids of changes by which members come back whose room others were to get begin with this.
+RETURN = f"{REPLACEMENT}given-"
+#: A request that stands for longer would take what others are given meanwhile.
+RETURN_PATIENCE_S = 3.0
+
+
+class EvictedJob(RecoveringJob):
+    """A job whose containers may be taken away.
+
+    Parameters
+    ----------
+    settings, num_workers, num_servers
+        As of :class:`~eps.core.master_members.JobMembers`.
+    managed : bool
+        Somebody else decides about the job's size.
+    """
+
+    def __init__(self, settings: CoreSettings, num_workers: int, num_servers: int, *, managed: bool = False) -> None:
+        super().__init__(settings, num_workers, num_servers)
+        self._managed = managed
+        #: Every eviction that was announced, oldest first.
+        self.evictions: list[Eviction] = []
+        #: Container -> the one that is not over.
+        self._warned: dict[str, Eviction] = {}
+        self._drain_at_s = 0.0
+        #: Drains that were aborted, one after the other.
+        self._not_drained = 0
+        #: Role -> members that left so that others get their room, and are still missing.
+        self.given = dict.fromkeys(Role, 0)
+        #: What fitted into the room that was seen, and when.
+        self._fits: Mapping[Role, int] = {}
+        self._seen_s = -1.0
+
+    @abstractmethod
+    def _propose(self, plan: Plan) -> None: ...
+
+    @abstractmethod
+    def _new_plan(self, request_id: str, change: Change) -> Plan: ...
+
+    # ---- what is announced
+
+    def eviction_of(self, name: MemberId) -> Eviction | None:
+        """Return what was announced for a member's container; None where nothing was."""
+        record = self.members.get(name)
+        return self._warned.get(record.container_id) if record is not None else None
+
+    def _on_warned(self, event: e.ContainersWarned) -> None:
+        for warning in event.warnings:
+            record = self._by_container.get(warning.container_id)
+            # One that is unknown has ended, or is being given back.
+            if record is not None:
+                self._note_warning(record, warning)
+        driver = self.driver
+        coming = [] if driver is None else [n for n in driver.plan.added if self.eviction_of(n) is not None]
+        if driver is not None and driver.plan.undecided and coming:
+            self._abort(driver.plan, f"the container of {', '.join(coming)} {TAKEN_AWAY}")
+        self._settle_withdrawn()
+
+    def _note_warning(self, record: MemberRecord, warning: e.ContainerWarning) -> None:
+        deadline_s, known = self._now_s + warning.deadline_s, self._warned.get(record.container_id)
+        if known is not None:
+            known.warn_again(deadline_s, self._now_s, warning.reason, warning.for_others)
+            return
+        reason = warning.reason or TAKEN_AWAY
+        eviction = Eviction(record.name, record.container_id, reason, self._now_s, deadline_s)
+        eviction.for_others = warning.for_others
+        self.evictions.append(eviction)
+        self._warned[record.container_id] = eviction
+        self._journal(
+            {
+                "kind": "warned",
+                "member": record.name,
+                "container": record.container_id,
+                "in_s": round(warning.deadline_s, 6),
+                "reason": reason,
+            }
+        )
+        driver = self.driver
+        if driver is not None and record.name in driver.plan.removed and not driver.plan.undecided:
+            eviction.plan_id = driver.plan.plan_id
+        expected = self.membership is None or (self.recovery is not None and record.name in self.recovery.newcomers)
+        if expected and not record.launched:
+            # Nothing runs there yet; the job cannot go on without somebody, so another is asked for.
+            del self._by_container[record.container_id]
+            self._out.append(e.ReleaseContainer(record.container_id))
+            self._request_container(record.name)
+
+    # ---- what became of it
+
+    def _announced(self, name: MemberId) -> bool:
+        # One that has just ended is no member any more.
+        return any(eviction.name == name for eviction in self._warned.values())
+
+    def _on_exited(self, event: e.ContainerExited | e.MemberLost) -> None:
+        losses = len(self.losses)
+        super()._on_exited(event)
+        eviction = self._warned.get(event.container_id)
+        if eviction is None or event.container_id in self._by_container:
+            return
+        if len(self.losses) > losses:
+            self._end_eviction(eviction, Outcome.LOST)
+            if self._managed:
+                role = role_of(eviction.name)
+                self.wanted[role] = max(1, self.wanted[role] - 1)
+        elif self.driver is not None and eviction.name in self.driver.exited:
+            self._end_eviction(eviction, Outcome.DRAINED)
+        else:
+            self._end_eviction(eviction, Outcome.WITHDRAWN)
+
+    def _settle_withdrawn(self) -> None:
+        """Note the end of warnings for containers that were given back before anybody counted on them."""
+        for eviction in [v for c, v in self._warned.items() if c not in self._by_container]:
+            self._end_eviction(eviction, Outcome.WITHDRAWN)
+
+    def _end_eviction(self, eviction: Eviction, outcome: Outcome) -> None:
+        del self._warned[eviction.container_id]
+        eviction.end(outcome, self._now_s)
+        self.given[role_of(eviction.name)] += eviction.for_others
+        self._journal(
+            {
+                "kind": "evicted",
+                "member": eviction.name,
+                "container": eviction.container_id,
+                "outcome": str(eviction.outcome),
+                "plan": eviction.plan_id,
+                "seconds": round(self._now_s - eviction.warned_s, 6),
+            }
+        )
+
+    # ---- the drain
+
+    @property
+    def draining(self) -> bool:
+        """True while members must leave that no committed plan has taken away yet: its commit should be near."""
+        return bool(self._to_drain())
+
+    def _to_drain(self) -> tuple[MemberId, ...]:
+        warned = {eviction.name for eviction in self._warned.values()}
+        return next_to_drain(self.membership, warned) if warned and self.membership is not None else ()
+
+    def _drain(self) -> None:
+        """Begin to drain what is to be taken away, before whatever else is on its way and not committed."""
+        self._settle_withdrawn()
+        names = self._to_drain()
+        if not names or self._now_s < self._drain_at_s or self.horizon >= self.settings.iterations - 1:
+            # With its last iteration granted the job ends soon; who is lost before that is recovered from.
+            return
+        assert self.membership is not None
+        if self.driver is not None:
+            if not self.driver.plan.undecided:
+                return
+            if may_go_on(self.driver.plan, self.membership, names):
+                self._note_drain(self.driver.plan)
+                return
+            self._make_way(self.driver.plan, names)
+        plan = self._new_plan(f"{EVICTION}{len(self.plans) + 1}", Change(Operation.DRAIN, len(names), names))
+        self._propose(plan)
+        self._note_drain(plan)
+
+    def _make_way(self, plan: Plan, names: tuple[MemberId, ...]) -> None:
+        before = self._not_replaced, self._replace_at_s, self._not_drained, self._drain_at_s
+        self._abort(plan, f"it made way for {', '.join(names)}, whose containers are to be taken away")
+        # What made way has not failed: it is asked for again as soon as it may.
+        self._not_replaced, self._replace_at_s, self._not_drained, self._drain_at_s = before
+
+    def _note_drain(self, plan: Plan) -> None:
+        for eviction in self._warned.values():
+            if eviction.name in plan.removed:
+                eviction.plan_id = plan.plan_id
+
+    def _note_own_plan(self, plan: Plan) -> None:
+        """Take in how a drain ended, besides what replaces lost members."""
+        super()._note_own_plan(plan)
+        if plan.request_id.startswith(EVICTION):
+            if plan.phase is Phase.ABORTED:
+                self._drain_at_s = self._now_s + DRAIN_AGAIN_S * 2 ** min(self._not_drained, MOST_DRAIN_DOUBLINGS)
+                self._not_drained += 1
+            else:
+                self._not_drained = 0
+
+    # ---- the way back
+
+    @property
+    def looks_for_room(self) -> bool:
+        """True while room that nobody else wants would let the job grow back."""
+        can = self.state is JobState.RUNNING and self.recovery is None and self.driver is None
+        return can and any(self.given.values()) and self._now_s >= self._replace_at_s
+
+    def _on_room(self, event: e.RoomSeen) -> None:
+        self._fits, self._seen_s = event.fits, self._now_s
+
+    def _lack(self, role: Role) -> int:
+        """Return how many are to be asked for whatever room there is, and note who is not missing any more."""
+        lack = super()._lack(role)
+        self.given[role] = min(self.given[role], lack)
+        return lack - self.given[role]
+
+    def _replace_members(self) -> None:
+        super()._replace_members()
+        fits = self._fits if self._seen_s == self._now_s else {}
+        # One role at a time: they would fit into the same room.
+        for role, count in [(r, min(self.given[r], fits.get(r, 0))) for r in Role]:
+            if count > 0:
+                self._ask_for(role, count, RETURN)
+                return
+
+    def _returns_in_vain(self) -> str:
+        """Return why the plan in flight, by which members come back, is given up; or nothing."""
+        driver = self.driver
+        if driver is None or not driver.plan.request_id.startswith(RETURN) or driver.plan.phase is not Phase.PROPOSED:
+            return ""
+        if driver.granted == set(driver.plan.added):
+            return ""
+        late = self._now_s - driver.plan.reached_s[Phase.PROPOSED] >= RETURN_PATIENCE_S
+        return f"not granted within {RETURN_PATIENCE_S:g} s: somebody else has the room" if late else ""
+
+    # ---- the size
+
+    def _count_size(self, plan: Plan) -> None:
+        """Take in what a plan that is released means for the size that is asked for."""
+        as_before = (REPLACEMENT,) if self._managed else (REPLACEMENT, EVICTION)
+        counts = not plan.request_id.startswith(as_before)
+        for role in Role:
+            self.wanted[role] += counts * (len(members_of(role, plan.added)) - len(members_of(role, plan.removed)))
+            self._lack(role)

@@ -1,0 +1,115 @@
+"""A prepared data set where every host can read it: on HDFS, uploaded once, in a folder that its key names.
+
+A worker reads the files of its own splits there and no others; see :class:`eps.worker.datasets.Datasets`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import BinaryIO
+
+from eps.data.dataset import (
+    INFO_NAME,
+    NORMALIZER_NAME,
+    TEST_NAME,
+    DatasetInfo,
+    is_complete,
+    open_dataset,
+    relocated,
+    split_name,
+)
+from eps.errors import StorageError
+from eps.storage.api import Storage
+from eps.storage.locations import RemotePath
+
+_TEMPORARY_PREFIX = ".tmp-"
+_PIECE_BYTES = 1 << 20
+#: Files that are uploaded at the same time.
+_AT_ONCE = 6
+
+
+def publish_dataset(info: DatasetInfo, cache: RemotePath, *, public: bool = False) -> DatasetInfo:
+    """Return the data set as it is under ``cache`` on HDFS, where it is put unless it is there.
+
+    Any number of processes may publish the same data set at once: its folder appears whole, and whoever comes second
+    takes what is there.
+
+    Parameters
+    ----------
+    info : DatasetInfo
+        Of this machine, as :func:`eps.data.cut.prepare` gives it.
+    cache : RemotePath
+        Data sets of earlier jobs, one folder for each key; made when needed.
+    public : bool
+        Everybody may read it; by default its user alone.
+
+    Raises
+    ------
+    StorageError
+        It cannot be read here, or not be written there; what was read back from there was something else.
+    """
+    target = cache / info.key
+    if _is_there(info, target):
+        return relocated(info, target)
+    storage = cache.storage(public=public)
+    folder = f"{_TEMPORARY_PREFIX}{info.key[:16]}-{secrets.token_hex(6)}"
+    try:
+        # The description last: who looks for a data set looks for it.
+        checksums = {split_name(split): info.split_checksums[split] for split in range(info.num_splits)}
+
+        def copy(name: str) -> None:
+            _copy(info.directory / name, storage, f"{folder}/{name}", checksums.get(name, ""))
+
+        # Side by side: HDFS takes its time to close a file, however small.
+        with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="publish") as pool:
+            list(pool.map(copy, [*checksums, TEST_NAME, NORMALIZER_NAME]))
+        copy(INFO_NAME)
+        if target.is_dir() and not _is_there(info, target):
+            # Somebody removed files of it: nobody can use it.
+            storage.remove(info.key)
+        try:
+            storage.rename(folder, info.key)
+        except StorageError:
+            if not _is_there(info, target):
+                raise
+    finally:
+        with suppress(StorageError):
+            storage.remove(folder)
+    return relocated(info, target)
+
+
+def _is_there(info: DatasetInfo, target: RemotePath) -> bool:
+    if INFO_NAME not in target.sizes():
+        return False
+    found = open_dataset(target)
+    return found.key == info.key and found.split_checksums == info.split_checksums and is_complete(found)
+
+
+def _copy(source: Path | RemotePath, storage: Storage, path: str, expected: str = "") -> None:
+    """Copy a file and read it back; ``expected`` is its SHA-256, where that is known."""
+    try:
+        with source.open("rb") if isinstance(source, Path) else source.open() as file, storage.write(path) as copy:
+            digest = _digest(file, copy)
+    except StorageError:
+        raise
+    except OSError as error:
+        raise StorageError(error.errno, f"{source}: cannot be read: {error.strerror}") from error
+    if expected and digest != expected:
+        raise StorageError(f"{source}: has SHA-256 {digest}, but was cut with {expected}: prepare it again")
+    with storage.read(path) as copied:
+        found = _digest(copied)
+    if found != digest:
+        raise StorageError(f"{storage.describe(path)}: has SHA-256 {found}, but {digest} was sent")
+
+
+def _digest(file: BinaryIO, copy: BinaryIO | None = None) -> str:
+    digest = hashlib.sha256()
+    while piece := file.read(_PIECE_BYTES):
+        digest.update(piece)
+        if copy is not None:
+            copy.write(piece)
+    return digest.hexdigest()

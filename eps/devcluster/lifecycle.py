@@ -1,0 +1,328 @@
+"""Starting and stopping a cluster, and its daemons one by one.  L3.
+
+One command at a time is at work at a home (a file lock).  Every process is written down as soon as it was started; one
+whose starter was killed in between is found by the mark on its command line.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import shutil
+import time
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from pathlib import Path
+
+from eps.devcluster import probe
+from eps.devcluster.cluster import Cluster, DaemonEndedError
+from eps.devcluster.daemons import (
+    COMMANDS,
+    daemon_class_path,
+    daemon_command,
+    daemon_environment,
+    format_command,
+    kdc_command,
+    mark_of,
+    script,
+)
+from eps.devcluster.jars import class_path_of_jars
+from eps.devcluster.locks import locked
+from eps.devcluster.maven import Say
+from eps.devcluster.places import WEB_ROOTS, Places
+from eps.devcluster.ports import are_free, choose_ports
+from eps.devcluster.preflight import check_host
+from eps.devcluster.processes import GRACE_S, end_all, kill_all, marked, spawn, with_variable
+from eps.devcluster.record import Record, read_record, write_record
+from eps.devcluster.secure import KDC_READY, kdc_properties, krb5_conf, principal_of
+from eps.devcluster.settings import (
+    KDC,
+    NAMENODE,
+    RESOURCEMANAGER,
+    TRANSIENT_LABEL,
+    ClusterSettings,
+    daemons_of,
+    node_number,
+)
+from eps.devcluster.sites import Blueprint, site_files
+from eps.errors import ConfigError, DeadlineError
+from eps.kerberos import keytab_for
+from eps.storage.jobdir import cache_dir
+
+READY_TIMEOUT_S = 120.0
+_FORMAT = "format"
+_LOCK_TIMEOUT_S = 300.0
+_ATTEMPTS = 3
+_POLL_S = 0.1
+#: For a NodeManager to end its containers, where there is no ResourceManager to sign off at.
+_ALONE_GRACE_S = 5.0
+
+
+def start_cluster(home: Path, settings: ClusterSettings, say: Say, timeout_s: float = READY_TIMEOUT_S) -> Cluster:
+    """Start a cluster, or find the one that runs; what HDFS holds from before is there again.
+
+    Parameters
+    ----------
+    home : Path
+        Absolute.
+    settings : ClusterSettings
+    say : callable
+        Told how it goes.
+    timeout_s : float
+        For everything to be ready, from when the jars are there.
+
+    Returns
+    -------
+    Cluster
+        It is ready.
+
+    Raises
+    ------
+    ConfigError
+        Something is missing on this host, or a cluster with other settings is, or was, there.
+    ResourceError
+        The jars cannot be had, or a daemon ended; nothing is left running then.
+    DeadlineError
+        It was not ready in time; nothing is left running.
+    """
+    java = check_host(settings, home)
+    places = Places(home)
+    with _held(places, say):
+        record = read_record(places)
+        if record is not None and (running := _running(places, record, settings)):
+            say("it runs already", False)
+            running.wait_ready(timeout_s, say)
+            # Its starter may have been killed before it came to that.
+            _label_node(running)
+            return running
+        _check_data(places, record, settings)
+        _clean(places, record, say)
+        jars = class_path_of_jars(settings.hadoop_version, cache_dir(), java, say, kerberos=settings.kerberos)
+        ports = record.ports if record is not None and set(record.ports) == set(daemons_of(settings)) else {}
+        attempt = 1
+        while True:
+            if not ports or not are_free(ports):
+                ports = choose_ports(settings)
+            cluster = Cluster(places, Record(settings, java, jars, ports))
+            try:
+                _start(cluster, say, timeout_s)
+                return cluster
+            except DaemonEndedError as error:
+                if not error.port_taken or attempt == _ATTEMPTS:
+                    raise
+            say("somebody took a port meanwhile: trying others", False)
+            ports, attempt = {}, attempt + 1
+
+
+def stop_cluster(home: Path, say: Say) -> bool:
+    """Stop what runs at ``home``; return False where nothing did.
+
+    Raises
+    ------
+    ResourceError
+        A process is still there after SIGKILL.
+    """
+    places = Places(home)
+    if not home.exists():
+        return False
+    with _held(places, say):
+        return _clean(places, read_record(places), say)
+
+
+def restart_daemon(cluster: Cluster, daemon: str, say: Say, timeout_s: float = READY_TIMEOUT_S) -> None:
+    """Start a daemon of a cluster again, ending it first where it runs, and wait until it works.
+
+    Its site files are those of the cluster's settings, which may have changed.
+
+    Raises
+    ------
+    DaemonEndedError, DeadlineError, ResourceError
+        As :func:`start_cluster`; the other daemons are left as they are.
+    """
+    with _held(cluster.places, say):
+        if (process := cluster.process(daemon)) is not None:
+            end_all([process], GRACE_S)
+        write_files(cluster)
+        started_ms = time.time() * 1000
+        _launch(cluster, daemon)
+        cluster.wait_back(daemon, started_ms, timeout_s, say)
+        if daemon == RESOURCEMANAGER:
+            _label_node(cluster)
+
+
+def write_files(cluster: Cluster) -> None:
+    """Write the site files, the class path and Hadoop's commands."""
+    places, settings = cluster.places, cluster.settings
+    blueprint = Blueprint(settings, places, cluster.record.ports, getpass.getuser())
+    for number in range(settings.nodes + 1):
+        folder = places.node_conf(number) if number else places.conf
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in site_files(blueprint, number).items():
+            (folder / name).write_text(text, encoding="utf-8")
+    places.class_path.write_text(cluster.record.jars + "\n", encoding="utf-8")
+    places.exclude.touch()
+    for folder in (places.logs, places.bin, places.data / "tmp", *(places.web / "webapps" / n for n in WEB_ROOTS)):
+        folder.mkdir(parents=True, exist_ok=True)
+    if settings.kerberos:
+        places.krb5_conf.write_text(krb5_conf(cluster.record.ports[KDC]["kdc"]), encoding="ascii")
+    for program in COMMANDS:
+        path = places.bin / program
+        path.write_text(script(program, cluster.record.java.command, places, settings), encoding="utf-8")
+        path.chmod(0o755)
+
+
+def _start(cluster: Cluster, say: Say, timeout_s: float) -> None:
+    deadline = time.monotonic() + timeout_s
+    write_record(cluster.places, cluster.record)
+    write_files(cluster)
+    say(f"starting {len(cluster.daemons)} daemons of Hadoop {cluster.settings.hadoop_version}", False)
+    try:
+        _launch_all(cluster, deadline, say)
+        cluster.wait_ready(deadline - time.monotonic(), say)
+        _label_node(cluster)
+    except BaseException:
+        _clean(cluster.places, cluster.record, say)
+        raise
+
+
+def _launch_all(cluster: Cluster, deadline: float, say: Say) -> None:
+    """Start everything; an HDFS that is new is formatted meanwhile."""
+    formatted = cluster.places.formatted.exists()
+    for daemon in cluster.daemons:
+        _begin_log(cluster.places.log(daemon))
+    if cluster.settings.kerberos:
+        _launch_kdc(cluster, deadline, say)
+    if not formatted:
+        _begin_format(cluster)
+    for daemon in cluster.daemons:
+        if cluster.process(daemon) is None and (formatted or daemon == RESOURCEMANAGER or node_number(daemon)):
+            _launch(cluster, daemon)
+    if not formatted:
+        say("waiting for HDFS to be formatted", True)
+        _end_format(cluster, deadline)
+        for daemon in cluster.daemons:
+            if cluster.process(daemon) is None:
+                _launch(cluster, daemon)
+
+
+def _launch_kdc(cluster: Cluster, deadline: float, say: Say) -> None:
+    """Start the realm; return when every daemon can find its key."""
+    places, port = cluster.places, cluster.record.ports[KDC]["kdc"]
+    shutil.rmtree(places.kdc, ignore_errors=True)
+    places.kdc.mkdir(mode=0o700)
+    places.kdc_properties.write_text(kdc_properties(port), encoding="ascii")
+    user = getpass.getuser()
+    _spawn(cluster, KDC, KDC, kdc_command(cluster.record.java.command, places, cluster.settings, user))
+    say("waiting for the realm", True)
+    while KDC_READY not in places.log(KDC).read_text(encoding="utf-8", errors="replace"):
+        if not cluster.is_running(KDC):
+            raise cluster.ended(KDC)
+        if time.monotonic() > deadline:
+            raise DeadlineError(f"the cluster is not ready in time: its realm does not begin; see {places.log(KDC)}")
+        time.sleep(_POLL_S)
+    # Whoever logs in with a keytab takes the first principal in it.
+    places.user_keytab.write_bytes(keytab_for(places.keytab.read_bytes(), principal_of(user)))
+    for keytab in (places.keytab, places.user_keytab):
+        keytab.chmod(0o600)
+
+
+def _launch(cluster: Cluster, daemon: str) -> None:
+    command = daemon_command(cluster.record.java.command, daemon, cluster.places, cluster.settings)
+    _spawn(cluster, daemon, daemon, command)
+
+
+def _begin_format(cluster: Cluster) -> None:
+    # What was half formatted, and blocks of what was there before, are refused by Hadoop.
+    for folder in (cluster.places.names, cluster.places.data / "datanode"):
+        shutil.rmtree(folder, ignore_errors=True)
+    _begin_log(cluster.places.log(_FORMAT))
+    command = format_command(cluster.record.java.command, cluster.places, cluster.settings)
+    _spawn(cluster, _FORMAT, NAMENODE, command)
+
+
+def _end_format(cluster: Cluster, deadline: float) -> None:
+    if not cluster.record.processes[_FORMAT].wait(deadline - time.monotonic()):
+        raise DeadlineError("the cluster is not ready in time: HDFS is still being formatted")
+    if not list(cluster.places.names.glob("current/fsimage_*.md5")):
+        raise cluster.ended(_FORMAT)
+    cluster.places.formatted.touch()
+
+
+def _spawn(cluster: Cluster, name: str, loads_as: str, command: Sequence[str]) -> None:
+    record, places = cluster.record, cluster.places
+    class_path = daemon_class_path(loads_as, places, record.settings, record.jars)
+    environment = daemon_environment(os.environ, places, record.settings, record.java.home, class_path)
+    process = spawn(command, environment, places.log(name), places.data)
+    cluster.record = record.with_process(name, process)
+    write_record(places, cluster.record)
+
+
+def _label_node(cluster: Cluster) -> None:
+    """Give the last node its label, where there is another one, and nobody asks who does it."""
+    if cluster.settings.nodes < 2 or cluster.settings.kerberos:
+        return
+    ports, user = cluster.record.ports, f"user.name={getpass.getuser()}"
+    label = {"nodeLabelInfo": [{"name": TRANSIENT_LABEL, "exclusivity": "false"}]}
+    probe.ask(RESOURCEMANAGER, ports, f"/ws/v1/cluster/add-node-labels?{user}", label)
+    path = f"/ws/v1/cluster/nodes/{cluster.nodes[-1]}:0/replace-labels?labels={TRANSIENT_LABEL}&{user}"
+    probe.ask(RESOURCEMANAGER, ports, path, {})
+
+
+def _running(places: Places, record: Record, settings: ClusterSettings) -> Cluster | None:
+    """Return the cluster that runs, if all of it does."""
+    cluster = Cluster(places, record)
+    if not all(map(cluster.is_running, cluster.daemons)):
+        return None
+    if record.settings != settings:
+        raise ConfigError(
+            f"a cluster with other settings runs at {places.home}: "
+            "eps devcluster stop ends it, and --home chooses another place"
+        )
+    return cluster
+
+
+def _check_data(places: Places, record: Record | None, settings: ClusterSettings) -> None:
+    if record and places.formatted.exists() and record.settings.hadoop_version != settings.hadoop_version:
+        raise ConfigError(
+            f"{places.data} was written by Hadoop {record.settings.hadoop_version}, not {settings.hadoop_version}: "
+            "remove it, or choose another place with --home"
+        )
+
+
+def _clean(places: Places, record: Record | None, say: Say) -> bool:
+    """End what is left at a home, also of a start that was killed; return whether there was anything."""
+    recorded = {process: name for name, process in record.processes.items() if process.is_alive()} if record else {}
+    strays = [process for process in marked(mark_of(places)) if process not in recorded]
+    if recorded or strays:
+        say(f"stopping {len(recorded) + len(strays)} processes", False)
+    nodes = [process for process, name in recorded.items() if node_number(name)]
+    # NodeManagers sign off at the ResourceManager, and wait for it for a quarter of an hour where it has gone.
+    killed = end_all(nodes, GRACE_S if RESOURCEMANAGER in recorded.values() else _ALONE_GRACE_S)
+    killed += end_all([process for process in recorded if process not in nodes], GRACE_S)
+    found = bool(recorded or strays)
+    # Again until nothing is found: a starter that was killed may have left a shell that starts one more.
+    while strays:
+        killed += end_all(strays, GRACE_S)
+        strays = marked(mark_of(places))
+    for process in killed:
+        say(f"{recorded.get(process, 'a process')} ({process.pid}) did not end by itself, and was killed", False)
+    # Of NodeManagers that could not tidy up themselves.
+    containers = with_variable("LOCAL_DIRS", f"{places.data}/")
+    kill_all(containers)
+    if record is not None:
+        write_record(places, replace(record, processes={}))
+    return found or bool(containers)
+
+
+def _held(places: Places, say: Say) -> AbstractContextManager[None]:
+    def waits() -> None:
+        say(f"another command is at work at {places.home}: waiting for it", False)
+
+    return locked(places.lock, _LOCK_TIMEOUT_S, waits, "another eps devcluster start or stop")
+
+
+def _begin_log(path: Path) -> None:
+    """Put the log of the start before aside."""
+    if path.exists():
+        os.replace(path, path.with_name(f"{path.name}.1"))

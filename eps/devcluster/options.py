@@ -1,0 +1,96 @@
+"""The parser of ``eps devcluster``.  L5."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from eps.devcluster.settings import HADOOP_VERSION, QUEUES, ClusterSettings
+
+_DESCRIPTION = """\
+A real Hadoop on this host: NameNode, DataNode, ResourceManager and NodeManagers, each
+a process of its own.  Its jars come from Maven Central (once, about 100 MB); it needs
+Linux and a JDK 17, and about 1.5 GB of memory.  It keeps what HDFS holds when it is
+stopped and started again.
+"""
+_START = """\
+Start it, and print the variable that leads to it.  What fails leaves nothing running.
+Where it runs already it is left as it is, and where a part of it runs that is ended first.
+
+Ports are free ones; NodeManagers are at 127.0.0.11 and up.  There are two queues, default
+and batch, half of the cluster each, and each may have all of it while the other does not
+ask; the last node has the label "transient".
+
+With --kerberos it has a realm of its own, EPS.DEV, and two more variables are printed: the
+settings of the realm, and the keytab by which programs log in as this host's user.  Its
+nodes have no label, and what containers wrote stays in the folders of the nodes.
+"""
+_DEFAULTS = ClusterSettings()
+
+#: Adds a command to a parser: parser, name, help, target, examples.
+AddCommand = Callable[..., Any]
+
+
+def add_devcluster(commands: Any, add: AddCommand) -> None:
+    """Add ``eps devcluster`` with its commands."""
+    parser = add(commands, "devcluster", "start and stop a real Hadoop on this host", "", text=_DESCRIPTION)
+    parser.epilog = 'example:\n  eval "$(eps devcluster start)"'
+    inner = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=type(parser))
+    _add_start(inner, add)
+    stop = add(inner, "stop", "stop it, and keep what HDFS holds", "devcluster:stop", "eps devcluster stop")
+    status = add(
+        inner,
+        "status",
+        "show its daemons",
+        "devcluster:status",
+        "eps devcluster status",
+        "eps devcluster status --json",
+    )
+    status.add_argument("--json", action="store_true", help="print JSON")
+    for one in (stop, status):
+        _add_home(one)
+
+
+def _add_home(parser: Any) -> None:
+    parser.add_argument("--home", default="", metavar="DIR", help="where it lives (default EPS_HOME/devcluster)")
+
+
+def _add_start(commands: Any, add: AddCommand) -> None:
+    start = add(
+        commands,
+        "start",
+        "start it",
+        "devcluster:start",
+        'eval "$(eps devcluster start)"',
+        "eps devcluster start --nodes 5 --memory 2048 --vcores 2 --home /tmp/hadoop",
+        text=_START,
+    )
+    _add_home(start)
+    numbers = (
+        ("nodes", _DEFAULTS.nodes, "NodeManagers"),
+        ("memory", _DEFAULTS.memory_mb, "memory that each offers, in MB; may be more than the host has"),
+        ("vcores", _DEFAULTS.vcores, "virtual cores that each offers; may be more than the host has"),
+    )
+    for name, default, text in numbers:
+        start.add_argument(f"--{name}", type=int, default=default, metavar="N", help=f"{text} (default {default})")
+    start.add_argument(
+        "--hadoop-version", default=HADOOP_VERSION, metavar="X.Y.Z", help=f"3.3.0 or later (default {HADOOP_VERSION})"
+    )
+    repeated = (
+        ("disable-preemption", "QUEUE", f"Hadoop's own preemption takes nothing from this queue ({', '.join(QUEUES)})"),
+        ("policy", "CLASS", "a scheduling monitor of the ResourceManager, asked before Hadoop's own preemption"),
+        ("rm-classpath", "PATH", "a jar or directory that the ResourceManager's class path begins with"),
+        ("property", "KEY=VALUE", "a setting of Hadoop"),
+    )
+    for name, metavar, text in repeated:
+        start.add_argument(f"--{name}", action="append", default=[], metavar=metavar, help=f"{text}; may be repeated")
+    start.add_argument(
+        "--kerberos", action="store_true", help="everybody proves who they are, in a realm of its own (default: not)"
+    )
+    start.add_argument(
+        "--timeout",
+        type=float,
+        default=120.0,
+        metavar="SECONDS",
+        help="to be ready, once the jars are there (default 120)",
+    )

@@ -1,0 +1,295 @@
+"""Hadoop's own configuration: what the files in ``HADOOP_CONF_DIR`` say, and where they say that services listen.  L2.
+
+A file is XML: ``<configuration>`` with ``<property>`` elements of ``<name>``, ``<value>`` and perhaps ``<final>``.
+What a later file says counts, unless an earlier one called it final.  Values may name others, as in
+``${hadoop.tmp.dir}``, and the environment, as in ``${env.HOME}`` or ``${env.HOME:-/tmp}``.
+
+Hadoop's defaults are in its jars and not here: whoever looks a value up gives the default.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+from xml.etree import ElementTree
+
+from eps.errors import ConfigError
+
+#: In the order in which they are read.
+FILES = ("core-site.xml", "hdfs-site.xml", "yarn-site.xml")
+#: What a ResourceManager reads after these.
+SCHEDULER_FILE = "capacity-scheduler.xml"
+#: Where a NameNode and a ResourceManager listen, where nothing else is said.
+NAMENODE_PORT, RESOURCEMANAGER_PORT = 8020, 8032
+#: The same of their web servers.
+NAMENODE_HTTP_PORT, NAMENODE_HTTPS_PORT, RESOURCEMANAGER_HTTP_PORT = 9870, 9871, 8088
+_INCLUDE = "{http://www.w3.org/2001/XInclude}include"
+_VARIABLE = re.compile(r"\$\{([^{}$\s]+)\}")
+#: As of Hadoop: a value that is not settled after so many substitutions stays as it is.
+_MOST_SUBSTITUTIONS = 20
+_ANYWHERE = ("", "0.0.0.0", "::", "[::]")
+
+
+@dataclass(frozen=True)
+class HadoopConf:
+    """Settings of a cluster, by name."""
+
+    values: Mapping[str, str] = field(default_factory=dict)
+    #: Folder of the files; empty where there are none.
+    source: str = ""
+    environ: Mapping[str, str] = field(default_factory=dict)
+
+    def get(self, name: str, default: str = "") -> str:
+        """Return a value with all that it names filled in, without blanks around it."""
+        text = self.values.get(name, default)
+        for _ in range(_MOST_SUBSTITUTIONS):
+            filled = _VARIABLE.sub(self._filled, text)
+            if filled == text:
+                break
+            text = filled
+        return text.strip()
+
+    def _filled(self, match: re.Match[str]) -> str:
+        name = match[1]
+        if not name.startswith("env."):
+            return self.values.get(name, match[0])
+        variable, _, default = name.removeprefix("env.").partition("-")
+        return self.environ.get(variable.removesuffix(":")) or default
+
+    def get_list(self, name: str) -> tuple[str, ...]:
+        """Return the parts of a value that commas divide; none where it is not set."""
+        return tuple(part.strip() for part in self.get(name).split(",") if part.strip())
+
+    def get_bool(self, name: str, default: bool = False) -> bool:
+        """Return a value that is ``true`` or ``false``; what is neither counts as the default, as Hadoop does it."""
+        return {"true": True, "false": False}.get(self.get(name).lower(), default)
+
+    @property
+    def wants_kerberos(self) -> bool:
+        """Whether the cluster asks everybody to prove who they are."""
+        return self.get("hadoop.security.authentication").lower() == "kerberos"
+
+
+def parse_configuration(text: str | bytes, where: str, folder: Path | None = None) -> dict[str, tuple[str, bool]]:
+    """Return name -> (value, whether it is final) of one file.
+
+    Parameters
+    ----------
+    text : str or bytes
+    where : str
+        Named in messages.
+    folder : Path, optional
+        Where files lie that this one includes; without it there can be none.
+
+    Raises
+    ------
+    ConfigError
+        It is not XML, or not a configuration of Hadoop.
+    """
+    try:
+        root = ElementTree.fromstring(text)
+    except ElementTree.ParseError as error:
+        raise ConfigError(f"{where}: is not XML: {error}") from None
+    if root.tag != "configuration":
+        raise ConfigError(f"{where}: begins with <{root.tag}>, but must begin with <configuration>")
+    found: dict[str, tuple[str, bool]] = {}
+    for child in root:
+        if child.tag == _INCLUDE and folder is not None:
+            _merge(found, _read(folder / child.get("href", "")))
+        elif child.tag == "property":
+            name, value = (child.findtext("name") or "").strip(), child.findtext("value")
+            if name and value is not None:
+                _merge(found, {name: (value, (child.findtext("final") or "").strip().lower() == "true")})
+    return found
+
+
+def _merge(found: dict[str, tuple[str, bool]], more: Mapping[str, tuple[str, bool]]) -> None:
+    for name, value in more.items():
+        if not found.get(name, ("", False))[1]:
+            found[name] = value
+
+
+def _read(path: Path) -> dict[str, tuple[str, bool]]:
+    try:
+        text = path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
+    return parse_configuration(text, str(path), path.parent)
+
+
+def self_contained(path: Path) -> bytes:
+    """Return a file of a configuration as it can be used elsewhere: with what it includes in it.
+
+    Raises
+    ------
+    ConfigError
+        It, or a file that it includes, cannot be read or is no configuration.
+    """
+    try:
+        text = path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
+    found = parse_configuration(text, str(path), path.parent)
+    if ElementTree.fromstring(text).find(_INCLUDE) is None:
+        return text
+    root = ElementTree.Element("configuration")
+    for name, (value, is_final) in found.items():
+        entry = ElementTree.SubElement(root, "property")
+        for tag, content in (("name", name), ("value", value), *([("final", "true")] if is_final else [])):
+            ElementTree.SubElement(entry, tag).text = content
+    return bytes(ElementTree.tostring(root, encoding="utf-8", xml_declaration=True))
+
+
+def read_configuration(
+    folder: Path, environ: Mapping[str, str] | None = None, files: Sequence[str] = FILES
+) -> HadoopConf:
+    """Return what the files of a folder say together; one that is not there says nothing.
+
+    Parameters
+    ----------
+    folder : Path
+    environ : mapping, optional
+        Default: this process's.
+    files : sequence of str
+        Their names, in the order in which they are read.
+
+    Raises
+    ------
+    ConfigError
+        It is no folder, none of the files is in it, or one of them cannot be read.
+    """
+    there = [folder / name for name in files if (folder / name).is_file()]
+    if not there:
+        raise ConfigError(f"{folder}: holds no configuration of Hadoop: expected one of {', '.join(files)}")
+    found: dict[str, tuple[str, bool]] = {}
+    for path in there:
+        _merge(found, _read(path))
+    values = {name: value for name, (value, _) in found.items()}
+    return HadoopConf(values, str(folder), os.environ if environ is None else environ)
+
+
+def environment_configuration(environ: Mapping[str, str] | None = None) -> HadoopConf:
+    """Return what the folder named by ``HADOOP_CONF_DIR`` says; nothing where that is not set.
+
+    Raises
+    ------
+    ConfigError
+        As :func:`read_configuration`.
+    """
+    environ = os.environ if environ is None else environ
+    folder = environ.get("HADOOP_CONF_DIR", "")
+    if not folder:
+        return HadoopConf(environ=environ)
+    try:
+        return read_configuration(Path(folder), environ)
+    except ConfigError as error:
+        raise ConfigError(f"HADOOP_CONF_DIR is {folder}: {error}") from None
+
+
+# ---- where services listen
+
+
+def default_authority(conf: HadoopConf) -> str:
+    """Return the NameNode (``host:port``) or name service of ``fs.defaultFS``; empty where that is none of HDFS."""
+    parts = urlsplit(conf.get("fs.defaultFS") or conf.get("fs.default.name"))
+    return parts.netloc if parts.scheme == "hdfs" else ""
+
+
+def namenode_web_addresses(conf: HadoopConf, authority: str) -> tuple[str, ...]:
+    """Return the URLs under which the NameNodes of a file system serve WebHDFS.
+
+    Parameters
+    ----------
+    conf : HadoopConf
+    authority : str
+        What stands in ``hdfs://AUTHORITY/``: a name service, or the address of one NameNode.
+
+    Returns
+    -------
+    tuple of str
+        One for each NameNode, in the configuration's order: only one of them is active, and which may change.
+
+    Raises
+    ------
+    ConfigError
+        A name service is configured without NameNodes.
+    """
+    secure = conf.get("dfs.http.policy").upper() == "HTTPS_ONLY"
+    scheme = "https" if secure else "http"
+    key = f"dfs.namenode.{scheme}-address"
+    default_port = NAMENODE_HTTPS_PORT if secure else NAMENODE_HTTP_PORT
+    if authority not in conf.get_list("dfs.nameservices"):
+        host = _host(authority)
+        known = _is_namenode(conf, authority)
+        return (f"{scheme}://{_listening(conf.get(key) if known else '', host, default_port)}",)
+    # One without a twin has its keys with the name of the service alone.
+    twins = conf.get_list(f"dfs.ha.namenodes.{authority}")
+    suffixes = [f"{authority}.{twin}" for twin in twins] or [authority]
+    found = []
+    for suffix in suffixes:
+        host = _host(conf.get(f"dfs.namenode.rpc-address.{suffix}"))
+        text = conf.get(f"{key}.{suffix}")
+        if not host and not text:
+            raise ConfigError(f"{conf.source}: name service {authority} needs {key}.{suffix} in hdfs-site.xml")
+        found.append(f"{scheme}://{_listening(text, host, default_port)}")
+    return tuple(found)
+
+
+def _is_namenode(conf: HadoopConf, authority: str) -> bool:
+    """Tell whether the configuration is about this NameNode, and not about another cluster's."""
+    ours = {default_authority(conf), conf.get("dfs.namenode.rpc-address")} - {""}
+    return authority in ours or (":" not in authority and authority in {_host(address) for address in ours})
+
+
+def resourcemanager_web_addresses(conf: HadoopConf) -> tuple[str, ...]:
+    """Return the URLs of the ResourceManagers' web servers, in the configuration's order."""
+    secure = conf.get("yarn.http.policy").upper() == "HTTPS_ONLY"
+    scheme, key = ("https", "webapp.https.address") if secure else ("http", "webapp.address")
+    port = 8090 if secure else RESOURCEMANAGER_HTTP_PORT
+    return tuple(
+        f"{scheme}://{_listening(conf.get(f'yarn.resourcemanager.{key}{suffix}'), host or 'localhost', port)}"
+        for suffix, host in _resourcemanagers(conf)
+    )
+
+
+def resourcemanager_addresses(conf: HadoopConf) -> tuple[str, ...]:
+    """Return ``host:port`` of the ResourceManagers for Hadoop's own clients, in the configuration's order."""
+    return tuple(
+        _listening(conf.get(f"yarn.resourcemanager.address{suffix}"), host or "localhost", RESOURCEMANAGER_PORT)
+        for suffix, host in _resourcemanagers(conf)
+    )
+
+
+def resourcemanager_principal(conf: HadoopConf) -> str:
+    """Return who a ResourceManager is to Kerberos, which is who renews tokens.
+
+    Raises
+    ------
+    ConfigError
+        The configuration does not say.
+    """
+    found = conf.get("yarn.resourcemanager.principal")
+    if not found:
+        raise ConfigError(f"{conf.source}/yarn-site.xml: yarn.resourcemanager.principal is not set, but must be")
+    return found.replace("_HOST", _host(resourcemanager_addresses(conf)[0]).lower())
+
+
+def _resourcemanagers(conf: HadoopConf) -> list[tuple[str, str]]:
+    """Return of each ResourceManager the ending of its settings, and its host, which may not be set."""
+    twins = conf.get_list("yarn.resourcemanager.ha.rm-ids") if conf.get_bool("yarn.resourcemanager.ha.enabled") else ()
+    suffixes = [f".{twin}" for twin in twins] or [""]
+    return [(suffix, conf.get(f"yarn.resourcemanager.hostname{suffix}")) for suffix in suffixes]
+
+
+def _host(address: str) -> str:
+    return address.rpartition(":")[0] if ":" in address else address
+
+
+def _listening(address: str, host: str, default_port: int) -> str:
+    """Return ``host:port`` of a service; one that listens on every interface is reached by its machine's name."""
+    name, _, port = address.rpartition(":") if ":" in address else (address, "", "")
+    return f"{host if name in _ANYWHERE else name}:{port or default_port}"

@@ -1,0 +1,569 @@
+"""Containers of one Docker host: one for each worker and server.  L2.
+
+The job master stays a process of this host, forked by the job's supervisor; what it starts here shares the host's
+network and process ids, and sees the job's directory at the same path.  An image gives the file system; the engine
+holds each container to the memory and the cores of its request.
+
+A container ends with the job's lock (see :mod:`eps.container`), so nothing has to be alive for it to be ended, and the
+engine forgets it when it has ended.  What hangs then is removed by the next job on the host.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import math
+import os
+import shutil
+import signal as signals
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from eps.container import CONTAINER_ID, HOST, JOB_DIR, ROLE, TIED
+from eps.errors import EpsError, ResourceError
+from eps.resources.api import NO_NEWS, ContainerEvent, ContainerRequest, ResourceManager
+from eps.resources.bell import Bell
+from eps.resources.book import ContainerBook, Phase
+from eps.resources.docker_engine import MOST_CALLS, Died, DockerEngine, EngineSilentError, Events, Found, OutOfMemory
+from eps.storage.jobdir import JobDir
+from eps.supervisor.protocol import exit_reason
+
+logger = logging.getLogger(__name__)
+
+#: Name of this host, for who reads a status.
+THIS_HOST = "localhost"
+#: Between SIGTERM and SIGKILL, as the supervisor has it.
+GRACE_S = 3.0
+#: What the engine has is compared with what it said this often; sooner where something is missing.
+LOOK_S, LOOK_AGAIN_S = 5.0, 0.5
+#: An engine that is started again is back after about so long.
+ENGINE_PATIENCE_S = 20.0
+RETRY_S = 0.2
+#: The last containers of a job are given so long.
+END_S = 10.0
+#: Variables of the job master's environment that concern members too.
+PASSED_ON = ("EPS_LOG", "EPS_KERNELS")
+
+_LONGEST_LINE = 300
+
+_JOB, _INSTANCE, _CONTAINER, _BOOT = "eps.job", "eps.instance", "eps.container", "eps.boot"
+#: The arguments are the command; the shell gives it its log before it can say anything.
+_TO_LOG = 'umask 077; exec "$@" >>"$EPS_LOG_FILE" 2>&1 </dev/null'
+
+
+@dataclass(frozen=True)
+class DockerSettings:
+    """How a job's containers are."""
+
+    image: str
+    #: ``host``, or a network of the engine's on which containers find each other by their names.
+    network: str = "host"
+    #: Command of the image's Python.
+    python: str = "python3"
+    #: Directories that are mounted at the same path, read only.
+    mounts: tuple[Path, ...] = ()
+    #: Variables of every container.
+    env: Mapping[str, str] = field(default_factory=dict)
+    #: Between SIGTERM and SIGKILL, in seconds.
+    grace_s: float = GRACE_S
+    #: Role -> ``module:function``, in the place of :data:`eps.supervisor.context.ENTRY_POINTS`.
+    entry_points: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class JobLabels:
+    """What a job's containers are known by."""
+
+    job: Path
+    #: Differs from one job to the next of the same name, and between a job and its resumption.
+    instance: str
+    #: Which processes see the same directories and locks.
+    boot: str
+
+    @classmethod
+    def of(cls, job: JobDir) -> JobLabels:
+        """Return those of a job's run.
+
+        Raises
+        ------
+        StorageError
+            Its token cannot be read.
+        """
+        # A run has a token of its own, of which nobody learns anything by this.
+        digest = hashlib.sha256(f"eps containers {job.read_token()}".encode())
+        return cls(job.path, digest.hexdigest()[:12], _boot())
+
+    def name(self, container_id: str) -> str:
+        """Return a container's name."""
+        return f"eps-{self.job.name}-{self.instance}-{container_id}"
+
+    def is_stray(self, found: Found) -> bool:
+        """Return whether a container is left of a run that is over: of this job, or of another that runs no more."""
+        if found.labels.get(_INSTANCE) == self.instance:
+            # Made and never started: its job master was killed in between.
+            return not found.is_running
+        if found.labels.get(_BOOT) != self.boot:
+            return False
+        job = JobDir(Path(found.labels.get(_JOB, "/")))
+        # A directory that cannot be looked at is another user's.
+        with suppress(EpsError):
+            return job.path == self.job or not job.is_running()
+        return False
+
+
+def build_container(
+    request: ContainerRequest, settings: DockerSettings, labels: JobLabels, environ: Mapping[str, str]
+) -> dict[str, Any]:
+    """Return the container of a request, as the Docker Engine API takes it (``POST /containers/create``).
+
+    Parameters
+    ----------
+    request : ContainerRequest
+    settings : DockerSettings
+        Its mounts are those of the job.
+    labels : JobLabels
+    environ : mapping
+        Of the job master.
+    """
+    job, name = JobDir(labels.job), labels.name(request.container_id)
+    shares_network = settings.network == "host"
+    environment = {
+        **{key: environ[key] for key in PASSED_ON if key in environ},
+        **settings.env,
+        **request.env,
+        ROLE: request.role,
+        CONTAINER_ID: request.container_id,
+        JOB_DIR: str(labels.job),
+        HOST: "127.0.0.1" if shares_network else name,
+        TIED: "1",
+        "EPS_LOG_FILE": str(job.log(request.container_id)),
+        # The user has no home in the image.
+        "HOME": str(job.scratch(request.container_id)),
+    }
+    command = [settings.python, "-P", "-m", "eps.container"]
+    for role, entry in sorted(settings.entry_points.items()):
+        command += ["--entry", f"{role}={entry}"]
+    memory_bytes = request.memory_mb << 20
+    return {
+        "Image": settings.image,
+        "Entrypoint": ["/bin/sh", "-c", _TO_LOG, "sh"],
+        "Cmd": command,
+        "Env": [f"{key}={value}" for key, value in sorted(environment.items())],
+        "Labels": {
+            _JOB: str(labels.job),
+            _INSTANCE: labels.instance,
+            _CONTAINER: request.container_id,
+            _BOOT: labels.boot,
+            "eps.role": request.role,
+        },
+        # The job's files, its token among them, are its user's alone.
+        "User": f"{os.getuid()}:{os.getgid()}",
+        "WorkingDir": "/",
+        "HostConfig": {
+            "AutoRemove": True,
+            "NetworkMode": settings.network,
+            # Members say their pids, which others may send signals to.
+            "PidMode": "host",
+            "Mounts": [_mount(path, read_only=True) for path in settings.mounts] + [_mount(labels.job)],
+            "Memory": memory_bytes,
+            # As much with swap as without: none.
+            "MemorySwap": memory_bytes,
+            "NanoCpus": request.vcores * 1_000_000_000,
+            "CapDrop": ["ALL"],
+            "SecurityOpt": ["no-new-privileges"],
+        },
+    }
+
+
+def _last_line(log: Path) -> str:
+    """Return the last line of a log that says something: an image without EPS, or with another one, is told by it."""
+    with suppress(OSError), log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - 4096))
+        lines = file.read().decode("utf-8", "replace").strip().splitlines()
+        return lines[-1].strip()[:_LONGEST_LINE] if lines else ""
+    return ""
+
+
+def _mount(path: Path, *, read_only: bool = False) -> dict[str, Any]:
+    return {"Type": "bind", "Source": str(path), "Target": str(path), "ReadOnly": read_only}
+
+
+def _boot() -> str:
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return f"{boot}/{os.stat('/proc/self/ns/mnt').st_ino}"
+    except OSError:
+        # Nobody is known to see what we see.
+        return ""
+
+
+def open_docker(
+    settings: DockerSettings, job: JobDir, max_containers: int, supervisor: ResourceManager
+) -> DockerResourceManager:
+    """Return a manager over the engine that the environment names; parameters and errors as of the class.
+
+    A job master may take over just when the engine is started again: it waits for it.
+    """
+    until_s = time.monotonic() + ENGINE_PATIENCE_S
+    while True:
+        try:
+            return DockerResourceManager(DockerEngine(), settings, job, max_containers, supervisor)
+        except EngineSilentError:
+            if time.monotonic() >= until_s:
+                raise
+            time.sleep(RETRY_S)
+
+
+class DockerResourceManager:
+    """A Docker engine on this host as a :class:`~eps.resources.api.ResourceManager`.
+
+    Parameters
+    ----------
+    engine : DockerEngine
+        Closed with this object.
+    settings : DockerSettings
+    job : JobDir
+        Its lock is held while the job runs.
+    max_containers : int
+        Containers that may be there at once; a request beyond it waits for the end of another.  0 sets no limit.
+    supervisor : ResourceManager, optional
+        Who hears that the job master lives, and how the job ended; not closed with this object.
+
+    Raises
+    ------
+    ConfigError
+        ``max_containers`` is negative.
+    ResourceError
+        The engine does not answer.
+    StorageError
+        The job's token cannot be read.
+    """
+
+    def __init__(
+        self,
+        engine: DockerEngine,
+        settings: DockerSettings,
+        job: JobDir,
+        max_containers: int = 0,
+        supervisor: ResourceManager | None = None,
+    ) -> None:
+        self._engine, self._settings, self._job, self._supervisor = engine, settings, job, supervisor
+        self._labels = JobLabels.of(job)
+        self._label = f"{_INSTANCE}={self._labels.instance}"
+        self._since_s = time.time()
+        found = engine.find(_JOB)
+        self.adopted: Mapping[str, int] = self._adopt(found)
+        self._book = ContainerBook(max_containers, self.adopted)
+        self._lock = threading.Lock()
+        #: What was asked for, by container.
+        self._requests: dict[str, ContainerRequest] = {}
+        #: Containers that the engine has started.
+        self._started = set(self.adopted)
+        #: Containers that are to end as soon as they have started, and how.
+        self._to_end: dict[str, Callable[[str], None]] = {}
+        self._out_of_memory: set[str] = set()
+        #: Containers that the engine did not have when it was asked last.
+        self._missing: set[str] = set()
+        self._ending = False
+        self._silent_since_s: float | None = None
+        self._events: Events | None = None
+        self._closed = threading.Event()
+        self._look_now = threading.Event()
+        self._bell = Bell(*([] if supervisor is None else [supervisor.fileno()]))
+        # One connection is for events, one to look.
+        self._hands = ThreadPoolExecutor(MOST_CALLS - 2, thread_name_prefix="docker")
+        self._threads = [
+            threading.Thread(target=target, name=f"docker-{target.__name__.strip('_')}", daemon=True)
+            for target in (self._listen, self._look)
+        ]
+        for thread in self._threads:
+            thread.start()
+        for stray in filter(self._labels.is_stray, found):
+            logger.warning("M removes container %s of a run that is over", stray.name)
+            self._soon(engine.remove, stray.name)
+
+    def _adopt(self, found: Iterable[Found]) -> dict[str, int]:
+        """Return the containers that the job master before this one started -> pid."""
+        mine = [each for each in found if each.labels.get(_INSTANCE) == self._labels.instance and each.is_running]
+        pids = {each.labels[_CONTAINER]: self._engine.pid(each.name) for each in mine}
+        # One that has ended meanwhile has none.
+        return {container_id: pid for container_id, pid in pids.items() if pid}
+
+    def request(self, request: ContainerRequest) -> None:
+        """Ask for a container; see :class:`~eps.resources.api.ResourceManager`."""
+        with self._lock:
+            self._check_open()
+            granted = self._book.request(request)
+            self._requests[request.container_id] = request
+            self._launch(granted)
+            self._wake()
+
+    def withdraw(self, container_id: str) -> bool:
+        """Take a request back that has not been granted; return whether that was so."""
+        with self._lock:
+            withdrawn = self._book.withdraw(container_id)
+            self._wake()
+            return withdrawn
+
+    def release(self, container_id: str) -> None:
+        """Give a container back by id; harmless for one that has ended or is unknown."""
+        with self._lock:
+            if not self._book.withdraw(container_id):
+                self._end_soon(container_id, self._stop)
+            self._wake()
+
+    def kill(self, container_id: str) -> None:
+        """End a container's process at once; harmless for one that is not running."""
+        with self._lock:
+            self._end_soon(container_id, self._engine.kill)
+
+    def poll(self) -> list[ContainerEvent]:
+        """Return what has happened since the last call, in order.
+
+        Raises
+        ------
+        ResourceError
+            The supervisor is gone, and everything that happened before has been returned.
+        """
+        with self._lock:
+            self._check_open()
+            self._bell.hush()
+            events = self._book.take_events()
+        if self._supervisor is not None:
+            try:
+                self._supervisor.poll()
+            except ResourceError:
+                if not events:
+                    raise
+        return events
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Block until :meth:`poll` has something to say; return False at the timeout.
+
+        Raises
+        ------
+        ResourceError
+            The manager is closed.
+        """
+        return self._bell.wait(timeout_s)
+
+    def fileno(self) -> int:
+        """Return a descriptor that is readable while :meth:`poll` has something to say."""
+        return self._bell.fileno()
+
+    def beat(self, progress: int, patience_s: float = 0.0) -> None:
+        """Tell the supervisor that the job master lives; see :class:`~eps.resources.api.ResourceManager`."""
+        if self._supervisor is not None:
+            self._supervisor.beat(progress, patience_s)
+
+    def room(self) -> Mapping[str, int]:
+        """Return nothing: no other job waits for containers of this one."""
+        return {}
+
+    def silent_s(self) -> float:
+        """Return for how long the engine, or the supervisor, has not listened, in seconds; 0.0 where both do."""
+        since_s = self._silent_since_s
+        engine_s = 0.0 if since_s is None else time.monotonic() - since_s
+        return engine_s if self._supervisor is None else max(engine_s, self._supervisor.silent_s())
+
+    def end_job(self, exit_code: int, state: str, reason: str = "") -> None:
+        """End whatever still runs, and tell the supervisor how the job ended."""
+        with self._lock:
+            self._check_open()
+            self._ending = True
+            names = [self._labels.name(container_id) for container_id in self._book.there()]
+            for container_id in self._book.there():
+                self._to_end[container_id] = self._engine.kill
+        if self._supervisor is not None:
+            self._supervisor.beat(NO_NEWS, 2 * END_S)
+        # Members were told to end before; who has not is not waited for.
+        wait([self._hands.submit(self._try, self._engine.remove, name) for name in names], END_S)
+        if self._supervisor is not None:
+            self._supervisor.end_job(exit_code, state, reason)
+
+    def close(self) -> None:
+        """Let go of the engine; harmless when repeated."""
+        with self._lock:
+            if self._closed.is_set():
+                return
+            self._closed.set()
+            events = self._events
+            self._bell.close()
+        self._look_now.set()
+        if events is not None:
+            events.close()
+        self._hands.shutdown(wait=False, cancel_futures=True)
+        for thread in self._threads:
+            thread.join(RETRY_S)
+        self._engine.close()
+
+    # ---- with the lock held
+
+    def _check_open(self) -> None:
+        if self._closed.is_set():
+            raise ResourceError("the resource manager is closed")
+
+    def _wake(self) -> None:
+        if self._book.events and not self._closed.is_set():
+            self._bell.ring()
+
+    def _launch(self, granted: Iterable[ContainerRequest]) -> None:
+        for request in granted:
+            self._soon(self._launch_one, request)
+
+    def _end_soon(self, container_id: str, how: Callable[[str], None]) -> None:
+        if self._closed.is_set() or not self._book.is_there(container_id):
+            return
+        if container_id in self._started:
+            self._soon(how, self._labels.name(container_id))
+        else:
+            self._to_end[container_id] = how
+
+    # ---- on other threads
+
+    def _soon(self, work: Callable[..., None], *values: Any) -> None:
+        # Refused only where this object has been closed, or the interpreter ends.
+        with suppress(RuntimeError):
+            self._hands.submit(self._try, work, *values)
+
+    def _try(self, work: Callable[..., None], *values: Any) -> None:
+        try:
+            self._patiently(lambda: work(*values))
+        except EpsError as error:
+            logger.error("M %s: %s", " ".join(str(value) for value in values), error)
+        except Exception:
+            logger.exception("M a call of the Docker engine failed")
+
+    def _patiently(self, work: Callable[[], Any]) -> Any:
+        """Do something with the engine, which may be being started again."""
+        until_s = time.monotonic() + ENGINE_PATIENCE_S
+        while True:
+            try:
+                result = work()
+            except EngineSilentError:
+                self._note_silence()
+                if time.monotonic() >= until_s or self._closed.wait(RETRY_S):
+                    raise
+            else:
+                self._silent_since_s = None
+                return result
+
+    def _note_silence(self) -> None:
+        if self._silent_since_s is None:
+            self._silent_since_s = time.monotonic()
+
+    def _stop(self, name: str) -> None:
+        self._engine.stop(name, math.ceil(self._settings.grace_s))
+
+    def _launch_one(self, request: ContainerRequest) -> None:
+        container_id = request.container_id
+        name = self._labels.name(container_id)
+        if self._ending:
+            self._on_end(container_id, None, "was refused: the job is ending")
+            return
+        config = build_container(request, self._settings, self._labels, os.environ)
+        try:
+            pid = self._patiently(lambda: self._engine.launch(name, config))
+        except ResourceError as error:
+            with suppress(ResourceError):
+                self._engine.remove(name)
+            self._on_end(container_id, None, f"could not be launched: {error}")
+            return
+        with self._lock:
+            self._started.add(container_id)
+            if pid:
+                self._book.on_running(container_id, pid, THIS_HOST)
+            how = self._to_end.pop(container_id, None)
+            if how is not None:
+                self._end_soon(container_id, how)
+            self._wake()
+
+    def _listen(self) -> None:
+        """Take in what the engine says; where it goes away, wait for it."""
+        told = ""
+        while not self._closed.is_set():
+            try:
+                with self._engine.events(self._label, self._since_s) as events:
+                    told = ""
+                    with self._lock:
+                        self._events = events
+                        if self._closed.is_set():
+                            return
+                    # What happened before is said once more, unless the engine was started again.
+                    self._look_now.set()
+                    for event in events:
+                        self._on_event(event)
+                    self._since_s = max(self._since_s, events.last_s)
+            except ResourceError as error:
+                self._note_silence()
+                # Once in a silence: it may be a long one.
+                if str(error) != told:
+                    told = str(error)
+                    logger.warning("M hears nothing of the containers: %s", told)
+            self._closed.wait(RETRY_S)
+
+    def _on_event(self, event: Died | OutOfMemory) -> None:
+        container_id = event.labels.get(_CONTAINER, "")
+        if isinstance(event, OutOfMemory):
+            self._out_of_memory.add(container_id)
+        else:
+            self._on_end(container_id, *self._how_ended(container_id, event.exit_code))
+
+    def _how_ended(self, container_id: str, exit_code: int) -> tuple[int | None, str]:
+        """Return the code and the words for the end of a process; 128 and more stands for a signal."""
+        if exit_code <= 128 or exit_code - 128 not in {int(number) for number in signals.Signals}:
+            last = _last_line(self._job.log(container_id)) if exit_code else ""
+            return exit_code, exit_reason(exit_code, None) + (f"; the last line of its log: {last}" if last else "")
+        reason = exit_reason(None, exit_code - 128)
+        if container_id in self._out_of_memory:
+            request = self._requests.get(container_id)
+            limit = f"its {request.memory_mb} MB" if request is not None else "its limit"
+            reason += f": it needed more memory than {limit}"
+        return None, reason
+
+    def _on_end(self, container_id: str, code: int | None, reason: str) -> None:
+        with self._lock:
+            if self._closed.is_set() or not self._book.is_there(container_id):
+                return
+            granted = self._book.on_end(container_id, code, reason)
+            self._started.discard(container_id)
+            self._to_end.pop(container_id, None)
+            self._launch(granted)
+            self._wake()
+        self._soon(shutil.rmtree, self._job.scratch(container_id), True)
+
+    def _look(self) -> None:
+        """Compare what the engine has with what it said, now and then."""
+        while not self._closed.is_set():
+            self._look_now.wait(LOOK_AGAIN_S if self._missing else LOOK_S)
+            self._look_now.clear()
+            try:
+                self._compare()
+                self._silent_since_s = None
+            except ResourceError:
+                self._note_silence()
+
+    def _compare(self) -> None:
+        """End the containers that the engine had no longer twice in a row: once may be an event on its way."""
+        with self._lock:
+            expected = {each for each in self._started if self._book.phase(each) is not Phase.ENDED}
+        found = self._engine.find(self._label)
+        for each in found:
+            # One whose launch was given up, and which came after all.
+            if self._book.phase(each.labels[_CONTAINER]) is Phase.ENDED:
+                self._soon(self._engine.remove, each.name)
+        there = {each.labels[_CONTAINER] for each in found if each.is_running}
+        missing = expected - there
+        for container_id in sorted(missing & self._missing):
+            code = self._engine.exit_code(self._labels.name(container_id))
+            if code is None:
+                self._on_end(container_id, None, "is gone: the Docker engine does not know it any more")
+            else:
+                self._on_end(container_id, *self._how_ended(container_id, code))
+        self._missing = missing

@@ -1,0 +1,307 @@
+"""The event log of a job master whose successor may be on another host: in a store instead of a directory.  L2.
+
+It says the same as :class:`eps.storage.wal.EventLog`, with four differences that a store such as HDFS makes:
+
+* A log is written by one process from front to back and never opened again, so a master that takes over begins the next
+  one at once; a torn end, which only the last log can have, is cut off by writing that log anew.
+* Before it reads, it fences: who had the last log open can write no more of it (as HBase does with the logs of region
+  servers).  A master that only seemed to be dead finds that there is a later log than its own, and is told so.
+* A file of its own says that records are missing (``gap-``); where the store takes not even that, it is tried with
+  every snapshot again.
+* Each record carries the time at which it was written: the store does not keep it for a file that is open.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Protocol
+
+from eps.errors import StorageError
+from eps.storage.api import Storage
+from eps.storage.wal import KEPT, LOG_HEAD, Replay, frame, parts_of, records_of, snapshot_bytes
+
+#: Whoever was cut off begins at most one more log before it finds out, or YARN tells it to go.
+MOST_FENCES = 10
+_NAME = re.compile(r"(snapshot|log|gap)-(\d{8})")
+_TIME = struct.Struct("<d")
+
+
+class DamagedLogError(StorageError):
+    """Nothing can be restored from what a log says, however often it is tried."""
+
+
+class AppendFile(Protocol):
+    """A new file that one process writes from front to back."""
+
+    def write(self, data: bytes) -> None:
+        """Add ``data``; it survives the end of this process when this returns."""
+
+    def sync(self) -> None:
+        """Return when everything written would survive a loss of power."""
+
+    def close(self) -> None:
+        """Write no more; harmless when repeated."""
+
+
+class LogStorage(Storage, Protocol):
+    """A store in which a log can be kept."""
+
+    def append(self, path: str) -> AppendFile:
+        """Make the file ``path``, with the folders that it needs.
+
+        Raises
+        ------
+        StorageError
+            There is such a file, or it cannot be made.
+        """
+
+    def fence(self, path: str) -> None:
+        """See to it that nobody who has ``path`` open can write to it any more, and that all that was written shows."""
+
+
+class SharedLog:
+    """The open log of a job master; one process writes it, one thread at a time.
+
+    Made by :meth:`open`.
+    """
+
+    def __init__(self, storage: LogStorage, folder: str, on_superseded: Callable[[], None]) -> None:
+        self._storage = storage
+        self._on_superseded = on_superseded
+        self._folder = folder
+        #: As a person would look for it.
+        self.path = storage.describe(folder)
+        #: What the log held when it was opened.
+        self.recovered = Replay(None, ())
+        #: Why nothing is appended any more, until a snapshot is written; empty while all is well.
+        self.error = ""
+        self._file: AppendFile | None = None
+        self._number = -1
+
+    @classmethod
+    def open(
+        cls, storage: LogStorage, folder: str, on_superseded: Callable[[], None], then: LogStorage | None = None
+    ) -> SharedLog:
+        """Open the log in ``folder``, which need not be there.
+
+        Parameters
+        ----------
+        storage : LogStorage
+        folder : str
+        on_superseded : callable
+            Called when another master has opened the log: this process is not the master any more, and must end.
+        then : LogStorage, optional
+            The same store for all that follows, with less patience: whoever begins can wait, whoever is at work cannot.
+
+        Raises
+        ------
+        DamagedLogError
+            It is damaged, or misses records.
+        StorageError
+            It cannot be read or written.
+        """
+        log = cls(storage, folder, on_superseded)
+        for _ in range(MOST_FENCES):
+            if log._recover():
+                log._storage = then or storage
+                return log
+        raise StorageError(f"{log.path}: another job master writes this log")
+
+    def append(self, record: bytes) -> None:
+        """Add one record, which survives the end of this process when this returns.
+
+        Raises
+        ------
+        StorageError
+            It cannot be written; everything after it is refused too, until the next snapshot.
+        """
+        try:
+            self._opened().write(frame(_TIME.pack(time.time()) + record))
+        except StorageError as error:
+            self._give_up(error)
+
+    def sync(self) -> None:
+        """Return when everything that was appended would survive a loss of power.
+
+        Raises
+        ------
+        StorageError
+            Nobody knows what is kept; everything after it is refused, until the next snapshot.
+        """
+        try:
+            self._opened().sync()
+        except StorageError as error:
+            self._give_up(error)
+
+    def snapshot(self, *parts: bytes, sync: bool = True) -> None:
+        """Begin the log anew after ``parts``, which say everything that led here; see :meth:`begin`.
+
+        Raises
+        ------
+        StorageError
+            It cannot be written; where the log missed no records, it still misses none.
+        """
+        if self.error:
+            # It may not have been taken before; until the new snapshot is there it must be known.
+            self._check_not_superseded(self._numbers())
+            self._mark_gap()
+        self.write_snapshot(self.begin(), parts, sync=sync)
+        self.error = ""
+
+    def begin(self) -> int:
+        """Begin the next log, and return the number of the snapshot that it needs; write it soon, on any thread.
+
+        Raises
+        ------
+        StorageError
+            The next log cannot be made; the log is as it was.
+        """
+        numbers = self._numbers()
+        self._check_not_superseded(numbers)
+        number = max([self._number, *numbers["snapshot"], *numbers["log"], *numbers["gap"]]) + 1
+        self._start_log(number)
+        return number
+
+    def write_snapshot(self, number: int, parts: Sequence[bytes], *, sync: bool = True) -> None:
+        """Write the snapshot at which log ``number`` began, and drop what it makes needless.
+
+        Raises
+        ------
+        StorageError
+            It cannot be written; the log says the same without it.
+        """
+        with self._storage.write(self._path("snapshot", number)) as file:
+            for piece in snapshot_bytes(parts):
+                file.write(piece)
+        self._remove_older(number)
+
+    def close(self) -> None:
+        """Close the file; harmless when repeated."""
+        file, self._file = self._file, None
+        if file is not None:
+            with suppress(StorageError):
+                file.close()
+
+    # ---- files
+
+    def _opened(self) -> AppendFile:
+        if self.error or self._file is None:
+            raise StorageError(f"{self.path}: {self.error or 'no snapshot has begun the log'}")
+        return self._file
+
+    def _path(self, kind: str, number: int) -> str:
+        return f"{self._folder}/{kind}-{number:08d}"
+
+    def _numbers(self) -> dict[str, list[int]]:
+        found: dict[str, list[int]] = {"snapshot": [], "log": [], "gap": []}
+        for name in self._storage.names(self._folder):
+            match = _NAME.fullmatch(name)
+            if match:
+                found[match[1]].append(int(match[2]))
+        return {kind: sorted(numbers) for kind, numbers in found.items()}
+
+    def _read(self, kind: str, number: int) -> bytes:
+        with self._storage.read(self._path(kind, number)) as file:
+            return file.read()
+
+    def _start_log(self, number: int) -> None:
+        file = self._storage.append(self._path("log", number))
+        try:
+            file.write(LOG_HEAD)
+        except StorageError:
+            with suppress(StorageError):
+                file.close()
+            raise
+        self.close()
+        self._file, self._number = file, number
+
+    def _remove_older(self, number: int) -> None:
+        numbers = self._numbers()
+        first = [n for n in numbers["snapshot"] if n <= number][-KEPT:][0]
+        for kind, there in numbers.items():
+            for old in there:
+                if old < first:
+                    with suppress(StorageError):
+                        self._storage.remove(self._path(kind, old))
+
+    def _give_up(self, error: StorageError) -> None:
+        """Refuse everything until the next snapshot, and see to it that nobody restores a state that misses events."""
+        if not self.error and self._file is not None:
+            self.error = str(error)
+            with suppress(StorageError):
+                numbers = self._numbers()
+                self._check_not_superseded(numbers)
+                self._mark_gap()
+        raise error
+
+    def _check_not_superseded(self, numbers: Mapping[str, Sequence[int]]) -> None:
+        if max([self._number, *numbers["log"]]) > self._number:
+            self.error = f"{self.path}: another job master has taken over"
+            self._on_superseded()
+            raise StorageError(self.error)
+
+    def _mark_gap(self) -> None:
+        with suppress(StorageError), self._storage.write(self._path("gap", self._number)) as file:
+            file.write(LOG_HEAD)
+
+    # ---- recovery
+
+    def _recover(self) -> bool:
+        """Take the log over; return False where whoever was still writing has begun another one meanwhile."""
+        numbers = self._numbers()
+        logs = numbers["log"]
+        if logs:
+            self._storage.fence(self._path("log", logs[-1]))
+            numbers = self._numbers()
+            if numbers["log"] != logs:
+                return False
+        dropped: list[str] = []
+        snapshot, base = self._newest_snapshot(numbers["snapshot"], dropped)
+        logs = [number for number in logs if number >= base]
+        if snapshot is None:
+            if not numbers["snapshot"] and len(logs) <= 1:
+                # The process died before there was anything to say.
+                self._number = logs[-1] if logs else -1
+                return True
+            raise DamagedLogError(f"{self.path}: no snapshot can be read: {'; '.join(dropped) or 'there is none'}")
+        if logs and logs != list(range(base, logs[-1] + 1)):
+            missing = next(number for number in range(base, logs[-1]) if number not in logs)
+            # One that still writes may have removed it meanwhile, with what it said in a later snapshot.
+            if self._numbers()["log"] != numbers["log"]:
+                return False
+            raise DamagedLogError(f"{self.path}: log {missing} is missing")
+        if any(gap >= base for gap in numbers["gap"]):
+            raise DamagedLogError(
+                f"{self.path}: records are missing, because writing one failed; nothing can be restored"
+            )
+        records: list[bytes] = []
+        for number in logs:
+            data = self._read("log", number)
+            where = self._storage.describe(self._path("log", number))
+            found, size_bytes = records_of(data, where, number == logs[-1], dropped)
+            if size_bytes < len(data):
+                with self._storage.write(self._path("log", number)) as file:
+                    file.write(data[:size_bytes] or LOG_HEAD)
+            records += found
+        age_s = max(0.0, time.time() - _TIME.unpack_from(records[-1])[0]) if records else 0.0
+        self.recovered = Replay(snapshot, tuple(r[_TIME.size :] for r in records), tuple(dropped), age_s)
+        number = max([base, *logs]) + 1 if logs else base
+        try:
+            self._start_log(number)
+        except StorageError:
+            if number in self._numbers()["log"]:
+                return False
+            raise
+        return True
+
+    def _newest_snapshot(self, numbers: Sequence[int], dropped: list[str]) -> tuple[tuple[bytes, ...] | None, int]:
+        for number in reversed(numbers):
+            parts = parts_of(self._read("snapshot", number))
+            if parts is not None:
+                return parts, number
+            dropped.append(f"{self._storage.describe(self._path('snapshot', number))}: is damaged; took the one before")
+        return None, 0

@@ -1,0 +1,476 @@
+"""WebHDFS: who one is to it, what its errors mean, and how long it is asked again.  L2.
+
+What stands for a moment is waited for, up to a deadline: a NameNode in safe mode or on standby, a DataNode that is
+gone, a connection that breaks.  What will not change by waiting is an error at once: rights, quotas, missing files.
+
+The package ``hdfs`` speaks the protocol and turns to the next NameNode where one is on standby.  Its raw operations are
+used, not its readers and writers: these take neither ``createflag`` nor ``renameoptions``, and do not tell a lost
+DataNode from a lost NameNode.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import socket
+import time
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+from eps.errors import ConfigError, StorageError
+from eps.hadoop_conf import NAMENODE_PORT, HadoopConf, namenode_web_addresses
+from eps.kerberos import HttpAuth
+from eps.storage.hadoop_tokens import TOKEN_FILE_VARIABLE, HadoopToken, hdfs_token, parse_tokens
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+#: Environment variables: a token as WebHDFS takes it, and the seconds that something that may pass is waited for.
+TOKEN_VARIABLE, PATIENCE_VARIABLE = "EPS_HDFS_TOKEN", "EPS_HDFS_PATIENCE_S"
+#: A NameNode that fails over takes half a minute.
+PATIENCE_S = 60.0
+#: Of one request: until the connection is there, and until the next bytes are.
+CONNECT_S, SILENCE_S = 10.0, 30.0
+#: Between two tries: doubled each time, from the first to the last.
+_FIRST_PAUSE_S, _LAST_PAUSE_S = 0.1, 2.0
+_TOLD_EVERY_S = 10.0
+#: A query in a text, and a token wherever else it stands.
+_QUERY = re.compile(r"""\?[\w.%-]+=[^\s"'<>()]*|\b(delegation|token)=[^\s"'<>()&]*""")
+SEE_IT_RUNS = "see that HDFS runs, and that HADOOP_CONF_DIR leads to it"
+
+#: What Hadoop calls an error that goes by itself; as of ``RemoteException.exception``.
+_PASSING = frozenset(
+    "SafeModeException StandbyException RetriableException ConnectException ConnectTimeoutException SocketException "
+    "SocketTimeoutException NoRouteToHostException EOFException BlockMissingException NotReplicatedYetException "
+    "ClosedChannelException LeaseExpiredException AlreadyBeingCreatedException RecoveryInProgressException "
+    "DataNodeUnavailable".split()
+)
+#: The same, where the error is called IOException.
+_PASSING_TEXTS = (
+    "could only be written to",
+    "Failed to find datanode",
+    "No active nodes contain this block",
+    "All datanodes",
+    "Could not obtain block",
+    "Could not obtain the last block",
+    "Unable to create new block",
+    "Unable to close file",
+    "Failed to replace a bad datanode",
+    "Fail to get block",
+    "Namesystem has not been initialized",
+    "Connection reset",
+    "Connection refused",
+    "Broken pipe",
+    "Premature EOF",
+    "Got error, status",
+)
+
+
+@dataclass(frozen=True)
+class Login:
+    """Who one is to a file system."""
+
+    #: ``token``, ``kerberos`` (the ticket of ``kinit``, or a keytab) or ``insecure`` (a name that nobody checks).
+    kind: str
+    #: Of ``insecure``; empty is the name of the process's user.
+    user: str = ""
+    #: Of ``token``, as :meth:`~eps.storage.hadoop_tokens.HadoopToken.to_url_text` gives it.
+    token: str = ""
+
+    def __repr__(self) -> str:
+        return f"Login({self.kind}{f' as {self.user}' if self.user else ''})"
+
+
+def choose_login(
+    conf: HadoopConf,
+    environ: Mapping[str, str],
+    tokens: Collection[HadoopToken],
+    authority: str,
+    addresses: Collection[str] = (),
+) -> Login:
+    """Return who one is to a file system: by a token that was given, by one of YARN's, by Kerberos, or by name.
+
+    Parameters
+    ----------
+    conf : HadoopConf
+    environ : mapping
+        ``EPS_HDFS_TOKEN`` goes before all; ``HADOOP_USER_NAME`` is the name where nobody checks it.
+    tokens : collection of HadoopToken
+        Of the file that ``HADOOP_TOKEN_FILE_LOCATION`` names.
+    authority, addresses
+        As of :func:`~eps.storage.hadoop_tokens.hdfs_token`.
+    """
+    if environ.get(TOKEN_VARIABLE):
+        return Login("token", token=environ[TOKEN_VARIABLE])
+    token = hdfs_token(tokens, authority, addresses)
+    if token is not None:
+        return Login("token", token=token.to_url_text())
+    if conf.wants_kerberos:
+        return Login("kerberos")
+    return Login("insecure", user=environ.get("HADOOP_USER_NAME", ""))
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """What an error means."""
+
+    #: In words, without the query of an address: who is asked by a token has it there.
+    text: str
+    #: It may go by itself.
+    passes: bool
+    #: There is no such file or folder.
+    missing: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "text", _QUERY.sub("", self.text))
+
+
+def remote_trouble(status: int, name: str, message: str) -> Trouble:
+    """Return what an answer of Hadoop that is an error means.
+
+    Parameters
+    ----------
+    status : int
+        Of HTTP; 0 where it is not known.
+    name, message : str
+        Of the ``RemoteException``; Java's classes without their package.
+    """
+    first = message.strip().split("\n")[0].strip()
+    told = f"{name}: {first}" if name and first else name or first or f"HTTP status {status}"
+    proof = status == 401 or name in ("AuthenticationException", "InvalidToken")
+    # Of a token that has expired or was cancelled WebHDFS says that it cannot tell who asks.
+    if proof or "Authentication failure" in message or "$InvalidToken" in message:
+        return Trouble(f"HDFS refuses the credentials ({told}): renew the ticket (kinit) or the token", passes=False)
+    if name == "SafeModeException" or "in safe mode" in message:
+        text = f"the NameNode is in safe mode ({first}): it leaves it by itself, or by hdfs dfsadmin -safemode leave"
+        return Trouble(text, passes=True)
+    if name == "StandbyException":
+        return Trouble(f"no NameNode is active ({first})", passes=True)
+    if name == "FileNotFoundException":
+        return Trouble(f"no such file or folder ({first})", passes=False, missing=True)
+    if name == "AccessControlException":
+        return Trouble(f"{first}: ask the owner for the right, or log in as another", passes=False)
+    passes = name in _PASSING or any(text in message for text in _PASSING_TEXTS) or (not name and status >= 500)
+    return Trouble(told, passes)
+
+
+def trouble_of(error: BaseException) -> Trouble | None:
+    """Return what an exception of the package ``hdfs`` or of its HTTP means; None where it is none of these."""
+    from hdfs import HdfsError
+    from requests import exceptions as rq
+    from urllib3 import exceptions as u3
+
+    if isinstance(error, HdfsError):
+        message = error.message if isinstance(error.message, str) else str(error.message)
+        return remote_trouble(0, getattr(error, "exception", None) or "", message)
+    if isinstance(error, rq.SSLError):
+        return Trouble(f"TLS with {_asked(error)} fails: {innermost(error)}", passes=False)
+    if isinstance(error, rq.Timeout | u3.TimeoutError):
+        return Trouble(f"{_asked(error)} does not answer in time", passes=True)
+    if isinstance(error, rq.ConnectionError | rq.ChunkedEncodingError | u3.ProtocolError | u3.NewConnectionError):
+        return Trouble(f"{_asked(error)} cannot be reached, or the connection broke: {SEE_IT_RUNS}", passes=True)
+    if isinstance(error, ConnectionError | TimeoutError | EOFError):
+        return Trouble(f"the connection broke ({error})", passes=True)
+    if isinstance(error, rq.RequestException | u3.HTTPError):
+        return Trouble(f"{type(error).__name__}: {innermost(error)}", passes=False)
+    if isinstance(error, KeyError | ValueError | TypeError):
+        return Trouble(f"what answers is no WebHDFS ({type(error).__name__}: {error})", passes=False)
+    return None
+
+
+def innermost(error: BaseException) -> str:
+    """Return the innermost reason of an error of requests: the outer ones repeat the address, with its query."""
+    while True:
+        inner = error.__cause__ or error.__context__ or getattr(error, "reason", None)
+        if not isinstance(inner, BaseException) or inner is error:
+            return getattr(error, "strerror", None) or str(error)
+        error = inner
+
+
+def _asked(error: Any) -> str:
+    request = getattr(error, "request", None)
+    return urlsplit(request.url).netloc if request is not None and request.url else "HDFS"
+
+
+class Passing(Exception):
+    """Something that may go by itself, found by who asked; the text says what."""
+
+
+class WebHdfs:
+    """The NameNodes of one file system, asked until they answer.
+
+    Parameters
+    ----------
+    name : str
+        Named in messages, as ``hdfs://lake``.
+    client : hdfs.client.Client
+        Its raw operations may be called by several threads.
+    patience_s : float
+        How long something that may go by itself is waited for.
+    """
+
+    def __init__(self, name: str, client: Any, patience_s: float = PATIENCE_S) -> None:
+        self.name = name
+        self.client = client
+        self.patience_s = patience_s
+
+    def ask(self, what: str, act: Callable[[], T]) -> T:
+        """Return what ``act`` returns; it is called again as long as what stops it may go by itself.
+
+        Parameters
+        ----------
+        what : str
+            Begins the message, as ``hdfs://lake/file: cannot be read``.
+        act : callable
+            Raises an error of the package ``hdfs``, of HTTP, or :class:`Passing`.
+
+        Raises
+        ------
+        MissingError
+            There is no such file or folder.
+        StorageError
+            It cannot be done, or not within the deadline.
+        """
+        patience = Patience(what, self.patience_s)
+        while True:
+            try:
+                return act()
+            except Exception as error:
+                patience.wait(error)
+
+    def status(self, path: str) -> dict[str, Any]:
+        """Return the ``FileStatus`` of a file or folder."""
+        found: dict[str, Any] = self.client._get_file_status(path).json()["FileStatus"]
+        return found
+
+    def rename(self, source: str, target: str, options: str) -> None:
+        """Rename a file or folder; ``options`` are ``OVERWRITE``, or ``NONE``: the target must be free.
+
+        Raises
+        ------
+        HdfsError
+            It is refused.
+        """
+        from hdfs import HdfsError
+
+        answer = self.client._rename(source, destination=target, renameoptions=options)
+        # Who knows the options answers nothing; who does not (HttpFS) renames in a way of its own.
+        if answer.content and answer.json().get("boolean") is False:
+            raise HdfsError("the rename was refused: WebHDFS must be a NameNode's own, not that of HttpFS")
+
+    def data_node(self, act: Callable[..., Any], path: str, lost: list[str], **params: Any) -> str:
+        """Return where the NameNode sends one with data, or for data.
+
+        Parameters
+        ----------
+        act : callable
+            A raw operation of the client.
+        path : str
+        lost : list of str
+            DataNodes that failed; they are left out where there are others, and else forgotten.
+        """
+
+        def ask() -> str:
+            with act(path, noredirect="true", excludedatanodes=",".join(lost) or None, **params) as answer:
+                return str(answer.headers.get("location") or answer.json()["Location"])
+
+        try:
+            return ask()
+        except Exception:
+            if not lost:
+                raise
+            lost.clear()
+        return ask()
+
+    def send(self, method: str, url: str, **rest: Any) -> Any:
+        """Ask a DataNode; return its answer.
+
+        Raises
+        ------
+        HdfsError
+            It refuses.
+        """
+        from hdfs import HdfsError
+
+        answer = self.client._request(method, url, **rest)
+        if answer.ok:
+            return answer
+        try:
+            told = answer.json()["RemoteException"]
+            raise HdfsError(str(told.get("message", "")), exception=str(told.get("exception", "")))
+        except (ValueError, KeyError, TypeError):
+            text = f"HTTP status {answer.status_code} of {urlsplit(url).netloc}"
+            raise HdfsError(text, exception="DataNodeUnavailable" if answer.status_code >= 500 else None) from None
+        finally:
+            answer.close()
+
+
+class MissingError(StorageError):
+    """There is no such file or folder."""
+
+
+class Patience:
+    """Waits between tries until a deadline, and says what for.
+
+    Parameters
+    ----------
+    what : str
+        Begins the messages.
+    patience_s : float
+    """
+
+    def __init__(self, what: str, patience_s: float) -> None:
+        self._what, self._patience_s = what, patience_s
+        self.again()
+
+    def again(self) -> None:
+        """Begin anew: something has gone well."""
+        self._until_s = self._next_word_s = 0.0
+        self._pause_s = _FIRST_PAUSE_S
+
+    def wait(self, error: Exception) -> None:
+        """Wait a moment after a try that failed.
+
+        Raises
+        ------
+        StorageError
+            It will not go by itself, or the deadline has passed.
+        """
+        trouble = Trouble(str(error), passes=True) if isinstance(error, Passing) else trouble_of(error)
+        if trouble is None:
+            raise error
+        if not trouble.passes:
+            # Not from the error: whoever prints what led to it would print the address, and a token in it.
+            raise (MissingError if trouble.missing else StorageError)(f"{self._what}: {trouble.text}") from None
+        now_s = time.monotonic()
+        if not self._until_s:
+            self._until_s, self._next_word_s = now_s + self._patience_s, now_s
+        left_s = self._until_s - now_s
+        if left_s <= 0:
+            waited = f"it was waited for {self._patience_s:g} s ({PATIENCE_VARIABLE} sets that)"
+            raise StorageError(f"{self._what}: {trouble.text}; {waited}") from None
+        if now_s >= self._next_word_s:
+            logger.warning("%s for now: %s; tries again for %.0f s", self._what, trouble.text, left_s)
+            self._next_word_s = now_s + _TOLD_EVERY_S
+        time.sleep(min(self._pause_s, left_s))
+        self._pause_s = min(2 * self._pause_s, _LAST_PAUSE_S)
+
+
+# ---- making one
+
+
+def connect(
+    scheme: str, authority: str, conf: HadoopConf, environ: Mapping[str, str], patience_s: float | None = None
+) -> WebHdfs:
+    """Return the NameNodes of a file system; none of them is asked anything yet.
+
+    Parameters
+    ----------
+    scheme : str
+        ``hdfs``: the configuration says where WebHDFS is; ``webhdfs``, ``swebhdfs``: the authority is its address.
+    authority : str
+    conf : HadoopConf
+    environ : mapping
+    patience_s : float, optional
+        Default: the environment's ``EPS_HDFS_PATIENCE_S``, else :data:`PATIENCE_S`.
+
+    Raises
+    ------
+    ConfigError
+        A package is missing, or a value of the configuration or the environment cannot be.
+    AuthenticationError
+        Hadoop's own client is to log in, and has no ticket.
+    StorageError
+        The file of tokens cannot be read.
+    """
+    if scheme == "hdfs":
+        urls = namenode_web_addresses(conf, authority)
+    else:
+        urls = (f"{'https' if scheme == 'swebhdfs' else 'http'}://{authority}",)
+    tokens = _tokens(environ)
+    login = choose_login(conf, environ, tokens, authority, addresses_of(authority) if tokens else ())
+    name = f"{scheme}://{authority}"
+    client = _kerberos_client(urls, name, conf) if login.kind == "kerberos" else _client(urls, login)
+    return WebHdfs(name, client, _patience_s(environ, patience_s))
+
+
+def _patience_s(environ: Mapping[str, str], given_s: float | None) -> float:
+    if given_s is not None:
+        return given_s
+    text = environ.get(PATIENCE_VARIABLE, "")
+    try:
+        found = float(text) if text else PATIENCE_S
+    except ValueError:
+        found = -1.0
+    if not 0 <= found < float("inf"):
+        raise ConfigError(f"{PATIENCE_VARIABLE} is {text!r}, but must be seconds, at least 0")
+    return found
+
+
+def _tokens(environ: Mapping[str, str]) -> tuple[HadoopToken, ...]:
+    path = environ.get(TOKEN_FILE_VARIABLE, "")
+    if not path:
+        return ()
+    try:
+        return parse_tokens(Path(path).read_bytes(), path)
+    except StorageError:
+        raise
+    except OSError as error:
+        raise StorageError(f"{TOKEN_FILE_VARIABLE} is {path}: cannot be read: {error.strerror}") from error
+
+
+def addresses_of(authority: str) -> list[str]:
+    """Return the addresses that a name stands for, as tokens name them; none where nobody knows it."""
+    host, _, port = authority.rpartition(":") if ":" in authority else (authority, "", str(NAMENODE_PORT))
+    with suppress(OSError, ValueError):
+        return [f"{info[4][0]}:{port}" for info in socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM)]
+    return []
+
+
+def _client(urls: Collection[str], login: Login) -> Any:
+    try:
+        import hdfs
+
+        if login.kind == "token":
+            return hdfs.TokenClient(";".join(urls), login.token, **_session())
+        return hdfs.InsecureClient(";".join(urls), user=login.user or None, **_session())
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"HDFS needs the package hdfs ({error}): pip install '.[hdfs]' in EPS's folder") from None
+
+
+def _session() -> dict[str, Any]:
+    import requests
+
+    session = requests.Session()
+    # Hadoop knows no proxies: those of the environment are for the world outside.
+    session.trust_env = False
+    session.verify = os.environ.get("REQUESTS_CA_BUNDLE") or True
+    return {"timeout": (CONNECT_S, SILENCE_S), "session": session}
+
+
+def _kerberos_client(urls: Collection[str], name: str, conf: HadoopConf) -> Any:
+    """Return a client that proves who it is: over HTTP where a package can, else by a token that Java obtains."""
+    try:
+        from hdfs.client import Client
+
+        rest = _session()
+        rest["session"].auth = HttpAuth()
+        return Client(";".join(urls), **rest)
+    except ImportError as error:
+        missing = error
+    try:
+        # Java, and what it needs, is for those who have no other way.
+        from eps.storage.webhdfs_tokens import delegated_client
+
+        return delegated_client(urls, name, conf, _session())
+    except (ConfigError, ImportError) as error:
+        raise ConfigError(
+            f"this HDFS wants Kerberos, which needs the package requests-kerberos ({missing}): pip install "
+            f"'.[kerberos]' in EPS's folder, or Hadoop's own client ({error})"
+        ) from None

@@ -1,0 +1,168 @@
+"""A job's application on YARN, as its directory on the client's machine knows it.  L2."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from eps.config import YARN_CLIENTS, JobSpec
+from eps.errors import ConfigError, StorageError
+from eps.hadoop_conf import HadoopConf, default_authority, read_configuration
+from eps.storage.api import Storage
+from eps.storage.atomic import read_json, write_json_atomic
+from eps.storage.jobdir import JobDir
+from eps.storage.locations import RemotePath
+from eps.yarn.allocation import Placement
+from eps.yarn.launch import RoleTemplate
+from eps.yarn.types import Execution, FileKind, LocalFile, Resource, Visibility
+
+#: What the shared folder of a job holds, beside its checkpoints.
+JOB_ARCHIVE, STATE, RESULTS = "job.zip", "state", "results"
+#: Of the results: what the job master leaves when it ends.
+ENDED_FILE = "ended.json"
+#: Of a file that is brought or fetched, so much is in memory at a time.
+COPY_BYTES = 1 << 20
+#: A NameNode that does not answer is waited for this long before what a job has left there stays for now.
+REMOVE_S = 3.0
+#: Name of the environment variable in which an application master finds its :class:`MasterOrders`, as text.
+ORDERS = "EPS_YARN"
+
+
+@dataclass(frozen=True)
+class Application:
+    """Where a job runs."""
+
+    application_id: str
+    #: Folder in the cluster's file system that the job's processes share; empty once it is gone, with its secrets.
+    shared: str
+    #: Folder of the cluster's configuration.
+    conf_dir: str
+    #: Who asks the cluster, as of :func:`eps.yarn.clients.open_client`.
+    client: str
+
+    def write(self, job: JobDir) -> None:
+        """Note it in the job's directory."""
+        write_json_atomic(job.yarn_json, asdict(self), sync=True)
+
+    @classmethod
+    def read(cls, job: JobDir) -> Application | None:
+        """Return what is noted of a job's application; None for a job that does not run on YARN.
+
+        Raises
+        ------
+        StorageError
+            The note cannot be read.
+        """
+        found = read_json(job.yarn_json)
+        if found is None:
+            return None
+        try:
+            noted = {name: str(found[name]) for name in ("application_id", "shared", "conf_dir")}
+            # Those of before the choice do not say.
+            return cls(**noted, client=str(found.get("client", YARN_CLIENTS[0])))
+        except KeyError as error:
+            raise StorageError(f"{job.yarn_json}: has no {error}") from None
+
+
+@dataclass(frozen=True)
+class MasterOrders:
+    """What an application master is told: how to start the containers of its job."""
+
+    shared: str
+    #: What starts the interpreter in every container, for a shell.
+    python: str
+    #: Name in a container's folder -> file.
+    files: Mapping[str, LocalFile]
+    #: Environment of every container.
+    env: Mapping[str, str]
+
+    def to_text(self) -> str:
+        """Return what :meth:`from_text` takes: nothing in it means anything to the shell that sets it."""
+        return base64.b64encode(json.dumps(asdict(self)).encode("utf-8")).decode("ascii")
+
+    @classmethod
+    def from_text(cls, text: str) -> MasterOrders:
+        """Return the orders that :meth:`to_text` wrote.
+
+        Raises
+        ------
+        ConfigError
+            It did not write this.
+        """
+        try:
+            return cls._of(json.loads(base64.b64decode(text, validate=True)))
+        except (ValueError, KeyError, TypeError) as error:
+            raise ConfigError(f"{ORDERS} does not say what this application master is to do: {error!r}") from None
+
+    @classmethod
+    def _of(cls, values: Mapping[str, Any]) -> MasterOrders:
+        files = {
+            name: LocalFile(**{**file, "kind": FileKind(file["kind"]), "visibility": Visibility(file["visibility"])})
+            for name, file in values["files"].items()
+        }
+        return cls(values["shared"], values["python"], files, dict(values["env"]))
+
+
+def remove_staged(job: JobDir, store: Storage | None = None) -> None:
+    """Remove what a job that has ended keeps on the cluster: its archive, with its secrets, its log, its results.
+
+    Checkpoints stay, and what jobs share.  Harmless when repeated.
+
+    Parameters
+    ----------
+    job : JobDir
+        Whose lock the caller holds.
+    store : Storage, optional
+        Of that folder, where the caller has it open.
+
+    Raises
+    ------
+    ConfigError
+        The configuration of its cluster cannot be read any more.
+    StorageError
+        It cannot be removed.
+    """
+    application = Application.read(job)
+    if application is None or not application.shared:
+        return
+    if store is None:
+        from eps.storage.hdfs import open_hdfs
+
+        where, conf = RemotePath.parse(application.shared), read_configuration(Path(application.conf_dir))
+        store = open_hdfs(where.scheme, where.authority, where.path, conf, patience_s=REMOVE_S)
+    store.remove("")
+    replace(application, shared="").write(job)
+
+
+def role_templates(orders: MasterOrders, spec: JobSpec) -> dict[str, RoleTemplate]:
+    """Return role -> how a job's containers of it are started."""
+    return {
+        role: RoleTemplate(
+            command=f"{orders.python} -P -m eps.yarn.container",
+            env=orders.env,
+            files=orders.files,
+            placement=Placement(
+                label=spec.by_role("label", role),
+                execution=Execution(spec.by_role("execution", role) or Execution.GUARANTEED),
+                size=Resource(spec.number_by_role("memory_mb", role), spec.number_by_role("vcores", role)),
+            ),
+        )
+        for role in ("worker", "server")
+    }
+
+
+def home_location(conf: HadoopConf, user: str, staging: str = "") -> str:
+    """Return the folder of the cluster's file system in which EPS keeps jobs and what they share.
+
+    Parameters
+    ----------
+    conf : HadoopConf
+    user : str
+    staging : str
+        What the user says; empty: ``.eps`` in the user's home folder.
+    """
+    return staging.rstrip("/") or f"hdfs://{default_authority(conf)}/user/{user}/.eps"

@@ -1,0 +1,340 @@
+"""``python -m eps.yarn.attendant JOB_DIR``: stands for a job that runs on YARN, on the machine of whoever submitted it.
+
+It takes the supervisor's place in the job's directory: it holds the lock that says that the job runs, notes where the
+job master listens, ends the application when its client asks or is gone, and fetches what the job has left when it has
+ended.  So every command works on such a job as on a local one.  The application does not need it: where it is killed,
+the job goes on, and the next command about the job starts another one.  L3.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import re
+import select
+import shutil
+import signal as signals
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from eps.errors import EpsError, JobNotFoundError, StorageError
+from eps.hadoop_conf import read_configuration
+from eps.logs import set_up_logging
+from eps.storage.api import Storage
+from eps.storage.atomic import atomic_writer, write_json_atomic
+from eps.storage.jobdir import JobDir, JobLock
+from eps.storage.locations import open_storage
+from eps.yarn.application import COPY_BYTES, ENDED_FILE, RESULTS, Application, remove_staged
+from eps.yarn.clients import open_client
+from eps.yarn.errors import first_line
+from eps.yarn.exits import NEVER_STARTED, OUT_OF_MEMORY, OUT_OF_VIRTUAL_MEMORY
+from eps.yarn.facade import Client
+from eps.yarn.types import ApplicationReport
+
+logger = logging.getLogger(__name__)
+
+#: How often YARN is asked: until the job master listens, and afterwards.
+ASK_S, ASK_SLOWER_S = 0.2, 1.0
+#: A ResourceManager that cannot be reached is waited for, and it is said this often.
+SAY_S = 10.0
+STOP_SIGNALS = (signals.SIGTERM, signals.SIGINT, signals.SIGHUP)
+CANNOT_START = 2
+#: YARN is told again to end an application that has not ended: a ResourceManager that fails may have forgotten it.
+KILL_AGAIN_S = 5.0
+#: An application that a ResourceManager which answers does not know is given up after this long.
+FORGOTTEN_S = 30.0
+#: How an application master begins its last word, which YARN quotes among much else.
+OUR_WORD = "eps: "
+#: What else of YARN's words says why it failed: the exit code, and what it wrote last.
+_EXIT_CODE = re.compile(r"exited with\s+exitCode: (-?\d+)")
+_STDERR = re.compile(r"Last \d+ bytes of stderr :\s*\n(.*?)(?:\n\s*\n|\Z)", re.DOTALL)
+#: A shell's exit codes of a command that cannot be run, and what Python says of a package that is not there.
+_NO_COMMAND, _NO_MODULE = ("126", "127"), "No module named"
+CHECK_PYTHON = "the setting python must name an interpreter with EPS's packages on every node, or an archive of one"
+#: Before what a node says of a container that it could not start, or has ended.
+_DIAGNOSTICS = re.compile(r"Diagnostics: (?:\[[^\]\n]*\])?")
+#: After that: all its processes with their command lines, or YARN's own advice.
+_MORE = ("Dump of the process-tree", "For more detailed output")
+#: Of Java's stacks between: frames, and exceptions that say nothing.
+_STACK = re.compile(r"at |\.\.\. |(Caused by: )?([a-z][\w$]*\.)+[A-Z][\w$]*$")
+CHECK_FILES = "its files must be there, readable and whole; what EPS's own cache lacks is brought with the next job"
+CHECK_MEMORY = "give it more, as memory_mb=4096,master=2048 does"
+CHECK_VIRTUAL = f"{CHECK_MEMORY}, or have yarn.nodemanager.vmem-check-enabled set to false"
+#: Exit code of a container that is its node's doing -> what happened, and what to do.
+_BY_NODE = {
+    NEVER_STARTED: ("could not be started by its node", CHECK_FILES),
+    OUT_OF_MEMORY: ("took more memory than it may", CHECK_MEMORY),
+    OUT_OF_VIRTUAL_MEMORY: ("took more virtual memory than it may", CHECK_VIRTUAL),
+}
+
+
+class Attendant:
+    """Follows one application until it has ended.
+
+    Parameters
+    ----------
+    job : JobDir
+        Its lock is held by this process.
+    application_id : str
+    client : Client
+    shared : Storage
+        The folder that the job's processes share.
+    tied_fd : int, optional
+        Read end of the client's pipe; its end of file ends the application.
+    """
+
+    def __init__(
+        self, job: JobDir, application_id: str, client: Client, shared: Storage, tied_fd: int | None = None
+    ) -> None:
+        self._job = job
+        self._application_id = application_id
+        self._client = client
+        self._shared = shared
+        self._tied_fd = tied_fd
+        self._place: tuple[str, int] | None = None
+        self._waits_for = ""
+        self._stop_reason = ""
+        self._killed_s: float | None = None
+        self._said_s = -SAY_S
+        self._unknown_since_s: float | None = None
+        self._signal_out, self._signal_in = os.pipe()
+        os.set_blocking(self._signal_in, False)
+
+    def run(self) -> int:
+        """Follow the application; return the job's exit code."""
+        for number in STOP_SIGNALS:
+            signals.signal(number, lambda *_: None)
+        signals.set_wakeup_fd(self._signal_in, warn_on_full_buffer=False)
+        # Not before: a signal to whoever is named here is an order to end the application, not the end of this process.
+        write_json_atomic(self._job.supervisor_json, {"pid": os.getpid()}, sync=False)
+        while True:
+            report = self._report()
+            if report is not None:
+                if report.ended:
+                    return self._end(report)
+                self._note(report)
+            if self._stop_reason:
+                self._kill()
+            self._wait(ASK_S if self._place is None or self._stop_reason else ASK_SLOWER_S)
+
+    def _report(self) -> ApplicationReport | None:
+        """Return what YARN says; None where it cannot be asked now, which passes: it restarts, or fails over."""
+        try:
+            report = self._client.report(self._application_id)
+            self._unknown_since_s = None
+            return report
+        except EpsError as error:
+            if isinstance(error, JobNotFoundError) and self._is_forgotten():
+                return forgotten(self._application_id)
+            if time.monotonic() - self._said_s >= SAY_S:
+                self._said_s = time.monotonic()
+                logger.warning("%s", error)
+            return None
+
+    def _is_forgotten(self) -> bool:
+        """Return whether YARN has not known the application for long enough: its ResourceManager has lost its state."""
+        now_s = time.monotonic()
+        if self._unknown_since_s is None:
+            self._unknown_since_s = now_s
+        return now_s - self._unknown_since_s >= FORGOTTEN_S
+
+    def _note(self, report: ApplicationReport) -> None:
+        """Note where the job master listens, or what is waited for."""
+        place = (report.host, report.rpc_port) if report.host and report.rpc_port > 0 else None
+        if report.state != "RUNNING" or place is None:
+            place = None
+            reason = f"application {report.application_id} is {report.state}"
+            # YARN's word on why: the queue's limits, the label, the AM's share.
+            said = " ".join(report.diagnostics.split())
+            self._note_waiting(f"{reason}: {said}" if said else reason)
+        if place == self._place:
+            return
+        self._place = place
+        if place is not None:
+            host, port = place
+            write_json_atomic(self._job.master_json, {"host": host, "port": port}, sync=False)
+            self._job.waiting_json.unlink(missing_ok=True)
+            self._waits_for = ""
+            logger.info("the job master listens at %s:%d", host, port)
+
+    def _note_waiting(self, reason: str) -> None:
+        if reason != self._waits_for:
+            self._waits_for = reason
+            write_json_atomic(self._job.waiting_json, {"reason": reason}, sync=False)
+            logger.info("%s", reason)
+
+    def _wait(self, seconds: float) -> None:
+        poller = select.poll()
+        poller.register(self._signal_out, select.POLLIN)
+        if self._tied_fd is not None:
+            poller.register(self._tied_fd, select.POLLIN)
+        for fd, _ in poller.poll(seconds * 1000):
+            data = b""
+            with suppress(OSError):
+                data = os.read(fd, 4096)
+            if fd == self._signal_out:
+                self._stop_reason = self._stop_reason or f"ended by {signals.Signals(data[-1]).name}"
+            elif not data:
+                os.close(fd)
+                self._tied_fd = None
+                self._stop_reason = self._stop_reason or "its client is gone"
+
+    def _kill(self) -> None:
+        """Have YARN end the application; again from time to time, for a word that it took may be lost with it."""
+        if self._killed_s is not None and time.monotonic() - self._killed_s < KILL_AGAIN_S:
+            return
+        try:
+            self._client.kill(self._application_id, self._stop_reason)
+            self._killed_s = time.monotonic()
+        except EpsError as error:
+            logger.warning("%s", error)
+
+    # ---- the end
+
+    def _end(self, report: ApplicationReport) -> int:
+        """Fetch what the job has left, and note how it ended."""
+        state, reason, exit_code = outcome(report, self._stop_reason)
+        # A ResourceManager that has lost its state does not know whether it has.
+        is_over = self._unknown_since_s is None
+        try:
+            word = self._fetched()
+            if word is not None:
+                (state, reason, exit_code), is_over = word, True
+        except StorageError as error:
+            is_over = False
+            logger.warning("what the job has left cannot be fetched: %s", error)
+            reason = f"{reason or state}; what it has left cannot be fetched: {error}"
+        if state == "failed":
+            self._bring_logs()
+        for path in (self._job.supervisor_json, self._job.master_json, self._job.waiting_json):
+            path.unlink(missing_ok=True)
+        ended = {"state": state, "exit_code": exit_code, "reason": reason, "time_s": round(time.time(), 3)}
+        write_json_atomic(self._job.ended_json, ended)
+        if is_over:
+            self._remove_staged()
+        logger.info("%s: %s", state, reason or "no reason")
+        return exit_code
+
+    def _remove_staged(self) -> None:
+        """Remove the folder on the cluster: all that anybody still needs of it is here."""
+        try:
+            remove_staged(self._job, self._shared)
+        except StorageError as error:
+            logger.warning("%s: eps prune tries again", error)
+
+    def _bring_logs(self) -> None:
+        """Bring the containers' logs of a job that failed: nobody should have to ask for them."""
+        from eps.yarn.logs import fetch_logs
+
+        try:
+            fetch_logs(self._job)
+        except EpsError as error:
+            logger.warning("%s", error)
+
+    def _fetched(self) -> tuple[str, str, int] | None:
+        """Fetch results; return how the job ended by its master's own word: state, reason, exit code."""
+        word: tuple[str, str, int] | None = None
+        for name in self._shared.names(RESULTS):
+            with self._shared.read(f"{RESULTS}/{name}") as source:
+                if name == ENDED_FILE:
+                    word = _word_of(source.read())
+                    continue
+                # A model may be larger than what this process should have.
+                with atomic_writer(self._job.path / name, sync=False) as target:
+                    shutil.copyfileobj(source, target, COPY_BYTES)
+        return word
+
+
+def _word_of(content: bytes) -> tuple[str, str, int]:
+    try:
+        found = json.loads(content)
+        return str(found["state"]), str(found["reason"]), int(found["exit_code"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise StorageError(f"{RESULTS}/{ENDED_FILE}: does not say how the job ended: {error!r}") from None
+
+
+def forgotten(application_id: str) -> ApplicationReport:
+    """Return what stands for YARN's word on an application that it has not known for :data:`FORGOTTEN_S`."""
+    said = "YARN does not know the application any more: its ResourceManager has lost its state"
+    return ApplicationReport(application_id, "", "EPS", "", "", "FAILED", "FAILED", said, "", -1, "", 0.0, (), 0, 0, 0)
+
+
+def outcome(report: ApplicationReport, stop_reason: str = "") -> tuple[str, str, int]:
+    """Return (state, reason, exit code) of an application that has ended, by YARN's word."""
+    said = cause(report.diagnostics)
+    if report.state == "FINISHED" and report.final_status == "SUCCEEDED":
+        return "finished", said, 0
+    if report.state == "KILLED" or report.final_status == "KILLED":
+        return "killed", stop_reason or said or "YARN ended the application", 1
+    return "failed", said or "the application master ended without a word: see the container's log", 1
+
+
+def cause(diagnostics: str) -> str:
+    """Return why an application ended, from all that YARN has to say about it.
+
+    That is the last word of our own process, where YARN quotes one; else what its node says of files or
+    memory; else the last line that a process wrote which could not begin; else everything in one line.
+    """
+    lines = [line.strip() for line in diagnostics.splitlines() if line.strip()]
+    ours = [line.removeprefix(OUR_WORD) for line in lines if line.startswith(OUR_WORD)]
+    if ours:
+        return f"its application master could not go on: {ours[-1]}"
+    code, said = _EXIT_CODE.search(diagnostics), _STDERR.search(diagnostics)
+    if code is not None and int(code[1]) in _BY_NODE and (why := _word_of_node(diagnostics)):
+        what, hint = _BY_NODE[int(code[1])]
+        return f"its application master {what}: {why}; {hint}"
+    words = said[1].strip().splitlines() if said is not None else []
+    if code is None or not words:
+        return " ".join(lines)
+    hint = f"; {CHECK_PYTHON}" if code[1] in _NO_COMMAND or _NO_MODULE in words[-1] else ""
+    return f"its application master ended with exit code {code[1]}: {words[-1].strip()}{hint}"
+
+
+def _word_of_node(diagnostics: str) -> str:
+    """Return what a node says of a container that it could not start, or has ended; empty where it says nothing."""
+    said: list[str] = []
+    for line in _DIAGNOSTICS.split(diagnostics, maxsplit=1)[-1].splitlines():
+        if line.strip().startswith(_MORE):
+            break
+        words = "" if _STACK.match(line.strip()) else first_line(line).rstrip(":. ")
+        if words and words not in said:
+            said.append(words)
+    return "; ".join(said)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Attend to one job; return its exit code."""
+    parser = argparse.ArgumentParser(prog="python -m eps.yarn.attendant", description="Stand for a job on YARN.")
+    parser.add_argument("job_dir", type=Path, metavar="JOB_DIR", help="the job's directory")
+    parser.add_argument("--tied-fd", type=int, metavar="N", help="read end of a pipe: its end of file ends the job")
+    parser.add_argument("--lock-fd", type=int, metavar="N", default=-1, help="the open lock file, already locked")
+    arguments = parser.parse_args(argv)
+    set_up_logging()
+    job = JobDir(arguments.job_dir.absolute())
+    try:
+        lock = JobLock(job.lock, arguments.lock_fd)
+        if arguments.tied_fd is not None:
+            os.set_inheritable(arguments.tied_fd, False)
+        application = Application.read(job)
+        if application is None:
+            raise StorageError(f"{job.path}: is no job on YARN")
+        job.ended_json.unlink(missing_ok=True)
+        os.environ["HADOOP_CONF_DIR"] = application.conf_dir
+        client = open_client(read_configuration(Path(application.conf_dir)), application.client)
+        shared = open_storage(application.shared)
+    except (EpsError, OSError) as error:
+        print(f"eps.yarn.attendant: {error}", file=sys.stderr)
+        return CANNOT_START
+    try:
+        return Attendant(job, application.application_id, client, shared, arguments.tied_fd).run()
+    finally:
+        lock.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,59 @@
+"""The application that a job was before it is started again: two masters must never write the same checkpoints.  L3."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from eps.errors import JobExistsError, JobNotFoundError
+from eps.hadoop_conf import read_configuration
+from eps.storage.jobdir import JobDir
+from eps.yarn.application import Application
+from eps.yarn.clients import open_client
+from eps.yarn.facade import Client
+from eps.yarn.submit import attend_again
+
+#: Whoever attends to an application that has ended fetches what it left, and ends.
+FETCH_S = 120.0
+
+
+def settle_former(job: JobDir) -> None:
+    """Find out how a job's application ended, where nobody on this machine attended to it any more.
+
+    Raises
+    ------
+    DeadlineError
+        What it left could not be fetched in time.
+    JobExistsError
+        It runs.
+    RpcError
+        The ResourceManager cannot be reached.
+    AuthenticationError
+        It wants Kerberos, and nobody has logged in.
+    """
+    application = Application.read(job)
+    if application is None or job.is_running() or job.ended() is not None:
+        return
+    client = open_client(read_configuration(Path(application.conf_dir)), application.client)
+    try:
+        check_has_ended(client, application.application_id, job.name)
+    finally:
+        client.close()
+    handle = attend_again(job.path)
+    if handle is None:
+        return
+    try:
+        handle.wait(FETCH_S)
+    finally:
+        handle.close()
+
+
+def check_has_ended(client: Client, application_id: str, name: str) -> None:
+    """Refuse to go on with a job whose application runs; one that YARN has forgotten does not.  Raises as above."""
+    try:
+        ended = client.report(application_id).ended
+    except JobNotFoundError:
+        ended = True
+    if not ended:
+        raise JobExistsError(
+            f"job {name!r} is running ({application_id}): only one that has stopped can be started again"
+        )

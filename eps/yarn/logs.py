@@ -1,0 +1,255 @@
+"""What the containers of a job on YARN wrote, brought into the job's directory by Hadoop's own command.  L3.
+
+``yarn logs`` knows where they are: at the NodeManagers while the application runs, in the cluster's file system after
+it (log aggregation).  So ``eps logs`` shows a job on YARN as it shows a local one.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from itertools import count
+from pathlib import Path
+from typing import IO
+
+from eps.devcluster.java import find_java
+from eps.errors import ConfigError, DeadlineError, EpsError, RpcError
+from eps.hadoop_conf import HadoopConf, read_configuration
+from eps.kerberos import java_options
+from eps.storage.atomic import atomic_writer
+from eps.storage.hadoop_tokens import TOKEN_FILE_VARIABLE
+from eps.storage.jobdir import JobDir
+from eps.supervisor.context import MASTER
+from eps.yarn.application import Application
+from eps.yarn.bridge import class_path
+from eps.yarn.clients import open_client
+from eps.yarn.facade import Client
+
+logger = logging.getLogger(__name__)
+
+#: Tokens that nobody renews hold for a day, unless the cluster says otherwise.
+REFRESH_S = 6 * 3600.0
+#: The command begins a Java virtual machine, and asks every node.
+TIMEOUT_S = 60.0
+CLI = "org.apache.hadoop.yarn.client.cli.LogsCLI"
+_CONTAINER = re.compile(r"Container: (container_\w+) on \S+")
+_FILE = re.compile(r"LogType:\s*(\S+)")
+_CONTENTS, _END = "LogContents:", "End of LogType:"
+#: In the log of the job master: which of its containers is which of YARN's.
+_PLACED = re.compile(r"M (\S+) is (container_\w+) on \S+")
+#: YARN's number of the application master's container, in each attempt.
+_MASTER_CONTAINER = re.compile(r"container_(?:e\d+_)?\d+_\d+_(\d+)_000001")
+
+
+def split_logs(lines: Iterable[str], folder: Path) -> dict[str, dict[str, Path]]:
+    """Write each log that ``yarn logs`` prints into a file of its own: a job's logs may be larger than memory.
+
+    Parameters
+    ----------
+    lines : iterable of str
+        What it prints, each with its end.
+    folder : Path
+        Empty.
+
+    Returns
+    -------
+    dict
+        YARN's container -> name of a log of it -> its file.
+    """
+    found: dict[str, dict[str, Path]] = {}
+    numbers = count()
+    container = name = ""
+    target: IO[str] | None = None
+    with ExitStack() as stack:
+        for line in lines:
+            if target is not None:
+                if line.startswith(_END):
+                    stack.close()
+                    target = None
+                else:
+                    target.write(line)
+            elif match := _CONTAINER.match(line):
+                container = match[1]
+            elif match := _FILE.match(line):
+                name = match[1]
+            elif line.startswith(_CONTENTS):
+                path = found.setdefault(container, {})[name] = folder / str(next(numbers))
+                target = stack.enter_context(path.open("w", encoding="utf-8"))
+    return found
+
+
+def name_logs(found: Mapping[str, Mapping[str, Path]]) -> dict[str, list[Path]]:
+    """Return name of a log as in a job's directory -> the files that make it.
+
+    The job master's are ``master``, and ``master-N`` of later attempts; a container that the master's log names has
+    the name that the master gave it, any other the one that YARN gave it.
+    """
+    parts = {container: _parts(files) for container, files in found.items()}
+    masters = {c: int(m[1]) for c in parts if (m := _MASTER_CONTAINER.fullmatch(c)) is not None}
+    names: dict[str, str] = {}
+    for path in (path for container in masters for path in parts[container]):
+        with path.open(encoding="utf-8") as lines:
+            names |= {match[2]: match[1] for line in lines for match in _PLACED.finditer(line)}
+    for container, attempt in masters.items():
+        names[container] = MASTER if attempt == 1 else f"{MASTER}-{attempt}"
+    return {names.get(container, container): paths for container, paths in parts.items()}
+
+
+def _parts(files: Mapping[str, Path]) -> list[Path]:
+    """Return the files of a container: what it said, and what YARN said before it, where that is a word."""
+    order = ("prelaunch.err", "stdout", "stderr")
+    return [files[name] for name in order if name in files and not _is_blank(files[name])]
+
+
+def _is_blank(path: Path) -> bool:
+    with path.open(encoding="utf-8", errors="replace") as lines:
+        return not any(line.strip() for line in lines)
+
+
+def fetch_logs(job: JobDir) -> list[str]:
+    """Bring the logs of a job's containers into its directory; return their names.
+
+    Raises
+    ------
+    ConfigError
+        There is no Java, or nothing leads to Hadoop's jars.
+    DeadlineError
+        The command takes too long.
+    RpcError
+        It fails: the message has its last line.
+    """
+    with open_logs(job) as fetch:
+        return fetch()
+
+
+@contextmanager
+def open_logs(job: JobDir) -> Iterator[Callable[[], list[str]]]:
+    """Give what brings a job's logs as :func:`fetch_logs`, as often as it is called; tokens last as long as the block.
+
+    Raises
+    ------
+    AuthenticationError, ConfigError
+        As :func:`eps.yarn.clients.open_client`, and where the job is not on YARN.
+    """
+    application = Application.read(job)
+    if application is None:
+        raise ConfigError(f"job {job.name!r} is none on YARN")
+    proofs = _Proofs(read_configuration(Path(application.conf_dir)), application)
+    try:
+        yield lambda: _fetch(job, application, proofs)
+    finally:
+        proofs.close()
+
+
+def _fetch(job: JobDir, application: Application, proofs: _Proofs) -> list[str]:
+    # Beside the logs: a disk with room for them, not one that may be memory.
+    with tempfile.TemporaryDirectory(dir=job.path, prefix=".logs-") as folder:
+        printed = Path(folder) / "printed"
+        _ask(application, proofs, printed)
+        with printed.open(encoding="utf-8", errors="replace") as lines:
+            logs = name_logs(split_logs(lines, Path(folder)))
+        for name, parts in logs.items():
+            with atomic_writer(job.log(name), sync=False) as target:
+                for part in parts:
+                    with part.open("rb") as source:
+                        shutil.copyfileobj(source, target)
+    return sorted(logs)
+
+
+def _ask(application: Application, proofs: _Proofs, printed: Path) -> None:
+    """Run the command; what it prints goes into a file."""
+    words = [find_java().command, "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", *java_options(os.environ)]
+    words += ["-cp", os.pathsep.join(class_path(proofs.conf)), CLI, "-applicationId", application.application_id]
+    try:
+        with printed.open("wb") as target:
+            done = subprocess.run(
+                words,
+                stdout=target,
+                stderr=subprocess.PIPE,
+                text=True,
+                errors="replace",
+                timeout=TIMEOUT_S,
+                stdin=subprocess.DEVNULL,
+                env=proofs.environment(),
+            )
+    except OSError as error:
+        if isinstance(error, EpsError):
+            raise
+        raise ConfigError(f"{words[0]} cannot be run: {error.strerror}") from None
+    except subprocess.TimeoutExpired:
+        raise DeadlineError(
+            f"the logs of {application.application_id}: YARN did not give them within {TIMEOUT_S:g} s"
+        ) from None
+    if done.returncode != 0 and _is_blank(printed):
+        raise RpcError(f"the logs of {application.application_id}: {_last_line(done.stderr.splitlines())}")
+
+
+class _Proofs:
+    """What the command proves with who it is: tokens, where the cluster wants any, since it knows no keytab.
+
+    Parameters
+    ----------
+    conf : HadoopConf
+    application : Application
+        Whose logs are asked for.
+    """
+
+    def __init__(self, conf: HadoopConf, application: Application) -> None:
+        self.conf = conf
+        self._application = application
+        self._client: Client | None = None
+        self._tokens = b""
+        self._obtained_s = 0.0
+        self._file: IO[bytes] | None = None
+
+    def environment(self) -> dict[str, str]:
+        """Return the command's environment; the file of tokens that it names is there until :meth:`close`."""
+        if not self.conf.wants_kerberos:
+            return dict(os.environ)
+        if self._file is None or time.monotonic() - self._obtained_s > REFRESH_S:
+            self._obtain()
+        assert self._file is not None
+        return {**os.environ, TOKEN_FILE_VARIABLE: self._file.name}
+
+    def _obtain(self) -> None:
+        self._cancel()
+        if self._client is None:
+            self._client = open_client(self.conf, self._application.client)
+        self._tokens, self._obtained_s = self._client.obtain_tokens(), time.monotonic()
+        if self._file is None:
+            self._file = tempfile.NamedTemporaryFile(prefix="eps-tokens-")
+        self._file.seek(0)
+        self._file.truncate()
+        self._file.write(self._tokens)
+        self._file.flush()
+
+    def _cancel(self) -> None:
+        """Leave no token behind that would be worth something for a day."""
+        tokens, self._tokens = self._tokens, b""
+        if self._client is not None and tokens:
+            try:
+                self._client.cancel_tokens(tokens)
+            except EpsError as error:
+                logger.warning("%s", error)
+
+    def close(self) -> None:
+        """Cancel the tokens, and remove their file."""
+        try:
+            self._cancel()
+        finally:
+            if self._client is not None:
+                self._client.close()
+            if self._file is not None:
+                self._file.close()
+
+
+def _last_line(lines: Iterable[str]) -> str:
+    said = [line.strip() for line in lines if line.strip() and not line.startswith(("\t", "log4j:", "SLF4J:"))]
+    return said[-1] if said else "YARN gave no reason"

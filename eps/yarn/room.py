@@ -1,0 +1,58 @@
+"""Room that nobody else seems to want, as far as an application master can tell.  Pure.  L2.
+
+YARN tells an application of its headroom: what its user may still have of the queue's own share, and no more than is
+free.  Who waits for that is not told; and whoever is granted its application master asks for the rest only when that
+runs.  So what counts here is what has been free without a break for longer than that takes.
+"""
+
+from __future__ import annotations
+
+from eps.yarn.types import Resource
+
+
+class Headroom:
+    """What an application was told, over the last while.
+
+    Parameters
+    ----------
+    quiet_s : float, seconds
+        What has been free for so long, nobody waits for.
+    """
+
+    def __init__(self, quiet_s: float) -> None:
+        self._quiet_s = quiet_s
+        self._since_s: float | None = None
+        #: (When, what), oldest first; each holds until the next.
+        self._told: list[tuple[float, Resource | None]] = []
+
+    def note(self, headroom: Resource | None, now_s: float) -> None:
+        """Take in what a heartbeat says; None where it says nothing."""
+        if self._since_s is None:
+            self._since_s = now_s
+        if not self._told or self._told[-1][1] != headroom:
+            self._told.append((now_s, headroom))
+        while len(self._told) > 1 and self._told[1][0] <= now_s - self._quiet_s:
+            del self._told[0]
+
+    def begin_again(self, now_s: float) -> None:
+        """Forget what was told: somebody is being given room, or has it."""
+        self._since_s, self._told = now_s, []
+
+    def quiet_for(self, now_s: float) -> float:
+        """Return for how long nobody was given room, in seconds."""
+        return 0.0 if self._since_s is None else now_s - self._since_s
+
+    def least(self, now_s: float) -> Resource | None:
+        """Return what has been free all the time, on the whole; None where YARN has not told of all of it."""
+        if self.quiet_for(now_s) < self._quiet_s or not self._told:
+            return None
+        told = [headroom for _, headroom in self._told]
+        if any(headroom is None for headroom in told):
+            return None
+        return Resource(min(h.memory_mb for h in told if h), min(h.vcores for h in told if h))
+
+
+def fitting(room: Resource, size: Resource, counts_cores: bool) -> int:
+    """Return how many containers of a size fit into some room, wherever it is."""
+    number = room.memory_mb // max(1, size.memory_mb)
+    return max(0, min(number, room.vcores // max(1, size.vcores)) if counts_cores else number)

@@ -1,0 +1,49 @@
+"""Where a job on YARN is started: by an application of its own, or within the one that this process is the master of.
+
+Imports what it needs where it needs it: who starts a job of this machine asks only whether one of its name was on YARN.
+L3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from eps.storage.jobdir import JobDir, jobs_dir
+
+if TYPE_CHECKING:
+    from eps.jobspec_file import RunRequest
+    from eps.launch import PreparedJob
+    from eps.supervisor.start import SupervisorHandle
+
+
+def start(
+    request: RunRequest, *, tied: bool, before_data: Callable[[], None] | None = None
+) -> tuple[JobDir, SupervisorHandle]:
+    """Start a job on YARN; parameters and errors as of :func:`eps.yarn.submit.start_on_yarn`."""
+    from eps.yarn import within
+    from eps.yarn.submit import start_on_yarn
+
+    if (place := within.here()) is not None:
+        return place.start(request, before_data)
+    settle_former_of(request.name)
+    prepared, handle = start_on_yarn(request, tied=tied, before_data=before_data)
+    return prepared.directory, handle
+
+
+def start_prepared(prepared: PreparedJob, *, tied: bool) -> SupervisorHandle:
+    """Start a job that is prepared already, as one that is resumed; raises as :func:`start`."""
+    from eps.yarn import within
+    from eps.yarn.submit import submit_prepared
+
+    place = within.here()
+    return submit_prepared(prepared, tied=tied) if place is None else place.start_prepared(prepared)
+
+
+def settle_former_of(name: str) -> None:
+    """Find out how a job on YARN ended that had a new job's name; its files may not go while its application runs."""
+    former = JobDir(jobs_dir() / name)
+    if name and former.yarn_json.exists():
+        from eps.yarn.former import settle_former
+
+        settle_former(former)

@@ -1,0 +1,451 @@
+"""From a prepared job to an application on YARN: its files go to the cluster, and its master is asked for.  L3.
+
+What jobs share is brought once and named by its content: our code, an environment's archive, prepared data.  What is
+a job's own lies in a folder of its own, which only its user can read: settings, token, and what its masters share.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import io
+import logging
+import os
+import secrets
+import shlex
+import shutil
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import BinaryIO
+
+from eps.config import ROLES, JobSpec
+from eps.data.publish import publish_dataset
+from eps.errors import ConfigError, EpsError, JobNotFoundError, ResourceError, RpcError, StorageError
+from eps.hadoop_conf import FILES, SCHEDULER_FILE, HadoopConf, environment_configuration, self_contained
+from eps.jobspec_file import RunRequest
+from eps.launch import PreparedJob, prepare_job
+from eps.storage.atomic import write_bytes_atomic, write_json_atomic
+from eps.storage.hdfs import FileStatus
+from eps.storage.jobdir import JobDir, JobLock, jobs_dir
+from eps.storage.locations import RemotePath, is_remote
+from eps.supervisor.start import SupervisorHandle, start_supervisor
+from eps.yarn.application import JOB_ARCHIVE, ORDERS, Application, MasterOrders, home_location
+from eps.yarn.bridge import CLASS_PATH_FILE
+from eps.yarn.clients import client_kind, open_client
+from eps.yarn.facade import Client
+from eps.yarn.launch import LOG_STREAMS
+from eps.yarn.shipping import CODE, ENVIRONMENT, JOB, Packed, pack_code, pack_job, packed, python_environment
+from eps.yarn.types import FileKind, Launch, LocalFile, QueueReport, Resource, Submission, Visibility
+
+logger = logging.getLogger(__name__)
+
+#: Name of what is unpacked in a container's folder: the cluster's configuration.
+CONF = "eps-conf"
+#: Application masters that fail within so many seconds before their application has failed: fewer than a supervisor
+#: allows, for YARN does not know how far a job gets in between.
+MOST_ATTEMPTS, FAILURES_VALID_S = 3, 60.0
+#: YARN's limits.
+MOST_TAGS, LONGEST_TAG = 10, 100
+#: The process that stands for the job on this machine.
+ATTENDANT = "eps.yarn.attendant"
+#: A ResourceManager that is asked to end an application ends its containers first, and is asked again each second.
+CLOSE_TIMEOUT_S = 60.0
+
+
+def start_on_yarn(
+    request: RunRequest, *, tied: bool, before_data: Callable[[], None] | None = None
+) -> tuple[PreparedJob, SupervisorHandle]:
+    """Prepare a job here, submit it, and start the process that attends to it.
+
+    Parameters
+    ----------
+    request : RunRequest
+    tied : bool
+        The application ends with this process.
+    before_data : callable, optional
+        As of :func:`eps.launch.prepare_job`.
+
+    Raises
+    ------
+    ConfigError
+        The settings cannot work, or HADOOP_CONF_DIR names no cluster.
+    DataError
+        The data cannot be used.
+    AuthenticationError
+        The cluster wants Kerberos, and nobody has logged in.
+    ResourceError
+        YARN refuses: the message says what.
+    RpcError
+        The cluster cannot be reached.
+    StorageError
+        Its file system cannot be used.
+    """
+    conf = environment_configuration()
+    client = open_client(conf, request.spec.yarn_client)
+    try:
+        check_cluster(client, request.spec)
+        if not request.spec.checkpoint_dir:
+            # Where every container, and whoever resumes the job, finds them.
+            request = request.with_spec(checkpoint_dir=str(home_of(conf, request.spec, client) / "checkpoints"))
+        former = Application.read(JobDir(jobs_dir() / request.name)) if request.name else None
+        prepared = prepare_job(request, before_data)
+        if former is not None and former.shared:
+            # What could not be fetched when it ended: nothing else knows of it any more.
+            remove_shared(RemotePath.parse(former.shared))
+        return prepared, _start(prepared, client, conf, tied)
+    finally:
+        client.close()
+
+
+def submit_prepared(prepared: PreparedJob, *, tied: bool) -> SupervisorHandle:
+    """Submit a job that is prepared already, as one that is resumed; raises as :func:`start_on_yarn`."""
+    try:
+        conf = environment_configuration()
+        client = open_client(conf, prepared.runtime.spec.yarn_client)
+    except BaseException:
+        prepared.lock.close()
+        raise
+    try:
+        check_cluster(client, prepared.runtime.spec)
+        return _start(prepared, client, conf, tied)
+    finally:
+        prepared.lock.close()
+        client.close()
+
+
+def _start(prepared: PreparedJob, client: Client, conf: HadoopConf, tied: bool) -> SupervisorHandle:
+    """Submit a job, and start the process that attends to it, which takes the job's lock over."""
+    try:
+        application = submit(prepared, client, conf)
+        try:
+            return start_supervisor(
+                prepared.directory.path,
+                tied,
+                lock=prepared.lock,
+                module=ATTENDANT,
+                close_timeout_s=CLOSE_TIMEOUT_S,
+            )
+        except BaseException:
+            end_submitted(client, application, "its client could not attend to it")
+            raise
+    finally:
+        prepared.lock.close()
+
+
+def home_of(conf: HadoopConf, spec: JobSpec, client: Client) -> RemotePath:
+    """Return the folder of the cluster's file system in which EPS keeps jobs and what they share."""
+    return RemotePath.parse(home_location(conf, client.user, spec.staging))
+
+
+def file_systems_of(home: RemotePath, spec: JobSpec) -> list[str]:
+    """Return the file systems of the cluster that a job's containers use, for which they need tokens."""
+    places = [home, RemotePath.parse(spec.checkpoint_dir)] if is_remote(spec.checkpoint_dir) else [home]
+    # WebHDFS that is named by its own address belongs to no configuration: it is on its own.
+    return sorted({f"hdfs://{place.authority}" for place in places if place.scheme == "hdfs"})
+
+
+def attend_again(directory: Path) -> SupervisorHandle | None:
+    """Start the process that attends to a job whose former one has ended; the application was going on without it.
+
+    The job counts as running when this returns: its lock is taken here, and handed over.
+
+    Returns
+    -------
+    SupervisorHandle or None
+        None where the job's end is known by now.
+
+    Raises
+    ------
+    JobExistsError
+        Somebody attends to it.
+    ResourceError, StorageError
+        The process cannot be started; the lock cannot be taken.
+    """
+    job = JobDir(directory)
+    with JobLock(job.lock) as lock:
+        if job.ended() is not None:
+            return None
+        # Of the former one, whose number may be anybody's by now: whoever holds the lock may be sent a signal.
+        job.supervisor_json.unlink(missing_ok=True)
+        return start_supervisor(directory, False, lock=lock, module=ATTENDANT)
+
+
+def check_cluster(client: Client, spec: JobSpec) -> None:
+    """Refuse, before anything is prepared, what YARN would refuse or never grant.
+
+    Raises
+    ------
+    ConfigError
+        The queue is unknown or closed, a label is not its own, a container is larger than any node, a tag is too long.
+    """
+    queue = client.queue(spec.queue)
+    if queue is None:
+        raise ConfigError(f"queue is {spec.queue!r}, but the cluster has no queue of that name: see yarn queue -list")
+    if queue.state != "RUNNING":
+        raise ConfigError(f"queue is {spec.queue!r}, but it is {queue.state}: ask its administrator, or choose another")
+    nodes = client.nodes()
+    if not nodes:
+        raise ResourceError("the cluster has no node that runs: see yarn node -list -all")
+    for role in reversed(ROLES):
+        wanted = resource_of(spec, role)
+        label = spec.by_role("label", role)
+        if label and not _may_use(queue, label):
+            known = ", ".join(queue.labels) or "none"
+            raise ConfigError(f"label is {label!r}, but queue {spec.queue!r} may use these only: {known}")
+        there = [node for node in nodes if not label or label in node.labels]
+        if not any(wanted.fits_in(node.capacity) for node in there):
+            largest = max((node.capacity for node in there), key=lambda r: (r.memory_mb, r.vcores), default="no node")
+            raise ConfigError(
+                f"a {role} is to have {wanted}, but the largest node"
+                f"{f' with label {label}' if label else ''} has {largest}: lower memory_mb or vcores"
+            )
+    tags = tags_of(spec)
+    if len(tags) > MOST_TAGS or any(len(tag) > LONGEST_TAG or not tag.isascii() for tag in tags):
+        raise ConfigError(
+            f"tags is {spec.tags!r}, but YARN takes at most {MOST_TAGS}, of which EPS needs 4, of at most "
+            f"{LONGEST_TAG} ASCII characters"
+        )
+
+
+def _may_use(queue: QueueReport, label: str) -> bool:
+    return "*" in queue.labels or label in queue.labels
+
+
+def resource_of(spec: JobSpec, role: str) -> Resource:
+    """Return what a container of a role is to have."""
+    return Resource(spec.number_by_role("memory_mb", role), spec.number_by_role("vcores", role))
+
+
+def tags_of(spec: JobSpec) -> tuple[str, ...]:
+    """Return the tags of a job's application: the user's, and what it will ask for, which schedulers may want to know.
+
+    ``eps.workers=3 eps.servers=1 eps.worker=4096x1 eps.server=4096x1`` (memory in MB, cores).
+    """
+    sizes = {role: resource_of(spec, role) for role in ("worker", "server")}
+    ours = [f"eps.workers={spec.workers}", f"eps.servers={spec.servers}"]
+    ours += [f"eps.{role}={size.memory_mb}x{size.vcores}" for role, size in sizes.items()]
+    return (*(tag.strip() for tag in spec.tags.split(",") if tag.strip()), *ours)
+
+
+def submit(prepared: PreparedJob, client: Client, conf: HadoopConf) -> Application:
+    """Bring a job's files to the cluster and submit its application, which its directory knows from before on.
+
+    Raises as :func:`start_on_yarn`; where YARN may have it all the same, it is told to end it.
+    """
+    spec, job = prepared.runtime.spec, prepared.directory
+    home = home_of(conf, spec, client)
+    shared = home / "jobs" / f"{job.name}-{secrets.token_hex(4)}"
+    orders = common_orders(conf, spec, shared, client)
+    try:
+        orders = with_job(prepared, orders, shared, home)
+        tokens = client.obtain_tokens(file_systems_of(home, spec))
+        launch = launch_of("eps.yarn.am", orders, orders.files, tokens)
+        submission = Submission(
+            name=job.name,
+            launch=launch,
+            resource=resource_of(spec, "master"),
+            queue=spec.queue,
+            tags=tags_of(spec),
+            label=spec.by_role("label", "master"),
+            max_attempts=MOST_ATTEMPTS,
+            failures_valid_s=FAILURES_VALID_S,
+        )
+        kind = client_kind(conf, spec.yarn_client)
+        application = Application(client.new_application(), str(shared), conf.source, kind)
+        submit_noted(client, job, application, submission)
+    except BaseException:
+        remove_shared(shared)
+        raise
+    return application
+
+
+def submit_noted(client: Client, job: JobDir, application: Application, submission: Submission) -> None:
+    """Submit an application that a directory knows from before on.
+
+    Where it is not known whether YARN has it, for the answer is lost or somebody interrupts, YARN is told to end it,
+    and the log which one that is.  The note goes only where YARN has none, or has refused it.
+
+    Raises as :meth:`eps.yarn.facade.Client.submit`; StorageError where it cannot be noted.
+    """
+    try:
+        # Before YARN has it: should its answer be lost, or this process, whoever asks for the job finds it.
+        application.write(job)
+        client.submit(application.application_id, submission)
+    except BaseException as error:
+        refused = _is_refusal(error, client, application)
+        if refused or not end_submitted(client, application, "its submission was cut short"):
+            job.yarn_json.unlink(missing_ok=True)
+        raise
+
+
+def _is_refusal(error: BaseException, client: Client, application: Application) -> bool:
+    """Return whether a submission ended by YARN's own word, which lists what a queue refuses as an application."""
+    if not isinstance(error, EpsError) or isinstance(error, RpcError):
+        # An answer is lost, or somebody interrupts, who is not to wait for another.
+        return False
+    with suppress(EpsError):
+        return client.report(application.application_id).ended
+    return False
+
+
+def end_submitted(client: Client, application: Application, reason: str) -> bool:
+    """Have YARN end an application, as far as that is possible now, and say so; return whether there may be one."""
+    name = application.application_id
+    try:
+        client.kill(name, reason)
+    except JobNotFoundError:
+        return False
+    except EpsError as error:
+        logger.warning("%s may run (yarn application -kill %s ends it): %s", name, name, error)
+    else:
+        logger.warning("%s does not run: %s", name, reason)
+    return True
+
+
+def common_orders(conf: HadoopConf, spec: JobSpec, shared: RemotePath, client: Client) -> MasterOrders:
+    """Bring to the cluster what containers have of every job: our code, the configuration, an environment.
+
+    Parameters
+    ----------
+    conf : HadoopConf
+    spec : JobSpec
+    shared : RemotePath
+        Folder that the processes share.
+    client : Client
+        Says who submits.
+    """
+    home, environment = home_of(conf, spec, client), python_environment(spec.python)
+    files = {CODE: put_once(home, pack_code(), "code.zip"), CONF: put_once(home, pack_conf(conf), "conf.zip")}
+    if environment.archive:
+        files[ENVIRONMENT] = _environment_file(home, environment.archive)
+    # A container's environment is set as it is given; the shell that runs the command knows where it is.
+    python = f"env PYTHONPATH=$PWD/{CODE} HADOOP_CONF_DIR=$PWD/{CONF} {shlex.quote(environment.interpreter)}"
+    env = {"HADOOP_USER_NAME": client.user, "PYTHONDONTWRITEBYTECODE": "1"}
+    return MasterOrders(str(shared), python, files, env)
+
+
+def with_job(prepared: PreparedJob, orders: MasterOrders, shared: RemotePath, home: RemotePath) -> MasterOrders:
+    """Bring a job's own files and its data to the cluster, and tell its processes that they are there.
+
+    Parameters
+    ----------
+    prepared : PreparedJob
+    orders : MasterOrders
+        With what its containers have of every job.
+    shared : RemotePath
+        Folder that the job's processes share.
+    home : RemotePath
+        Where data is kept that jobs share.
+    """
+    job = prepared.directory
+    write_json_atomic(job.shared_json, {"location": str(shared)}, sync=False)
+    published = publish_dataset(prepared.dataset, home / "data")
+    runtime = dataclasses.replace(prepared.runtime, dataset_dir=published.directory)
+    write_bytes_atomic(job.job_json, runtime.to_json().encode("utf-8"), sync=False)
+    archive = put_file(shared, JOB_ARCHIVE, io.BytesIO(pack_job(job).content), Visibility.APPLICATION)
+    return dataclasses.replace(orders, files={**orders.files, JOB: archive})
+
+
+def launch_of(module: str, orders: MasterOrders, files: Mapping[str, LocalFile], credentials: bytes = b"") -> Launch:
+    """Return how an application master that is ``module`` is started, with ``files`` and tokens in its container."""
+    command = f"exec {orders.python} -P -m {module} {LOG_STREAMS}"
+    return Launch(command, {**orders.env, ORDERS: orders.to_text()}, files, credentials)
+
+
+def pack_conf(conf: HadoopConf) -> Packed:
+    """Return the files of the configuration, so that containers see the cluster as this client does."""
+    folder = Path(conf.source)
+
+    def found() -> Iterable[tuple[str, bytes, int]]:
+        for name in (*FILES, SCHEDULER_FILE):
+            # The scheduler's may be for the ResourceManager's user alone.
+            if (folder / name).is_file() and (name in FILES or os.access(folder / name, os.R_OK)):
+                yield name, self_contained(folder / name), 0o644
+        if (folder / CLASS_PATH_FILE).is_file():
+            yield CLASS_PATH_FILE, (folder / CLASS_PATH_FILE).read_bytes(), 0o644
+
+    try:
+        return packed(found())
+    except OSError as error:
+        raise ConfigError(f"{error.filename}: cannot be read: {error.strerror}") from None
+
+
+def put_once(home: RemotePath, archive: Packed, name: str) -> LocalFile:
+    """Return an archive in the cluster's cache, brought there if no job before this one did."""
+    return _cached(home, archive.digest, name, len(archive.content), lambda: io.BytesIO(archive.content))
+
+
+def _cached(home: RemotePath, digest: str, name: str, size_bytes: int, source: Callable[[], BinaryIO]) -> LocalFile:
+    cached = home / "cache" / digest / name
+    found = cached.status()
+    if found is None or found.size_bytes != size_bytes:
+        found = _bring(cached, size_bytes, source)
+    return _archive(cached, found, Visibility.PRIVATE)
+
+
+def _bring(cached: RemotePath, size_bytes: int, source: Callable[[], BinaryIO]) -> FileStatus:
+    """Bring a file into a folder that is named by its content; return what is there then.
+
+    Of several jobs that do so at once one does, and all take that file: a node refuses one that was written again.
+    """
+    folder, cache = cached.parent, cached.parent.parent.storage()
+    coming = f".tmp-{secrets.token_hex(6)}"
+    try:
+        with source() as file, cache.write(f"{coming}/{cached.name}") as target:
+            shutil.copyfileobj(file, target, 1 << 20)
+        if folder.is_dir() and not _is_whole(cached.status(), size_bytes):
+            # Of somebody who was killed while it was written: nobody can use it.
+            cache.remove(folder.name)
+        try:
+            cache.rename(coming, folder.name)
+        except StorageError:
+            if not _is_whole(cached.status(), size_bytes):
+                raise
+    finally:
+        with suppress(StorageError):
+            cache.remove(coming)
+    return cache.status(f"{folder.name}/{cached.name}")
+
+
+def _is_whole(found: FileStatus | None, size_bytes: int) -> bool:
+    return found is not None and found.size_bytes == size_bytes
+
+
+def _environment_file(home: RemotePath, archive: str) -> LocalFile:
+    if "://" in archive:
+        where = RemotePath.parse(archive)
+        found = where.status()
+        if found is None or found.is_folder:
+            raise ConfigError(f"python is {archive}, but there is no such archive")
+        return _archive(where, found, Visibility.PRIVATE)
+    path = Path(archive)
+    try:
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        return _cached(home, digest, path.name, path.stat().st_size, lambda: path.open("rb"))
+    except OSError as error:
+        if isinstance(error, EpsError):
+            raise
+        raise ConfigError(f"python is {archive}: cannot be read: {error.strerror}") from None
+
+
+def put_file(folder: RemotePath, name: str, source: BinaryIO, visibility: Visibility) -> LocalFile:
+    """Write an archive to the cluster; return it as containers are brought it."""
+    storage = folder.storage()
+    with storage.write(name) as file:
+        shutil.copyfileobj(source, file, 1 << 20)
+    return _archive(folder / name, storage.status(name), visibility)
+
+
+def _archive(where: RemotePath, found: FileStatus, visibility: Visibility) -> LocalFile:
+    return LocalFile(str(where), found.size_bytes, found.modified_ms, FileKind.ARCHIVE, visibility)
+
+
+def remove_shared(shared: RemotePath) -> None:
+    """Remove what was brought for an application that does not run, as far as that is possible."""
+    try:
+        shared.parent.storage(patience_s=2.0).remove(shared.name)
+    except StorageError:
+        # What stopped a submission may stop this as well; it holds nothing that anybody needs.
+        return

@@ -1,0 +1,296 @@
+"""What is said to and by YARN, as values.  L2, pure.
+
+Names of containers, applications and nodes are YARN's own texts (``container_1700000000000_0001_01_000002``,
+``application_1700000000000_0001``, ``host:port``).  What EPS calls a container is the *request* here: YARN names a
+container only when it grants one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class Execution(StrEnum):
+    """YARN's execution types."""
+
+    #: Starts at once where it was granted, and stays until it is released, preempted or lost.
+    GUARANTEED = "guaranteed"
+    #: Takes room that nobody uses; killed without a warning as soon as a guaranteed container needs it.
+    OPPORTUNISTIC = "opportunistic"
+
+
+class FinalStatus(StrEnum):
+    """How an application says that it ended."""
+
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    KILLED = "killed"
+
+
+class FileKind(StrEnum):
+    """What a NodeManager makes of a file that it brings to a container."""
+
+    FILE = "file"
+    #: Unpacked into a folder of its name.
+    ARCHIVE = "archive"
+
+
+class Visibility(StrEnum):
+    """Who shares a NodeManager's copy of a file."""
+
+    PUBLIC = "public"
+    #: All applications of one user.
+    PRIVATE = "private"
+    APPLICATION = "application"
+
+
+class NodeChange(StrEnum):
+    """What became of a node."""
+
+    USABLE = "usable"
+    #: Lost, unhealthy or taken out.
+    UNUSABLE = "unusable"
+    #: To be taken out when its containers have ended, or at its deadline.
+    DECOMMISSIONING = "decommissioning"
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """Memory and cores."""
+
+    memory_mb: int
+    vcores: int
+
+    def __str__(self) -> str:
+        return f"{self.memory_mb} MB and {self.vcores} vcore{'' if self.vcores == 1 else 's'}"
+
+    def fits_in(self, other: Resource) -> bool:
+        """Return whether ``other`` has room for this."""
+        return self.memory_mb <= other.memory_mb and self.vcores <= other.vcores
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One container that is asked for."""
+
+    #: YARN's allocationRequestId: what is granted for it carries it.  From 1, never used twice in an application.
+    number: int
+    resource: Resource
+    #: Lower goes first, among the asks of one application.
+    priority: int = 1
+    #: Hosts that would suit; others will do.
+    nodes: tuple[str, ...] = ()
+    #: Node label; empty: the default partition.
+    label: str = ""
+    execution: Execution = Execution.GUARANTEED
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """A container that YARN gave the application."""
+
+    container: str
+    #: ``host:port`` of its NodeManager.
+    node: str
+    #: Of the ask that it answers; what YARN gives without one has a number that nobody asked.
+    number: int
+    resource: Resource
+    execution: Execution = Execution.GUARANTEED
+
+    @property
+    def host(self) -> str:
+        """Host of the node."""
+        return self.node.rpartition(":")[0] or self.node
+
+    @property
+    def sequence(self) -> int:
+        """The container's number within its application attempt: the last part of its name."""
+        return int(self.container.rpartition("_")[2])
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """A container that has ended."""
+
+    container: str
+    #: Of its process, or one of YARN's own below 0.
+    exit_status: int
+    #: Whatever YARN has to say, over several lines.
+    diagnostics: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeUpdate:
+    """Something happened to a node."""
+
+    node: str
+    change: NodeChange
+    #: YARN's word for the node's state.
+    state: str = ""
+    #: Of a node that is decommissioned: seconds that its containers have left; None where YARN does not say.
+    deadline_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Preemption:
+    """Containers that YARN wants back; it says so once."""
+
+    #: These go, whatever the application does.
+    strict: tuple[str, ...] = ()
+    #: These go, unless the application gives back as much otherwise.
+    negotiable: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """What an application master is told when it registers."""
+
+    #: The largest container that YARN grants.
+    largest: Resource
+    queue: str = ""
+    #: Containers of the attempts before, that run or were never started.
+    kept: tuple[Grant, ...] = ()
+    #: YARN counts cores, too; else memory alone decides what fits.
+    counts_cores: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class AllocateResult:
+    """What a heartbeat brought."""
+
+    granted: tuple[Grant, ...] = ()
+    completed: tuple[Completed, ...] = ()
+    nodes: tuple[NodeUpdate, ...] = ()
+    preemption: Preemption | None = None
+    #: What YARN has left for this application now; None where it did not say.
+    headroom: Resource | None = None
+    num_nodes: int = 0
+    #: Containers of the attempts before that YARN found again since.
+    kept: tuple[Grant, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LocalFile:
+    """A file in a file system of the cluster that a NodeManager brings to a container."""
+
+    #: ``hdfs://host:port/path``.
+    url: str
+    #: Exactly those of the file there: a NodeManager refuses any other.
+    size_bytes: int
+    timestamp_ms: int
+    kind: FileKind = FileKind.FILE
+    visibility: Visibility = Visibility.APPLICATION
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """What is to run in a container."""
+
+    #: Run by a shell; ``<LOG_DIR>`` in it becomes the container's log directory.
+    command: str
+    env: Mapping[str, str] = field(default_factory=dict)
+    #: Name in the container's folder -> file.
+    files: Mapping[str, LocalFile] = field(default_factory=dict)
+    #: Tokens in Hadoop's format; empty: none.
+    credentials: bytes = field(default=b"", repr=False)
+
+
+class ContainerState(StrEnum):
+    """What a NodeManager says of a container."""
+
+    #: It has not been started there.
+    UNKNOWN = "unknown"
+    RUNNING = "running"
+    COMPLETE = "complete"
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """An application to submit."""
+
+    name: str
+    #: The application master's.
+    launch: Launch
+    resource: Resource
+    queue: str = "default"
+    #: Searchable; YARN makes them lower case and allows 10 of at most 100 characters.
+    tags: tuple[str, ...] = ()
+    application_type: str = "EPS"
+    #: Higher goes first in the queue; None: the queue's default.
+    priority: int | None = None
+    #: Of the application master's node alone; empty: the queue's default.
+    label: str = ""
+    max_attempts: int = 2
+    #: Failed attempts older than this are forgotten; None: they all count.
+    failures_valid_s: float | None = None
+    keep_containers: bool = True
+    #: The application master is a process that the caller runs, not one in a container.
+    unmanaged: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ApplicationReport:
+    """What YARN says of an application."""
+
+    application_id: str
+    name: str
+    application_type: str
+    user: str
+    queue: str
+    #: YARN's word: NEW, SUBMITTED, ACCEPTED, RUNNING, FINISHED, FAILED, KILLED.
+    state: str
+    #: UNDEFINED until it has ended; then SUCCEEDED, FAILED or KILLED.
+    final_status: str
+    diagnostics: str
+    #: Where the application master listens; empty and -1 until it has registered.
+    host: str
+    rpc_port: int
+    tracking_url: str
+    progress: float
+    tags: tuple[str, ...]
+    attempt: int
+    started_ms: int
+    finished_ms: int
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing of it will run any more."""
+        return self.state in ("FINISHED", "FAILED", "KILLED")
+
+
+#: States of a node, those in which nothing can be had of it included.
+ALL_STATES = (
+    "NEW", "RUNNING", "UNHEALTHY", "DECOMMISSIONING", "DECOMMISSIONED", "LOST", "REBOOTED", "SHUTDOWN",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterNode:
+    """A node of the cluster that can be used."""
+
+    node: str
+    #: ``host:port`` of its web page.
+    http_address: str
+    capacity: Resource
+    used: Resource
+    labels: tuple[str, ...]
+    num_containers: int
+    #: YARN's word.
+    state: str = "RUNNING"
+
+
+@dataclass(frozen=True, slots=True)
+class QueueReport:
+    """What YARN says of a queue."""
+
+    name: str
+    #: RUNNING, STOPPED or DRAINING.
+    state: str
+    #: Shares of the whole cluster: granted to it, and how much of that is used; 1.0 is all.
+    capacity: float
+    maximum_capacity: float
+    used_capacity: float
+    #: Node labels that it may use; ``*`` is all of them.
+    labels: tuple[str, ...]

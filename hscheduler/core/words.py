@@ -1,0 +1,27 @@
+"""Numbers of things, in words."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from hscheduler.core.resources import Role
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number of something, in words."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def count_of(workers: int, servers: int) -> str:
+    """Return so many workers and servers, in words."""
+    return f"{counted(workers, 'worker')} and {counted(servers, 'server')}"
+
+
+def words_of(roles: Iterable[Role]) -> str:
+    """Return how many workers and servers these are, in words; at least one of either."""
+    found = Counter(roles)
+    workers, servers = found[Role.WORKER], found[Role.SERVER]
+    if workers and servers:
+        return count_of(workers, servers)
+    return counted(workers, "worker") if workers else counted(servers, "server")

@@ -1,0 +1,113 @@
+"""The report of what a live scheduler does, as of one moment, for whichever thread wants it.
+
+What the scheduler's thread goes on changing is copied there, which is short; the report is made of the copy, here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from hscheduler.core import events as e
+from hscheduler.core.jobs import Direction
+from hscheduler.core.record import Record
+from hscheduler.live.attempts import attempts_of
+from hscheduler.live.past import Past
+from hscheduler.live.scheduler import LiveScheduler
+from hscheduler.live.submission import Submission
+from hscheduler.report import report
+from hscheduler.spec import Spec
+
+#: What trials ended with, where their sweeps do not agree on what that is.
+RESULT = "result"
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """A scheduler at one moment."""
+
+    record: Record
+    #: The jobs that are in it, in their order.
+    jobs: Sequence[Submission]
+    #: Job -> what it ended with.
+    losses: Mapping[str, float]
+    #: Job -> why it waits.
+    waiting: Mapping[str, str]
+    leaked: int
+
+
+def report_of(scheduler: LiveScheduler, sweep: str, spec: Spec | None = None) -> dict[str, Any]:
+    """Return the report of a sweep as it is, or of everything that is not forgotten where the name is empty.
+
+    Of everything there is a best trial only where all sweeps have the same metric and direction.
+
+    Parameters
+    ----------
+    scheduler : LiveScheduler
+    sweep : str
+    spec : Spec, optional
+        The sweep's file: a report tells what it is of.
+
+    Raises
+    ------
+    DeadlineError
+        As :meth:`LiveScheduler.ask`.
+    """
+    seen = scheduler.ask(lambda: _look_at(scheduler, sweep))
+    if sweep and scheduler.past is not None:
+        # After that: what was forgotten meanwhile is there.
+        seen = _with_past(seen, scheduler.past, sweep)
+    jobs, attempts = {each.job_id: each for each in seen.jobs}, attempts_of(seen.jobs)
+    last = {trial_id: job_ids[-1] for trial_id, job_ids in attempts.items()}
+    direction, metric = _ranked_by(scheduler, sweep)
+    return report(
+        seen.record,
+        policy=scheduler.settings.policy,
+        direction=direction,
+        losses={trial_id: seen.losses[job_id] for trial_id, job_id in last.items() if job_id in seen.losses},
+        points={trial_id: jobs[trial_id].point for trial_id in last},
+        names={trial_id: jobs[job_id].name for trial_id, job_id in last.items()},
+        waiting={trial_id: seen.waiting[job_id] for trial_id, job_id in last.items() if job_id in seen.waiting},
+        metric=metric,
+        attempts=attempts,
+        leaked=seen.leaked,
+        sweep=sweep,
+        began_s=scheduler.opened_s.get(sweep, 0.0),
+        spec=spec,
+    )
+
+
+def _look_at(scheduler: LiveScheduler, sweep: str) -> _Seen:
+    record = scheduler.record.snapshot(sweep)
+    # Of those that the scheduler was told of, and has not taken yet, there is nothing to report.
+    jobs = [each for each in scheduler.submissions(sweep, past=False) if each.job_id in record.trials]
+    return _Seen(
+        record,
+        jobs,
+        _losses(jobs),
+        {job.job_id: job.why for job in scheduler.state.queue},
+        scheduler.leaked(),
+    )
+
+
+def _losses(jobs: Iterable[Submission]) -> dict[str, float]:
+    return {each.job_id: each.loss for each in jobs if each.loss is not None}
+
+
+def _with_past(seen: _Seen, past: Past, sweep: str) -> _Seen:
+    """Return what was seen of a sweep with what the scheduler has forgotten of it."""
+    record, trials = seen.record, {trial.job_id: trial for trial in past.trials(sweep)} | dict(seen.record.trials)
+    record.trials = dict(sorted(trials.items(), key=lambda item: item[1].arrived_s))
+    record.decisions = list(dict.fromkeys([*past.decisions(sweep), *record.decisions]))
+    known = {each.job_id: each for each in (*past.submissions(sweep), *seen.jobs)}
+    jobs = [known[job_id] for job_id in record.trials]
+    return replace(seen, jobs=jobs, losses={**_losses(jobs), **seen.losses})
+
+
+def _ranked_by(scheduler: LiveScheduler, sweep: str) -> tuple[Direction | None, str]:
+    """Return how trials are ranked; no direction where their sweeps do not agree."""
+    names = {each.sweep for each in scheduler.submissions(past=False)} if not sweep else {sweep}
+    opened = [scheduler.sweeps.get(name, e.SweepOpened(name)) for name in sorted(names) or [sweep]]
+    first, *others = dict.fromkeys((each.direction, each.metric or scheduler.settings.metric) for each in opened)
+    return (None, RESULT) if others else first

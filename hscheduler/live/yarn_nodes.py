@@ -1,0 +1,116 @@
+"""Keeps a scheduler's nodes those that YARN has: looks every two seconds, and where a job says that it was taken from.
+
+In that order the scheduler knows that a node is gone before it gives back what ran there.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from eps.errors import EpsError
+from eps.hadoop_conf import environment_configuration
+from eps.yarn.clients import open_client
+from eps.yarn.facade import Client
+from eps.yarn.types import ALL_STATES
+from hscheduler.core.resources import Resources
+from hscheduler.live.scheduler import LiveScheduler
+from hscheduler.spec import ClusterSpec
+from hscheduler.yarn.nodes import Machine, Nodes
+
+logger = logging.getLogger(__name__)
+
+LOOK_EVERY_S = 2.0
+
+
+class YarnNodes:
+    """Looks at a cluster while a scheduler has jobs on it; as a context manager it stops at the end.
+
+    Parameters
+    ----------
+    scheduler : LiveScheduler
+    cluster : ClusterSpec
+        With which it began: its size is that of a node.
+    machines : callable
+        Returns the machines of any state; raises an EpsError where nobody answers.
+    every_s : float, seconds
+    on_close : callable, optional
+        Called when nobody looks any more.
+    """
+
+    def __init__(
+        self,
+        scheduler: LiveScheduler,
+        cluster: ClusterSpec,
+        machines: Callable[[], Sequence[Machine]],
+        every_s: float = LOOK_EVERY_S,
+        on_close: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._scheduler = scheduler
+        self._machines = machines
+        self._every_s = every_s
+        self._on_close = on_close
+        (size,) = set(cluster.capacities().values())
+        self._nodes = Nodes(size, scheduler.ask(scheduler.state.ledger.in_use))
+        #: One look at a time: what was seen first is said first.
+        self._lock = threading.Lock()
+        self._is_silent = False
+        self._closing = threading.Event()
+        scheduler.look_at_cluster = self.look
+        self._thread = threading.Thread(target=self._keep_looking, name="nodes of yarn", daemon=True)
+        self._thread.start()
+
+    @classmethod
+    def of_environment(cls, scheduler: LiveScheduler, cluster: ClusterSpec) -> YarnNodes:
+        """Look at the cluster of ``HADOOP_CONF_DIR``.
+
+        Raises
+        ------
+        ConfigError
+            It names none.
+        """
+        client = open_client(environment_configuration())
+        return cls(scheduler, cluster, lambda: machines_of(client), on_close=client.close)
+
+    def look(self) -> None:
+        """Look now; what has changed is said to the scheduler when this returns."""
+        with self._lock:
+            try:
+                found = self._machines()
+            except EpsError as error:
+                # Nobody's nodes are gone because a ResourceManager starts again.
+                if not self._is_silent:
+                    logger.warning("the nodes are not known just now: %s", error)
+                self._is_silent = True
+                return
+            self._is_silent = False
+            for event in self._nodes.look(found, time.monotonic()):
+                self._scheduler.tell(event)
+
+    def _keep_looking(self) -> None:
+        while not self._closing.is_set():
+            self.look()
+            self._closing.wait(self._every_s)
+
+    def close(self) -> None:
+        """Look no more; harmless when repeated."""
+        self._scheduler.look_at_cluster = None
+        self._closing.set()
+        self._thread.join()
+        self._on_close()
+
+    def __enter__(self) -> YarnNodes:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+def machines_of(client: Client) -> list[Machine]:
+    """Return the machines that a ResourceManager tells of, those that are none any more included."""
+    return [
+        Machine(each.node, each.state, Resources(each.capacity.vcores, each.capacity.memory_mb))
+        for each in client.nodes(ALL_STATES)
+    ]

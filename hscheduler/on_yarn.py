@@ -1,0 +1,94 @@
+"""A sweep whose jobs run on YARN: each of them is an application, and the cluster is the ResourceManager's.
+
+The scheduler counts with nodes that are alike; where they differ, each counts as the smallest, so that what it grants
+fits wherever YARN puts it.  Its grants are its own plan, and YARN's are what happens: a container that the scheduler
+grants and YARN does not yet have is waited for by the job (``container_timeout_s``).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from eps.errors import ConfigError, ResourceError
+from eps.hadoop_conf import environment_configuration
+from eps.resources.choice import check_backend
+from eps.yarn.clients import AUTO, open_client
+from eps.yarn.types import ClusterNode
+from hscheduler.spec import ClusterSpec, Spec, memory_mb
+
+#: Where the jobs of a sweep can run.
+PLACES = ("local", "docker", "yarn")
+
+
+def placed(spec: Spec, on: str | None) -> Spec:
+    """Return a sweep with its jobs where ``on`` says; None is where its file says.
+
+    Raises
+    ------
+    ConfigError
+        There is no such place, HADOOP_CONF_DIR names no cluster, or the Docker engine has no such image.
+    ResourceError
+        The cluster has no node, or none has room for a container; or the Docker engine does not answer.
+    RpcError
+        The ResourceManager cannot be reached.
+    AuthenticationError
+        It wants Kerberos, and nobody has logged in.
+    """
+    where = on if on is not None else str(spec.job.get("on", "local"))
+    if where not in PLACES:
+        raise ConfigError(f"on is {where!r}, but must be one of {', '.join(PLACES)}")
+    if where == "local":
+        return spec
+    if where == "docker":
+        # Simulated nodes as on this host, and containers that the engine holds to the size that is counted with.
+        spec = dataclasses.replace(spec, job={**spec.job, **container_settings(spec.cluster, where)})
+        check_backend(spec.job_spec())
+        return spec
+    cluster = yarn_cluster(spec.cluster, str(spec.job.get("yarn_client", AUTO)))
+    return dataclasses.replace(spec, cluster=cluster, job={**spec.job, **container_settings(cluster)})
+
+
+def yarn_cluster(asked: ClusterSpec, kind: str = AUTO) -> ClusterSpec:
+    """Return the cluster of ``HADOOP_CONF_DIR``, for containers of the size that is asked.
+
+    ``kind`` says who asks YARN, as of :func:`eps.yarn.clients.open_client`.  Raises as :func:`placed`.
+    """
+    client = open_client(environment_configuration(), kind)
+    try:
+        return cluster_of(asked, client.nodes())
+    finally:
+        client.close()
+
+
+def cluster_of(asked: ClusterSpec, nodes: Sequence[ClusterNode]) -> ClusterSpec:
+    """Return a cluster of these nodes of YARN, for containers of the size that is asked.
+
+    Raises
+    ------
+    ResourceError
+        There is none, or one has no room for a container.
+    """
+    if not nodes:
+        raise ResourceError("the cluster has no node that runs: see yarn node -list -all")
+    vcores = min(node.capacity.vcores for node in nodes)
+    memory = min(node.capacity.memory_mb for node in nodes)
+    size = asked.container()
+    if size.vcores > vcores or size.memory_mb > memory:
+        raise ResourceError(
+            f"a container of {size.vcores} vcores and {size.memory_mb} MiB fits no node of {vcores} vcores and "
+            f"{memory} MiB: set container_memory and container_vcores in [cluster]"
+        )
+    return dataclasses.replace(asked, nodes=len(nodes), vcores=vcores, memory=f"{memory}MiB")
+
+
+def on_yarn(settings: Mapping[str, Any]) -> bool:
+    """Return whether jobs of these settings run on YARN."""
+    return str(settings.get("on", "local")) == "yarn"
+
+
+def container_settings(cluster: ClusterSpec, on: str = "yarn") -> dict[str, str]:
+    """Return the settings of a job whose containers are those that the scheduler counts with."""
+    size = str(memory_mb(cluster.container_memory, "container_memory"))
+    return {"on": on, "memory_mb": size, "vcores": str(cluster.container_vcores)}

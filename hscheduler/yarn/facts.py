@@ -1,0 +1,31 @@
+"""What a ResourceManager does not know of a job, and whoever decides about it must.  Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from hscheduler.core.resources import Role
+from hscheduler.yarn.snapshot import Application
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """How a job is."""
+
+    #: It has given its early feedback: others may get what it has.
+    early_feedback: bool
+    #: Container -> worker or server; what is not in it is neither counted nor taken.
+    roles: Mapping[str, Role] = field(default_factory=dict)
+    #: Its size is not changing just now.
+    may_shrink: bool = True
+    #: It waits for its first workers and servers, of which it may have some.
+    starting: bool = False
+
+
+class JobFacts(Protocol):
+    """Where facts come from."""
+
+    def of(self, application: Application) -> Facts | None:
+        """Return how the job of an application is; None where nobody knows: then nothing is taken from it."""

@@ -1,0 +1,261 @@
+"""The texts between the plugin in a ResourceManager and H-scheduler, version 1.  Pure.
+
+The plugin posts a snapshot to ``/plan`` and is answered a plan: UTF-8, a line for each thing, fields divided by tabs,
+each written as in a form of HTML (``a b`` is ``a+b``).  Numbers are whole, of memory in MB; truths are ``true`` and
+``false``.  The last line is ``end``: what lacks it is cut off and counts nowhere.  ::
+
+    hscheduler-yarn  1  instance  taken_ms  counts_cores
+    node       node  partition  free_mb  free_vcores
+    app        id  name  state  queue  user  priority  submitted_ms  tags,joined  host  port  diagnostics
+    ask        app  master|member  number  mb  vcores  label
+    container  app  id  node  mb  vcores  is_master  age_ms  number  marked
+    queue      queue  partition  used_mb  used_vcores  most_mb  most_vcores  preemption_disabled
+    user       queue  user  partition  used_mb  used_vcores  limit_mb  limit_vcores
+    end
+
+    hscheduler-plan  1
+    at         instance
+    at         taken_ms
+    take       container
+    spare      container
+    say        sentence
+    end
+
+``ask`` and ``container`` come somewhere behind the ``app`` that they belong to.  Both sides prove in the header
+``X-EPS-Proof`` that they know the secret, which never travels: the plugin sends the HMAC-SHA256 of ``plan for``, a
+newline and the body, H-scheduler that of ``plan of``, a blank, the plugin's proof, a newline and the body.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TypeVar
+from urllib.parse import quote_plus, unquote_plus
+
+from hscheduler.core.resources import Resources
+from hscheduler.yarn.snapshot import Application, Ask, Held, Node, Plan, Queue, Snapshot, User
+
+PROOF = "X-EPS-Proof"
+#: A cluster of ten thousand containers takes two million.
+MOST_BYTES = 16 << 20
+_BEGIN, _PLAN, _VERSION, _END = "hscheduler-yarn", "hscheduler-plan", "1", "end"
+_TRUTHS = {"true": True, "false": False}
+_Kind = TypeVar("_Kind", Ask, Held)
+
+
+class WireError(ValueError):
+    """A text that is none of these."""
+
+
+def proof_of_request(secret: bytes, body: bytes) -> str:
+    """Return what the plugin sends with a snapshot."""
+    return hmac.new(secret, b"plan for\n" + body, hashlib.sha256).hexdigest()
+
+
+def proof_of_answer(secret: bytes, request_proof: str, body: bytes) -> str:
+    """Return what is sent with the plan for a request that came with ``request_proof``."""
+    return hmac.new(secret, f"plan of {request_proof}\n".encode() + body, hashlib.sha256).hexdigest()
+
+
+def parse_snapshot(body: bytes) -> Snapshot:
+    """Return what a text of the plugin says.
+
+    Raises
+    ------
+    WireError
+        It is none, or not whole.
+    """
+    lines = _lines(body)
+    try:
+        word, version, instance, taken_ms, counts_cores = lines[0]
+        if (word, version) != (_BEGIN, _VERSION):
+            raise WireError(f"it begins with {word!r} of version {version!r}, but must with {_BEGIN!r} of {_VERSION!r}")
+        reader = _Reader()
+        for line in lines[1:]:
+            reader.take(line[0], line[1:])
+        return Snapshot(
+            instance,
+            int(taken_ms),
+            _TRUTHS[counts_cores],
+            tuple(reader.nodes),
+            reader.applications(),
+            tuple(reader.queues),
+            tuple(reader.users),
+        )
+    except (ValueError, KeyError, IndexError, TypeError) as error:
+        raise error if isinstance(error, WireError) else WireError(f"it is no snapshot: {error}") from error
+
+
+def snapshot_text(snapshot: Snapshot) -> bytes:
+    """Return what the plugin would say."""
+    lines: list[list[object]] = [
+        [_BEGIN, _VERSION, snapshot.instance, snapshot.taken_ms, snapshot.counts_cores],
+        *(["node", n.node, n.partition, *_pair(n.free)] for n in snapshot.nodes),
+    ]
+    for a in snapshot.applications:
+        told = [a.application_id, a.name, a.state, a.queue, a.user, a.priority, a.submitted_ms, ",".join(a.tags)]
+        lines.append(["app", *told, a.host, a.port, a.diagnostics])
+        for ask in a.asks:
+            role = "master" if ask.for_master else "member"
+            lines.append(["ask", a.application_id, role, ask.number, *_pair(ask.size), ask.label])
+        for c in a.containers:
+            told = [a.application_id, c.container_id, c.node, *_pair(c.size), c.is_master, c.age_ms, c.number, c.marked]
+            lines.append(["container", *told])
+    for q in snapshot.queues:
+        lines.append(["queue", q.queue, q.partition, *_pair(q.used), *_pair(q.most), q.preemption_disabled])
+    for u in snapshot.users:
+        lines.append(["user", u.queue, u.user, u.partition, *_pair(u.used), *_pair(u.limit)])
+    return _text(lines)
+
+
+def plan_text(plan: Plan) -> bytes:
+    """Return a plan as the plugin reads it."""
+    lines: list[list[object]] = [[_PLAN, _VERSION], ["at", plan.instance], ["at", plan.taken_ms]]
+    for word, values in (("take", plan.takes), ("spare", plan.spares), ("say", plan.sentences)):
+        lines += [[word, value] for value in values]
+    return _text(lines)
+
+
+def parse_plan(body: bytes) -> Plan:
+    """Return the plan that a text says, as the plugin does.
+
+    Raises
+    ------
+    WireError
+        It says none.
+    """
+    found: dict[str, list[str]] = {"at": [], "take": [], "spare": [], "say": []}
+    lines = _lines(body)
+    try:
+        if lines[0] != [_PLAN, _VERSION]:
+            raise WireError(f"it begins with {lines[0]}")
+        for word, value in lines[1:]:
+            found[word].append(value)
+        instance, taken_ms = found["at"]
+        return Plan(instance, int(taken_ms), tuple(found["take"]), tuple(found["spare"]), tuple(found["say"]))
+    except (ValueError, KeyError, IndexError) as error:
+        raise WireError(f"it is no plan: {error}") from error
+
+
+class _Reader:
+    def __init__(self) -> None:
+        self.nodes: list[Node] = []
+        self._applications: dict[str, Application] = {}
+        self._asks: dict[str, list[Ask]] = {}
+        self._held: dict[str, list[Held]] = {}
+        self.queues: list[Queue] = []
+        self.users: list[User] = []
+
+    def take(self, word: str, values: list[str]) -> None:
+        """Take one line."""
+        kinds: dict[str, Callable[..., None]] = {
+            "node": self._node,
+            "app": self._application,
+            "ask": self._ask,
+            "container": self._container,
+            "queue": self._queue,
+            "user": self._user,
+        }
+        if word not in kinds:
+            raise WireError(f"it has a line {word!r}")
+        kinds[word](*values)
+
+    def _node(self, node: str, partition: str, mb: str, vcores: str) -> None:
+        self.nodes.append(Node(node, partition, _resources(mb, vcores)))
+
+    def _application(
+        self,
+        application_id: str,
+        name: str,
+        state: str,
+        queue: str,
+        user: str,
+        priority: str,
+        submitted_ms: str,
+        tags: str,
+        host: str,
+        port: str,
+        diagnostics: str,
+    ) -> None:
+        known = tuple(tag for tag in tags.split(",") if tag)
+        numbers = int(priority), int(submitted_ms)
+        if application_id in self._applications:
+            raise WireError(f"it has {application_id!r} twice")
+        self._applications[application_id] = Application(
+            application_id, name, state, queue, user, *numbers, known, host, int(port), diagnostics
+        )
+        self._asks[application_id], self._held[application_id] = [], []
+
+    def applications(self) -> tuple[Application, ...]:
+        """Return every application, with what it asks for and what it holds."""
+        return tuple(
+            replace(a, asks=tuple(self._asks[name]), containers=tuple(self._held[name]))
+            for name, a in self._applications.items()
+        )
+
+    def _ask(self, application_id: str, role: str, number: str, mb: str, vcores: str, label: str) -> None:
+        for_master = {"master": True, "member": False}[role]
+        _of(self._asks, application_id).append(Ask(for_master, int(number), _resources(mb, vcores), label))
+
+    def _container(
+        self,
+        application_id: str,
+        container_id: str,
+        node: str,
+        mb: str,
+        vcores: str,
+        is_master: str,
+        age_ms: str,
+        number: str,
+        marked: str,
+    ) -> None:
+        size, master = _resources(mb, vcores), _TRUTHS[is_master]
+        held = Held(container_id, node, size, master, int(age_ms), int(number), _TRUTHS[marked])
+        _of(self._held, application_id).append(held)
+
+    def _queue(self, queue: str, partition: str, mb: str, vcores: str, most: str, most_vcores: str, off: str) -> None:
+        used, limit = _resources(mb, vcores), _resources(most, most_vcores)
+        self.queues.append(Queue(queue, partition, used, limit, _TRUTHS[off]))
+
+    def _user(self, queue: str, user: str, partition: str, mb: str, vcores: str, most: str, most_vcores: str) -> None:
+        self.users.append(User(queue, user, partition, _resources(mb, vcores), _resources(most, most_vcores)))
+
+
+def _of(kept: dict[str, list[_Kind]], application_id: str) -> list[_Kind]:
+    if application_id not in kept:
+        raise WireError(f"what belongs to {application_id!r} comes before it")
+    return kept[application_id]
+
+
+def _resources(mb: str, vcores: str) -> Resources:
+    return Resources(int(vcores), int(mb))
+
+
+def _pair(size: Resources) -> tuple[int, int]:
+    return size.memory_mb, size.vcores
+
+
+def _text(lines: list[list[object]]) -> bytes:
+    written = ["\t".join(quote_plus(_word(field)) for field in line) for line in lines]
+    return "".join(f"{line}\n" for line in [*written, _END]).encode()
+
+
+def _word(field: object) -> str:
+    return str(field).lower() if isinstance(field, bool) else str(field)
+
+
+def _lines(body: bytes) -> list[list[str]]:
+    """Return the fields of every line but the last, which must be there."""
+    try:
+        lines = body.decode("utf-8").split("\n")
+    except UnicodeDecodeError as error:
+        raise WireError(f"it is not UTF-8: {error}") from None
+    if lines[-2:] != [_END, ""]:
+        raise WireError("it has no end")
+    try:
+        return [[unquote_plus(field, errors="strict") for field in line.split("\t")] for line in lines[:-2]]
+    except UnicodeDecodeError as error:
+        raise WireError(f"it is not UTF-8: {error}") from None

@@ -1,0 +1,142 @@
+"""Results and checkpoints of a job on HDFS: what is refused before it starts, and whose a folder is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from eps.config import JobSpec
+from eps.errors import ConfigError, DataError, JobExistsError, StorageError
+from eps.export import read_model
+from eps.jobspec_file import RunRequest, read_job_file
+from eps.launch import prepare_job
+from eps.results import check_results, copy_result
+from eps.runtime import Runtime, identity
+from eps.storage.checkpoint import OWNER, check_claim, claim
+from eps.storage.jobdir import JobDir
+from eps.storage.locations import RemotePath, location, write_public
+from tests.fakes.webhdfs import FakeHdfs
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHdfs]:
+    monkeypatch.setenv("EPS_HDFS_PATIENCE_S", "20")
+    with FakeHdfs() as found:
+        yield found
+
+
+@pytest.fixture
+def remote(fake: FakeHdfs) -> RemotePath:
+    """The root of the file system."""
+    return RemotePath("webhdfs", fake.authority, "/")
+
+
+def request_for(remote: RemotePath, name: str = "job", **rest: object) -> RunRequest:
+    spec = JobSpec(data="sklearn:iris", model="softmax", checkpoint_dir=str(remote / "checkpoints"))
+    return RunRequest.of_spec(spec, name, **rest)
+
+
+def test_results_that_cannot_be_written_are_refused_before_training(fake: FakeHdfs, remote: RemotePath) -> None:
+    fake.put("/folder/file", b"")
+    check_results(RunRequest(JobSpec(), export=str(remote / "folder/model.npz"), report=str(remote / "folder/file")))
+    with pytest.raises(
+        ConfigError, match=r"export is webhdfs://.*/none/m, but its folder webhdfs://.*/none must exist"
+    ):
+        check_results(RunRequest(JobSpec(), export=str(remote / "none/m")))
+    with pytest.raises(ConfigError, match=r"report is .*/folder, but must be a file"):
+        check_results(RunRequest(JobSpec(), report=str(remote / "folder")))
+
+
+def test_a_result_is_copied_readable_for_everybody(fake: FakeHdfs, remote: RemotePath, tmp_path: Path) -> None:
+    (tmp_path / "model.npz").write_bytes(b"content")
+    copy_result(tmp_path / "model.npz", remote / "m.npz", "missing")
+    node = fake.nodes["/m.npz"]
+    assert (node.content, node.mode) == (b"content", "644")
+    fake.fault("CREATE", "error", name="AccessControlException", message="Permission denied: user=eva")
+    with pytest.raises(StorageError, match=r"/m\.npz: .*Permission denied.*; what it was to hold is .*model\.npz"):
+        copy_result(tmp_path / "model.npz", remote / "m.npz", "missing")
+
+
+def test_a_model_on_hdfs_that_is_none_is_told(fake: FakeHdfs, remote: RemotePath) -> None:
+    write_public(remote / "x.npz", b"no model")
+    with pytest.raises(DataError, match=r"/x\.npz: not a model exported by EPS"):
+        read_model(remote / "x.npz")
+    with pytest.raises(StorageError, match=r"/y\.npz: cannot be read: no such file"):
+        read_model(remote / "y.npz")
+
+
+def test_paths_in_a_job_file_that_are_on_hdfs_stay(tmp_path: Path) -> None:
+    (tmp_path / "job.toml").write_text('data = "hdfs://lake/a,b.csv"\ntest = "hdfs://lake/t"\ncheckpoint-dir = "c"\n')
+    found = read_job_file(tmp_path / "job.toml")
+    assert found["data"] == ["hdfs://lake/a", str(tmp_path / "b.csv")]
+    assert (found["test"], found["checkpoint_dir"]) == ("hdfs://lake/t", str(tmp_path / "c"))
+
+
+# ---- where checkpoints go
+
+
+def test_a_job_knows_where_its_checkpoints_are(tmp_path: Path) -> None:
+    def runtime(**spec: str) -> Runtime:
+        shape = dict(num_features=4, num_outputs=2, split_rows=(4,), sparse=False, test_rows=0, split_checksums=("",))
+        text = {"name": "job", "spec": spec, "shape": shape, "dataset_dir": "/d", "job_dir": "/jobs/container"}
+        return Runtime.from_json(json.dumps(text))
+
+    assert runtime().checkpoints == Path("/jobs/container/checkpoints")
+    assert runtime(checkpoint_dir="/c").checkpoints == Path("/c/job")
+    there = runtime(checkpoint_dir="hdfs://lake/c")
+    assert there.checkpoints == location("hdfs://lake/c/job")
+    assert identity(there) == identity(runtime())
+
+
+def test_a_folder_is_taken_once(fake: FakeHdfs, remote: RemotePath, tmp_path: Path) -> None:
+    for folder in (remote / "c/job", tmp_path / "c" / "job"):
+        claim(folder, "one:/jobs/job")
+        with pytest.raises(JobExistsError, match=r"checkpoint_dir: .*/c/job is of the job one:/jobs/job: choose"):
+            claim(folder, "two:/jobs/job")
+        write_public(folder / "left", b"")
+        claim(folder, "one:/jobs/job")
+        check_claim(folder, "one:/jobs/job")
+    assert [p for p in fake.nodes if p.startswith("/c/job/")] == [f"/c/job/{OWNER}"]
+    fake.put("/c/other/file", b"")
+    with pytest.raises(JobExistsError, match="/c/other is not empty"):
+        claim(remote / "c/other", "one:/jobs/other")
+
+
+def test_checkpoints_of_another_home_are_not_touched_and_those_of_a_stopped_job_are_kept(
+    fake: FakeHdfs, remote: RemotePath, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = prepare_job(request_for(remote))
+    first.lock.close()
+    place = first.runtime.checkpoints
+    assert str(place) == f"{remote}checkpoints/job" and first.runtime.spec.checkpoint_dir == f"{remote}checkpoints"
+    # Nothing of it was written: the name is free.
+    prepare_job(request_for(remote)).lock.close()
+    fake.put(f"{place.path}/0001-00000040/manifest.json", b"{}")
+    with pytest.raises(JobExistsError, match=r"'job' stopped before its end and has checkpoints"):
+        prepare_job(request_for(remote))
+    assert f"{place.path}/0001-00000040/manifest.json" in fake.nodes
+    # While HDFS is away nobody can tell.
+    monkeypatch.setenv("EPS_HDFS_PATIENCE_S", "0")
+    fake.fault("LISTSTATUS", "error", name="SafeModeException", message="in safe mode", left=3)
+    with pytest.raises(StorageError, match="safe mode"):
+        prepare_job(request_for(remote))
+    assert JobDir(home / "jobs" / "job").job_json.exists()
+    fake.faults.clear()
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setenv("EPS_HOME", str(tmp_path / "other"))
+        with pytest.raises(JobExistsError, match=r"is of the job .*/jobs/job: choose another name"):
+            prepare_job(request_for(remote, anew=True))
+    prepare_job(request_for(remote, anew=True)).lock.close()
+    assert f"{place.path}/0001-00000040/manifest.json" not in fake.nodes
+
+
+def test_a_place_is_the_same_in_every_directory(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    spec = JobSpec(data="sklearn:iris", model="softmax", checkpoint_dir="here")
+    prepared = prepare_job(RunRequest.of_spec(spec, "job"))
+    prepared.lock.close()
+    assert prepared.runtime.checkpoints == tmp_path / "here" / "job"
+    assert (tmp_path / "here" / "job" / OWNER).exists()

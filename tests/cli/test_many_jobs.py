@@ -1,0 +1,225 @@
+"""Which jobs there are, where there are many, and which of those that ended are kept."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from eps.cli import main
+from eps.display import ago_text
+from eps.storage.checkpoint import open_checkpoints
+from eps.storage.jobdir import JobDir, JobLock, create_job_dir, find_job, list_jobs, remove_job
+from tests.cli.conftest import FakeJob
+from tests.fakes.webhdfs import FakeHdfs
+
+HOUR_S = 3600.0
+
+
+def made(name: str, state: str, hours_ago: float, **files: str) -> JobDir:
+    """Make the directory of a job that was started, and has ended, so long ago."""
+    job, lock = create_job_dir(name)
+    lock.close()
+    job.job_json.write_text(json.dumps({"spec": {"iterations": 9}}))
+    if state:
+        job.ended_json.write_text(json.dumps({"state": state, "reason": ""}))
+    for file, text in files.items():
+        (job.path / file).write_text(text)
+    at_s = time.time() - hours_ago * HOUR_S
+    for path in (job.job_json, job.path):
+        os.utime(path, (at_s, at_s))
+    return job
+
+
+def checkpointed(job: JobDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have a job be one that could be resumed."""
+    before = open_checkpoints
+
+    class Some:
+        def names(self) -> list[str]:
+            return ["clock-10"]
+
+    def opened(path: Path) -> Any:
+        return Some() if path == job.checkpoints else before(path)
+
+    monkeypatch.setattr("eps.storage.checkpoint.open_checkpoints", opened)
+
+
+@pytest.fixture
+def jobs(home: Path) -> list[str]:
+    """Jobs of two sweeps and one of a person, the newest first."""
+    for name, state, hours_ago in (
+        ("mine", "finished", 1.0),
+        ("sweep-b-trial-2", "failed", 2.0),
+        ("sweep-b-trial-10", "finished", 3.0),
+        ("sweep-b-trial-1", "", 4.0),
+        ("sweep-a-trial-1", "killed", 50.0),
+    ):
+        made(name, state, hours_ago)
+    return ["mine", "sweep-b-trial-2", "sweep-b-trial-10", "sweep-b-trial-1", "sweep-a-trial-1"]
+
+
+def listed(*words: str, capsys: pytest.CaptureFixture[str]) -> list[str]:
+    assert main(["list", *words, "--json"]) == 0
+    return [job["name"] for job in json.loads(capsys.readouterr().out)]
+
+
+def there() -> set[str]:
+    return {job.name for job in list_jobs()}
+
+
+def test_jobs_are_listed_newest_first_and_can_be_chosen(jobs: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert listed(capsys=capsys) == jobs
+    assert listed("sweep-b-", capsys=capsys) == jobs[1:4]
+    assert listed("sweep-", "--state", "failed,finished", capsys=capsys) == jobs[1:3]
+    assert listed("--state", "killed", capsys=capsys) == jobs[3:], "one whose supervisor left no word was killed, too"
+    assert listed("--last", "2", "--state", "ended", capsys=capsys) == jobs[:2]
+    with JobLock(find_job("sweep-a-trial-1").lock):
+        assert listed("--state", "running", capsys=capsys) == ["sweep-a-trial-1"]
+        assert listed("--state", "ended", capsys=capsys) == jobs[:4]
+    assert main(["list", "sweep-b-", "--last", "1"]) == 0
+    heading, row, more = capsys.readouterr().out.splitlines()
+    assert "STARTED" in heading and row.split()[:5] == ["sweep-b-trial-2", "failed", "2", "h", "ago"]
+    assert more == "and 2 older ones"
+    assert main(["list", "--state", "gone"]) == 2
+    assert "state is 'gone', but must be of running, ended," in capsys.readouterr().err
+
+
+def test_only_the_jobs_that_are_shown_are_looked_into(
+    jobs: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    looked: list[str] = []
+
+    def ended_status(job: JobDir) -> dict[str, Any]:
+        looked.append(job.name)
+        return {"name": job.name, "state": "finished"}
+
+    monkeypatch.setattr("eps.commands.jobs.ended_status", ended_status)
+    listed("--last", "1", "sweep-", capsys=capsys)
+    assert looked == ["sweep-b-trial-2"], "the reports of hundreds take long to read"
+
+
+def test_ended_jobs_are_removed_after_a_look(jobs: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    (find_job("sweep-b-trial-2").logs / "master.log").write_text("x" * 5000)
+    assert main(["prune", "sweep-b-", "--dry-run"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[1:-1]] == jobs[1:4]
+    assert lines[1].split()[1] == "failed" and "kB" in lines[1]
+    assert lines[-1].startswith("3 jobs would be removed, 5.") and lines[-1].endswith(" kB; 0 kept")
+    assert there() == set(jobs)
+    assert main(["prune", "sweep-b-", "--state", "finished"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].startswith("1 job removed")
+    assert there() == set(jobs) - {"sweep-b-trial-10"}
+    assert main(["prune", "--all", "--older-than", "2d"]) == 0
+    assert there() == {"mine", "sweep-b-trial-2", "sweep-b-trial-1"}
+    assert main(["prune", "nobody"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "0 jobs removed, 0 B; 0 kept"
+
+
+def test_what_is_needed_still_is_kept_and_told(
+    jobs: list[str], fake: FakeJob, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made("new", "finished", 0.0)
+    checkpointed(find_job("sweep-b-trial-1"), monkeypatch)
+    checkpoint = find_job("sweep-b-trial-1")
+    assert main(["prune", "--all"]) == 0
+    told = capsys.readouterr()
+    assert "new is kept: ended less than 1m ago (--older-than)" in told.err
+    assert "sweep-b-trial-1 is kept: stopped before the end and can be resumed" in told.err
+    assert told.out.splitlines()[-1].endswith("; 2 kept")
+    assert there() == {"fake", "new", "sweep-b-trial-1"}
+    assert main(["prune", "--all", "--older-than", "0s", "--resumable", "--state", "ended,running"]) == 0
+    assert capsys.readouterr().err == "fake is kept: running\n"
+    assert there() == {"fake"} and not checkpoint.path.exists()
+    assert fake.dir.path.exists()
+
+
+def test_a_reason_is_told_once_and_a_directory_that_cannot_be_removed_is_a_failure(
+    jobs: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["prune", "--all", "--older-than", "9d"]) == 0
+    assert capsys.readouterr().err == "mine and 4 others are kept: ended less than 9d ago (--older-than)\n"
+
+    def busy(path: object) -> None:
+        raise OSError(errno.EBUSY, "Device or resource busy")
+
+    monkeypatch.setattr(shutil, "rmtree", busy)
+    assert main(["prune", "mine"]) == 1
+    told = capsys.readouterr()
+    assert "mine is kept: " in told.err and "busy" in told.err and told.out == "0 jobs removed, 0 B; 1 kept\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        ([], "nothing says which jobs: give what their names begin with, or --all"),
+        (["a", "--older-than", "soon"], "older-than is 'soon', but must be a whole number and s, m, h or d"),
+        (["a", "--state", "old"], "state is 'old', but must be of running, ended"),
+    ],
+)
+def test_what_is_no_choice_is_refused(
+    jobs: list[str], words: list[str], why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["prune", *words]) == 2
+    assert why in capsys.readouterr().err and there() == set(jobs)
+
+
+def test_one_that_was_started_meanwhile_is_kept(
+    jobs: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    locks = []
+
+    def started(job: JobDir) -> None:
+        locks.append(JobLock(job.lock))
+        remove_job(job)
+
+    monkeypatch.setattr("eps.commands.jobs.remove_job", started)
+    assert main(["prune", "mine"]) == 0
+    told = capsys.readouterr()
+    assert told.err == "mine is kept: running\n" and told.out.endswith("0 jobs removed, 0 B; 1 kept\n")
+    locks[0].close()
+    assert find_job("mine").ended_json.exists()
+
+
+def test_a_link_to_a_job_is_removed_and_what_it_leads_to_stays(jobs: list[str], tmp_path: Path) -> None:
+    job = find_job("mine")
+    elsewhere = tmp_path / "elsewhere"
+    job.path.rename(elsewhere)
+    job.path.symlink_to(elsewhere)
+    with JobLock(elsewhere / "lock"), pytest.raises(Exception, match="is running"):
+        remove_job(job)
+    remove_job(job)
+    assert "mine" not in there() and (elsewhere / "ended.json").exists()
+
+
+def test_with_a_job_on_yarn_goes_what_it_has_on_the_cluster(
+    home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("hdfs")
+    (tmp_path / "core-site.xml").write_text("<configuration></configuration>")
+    with FakeHdfs() as hdfs:
+        hdfs.put("/eps/jobs/a9a-1/job.zip", b"secrets")
+        hdfs.put("/eps/jobs/other-1/job.zip", b"secrets")
+        for name, state in (("a9a", "failed"), ("lost", "failed"), ("may-run", ""), ("gone", "finished")):
+            place = "" if name == "gone" else f"webhdfs://{hdfs.authority}/eps/jobs/{name}-1"
+            conf = tmp_path / "no-conf" if name == "lost" else tmp_path
+            application = {"application_id": "a_1", "shared": place, "conf_dir": str(conf), "client": "rest"}
+            made(name, state, 1.0, **{"yarn.json": json.dumps(application)})
+        assert main(["prune", "--all"]) == 1
+        assert not [path for path in hdfs.nodes if "a9a" in path] and "/eps/jobs/other-1/job.zip" in hdfs.nodes
+    told = capsys.readouterr().err
+    assert "may-run is kept: its application on YARN may run: `eps status may-run` finds that out" in told
+    assert f"lost is kept: {tmp_path}/no-conf" in told
+    assert there() == {"lost", "may-run"}
+
+
+def test_how_long_ago_is_told_as_people_say_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("eps.display.time.time", lambda: 1e6)
+    told = [ago_text(1e6 - passed_s) for passed_s in (0, 59, 60, 3599, 3600, 100_000, 172_800, -5)]
+    assert told == ["0 s ago", "59 s ago", "1 min ago", "59 min ago", "1 h ago", "27 h ago", "2 days ago", "0 s ago"]

@@ -1,0 +1,161 @@
+"""Data on HDFS: files that are trained on, prepared data sets, and workers that read their splits of one."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from eps.config import JobSpec
+from eps.data import publish
+from eps.data.cut import check_inputs, dataset_key, prepare
+from eps.data.dataset import DatasetInfo, is_complete, open_dataset, split_name
+from eps.data.publish import publish_dataset
+from eps.data.settings import DataSettings
+from eps.errors import DataError, StorageError, TransferError
+from eps.launch import shape_of
+from eps.runtime import Runtime
+from eps.storage.locations import RemotePath
+from eps.worker.datasets import Datasets
+from tests.fakes.webhdfs import FakeHdfs
+from tests.threads import at_once
+
+ROWS = "\n".join(f"{1 if k % 3 else -1} {k + 1}:{k + 1} 101:0.5" for k in range(23))
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHdfs]:
+    monkeypatch.setenv("EPS_HDFS_PATIENCE_S", "20")
+    with FakeHdfs() as found:
+        yield found
+
+
+@pytest.fixture
+def remote(fake: FakeHdfs) -> RemotePath:
+    """The root of the file system."""
+    return RemotePath("webhdfs", fake.authority, "/")
+
+
+def settings_of(data: object, **rest: str) -> DataSettings:
+    return DataSettings(data=str(data), task="binary", num_splits=4, seed=5, **rest)
+
+
+def local(tmp_path: Path) -> DatasetInfo:
+    (tmp_path / "train").write_text(ROWS)
+    return prepare(replace(settings_of(tmp_path / "train"), test="0.25"), tmp_path / "out")
+
+
+def test_files_on_hdfs_give_the_splits_of_the_same_files_here(
+    fake: FakeHdfs, remote: RemotePath, tmp_path: Path
+) -> None:
+    (tmp_path / "train").write_text(ROWS)
+    (tmp_path / "rest").write_text(ROWS[::-1][::-1])
+    fake.put("/data/train", gzip.compress(ROWS.encode()))
+    fake.put("/data/rest", ROWS.encode())
+    here = prepare(settings_of(tmp_path / "train", test=str(tmp_path / "rest")), tmp_path / "a")
+    there = prepare(settings_of(remote / "data/train", test=str(remote / "data/rest")), tmp_path / "b")
+    assert there.split_checksums == here.split_checksums and there.num_test_rows == here.num_test_rows == 23
+
+
+def test_labels_beside_images_are_found_and_several_files_are_read(fake: FakeHdfs, remote: RemotePath) -> None:
+    fake.put("/t10k-images-idx3-ubyte", b"\0\0\x08\x03" + b"\0\0\0\x08\0\0\0\x01\0\0\0\x01" + bytes(range(8)))
+    fake.put("/t10k-labels-idx1-ubyte", b"\0\0\x08\x01" + b"\0\0\0\x08" + b"\0\1" * 4)
+    first = dataset_key(settings_of(remote / "t10k-images-idx3-ubyte"))
+    fake.put("/t10k-labels-idx1-ubyte", b"\0\0\x08\x01" + b"\0\0\0\x08" + b"\1\0" * 4)
+    assert dataset_key(settings_of(remote / "t10k-images-idx3-ubyte")) != first
+    fake.put("/one,two", b"a\tsome words\n" * 8)
+    fake.put("/three", b"b\tother words\n" * 8)
+    check_inputs(settings_of(remote / "one,two"))
+    check_inputs(settings_of(f"{remote / 'three'}, {remote / 'three'}"))
+    with pytest.raises(DataError, match=r"webhdfs://.*/four: no such file"):
+        check_inputs(settings_of(f"{remote / 'three'},{remote / 'four'}"))
+
+
+def test_a_file_that_did_not_change_is_not_read_again(fake: FakeHdfs, remote: RemotePath, tmp_path: Path) -> None:
+    fake.put("/train", ROWS.encode())
+    settings, cache = settings_of(remote / "train"), tmp_path / "cache"
+    first = prepare(settings, None, cache)
+    reads = len(fake.asked("OPEN"))
+    assert prepare(settings, None, cache) == first and len(fake.asked("OPEN")) == reads == 1
+    fake.put("/train", ROWS.replace("0.5", "0.7").encode())
+    assert prepare(settings, None, cache).split_checksums != first.split_checksums
+
+
+def test_a_file_that_may_not_be_read_is_told(fake: FakeHdfs, remote: RemotePath, tmp_path: Path) -> None:
+    fake.put("/train", ROWS.encode())
+    fake.fault("OPEN", "error", name="AccessControlException", message="Permission denied: user=eva")
+    with pytest.raises(DataError, match=r"webhdfs://.*/train: .*Permission denied: user=eva"):
+        prepare(settings_of(remote / "train"), tmp_path / "out")
+
+
+# ---- prepared data sets
+
+
+def test_a_data_set_is_published_once_and_whole(fake: FakeHdfs, remote: RemotePath, tmp_path: Path) -> None:
+    info, cache = local(tmp_path), remote / "cache"
+    published = publish_dataset(info, cache)
+    assert published.directory == cache / info.key and is_complete(published)
+    found = open_dataset(str(published.directory))
+    assert found == published and (found.load_test()[1] == info.load_test()[1]).all()
+    assert found.load_split(2).num_rows == info.split_rows[2]
+    assert found.load_normalizer().to_arrays().keys() == info.load_normalizer().to_arrays().keys()
+    writes = len(fake.asked("CREATE"))
+    assert publish_dataset(info, cache) == published and len(fake.asked("CREATE")) == writes == 7
+    assert cache.storage().names("") == [info.key]
+
+
+def test_several_may_publish_it_at_once(fake: FakeHdfs, remote: RemotePath, tmp_path: Path) -> None:
+    info, cache = local(tmp_path), remote / "cache"
+    found = at_once(3, lambda _: publish_dataset(info, cache))
+    assert [each.directory for each in found] == [cache / info.key] * 3
+    assert cache.storage().names("") == [info.key] and is_complete(found[0])
+
+
+def test_one_that_lost_a_file_is_published_again(fake: FakeHdfs, remote: RemotePath, tmp_path: Path) -> None:
+    info, cache = local(tmp_path), remote / "cache"
+    published = publish_dataset(info, cache)
+    cache.storage().remove(f"{info.key}/{split_name(1)}")
+    assert not is_complete(published)
+    assert is_complete(publish_dataset(info, cache))
+
+
+def test_what_arrives_otherwise_than_it_was_sent_is_no_data_set(
+    fake: FakeHdfs, remote: RemotePath, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    info, cache = local(tmp_path), remote / "cache"
+    create = fake.create
+    monkeypatch.setattr(fake, "create", lambda path, params, content: create(path, params, bytes(len(content))))
+    with pytest.raises(StorageError, match=r"split-00000.eps: has SHA-256 .* was sent"):
+        publish_dataset(info, cache)
+    assert cache.storage().names("") == []
+    monkeypatch.undo()
+    (info.directory / split_name(0)).write_bytes(b"damaged here")
+    with pytest.raises(StorageError, match=r"split-00000.eps: has SHA-256 .* prepare it again"):
+        publish.publish_dataset(info, cache)
+
+
+# ---- a worker
+
+
+def test_a_worker_reads_the_files_of_its_splits_and_no_others(
+    fake: FakeHdfs, remote: RemotePath, tmp_path: Path
+) -> None:
+    info = local(tmp_path)
+    published = publish_dataset(info, remote / "cache")
+    runtime = Runtime("job", JobSpec(splits=4, workers=1), shape_of(info), published.directory, tmp_path)
+    assert Runtime.from_json(runtime.to_json()).dataset_dir == published.directory
+    with fake.lock:
+        fake.requests.clear()
+    datasets = Datasets(runtime, tmp_path / "scratch")
+    datasets.load_initial(2)
+    datasets.load_initial(2)
+    assert datasets.path(2).read_bytes() == info.split_path(2).read_bytes()
+    assert {path for _, path, _, _ in fake.requests} == {f"/cache/{info.key}/{split_name(2)}"}
+    assert len(fake.asked("OPEN")) == 1 and datasets.activate(2).num_rows == info.split_rows[2]
+    fake.put(f"/cache/{info.key}/{split_name(1)}", b"something else")
+    with pytest.raises(TransferError, match=r"split-00001.eps: has checksum .*; split 1 was cut with"):
+        datasets.load_initial(1)
+    assert not datasets.holds(1) and [path.name for path in (tmp_path / "scratch").iterdir()] == [split_name(2)]

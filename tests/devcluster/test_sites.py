@@ -1,0 +1,285 @@
+"""What a cluster is, as values: settings, site files, command lines, ports."""
+
+from __future__ import annotations
+
+import random
+import socket
+from dataclasses import replace
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from eps.devcluster.daemons import (
+    daemon_class_path,
+    daemon_command,
+    daemon_environment,
+    format_command,
+    kdc_command,
+    mark_of,
+    script,
+)
+from eps.devcluster.java import Java
+from eps.devcluster.places import Places
+from eps.devcluster.ports import are_free, choose_ports
+from eps.devcluster.preflight import check_home, check_host, check_name
+from eps.devcluster.processes import Process
+from eps.devcluster.record import Record, read_record, write_record
+from eps.devcluster.secure import kdc_properties, krb5_conf
+from eps.devcluster.settings import ClusterSettings, address_of, daemons_of, listens_of
+from eps.devcluster.sites import PREEMPTION_GRACE_S, Blueprint, capacity_scheduler, site_files, site_of, to_xml
+from eps.errors import ConfigError, StorageError
+from eps.yarn.am import PREEMPTION_WAIT, preemption_wait_ms
+
+PLACES = Places(Path("/clusters/one"))
+SECURE = ClusterSettings(kerberos=True)
+
+
+def values_of(xml: str) -> dict[str, str]:
+    found = [(entry.findtext("name"), entry.findtext("value")) for entry in ElementTree.fromstring(xml)]
+    assert len(dict(found)) == len(found)
+    return dict(found)  # type: ignore[arg-type]
+
+
+def blueprint(settings: ClusterSettings) -> Blueprint:
+    ports: dict[str, dict[str, int]] = {}
+    for index, daemon in enumerate(daemons_of(settings)):
+        ports[daemon] = {purpose: 20_000 + 10 * index + i for i, purpose in enumerate(listens_of(daemon))}
+    return Blueprint(settings, PLACES, ports, "somebody")
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"nodes": 0}, "nodes is 0, but must be 1 to 200"),
+        ({"memory_mb": 100}, "memory is 100 MB"),
+        ({"vcores": 0}, "vcores is 0"),
+        ({"hadoop_version": "2.10.2"}, r"hadoop version is '2\.10\.2', but must be 3\.3\.0 or later"),
+        ({"no_preemption": ("other",)}, "queue is 'other', but must be one of default, batch"),
+        ({"policies": ("a,b",)}, "policy is 'a,b', but must be the name of a Java class"),
+        ({"properties": ((" a", "b"),)}, "property is ' a', but must be KEY=VALUE"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(changes: dict[str, object], expected: str) -> None:
+    with pytest.raises(ConfigError, match=expected):
+        ClusterSettings(**changes)  # type: ignore[arg-type]
+
+
+def test_site_files_name_every_port_and_address() -> None:
+    plan = blueprint(ClusterSettings(nodes=2))
+    everybody = [
+        value for text in site_files(plan).values() if text.startswith("<?xml") for value in values_of(text).values()
+    ]
+    for daemon in ("namenode", "datanode", "resourcemanager"):
+        for port in plan.ports[daemon].values():
+            assert any(value.endswith(f"127.0.0.1:{port}") for value in everybody), (daemon, port)
+    node = values_of(site_files(plan, 2)["yarn-site.xml"])
+    assert {value for value in node.values() if value.startswith("127.0.0.12:")} == {
+        f"127.0.0.12:{port}" for port in plan.ports["nodemanager-2"].values()
+    }
+    assert node["yarn.nodemanager.local-dirs"] == "/clusters/one/data/node-2/local"
+    assert (
+        node["yarn.resourcemanager.resource-tracker.address"] == f"127.0.0.1:{plan.ports['resourcemanager']['tracker']}"
+    )
+
+
+def test_resourcemanager_keeps_its_state_and_notices_lost_nodes_in_seconds() -> None:
+    values = values_of(site_files(blueprint(ClusterSettings()))["yarn-site.xml"])
+    assert values["yarn.resourcemanager.recovery.enabled"] == "true"
+    assert values["yarn.resourcemanager.work-preserving-recovery.enabled"] == "true"
+    assert values["yarn.resourcemanager.store.class"].endswith(".FileSystemRMStateStore")
+    assert values["yarn.resourcemanager.fs.state-store.uri"] == "file:///clusters/one/data/resourcemanager"
+    assert int(values["yarn.nm.liveness-monitor.expiry-interval-ms"]) <= 10_000
+    assert values["yarn.resourcemanager.nodemanagers.heartbeat-interval-ms"] == "200"
+    # Containers are killed as fast as anywhere.
+    assert not any("sleep-delay-before-sigkill" in key for key in values)
+
+
+def test_job_masters_read_when_a_preempted_container_is_killed(tmp_path: Path) -> None:
+    """What the ResourceManager goes by: also where somebody sets it otherwise, and without the scheduler's file."""
+
+    def waits(settings: ClusterSettings, *names: str) -> str:
+        files = site_files(blueprint(settings))
+        for name in names:
+            (tmp_path / name).write_text(files[name])
+        return preemption_wait_ms(str(tmp_path))
+
+    assert waits(ClusterSettings(), "core-site.xml", "yarn-site.xml") == str(PREEMPTION_GRACE_S * 1000)
+    otherwise = ClusterSettings(properties=((PREEMPTION_WAIT, "3000"),))
+    assert waits(otherwise, "core-site.xml", "yarn-site.xml", "capacity-scheduler.xml") == "3000"
+
+
+def test_settings_reach_the_files() -> None:
+    settings = ClusterSettings(
+        memory_mb=2048,
+        vcores=2,
+        no_preemption=("batch",),
+        policies=("org.example.Ours",),
+        properties=(
+            ("yarn.scheduler.capacity.maximum-am-resource-percent", "0.5"),
+            ("eps.url", "http://a/?b&c"),
+            ("dfs.replication", "2"),
+            ("io.file.buffer.size", "4096"),
+        ),
+    )
+    files = {name: values_of(text) for name, text in site_files(blueprint(settings)).items() if name.endswith(".xml")}
+    assert files["yarn-site.xml"]["yarn.resourcemanager.scheduler.monitor.policies"].startswith(
+        "org.example.Ours,org.apache"
+    )
+    assert files["yarn-site.xml"]["eps.url"] == "http://a/?b&c"
+    assert files["hdfs-site.xml"]["dfs.replication"] == "2"
+    assert files["core-site.xml"]["io.file.buffer.size"] == "4096"
+    capacity = files["capacity-scheduler.xml"]
+    assert capacity["yarn.scheduler.capacity.maximum-am-resource-percent"] == "0.5"
+    assert capacity["yarn.scheduler.capacity.root.batch.disable_preemption"] == "true"
+    assert "yarn.scheduler.capacity.root.default.disable_preemption" not in capacity
+    node = values_of(site_files(blueprint(settings), 1)["yarn-site.xml"])
+    assert (node["yarn.nodemanager.resource.memory-mb"], node["yarn.nodemanager.resource.cpu-vcores"]) == ("2048", "2")
+    assert node["yarn.scheduler.maximum-allocation-mb"] == "2048"
+
+
+def test_queues_share_the_cluster_and_each_may_have_all_of_it() -> None:
+    values = capacity_scheduler(ClusterSettings())
+    assert values["yarn.scheduler.capacity.root.queues"] == "default,batch"
+    for queue in ("default", "batch"):
+        prefix = f"yarn.scheduler.capacity.root.{queue}"
+        assert (values[f"{prefix}.capacity"], values[f"{prefix}.maximum-capacity"]) == ("50", "100")
+        assert values[f"{prefix}.accessible-node-labels.transient.capacity"] == "50"
+
+
+@pytest.mark.parametrize(
+    ("key", "file"),
+    [
+        ("yarn.scheduler.capacity.root.queues", "capacity-scheduler.xml"),
+        ("yarn.resourcemanager.monitor.capacity.preemption.max_wait_before_kill", "capacity-scheduler.xml"),
+        ("yarn.resourcemanager.scheduler.monitor.enable", "yarn-site.xml"),
+        ("hscheduler.url", "yarn-site.xml"),
+        ("dfs.blocksize", "hdfs-site.xml"),
+        ("hadoop.tmp.dir", "core-site.xml"),
+    ],
+)
+def test_property_stands_in_the_file_that_reads_it(key: str, file: str) -> None:
+    assert site_of(key) == file
+
+
+def test_xml_says_what_values_say() -> None:
+    values = {"b": "1 < 2 & 3", "a": ""}
+    assert values_of(to_xml(values)) == values
+
+
+def test_only_namenode_and_datanode_see_the_empty_web_roots_and_only_the_resourcemanager_the_plugin() -> None:
+    settings = ClusterSettings(rm_class_path=("/plugin.jar",))
+    paths = {name: daemon_class_path(name, PLACES, settings, "/j.jar").split(":") for name in daemons_of(settings)}
+    assert paths["namenode"] == paths["datanode"] == ["/clusters/one/conf", "/clusters/one/web", "/j.jar"]
+    assert paths["resourcemanager"] == ["/clusters/one/conf", "/plugin.jar", "/j.jar"]
+    assert paths["nodemanager-3"] == ["/clusters/one/conf/nodes/3", "/j.jar"]
+
+
+def test_java_17_is_opened_for_releases_before_3_5_only() -> None:
+    for version, opened in (("3.5.0", False), ("3.4.3", True), ("3.3.6", True)):
+        line = daemon_command("java", "nodemanager-1", PLACES, ClusterSettings(hadoop_version=version))
+        assert any("add-opens" in word for word in line) is opened
+        assert line[-1] == "org.apache.hadoop.yarn.server.nodemanager.NodeManager"
+
+
+def test_environment_of_another_hadoop_reaches_no_daemon() -> None:
+    environ = {"PATH": "/bin", "HADOOP_HOME": "/a", "HADOOP_CONF_DIR": "/b", "YARN_CONF_DIR": "/c", "CLASSPATH": "/d"}
+    expected = {"PATH": "/bin", "HADOOP_CONF_DIR": "/clusters/one/conf", "JAVA_HOME": "/java", "CLASSPATH": "/e"}
+    assert daemon_environment(environ, PLACES, ClusterSettings(), "/java", "/e") == expected
+    realm = {"KRB5_CONFIG": "/etc/krb5.conf", "KRB5CCNAME": "FILE:/tmp/theirs", "KRB5_CLIENT_KTNAME": "/theirs"}
+    assert daemon_environment({**environ, **realm}, PLACES, SECURE, "/java", "/e") == {
+        **expected,
+        "KRB5_CONFIG": "/clusters/one/conf/krb5.conf",
+    }
+
+
+def test_a_cluster_with_kerberos_has_a_realm_that_is_there_first() -> None:
+    assert daemons_of(SECURE)[0] == "kdc" and "kdc" not in daemons_of(ClusterSettings())
+    line = kdc_command("java", PLACES, SECURE, "ada")
+    assert line[-3:] == ["hadoop/localhost", "HTTP/127.0.0.1", "ada"] and mark_of(PLACES) in line
+    assert "kdc.port=4711\n" in kdc_properties(4711) and "kdc = 127.0.0.1:4711" in krb5_conf(4711)
+    everybody = [kdc_command("java", PLACES, SECURE, "ada"), format_command("java", PLACES, SECURE)]
+    everybody += [daemon_command("java", daemon, PLACES, SECURE) for daemon in daemons_of(SECURE)[1:]]
+    option = "-Djava.security.krb5.conf=/clusters/one/conf/krb5.conf"
+    assert all(option in line for line in everybody) and option in script("yarn", "java", PLACES, SECURE)
+    assert option not in daemon_command("java", "namenode", PLACES, ClusterSettings())
+
+
+def test_with_kerberos_everybody_proves_who_they_are_and_without_nobody_does() -> None:
+    plain, secure = (site_files(blueprint(settings)) for settings in (ClusterSettings(), SECURE))
+    assert not any("kerberos" in text.lower() for text in plain.values())
+    values = {name: values_of(text) for name, text in secure.items() if text.startswith("<?xml")}
+    assert values["core-site.xml"]["hadoop.security.authentication"] == "kerberos"
+    assert values["hdfs-site.xml"]["dfs.namenode.kerberos.principal"] == "hadoop/localhost@EPS.DEV"
+    # Pages ask who looks, but for those that say that it is ready; those of nodes do not.
+    filters = "hadoop.http.filter.initializers"
+    assert values["core-site.xml"]["hadoop.http.authentication.kerberos.endpoint.whitelist"] == "/jmx"
+    assert values["core-site.xml"][filters].endswith(".AuthenticationFilterInitializer")
+    node = values_of(site_files(blueprint(SECURE), 1)["yarn-site.xml"])
+    assert node[filters].endswith(".StaticUserWebFilter") and "KRB5_CONFIG" in node["yarn.nodemanager.env-whitelist"]
+
+
+def test_script_knows_hadoops_words() -> None:
+    text = script("yarn", "/java", PLACES, ClusterSettings())
+    for word in ("application", "logs", "node", "rmadmin", "classpath"):
+        assert f"    {word}) " in text
+
+
+# ---- ports, places, records
+
+
+def test_ports_are_free_distinct_and_not_those_of_connections() -> None:
+    settings = ClusterSettings()
+    ports = choose_ports(settings, random.Random(1))
+    every = [port for by_purpose in ports.values() for port in by_purpose.values()]
+    assert len(set(every)) == len(every) == 10 + 4 * 3
+    lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    assert all(10_000 <= port < lowest for port in every)
+    assert are_free(ports)
+    with socket.create_server((address_of("nodemanager-2"), ports["nodemanager-2"]["web"])):
+        assert not are_free(ports)
+
+
+def test_record_survives_and_processes_of_another_boot_do_not(tmp_path: Path) -> None:
+    places = Places(tmp_path)
+    assert read_record(places) is None
+    settings = ClusterSettings(nodes=1, policies=("a.B",), properties=(("k", "v"),))
+    record = Record(settings, Java("/j", "/h", 17), "/a.jar", {"namenode": {"rpc": 1}}, {"namenode": Process(5, 6)})
+    write_record(places, record)
+    assert read_record(places) == record
+    write_record(places, replace(record, boot="another"))
+    found = read_record(places)
+    assert found is not None and found.processes == {} and found.settings == settings
+    places.record.write_text('{"format": 7}')
+    with pytest.raises(StorageError, match="its format is 7, but must be 1"):
+        read_record(places)
+
+
+def test_home_that_hadoop_would_misread_is_refused(tmp_path: Path) -> None:
+    for name in ("a b", "a:b", "a,b", "ä"):
+        with pytest.raises(ConfigError, match=r"letters, digits and .* only"):
+            check_home(tmp_path / name)
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match="cannot be made"):
+        check_home(tmp_path / "file" / "below")
+
+
+def test_host_whose_name_leads_nowhere_is_told_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    check_name("localhost")
+
+    def unknown(name: str) -> str:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "gethostbyname", unknown)
+    with pytest.raises(
+        ConfigError, match=r"calls itself away, which has no address.*'127\.0\.1\.1 away' to /etc/hosts"
+    ):
+        check_name("away")
+
+
+def test_plugin_that_is_not_there_is_said_before_anything_starts(tmp_path: Path, java: Java) -> None:
+    (tmp_path / "plugin").mkdir()
+    good = ClusterSettings(rm_class_path=(f"{tmp_path}/plugin", f"{tmp_path}/plugin/*"))
+    assert check_host(good, tmp_path / "home") == java
+    with pytest.raises(ConfigError, match=r"class path of the ResourceManager: there is no .*/nothing\.jar"):
+        check_host(replace(good, rm_class_path=(f"{tmp_path}/nothing.jar",)), tmp_path / "home")

@@ -1,0 +1,58 @@
+"""An application's containers for one job, behind a broker: over a YARN that has none."""
+
+from __future__ import annotations
+
+from eps.resources.broker import Broker
+from eps.resources.brokered import BrokeredResourceManager
+from eps.resources.yarn import Timing, YarnResourceManager
+from eps.rpc.brokering import BrokerLine
+from eps.rpc.security import JobToken, Security
+from eps.yarn.launch import LaunchTemplate, RoleTemplate
+from tests.fakes.yarn import FakeContainer, FakeYarn
+
+JOB = "job"
+
+
+class BrokeredYarn:
+    """A broker over a fake YARN, and the lines of job masters to it.
+
+    Parameters
+    ----------
+    timing : Timing
+    """
+
+    def __init__(self, timing: Timing) -> None:
+        self.yarn = FakeYarn()
+        template = LaunchTemplate({role: RoleTemplate("python") for role in ("worker", "server")})
+        self.manager = YarnResourceManager(*self.yarn.clients(), template, timing=timing)
+        self.broker = Broker(self.manager)
+        self.security: dict[str, Security] = {}
+        self._addresses: dict[str, str] = {}
+
+    def add(self, job: str = JOB, max_containers: int = 0) -> None:
+        """Let a job in."""
+        self.security[job] = Security(JobToken(job.encode().ljust(16)))
+        self._addresses[job] = str(self.broker.add(job, self.security[job], max_containers))
+
+    def line(self, job: str = JOB, by: str = "") -> BrokerLine:
+        """Return a line to a job's desk, with the token of that job, or of another."""
+        return BrokerLine(self._addresses[job], self.security[by or job])
+
+    def master(self, job: str = JOB) -> BrokeredResourceManager:
+        """Return the manager of a new master of a job."""
+        return BrokeredResourceManager(self.line(job))
+
+    def container(self, container_id: str) -> FakeContainer:
+        """Return what YARN has of a job's container."""
+        with self.yarn.lock:
+            found = [
+                each
+                for each in self.yarn.containers.values()
+                if each.launch is not None and each.launch.env["EPS_CONTAINER_ID"] == container_id
+            ]
+        assert len(found) == 1
+        return found[0]
+
+    def close(self) -> None:
+        self.broker.close()
+        self.manager.close()

@@ -1,0 +1,262 @@
+"""A Docker engine without containers: the part of its HTTP interface that EPS uses, on a Unix socket.
+
+What the Docker SDK sends and reads is real; a container is a record with a pid that nobody has.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import socketserver
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
+
+IMAGE = "eps"
+NUM_CPUS = 64
+_SIGKILL, _SIGTERM = 9, 15
+
+
+@dataclass
+class FakeContainer:
+    name: str
+    config: dict[str, Any]
+    pid: int = 0
+    exit_code: int = 0
+    is_running: bool = False
+
+    @property
+    def labels(self) -> dict[str, str]:
+        return dict(self.config["Labels"])
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return dict(text.split("=", 1) for text in self.config["Env"])
+
+
+class Refusal(Exception):
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class FakeDockerEngine:
+    """The engine and its script.
+
+    Attributes
+    ----------
+    url : str
+        For ``DOCKER_HOST``.
+    containers : dict
+        Name -> container, as long as the engine knows it.
+    asked : list of str
+        Method and path of each call.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.path = directory / "docker.sock"
+        self.url = f"unix://{self.path}"
+        self.containers: dict[str, FakeContainer] = {}
+        self.asked: list[str] = []
+        #: End of the path of a call that is carried out and not answered, once; empty: each is answered.
+        self.loses = ""
+        #: Keeps ended containers, as an engine does that is busy.
+        self.forgets = True
+        self.changed = threading.Condition()
+        self.history: list[dict[str, Any]] = []
+        #: A stream of events ends where this is no longer the number that it began with.
+        self.generation = 0
+        self._num_started = 0
+        self._server: _Server | None = None
+        self.come_back()
+
+    # ---- the script
+
+    def of(self, container_id: str) -> FakeContainer:
+        """Return the container that a job knows by this."""
+        return next(c for c in self.containers.values() if c.labels.get("eps.container") == container_id)
+
+    def exits(self, container_id: str, code: int, *, unheard: bool = False) -> None:
+        """End a container's process."""
+        with self.changed:
+            self.end(self.of(container_id), code, unheard=unheard)
+
+    def runs_out_of_memory(self, container_id: str) -> None:
+        with self.changed:
+            self.say(self.of(container_id), "oom")
+            self.end(self.of(container_id), 128 + _SIGKILL)
+
+    def go_away(self, *, with_containers: bool = True) -> None:
+        """Stop answering, as an engine that is started again; its containers end, and nobody hears of it."""
+        assert self._server is not None
+        with self.changed:
+            self.generation += 1
+            self.history.clear()
+            if with_containers:
+                self.containers.clear()
+            self.changed.notify_all()
+        self._server.shutdown()
+        self._server.server_close()
+        self.path.unlink()
+        self._server = None
+
+    def come_back(self) -> None:
+        self._server = _Server(str(self.path), self)
+        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
+
+    def close(self) -> None:
+        if self._server is not None:
+            self.go_away()
+
+    # ---- with the condition's lock held
+
+    def end(self, container: FakeContainer, code: int, *, unheard: bool = False) -> None:
+        if container.is_running:
+            container.is_running, container.exit_code, container.pid = False, code, 0
+            if not unheard:
+                self.say(container, "die", exitCode=str(code))
+        if self.forgets and container.config["HostConfig"]["AutoRemove"]:
+            self.containers.pop(container.name, None)
+
+    def say(self, container: FakeContainer, action: str, **attributes: str) -> None:
+        actor = {"ID": container.name, "Attributes": {**container.labels, "name": container.name, **attributes}}
+        self.history.append({"Type": "container", "Action": action, "Actor": actor, "timeNano": time.time_ns()})
+        self.changed.notify_all()
+
+    def start(self, container: FakeContainer) -> None:
+        self._num_started += 1
+        container.is_running, container.pid = True, 4_000_000_000 + self._num_started
+        self.say(container, "start")
+
+
+class _Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
+    daemon_threads = True
+
+    def __init__(self, path: str, engine: FakeDockerEngine) -> None:
+        self.engine = engine
+        super().__init__(path, _Calls)
+
+
+class _Calls(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: _Server
+
+    def log_message(self, *details: object) -> None:
+        """Write nothing: the test reads what was asked."""
+
+    def address_string(self) -> str:
+        return "unix"
+
+    def _serve(self) -> None:
+        engine, url = self.server.engine, urlsplit(self.path)
+        path = unquote(re.sub(r"^/v[\d.]+", "", url.path))
+        query = {key: values[-1] for key, values in parse_qs(url.query).items()}
+        body = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))) or b"null")
+        engine.asked.append(f"{self.command} {path}")
+        if path == "/events":
+            self._stream(engine, query)
+            return
+        try:
+            with engine.changed:
+                status, answer = self._answer(engine, path, query, body)
+        except Refusal as refusal:
+            status, answer = refusal.status, {"message": str(refusal)}
+        if engine.loses and path.endswith(engine.loses):
+            engine.loses, self.close_connection = "", True
+            return
+        content = b"" if answer is None else json.dumps(answer).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    do_GET = do_POST = do_DELETE = _serve
+
+    def _answer(
+        self, engine: FakeDockerEngine, path: str, query: Mapping[str, str], body: dict[str, Any]
+    ) -> tuple[int, Any]:
+        match [self.command, *path.strip("/").split("/")]:
+            case ["GET", "version"]:
+                return 200, {"ApiVersion": "1.41"}
+            case ["GET", "images", name, "json"]:
+                if name != IMAGE:
+                    raise Refusal(404, f"No such image: {name}:latest")
+                return 200, {"Id": name}
+            case ["POST", "containers", "create"]:
+                return 201, {"Id": _create(engine, query["name"], body), "Warnings": []}
+            case ["GET", "containers", "json"]:
+                found = [c for c in engine.containers.values() if _has(c.labels, json.loads(query["filters"]))]
+                return 200, [
+                    {"Names": [f"/{c.name}"], "Labels": c.labels, "State": "running" if c.is_running else "exited"}
+                    for c in found
+                ]
+        _, name, *verb = path.strip("/").split("/")
+        container = engine.containers.get(name)
+        if container is None:
+            raise Refusal(404, f"No such container: {name}")
+        match [self.command, *verb]:
+            case ["GET", "json"]:
+                state = {"Running": container.is_running, "Pid": container.pid, "ExitCode": container.exit_code}
+                return 200, {"State": state}
+            case ["POST", "start"] if container.is_running:
+                return 304, None
+            case ["POST", "start"]:
+                engine.start(container)
+            case ["POST", "stop"]:
+                engine.end(container, 128 + _SIGTERM)
+            case ["POST", "kill"]:
+                if not container.is_running:
+                    raise Refusal(409, f"Container {name} is not running")
+                engine.end(container, 128 + _SIGKILL)
+            case ["DELETE"]:
+                engine.end(container, 128 + _SIGKILL)
+                engine.containers.pop(name, None)
+        return 204, None
+
+    def _stream(self, engine: FakeDockerEngine, query: Mapping[str, str]) -> None:
+        self.send_response(200)
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        filters, since_ns = json.loads(query["filters"]), int(float(query["since"]) * 1e9)
+        said, generation = 0, engine.generation
+        try:
+            while True:
+                with engine.changed:
+                    while engine.generation == generation and len(engine.history) == said:
+                        engine.changed.wait()
+                    if engine.generation != generation:
+                        break
+                    news, said = engine.history[said:], len(engine.history)
+                for event in news:
+                    wanted = event["Action"] in filters["event"] and _has(event["Actor"]["Attributes"], filters)
+                    if wanted and event["timeNano"] >= since_ns:
+                        line = json.dumps(event).encode() + b"\n"
+                        self.wfile.write(b"%x\r\n%s\r\n" % (len(line), line))
+        except OSError:
+            pass
+        self.close_connection = True
+
+
+def _create(engine: FakeDockerEngine, name: str, config: dict[str, Any]) -> str:
+    if config["Image"] != IMAGE:
+        raise Refusal(404, f"No such image: {config['Image']}:latest")
+    if config["HostConfig"]["NanoCpus"] > NUM_CPUS * 1_000_000_000:
+        raise Refusal(400, f"Range of CPUs is from 0.01 to {NUM_CPUS}.00, as there are only {NUM_CPUS} CPUs available")
+    if name in engine.containers:
+        raise Refusal(409, f"Conflict. The container name {name!r} is already in use")
+    engine.containers[name] = FakeContainer(name, config)
+    return name
+
+
+def _has(labels: Mapping[str, str], filters: Mapping[str, Any]) -> bool:
+    for text in filters.get("label", []):
+        key, equals, value = text.partition("=")
+        if key not in labels or (equals and labels[key] != value):
+            return False
+    return True

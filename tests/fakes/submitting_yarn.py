@@ -1,0 +1,79 @@
+"""The side of a client of YARN that submits an application."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from eps.errors import JobNotFoundError
+from eps.storage.jobdir import JobDir
+from eps.yarn.application import Application
+from eps.yarn.types import ApplicationReport, Launch, Submission
+
+#: Of the application that is submitted.
+ID = "application_1_0001"
+
+
+class Cluster:
+    """A client of YARN that submits and ends as a test says: by raising, or not.
+
+    Parameters
+    ----------
+    directory : JobDir
+        Where whoever submits notes the application.
+    """
+
+    user = "ada"
+
+    def __init__(self, directory: JobDir) -> None:
+        self._directory = directory
+        self.submitting: BaseException | None = None
+        self.killing: BaseException | None = None
+        self.killed: list[str] = []
+        #: What the cluster says of the application; empty: it knows none.
+        self.state = ""
+        #: What the directory said of its application when YARN was told of it.
+        self.noted: Application | None = None
+        self.launch: Launch | None = None
+        self.submission: Submission | None = None
+
+    def obtain_tokens(self, file_systems: Collection[str] = ()) -> bytes:
+        return b""
+
+    def new_application(self) -> str:
+        return ID
+
+    def submit(self, application_id: str, submission: Submission) -> None:
+        self.noted, self.launch = Application.read(self._directory), submission.launch
+        self.submission = submission
+        if self.submitting is not None:
+            raise self.submitting
+
+    def report(self, application_id: str) -> ApplicationReport:
+        if not self.state:
+            raise JobNotFoundError(f"no such application: {application_id}")
+        return ApplicationReport(
+            application_id=application_id,
+            name="",
+            application_type="EPS",
+            user=self.user,
+            queue="default",
+            state=self.state,
+            final_status=self.state,
+            diagnostics="",
+            host="",
+            rpc_port=-1,
+            tracking_url="",
+            progress=0.0,
+            tags=(),
+            attempt=1,
+            started_ms=0,
+            finished_ms=0,
+        )
+
+    def kill(self, application_id: str, diagnostics: str = "") -> None:
+        self.killed.append(application_id)
+        if self.killing is not None:
+            raise self.killing
+
+    def close(self) -> None:
+        pass

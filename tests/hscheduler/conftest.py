@@ -1,0 +1,22 @@
+"""Fixtures of more than one file."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hscheduler.live import scheduler as live
+from tests.hscheduler.world import FakeLive, World
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    """Let live schedulers have jobs that are records in memory."""
+    world = World(0)
+
+    def fake(job_id: str, name: str, spec: Any, metric: str, iteration: int, say: Any, *rest: Any, **more: Any) -> Any:
+        return FakeLive(world, job_id, say)
+
+    monkeypatch.setattr(live, "LiveJob", fake)
+    return world

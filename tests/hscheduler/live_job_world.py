@@ -1,0 +1,199 @@
+"""A live job that does what a test wants."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from eps.config import JobSpec
+from eps.errors import JobFinishedError, JobNotFoundError, PlanError
+from eps.jobspec_file import RunRequest
+from eps.master_link import Progress
+from hscheduler.core import events as e
+from hscheduler.core.resources import Container, Role
+from hscheduler.live import job as live
+from tests.hscheduler.toy import UNIT
+
+TIMEOUT_S = 30.0
+MEMBERS = {"c1": "worker-1", "c2": "worker-2", "c3": "server-1"}
+
+
+class FakeJob:
+    """Stands in for ``eps.client.Job``: one job, whoever looks at it."""
+
+    def __init__(self) -> None:
+        self.news: SimpleQueue[Progress | None] = SimpleQueue()
+        self.changes: list[tuple[str, Any]] = []
+        self.refuse: dict[str, list[Exception]] = {}
+        self.holds_up: threading.Event | None = None
+        self.entered = threading.Event()
+        self.killed = threading.Event()
+        self.killed_because = ""
+        self.report = {"state": "finished", "reason": "", "history": [], "changes": []}
+        self.names = ["worker-1", "worker-2", "server-1"]
+        self.committed_clock = 0
+        self.cancelled: set[int] = set()
+        self.is_committed = False
+        self.started: list[RunRequest] = []
+        self.resumed: list[tuple[int, int]] = []
+        self.request_ids: list[str] = []
+        self.watched_after: list[int] = []
+        self.is_missing = False
+        self.running = True
+        self.directory = SimpleNamespace(
+            outcome=lambda: {} if self.running else self.outcome, report=Path("/nonexistent/report.json")
+        )
+        self.outcome: dict[str, Any] = {}
+
+    # What LiveJob calls on the class.
+    def start_request(self, request: RunRequest, *, detach: bool, warm: None) -> FakeJob:
+        self.started.append(request)
+        self.is_missing = False
+        self.tell("running")
+        return self
+
+    def resume(self, name: str, workers: int, servers: int, *, detach: bool, warm: None) -> FakeJob:
+        self.resumed.append((workers, servers))
+        self.killed.clear()
+        self.news = SimpleQueue()
+        self.tell("running")
+        return self
+
+    def find(self, name: str) -> FakeJob:
+        if self.is_missing:
+            raise JobNotFoundError(f"there is no job {name}")
+        return self
+
+    # What it calls on a job.
+    def change(
+        self,
+        operation: str,
+        what: Any,
+        *,
+        request_id: str,
+        on_news: Callable[[dict[str, Any]], None] | None,
+        manager: str,
+    ) -> dict[str, Any]:
+        self.changes.append((str(operation), what))
+        self.request_ids.append(request_id)
+        if on_news is not None:
+            on_news({"plan_id": len(self.changes)})
+        self.entered.set()
+        if self.holds_up is not None:
+            self.holds_up.wait(TIMEOUT_S)
+        if len(self.changes) in self.cancelled:
+            raise PlanError("the plan was aborted: cancelled")
+        if self.killed.is_set():
+            raise JobFinishedError("it has ended")
+        for error in self.refuse.get(str(operation), [])[:1]:
+            self.refuse[str(operation)].pop(0)
+            raise error
+        kind = str(operation).split("-")[1].rstrip("s")
+        added = [f"{kind}-{10 + k}" for k in range(what)] if isinstance(what, int) else []
+        return {"added": added, "committed_clock": self.committed_clock, "phase": "released"}
+
+    def cancel(self, plan_id: int) -> None:
+        if self.is_committed:
+            raise PlanError("the plan is committed")
+        self.cancelled.add(plan_id)
+        if self.holds_up is not None:
+            self.holds_up.set()
+
+    def status(self) -> dict[str, Any]:
+        return {"members": [{"name": name} for name in self.names]}
+
+    def wait_until_trains(self) -> None:
+        pass
+
+    def watch(self, after_clock: int) -> Iterator[Progress]:
+        self.watched_after.append(after_clock)
+        while (progress := self.news.get(timeout=TIMEOUT_S)) is not None:
+            yield progress
+
+    def wait(self, timeout_s: float) -> dict[str, Any]:
+        return self.report
+
+    def kill(self, why: str, timeout_s: float) -> None:
+        if not self.killed.is_set():
+            self.killed_because = why
+            self.report = {**self.report, "state": "killed", "reason": why}
+            self.killed.set()
+            self.news.put(None)
+            if self.holds_up is not None:
+                self.holds_up.set()
+
+    def kill_at_once(self) -> None:
+        self.kill("at once", 0.0)
+
+    def close(self) -> None:
+        pass
+
+    # What a test makes happen.
+    def tell(self, state: str, *history: dict[str, Any]) -> None:
+        self.news.put(Progress({"state": state}, history))
+
+    def finish(self) -> None:
+        self.killed.set()
+        self.news.put(None)
+
+
+class Watched:
+    """A live job and what it says."""
+
+    def __init__(self, fake: FakeJob, metric: str = "loss") -> None:
+        self.fake = fake
+        self.said: SimpleQueue[e.Event] = SimpleQueue()
+        self.job = live.LiveJob("a", "sweep-a", JobSpec(workers=2, servers=1), metric, 10, self.said.put)
+        self.given = 0
+        self.members: dict[str, str] = {}
+
+    def obey(self, order: e.Order, number: int = 0) -> None:
+        """Give the job an order, with the next number or one that it had before."""
+        self.given += 1
+        self.job.obey(number or self.given, order)
+
+    def next(self, kind: type) -> Any:
+        """Return the next event but for which members there are, which must be of a kind."""
+        while isinstance(event := self.said.get(timeout=TIMEOUT_S), e.MembersFound):
+            self.members = dict(event.members)
+        assert isinstance(event, kind), event
+        return event
+
+    def start(self) -> None:
+        self.obey(e.StartJob("a", containers(("c1", "w"), ("c2", "w"), ("c3", "s")), False))
+        self.next(e.JobStarted)
+
+    def silent(self) -> bool:
+        try:
+            while isinstance(self.said.get_nowait(), e.MembersFound):
+                pass
+        except Empty:
+            return True
+        return False
+
+
+def containers(*places: tuple[str, str]) -> tuple[Container, ...]:
+    roles = {"w": Role.WORKER, "s": Role.SERVER}
+    return tuple(Container(name, "a", roles[role], UNIT, "node") for name, role in places)
+
+
+@pytest.fixture
+def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watched]:
+    fake = FakeJob()
+    monkeypatch.setattr(
+        live, "Job", SimpleNamespace(start_request=fake.start_request, resume=fake.resume, find=fake.find)
+    )
+    found = Watched(fake)
+    yield found
+    found.job.close()
+    assert not found.job.is_alive
+
+
+def entries(first: int, count: int, each_s: float, begin_s: float = 0.0) -> list[dict[str, Any]]:
+    return [{"clock": first + k, "loss": 1.0, "seconds": begin_s + each_s * (k + 1)} for k in range(count)]

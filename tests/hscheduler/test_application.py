@@ -1,0 +1,486 @@
+"""A sweep as one application: what is brought to it, what it keeps for the next attempt, who may have containers."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from eps.core.types import Address
+from eps.errors import ConfigError, JobNotFoundError, PeerUnavailableError, StorageError
+from eps.master_link import wait_for
+from eps.storage.jobdir import JobDir, jobs_dir
+from eps.storage.local import LocalStorage
+from eps.storage.locations import RemotePath
+from eps.yarn.application import ENDED_FILE, RESULTS, Application
+from eps.yarn.types import ApplicationReport, Resource
+from eps.yarn.within import JOBS
+from hscheduler.application.am import attempt_of, outcome_of, settings_of
+from hscheduler.application.ends import LEAVE_ATTEMPTS, Ends
+from hscheduler.application.follow import LAST_REPORT_S, Following, fetch_job
+from hscheduler.application.inputs import staged
+from hscheduler.application.mirror import STATE, Mirror, restore
+from hscheduler.application.orders import REPORT_FILE, SWEEP_FOLDER, SweepOrders
+from hscheduler.application.page import ApplicationPage
+from hscheduler.application.submit import BASE_MB, JOB_MB, master_resource, most_at_once
+from hscheduler.cli import main
+from hscheduler.core import events as e
+from hscheduler.core.jobs import JobRequest, Phase
+from hscheduler.core.resources import Resources
+from hscheduler.core.state import Scheduler
+from hscheduler.live.past import Past
+from hscheduler.policies import POLICIES
+from hscheduler.service.directory import ServiceDir
+from hscheduler.spec import ClusterSpec, Spec
+from tests.fakes.webhdfs import FakeHdfs
+
+pytest.importorskip("requests")
+DEADLINE_S = 30.0
+FILE = """
+[cluster]
+container_memory = "512MiB"
+[sweep]
+trials = 3
+[space]
+learning_rate = { choice = [0.1, 0.2, 0.3] }
+[job]
+data = "sklearn:digits"
+model = "softmax"
+workers = 1
+servers = 1
+"""
+
+
+@pytest.fixture
+def cache(monkeypatch: pytest.MonkeyPatch) -> Iterator[RemotePath]:
+    """Give a folder of the cluster's file system."""
+    monkeypatch.setenv("EPS_HDFS_PATIENCE_S", "20")
+    with FakeHdfs() as fake:
+        yield RemotePath("webhdfs", fake.authority, "/cache")
+
+
+# ---- what is brought
+
+
+def test_local_files_are_brought_once_and_named_by_where_they_are_then(cache: RemotePath, tmp_path: Path) -> None:
+    for name in ("train", "other", "labels"):
+        (tmp_path / name).write_text(f"content of {name}")
+    (tmp_path / "mine.py").write_text("code")
+    tables: dict[str, Any] = {
+        "job": {
+            "data": f"{tmp_path}/train,{tmp_path}/other",
+            "labels": f"{tmp_path}/labels",
+            "test": "0.2",
+            "workers": 3,
+        },
+        "space": {
+            "model": {"choice": ["softmax", f"{tmp_path}/mine.py:Mine"]},
+            "l2": {"uniform": [0, 1]},
+        },
+    }
+    found, models = staged(tables, cache)
+    first, second = found["job"]["data"].split(",")
+    assert first.startswith(str(cache)) and first.endswith("/train") and second.endswith("/other")
+    assert RemotePath.parse(first).read_bytes() == b"content of train"
+    assert RemotePath.parse(found["job"]["labels"]).read_bytes() == b"content of labels"
+    assert found["job"]["test"] == "0.2" and found["job"]["workers"] == 3
+    assert found["space"]["model"] == {"choice": ["softmax", f"{SWEEP_FOLDER}/models/0/mine.py:Mine"]}
+    assert models == {"models/0/mine.py": tmp_path / "mine.py"} and found["space"]["l2"] == {"uniform": [0, 1]}
+    before = RemotePath.parse(first).status()
+    again, _ = staged(tables, cache)
+    assert again == found and RemotePath.parse(first).status() == before
+    (tmp_path / "train").write_text("other content")
+    assert staged(tables, cache)[0]["job"]["data"] != found["job"]["data"]
+
+
+def test_labels_beside_images_come_along_and_what_is_no_file_here_stays(cache: RemotePath, tmp_path: Path) -> None:
+    (tmp_path / "a-images-idx3-ubyte").write_bytes(b"images")
+    (tmp_path / "a-labels-idx1-ubyte").write_bytes(b"labels")
+    tables: dict[str, Any] = {"job": {"data": f"{tmp_path}/a-images-idx3-ubyte"}, "space": {}}
+    found, _ = staged(tables, cache)
+    images = RemotePath.parse(found["job"]["data"])
+    assert (images.parent / "a-labels-idx1-ubyte").read_bytes() == b"labels"
+    for data in ("sklearn:digits", "hdfs://n:1/x", str(tmp_path / "none")):
+        assert staged({"job": {"data": data}, "space": {}}, cache)[0]["job"]["data"] == data
+
+
+def test_orders_are_what_they_were(tmp_path: Path) -> None:
+    spec = Spec.of({"job": {"data": "sklearn:digits"}})
+    orders = SweepOrders("static", json.loads(json.dumps(spec.tables())))
+    (tmp_path / "sweep.json").write_bytes(orders.to_bytes())
+    assert SweepOrders.read(tmp_path) == orders and Spec.of(orders.tables) == spec
+    with pytest.raises(ConfigError, match="does not say which sweep"):
+        SweepOrders.read(tmp_path / "none")
+
+
+def test_the_masters_container_has_room_for_the_masters_of_all_jobs() -> None:
+    spec = Spec(cluster=ClusterSpec(nodes=3, vcores=4, memory="4096MiB", container_memory="512MiB"))
+    assert most_at_once(spec) == 4, "of twelve containers each of them has three"
+    assert master_resource(spec) == Resource(BASE_MB + 4 * JOB_MB, 1)
+    small = Spec(cluster=ClusterSpec(nodes=3, vcores=4, memory="1000MiB", container_memory="512MiB"))
+    assert master_resource(small).memory_mb == 1000, "no node has more"
+    large = Spec(cluster=ClusterSpec(nodes=3, vcores=4, container_memory="4GiB", container_vcores=2))
+    assert master_resource(large) == Resource(4096, 2), "what the scheduler counts for the master of a job"
+
+
+def test_an_attempt_is_known_by_its_container() -> None:
+    assert attempt_of("container_1700_0001_02_000001") == "attempt-000002"
+    assert attempt_of("container_e17_1700_0001_11_000001") == "attempt-000011"
+    with pytest.raises(ConfigError, match="no container of YARN"):
+        attempt_of("")
+
+
+def test_the_service_is_that_of_the_sweep_alone() -> None:
+    spec = Spec.of({"cluster": {"container_memory": "512MiB"}, "sweep": {"seed": 7}, "job": {"data": "sklearn:iris"}})
+    found = settings_of(spec, "kill", "h")
+    live = found.live(None)
+    assert (live.policy, live.seed, live.restart_s, found.host) == ("kill", 7, 0.0, "h")
+    assert live.job_settings["on"] == "yarn" and found.cluster(None).capacities() == spec.cluster.capacities()
+
+
+def test_an_application_without_a_trial_that_finished_or_without_the_bests_model_has_failed() -> None:
+    assert outcome_of({"best": None, "trials": []}, {}) == (1, "failed", "no trial finished")
+    trials = [{"job_id": "one", "name": "job-1"}, {"job_id": "two", "name": "job-2"}]
+    report = {"best": {"job_id": "two"}, "trials": trials, "completed": 1}
+    assert outcome_of(report, {"job-1": "why"}) == (0, "finished", "1 of 2 trials finished")
+    lost = "what the best trial, two, has brought is not left: no room"
+    assert outcome_of(report, {"job-2": "no room"}) == (1, "failed", lost)
+
+
+# ---- what it keeps
+
+
+def test_the_next_attempt_has_the_journal_of_the_last_and_none_of_its_own(tmp_path: Path) -> None:
+    shared, folder = LocalStorage(tmp_path / "shared"), tmp_path / "first"
+    folder.mkdir()
+    assert not restore(folder, shared, "attempt-000001")
+    mirror = Mirror(folder, shared, "attempt-000001")
+    (folder / "journal.jsonl").write_text("one\n")
+    wait_for(lambda: shared.names(f"{STATE}/attempt-000001") == ["journal.jsonl"], DEADLINE_S, "a copy")
+    with (folder / "journal.jsonl").open("a") as file:
+        file.write("two\n")
+    mirror.close()
+    again = tmp_path / "second"
+    again.mkdir()
+    assert not restore(again, shared, "attempt-000001"), "its own would be what it writes"
+    assert restore(again, shared, "attempt-000002")
+    assert (again / "journal.jsonl").read_text() == "one\ntwo\n"
+
+
+class NotedStorage(LocalStorage):
+    """Notes what is written, in order."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.written: list[str] = []
+
+    def write(self, path: str) -> Any:
+        self.written.append(path)
+        return super().write(path)
+
+
+def test_what_a_journal_says_no_more_is_copied_before_it_and_only_what_has_changed(tmp_path: Path) -> None:
+    shared, folder = NotedStorage(tmp_path / "shared"), tmp_path / "first"
+    folder.mkdir()
+    with closing(Past(folder / "past-x.sqlite")) as past:
+        past.keep([], [])
+        (folder / "journal.jsonl").write_text("begun anew\n")
+        mirror = Mirror(folder, shared, "attempt-000001")
+        mirror.close()
+    where = f"{STATE}/attempt-000001"
+    assert shared.written == [f"{where}/past-x.sqlite", f"{where}/journal.jsonl"]
+    with shared.read(f"{where}/past-x.sqlite") as file:
+        (tmp_path / "copy.sqlite").write_bytes(file.read())
+    with closing(Past(tmp_path / "copy.sqlite")) as past:
+        assert past.job_ids() == []
+
+
+# ---- who may have containers
+
+
+class FakeBroker:
+    def __init__(self) -> None:
+        self.leases: list[dict[str, int]] = []
+
+    def lease(self, leases: Any) -> None:
+        self.leases.append(dict(leases))
+
+
+class FakePlace:
+    def __init__(self) -> None:
+        self.runs: dict[str, object] = {}
+        self.ended: list[tuple[str, object]] = []
+        self.told = threading.Event()
+
+    def run_of(self, job: str) -> object | None:
+        return self.runs.get(job)
+
+    def end(self, job: str, run: object) -> None:
+        self.ended.append((job, run))
+        self.told.set()
+
+
+def test_a_job_may_have_what_the_scheduler_has_granted_it_and_its_end_is_of_one_start(tmp_path: Path) -> None:
+    broker: Any = FakeBroker()
+    place: Any = FakePlace()
+    ends = Ends(broker, place, LocalStorage(tmp_path))
+    size = Resources(1, 512)
+    state = Scheduler({"n": Resources(12, 8192)}, POLICIES["static"])
+    request = JobRequest("a", "s", 3, 1, size, size, size, 6, 4, iterations=10)
+
+    def step(event: e.Event) -> list[e.Command]:
+        commands = state.step(event)
+        ends.take(0.0, event, commands, state)
+        return commands
+
+    step(e.SweepOpened("s"))
+    assert broker.leases == [], "before it has begun"
+    ends.begin(lambda job_id: f"job-{job_id}", lambda: {"trials": []}, state)
+    (start,) = [each for each in step(e.JobSubmitted(request)) if isinstance(each, e.StartJob)]
+    assert broker.leases[-1] == {"job-a": 4}, "three workers and a server; its master is in no container of its own"
+    place.runs["job-a"] = first = object()
+    members = tuple((c.container_id, f"{c.role}-{n}") for n, c in enumerate(start.containers))
+    step(e.MembersFound("a", members))
+    # By the time that its end is taken it may have been started again.
+    place.runs["job-a"] = object()
+    step(e.JobEnded("a", Phase.KILLED, "why"))
+    assert broker.leases[-1] == {}
+    assert place.told.wait(DEADLINE_S)
+    assert ends.close() == {}, "the other start of it has not ended"
+    assert place.ended == [("job-a", first)]
+    assert json.loads((tmp_path / REPORT_FILE).read_text()) == {"trials": []}
+
+
+class FullPlace(FakePlace):
+    """Its file system takes nothing so many times; or takes something for ever."""
+
+    def __init__(self, refusals: int, hangs: threading.Event | None = None) -> None:
+        super().__init__()
+        self.refusals, self.hangs, self.left = refusals, hangs, 0
+
+    def end(self, job: str, run: object) -> None:
+        self.runs.pop(job)
+
+    def leave(self, job: JobDir, logs: bool) -> None:
+        if self.hangs is not None:
+            self.hangs.wait(DEADLINE_S)
+        if self.refusals:
+            self.refusals -= 1
+            raise StorageError("no room")
+        self.left += 1
+
+
+@pytest.mark.parametrize(
+    ("refusals", "join_s", "unleft"),
+    [
+        (LEAVE_ATTEMPTS - 1, DEADLINE_S, {}),
+        (LEAVE_ATTEMPTS, DEADLINE_S, {"job-a": "no room"}),
+        (0, 0.0, {"job-a": "its turn did not come"}),
+    ],
+)
+def test_what_a_job_has_brought_is_left_at_the_second_or_third_try_or_it_is_said_that_it_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusals: int, join_s: float, unleft: dict[str, str]
+) -> None:
+    monkeypatch.setattr("hscheduler.application.ends.PAUSE_S", 0.0)
+    monkeypatch.setattr("hscheduler.application.ends._JOIN_S", join_s)
+    monkeypatch.setenv("EPS_HOME", str(tmp_path / "home"))
+    (jobs_dir() / "job-a").mkdir(parents=True)
+    hangs = None if join_s else threading.Event()
+    broker: Any = FakeBroker()
+    place: Any = FullPlace(refusals, hangs)
+    ends = Ends(broker, place, LocalStorage(tmp_path / "shared"))
+    state = Scheduler({"n": Resources(12, 8192)}, POLICIES["static"])
+    ends.begin(lambda job_id: f"job-{job_id}", lambda: {}, state)
+    place.runs["job-a"] = object()
+    ended = e.JobEnded("a", Phase.FINISHED, "")
+    ends.take(0.0, ended, [e.JobOver("a", Phase.FINISHED, "")], state)
+    assert ends.close() == unleft
+    if hangs is not None:
+        hangs.set()
+        wait_for(lambda: ends.close() == {}, DEADLINE_S, "what was late")
+    assert place.left == (0 if refusals == LEAVE_ATTEMPTS else 1)
+
+
+# ---- who follows it
+
+
+class FakeClient:
+    """YARN's word on one application, one after the other; the last one stays."""
+
+    def __init__(self, *words: Any) -> None:
+        self.words = list(words)
+        self.killed = ""
+
+    def report(self, application_id: str) -> ApplicationReport:
+        word = self.words.pop(0) if len(self.words) > 1 else self.words[0]
+        if isinstance(word, Exception):
+            raise word
+        state, final, diagnostics = word
+        return ApplicationReport(
+            application_id, "sweep", "EPS-SWEEP", "ada", "default", state, final, diagnostics, "", -1, "http://rm/proxy/",
+            0.0, (), 1, 0, 0,
+        )  # fmt: skip
+
+    def kill(self, application_id: str, diagnostics: str = "") -> None:
+        self.killed = diagnostics
+
+
+def following(client: Any, tmp_path: Path, told: list[str]) -> Following:
+    directory = ServiceDir(tmp_path / "service")
+    (tmp_path / "shared").mkdir(exist_ok=True)
+    application = Application("application_1_0001", str(tmp_path / "shared"), "conf", "rest")
+    return Following(application, client, directory, LocalStorage(tmp_path / "shared"), told.append)
+
+
+def test_what_is_waited_for_is_told_once_and_results_are_the_masters_own_word(tmp_path: Path) -> None:
+    told: list[str] = []
+    waits = ("ACCEPTED", "UNDEFINED", "waiting for\nAM container")
+    client = FakeClient(waits, PeerUnavailableError("the ResourceManager is away"), waits, ("FINISHED", "FAILED", "x"))
+    found = following(client, tmp_path, told)
+    (tmp_path / "shared" / REPORT_FILE).write_text('{"trials": [1]}')
+    (tmp_path / "shared" / ENDED_FILE).write_text('{"state": "failed", "exit_code": 1, "reason": "no trial finished"}')
+    ended = found.run()
+    assert (ended.state, ended.reason, ended.report) == ("failed", "no trial finished", {"trials": [1]})
+    line = "application_1_0001 is ACCEPTED: waiting for AM container"
+    assert told == [line, "the ResourceManager is away", line]
+
+
+UNKNOWN = JobNotFoundError("application_1_0001 is not known")
+FOLLOWED = AssertionError("it is followed for ever")
+
+
+@pytest.mark.parametrize("is_over", [False, True])
+def test_a_sweep_that_yarn_has_forgotten_ends_by_its_own_word_or_as_one_that_may_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_over: bool
+) -> None:
+    monkeypatch.setattr("hscheduler.application.follow.FORGOTTEN_S", 0.1)
+    found = following(FakeClient(UNKNOWN, UNKNOWN, UNKNOWN, FOLLOWED), tmp_path, [])
+    (tmp_path / "shared" / REPORT_FILE).write_text('{"trials": [1]}')
+    if is_over:
+        (tmp_path / "shared" / ENDED_FILE).write_text('{"state": "finished", "exit_code": 0, "reason": "all"}')
+    ended = found.run()
+    assert ended.report == {"trials": [1]} and ended.is_over == is_over
+    lost = "YARN does not know the application any more: its ResourceManager has lost its state"
+    assert (ended.state, ended.reason) == (("finished", "all") if is_over else ("failed", lost))
+
+
+def test_a_yarn_that_does_not_know_a_sweep_for_a_moment_is_asked_again(tmp_path: Path) -> None:
+    client = FakeClient(UNKNOWN, PeerUnavailableError("away"), UNKNOWN, ("FINISHED", "SUCCEEDED", ""))
+    ended = following(client, tmp_path, []).run()
+    assert (ended.state, ended.is_over) == ("finished", True)
+
+
+def test_yarns_own_kill_ends_it_with_what_there_was(tmp_path: Path) -> None:
+    found = following(FakeClient(("KILLED", "KILLED", "Application killed by user.")), tmp_path, [])
+    (tmp_path / "shared" / REPORT_FILE).write_text("{}")
+    ended = found.run()
+    assert (ended.state, ended.report) == ("killed", {}) and "killed by user" in ended.reason
+
+
+def test_who_ends_it_has_yarn_end_it(tmp_path: Path) -> None:
+    client = FakeClient(("RUNNING", "UNDEFINED", ""))
+    assert following(client, tmp_path, []).kill("interrupted") is None
+    assert client.killed == "interrupted"
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_master_that_hangs_does_not_keep_a_sweep_from_being_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, again: bool
+) -> None:
+    killed = threading.Event()
+
+    class Hangs:
+        def __init__(self, directory: ServiceDir, give_up_s: float) -> None:
+            pass
+
+        def __enter__(self) -> Hangs:
+            return self
+
+        def __exit__(self, *error: object) -> None:
+            pass
+
+        def report(self, sweep: str) -> Any:
+            if again:
+                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+            killed.wait(LAST_REPORT_S)
+            return {"trials": []}, ""
+
+    class Noted(FakeClient):
+        def kill(self, application_id: str, diagnostics: str = "") -> None:
+            super().kill(application_id, diagnostics)
+            killed.set()
+
+    monkeypatch.setattr("hscheduler.application.follow.SchedulerClient", Hangs)
+    monkeypatch.setattr("hscheduler.application.follow.LAST_REPORT_S", LAST_REPORT_S if again else 0.1)
+    client = Noted(("RUNNING", "UNDEFINED", ""))
+    found = following(client, tmp_path, [])
+    found._place = Address("127.0.0.1", 1)
+    if again:
+        with pytest.raises(KeyboardInterrupt):
+            found.kill("interrupted")
+    else:
+        assert found.kill("interrupted") is None
+    assert client.killed == "interrupted"
+
+
+def test_what_a_job_has_left_comes_to_a_directory_of_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EPS_HOME", str(tmp_path / "home"))
+    shared = LocalStorage(tmp_path / "shared")
+    for name in ("report.json", "master.log"):
+        with shared.write(f"{JOBS}/job-a/{RESULTS}/{name}") as file:
+            file.write(name.encode())
+    found = fetch_job(shared, "job-a")
+    assert found is not None
+    assert (found / "report.json").read_text() == "report.json"
+    assert (found / "logs" / "master.log").read_text() == "master.log"
+    assert fetch_job(shared, "job-b") is None
+
+
+def test_its_page_asks_for_nothing_but_its_own_figures() -> None:
+    requests = pytest.importorskip("requests")
+    page = ApplicationPage("127.0.0.1", lambda: {}, lambda: "metric 1\n")
+    try:
+        assert "@DATA@" not in requests.get(page.url, timeout=DEADLINE_S).text
+        assert requests.get(page.url + "report.json", timeout=DEADLINE_S).json() == {"reports": {}, "live": True}
+        assert requests.get(page.url + "metrics", timeout=DEADLINE_S).text == "metric 1\n"
+    finally:
+        page.close()
+
+
+@pytest.mark.parametrize(
+    ("flags", "reason"),
+    [
+        (["--as", "mars", "--on", "yarn"], "as is 'mars', but must be one of applications, one-application"),
+        (["--as", "applications"], "add --on yarn"),
+        (["--as", "one-application"], "add --on yarn"),
+        (["--as", "one-application", "--on", "yarn", "--web", "0"], "web is not possible"),
+        (["--as", "one-application", "--on", "yarn", "--detach"], "detach is for a sweep that a service runs"),
+        (["--as", "one-application", "--on", "yarn", "--policy", "elastic,kill"], "but a sweep has one"),
+        (["--as", "one-application", "--on", "yarn"], "HADOOP_CONF_DIR is not set"),
+    ],
+)
+def test_what_one_application_is_not_is_refused(
+    flags: list[str], reason: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HADOOP_CONF_DIR", raising=False)
+    monkeypatch.setenv("EPS_HOME", str(tmp_path / "home"))
+    (tmp_path / "sweep.toml").write_text(FILE)
+    assert main(["sweep", str(tmp_path / "sweep.toml"), *flags]) == 2
+    assert reason in capsys.readouterr().err
+
+
+def test_where_a_ticket_is_needed_that_a_container_has_not_it_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = "<property><name>hadoop.security.authentication</name><value>kerberos</value></property>"
+    (tmp_path / "core-site.xml").write_text(f"<configuration>{asked}</configuration>")
+    monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
+    (tmp_path / "sweep.toml").write_text(FILE)
+    assert main(["sweep", str(tmp_path / "sweep.toml"), "--on", "yarn", "--as", "one-application"]) == 2
+    assert "the cluster wants Kerberos" in capsys.readouterr().err

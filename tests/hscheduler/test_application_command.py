@@ -1,0 +1,285 @@
+"""``hscheduler sweep --as one-application`` over fakes: nothing runs that nobody knows of, and nothing is left."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from eps.errors import ConfigError, DeadlineError, JobNotFoundError, PeerUnavailableError, StorageError
+from eps.hadoop_conf import HadoopConf
+from eps.storage.jobdir import JobDir, jobs_dir
+from eps.storage.locations import RemotePath, open_storage
+from eps.yarn.application import ENDED_FILE, RESULTS, Application
+from eps.yarn.types import ApplicationReport, Submission
+from eps.yarn.within import JOBS
+from hscheduler.application.follow import Following
+from hscheduler.application.orders import APPLICATION_TYPE, REPORT_FILE
+from hscheduler.cli import main
+from tests.fakes.submitting_yarn import ID, Cluster
+from tests.fakes.webhdfs import FakeHdfs
+
+pytest.importorskip("requests")
+FILE = """
+[cluster]
+container_memory = "512MiB"
+[sweep]
+trials = 2
+[space]
+learning_rate = {{ choice = [0.1, 0.2] }}
+[job]
+data = "sklearn:digits"
+model = "softmax"
+workers = 1
+servers = 1
+on = "yarn"
+staging = "{staging}"
+"""
+REPORT: dict[str, Any] = {
+    "policy": "elastic", "makespan_s": 1.0, "completed": 1, "phases": {"killed": 0, "failed": 0}, "utilisation": 0.5,
+    "summary": {"queueing_median_s": 0.0, "early_feedback_mean_s": None, "resizing_share": None},
+    "best": {"job_id": "trial-2", "metric": "loss", "loss": 0.25, "point": {"learning_rate": 0.2}},
+    "trials": [
+        {"job_id": "trial-1", "name": "sweep-1", "phase": "finished"},
+        {"job_id": "trial-2", "name": "sweep-2", "phase": "finished"},
+    ],
+}  # fmt: skip
+
+
+class RunningSweep(Cluster):
+    """A YARN whose application leaves what a sweep leaves, and has ended then; or which says what a test has it say."""
+
+    def __init__(self, home: Path) -> None:
+        super().__init__(JobDir(home / "none"))
+        self._home = home
+        self.said: list[BaseException | signal.Signals | str] = ["FINISHED"]
+        self.after_submission: Callable[[], None] = lambda: None
+
+    @property
+    def directory(self) -> JobDir:
+        (found,) = (self._home / "sweeps").iterdir()
+        return JobDir(found)
+
+    def submit(self, application_id: str, submission: Submission) -> None:
+        self._directory = self.directory
+        super().submit(application_id, submission)
+        assert submission.application_type == APPLICATION_TYPE and self.noted is not None
+        shared = open_storage(self.noted.shared)
+        word = {"state": "finished", "exit_code": 0, "reason": "1 of 2 trials finished"}
+        left = {REPORT_FILE: json.dumps(REPORT), ENDED_FILE: json.dumps(word)}
+        for name, content in {**left, f"{JOBS}/sweep-2/{RESULTS}/model.npz": "the model"}.items():
+            with shared.write(name) as file:
+                file.write(content.encode())
+        self.after_submission()
+
+    def report(self, application_id: str) -> ApplicationReport:
+        word = self.said.pop(0) if len(self.said) > 1 else self.said[0]
+        if isinstance(word, BaseException):
+            raise word
+        if isinstance(word, signal.Signals):
+            signal.raise_signal(word)
+            word = "ACCEPTED"
+        final = {"FINISHED": "SUCCEEDED", "KILLED": "KILLED"}.get(word, "UNDEFINED")
+        return ApplicationReport(
+            application_id, "sweep", APPLICATION_TYPE, "ada", "default", word, final, "", "", -1, "", 0.0, (), 1, 0, 0
+        )
+
+
+@pytest.fixture
+def hdfs(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHdfs]:
+    monkeypatch.setenv("EPS_HDFS_PATIENCE_S", "20")
+    with FakeHdfs() as found:
+        yield found
+
+
+@pytest.fixture
+def yarn(hdfs: FakeHdfs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunningSweep:
+    monkeypatch.setenv("EPS_HOME", str(tmp_path / "home"))
+    conf, found = HadoopConf({}, str(tmp_path), {}), RunningSweep(tmp_path / "home")
+    command = "hscheduler.commands.application"
+    monkeypatch.setattr(f"{command}.environment_configuration", lambda: conf)
+    monkeypatch.setattr(f"{command}.open_client", lambda conf, kind: found)
+    monkeypatch.setattr(f"{command}.placed", lambda spec, on: spec)
+    monkeypatch.setattr(f"{command}.check_sweep", lambda spec: None)
+    monkeypatch.setattr("hscheduler.application.submit.check_cluster", lambda client, spec: None)
+    (tmp_path / "sweep.toml").write_text(FILE.format(staging=f"webhdfs://{hdfs.authority}/eps"))
+    return found
+
+
+def sweep(folder: Path) -> int:
+    flags = ["--as", "one-application", "--report", str(folder / "report.json")]
+    return main(["sweep", str(folder / "sweep.toml"), *flags])
+
+
+def staged(hdfs: FakeHdfs) -> list[str]:
+    return [path for path in hdfs.nodes if path.startswith("/eps/sweeps/")]
+
+
+def test_what_a_sweep_has_on_the_cluster_goes_when_its_results_are_here(
+    yarn: RunningSweep, hdfs: FakeHdfs, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert sweep(tmp_path) == 0, capsys.readouterr().err
+    assert (jobs_dir() / "sweep-2" / "model.npz").read_text() == "the model"
+    assert yarn.noted is not None and yarn.noted.shared.startswith(f"webhdfs://{hdfs.authority}/eps/sweeps/")
+    noted = Application.read(yarn.directory)
+    assert noted is not None and (noted.application_id, noted.shared) == (ID, "")
+    assert staged(hdfs) == [] and not yarn.killed
+
+
+def test_its_master_may_fail_as_often_as_that_of_a_job(yarn: RunningSweep, tmp_path: Path) -> None:
+    assert sweep(tmp_path) == 0
+    assert yarn.submission is not None and not yarn.submission.keep_containers
+    assert (yarn.submission.max_attempts, yarn.submission.failures_valid_s) == (3, 60.0)
+
+
+def test_what_cannot_be_fetched_stays_where_it_is(
+    yarn: RunningSweep, hdfs: FakeHdfs, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    (tmp_path / "home").mkdir()
+    jobs_dir().write_text("no folder")
+    assert sweep(tmp_path) == 0
+    noted = Application.read(yarn.directory)
+    assert noted is not None and noted.shared and noted == yarn.noted
+    where = RemotePath.parse(noted.shared).path
+    assert f"{where}, for it cannot be fetched: trial-2: " in capsys.readouterr().err
+    assert any(path.endswith("/model.npz") for path in staged(hdfs))
+
+
+def test_without_the_best_trials_model_nothing_is_removed_and_it_is_said(
+    yarn: RunningSweep, hdfs: FakeHdfs, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def lose() -> None:
+        for path in [path for path in hdfs.nodes if path.endswith("/model.npz")]:
+            del hdfs.nodes[path]
+
+    yarn.after_submission = lose
+    sweep(tmp_path)
+    told = capsys.readouterr().err
+    assert "it cannot be fetched: trial-2: its model is not there: " in told
+    assert any(path.endswith(REPORT_FILE) for path in staged(hdfs))
+
+
+def test_what_a_sweep_that_yarn_has_forgotten_has_left_comes_here_and_stays_there_too(
+    yarn: RunningSweep, hdfs: FakeHdfs, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    def leave_no_word() -> None:
+        for path in [path for path in hdfs.nodes if path.endswith(ENDED_FILE)]:
+            del hdfs.nodes[path]
+
+    monkeypatch.setattr("hscheduler.application.follow.FORGOTTEN_S", 0.0)
+    yarn.after_submission = leave_no_word
+    yarn.said = [JobNotFoundError("no such application")]
+    assert sweep(tmp_path) == 1
+    told = capsys.readouterr().err
+    assert "YARN does not know the application any more" in told and "for it may run" in told
+    assert (jobs_dir() / "sweep-2" / "model.npz").read_text() == "the model"
+    assert any(path.endswith("/model.npz") for path in staged(hdfs)) and not yarn.killed
+
+
+@pytest.mark.parametrize("away", [None, PeerUnavailableError("no ResourceManager can be reached")])
+def test_who_interrupts_a_sweep_leaves_nothing_but_what_yarn_cannot_end(
+    yarn: RunningSweep, hdfs: FakeHdfs, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, away: BaseException | None,
+) -> None:  # fmt: skip
+    monkeypatch.setattr("hscheduler.commands.application.KILL_S", 0.0 if away else 20.0)
+    yarn.killing = away
+    yarn.said = ["ACCEPTED", KeyboardInterrupt(), *([away] if away else ["ACCEPTED", "KILLED"])]
+    assert sweep(tmp_path) == 130
+    assert yarn.killed == [ID]
+    assert (staged(hdfs) == []) == (away is None)
+    told = capsys.readouterr().err
+    assert "interrupted: 1 trial had finished, and what ran was ended; the best so far: trial-2" in told
+    assert json.loads((tmp_path / "report.json").read_text()) == REPORT, "what it had left, its service not being there"
+    if away is None:
+        assert (jobs_dir() / "sweep-2" / "model.npz").read_text() == "the model"
+    else:
+        assert "YARN has not ended it within 0 s: what the sweep has left stays at webhdfs://" in told
+    assert caplog.messages[0].startswith(f"{ID} may run" if away else f"{ID} does not run: interrupted")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_client_that_is_told_to_end_does_what_an_interrupted_one_does(
+    yarn: RunningSweep, hdfs: FakeHdfs, tmp_path: Path, number: signal.Signals
+) -> None:
+    told: list[int] = []
+    before = signal.signal(number, lambda number, frame: told.append(number))
+    try:
+        # A shell repeats it.
+        yarn.said = ["ACCEPTED", number, number, "KILLED"]
+        assert sweep(tmp_path) == 130
+        signal.raise_signal(number)
+    finally:
+        signal.signal(number, before)
+    assert yarn.killed == [ID] and staged(hdfs) == [] and told == [number], "afterwards it is what it was"
+    assert (jobs_dir() / "sweep-2" / "model.npz").read_text() == "the model"
+
+
+def test_a_client_whose_reader_has_gone_does_what_an_interrupted_one_does(
+    yarn: RunningSweep, hdfs: FakeHdfs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    yarn.said = ["KILLED"]
+    with open(writer, "w") as stream:
+        monkeypatch.setattr(sys, "stdout", stream)
+        assert sweep(tmp_path) == 130
+        print("nobody reads this", flush=True)
+    assert yarn.killed == [ID] and staged(hdfs) == []
+    assert (jobs_dir() / "sweep-2" / "model.npz").read_text() == "the model"
+
+
+def test_where_nobody_knows_what_an_interrupted_sweep_has_left_it_stays(
+    yarn: RunningSweep, hdfs: FakeHdfs, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    def fail(following: Following) -> None:
+        raise StorageError("report.json: no datanode answers")
+
+    monkeypatch.setattr(Following, "left_report", fail)
+    yarn.said = ["ACCEPTED", KeyboardInterrupt(), "KILLED"]
+    assert sweep(tmp_path) == 130
+    assert yarn.killed == [ID] and any(path.endswith("/model.npz") for path in staged(hdfs))
+    assert "report.json: no datanode answers" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("lost", [DeadlineError("no answer"), KeyboardInterrupt()])
+@pytest.mark.parametrize("away", [None, PeerUnavailableError("no ResourceManager can be reached")])
+def test_a_sweep_whose_submission_was_not_answered_is_ended_and_its_id_is_told(
+    yarn: RunningSweep, hdfs: FakeHdfs, tmp_path: Path, caplog: pytest.LogCaptureFixture,
+    lost: BaseException, away: BaseException | None,
+) -> None:  # fmt: skip
+    yarn.submitting, yarn.killing = lost, away
+    assert sweep(tmp_path) == (130 if isinstance(lost, KeyboardInterrupt) else 1)
+    assert yarn.noted is not None and yarn.noted.application_id == ID, "before YARN was told of it"
+    assert yarn.killed == [ID] and staged(hdfs) == []
+    assert Application.read(yarn.directory) == yarn.noted
+    (said,) = caplog.messages
+    assert said.startswith(f"{ID} may run" if away else f"{ID} does not run: its submission was cut short")
+
+
+def test_of_a_sweep_that_yarn_refused_nothing_is_left(
+    yarn: RunningSweep, hdfs: FakeHdfs, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    yarn.submitting, yarn.killing = ConfigError("no such queue"), JobNotFoundError("no such application")
+    assert sweep(tmp_path) == 2
+    assert "no such queue" in capsys.readouterr().err
+    assert staged(hdfs) == [] and not list((tmp_path / "home" / "sweeps").iterdir())
+
+
+def test_a_sweep_that_nobody_can_follow_is_ended(
+    yarn: RunningSweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(location: str) -> None:
+        raise ConfigError("no extra for HDFS")
+
+    monkeypatch.setattr("hscheduler.commands.application.open_storage", refuse)
+    assert sweep(tmp_path) == 2
+    assert yarn.killed == [ID]

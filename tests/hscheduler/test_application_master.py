@@ -1,0 +1,138 @@
+"""The master of a sweep's application over a YARN without processes: attempts that follow each other."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from eps.storage.local import LocalStorage
+from eps.yarn.am import PREEMPTION_WAIT
+from eps.yarn.application import ENDED_FILE, MasterOrders
+from eps.yarn.types import FinalStatus
+from eps.yarn.within import CHECKPOINTS
+from hscheduler.application import am
+from hscheduler.application.mirror import STATE
+from hscheduler.application.orders import SWEEP_FOLDER, TOKEN_FILE, SweepOrders
+from hscheduler.spec import Spec
+from tests.fakes.yarn import FakeYarn
+
+pytest.importorskip("requests")
+TABLES = {"cluster": {"container_memory": "512MiB"}, "job": {"data": "sklearn:digits", "workers": 1, "servers": 1}}
+END = (0, "finished", "1 of 1 trials finished")
+
+
+class KilledError(BaseException):
+    """The process has ended here."""
+
+
+class HadoopOfNobody:
+    """A session with a Hadoop whose own configuration does not say it."""
+
+    def get(self, name: str) -> str:
+        return ""
+
+
+class DeadlyStorage(LocalStorage):
+    """Its process ends when it is to remove something."""
+
+    deadly = True
+
+    def remove(self, path: str) -> None:
+        if self.deadly:
+            raise KilledError
+        super().remove(path)
+
+
+class Master:
+    """One sweep's application, attempt after attempt."""
+
+    def __init__(self, folder: Path) -> None:
+        self.yarn, self.shared = FakeYarn(), DeadlyStorage(folder / "shared")
+        self._folder = folder
+        sweep = folder / SWEEP_FOLDER
+        sweep.mkdir()
+        (sweep / TOKEN_FILE).write_text("token")
+
+    def run(self) -> int:
+        clients = self.yarn.clients()
+        orders = MasterOrders("webhdfs://namenode:1/eps/sweeps/one", "python", {}, {})
+        tables = Spec.of(TABLES).tables()
+        return am.serve(orders, SweepOrders("static", tables), "127.0.0.1", self._folder, *clients, self.shared)
+
+
+@pytest.fixture
+def sweeps(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Let every sweep end at once, and leave what one leaves; return the attempts that have run one."""
+    found: list[str] = []
+
+    class EndedAtOnce:
+        def __init__(self, sweep: Any, resources: Any, broker: Any, place: Any, shared: Any, *of: str) -> None:
+            self._shared, self._attempt = shared, of[-1]
+
+        def run(self, directory: Any) -> tuple[int, str, str]:
+            found.append(self._attempt)
+            for name in (CHECKPOINTS, STATE):
+                with self._shared.write(f"{name}/{self._attempt}/file") as file:
+                    file.write(b"state")
+            return END
+
+    monkeypatch.setattr(am, "Application", EndedAtOnce)
+    monkeypatch.setenv(am.CONTAINER, "container_1700_0001_01_000001")
+    return found
+
+
+@pytest.fixture
+def master(sweeps: list[str], tmp_path: Path) -> Iterator[Master]:
+    yield Master(tmp_path)
+
+
+def test_a_sweep_that_has_ended_is_not_run_again_where_its_master_was_lost_before_yarn_heard_of_it(
+    master: Master, sweeps: list[str]
+) -> None:
+    with pytest.raises(KilledError):
+        master.run()
+    assert master.yarn.ended is None and master.shared.names(STATE) == ["attempt-000001"]
+    assert master.run() == 0
+    assert sweeps == ["attempt-000001"]
+    assert master.yarn.ended == (FinalStatus.SUCCEEDED, "1 of 1 trials finished", "")
+
+
+def test_what_the_next_attempt_would_go_on_from_goes_when_nobody_will(master: Master) -> None:
+    master.shared.deadly = False
+    assert master.run() == 0
+    assert master.shared.names("") == [ENDED_FILE]
+    assert master.yarn.ended == (FinalStatus.SUCCEEDED, "1 of 1 trials finished", "")
+
+
+def test_that_a_sweep_has_failed_is_said_again_as_it_was(master: Master, sweeps: list[str]) -> None:
+    with master.shared.write(ENDED_FILE) as file:
+        file.write(json.dumps({"state": "failed", "exit_code": 1, "reason": "no trial finished"}).encode())
+    assert master.run() == 1
+    assert sweeps == [] and master.yarn.ended == (FinalStatus.FAILED, "no trial finished", "")
+
+
+def test_what_yarn_leaves_whom_it_preempts_is_read_as_the_resourcemanager_reads_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = f"<property><name>{PREEMPTION_WAIT}</name><value>45000</value></property>"
+    (tmp_path / "core-site.xml").write_text("<configuration></configuration>")
+    (tmp_path / "capacity-scheduler.xml").write_text(f"<configuration>{entry}</configuration>")
+    monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
+    hadoop: dict[str, Any] = {
+        "session": SimpleNamespace(HadoopSession=HadoopOfNobody),
+        "master": SimpleNamespace(open_master=lambda session: (None, None)),
+        "tokens": SimpleNamespace(tokens_for_containers=lambda session: b""),
+    }
+    for name, module in hadoop.items():
+        monkeypatch.setitem(sys.modules, f"eps.yarn.hadoop.{name}", module)
+    monkeypatch.setattr(am, "open_storage", LocalStorage)
+    said: list[Any] = []
+    monkeypatch.setattr(am, "serve", lambda *given: said.append(given[-1]) or 0)
+    assert am.run(MasterOrders(str(tmp_path), "python", {}, {}), SweepOrders("static", TABLES), "h", tmp_path) == 0
+    assert said == ["45000"]

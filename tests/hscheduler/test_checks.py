@@ -1,0 +1,288 @@
+"""What of a sweep cannot work is refused before anything starts, whoever runs it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hscheduler
+from eps.errors import ConfigError, DataError, StorageError
+from eps.ml.metrics import EvalSums, summary_names
+from hscheduler import checks, cli
+from hscheduler.checks import check_sweep
+from hscheduler.commands.common import tell_failures
+from hscheduler.core import events as e
+from hscheduler.core.jobs import Phase
+from hscheduler.core.resources import Resources
+from hscheduler.live.attempts import worth_another
+from hscheduler.live.scheduler import LiveScheduler, LiveSettings
+from hscheduler.live.submission import Submission
+from hscheduler.live.sweep import Sweep
+from hscheduler.news import failures
+from hscheduler.service.sweeps import Sweeps
+from hscheduler.spec import ClusterSpec, JobSpec, Spec
+
+pytest.importorskip("sklearn", reason="the data is scikit-learn's")
+
+OWN = """
+from eps.ml.models import Softmax
+
+
+class Net(Softmax):
+    pass
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with files, from which everything is run."""
+    monkeypatch.setenv("EPS_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own.py").write_text(OWN)
+    (tmp_path / "empty.csv").touch()
+    return tmp_path
+
+
+def tables(**sections: dict[str, Any]) -> dict[str, Any]:
+    job = {"data": "sklearn:digits", "model": "softmax", "test": "0.2", "workers": 2, "servers": 1, "iterations": 9}
+    found: dict[str, Any] = {
+        "cluster": {"nodes": 2, "vcores": 4},
+        "sweep": {"trials": 3, "algorithm": "random"},
+        "space": {"learning_rate": {"loguniform": [1e-3, 1]}},
+        "job": job,
+    }
+    space = sections.pop("space", found["space"])
+    return {**{name: {**table, **sections.get(name, {})} for name, table in found.items()}, "space": space}
+
+
+#: Sections that cannot work, and why; those whose reason needs the data to be read come last.
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"sweep": {"metric": "rmse"}}, "metric is 'rmse', but a job of softmax has accuracy, f1, loss, test_loss"),
+    (
+        {"sweep": {"metric": "acuracy", "direction": "maximize"}, "job": {"model": "own.py:Net"}},
+        "metric is 'acuracy', but a job of own.py:Net has accuracy, f1, loss, test_loss",
+    ),
+    ({"job": {"data": "nofile.csv"}}, "nofile.csv: no such file"),
+    ({"job": {"data": "sklearn:nope"}}, "data is 'sklearn:nope', but of scikit-learn's must be one of"),
+    ({"job": {"data": ""}}, "data is empty, but must be a path or sklearn:NAME"),
+    ({"job": {"test": "nofile.csv"}}, "nofile.csv: no such file"),
+    ({"job": {"model": "softmux"}}, "softmux"),
+    ({"job": {"model": "nofile.py:Net"}}, "nofile.py"),
+    ({"job": {"model": "own.py:Nope"}}, "Nope"),
+    ({"job": {"hidden": 10}}, "hidden is given, but softmax has no such option"),
+    ({"job": {"model": "lasso", "l1": 0.1, "l2": 0.1}}, "lasso"),
+    ({"job": {"at": ["3:add-workers=1"]}}, "at is '3:add-workers=1', but must be empty: the scheduler decides"),
+    ({"job": {"workers": 7}}, "more than the whole cluster holds .nodes = 2, vcores = 4, memory = 16GiB"),
+    ({"cluster": {"memory": "1GiB"}}, "more than the whole cluster holds .nodes = 2, vcores = 4, memory = 1GiB"),
+    ({"cluster": {"nodes": 1, "vcores": 1}}, r"whole cluster holds \(nodes = 1, vcores = 1, memory = 16GiB\)"),
+    ({"space": {}}, r"\[space\] is empty, so all 3 trials would be the same: .* or set trials = 1"),
+    ({"space": {"data": {"choice": ["a.csv", "b.csv"]}}, "job": {}}, "a.csv: no such file"),
+    ({"job": {"data": "empty.csv"}}, "empty.csv"),
+    ({"job": {"model": "svm"}}, "no trial can work: "),
+    ({"job": {"splits": 5000, "workers": 2}}, "no trial can work: "),
+]
+NEED_DATA = ("empty.csv", "no trial can work: ")
+
+
+def refused(sections: dict[str, Any]) -> dict[str, Any]:
+    found = tables(**sections)
+    if "data" in found["space"]:
+        del found["job"]["data"]
+    return found
+
+
+@pytest.fixture
+def ran(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Where a sweep was begun."""
+    found: list[str] = []
+    monkeypatch.setattr(Sweep, "run", lambda sweep: found.append("sweep"))
+    return found
+
+
+@pytest.mark.parametrize(("sections", "why"), REFUSED)
+def test_what_no_trial_can_work_with_is_refused(sections: dict[str, Any], why: str, ran: list[str]) -> None:
+    with pytest.raises(ConfigError, match=why):
+        hscheduler.sweep(refused(sections))
+    assert not ran
+
+
+@pytest.mark.parametrize("command", ["sweep", "compare"])
+def test_commands_refuse_it_in_one_line(
+    command: str, folder: Path, ran: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = folder / "sweep.toml"
+    path.write_text('[space]\nl2 = { choice = [0, 1] }\n[job]\ndata = "nofile.csv"\n[sweep]\nalgorithm = "random"\n')
+    assert cli.main([command, str(path), "--quiet"]) == 2
+    printed = capsys.readouterr()
+    assert "nofile.csv: no such file" in printed.err and printed.err.count("\n") == 1
+    assert not printed.out and not ran
+
+
+@pytest.mark.parametrize(("sections", "why"), [each for each in REFUSED if each[1] not in NEED_DATA])
+def test_a_service_refuses_it_without_reading_the_data(sections: dict[str, Any], why: str) -> None:
+    found = refused(sections)
+    cluster = ClusterSpec(**found.pop("cluster"))
+    with LiveScheduler(cluster.capacities(), LiveSettings()) as scheduler:
+        with pytest.raises(ConfigError, match=why):
+            Sweeps(scheduler, cluster).run("digits", found)
+        assert not scheduler.sweeps
+
+
+def test_what_some_trials_can_work_with_is_not_refused() -> None:
+    for space in (
+        {"data": {"choice": ["nofile.csv", "sklearn:digits"]}},
+        {"model": {"choice": ["svm", "softmax"]}},
+        {"workers": {"randint": [2, 12]}},
+        {"model": {"choice": ["svm", "own.py:Net"]}},
+        {"batch_size": {"quniform": [10, 100, 10]}},
+    ):
+        found = tables(space=space)
+        for name in space:
+            found["job"].pop(name, None)
+        check_sweep(Spec.of(found))
+    check_sweep(Spec.of(tables(space={}, sweep={"trials": 1})))
+
+
+def test_a_metric_of_the_test_data_needs_some() -> None:
+    sweep = {"metric": "test_loss"}
+    for job in ({"test": "0.2"}, {"test": "", "folds": 3, "fold": 0}):
+        check_sweep(Spec.of(tables(sweep=sweep, job=job)))
+    found = tables(sweep=sweep, space={"test": {"choice": ["", "0.2"]}})
+    del found["job"]["test"]
+    check_sweep(Spec.of(found))
+    found["space"] = {"test": {"choice": [""]}}
+    with pytest.raises(ConfigError, match=r"metric is 'test_loss', but a job of softmax has loss$"):
+        check_sweep(Spec.of(found))
+
+
+def test_data_is_read_once_and_what_is_wrong_with_the_first_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+
+    def check_data(request: Any) -> None:
+        read.append(request.spec.data)
+        raise DataError(f"{request.spec.data} has no rows")
+
+    monkeypatch.setattr(checks, "check_data", check_data)
+    found = tables(
+        space={"data": {"choice": ["empty.csv", "own.py"]}, "learning_rate": {"loguniform": [1e-3, 1]}},
+        job={"test": ""},
+    )
+    del found["job"]["data"]
+    with pytest.raises(ConfigError, match=r"no trial can work: empty\.csv has no rows"):
+        check_sweep(Spec.of(found))
+    assert sorted(read) == ["empty.csv", "own.py"]
+    read.clear()
+    check_sweep(Spec.of(found), reads_data=False)
+    assert not read
+
+
+def test_a_cache_that_cannot_be_written_is_no_fault_of_a_trial(folder: Path) -> None:
+    (folder / "home").mkdir()
+    (folder / "home" / "cache").write_text("a file")
+    with pytest.raises(StorageError, match="cache: cannot be made"):
+        check_sweep(Spec.of(tables()))
+
+
+def test_what_works_only_together_is_found_by_lot(monkeypatch: pytest.MonkeyPatch) -> None:
+    space = {"data": {"choice": ["nofile.csv", "sklearn:digits"]}, "model": {"choice": ["softmux", "softmax"]}}
+    found = tables(space=space)
+    del found["job"]["data"], found["job"]["model"]
+    check_sweep(Spec.of(found))
+    monkeypatch.setattr(checks, "_DRAWN", 0)
+    with pytest.raises(ConfigError, match="no trial can work: "):
+        check_sweep(Spec.of(found))
+
+
+@pytest.mark.parametrize(
+    ("sections", "why"),
+    [
+        (
+            {"space": {"workers": {"randint": [12, 20]}}},
+            "a job has 12 workers, 1 server and a master .* whole cluster",
+        ),
+        ({"space": {"workers": {"choice": [0, -1]}}}, "workers is 0, but must be at least 1"),
+        ({"space": {"workers": {"choice": [0, 12]}}}, "workers is 0, but must be at least 1"),
+        ({"space": {"workers": {"choice": [12, 0, 2]}}}, ""),
+    ],
+)
+def test_jobs_that_are_only_simulated_must_fit_too(sections: dict[str, Any], why: str) -> None:
+    found = tables(**sections)
+    del found["job"]["workers"]
+    if not why:
+        checks.check_sizes(Spec.of(found))
+        return
+    with pytest.raises(ConfigError, match=why):
+        checks.check_sizes(Spec.of(found))
+
+
+def test_no_job_is_left_by_a_check(folder: Path) -> None:
+    check_sweep(Spec.of(tables()))
+    jobs = folder / "home" / "jobs"
+    assert not jobs.exists() or not list(jobs.iterdir())
+
+
+def test_simulate_refuses_jobs_that_the_cluster_cannot_hold(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = folder / "sweep.toml"
+    path.write_text("[space]\nl2 = { choice = [0, 1] }\n[job]\nworkers = 12\n")
+    assert cli.main(["simulate", str(path)]) == 0, "data is nothing to a simulation"
+    path.write_text("[cluster]\nnodes = 2\n[space]\nl2 = { choice = [0, 1] }\n[job]\nworkers = 12\n")
+    capsys.readouterr()
+    assert cli.main(["simulate", str(path)]) == 2
+    printed = capsys.readouterr()
+    assert "more than the whole cluster holds" in printed.err and not printed.out
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("batch_size", {"uniform": [10, 100]}),
+        ("hidden", {"loguniform": [10, 100]}),
+        ("splits", {"quniform": [10, 100, 1.0]}),
+    ],
+)
+def test_whole_numbers_are_searched_among_whole_numbers(name: str, value: dict[str, Any]) -> None:
+    rule = rf"{name} is a whole number: use randint = \[10, 101\], whose end is left out, or quniform = \[10, 100, 1\]"
+    with pytest.raises(ConfigError, match=rule):
+        Spec.of({"space": {name: value}})
+
+
+def test_a_metric_that_a_job_lacks_is_no_reason_to_try_again() -> None:
+    why = "metric is 'test_loss', but this job has only accuracy, f1, loss"
+    for told, is_worth in ((why, False), ("training diverged at clock 3", False), ("worker-1 was lost", True)):
+        trial = Submission("trial-1", "sweep", "name", JobSpec(), why=told, has_started=True)
+        trial.end(Phase.FAILED)
+        assert worth_another(trial) is is_worth, told
+
+
+def test_nobodys_log_is_shown_for_a_metric_that_a_job_lacks() -> None:
+    why = "metric is 'test_loss', but this job has only accuracy, f1, loss"
+    told = failures([e.JobOver("trial-1", Phase.FAILED, why)], lambda job_id: pytest.fail("its log was asked for"))
+    assert told == [f"trial-1 failed: {why}"]
+
+
+def test_the_metrics_of_a_task_are_those_that_its_jobs_report() -> None:
+    ones = (1, 1)
+    for task in ("binary", "multiclass", "regression"):
+        counts = () if task == "regression" else ones
+        sums = EvalSums(task, 2, 0.5, 1, 0.5, 0.5, counts, counts, counts)
+        assert set(sums.summary()) == set(summary_names(task))
+
+
+def test_reasons_of_failures_are_told_once_each(capsys: pytest.CaptureFixture[str]) -> None:
+    gone = "sweep-a-trial-{} is gone"
+    ends = [("failed", "no disk"), ("finished", ""), ("failed", gone), ("failed", "no disk"), ("failed", gone)]
+    trials = [
+        {"job_id": f"trial-{k}", "name": f"sweep-a-trial-{k}", "phase": phase, "why": why.format(k)}
+        for k, (phase, why) in enumerate([*ends, ("failed", "no disk"), ("killed", "the worst")])
+    ]
+    tell_failures({"trials": trials})
+    told = ["trial-0 and 2 others failed: no disk", "trial-2 and trial-4 failed: it is gone"]
+    assert capsys.readouterr().err.splitlines() == told
+
+
+def test_a_container_larger_than_a_node_does_not_fit() -> None:
+    assert ClusterSpec().container() == Resources(1, 4096)
+    with pytest.raises(ConfigError, match="more than the whole cluster holds"):
+        check_sweep(Spec.of(tables(cluster={"container_memory": "32GiB"})))

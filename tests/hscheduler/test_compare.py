@@ -1,0 +1,72 @@
+"""``hscheduler compare``: what is left of it where it does not come to its end, and what it says of its points."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hscheduler import cli
+from hscheduler.live.sweep import Sweep
+from hscheduler.simulator.run import simulate
+
+FILE = """
+[sweep]
+trials = 2
+algorithm = "random"
+[space]
+learning_rate = { uniform = [0.1, 1] }
+[job]
+data = "sklearn:digits"
+model = "softmax"
+"""
+
+
+@pytest.fixture
+def spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    pytest.importorskip("sklearn", reason="the data is scikit-learn's")
+    monkeypatch.setenv("EPS_HOME", str(tmp_path / "home"))
+    path = tmp_path / "sweep.toml"
+    path.write_text(FILE)
+    return path
+
+
+@pytest.fixture
+def policies(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The policies that are run, in virtual time; ``kill`` is interrupted."""
+    ran: list[str] = []
+
+    def run(sweep: Any) -> Any:
+        ran.append(sweep._settings.policy)
+        if ran[-1] == "kill":
+            raise KeyboardInterrupt
+        return simulate(sweep.spec, ran[-1])
+
+    monkeypatch.setattr(Sweep, "run", run)
+    return ran
+
+
+def test_what_an_interrupted_comparison_has_found_is_written(spec: Path, policies: list[str], tmp_path: Path) -> None:
+    target, drawn = tmp_path / "report.json", tmp_path / "page.html"
+    flags = ["--policies", "static,elastic,kill,priority", "--report", str(target), "--page", str(drawn), "--quiet"]
+    assert cli.main(["compare", str(spec), *flags]) == 130
+    assert policies == ["static", "elastic", "kill"]
+    found = json.loads(target.read_text())
+    assert set(found["policies"]) == {"static", "elastic"} and found["policies"]["static"]["completed"] == 2
+    assert set(found["makespan_over"]) == {"of", "static", "elastic"} and found["makespan_over"]["static"] == 1.0
+    assert "elastic" in drawn.read_text()
+
+
+def test_points_that_policies_do_not_share_are_told(
+    spec: Path, policies: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ["--policies", "static,elastic", "--quiet"]
+    assert cli.main(["compare", str(spec), *flags]) == 0
+    assert not capsys.readouterr().err
+    pytest.importorskip("hyperopt", reason="tpe is Hyperopt's")
+    spec.write_text(FILE.replace('"random"', '"tpe"'))
+    assert cli.main(["compare", str(spec), *flags]) == 0
+    told = "tpe learns from what a policy lets finish, so each policy tries points of its own"
+    assert told in capsys.readouterr().err

@@ -1,0 +1,82 @@
+"""Every trial that is over is told with the reason: as a line, and in the report."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from hscheduler.commands import sweep as sweep_command
+from hscheduler.core import events as e
+from hscheduler.core.jobs import Direction, Phase
+from hscheduler.core.record import Record
+from hscheduler.news import ends, failures, sentences
+from hscheduler.policies.elastic import elastic
+from hscheduler.report import report
+from hscheduler.simulator.run import simulate
+from hscheduler.spec import Spec
+from tests.hscheduler.toy import Toy, request
+
+TOO_LONG = "it took longer than 15 s (trial_timeout_s)"
+
+
+@pytest.fixture
+def ended() -> tuple[list[list[str]], Record]:
+    """What was said of jobs that finished, took too long and failed, event by event; and the record of it."""
+    toy, record, said = Toy.of(8, elastic), Record(), []
+
+    def happen(now_s: float, event: e.Event) -> None:
+        commands = toy.scheduler.step(event)
+        record.take(now_s, event, commands, toy.scheduler)
+        said.append(failures(commands, lambda job_id: "") + sentences(event, commands))
+
+    for job_id in ("a", "b", "c"):
+        happen(0.0, e.JobSubmitted(request(job_id)))
+        happen(1.0, e.JobStarted(job_id))
+    happen(2.0, e.JobEnded("a", Phase.FINISHED, loss=0.5))
+    happen(16.0, e.CancelAsked("b", TOO_LONG))
+    happen(17.0, e.JobEnded("b", Phase.KILLED, TOO_LONG))
+    happen(18.0, e.JobEnded("c", Phase.FAILED, "worker-1: training diverged"))
+    return said, record
+
+
+def test_every_end_has_a_line_with_its_reason(ended: tuple[list[list[str]], Record]) -> None:
+    said = [line for lines in ended[0] for line in lines]
+    told = [line for line in said if line.split()[1] in ("finished", "was", "failed:")]
+    assert told == ["a finished", f"b was killed: {TOO_LONG}", "c failed: worker-1: training diverged"]
+
+
+def test_ends_that_were_not_decided_are_in_the_report(ended: tuple[list[list[str]], Record]) -> None:
+    found = report(ended[1], policy="elastic", direction=Direction.MINIMIZE, losses={}, points={}, leaked=0)
+    events = [(each["at_s"], each["sentence"], each["jobs"]) for each in found["decisions"] if not each["plan"]]
+    assert events == [
+        (17.0, f"b was killed: {TOO_LONG}", ["b"]),
+        (18.0, "c failed: worker-1: training diverged", ["c"]),
+    ]
+    assert [each["at_s"] for each in found["decisions"]] == sorted(each["at_s"] for each in found["decisions"])
+
+
+def test_an_end_that_was_decided_is_in_the_report_once() -> None:
+    spec = {"sweep": {"trials": 6, "seed": 2, "threshold": 1}, "job": {"stretch_s": 0.01, "iterations": 300}}
+    found = simulate(Spec.of(spec), "elastic")
+    assert found["phases"]["killed"] > 0 and all(each["plan"] for each in found["decisions"])
+
+
+def test_the_line_of_a_decided_end_does_not_repeat_the_decision() -> None:
+    assert ends([e.JobOver("t", Phase.KILLED, "t is killed: the worst of 5")]) == ["t was killed: the worst of 5"]
+    assert ends([e.JobOver("t", Phase.KILLED, "")]) == ["t was killed"]
+
+
+@pytest.mark.parametrize("sweep_ends", [False, True])
+def test_a_terminal_keeps_a_line_of_each_end_above_the_table(monkeypatch: pytest.MonkeyPatch, sweep_ends: bool) -> None:
+    told: list[str] = []
+    screen = SimpleNamespace(tell=told.extend, close=lambda: None)
+    monkeypatch.setattr(sweep_command, "Screen", lambda stream, lines: screen)
+    monkeypatch.setattr(sweep_command.sys.stdout, "isatty", lambda: True, raising=False)
+    running: Any = SimpleNamespace(scheduler=SimpleNamespace(has_ended=sweep_ends), name_of=lambda job_id: "")
+    stack: Any = SimpleNamespace(callback=lambda function: None)
+    view: Any = None
+    show = sweep_command._shown(stack, view, running, plain=False)
+    show(1.0, e.CancelAsked("t", TOO_LONG), [e.JobOver("t", Phase.KILLED, TOO_LONG)])
+    assert told == ([] if sweep_ends else [f"t was killed: {TOO_LONG}"])

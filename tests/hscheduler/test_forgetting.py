@@ -1,0 +1,176 @@
+"""The way out of a journal that cannot be gone on with, and what a scheduler that goes on must have as it was."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from eps.errors import ConfigError, StorageError
+from eps.storage.jobdir import JobLock
+from eps.storage.journal import encode_line
+from hscheduler import cli
+from hscheduler.core import events as e
+from hscheduler.live import forgetting
+from hscheduler.live import scheduler as live
+from hscheduler.live.journal import Entry, EventJournal
+from hscheduler.service.client import SchedulerClient
+from hscheduler.service.directory import ServiceDir
+from hscheduler.service.main import Service, ServiceSettings, forget
+from tests.hscheduler.world import FakeLive, World
+
+
+@pytest.fixture
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ServiceDir:
+    """A directory in which a service was, with a job that runs, one that has ended, and one of somebody else."""
+    home = tmp_path / "home"
+    monkeypatch.setenv("EPS_HOME", str(home))
+    world = World(0)
+    monkeypatch.setattr(live, "LiveJob", lambda job_id, *rest, **more: FakeLive(world, job_id, rest[4]))
+    directory = ServiceDir(tmp_path / "service")
+    with Service(directory, ServiceSettings(nodes=2)) as service:
+        service.leave()
+        tag = service.scheduler._tag
+    for name in (f"sweep-{tag}-a", f"sweep-{tag}-b", "sweep-other-a"):
+        (home / "jobs" / name).mkdir(parents=True)
+    return directory
+
+
+def jobs_of(directory: ServiceDir) -> list[Path]:
+    return sorted((directory.path.parent / "home" / "jobs").iterdir())
+
+
+def of_another_version(directory: ServiceDir) -> None:
+    first, *rest = directory.journal.read_bytes().splitlines(keepends=True)
+    header = json.loads(first)["record"]
+    directory.journal.write_bytes(encode_line({**header, "version": 99, "color": "red"}) + b"".join(rest))
+
+
+def that_leads_elsewhere(directory: ServiceDir) -> None:
+    with EventJournal(directory.journal) as journal:
+        journal.append(Entry(1.0, e.SweepOpened("s"), given=7))
+
+
+def that_cannot_be_taken(directory: ServiceDir) -> None:
+    with EventJournal(directory.journal) as journal:
+        journal.append(Entry(1.0, e.JobStarted("ghost")))
+
+
+def with_a_damaged_line(directory: ServiceDir) -> None:
+    lines = directory.journal.read_bytes().splitlines(keepends=True)
+    directory.journal.write_bytes(b"".join([lines[0], b"what is this\n", encode_line({"event": {}})]))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    (
+        (of_another_version, "unexpected keyword argument 'color'"),
+        (
+            that_leads_elsewhere,
+            "7 orders had been given before SweepOpened at 1.000 s, but what stands there leads to 0",
+        ),
+        (that_cannot_be_taken, "JobStarted at 1.000 s cannot be taken: ValueError: there is no job ghost"),
+        (with_a_damaged_line, "line 2 is not a journal line, and other lines follow it"),
+    ),
+)
+def test_who_cannot_go_on_is_told_why_what_runs_and_what_to_do(spoil: Any, message: str, directory: ServiceDir) -> None:
+    spoil(directory)
+    running, _, others = jobs_of(directory)
+    with JobLock(running / "lock"), JobLock(others / "lock"), pytest.raises(StorageError) as told:
+        Service(directory, ServiceSettings())
+    text = str(told.value)
+    assert message in text
+    assert f"of its jobs these run: {running.name}.\n" in text
+    assert f"hscheduler serve --forget --state {directory.path} ends these jobs, keeps the journal" in text
+
+
+def test_a_service_begins_anew_and_keeps_the_journal_that_it_forgets(
+    directory: ServiceDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of_another_version(directory)
+    before = directory.journal.read_bytes()
+    running, _, others = jobs_of(directory)
+    locks = {path.name: JobLock(path / "lock") for path in (running, others)}
+
+    def kill(self: Any, reason: str, timeout_s: float) -> None:
+        assert "forget" in reason
+        locks[self.name].close()
+
+    monkeypatch.setattr(forgetting.Job, "kill", kill)
+    told = forget(directory)
+    tag = running.name.split("-")[1]
+    aside = directory.path / f"journal-{tag}.jsonl"
+    assert told == f"ended {running.name}; the journal is kept as {aside}"
+    assert aside.read_bytes() == before and not directory.journal.exists()
+    assert "nothing is forgotten" in forget(directory)
+    with Service(directory, ServiceSettings(nodes=3)) as service, SchedulerClient(directory) as client:
+        assert client.jobs()[0] == [] and service.scheduler._tag != tag
+    locks[others.name].close()
+
+
+def test_a_job_that_cannot_be_ended_keeps_the_journal_from_being_forgotten(
+    directory: ServiceDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def kill(self: Any, reason: str, timeout_s: float) -> None:
+        raise StorageError("it cannot be reached")
+
+    monkeypatch.setattr(forgetting.Job, "kill", kill)
+    with JobLock(jobs_of(directory)[0] / "lock"), pytest.raises(StorageError, match="cannot be reached"):
+        forget(directory)
+    assert directory.journal.exists()
+
+
+def test_whose_jobs_run_is_not_guessed(directory: ServiceDir) -> None:
+    directory.journal.write_bytes(b"what is this\n" + directory.journal.read_bytes())
+    running = jobs_of(directory)[0]
+    with JobLock(running / "lock"):
+        with pytest.raises(StorageError, match="which jobs are its own is not known: eps list shows all"):
+            Service(directory, ServiceSettings())
+        assert forget(directory).startswith("ended no job; the journal is kept as")
+    assert (directory.path / "journal-unknown.jsonl").exists()
+
+
+def test_the_command_line_can_forget(directory: ServiceDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    of_another_version(directory)
+
+    class Began(Exception):
+        pass
+
+    def service(directory: ServiceDir, settings: ServiceSettings) -> Any:
+        raise Began if not directory.journal.exists() else AssertionError("the journal is there")
+
+    monkeypatch.setattr("hscheduler.commands.serve.Service", service)
+    monkeypatch.setattr(
+        "hscheduler.commands.serve.signal", SimpleNamespace(signal=lambda *of: None, SIGTERM=15, SIGINT=2)
+    )
+    with pytest.raises(Began):
+        cli.main(["serve", "--state", str(directory.path), "--forget"])
+
+
+# ---- what a journal was begun with
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    (
+        ({"feedback_iteration": 50}, r"feedback_iteration 100 \(not 50\)"),
+        ({"kill_restart_s": 2.0}, r"restart_s 0.0 \(not 2.0\)"),
+        ({"policy": "static"}, r"policy 'elastic' \(not 'static'\)"),
+    ),
+)
+def test_a_service_goes_on_with_what_it_was_begun_with(
+    other: dict[str, Any], message: str, directory: ServiceDir
+) -> None:
+    with pytest.raises(ConfigError, match=f"was begun with {message}"):
+        Service(directory, ServiceSettings(**other))
+
+
+def test_what_is_not_said_again_is_as_it_was(directory: ServiceDir) -> None:
+    forget(directory)
+    with Service(directory, ServiceSettings(feedback_iteration=7)) as service:
+        service.leave()
+    with Service(directory, ServiceSettings()) as service:
+        assert service.scheduler.settings.feedback_iteration == 7

@@ -1,0 +1,221 @@
+"""A journal that cannot be written for a while: nothing is done about what is not written, and then it goes on."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from eps.config import JobSpec
+from eps.errors import ResourceError
+from eps.master_link import wait_for
+from hscheduler.core import events as e
+from hscheduler.core.jobs import Phase
+from hscheduler.live import keeper
+from hscheduler.live.backlog import Backlog
+from hscheduler.live.journal import EventJournal
+from hscheduler.live.scheduler import LiveScheduler, LiveSettings
+from hscheduler.service.client import SchedulerClient
+from hscheduler.service.directory import ServiceDir
+from hscheduler.service.main import Service, ServiceSettings
+from tests.hscheduler.toy import nodes, request
+from tests.hscheduler.world import World
+
+TIMEOUT_S = 10.0
+
+
+class Disk:
+    """A disk that may be full, or say so only when it is to be made durable."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.refused = 0
+        self.is_full = self.fails_to_sync = False
+
+        def patched(real: Callable[..., Any], is_refused: Callable[[], bool]) -> Callable[..., Any]:
+            def call(*args: Any) -> Any:
+                if is_refused():
+                    self.refused += 1
+                    raise OSError(errno.ENOSPC, "No space left on device")
+                return real(*args)
+
+            return call
+
+        monkeypatch.setattr(os, "pwrite", patched(os.pwrite, lambda: self.is_full))
+        monkeypatch.setattr(os, "fdatasync", patched(os.fdatasync, lambda: self.fails_to_sync))
+        monkeypatch.setattr(os, "fsync", patched(os.fsync, lambda: self.is_full or self.fails_to_sync))
+
+    def refuses_again(self) -> None:
+        """Wait until it has been asked twice more."""
+        before = self.refused
+        wait_for(lambda: self.refused > before + 1, TIMEOUT_S, "the next try")
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
+    monkeypatch.setattr(keeper, "_RETRY_S", 0.02)
+    return Disk(monkeypatch)
+
+
+def scheduler_of(directory: Path) -> LiveScheduler:
+    return LiveScheduler(nodes(1), LiveSettings(), journal=EventJournal(directory / "journal"))
+
+
+@pytest.fixture
+def scheduler(world: World, disk: Disk, tmp_path: Path) -> Iterator[LiveScheduler]:
+    scheduler = scheduler_of(tmp_path)
+    scheduler.submit(e.JobSubmitted(request("t1", most_workers=2, most_servers=1)), JobSpec())
+    scheduler.settle(TIMEOUT_S)
+    yield scheduler
+    scheduler.close()
+
+
+@pytest.mark.parametrize("fault", ("is_full", "fails_to_sync"))
+def test_events_wait_while_the_disk_is_full_and_are_taken_when_it_is_not(
+    fault: str, scheduler: LiveScheduler, disk: Disk, world: World, tmp_path: Path
+) -> None:
+    # News by which nothing is decided are written late: they are not lost with what could not be written.
+    for number in range(8):
+        scheduler._events.put(e.Iterated("t1", 1 + number, (0.25,)))
+    scheduler.settle(TIMEOUT_S)
+    setattr(disk, fault, True)
+    scheduler.cancel("t1", "enough")
+    disk.refuses_again()
+    with pytest.raises(ResourceError, match=r"No space left on device.*jobs go on"):
+        scheduler.settle(TIMEOUT_S)
+    with pytest.raises(ResourceError, match="ask again then"):
+        scheduler.check_room()
+    # Nothing was done about what was not written.
+    assert scheduler.state.jobs["t1"].phase is Phase.EARLY_FEEDBACK and world.jobs["t1"].ended is None
+    scheduler.check()
+    setattr(disk, fault, False)
+    submission = scheduler.submission("t1")
+    assert submission is not None and submission.wait(TIMEOUT_S)
+    scheduler.settle(TIMEOUT_S)
+    scheduler.check_room()
+    scheduler.submit(e.JobSubmitted(request("t2")), JobSpec())
+    scheduler.settle(TIMEOUT_S)
+    scheduler.close(leave=True)
+    again = scheduler_of(tmp_path)
+    assert again.state.jobs["t1"].phase is Phase.KILLED and again.state.jobs["t2"].phase.runs
+    assert again.record.trials["t1"].speeds == {(2, 1): (8, 2.0)}
+    again.close()
+
+
+def test_what_waits_does_not_become_more_and_more_and_nothing_is_lost_of_it(
+    scheduler: LiveScheduler, disk: Disk, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    disk.is_full = True
+    scheduler._events.put(e.Iterated("t1", 1, (0.5,), ((0.0, 1, 1.0),)))
+    disk.refuses_again()
+    for iteration in range(2, 3_001):
+        scheduler._events.put(e.Iterated("t1", iteration, (iteration / 1e4,), ((0.0, iteration, 1 / iteration),)))
+        if iteration == 100:
+            scheduler._events.put(e.FeedbackGiven("t1", 0.25))
+        if iteration % 10 == 0:
+            # As often as somebody asks.
+            with pytest.raises(ResourceError, match="only the latest is kept"):
+                scheduler.settle(TIMEOUT_S)
+    for _ in range(100):
+        scheduler.close_sweep("sweep", "enough")
+    scheduler._events.put(e.JobEnded("t1", Phase.FINISHED, loss=0.5))
+    wait_for(scheduler._events.empty, TIMEOUT_S, "what was said to wait")
+    # How far it is before and after its feedback, that, the sweep's end, the job's end, and that it ended.
+    assert len(scheduler._later) <= 6
+    assert sum("only the latest is kept" in record.message for record in caplog.records) == 1
+    disk.is_full = False
+    submission = scheduler.submission("t1")
+    assert submission is not None and submission.wait(TIMEOUT_S)
+    scheduler.settle(TIMEOUT_S)
+    assert sum("2997 news of iterations had been added" in record.message for record in caplog.records) == 1
+    trial = scheduler.record.trials["t1"]
+    assert (submission.phase, submission.loss, trial.feedback, trial.iteration) == (Phase.FINISHED, 0.5, 0.25, 3_000)
+    losses = [(iteration, loss) for _, iteration, loss in trial.curve.points()]
+    assert losses[0] == (1, 1.0) and losses[-1] == (3_000, 1 / 3_000) and 20 < len(losses) <= 101
+    assert all(loss == 1 / iteration for iteration, loss in losses)
+    scheduler.close(leave=True)
+    again = scheduler_of(tmp_path)
+    assert again.state.jobs["t1"].phase is Phase.FINISHED and again.state.jobs["t1"].iteration == 3_000
+    assert again.closed == {"sweep": "enough"}
+    again.close()
+
+
+def test_what_a_job_says_keeps_its_order_where_some_of_it_is_told_as_one() -> None:
+    backlog = Backlog()
+    called: list[str] = []
+    for now_s, item in enumerate(
+        [
+            e.Iterated("a", 1, (0.1,) * 8, ((0.5, 1, 3.0),)),
+            e.Iterated("b", 7, (0.7,)),
+            e.Iterated("a", 2, (0.2,) * 8, ((0.25, 2, 2.0),)),
+            e.GrowthDone("a", (("c1", "worker-1"),)),
+            e.Iterated("a", 3, (0.3,)),
+            lambda: called.append("asked"),
+            e.CancelAsked("b", "enough"),
+            e.Iterated("b", 8, (0.8,)),
+            e.Iterated("a", 4, (0.4,)),
+            e.CancelAsked("b", "really"),
+            e.CancelAsked("a", "enough"),
+            None,
+        ]
+    ):
+        backlog.put(item, float(now_s))
+    found = []
+    while backlog:
+        item = backlog.get(10.0)
+        if callable(item):
+            item()
+        found.append("asked" if callable(item) else item)
+    assert found == [
+        # Losses are of when they were told, however long that waits.
+        e.Iterated("a", 2, (0.1,) * 2 + (0.2,) * 8, ((10.5, 1, 3.0), (8.25, 2, 2.0))),
+        e.Iterated("b", 7, (0.7,)),
+        e.GrowthDone("a", (("c1", "worker-1"),)),
+        e.Iterated("a", 4, (0.3, 0.4)),
+        "asked",
+        e.CancelAsked("b", "enough"),
+        e.Iterated("b", 8, (0.8,)),
+        e.CancelAsked("a", "enough"),
+        None,
+    ]
+    assert called == ["asked"]
+    backlog.put(e.CancelAsked("b", "once more"), 11.0)
+    assert backlog.get(12.0) == e.CancelAsked("b", "once more")
+
+
+def test_a_scheduler_can_be_left_while_the_disk_is_full(
+    scheduler: LiveScheduler, disk: Disk, world: World, tmp_path: Path
+) -> None:
+    disk.is_full = True
+    scheduler.cancel("t1", "enough")
+    disk.refuses_again()
+    scheduler.close(leave=True)
+    disk.is_full = False
+    again = scheduler_of(tmp_path)
+    assert again.state.jobs["t1"].phase is Phase.EARLY_FEEDBACK, "it was never written"
+    again.close()
+
+
+def test_a_service_refuses_what_is_new_while_the_disk_is_full(world: World, disk: Disk, tmp_path: Path) -> None:
+    directory = ServiceDir(tmp_path / "service")
+    with Service(directory, ServiceSettings(nodes=2)) as service, SchedulerClient(directory) as client:
+        client.submit_job("t1", JobSpec())
+        disk.is_full = True
+        service.scheduler._events.put(e.FeedbackGiven("t1", 0.5))
+        disk.refuses_again()
+        with pytest.raises(ResourceError, match="No space left on device"):
+            client.submit_job("t2", JobSpec())
+        with pytest.raises(ResourceError, match="No space left on device"):
+            client.run_sweep({"sweep": {"trials": 1, "algorithm": "random"}}, "s")
+        with pytest.raises(ResourceError, match="No space left on device"):
+            client.open_sweep(e.SweepOpened("mine"))
+        # What is known is told meanwhile.
+        assert [job["job_id"] for job in client.jobs()[0]] == ["t1"]
+        assert client.job("t1")["phase"] == "early feedback"
+        disk.is_full = False
+        wait_for(lambda: client.job("t1")["phase"] == "training", TIMEOUT_S, "what was told meanwhile")
+        assert client.submit_job("t2", JobSpec()).job_id == "t2"
+        client.cancel("t2", "enough")

@@ -1,0 +1,208 @@
+"""A live job that another process started, or that is started again, against a job that does what a test wants."""
+
+from __future__ import annotations
+
+import threading
+from queue import SimpleQueue
+from typing import Any
+
+import pytest
+
+from eps.config import JobSpec
+from eps.errors import PeerUnavailableError
+from hscheduler.core import events as e
+from hscheduler.core.jobs import Phase
+from hscheduler.live import job as live
+from tests.hscheduler.live_job_world import MEMBERS, TIMEOUT_S, FakeJob, Watched, containers, entries
+from tests.hscheduler.live_job_world import watched as watched
+
+START = e.StartJob("a", containers(("c1", "w"), ("c2", "w"), ("c3", "s")), False)
+
+
+def test_an_order_has_one_identity_whoever_carries_it_out(watched: Watched) -> None:
+    watched.start()
+    grow = e.GrowJob("a", containers(("c4", "w"), ("c5", "s")))
+    watched.obey(grow, number=7)
+    watched.next(e.GrowthDone)
+    watched.obey(grow, number=7)
+    watched.next(e.GrowthDone)
+    watched.obey(grow, number=8)
+    watched.next(e.GrowthDone)
+    ids = watched.fake.request_ids
+    assert ids[:2] == ids[2:4]
+    assert len(set(ids)) == 4, "a worker's and a server's change of each of two orders"
+
+
+def test_a_running_job_is_taken_up_where_it_is(watched: Watched) -> None:
+    watched.fake.tell("running", *entries(20, 2, 1.0))
+    watched.job.go_on(20, MEMBERS, has_feedback=True, has_started=True)
+    watched.obey(e.ShrinkJob("a", ("c2",)), number=9)
+    said = [watched.said.get(timeout=TIMEOUT_S) for _ in range(3)]
+    assert {type(event) for event in said} == {e.JobStarted, e.Iterated, e.ContainersGone}
+    assert watched.fake.watched_after == [19]
+    assert watched.fake.started == [] and watched.fake.changes == [("remove-workers", ["worker-2"])]
+
+
+def test_without_early_feedback_its_history_is_read_again(watched: Watched) -> None:
+    watched.fake.tell("running", *entries(0, 12, 1.0))
+    watched.job.go_on(12, MEMBERS, has_feedback=False, has_started=True)
+    watched.next(e.JobStarted)
+    watched.next(e.Iterated)
+    assert watched.next(e.FeedbackGiven).value == 1.0
+    assert watched.fake.watched_after == [-1]
+
+
+def test_a_start_that_was_carried_out_is_not_repeated(watched: Watched) -> None:
+    watched.fake.tell("running")
+    watched.job.go_on(0, {}, has_feedback=False, has_started=False)
+    watched.obey(START, number=1)
+    watched.next(e.JobStarted)
+    watched.obey(e.ShrinkJob("a", ("c2",)))
+    watched.next(e.ContainersGone)
+    assert watched.fake.started == [] and watched.members == MEMBERS
+
+
+def test_a_start_that_was_not_is(watched: Watched) -> None:
+    watched.fake.is_missing = True
+    watched.job.go_on(0, {}, has_feedback=False, has_started=False)
+    watched.obey(START, number=1)
+    watched.next(e.JobStarted)
+    (request,) = watched.fake.started
+    assert request.anew, "of a start that was cut short there may be a directory"
+
+
+def test_what_a_journal_has_forgotten_is_in_nobodys_way(watched: Watched) -> None:
+    said: SimpleQueue[e.Event] = SimpleQueue()
+    job = live.LiveJob("a", "sweep-a", JobSpec(workers=2, servers=1), "loss", 10, said.put, detached=True)
+    job.obey(1, START)
+    assert isinstance(said.get(timeout=TIMEOUT_S), e.MembersFound)
+    assert isinstance(said.get(timeout=TIMEOUT_S), e.JobStarted)
+    (request,) = watched.fake.started
+    assert request.anew, "its name is this scheduler's alone: there may be checkpoints, but of nothing that is known"
+    job.close()
+
+
+def test_a_job_that_ended_meanwhile_says_how(watched: Watched) -> None:
+    watched.fake.running, watched.fake.outcome = False, {"state": "finished"}
+    watched.fake.report["history"] = entries(0, 12, 1.0)
+    watched.fake.finish()
+    watched.job.go_on(5, MEMBERS, has_feedback=True, has_started=True)
+    assert watched.next(e.Iterated).iteration == 12
+    ended = watched.next(e.JobEnded)
+    assert ended.phase is Phase.FINISHED and ended.loss == 1.0
+    assert watched.fake.resumed == []
+
+
+def test_a_job_that_was_lost_without_a_word_goes_on_at_its_size(watched: Watched) -> None:
+    watched.fake.running, watched.fake.outcome = False, {}
+    watched.fake.names = ["worker-7", "worker-8", "server-3"]
+    watched.job.go_on(5, MEMBERS, has_feedback=True, has_started=True)
+    watched.next(e.JobStarted)
+    watched.obey(e.ShrinkJob("a", ("c2",)))
+    watched.next(e.ContainersGone)
+    assert watched.fake.resumed == [(2, 1)]
+    assert watched.fake.changes == [("remove-workers", ["worker-8"])]
+
+
+def test_a_job_that_is_left_goes_on(watched: Watched) -> None:
+    watched.start()
+    watched.job.leave()
+    assert not watched.fake.killed.is_set()
+    watched.fake.finish()
+
+
+# ---- a job that is started again
+
+AGAIN = e.StartJob("a", containers(("c8", "w"), ("c9", "s")), True)
+
+
+def test_nothing_is_started_again_before_the_end_was_seen_by_who_brought_it_about(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kill, resumed, too_early = watched.fake.kill, threading.Event(), []
+
+    def slow(why: str, timeout_s: float) -> None:
+        kill(why, timeout_s)
+        # It looks a little later whether the job has ended.
+        too_early.append(resumed.wait(0.3))
+
+    def resume(*args: Any, **more: Any) -> FakeJob:
+        resumed.set()
+        return watched.fake.resume(*args, **more)
+
+    watched.start()
+    monkeypatch.setattr(watched.fake, "kill", slow)
+    monkeypatch.setattr(live.Job, "resume", resume)
+    watched.obey(e.EndJob("a", True, "it restarts"))
+    assert watched.next(e.JobEnded).phase is Phase.KILLED
+    watched.obey(AGAIN)
+    watched.next(e.JobStarted)
+    assert too_early == [False], "what is there then would be taken for what is to end"
+
+
+def test_who_is_where_is_said_before_a_job_has_started_again(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    watched.start()
+    watched.obey(e.EndJob("a", True, "it restarts"))
+    watched.next(e.JobEnded)
+    monkeypatch.setattr(watched.fake, "wait_until_trains", lambda: threading.Event().wait(0.3))
+    watched.obey(AGAIN)
+    said = [watched.said.get(timeout=TIMEOUT_S) for _ in range(2)]
+    assert said == [e.MembersFound("a", (("c8", "worker-1"), ("c9", "server-1"))), e.JobStarted("a")]
+
+
+@pytest.mark.parametrize("state", ("finished", "failed", "killed"))
+def test_what_was_started_again_and_has_ended_since_is_not_started_once_more(watched: Watched, state: str) -> None:
+    watched.fake.running, watched.fake.outcome = False, {"state": state}
+    watched.fake.report["state"] = state
+    if state != "killed":
+        watched.fake.finish()
+    watched.job.go_on(5, {}, has_feedback=True, has_started=False)
+    watched.obey(AGAIN, number=4)
+    if state == "killed":
+        # As it was told to before it was to be started again.
+        watched.next(e.JobStarted)
+        assert watched.fake.resumed == [(1, 1)]
+    else:
+        assert str(watched.next(e.JobEnded).phase) == state
+        assert watched.fake.resumed == []
+
+
+def test_something_unforeseen_as_a_job_is_started_again_is_said(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def resume(*args: Any, **more: Any) -> FakeJob:
+        raise ZeroDivisionError("of all things")
+
+    watched.start()
+    watched.obey(e.EndJob("a", True, "it restarts"))
+    watched.next(e.JobEnded)
+    monkeypatch.setattr(live.Job, "resume", resume)
+    watched.obey(AGAIN)
+    ended = watched.next(e.JobEnded)
+    assert ended.phase is Phase.FAILED and ended.why == "StartJob failed: ZeroDivisionError: of all things"
+
+
+def test_something_unforeseen_when_a_job_is_taken_up_is_said(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    def find(name: str) -> FakeJob:
+        raise ZeroDivisionError("of all things")
+
+    monkeypatch.setattr(live.Job, "find", find)
+    watched.job.go_on(5, MEMBERS, has_feedback=True, has_started=True)
+    ended = watched.next(e.JobEnded)
+    assert ended.phase is Phase.FAILED and ended.why == "it cannot go on: ZeroDivisionError: of all things"
+
+
+def test_a_job_that_was_started_again_and_does_not_answer_is_ended_before_its_end_is_said(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def status() -> Any:
+        raise PeerUnavailableError("no answer")
+
+    watched.fake.running, watched.fake.outcome = False, {}
+    monkeypatch.setattr(watched.fake, "status", status)
+    watched.job.go_on(5, MEMBERS, has_feedback=True, has_started=True)
+    while not isinstance(event := watched.said.get(timeout=TIMEOUT_S), e.JobEnded):
+        pass
+    assert event.phase is Phase.FAILED and "it cannot go on: no answer" in event.why
+    assert watched.fake.killed.is_set(), "its containers may be given away now"
+    assert watched.silent()

@@ -1,0 +1,123 @@
+"""What a policy declares that it needs is done for it, whatever it is called; and those of ours declare it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from eps.config import JobSpec
+from hscheduler.core import events as e
+from hscheduler.core.decisions import Decision, Policy, View, needing, needs_of
+from hscheduler.core.jobs import Job
+from hscheduler.live import scheduler as live
+from hscheduler.live.scheduler import CHECKPOINT_EVERY, LiveScheduler, LiveSettings
+from hscheduler.policies import POLICIES
+from hscheduler.policies.static import static
+from hscheduler.simulator.engine import Simulation
+from hscheduler.simulator.models import Costs, SpeedModel
+from hscheduler.simulator.run import simulate
+from hscheduler.simulator.workload import SimulatedJob
+from hscheduler.spec import Spec
+from tests.hscheduler.toy import nodes, request
+from tests.hscheduler.world import FakeLive, World
+
+TIMEOUT_S = 20.0
+SPEC: dict[str, Any] = {
+    "sweep": {"trials": 14, "threshold": 3, "arrival": "poisson:2s"},
+    "job": {"workers": 2, "servers": 1, "iterations": 400, "stretch_s": 0.004},
+}
+
+
+def seen_by(declare: Callable[[Policy], Policy]) -> list[int]:
+    """Return how far the first job is as a policy sees it whenever the second one is the head of the queue."""
+    seen: list[int] = []
+
+    @declare
+    def policy(view: View) -> Decision:
+        if view.queue and view.queue[0].job_id == "b":
+            seen.extend(job.iteration for job in view.running())
+        return static(view)
+
+    speed = SpeedModel(12, 0.125, 0.0)
+    jobs = [SimulatedJob(at_s, request(name), 40, speed, 0.5, 0.25) for name, at_s in (("a", 0.0), ("b", 20.0))]
+    Simulation(nodes(1), policy, jobs, Costs(start_s=1.0), 10).run()
+    return seen
+
+
+def test_a_policy_that_asks_for_it_sees_how_far_jobs_are() -> None:
+    # Three quarters of a second each, since the job started.
+    assert seen_by(needing(progress=True))[0] == int((20.0 - 1.0) / 0.75)
+    assert seen_by(lambda policy: policy)[0] == 10, "after ten its speed was known"
+
+
+@pytest.mark.parametrize("declares", (True, False))
+def test_the_jobs_of_a_policy_that_restarts_them_have_checkpoints(
+    declares: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def policy(view: View) -> Decision:
+        return static(view)
+
+    specs: dict[str, JobSpec] = {}
+
+    def fake(
+        job_id: str, name: str, spec: JobSpec, metric: str, iteration: int, say: Any, *rest: Any, **more: Any
+    ) -> Any:
+        specs[job_id] = spec
+        return FakeLive(World(0), job_id, say)
+
+    monkeypatch.setattr(live, "LiveJob", fake)
+    monkeypatch.setitem(POLICIES, "mine", needing(checkpoints=True)(policy) if declares else policy)
+    with LiveScheduler(nodes(2), LiveSettings("mine")) as scheduler:
+        for name, every in (("t1", ""), ("t2", "7")):
+            scheduler.submit(e.JobSubmitted(request(name)), JobSpec(checkpoint_every=every))
+        scheduler.settle(TIMEOUT_S)
+    assert {name: spec.checkpoint_every for name, spec in specs.items()} == {
+        "t1": CHECKPOINT_EVERY if declares else "",
+        "t2": "7",
+    }
+
+
+@pytest.mark.parametrize("name", sorted(POLICIES))
+def test_each_policy_declares_what_it_does(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[str] = []
+    decides: list[bool] = []
+    at = Job.iteration
+    restarts = 0
+
+    class Watched(Job):
+        """A job that notes that a policy looks at how far it is."""
+
+        @property
+        def iteration(self) -> int:
+            if decides:
+                looked.append(name)
+            return int(at.__get__(self))
+
+        @iteration.setter
+        def iteration(self, value: int) -> None:
+            at.__set__(self, value)
+
+        @property
+        def may_shrink(self) -> bool:
+            # It is told when that changes.
+            return self.no_shrink_from != self.size or int(at.__get__(self)) >= self.no_shrink_before
+
+    monkeypatch.setattr("hscheduler.core.state.Job", Watched)
+    policy = POLICIES[name]
+
+    def watched(view: View) -> Decision:
+        decides.append(True)
+        try:
+            return policy(view)
+        finally:
+            decides.clear()
+
+    monkeypatch.setitem(POLICIES, name, needing(progress=needs_of(policy).progress)(watched))
+    for seed in range(3):
+        found = simulate(Spec.of({**SPEC, "sweep": {**SPEC["sweep"], "seed": seed}}), name)
+        restarts += sum(trial["restarts"] for trial in found["trials"])
+    assert needs_of(policy).checkpoints == bool(restarts)
+    assert needs_of(policy).progress == bool(looked)

@@ -1,0 +1,58 @@
+"""A sweep and a service whose jobs have containers of a Docker engine: all are told so, and an image must be there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import hscheduler
+from eps.errors import ConfigError, ResourceError
+from hscheduler.cli import build_parser
+from hscheduler.commands.serve import placed_settings
+from hscheduler.on_yarn import placed
+from hscheduler.spec import ClusterSpec, Spec
+from tests.docker_host import no_engine
+from tests.fakes.docker_engine import FakeDockerEngine
+
+pytest.importorskip("docker.api")
+SPEC = Spec(ClusterSpec(nodes=2, container_memory="512MiB", container_vcores=2), job={"workers": 3})
+SETTINGS = {"on": "docker", "memory_mb": "512", "vcores": "2"}
+
+
+@pytest.fixture
+def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDockerEngine]:
+    engine = FakeDockerEngine(tmp_path)
+    monkeypatch.setenv("DOCKER_HOST", engine.url)
+    yield engine
+    with no_engine():
+        engine.close()
+
+
+def test_every_job_has_containers_of_the_size_that_the_scheduler_counts_with(engine: FakeDockerEngine) -> None:
+    found = placed(SPEC, "docker")
+    assert found.job == {"workers": 3, **SETTINGS} and found.cluster == SPEC.cluster
+    assert placed(Spec(SPEC.cluster, job={"workers": 3, "on": "docker"}), None) == found
+    job = found.job_spec()
+    assert (job.number_by_role("memory_mb", "server"), job.number_by_role("vcores", "worker")) == (512, 2)
+
+
+def test_an_image_that_is_missing_is_told_before_the_first_trial(engine: FakeDockerEngine) -> None:
+    tables = {"job": {"on": "docker", "image": "nothing-of-that-name"}}
+    with pytest.raises(ConfigError, match="image is 'nothing-of-that-name', but the Docker engine has no such image"):
+        placed(Spec.of(tables), None)
+    with pytest.raises(ConfigError, match="image is 'nothing-of-that-name'"):
+        hscheduler.sweep(tables)
+
+
+def test_no_engine_is_told_before_the_first_trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/nowhere.sock")
+    with no_engine(), pytest.raises(ResourceError, match=r"the Docker engine at .*nowhere\.sock does not answer"):
+        placed(SPEC, "docker")
+
+
+def test_a_service_tells_its_jobs() -> None:
+    flags = ["serve", "--on", "docker", "--nodes", "3", "--container-memory", "512MiB", "--container-vcores", "2"]
+    found = placed_settings(build_parser().parse_args(flags))
+    assert found == {"nodes": 3, "vcores": None, "memory": None, "job_settings": SETTINGS}

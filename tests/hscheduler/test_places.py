@@ -1,0 +1,80 @@
+"""Which member is in which container, and which containers the cluster has taken."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hscheduler.core.resources import Role
+from hscheduler.live.places import Places
+
+MEMBERS = {"c1": "worker-1", "c2": "worker-2", "c3": "server-1"}
+
+
+def places() -> Places:
+    found = Places()
+    found.set(MEMBERS)
+    return found
+
+
+def status(there: list[str], **gone: str) -> dict[str, Any]:
+    """Return the status of a job with these members; ``gone`` has the outcome of each eviction by member."""
+    evictions = [
+        {"name": name.replace("_", "-"), "outcome": outcome, "reason": "is preempted"}
+        for name, outcome in gone.items()
+    ]  # fmt: skip
+    members = [{"name": name} for name in there]
+    return {"members": members, "evictions": {"members": evictions}, "plan": None, "queued": [], "changes": []}
+
+
+def plan(asked_by: str, *added: str) -> dict[str, Any]:
+    return {"asked_by": asked_by, "added": list(added)}
+
+
+@pytest.mark.parametrize("outcome", ["drained", "late", "lost"])
+def test_the_container_of_a_member_that_left_is_gone(outcome: str) -> None:
+    found = places()
+    assert found.take_away(status(["worker-1", "server-1"], worker_2=outcome)) == {
+        "its container is preempted": ["c2"]
+    }  # fmt: skip
+    assert found.items() == (("c1", "worker-1"), ("c3", "server-1"))
+    assert found.take_away(status(["worker-1", "server-1"], worker_2=outcome)) == {}, "it is said once"
+
+
+def test_one_that_is_there_yet_is_not_gone() -> None:
+    found = places()
+    assert found.take_away(status(["worker-1", "worker-2", "server-1"], worker_2="drained")) == {}
+    assert found.take_away(status(["worker-1", "server-1"], worker_2="warned")) == {}
+    assert found.take_away(status(["worker-1", "server-1"], worker_2="withdrawn")) == {}
+    assert dict(found.items()) == MEMBERS
+
+
+def test_whom_the_job_replaced_is_in_its_place() -> None:
+    found = places()
+    # The last server: the job itself brings another.
+    assert found.take_away(status(["worker-1", "worker-2"], server_1="lost")) == {}
+    now = {**status(["worker-1", "worker-2", "server-2"], server_1="lost"), "plan": plan("job", "server-2")}
+    assert found.take_away(now) == {}
+    assert dict(found.items()) == {**MEMBERS, "c3": "server-2"}
+
+
+def test_of_all_workers_the_job_replaces_one() -> None:
+    found = places()
+    now = {**status(["worker-3", "server-1"], worker_1="drained", worker_2="drained")}
+    assert found.take_away({**now, "changes": [plan("job", "worker-3")]}) == {"its container is preempted": ["c2"]}
+    assert dict(found.items()) == {"c1": "worker-3", "c3": "server-1"}
+
+
+def test_whom_the_scheduler_added_meanwhile_is_in_nobodys_place() -> None:
+    found = places()
+    now = {**status(["worker-1", "worker-3", "server-1"], worker_2="drained"), "plan": plan("user", "worker-3")}
+    assert found.take_away(now) == {"its container is preempted": ["c2"]}
+    assert dict(found.items()) == {"c1": "worker-1", "c3": "server-1"}
+
+
+def test_a_member_that_was_lost_without_a_warning_is_replaced_by_the_job() -> None:
+    found = places()
+    assert found.take_away(status(["worker-1", "worker-3", "server-1"])) == {}
+    found.find_replacements(Role.WORKER, ["worker-1", "worker-3", "server-1"])
+    assert dict(found.items()) == {**MEMBERS, "c2": "worker-3"}

@@ -1,0 +1,162 @@
+"""What who asks a service is told: that none runs, how a job is and why, where the next command finds it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from eps.config import JobSpec
+from eps.core.types import Address
+from eps.errors import ConfigError, PeerUnavailableError
+from hscheduler import cli
+from hscheduler.core import events as e
+from hscheduler.core.jobs import Phase
+from hscheduler.core.record import DecisionRecord
+from hscheduler.live import scheduler as live
+from hscheduler.policies.elastic import elastic
+from hscheduler.service.client import SchedulerClient
+from hscheduler.service.directory import ServiceDir
+from hscheduler.service.main import Service, ServiceSettings
+from tests.hscheduler.toy import Toy, request
+from tests.hscheduler.world import FakeLive, World
+
+TIMEOUT_S = 20.0
+
+
+@pytest.fixture
+def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Service]:
+    """A service whose jobs are records."""
+    world = World(0)
+
+    def fake(job_id: str, name: str, spec: Any, metric: str, iteration: int, say: Any, *rest: Any, **more: Any) -> Any:
+        return FakeLive(world, job_id, say)
+
+    monkeypatch.setattr(live, "LiveJob", fake)
+    with Service(ServiceDir(tmp_path / "service"), ServiceSettings(nodes=2)) as found:
+        yield found
+
+
+@pytest.fixture
+def client(service: Service, tmp_path: Path) -> Iterator[SchedulerClient]:
+    # A path says where the token and the service are.
+    with SchedulerClient(tmp_path / "service") as found:
+        yield found
+
+
+@pytest.fixture
+def gone(tmp_path: Path) -> ServiceDir:
+    """The directory of a service that was killed."""
+    directory = ServiceDir(tmp_path / "it was here")
+    directory.lock().close()
+    directory.security()
+    directory.say_where(Address("127.0.0.1", 1), 1)
+    return directory
+
+
+@pytest.mark.parametrize("command", [["jobs"], ["why", "a"], ["kill", "a"]])
+def test_that_no_service_runs_is_said_at_once(
+    gone: ServiceDir, command: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main([*command, "--state", str(gone.path)]) == 1
+    told = f"no H-scheduler runs in {gone.path}: start it with hscheduler serve --state '{gone.path}'\n"
+    assert capsys.readouterr().err.endswith(told)
+
+
+def test_one_that_runs_or_ran_a_moment_ago_is_waited_for(gone: ServiceDir) -> None:
+    with SchedulerClient(gone, give_up_s=0.3) as client:
+        with gone.lock(), pytest.raises(PeerUnavailableError, match=r"does not answer for 0\.3 s"):
+            client.jobs()
+        client._has_answered = True
+        with pytest.raises(PeerUnavailableError, match=r"does not answer for 0\.3 s"):
+            client.jobs()
+
+
+def test_why_a_job_runs_as_it_does_is_told_by_what_was_decided(
+    service: Service, client: SchedulerClient, capsys: pytest.CaptureFixture[str]
+) -> None:
+    client.submit_job("a", JobSpec(workers=1, servers=1))
+    before = DecisionRecord(0.0, "of a time that is forgotten", ("a",))
+    other = DecisionRecord(0.0, "of another job", ("b",))
+    assert service.scheduler.past is not None
+    service.scheduler.past.keep([], [("jobs", before), ("jobs", other)])
+    service.scheduler.settle(TIMEOUT_S)
+    assert cli.main(["why", "a", "--state", str(service.scheduler.past.path.parent)]) == 0
+    first, *decisions = capsys.readouterr().out.splitlines()
+    assert first == "a is in phase 'early feedback' at iteration 0, with 1 worker and 1 server"
+    assert decisions[0] == "    0.00 s  of a time that is forgotten"
+    assert decisions[1].partition(" s  ")[2] == "a starts with 1 worker and 1 server: they are free"
+    assert len(decisions) == 2
+
+
+def test_no_job_is_said_to_have_done_more_than_it_is_to_do(service: Service, client: SchedulerClient) -> None:
+    client.submit_job("a", JobSpec(iterations=600))
+    service.scheduler._events.put(e.Iterated("a", 601))
+    service.scheduler.settle(TIMEOUT_S)
+    assert client.jobs()[0][0]["iteration"] == client.job("a")["iteration"] == 600
+
+
+def test_what_was_told_to_end_and_finished_has_no_reason_for_its_end() -> None:
+    toy = Toy.of(4, elastic)
+    toy.submit(request("a"))
+    toy.settle()
+    toy.scheduler.step(e.CancelAsked("a", "a is killed: it is the worst"))
+    # As a real job says it.
+    commands = toy.scheduler.step(e.JobEnded("a", Phase.FINISHED, "a is killed: it is the worst", loss=0.5))
+    assert commands[0] == e.JobOver("a", Phase.FINISHED, "")
+    assert toy.job("a").why == ""
+
+
+def test_what_to_type_next_finds_the_same_service(
+    service: Service, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("sklearn", reason="the data is scikit-learn's")
+    state = str(tmp_path / "service")
+    job, sweep = tmp_path / "job.toml", tmp_path / "sweep.toml"
+    job.write_text('data = "sklearn:digits"\nmodel = "softmax"\n')
+    sweep.write_text('[sweep]\ntrials = 1\nalgorithm = "random"\n[job]\nmodel = "softmax"\ndata = "sklearn:digits"\n')
+    assert cli.main(["submit", str(job), "--name", "j", "--state", state]) == 0
+    assert capsys.readouterr().out == f"j is submitted; hscheduler why j --state {state} says how it is\n"
+    large = tmp_path / "large.toml"
+    large.write_text('data = "sklearn:digits"\nmodel = "softmax"\nworkers = 90\nsplits = 90\n')
+    for _ in range(2):
+        # What can never work is told at once, and again.
+        assert cli.main(["submit", str(large), "--name", "large", "--state", state]) == 1
+        assert capsys.readouterr().out.startswith("large is over: failed: ")
+    assert cli.main(["sweep", str(sweep), "--name", "s", "--state", state, "--detach"]) == 0
+    where = f"hscheduler jobs s --state {state} shows it, hscheduler kill s --state {state} ends it"
+    assert capsys.readouterr().out == f"the service runs sweep s; {where}\n"
+    address = str(service.address)
+    assert cli.main(["submit", str(job), "--name", "k", "--state", state, "--scheduler", address]) == 0
+    assert f"hscheduler why k --state {state} --scheduler {address} says" in capsys.readouterr().out
+
+
+def test_the_default_directory_needs_no_flag(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EPS_HOME", str(tmp_path))
+    assert ServiceDir.of(None).flag == ""
+    assert ServiceDir.of(tmp_path / "x").flag == f" --state {tmp_path / 'x'}"
+
+
+@pytest.mark.parametrize("by_address", [False, True])
+def test_fmin_finds_a_service_by_its_directory(service: Service, tmp_path: Path, by_address: bool) -> None:
+    hyperopt = pytest.importorskip("hyperopt")
+    from hscheduler.live.trials import HTrials
+
+    address = str(service.address) if by_address else None
+    trials = HTrials(address, parallelism=1, state=tmp_path / "service")
+    space = hyperopt.hp.uniform("x", -5, 5)
+    hyperopt.fmin(lambda x: x * x, space, hyperopt.rand.suggest, 2, trials=trials, verbose=False)
+    assert len(trials) == 2
+    assert [name.partition("-")[0] for name in service.scheduler.sweeps] == ["fmin"]
+    json.dumps(service.sweeps.report(""), allow_nan=False)
+
+
+def test_a_directory_beside_a_client_is_refused(client: SchedulerClient, tmp_path: Path) -> None:
+    pytest.importorskip("hyperopt")
+    from hscheduler.live.trials import HTrials
+
+    with pytest.raises(ConfigError, match="must be left out with a scheduler that is there already"):
+        HTrials(client, state=tmp_path)

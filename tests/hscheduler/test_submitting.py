@@ -1,0 +1,149 @@
+"""What the commands tell a service of files: a service runs somewhere else, and has them by their whole names."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from eps.config import JobSpec
+from eps.jobspec_file import located
+from hscheduler import cli
+from hscheduler.commands import remote
+from hscheduler.live.submission import Submission
+from hscheduler.live.sweep import Sweep
+from hscheduler.spec import Spec
+
+
+class Client:
+    """Stands in for a client: keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.jobs: list[tuple[str, JobSpec, str]] = []
+        self.sweeps: list[tuple[dict[str, Any], str]] = []
+
+    def run_sweep(self, tables: dict[str, Any], name: str) -> str:
+        self.sweeps.append((tables, name))
+        return name
+
+    def report(self, name: str) -> tuple[dict[str, Any], bool]:
+        return {}, False
+
+    def submit_job(self, job_id: str, spec: JobSpec, sweep: str) -> Submission:
+        self.jobs.append((job_id, spec, sweep))
+        return Submission("a", sweep, "name", spec)
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    found = tmp_path / "here"
+    found.mkdir()
+    monkeypatch.chdir(found)
+    for name in ("x.csv", "y.npy", "t.csv", "u.npy", "m.npz", "own.py"):
+        (found / name).touch()
+    return found
+
+
+FILES = {
+    "data": "x.csv",
+    "labels": "y.npy",
+    "test": "t.csv",
+    "test_labels": "u.npy",
+    "init": "m.npz",
+    "model": "own.py:Net",
+}
+
+
+def test_files_of_a_job_count_from_its_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = Client()
+    monkeypatch.setattr(remote, "client_of", lambda args: client)
+    path = folder / "job.toml"
+    path.write_text("".join(f'{name.replace("_", "-")} = "{value}"\n' for name, value in FILES.items()))
+    monkeypatch.chdir(folder.parent)
+    assert cli.main(["submit", str(path), "--name", "a", "--sweep", "s"]) == 0
+    ((job_id, spec, sweep),) = client.jobs
+    assert (job_id, sweep) == ("a", "s")
+    assert {name: getattr(spec, name) for name in FILES} == {name: f"{folder}/{file}" for name, file in FILES.items()}
+
+
+def test_files_of_a_sweep_count_from_its_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = folder / "sweep.toml"
+    path.write_text("[job]\n" + "".join(f'{name.replace("_", "-")} = "{value}"\n' for name, value in FILES.items()))
+    monkeypatch.chdir(folder.parent)
+    spec = Spec.read(path)
+    assert {name: getattr(spec.job_spec(), name) for name in FILES} == {n: f"{folder}/{f}" for n, f in FILES.items()}
+    path.write_text('[job]\ndata = "x.csv, t.csv"\ntest = "gone.csv"\n')
+    job = Spec.read(path).job_spec()
+    assert job.data == f"{folder}/x.csv,{folder}/t.csv" and job.test == f"{folder}/gone.csv"
+
+
+def test_what_is_no_file_stays_as_it_is(folder: Path) -> None:
+    (folder / "svm").touch()
+    path = folder / "sweep.toml"
+    path.write_text('[job]\ndata = "sklearn:digits"\ntest = "0.2"\nmodel = "svm"\ninit = ""\nl2 = 0.5\n')
+    known = {"data": "sklearn:digits", "test": "0.2", "model": "svm", "init": "", "l2": 0.5}
+    assert dict(Spec.read(path).job) == known
+    path.write_text('[job]\ndata = ["x.csv"]\n[space]\nfeatures = { randint = [1, 9] }\n')
+    assert Spec.read(path).job_spec().data == f"{folder}/x.csv"
+
+
+def test_every_setting_that_may_be_a_path_counts_from_the_file() -> None:
+    paths = {f.name for f in dataclasses.fields(JobSpec) if "PATH" in f.metadata.get("metavar", "")}
+    assert {name for name in paths if located(name, "x", Path("/a")) in ("/a/x", ["/a/x"])} == paths
+
+
+def test_files_that_a_sweep_searches_count_from_its_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = folder / "sweep.toml"
+    text = '[space]\nmodel = { choice = ["svm", "own.py:Net"] }\ndata = { choice = ["x.csv", "sklearn:digits"] }\n'
+    path.write_text(f"{text}l2 = {{ uniform = [0, 1] }}\n")
+    monkeypatch.chdir(folder.parent)
+    assert Spec.read(path).tables()["space"] == {
+        "model": {"choice": ["svm", f"{folder}/own.py:Net"]},
+        "data": {"choice": [f"{folder}/x.csv", "sklearn:digits"]},
+        "l2": {"uniform": [0, 1]},
+    }
+
+
+def test_a_service_is_told_of_a_sweeps_files_by_their_whole_names(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = Client()
+    monkeypatch.setattr(remote, "client_of", lambda args: client)
+    path = folder / "sweep.toml"
+    path.write_text('[sweep]\ntrials = 5\n[job]\ndata = "x.csv"\n')
+    monkeypatch.chdir(folder.parent)
+    flags = ["--state", str(folder), "--detach", "--trials", "3", "--name", "mine"]
+    assert cli.main(["sweep", str(path), *flags]) == 0
+    ((tables, name),) = client.sweeps
+    assert tables["job"] == {"data": f"{folder}/x.csv"} and tables["sweep"]["trials"] == 3 and name == "mine"
+
+
+@pytest.mark.parametrize(
+    ("flags", "why"),
+    [
+        (["--detach"], "detach is for a sweep that a service runs: add --state DIR, or --scheduler HOST:PORT"),
+        (["--name", "mine"], "name is for a sweep that a service runs"),
+        (["--state", "state", "--policy", "elastic"], "policy is not possible with a service"),
+        (["--state", "state", "--web", "0"], "web is not possible with a service"),
+        (["--state", "state", "--detach", "--report", "r.json"], "report is not possible with detach"),
+        (["--state", "state", "--detach", "--mlflow", "mlruns"], "mlflow is not possible with detach"),
+    ],
+)
+def test_flags_that_would_have_no_effect_are_refused(
+    flags: list[str], why: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    client = Client()
+    monkeypatch.setattr(remote, "client_of", lambda args: client)
+    monkeypatch.setattr(Sweep, "run", lambda sweep: pytest.fail("it was begun here"))
+    path = folder / "sweep.toml"
+    path.write_text('[job]\ndata = "sklearn:digits"\n[sweep]\ntrials = 1\n')
+    assert cli.main(["sweep", str(path), *flags]) == 2
+    assert why in capsys.readouterr().err and not client.sweeps

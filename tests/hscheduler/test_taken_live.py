@@ -1,0 +1,78 @@
+"""A live job from which the cluster takes containers, against a job that does what a test wants."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from eps.config import JobSpec
+from eps.errors import UnknownMemberError
+from eps.master_link import Progress
+from hscheduler.core import events as e
+from hscheduler.live import job as live
+from tests.hscheduler.test_live_job import Watched, containers
+from tests.hscheduler.test_live_job import watched as watched
+
+WHY = "its container is on node h2, which is decommissioned within 30 s"
+
+
+def status(*there: str, **gone: str) -> dict[str, Any]:
+    reason = WHY.removeprefix("its container ")
+    evictions = [{"name": name.replace("_", "-"), "outcome": how, "reason": reason} for name, how in gone.items()]
+    return {
+        "state": "running",
+        "members": [{"name": name} for name in there],
+        "evictions": {"members": evictions},
+        "plan": None,
+    }
+
+
+def test_what_the_cluster_took_is_said_once_with_its_reason(watched: Watched) -> None:
+    watched.start()
+    news = status("worker-1", "server-1", worker_2="drained")
+    for _ in range(3):
+        watched.fake.news.put(Progress(news, ()))
+    gone = watched.next(e.ContainersGone)
+    assert (gone.containers, gone.why) == (("c2",), WHY)
+    # Whoever had it released meanwhile is answered all the same, and nobody is asked to remove it.
+    watched.obey(e.ShrinkJob("a", ("c2",)))
+    gone = watched.next(e.ContainersGone)
+    assert (gone.containers, gone.why) == (("c2",), "")
+    assert watched.fake.changes == []
+    # Who comes in its place has a place of its own.
+    watched.fake.names.remove("worker-2")
+    watched.obey(e.ShrinkJob("a", ("c1",)))
+    assert watched.next(e.ContainersGone).containers == ("c1",)
+    assert watched.fake.changes == [("remove-workers", ["worker-1"])]
+
+
+def test_a_release_that_the_cluster_was_faster_with_is_answered(watched: Watched) -> None:
+    watched.start()
+    watched.fake.status = lambda: status("worker-1", "server-1", worker_2="lost")  # type: ignore[method-assign]
+    watched.fake.refuse["remove-workers"] = [UnknownMemberError("no worker-2")]
+    watched.obey(e.ShrinkJob("a", ("c2",)))
+    assert watched.next(e.ContainersGone).why == WHY
+    assert watched.next(e.ContainersGone) == e.ContainersGone("a", ("c2",))
+    assert watched.fake.changes == [("remove-workers", ["worker-2"])]
+
+
+@pytest.mark.parametrize(("on", "timeout_s"), [("local", 10.0), ("yarn", 60.0)])
+def test_a_job_elsewhere_has_longer_to_leave_what_it_brought(
+    on: str, timeout_s: float, watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[float] = []
+
+    def wait(seconds: float) -> dict[str, Any]:
+        waited.append(seconds)
+        return watched.fake.report
+
+    monkeypatch.setattr(watched.fake, "wait", wait)
+    monkeypatch.setattr(watched.fake, "kill", lambda why, seconds: waited.append(seconds))
+    job = live.LiveJob("b", "sweep-b", JobSpec(workers=2, servers=1, on=on), "loss", 10, watched.said.put)
+    job.obey(1, e.StartJob("b", containers(("c1", "w"), ("c2", "w"), ("c3", "s")), False))
+    watched.next(e.JobStarted)
+    watched.fake.finish()
+    watched.next(e.JobEnded)
+    job.close()
+    assert set(waited) == {timeout_s}

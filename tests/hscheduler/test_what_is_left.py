@@ -1,0 +1,119 @@
+"""What there is of a sweep that was interrupted, or whose jobs are gone, is said; and the demo keeps a model."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from hscheduler import cli
+from hscheduler.commands import sweep as sweep_command
+from hscheduler.simulator.run import simulate
+from hscheduler.spec import Spec
+
+ROOT = Path(__file__).resolve().parents[2]
+TIMEOUT_S = 60.0
+TABLES: dict[str, Any] = {
+    "sweep": {"trials": 4, "algorithm": "random"},
+    "space": {"learning_rate": {"uniform": [0, 1]}},
+    "job": {"iterations": 300},
+}
+SPEC = """
+[sweep]
+trials = 4
+algorithm = "random"
+"""
+
+
+@pytest.fixture(scope="module")
+def report() -> dict[str, Any]:
+    return json.loads(json.dumps(simulate(Spec.of(TABLES), "elastic")))
+
+
+class Interrupted:
+    """A sweep that Ctrl-C ends."""
+
+    def __init__(self, found: dict[str, Any], has_begun: bool) -> None:
+        self.scheduler = SimpleNamespace(has_ended=True) if has_begun else None
+        self.iterations: dict[str, int] = {}
+        self.name_of = self.trial_of = self.result_of = str
+        self._found = found
+
+    def run(self) -> dict[str, Any]:
+        raise KeyboardInterrupt
+
+    def report(self) -> dict[str, Any]:
+        return self._found
+
+
+@pytest.mark.parametrize("finished", [4, 1, 0, None])
+def test_an_interruption_says_what_there_is(
+    report: dict[str, Any],
+    finished: int | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    found = {**report, "completed": finished, "best": report["best"] if finished else None}
+    running = Interrupted(found, finished is not None)
+    # Whether it could be trained is not asked here.
+    monkeypatch.setattr(sweep_command, "check_sweep", lambda spec: None)
+    monkeypatch.setattr(sweep_command, "Sweep", lambda spec, policy, on_event: running)
+    spec, target, page = tmp_path / "sweep.toml", tmp_path / "report.json", tmp_path / "page.html"
+    spec.write_text(SPEC)
+    assert cli.main(["sweep", str(spec), "--report", str(target), "--page", str(page)]) == 130
+    told = capsys.readouterr().err.splitlines()
+    if finished is None:
+        assert told == ["interrupted: no trial had begun"]
+        return
+    number = {4: "4 trials", 1: "1 trial", 0: "0 trials"}[finished]
+    first = f"interrupted: {number} had finished, and what ran was ended"
+    best = report["best"]
+    rate = best["point"]["learning_rate"]
+    of_best = f"{best['job_id']} with loss {best['loss']:.6g}: learning_rate = {rate:.6g}"
+    assert told[0] == (f"{first}; the best so far: {of_best}" if finished else first)
+    assert told[1:] == [f"report: {target}", f"page: {page}"]
+    assert json.loads(target.read_text())["completed"] == finished and page.exists()
+
+
+def test_a_model_that_is_gone_is_told_with_where_it_would_be(
+    report: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("EPS_HOME", str(tmp_path))
+    path, best = tmp_path / "report.json", report["best"]["job_id"]
+    trials = [{**trial, "name": f"sweep-0a1b2c-{trial['job_id']}"} for trial in report["trials"]]
+    path.write_text(json.dumps({**report, "trials": trials}))
+    assert cli.main(["results", str(path), "--export-best", str(tmp_path / "model.npz")]) == 1
+    told = capsys.readouterr().err
+    assert f"model is that of {best}, job 'sweep-0a1b2c-{best}', which is not under EPS_HOME ({tmp_path})" in told
+    assert "that was another home, or is gone" in told
+
+
+@pytest.mark.parametrize("own_report", [False, True])
+def test_the_demo_keeps_the_best_model(tmp_path: Path, own_report: bool) -> None:
+    """Its jobs are in a directory that goes with it."""
+    shutil.copy(ROOT / "demo.sh", tmp_path)
+    (tmp_path / "setup-env.sh").touch()
+    (tmp_path / "demo").mkdir()
+    (tmp_path / "demo" / "model.npz").write_text("of the run before")
+    commands = tmp_path / "bin"
+    commands.mkdir()
+    command = commands / "hscheduler"
+    command.write_text(
+        '#!/bin/bash\nset -e\n[ -d "$EPS_HOME" ]\necho "$EPS_HOME" > home\n'
+        'if [ "$1" = sweep ]; then for last; do :; done; [ "$last" = mine.json ] || echo {} > demo/report.json\n'
+        'else [ "$1 $2 $3" = "results demo/report.json --export-best" ]; echo model > "$4"; fi\n'
+    )
+    command.chmod(0o755)
+    environment = {**os.environ, "PATH": f"{commands}:{os.environ['PATH']}"}
+    arguments = ["--report", "mine.json"] if own_report else []
+    subprocess.run([tmp_path / "demo.sh", *arguments], env=environment, check=True, timeout=TIMEOUT_S)
+    model = tmp_path / "demo" / "model.npz"
+    assert not model.exists() if own_report else model.read_text() == "model\n"
+    assert not Path((tmp_path / "home").read_text().strip()).exists()

@@ -1,0 +1,236 @@
+"""The nodes of a cluster that come and go during a scheduler's life."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from eps.config import JobSpec
+from eps.errors import PeerUnavailableError
+from eps.master_link import wait_for
+from eps.yarn.rest import RestClient
+from hscheduler.core import events as e
+from hscheduler.core.jobs import Phase
+from hscheduler.core.resources import Resources, Role
+from hscheduler.live.journal import EventJournal
+from hscheduler.live.scheduler import LiveScheduler, LiveSettings
+from hscheduler.live.sweep import Sweep
+from hscheduler.live.yarn_nodes import YarnNodes, machines_of
+from hscheduler.service.directory import ServiceDir
+from hscheduler.service.main import Service, ServiceSettings
+from hscheduler.spec import ClusterSpec, Spec
+from hscheduler.yarn.nodes import MISSING_S, Machine, Nodes
+from tests.fakes.resourcemanager import FakeResourceManager, resourcemanager
+from tests.hscheduler.toy import request
+from tests.hscheduler.world import World
+
+requests = pytest.importorskip("requests")
+SIZE, UNIT = Resources(4, 4096), Resources(1, 1024)
+TIMEOUT_S = 30.0
+
+
+def machine(number: int, state: str = "RUNNING", size: Resources = SIZE, port: int = 1) -> Machine:
+    return Machine(f"h{number}:{port}", state, size)
+
+
+def looked(number: int) -> Nodes:
+    """Return so many places with as many machines."""
+    nodes = Nodes(SIZE, [f"node-{k}" for k in range(1, number + 1)])
+    assert nodes.look([machine(k) for k in range(1, number + 1)], 0.0) == []
+    return nodes
+
+
+def test_a_machine_that_is_decommissioned_is_gone_at_once_and_back_when_it_is() -> None:
+    nodes = looked(2)
+    left = nodes.look([machine(1), machine(2, "DECOMMISSIONING")], 1.0)
+    assert left == [e.NodeLeft("node-2", "node h2 is being decommissioned")]
+    assert nodes.look([machine(1), machine(2, "DECOMMISSIONED")], 2.0) == [], "it is said once"
+    assert nodes.look([machine(1), machine(2)], 3.0) == [e.NodeCame("node-3", SIZE)]
+    assert nodes.look([machine(1, "DECOMMISSIONED"), machine(2)], 4.0) == [
+        e.NodeLeft("node-1", "node h1 was decommissioned")
+    ]
+
+
+@pytest.mark.parametrize(("state", "told"), [("LOST", "is lost"), ("UNHEALTHY", "is unhealthy"), ("", "is gone")])
+def test_a_machine_that_is_missing_may_come_back_for_a_while(state: str, told: str) -> None:
+    nodes = looked(2)
+    found = [machine(1), *([machine(2, state)] if state else [])]
+    assert nodes.look(found, 10.0) == nodes.look(found, 9.0 + MISSING_S) == []
+    assert nodes.look([machine(1), machine(2)], 9.5 + MISSING_S) == []
+    assert nodes.look(found, 20.0 + MISSING_S) == nodes.look(found, 19.0 + 2 * MISSING_S) == [], "counted anew"
+    assert nodes.look(found, 20.0 + 2 * MISSING_S) == [e.NodeLeft("node-2", f"node h2 {told}")]
+
+
+def test_a_resourcemanager_that_starts_again_loses_no_node() -> None:
+    nodes = looked(3)
+    for at_s in (1.0, 2.0, 3.0):
+        assert nodes.look([], at_s) == []
+    assert nodes.look([machine(2)], 4.0) == nodes.look([machine(k) for k in (1, 2, 3)], 30.0) == []
+
+
+def test_a_nodemanager_that_starts_again_elsewhere_on_its_host_is_the_same_machine() -> None:
+    nodes = looked(2)
+    assert nodes.look([machine(1), machine(2, "LOST")], 1.0) == []
+    assert nodes.look([machine(1), machine(2, "LOST"), machine(2, port=7)], 2.0) == []
+    assert nodes.look([machine(1), machine(2, port=7)], 100.0) == []
+
+
+def test_more_machines_are_used_and_smaller_ones_are_not() -> None:
+    nodes = looked(1)
+    larger = machine(2, size=Resources(64, 1 << 20))
+    assert nodes.look([machine(1), larger, machine(3, size=Resources(4, 4095))], 1.0) == [e.NodeCame("node-2", SIZE)]
+
+
+def test_of_a_scheduler_that_goes_on_the_places_get_machines_and_the_rest_leave() -> None:
+    nodes = Nodes(SIZE, ["node-1", "node-2", "node-7"])
+    assert nodes.look([machine(1), machine(2)], 0.0) == []
+    assert nodes.look([machine(1), machine(2)], MISSING_S) == [
+        e.NodeLeft("node-7", "a node that was there before this service began is none of the cluster's")
+    ]
+
+
+class Cluster:
+    """Machines that a test changes; nobody answers where there are None."""
+
+    def __init__(self, *machines: Machine) -> None:
+        self.machines: tuple[Machine, ...] | None = machines
+        self.looks = 0
+        self.looked = threading.Event()
+
+    def __call__(self) -> tuple[Machine, ...]:
+        self.looks += 1
+        self.looked.set()
+        if self.machines is None:
+            raise PeerUnavailableError("no ResourceManager can be reached")
+        return self.machines
+
+
+def in_use(scheduler: LiveScheduler) -> list[str]:
+    return scheduler.ask(scheduler.state.ledger.in_use)
+
+
+CLUSTER = ClusterSpec(nodes=2, vcores=4, memory="4096MiB", container_memory="1024MiB")
+
+
+@pytest.fixture
+def scheduler(world: World) -> Iterator[LiveScheduler]:
+    with LiveScheduler(CLUSTER.capacities(), LiveSettings("static")) as found:
+        yield found
+
+
+def test_a_scheduler_learns_of_nodes_while_it_goes_on(scheduler: LiveScheduler) -> None:
+    cluster = Cluster(machine(1), machine(2))
+    with YarnNodes(scheduler, CLUSTER, cluster, every_s=0.01) as nodes:
+        nodes.look()
+        cluster.machines = (machine(1), machine(2, "DECOMMISSIONED"), machine(3))
+        wait_for(lambda: in_use(scheduler) == ["node-1", "node-3"], TIMEOUT_S, "the nodes that there are")
+        cluster.machines = None
+        before = cluster.looks
+        wait_for(lambda: cluster.looks > before + 2, TIMEOUT_S, "looks that nobody answers")
+        assert in_use(scheduler) == ["node-1", "node-3"]
+        told = scheduler.ask(lambda: [decision.sentence for decision in scheduler.record.decisions])
+        assert told == ["node h2 was decommissioned: the cluster has 2 nodes left"]
+    assert scheduler.look_at_cluster is None
+
+
+def test_what_a_job_says_it_lost_is_not_given_back_on_the_node_that_went_with_it(scheduler: LiveScheduler) -> None:
+    cluster = Cluster(machine(1), machine(2))
+    with YarnNodes(scheduler, CLUSTER, cluster, every_s=3600.0) as nodes:
+        nodes.look()
+        scheduler.submit(e.JobSubmitted(request("t1", 5, 1, worker=UNIT, server=UNIT, master=UNIT)), JobSpec())
+        scheduler.settle(TIMEOUT_S)
+        cluster.machines = (machine(1), machine(2, "DECOMMISSIONING"))
+        places = [c.container_id for c in scheduler.ask(lambda: scheduler.state.ledger.of_job("t1", Role.WORKER))][:3]
+        scheduler._hear(e.ContainersGone("t1", tuple(places), "its container is on node h2"))
+        scheduler.settle(TIMEOUT_S)
+        told = scheduler.ask(lambda: [decision.sentence for decision in scheduler.record.decisions])
+        assert told[1:] == [
+            "node h2 is being decommissioned: the cluster has 1 node left",
+            "t1 loses 3 workers: its container is on node h2",
+        ]
+        cluster.machines = (machine(1), machine(2))
+        nodes.look()
+        scheduler.settle(TIMEOUT_S)
+        told = scheduler.ask(lambda: [decision.sentence for decision in scheduler.record.decisions])
+        assert told[3] == "t1 gets 3 workers again, which the cluster took (its container is on node h2)"
+
+
+def answer_with(rm: FakeResourceManager, *machines: tuple[str, str]) -> None:
+    size = {"usedMemoryMB": 1024, "availMemoryMB": 3072, "usedVirtualCores": 1, "availableVirtualCores": 3}
+    rm.answers["GET nodes"] = (
+        200,
+        {"nodes": {"node": [{"id": id_, "state": state, **size} for id_, state in machines]}},
+    )
+
+
+def test_a_service_goes_on_with_the_nodes_that_it_began_with_whatever_there_is_by_now(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = ServiceDir(tmp_path / "service")
+    yarn = {"on": "yarn", "memory_mb": "1024", "vcores": "1"}
+    with resourcemanager() as rm:
+        conf = tmp_path / "conf"
+        conf.mkdir()
+        address = rm.url.removeprefix("http://")
+        value = f"<name>yarn.resourcemanager.webapp.address</name><value>{address}</value>"
+        (conf / "yarn-site.xml").write_text(f"<configuration><property>{value}</property></configuration>")
+        monkeypatch.setenv("HADOOP_CONF_DIR", str(conf))
+        answer_with(rm, ("h1:1", "RUNNING"), ("h2:1", "RUNNING"))
+        with Service(directory, ServiceSettings(nodes=2, vcores=4, memory="4096MiB", job_settings=yarn)) as service:
+            assert service._nodes is not None
+            service.leave()
+        answer_with(rm, ("h1:1", "RUNNING"), ("h2:1", "DECOMMISSIONED"), ("h3:1", "RUNNING"), ("h4:1", "RUNNING"))
+        # What hscheduler serve --on yarn finds by now.
+        with Service(directory, ServiceSettings(nodes=3, vcores=4, memory="4096MiB", job_settings=yarn)) as service:
+            assert service._nodes is not None
+            service._nodes.look()
+            service.scheduler.settle(TIMEOUT_S)
+            assert in_use(service.scheduler) == ["node-1", "node-2", "node-3"]
+            service.leave()
+    with EventJournal(directory.journal) as journal:
+        assert [entry.event for entry in journal.entries()] == [e.NodeCame("node-3", SIZE)]
+        assert journal.header is not None and list(journal.header.nodes) == ["node-1", "node-2"]
+
+
+def test_machines_are_told_with_their_state_and_all_that_they_have() -> None:
+    with resourcemanager() as rm:
+        answer_with(rm, ("h1:1", "UNHEALTHY"))
+        client = RestClient(rm.conf)
+        assert machines_of(client) == [machine(1, "UNHEALTHY")]
+        client.close()
+
+
+class Watching:
+    """Stands in for what looks at a cluster."""
+
+    def __init__(self, told: list[str]) -> None:
+        self.told = told
+
+    def __enter__(self) -> Watching:
+        self.told.append("looks")
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.told.append("looks no more")
+
+
+@pytest.mark.parametrize("on", ["yarn", "local"])
+def test_a_sweep_looks_at_a_cluster_for_as_long_as_it_has_jobs_there(
+    on: str, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(YarnNodes, "of_environment", lambda scheduler, cluster: Watching(told))
+    tables = {"sweep": {"trials": 1, "algorithm": "random"}, "job": {"on": on, "workers": 2, "servers": 1}}
+    running = Sweep(Spec.of(tables), "static")
+    thread = threading.Thread(target=running.run, daemon=True)
+    thread.start()
+    wait_for(lambda: bool(world.watchers), TIMEOUT_S, "the trial's start")
+    assert told == (["looks"] if on == "yarn" else [])
+    assert running.scheduler is not None
+    running.scheduler._events.put(e.JobEnded("trial-1", Phase.FINISHED, loss=0.5))
+    thread.join(TIMEOUT_S)
+    assert not thread.is_alive()
+    assert told == (["looks", "looks no more"] if on == "yarn" else [])

@@ -1,0 +1,269 @@
+"""What is planned of a snapshot of YARN: who gives, who never does, and which limit holds an application back."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+
+import pytest
+
+from hscheduler.core.resources import Resources
+from hscheduler.yarn.facts import Facts
+from hscheduler.yarn.plan import make_plan, waits
+from hscheduler.yarn.snapshot import Application, Ask, Plan, Queue, Snapshot, User
+from tests.hscheduler.yarn_world import SIZE, container, facts, running, snapshot, waiting
+
+TAGS = ("eps.workers=2", "eps.servers=1", "eps.worker=1024x1", "eps.server=1024x1")
+AM_LIMIT = "Application is added to the scheduler and is not yet activated. {} AM resource limit exceeded. Details"
+
+
+def planned(found: Snapshot, *known: tuple[Application, Facts]) -> Plan:
+    """Return the plan for a snapshot with these facts."""
+    return make_plan(found, {job.application_id: told for job, told in known})
+
+
+def test_job_master_that_waits_gets_the_newest_worker_of_a_job_with_early_feedback() -> None:
+    job = running(1, {"n1:1": 2, "n2:1": 2})
+    plan = planned(snapshot(job, waiting(2)), (job, facts(job)))
+    assert plan.takes == (container(1, 5),)
+    assert plan.sentences == (
+        "application_1700000000000_0002 (job-2) waits for its job master (1 vcore and 1024 MiB): "
+        "application_1700000000000_0001 (job-1) gives 1 worker",
+    )
+    assert (plan.instance, plan.taken_ms) == ("life", 5000)
+
+
+def test_all_that_its_tags_ask_for_is_made_room_for_at_once() -> None:
+    job = running(1, {"n1:1": 3, "n2:1": 3})
+    plan = planned(snapshot(job, waiting(2, tags=(*TAGS, "mine"))), (job, facts(job, servers=2)))
+    assert len(plan.takes) == 4
+    assert "3 workers and 1 server" in plan.sentences[0]
+
+
+@pytest.mark.parametrize("tags", [("eps.workers=2",), ("eps.workers=x", "eps.servers=1"), ("eps.worker=1x",)])
+def test_tags_that_say_too_little_say_nothing(tags: tuple[str, ...]) -> None:
+    job = running(1, {"n1:1": 3, "n2:1": 3})
+    assert len(planned(snapshot(job, waiting(2, tags=tags)), (job, facts(job))).takes) == 1
+
+
+def test_what_outlived_a_job_master_is_not_made_room_for_again() -> None:
+    kept = tuple(held for held in running(2, {"n2:1": 4}).containers if not held.is_master)
+    again = dataclasses.replace(waiting(2, tags=TAGS), containers=kept)
+    for places in ({"n1:1": 4, "n2:1": 3}, {"n1:1": 3}):
+        job = running(1, places)
+        plan = planned(snapshot(job, again), (job, facts(job)))
+        assert len(plan.takes) == 1 and "waits for its job master (1 vcore and 1024 MiB):" in plan.sentences[0]
+
+
+def test_what_is_marked_is_spared_where_who_waits_cannot_be_helped() -> None:
+    job = running(1, {"n1:1": 3, "n2:1": 2}, marked=(5, 6))
+    plan = planned(snapshot(job, waiting(2, asks=(Ask(True, 1, Resources(90, 90_000)),))), (job, facts(job)))
+    assert (plan.takes, plan.spares) == ((), (container(1, 5), container(1, 6)))
+
+
+def test_members_that_a_job_waits_for_beside_its_master_are_made_room_for() -> None:
+    job = running(1, {"n1:1": 3, "n2:1": 3})
+    starts = dataclasses.replace(running(2, {}), asks=(Ask(False, 2, SIZE), Ask(False, 1, SIZE)))
+    plan = planned(snapshot(job, starts), (job, facts(job, servers=2)))
+    assert len(plan.takes) == 3
+    assert "waits for 3 containers" in plan.sentences[0]
+
+
+TRIO = ("eps.workers=1", "eps.servers=1", "eps.worker=1024x1", "eps.server=1024x1")
+
+
+def test_container_that_holds_several_is_taken_for_several() -> None:
+    job = larger(running(1, {"n1:1": 1, "n2:1": 4}))
+    plan = planned(snapshot(job, waiting(2, tags=TRIO)), (job, facts(job)))
+    assert plan.takes == (container(1, 6),), "it holds all three"
+    # One that holds two, and what is free beside it.
+    job = larger(running(1, {"n1:1": 1, "n2:1": 4}), 2)
+    plan = planned(snapshot(job, waiting(2, tags=TRIO)), (job, facts(job)))
+    assert plan.takes == (container(1, 5), container(1, 6))
+    free = {"n1:1": SIZE}
+    plan = planned(snapshot(job, waiting(2, tags=TRIO), free=free), (job, facts(job)))
+    assert plan.takes == (container(1, 6),)
+
+
+def test_memory_that_is_missing_where_cores_are_free_is_made_room_for() -> None:
+    job = running(1, {"n1:1": 1, "n2:1": 2})
+    held = (dataclasses.replace(c, size=Resources(1, 3072)) if not c.is_master else c for c in job.containers)
+    job = dataclasses.replace(job, containers=tuple(held))
+    plan = planned(snapshot(job, waiting(2, tags=TRIO), free={"n2:1": Resources(2, 0)}), (job, facts(job)))
+    assert plan.takes == (container(1, 4),)
+
+
+def test_fewer_large_containers_than_are_missing_do() -> None:
+    job = larger(running(1, {"n1:1": 1, "n2:1": 2}))
+    plan = planned(snapshot(job, waiting(2, tags=TRIO)), (job, facts(job)))
+    assert plan.takes == (container(1, 4),), "there is no other to spare"
+
+
+def test_what_turns_out_not_to_be_needed_is_left() -> None:
+    small, big = running(1, {"n1:1": 9}), larger(running(3, {"n2:1": 3}))
+    plan = planned(snapshot(small, big, waiting(2, tags=TRIO)), (small, facts(small)), (big, facts(big)))
+    assert plan.takes == (container(3, 4),), "the larger job was asked first, for one that does not help"
+
+
+def larger(job: Application, times: int = 3) -> Application:
+    """Return a job whose members have containers so many times as large."""
+    size = Resources(SIZE.vcores * times, SIZE.memory_mb * times)
+    held = (c if c.is_master else dataclasses.replace(c, size=size) for c in job.containers)
+    return dataclasses.replace(job, containers=tuple(held))
+
+
+def test_job_that_has_not_started_is_made_room_for_whatever_members_it_has() -> None:
+    job = running(1, {"n1:1": 3, "n2:1": 3})
+    starts = dataclasses.replace(running(2, {"n2:1": 1}), asks=(Ask(False, 1, SIZE),))
+    told = facts(starts, feedback=False, may_shrink=False)
+    plan = planned(snapshot(job, starts), (job, facts(job)), (starts, dataclasses.replace(told, starting=True)))
+    assert (len(plan.takes), plan.taker) == (1, starts.application_id)
+    assert not planned(snapshot(job, starts), (job, facts(job)), (starts, told)).takes
+
+
+def test_job_that_grows_makes_nobody_shrink() -> None:
+    grows = dataclasses.replace(running(2, {"n2:1": 1}), asks=(Ask(False, 1, SIZE),))
+    job = running(1, {"n1:1": 3})
+    assert not waits(grows)
+    assert planned(snapshot(job, grows), (job, facts(job))) == Plan("life", 5000)
+
+
+def test_who_has_not_given_early_feedback_or_is_unknown_or_changes_gives_nothing() -> None:
+    young, unknown, changes = (running(k, {"n1:1": 3}) for k in (1, 2, 3))
+    plan = planned(
+        snapshot(young, unknown, changes, waiting(4)),
+        (young, facts(young, feedback=False)),
+        (changes, facts(changes, may_shrink=False)),
+    )
+    assert plan.takes == ()
+    assert "job-1 has not given its early feedback" in plan.sentences[0]
+    assert "nobody knows how job-2 is" in plan.sentences[0]
+
+
+def test_last_worker_last_server_and_masters_stay() -> None:
+    job = running(1, {"n1:1": 1, "n2:1": 2})
+    plan = planned(snapshot(job, waiting(2, asks=(Ask(True, 1, Resources(3, 3072)),))), (job, facts(job)))
+    assert plan.takes == ()
+    assert "infeasible" in plan.sentences[0]
+    assert len(planned(snapshot(job, waiting(2)), (job, facts(job))).takes) == 1
+
+
+def test_what_is_marked_is_not_taken_twice_and_spared_when_nobody_waits() -> None:
+    job = running(1, {"n1:1": 2, "n2:1": 2}, marked=(5,))
+    assert planned(snapshot(job, waiting(2)), (job, facts(job))) == Plan("life", 5000)
+    assert planned(snapshot(job), (job, facts(job))).spares == (container(1, 5),)
+    # Somebody else got it: the next plan takes another one.
+    gone = dataclasses.replace(job, containers=job.containers[:-1])
+    assert planned(snapshot(gone, waiting(2)), (gone, facts(gone))).takes == (container(1, 4),)
+
+
+@pytest.mark.parametrize(
+    ("diagnostics", "told"),
+    [
+        (AM_LIMIT.format("Queue's"), "maximum-am-resource-percent"),
+        (AM_LIMIT.format("User's"), "user AM limit"),
+        (
+            "User capacity has reached its maximum limit. Details",
+            "user ada has all that one user of",
+        ),
+    ],
+)
+def test_limit_that_yarn_tells_of_is_told_and_nobody_shrinks(diagnostics: str, told: str) -> None:
+    job = running(1, {"n1:1": 4})
+    plan = planned(snapshot(job, waiting(2, diagnostics=diagnostics)), (job, facts(job)))
+    assert plan.takes == ()
+    assert told in plan.sentences[0]
+    assert "would not help" in plan.sentences[0]
+
+
+def test_label_that_no_node_has_is_told() -> None:
+    job = running(1, {"n1:1": 4})
+    plan = planned(snapshot(job, waiting(2, asks=(Ask(True, 1, SIZE, "gpu"),))), (job, facts(job)))
+    assert plan.takes == ()
+    assert "no node that runs has the label 'gpu'" in plan.sentences[0]
+
+
+def test_only_containers_on_nodes_with_the_label_make_room() -> None:
+    job = running(1, {"n1:1": 3, "n2:1": 2})
+    plan = planned(snapshot(job, waiting(2), labels={"n2:1": "gpu"}), (job, facts(job)))
+    # Newer ones are on n2.
+    assert plan.takes == (container(1, 4),)
+    there = waiting(2, asks=(Ask(True, 1, SIZE, "gpu"),))
+    assert planned(snapshot(job, there, labels={"n2:1": "gpu"}), (job, facts(job))).takes == (container(1, 6),)
+
+
+def test_user_who_has_all_that_one_may_have_is_told() -> None:
+    job = running(1, {"n1:1": 4}, user="bob")
+    full = User("eps", "ada", "", Resources(4, 4096), Resources(4, 4096))
+    for free in ({}, {"n2:1": Resources(4, 4096)}):
+        plan = planned(snapshot(job, waiting(2), users=(full,), free=free), (job, facts(job)))
+        assert plan.takes == ()
+        assert "user ada has 4 vcores and 4096 MiB of the 4 vcores and 4096 MiB" in plan.sentences[0]
+    # Where the same user's job gives, there is room under the limit.
+    own = running(1, {"n1:1": 4})
+    assert len(planned(snapshot(own, waiting(2), users=(full,)), (own, facts(own))).takes) == 1
+
+
+def test_full_queue_is_a_lack_of_room_that_only_its_own_jobs_can_mend() -> None:
+    room = {"n2:1": Resources(4, 4096)}
+    full = Queue("eps", "", Resources(4, 4096), Resources(4, 4096), True)
+    own, other = running(1, {"n1:1": 4}), running(3, {"n2:1": 8}, queue="other")
+    plan = planned(
+        snapshot(own, other, waiting(2), free=room, queues=(full,)), (own, facts(own)), (other, facts(other))
+    )
+    assert plan.takes == (container(1, 5),)
+    plan = planned(snapshot(other, waiting(2), free=room, queues=(full,)), (other, facts(other)))
+    assert plan.takes == ()
+    assert "infeasible" in plan.sentences[0]
+
+
+def test_where_there_is_room_nobody_gives() -> None:
+    job = running(1, {"n1:1": 4})
+    plan = planned(snapshot(job, waiting(2), free={"n2:1": SIZE}), (job, facts(job)))
+    assert plan.takes == ()
+    assert "there is room, YARN has not granted it yet" in plan.sentences[0]
+    # The next in the queue does not count on the same room.
+    both = snapshot(job, waiting(2), waiting(3), free={"n2:1": SIZE})
+    assert len(planned(both, (job, facts(job))).takes) == 1
+
+
+def test_higher_priority_and_earlier_submission_go_first() -> None:
+    job = running(1, {"n1:1": 4})
+    plan = planned(snapshot(job, waiting(2), waiting(3, priority=5), waiting(4, priority=5)), (job, facts(job)))
+    assert plan.sentences[0].startswith("application_1700000000000_0003")
+    assert len(plan.takes) == 1
+
+
+def test_cores_count_only_where_yarn_counts_them() -> None:
+    job = running(1, {"n1:1": 4})
+    memory = {"n2:1": Resources(0, 1024)}
+    assert planned(snapshot(job, waiting(2), free=memory), (job, facts(job))).takes
+    assert not planned(snapshot(job, waiting(2), free=memory, counts_cores=False), (job, facts(job))).takes
+
+
+def test_no_plan_ever_takes_what_must_stay() -> None:
+    plans = 0
+    for seed in range(300):
+        lots = random.Random(seed)
+        jobs = [
+            running(k, {"n1:1": lots.randint(0, 4), "n2:1": lots.randint(0, 4)}, marked=(lots.randint(2, 5),))
+            for k in range(1, lots.randint(2, 6))
+        ]
+        told = {job.application_id: facts(job, lots.randint(0, 3), feedback=lots.random() < 0.7) for job in jobs}
+        asks = (Ask(True, 1, Resources(lots.randint(1, 3), 1024 * lots.randint(1, 4))),)
+        plan = make_plan(snapshot(*jobs, waiting(90, asks=asks)), told)
+        taken = set(plan.takes)
+        plans += bool(taken)
+        assert len(taken) == len(plan.takes)
+        for job in jobs:
+            here = [held for held in job.containers if held.container_id in taken]
+            assert not any(held.is_master or held.marked for held in here)
+            known = told[job.application_id]
+            assert known.early_feedback or not here
+            if here:
+                left = [known.roles[h.container_id] for h in job.containers if h.container_id in known.roles]
+                for held in (h for h in job.containers if h.container_id in taken or h.marked):
+                    left.remove(known.roles[held.container_id])
+                for role in {known.roles[held.container_id] for held in here}:
+                    assert role in left, (seed, role)
+    assert plans > 50

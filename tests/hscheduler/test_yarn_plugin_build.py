@@ -1,0 +1,57 @@
+"""The plugin is built by Maven against each line of Hadoop that is supported, and is small."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from eps.devcluster.maven import REPOSITORY_VARIABLE, find_maven
+from eps.errors import ResourceError
+from eps.storage.jobdir import cache_dir
+
+PLUGIN = Path(__file__).resolve().parents[2] / "hscheduler" / "yarn-plugin"
+SOURCE = PLUGIN / "src/main/java/hscheduler/yarn/HSchedulerPolicy.java"
+#: The tests' ResourceManager, a 3.5.0, loads it too: tests/yarn/test_plugin.py.
+LINES = ("3.3.6", "3.4.1", "3.5.0")
+ALWAYS = "3.3.6"
+MOST_LINES = 300
+TIMEOUT_S = 300.0
+
+
+@pytest.mark.parametrize("version", LINES)
+def test_plugin_is_built_against_a_line_of_hadoop(version: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    if version != ALWAYS and not request.config.getoption("--every-hadoop"):
+        pytest.skip(f"only with --every-hadoop; {ALWAYS} is always built against")
+    if shutil.which("javac", path=f"{os.environ.get('JAVA_HOME', '')}/bin:{os.environ['PATH']}") is None:
+        pytest.skip("there is no Java compiler: install a JDK to build the plugin of a ResourceManager")
+    try:
+        maven = find_maven(cache_dir() / "maven", lambda text, step: None)
+    except ResourceError as error:
+        pytest.skip(f"there is no Maven, and it cannot be fetched: {error}")
+    command = [maven, "-q", "-B", "-f", str(PLUGIN / "pom.xml"), f"-Dhadoop.version={version}", f"-Dtarget={tmp_path}"]
+    mirror = os.environ.get(REPOSITORY_VARIABLE)
+    if mirror:
+        settings = tmp_path / "settings.xml"
+        one = f"<mirror><id>mirror</id><mirrorOf>central</mirrorOf><url>{mirror}</url></mirror>"
+        settings.write_text(f"<settings><mirrors>{one}</mirrors></settings>")
+        command.append(f"--settings={settings}")
+    done = subprocess.run([*command, "package"], capture_output=True, text=True, timeout=TIMEOUT_S)
+    if "Could not transfer artifact" in done.stdout + done.stderr:
+        pytest.skip(f"Hadoop's jars cannot be had: {done.stdout.strip()[:500]}")
+    assert done.returncode == 0, done.stdout + done.stderr
+    with zipfile.ZipFile(tmp_path / "hscheduler-yarn-plugin.jar") as jar:
+        classes = [name for name in jar.namelist() if name.endswith(".class")]
+        # Version 52 of class files: Java 8.
+        versions = {jar.read(name)[7] for name in classes}
+    assert "hscheduler/yarn/HSchedulerPolicy.class" in classes
+    assert all(name.startswith("hscheduler/yarn/HSchedulerPolicy") for name in classes)
+    assert versions == {52}
+
+
+def test_plugin_is_small() -> None:
+    assert SOURCE.read_text().count("\n") < MOST_LINES

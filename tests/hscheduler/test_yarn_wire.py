@@ -1,0 +1,107 @@
+"""The texts between the plugin in a ResourceManager and H-scheduler: what is written is read, all else refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+
+import pytest
+
+from hscheduler.core.resources import Resources
+from hscheduler.yarn.snapshot import Plan, Queue, User
+from hscheduler.yarn.wire import (
+    WireError,
+    parse_plan,
+    parse_snapshot,
+    plan_text,
+    proof_of_answer,
+    proof_of_request,
+    snapshot_text,
+)
+from tests.hscheduler.yarn_world import running, snapshot, waiting
+
+ODD = "a b\tc\nd%+é=\u2028&"
+SNAPSHOT = snapshot(
+    running(1, {"n1:1": 2, "n2:1": 1}, marked=(3,)),
+    dataclasses.replace(waiting(2, tags=("x", "eps.workers=3")), name=ODD, diagnostics=ODD, host="h", port=7),
+    free={"n2:1": Resources(-1, -512)},
+    labels={"n2:1": "gpu"},
+    queues=(Queue("eps", "gpu", Resources(1, 2), Resources(3, 4), False),),
+    users=(User("eps", ODD, "gpu", Resources(1, 2), Resources(3, 4)),),
+    counts_cores=False,
+)
+PLAN = Plan("life", 12, ("container_1", "container_2"), ("container_3",), ("because", ODD))
+
+
+def test_what_is_written_is_read() -> None:
+    assert parse_snapshot(snapshot_text(SNAPSHOT)) == SNAPSHOT
+    assert parse_plan(plan_text(PLAN)) == PLAN
+    assert parse_plan(plan_text(Plan("", 0))) == Plan("", 0)
+
+
+def test_what_belongs_to_an_application_comes_anywhere_behind_it() -> None:
+    """The plugin reads what is waited for last of all: see its ``describe``."""
+    first, *lines, end = snapshot_text(SNAPSHOT).splitlines(keepends=True)
+    order = [b"app", b"container", b"node", b"queue", b"user", b"ask"]
+    lines.sort(key=lambda line: order.index(line.partition(b"\t")[0]))
+    assert parse_snapshot(b"".join([first, *lines, end])) == SNAPSHOT
+
+
+def test_text_is_as_the_plugin_knows_it() -> None:
+    assert plan_text(Plan("life", 12, ("c_1",), (), ("a b",))) == (
+        b"hscheduler-plan\t1\nat\tlife\nat\t12\ntake\tc_1\nsay\ta+b\nend\n"
+    )
+
+
+@pytest.mark.parametrize("text", [snapshot_text(SNAPSHOT), plan_text(PLAN)])
+def test_what_is_cut_off_counts_nowhere(text: bytes) -> None:
+    parse = parse_snapshot if text.startswith(b"hscheduler-yarn") else parse_plan
+    for end in range(len(text)):
+        with pytest.raises(WireError):
+            parse(text[:end])
+
+
+@pytest.mark.parametrize("text", [snapshot_text(SNAPSHOT), plan_text(PLAN)])
+def test_what_is_damaged_is_read_or_refused_with_a_sentence(text: bytes) -> None:
+    parse = parse_snapshot if text.startswith(b"hscheduler-yarn") else parse_plan
+    refused = 0
+    for seed in range(2000):
+        lots = random.Random(seed)
+        damaged = bytearray(text)
+        for _ in range(lots.randint(1, 4)):
+            damaged[lots.randrange(len(damaged))] = lots.randrange(256)
+        try:
+            parse(bytes(damaged))
+        except WireError:
+            refused += 1
+    assert refused > 500
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b"end\n",
+        b"hscheduler-yarn\t2\tlife\t1\ttrue\nend\n",
+        b"hscheduler-yarn\t1\tlife\t1\tyes\nend\n",
+        b"hscheduler-yarn\t1\tlife\t1\ttrue\nnode\tn1\nend\n",
+        b"hscheduler-yarn\t1\tlife\t1\ttrue\nother\tn1\nend\n",
+        b"hscheduler-yarn\t1\tlife\t1\ttrue\nask\tapp\tmaster\t1\t1\t1\t\nend\n",
+        b"hscheduler-yarn\t1\tlife\t1\ttrue\n" + 2 * b"app\ta\tn\tRUNNING\tq\tu\t0\t0\t\th\t1\t\n" + b"end\n",
+    ],
+)
+def test_what_is_no_snapshot_is_refused(text: bytes) -> None:
+    with pytest.raises(WireError):
+        parse_snapshot(text)
+
+
+def test_proofs_depend_on_all_that_they_are_of() -> None:
+    request = proof_of_request(b"secret", b"body")
+    assert request not in {proof_of_request(b"other", b"body"), proof_of_request(b"secret", b"bodx")}
+    answer = proof_of_answer(b"secret", request, b"plan")
+    assert answer not in {
+        request,
+        proof_of_answer(b"other", request, b"plan"),
+        proof_of_answer(b"secret", "0", b"plan"),
+        proof_of_answer(b"secret", request, b"pla"),
+    }

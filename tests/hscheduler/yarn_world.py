@@ -1,0 +1,60 @@
+"""Snapshots of a small YARN, for tests."""
+
+from __future__ import annotations
+
+from hscheduler.core.resources import Resources, Role
+from hscheduler.yarn.facts import Facts
+from hscheduler.yarn.snapshot import Application, Ask, Held, Node, Queue, Snapshot, User
+
+SIZE = Resources(1, 1024)
+MASTER = Resources(1, 512)
+
+
+def container(number: int, k: int) -> str:
+    """Return the name of a container of an application."""
+    return f"container_1700000000000_{number:04d}_01_{k:06d}"
+
+
+def running(
+    number: int, places: dict[str, int], *, marked: tuple[int, ...] = (), queue: str = "eps", user: str = "ada"
+) -> Application:
+    """Return a job with its master on n1 and so many members on each node, of which the first is the oldest."""
+    held = [Held(container(number, 1), "n1:1", MASTER, True, 100_000, 0)]
+    k = 2
+    for node, count in places.items():
+        for _ in range(count):
+            held.append(Held(container(number, k), node, SIZE, False, 90_000 - k, k, k in marked))
+            k += 1
+    name = f"application_1700000000000_{number:04d}"
+    return Application(name, f"job-{number}", "RUNNING", queue, user, 0, number, containers=tuple(held))
+
+
+def waiting(number: int, **changes: object) -> Application:
+    """Return a job that lacks its master."""
+    values: dict[str, object] = {"queue": "eps", "user": "ada", "priority": 0, "submitted_ms": number}
+    values["asks"] = (Ask(True, 1, SIZE),)
+    values |= changes
+    name = f"application_1700000000000_{number:04d}"
+    return Application(name, f"job-{number}", "ACCEPTED", **values)  # type: ignore[arg-type]
+
+
+def facts(job: Application, servers: int = 1, *, feedback: bool = True, may_shrink: bool = True) -> Facts:
+    """Say that the oldest members are servers, and the others workers."""
+    members = [held.container_id for held in job.containers if not held.is_master]
+    roles = {name: Role.SERVER if k < servers else Role.WORKER for k, name in enumerate(members)}
+    return Facts(feedback, roles, may_shrink)
+
+
+def snapshot(
+    *applications: Application,
+    free: dict[str, Resources] | None = None,
+    labels: dict[str, str] | None = None,
+    queues: tuple[Queue, ...] = (),
+    users: tuple[User, ...] = (),
+    counts_cores: bool = True,
+) -> Snapshot:
+    """Return a YARN of the nodes n1 and n2, of which nothing is free."""
+    nodes = {"n1:1": Resources(0, 0), "n2:1": Resources(0, 0)} | (free or {})
+    labels = labels or {}
+    found = tuple(Node(node, labels.get(node, ""), size) for node, size in nodes.items())
+    return Snapshot("life", 5000, counts_cores, found, applications, queues, users)

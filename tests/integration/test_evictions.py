@@ -1,0 +1,102 @@
+"""Real containers of this host that are taken away after a warning, in time and too soon, and while no master is there.
+
+:mod:`eps.chaos.evictor` is what takes them away: the job master hears of it from its resource manager, as on a cluster.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import eps
+from eps.chaos.evictor import REASON, announce
+from eps.chaos.processes import marked, master_pid
+from eps.config import JobSpec
+from eps.core.reconfig import Operation
+from eps.master_link import wait_for
+from hscheduler.core import events as e
+from hscheduler.core.jobs import JobRequest
+from hscheduler.core.resources import Resources
+from hscheduler.live.scheduler import LiveScheduler, LiveSettings
+from tests.integration.test_kill_in_plans import JOB
+from tests.integration.test_operations import TIMEOUT_S, wait_for_clock
+
+#: Long enough for a drain, however busy the machine.
+AMPLE_S = 120.0
+
+
+def take_away(job: eps.Job, names: Sequence[str], in_s: float) -> None:
+    containers = {member["name"]: member["container"] for member in job.status()["members"]}
+    announce(job.directory.path, [containers[name] for name in names], in_s)
+
+
+def wait_for_outcome(job: eps.Job, outcome: str, number: int) -> None:
+    wait_for(lambda: job.status()["evictions"][outcome] >= number, TIMEOUT_S, f"{number} {outcome}")
+
+
+def test_containers_that_are_taken_away_change_no_bit(home: Path) -> None:
+    undisturbed = eps.run(name="undisturbed", **JOB)
+    # Its workers sleep now and then: there is time for all of it.
+    with marked(), eps.Job.start(name="evicted", **{**JOB, "stretch_s": 0.01, "iterations": 150}) as job:
+        wait_for_clock(job, 5)
+        take_away(job, ["worker-1", "server-1"], AMPLE_S)
+        wait_for_outcome(job, "drained", 2)
+        take_away(job, ["worker-2"], 0.0)
+        wait_for_outcome(job, "lost", 1)
+        take_away(job, ["server-2"], AMPLE_S)
+        os.kill(master_pid(job.directory), signal.SIGKILL)
+        wait_for_outcome(job, "drained", 3)
+        report = job.wait(TIMEOUT_S)
+
+    assert report["model_sha256"] == undisturbed["model_sha256"]
+    ledger = report["ledger"]
+    assert (ledger["lost"], ledger["applied_twice"], ledger["applied"]) == (0, 0, ledger["expected"])
+    assert [loss["name"] for loss in report["losses"]] == ["worker-2"]
+    found: dict[str, dict[str, Any]] = {entry["name"]: entry for entry in report["evictions"]["members"]}
+    assert {name: entry["outcome"] for name, entry in found.items()} == {
+        "worker-1": "drained", "server-1": "drained", "worker-2": "lost", "server-2": "drained"
+    }  # fmt: skip
+    assert found["worker-1"]["plan_id"] == found["server-1"]["plan_id"], "one plan for both"
+    assert set(report["evictions"]["drain_s"]) == {
+        str(c["plan_id"]) for c in report["changes"] if c["operation"] == Operation.DRAIN and c["phase"] == "released"
+    }
+    assert report["generation"] == 2
+    assert [len(report["membership"][-1][role]) for role in ("workers", "servers")] == [3, 3], "replaced"
+
+
+def test_what_is_taken_from_a_job_of_a_scheduler_is_given_back_by_the_scheduler(home: Path) -> None:
+    undisturbed = eps.run(name="undisturbed", **JOB)
+    spec = JobSpec(**{**JOB, "stretch_s": 0.01})
+    one = Resources(1, 1024)
+    asked = JobRequest("t1", "s", 3, 3, one, one, one, most_workers=3, most_servers=3)
+    with marked(), LiveScheduler({"node": Resources(7, 7 * 1024)}, LiveSettings("static")) as scheduler:
+        submission = scheduler.submit(e.JobSubmitted(asked), spec)
+        wait_for(lambda: submission.has_started, TIMEOUT_S, "the start")
+        job = eps.Job.find(submission.name)
+        wait_for_clock(job, 5)
+        take_away(job, ["worker-1", "server-1"], AMPLE_S)
+        # Every container of the cluster was its own: what it has again is in the place of those.
+        wait_for(lambda: sizes(job) == (3, 3) and job.status()["evictions"]["drained"] == 2, TIMEOUT_S, "both again")
+        take_away(job, ["worker-2"], 0.0)
+        wait_for_outcome(job, "lost", 1)
+        wait_for(lambda: sizes(job) == (3, 3), TIMEOUT_S, "the worker again")
+        job.close()
+        scheduler.wait(submission, TIMEOUT_S)
+        told = scheduler.ask(lambda: [decision.sentence for decision in scheduler.record.decisions])
+        assert scheduler.leaked() == 0
+    report = submission.report
+    assert report is not None and report["model_sha256"] == undisturbed["model_sha256"]
+    why = f"its container {REASON}"
+    assert sum(each.startswith("t1 loses ") and each.endswith(f": {why}") for each in told) >= 2
+    assert sum("again, which the cluster took" in each and why in each for each in told) >= 2
+    changes = [(change["operation"], change["asked_by"]) for change in report["changes"] if change["added"]]
+    assert {operation for operation, _ in changes} == {"add-workers", "add-servers"}
+    assert {asked_by for _, asked_by in changes} == {"user"}, "the job itself replaces nobody"
+
+
+def sizes(job: eps.Job) -> tuple[int, int]:
+    status = job.status()
+    return status["workers"], status["servers"]

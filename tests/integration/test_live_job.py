@@ -1,0 +1,48 @@
+"""A live job with real processes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from queue import SimpleQueue
+
+import pytest
+
+from eps.config import JobSpec
+from hscheduler.core import events as e
+from hscheduler.core.jobs import Phase
+from hscheduler.core.resources import Container, Resources, Role
+from hscheduler.live.job import LiveJob
+
+pytestmark = pytest.mark.usefixtures("home", "no_leftovers")
+
+TIMEOUT_S = 120.0
+
+
+def containers(**roles: Role) -> tuple[Container, ...]:
+    return tuple(Container(name, "a", role, Resources(1, 1024), "node") for name, role in roles.items())
+
+
+def test_a_growth_that_is_taken_back_leaves_the_job_as_it_was(home: Path) -> None:
+    said: SimpleQueue[e.Event] = SimpleQueue()
+    spec = JobSpec(data="sklearn:digits", model="softmax", iterations=150, stretch_s=0.002, workers=2, servers=1)
+    job = LiveJob("a", "a", spec, "loss", 10, said.put)
+    try:
+        job.obey(1, e.StartJob("a", containers(c1=Role.WORKER, c2=Role.WORKER, c3=Role.SERVER), False))
+        while not isinstance(said.get(timeout=TIMEOUT_S), e.JobStarted):
+            pass
+        job.obey(2, e.GrowJob("a", containers(c4=Role.WORKER, c5=Role.SERVER)))
+        job.obey(3, e.ShrinkJob("a", ("c4", "c5")))
+        gone: set[str] = set()
+        while not isinstance(event := said.get(timeout=TIMEOUT_S), e.JobEnded):
+            if isinstance(event, e.ContainersGone):
+                gone.update(event.containers)
+    finally:
+        job.close()
+    assert gone == {"c4", "c5"} and event.phase is Phase.FINISHED
+    assert job.report is not None
+    changes = [(change["operation"], change["phase"]) for change in job.report["changes"]]
+    # Each was aborted, or was too far and was removed again: which of the two is the machine's to say.
+    for role in ("workers", "servers"):
+        added = [phase for operation, phase in changes if operation == f"add-{role}"]
+        removed = [phase for operation, phase in changes if operation == f"remove-{role}"]
+        assert (added, removed) in ((["aborted"], []), (["released"], ["released"])), changes

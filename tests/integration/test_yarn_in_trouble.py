@@ -1,0 +1,265 @@
+"""Jobs on a YARN in trouble: masters, members and their sessions are real, the cluster is a fake with processes.
+
+``tests/yarn`` has some of it on a real Hadoop, where each takes longer.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import eps
+from eps.chaos.trap import MASTER, MASTER_LATE
+from eps.core.reconfig import OPERATIONS, Operation
+from eps.errors import EpsError, PlanError
+from eps.master_link import wait_for
+from eps.resources.yarn import Timing
+from eps.yarn.am import SUPERSEDED
+from eps.yarn.application import STATE
+from tests.fakes.running_yarn import NODES, PATIENCE_S, RunningYarn, wake
+from tests.integration.test_kill_in_plans import PHASES
+
+pytestmark = pytest.mark.usefixtures("no_leftovers")
+
+JOB: dict[str, Any] = {
+    "data": "sklearn:digits", "model": "softmax", "test": "0.2", "iterations": 500, "workers": 2, "servers": 2,
+    "splits": 4, "partitions": 4,
+}  # fmt: skip
+
+Begin = Callable[..., RunningYarn]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Give the report of the job on this machine when nothing happens to it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("EPS_HOME", str(tmp_path_factory.mktemp("undisturbed")))
+        return eps.run(name="undisturbed", **JOB)
+
+
+@pytest.fixture
+def begin(home: Path, tmp_path: Path) -> Iterator[Begin]:
+    """Give a function that starts the job on a cluster of its own; it is slow until its report is asked for."""
+    with ExitStack() as stack:
+        yield lambda **settings: stack.enter_context(
+            RunningYarn(tmp_path / "yarn", name="troubled", **{**JOB, **settings})
+        )
+
+
+def judge(report: dict[str, Any], undisturbed: dict[str, Any], phases: tuple[str, ...] = ()) -> None:
+    """See that a job has the bits of the undisturbed one, and that the changes of its size ended like this."""
+    assert report["state"] == "finished", report["reason"]
+    assert report["model_sha256"] == undisturbed["model_sha256"]
+    ledger = report["ledger"]
+    assert (ledger["lost"], ledger["applied_twice"], ledger["applied"]) == (0, 0, ledger["expected"])
+    asked = [change["phase"] for change in report["changes"] if change["operation"] not in ("follow", "drain")]
+    assert tuple(asked[: len(phases)]) == phases, report["changes"]
+
+
+def everybody_is_used(yarn: RunningYarn, size: int) -> None:
+    """See that the application has the containers of the job's members, and no other."""
+
+    def used() -> bool:
+        members = {member["container"] for member in yarn.job.status()["members"]}
+        with yarn.lock:
+            granted = {f"container-{each.grant.number:04d}" for each in yarn.containers.values()}
+        return len(members) == size and granted == members and not yarn.asks
+
+    wait_for(used, PATIENCE_S, "each container to be somebody's")
+
+
+# ---- the job master
+
+
+def test_a_master_killed_in_every_phase_of_every_plan_changes_no_bit_and_leaks_no_container(
+    begin: Begin, undisturbed: dict[str, Any], pytestconfig: pytest.Config
+) -> None:
+    """One job goes through all operations; in each phase of each its master is killed, before it speaks or after."""
+    every = pytestconfig.getoption("--every-kill")
+    traps = [
+        f"{operation}:{phase}:{victim}"
+        for operation in Operation
+        for number, phase in enumerate(PHASES)
+        for victim in ((MASTER, MASTER_LATE) if every else (MASTER, MASTER_LATE)[number % 2 :][:1])
+    ]
+    at = ("20:add-workers=1", "40:add-servers=1", "60:remove-workers=1", "80:remove-servers=1")
+    yarn = begin(traps=",".join(traps), at=at)
+
+    def sprung(operation: str) -> int:
+        return len(list((yarn.shared / "traps").glob(f"{operation}:*")))
+
+    of_each = len(traps) // len(Operation)
+    for operation in (*OPERATIONS, Operation.FOLLOW):
+        wait_for(lambda: sprung(operation) == of_each, PATIENCE_S, f"the traps of {operation}")  # noqa: B023
+    # YARN says once what it wants back, to whoever is there.
+    killed = of_each * (len(OPERATIONS) + 1)
+    wait_for(lambda: status_of(yarn).get("generation") == 1 + killed, PATIENCE_S, "a job master that stays")
+    with yarn.lock:
+        number = min(each.grant.number for each in yarn.containers.values())
+        yarn.preempt(number)
+    wait_for(lambda: sprung("drain") == of_each, PATIENCE_S, "the traps of the drain")
+    everybody_is_used(yarn, 4)
+    report = yarn.report()
+    judge(report, undisturbed, ("released",) * 4)
+    assert report["losses"] == [], "nobody was lost with a master"
+    assert report["evictions"]["drained"] == 1
+    # The first, and one after each that was killed.
+    assert report["generation"] == 1 + len(traps)
+
+
+def test_a_store_that_hangs_for_longer_than_a_master_may_ends_none(begin: Begin, undisturbed: dict[str, Any]) -> None:
+    yarn = begin()
+    yarn.reach(20)
+    until_s = time.monotonic() + 1.5 * Timing().owner_s
+    with (yarn.shared / STATE / ".fence").open("wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        # Whoever asks after the job is answered meanwhile.
+        wait_for(
+            lambda: status_of(yarn).get("generation") == 1 and time.monotonic() > until_s, PATIENCE_S, "the watchdog"
+        )
+    report = yarn.report()
+    judge(report, undisturbed)
+    assert report["generation"] == 1
+
+
+@pytest.mark.parametrize("wakes", ["late", "early"])
+def test_a_master_that_hung_and_wakes_when_another_is_due_ends_itself_and_harms_nothing(
+    begin: Begin, undisturbed: dict[str, Any], wakes: str
+) -> None:
+    yarn = begin()
+    yarn.reach(20)
+    hung, name = yarn.master(), f"am-{yarn.attempt}"
+    assert hung.send(signal.SIGSTOP)
+    if wakes == "early":
+        # YARN has given it up, and has begun no other yet.
+        yarn.expire_attempt()
+        wake(hung)
+        wait_for(lambda: name in yarn.statuses, PATIENCE_S, "it to end")
+        yarn.begin_attempt()
+    else:
+        yarn.begin_attempt()
+        yarn.master()
+        wait_for(lambda: status_of(yarn).get("generation") == 2, PATIENCE_S, "the next job master")
+        wake(hung)
+        wait_for(lambda: name in yarn.statuses, PATIENCE_S, "it to end")
+    assert yarn.statuses[name] == SUPERSEDED
+    assert yarn.job.add_workers(1)["phase"] == "released"
+    report = yarn.report()
+    judge(report, undisturbed, ("released",))
+    assert (report["generation"], report["losses"]) == (2, [])
+
+
+def status_of(yarn: RunningYarn) -> dict[str, Any]:
+    """Return the job's status; nothing where nobody answers, as one that hangs."""
+    try:
+        return yarn.job.status(timeout_s=2.0)
+    except EpsError:
+        return {}
+
+
+# ---- nodes
+
+
+def test_members_of_a_node_that_is_lost_end_themselves_where_nobody_ends_them(
+    begin: Begin, undisturbed: dict[str, Any]
+) -> None:
+    """Its NodeManager was killed: its containers go on, and YARN counts them as ended once it misses the node."""
+    yarn = begin()
+    yarn.reach(20)
+    node = NODES[1]
+    orphans = [yarn.process(name) for name in yarn.on(node)]
+    assert orphans
+    yarn.kill_node(node, with_containers=False)
+    # Nothing is lost as long as YARN knows of nothing.
+    clock = yarn.job.status()["clock"]
+    assert yarn.reach(clock + 10)["losses"] == []
+    yarn.lose_node(node)
+    wait_for(lambda: not any(orphan.is_alive() for orphan in orphans), PATIENCE_S, "the orphans to end themselves")
+    everybody_is_used(yarn, 4)
+    report = yarn.report()
+    judge(report, undisturbed)
+    assert len(report["losses"]) == len(orphans)
+    assert all("lost with its node" in loss["reason"] for loss in report["losses"])
+
+
+def test_a_job_that_loses_a_node_with_all_that_ran_there_comes_back_to_its_size(
+    begin: Begin, undisturbed: dict[str, Any]
+) -> None:
+    yarn = begin()
+    yarn.reach(20)
+    lost = len(yarn.on(NODES[1]))
+    yarn.kill_node(NODES[1], with_containers=True)
+    wait_for(lambda: len(status_of(yarn).get("losses", ())) == lost, PATIENCE_S, "its members to be missed")
+    everybody_is_used(yarn, 4)
+    # What YARN says of them in the end is nothing new.
+    yarn.lose_node(NODES[1])
+    report = yarn.report()
+    judge(report, undisturbed)
+    assert len(report["losses"]) == lost
+
+
+def test_a_master_whose_node_is_lost_makes_way_for_the_next(begin: Begin, undisturbed: dict[str, Any]) -> None:
+    """Its NodeManager was killed, it goes on: YARN has ended its attempt before another has begun."""
+    yarn = begin()
+    yarn.reach(20)
+    orphan = yarn.master()
+    yarn.kill_node(NODES[0], with_containers=False)
+    yarn.expire_attempt()
+    yarn.lose_node(NODES[0])
+    wait_for(lambda: not orphan.is_alive(), PATIENCE_S, "the master of the lost node to end itself")
+    yarn.begin_attempt()
+    report = yarn.report()
+    judge(report, undisturbed)
+    assert report["generation"] == 2
+    assert len(report["losses"]) == 2 and not any("killed" in loss["reason"] for loss in report["losses"])
+
+
+# ---- the ResourceManager
+
+
+def test_a_resource_manager_that_is_away_costs_nothing_and_grants_afterwards(
+    begin: Begin, undisturbed: dict[str, Any]
+) -> None:
+    yarn = begin()
+    yarn.reach(10)
+    yarn.be_silent("connection refused")
+    asked = yarn.job.change("add-workers", 1, wait=False)
+    status = yarn.reach(yarn.job.status()["clock"] + 30)
+    assert status["plan"]["plan_id"] == asked["plan_id"] and status["plan"]["phase"] == "proposed"
+    yarn.restart()
+    yarn.be_silent("")
+    wait_for(lambda: yarn.job.plan(asked["plan_id"])["phase"] == "released", PATIENCE_S, "the worker to be added")
+    everybody_is_used(yarn, 5)
+    report = yarn.report()
+    judge(report, undisturbed, ("released",))
+    assert (report["losses"], report["generation"]) == ([], 1)
+
+
+@pytest.mark.parametrize("why", ["full", "silent"])
+def test_a_container_that_is_never_granted_ends_its_plan_and_the_job_goes_on(
+    begin: Begin, undisturbed: dict[str, Any], why: str
+) -> None:
+    yarn = begin(container_timeout_s=4.0)
+    yarn.reach(10)
+    if why == "full":
+        yarn.hold = True
+    else:
+        yarn.be_silent("connection refused")
+    with pytest.raises(PlanError) as found:
+        yarn.job.add_workers(1)
+    said = {"full": "; YARN has ", "silent": "the ResourceManager has not answered for"}[why]
+    assert "was not granted within 4 s: it asks for" in str(found.value) and said in str(found.value)
+    yarn.hold = False
+    yarn.be_silent("")
+    assert yarn.job.add_workers(1)["phase"] == "released"
+    everybody_is_used(yarn, 5)
+    report = yarn.report()
+    judge(report, undisturbed, ("aborted", "released"))
+    assert report["losses"] == []

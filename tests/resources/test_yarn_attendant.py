@@ -1,0 +1,451 @@
+"""What stands for a job on YARN on its client's machine: notes where the master is, ends it, fetches its results."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from eps.ended import ended_status, waiting_status
+from eps.errors import JobNotFoundError, PeerUnavailableError
+from eps.storage.atomic import read_json
+from eps.storage.jobdir import JobDir, create_job_dir
+from eps.yarn import attendant as module
+from eps.yarn.am import Results
+from eps.yarn.application import COPY_BYTES, Application
+from eps.yarn.attendant import (
+    CHECK_FILES,
+    CHECK_MEMORY,
+    CHECK_PYTHON,
+    CHECK_VIRTUAL,
+    STOP_SIGNALS,
+    Attendant,
+    outcome,
+)
+from eps.yarn.types import ApplicationReport
+from tests.fakes.storage import MemoryStorage
+
+ID = "application_1_0001"
+REPORT = ApplicationReport(
+    ID, "a9a", "EPS", "ada", "default", "ACCEPTED", "UNDEFINED", "", "", -1, "", 0.0, (), 1, 0, 0
+)
+RUNNING = dataclasses.replace(REPORT, state="RUNNING", host="127.0.0.11", rpc_port=4711)
+FINISHED = dataclasses.replace(RUNNING, state="FINISHED", final_status="SUCCEEDED")
+KILLED = dataclasses.replace(REPORT, state="KILLED", final_status="KILLED", diagnostics="Application killed by ada")
+
+
+class ScriptedClient:
+    """Answers with one report after the other; a callable among them is called on the way to the next."""
+
+    def __init__(self, *script: Any) -> None:
+        self._script = list(script)
+        self.killed: list[str] = []
+
+    def report(self, application_id: str) -> ApplicationReport:
+        assert application_id == ID
+        while True:
+            found = self._script.pop(0) if len(self._script) > 1 else self._script[0]
+            if isinstance(found, Exception):
+                raise found
+            if isinstance(found, ApplicationReport):
+                return found
+            found()
+
+    def kill(self, application_id: str, diagnostics: str = "") -> None:
+        self.killed.append(diagnostics)
+        self._script.append(KILLED)
+        del self._script[:-1]
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(module, "ASK_S", 0.001)
+    monkeypatch.setattr(module, "ASK_SLOWER_S", 0.001)
+    # Logs are fetched by a command of Hadoop, which has a test of its own.
+    monkeypatch.setattr(Attendant, "_bring_logs", lambda self: None)
+    handlers = {number: signal.getsignal(number) for number in STOP_SIGNALS}
+    yield
+    signal.set_wakeup_fd(-1)
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[JobDir]:
+    directory, lock = create_job_dir("a9a", tmp_path)
+    directory.job_json.write_text(json.dumps({"spec": {"workers": 2, "servers": 1, "iterations": 9}}))
+    yield directory
+    lock.close()
+
+
+@pytest.fixture
+def shared() -> MemoryStorage:
+    return MemoryStorage()
+
+
+Follow = Callable[..., int]
+
+
+@pytest.fixture
+def follow(job: JobDir, shared: MemoryStorage) -> Follow:
+    def follow(client: ScriptedClient, tied_fd: int | None = None) -> int:
+        return Attendant(job, ID, client, shared, tied_fd).run()  # type: ignore[arg-type]
+
+    return follow
+
+
+def test_clients_find_the_master_and_then_what_it_left(job: JobDir, shared: MemoryStorage, follow: Follow) -> None:
+    seen: list[Any] = []
+
+    def look() -> None:
+        seen.append((read_json(job.master_json), waiting_status(job)))
+
+    shared.files["results/report.json"] = b'{"clock": 9}'
+    shared.files["results/model.npz"] = b"npz"
+    shared.files["results/ended.json"] = b'{"state": "finished", "exit_code": 0, "reason": "done"}'
+    waits = dataclasses.replace(REPORT, diagnostics="Application is added\n to the queue:  AM limit reached")
+    assert follow(ScriptedClient(waits, look, RUNNING, look, FINISHED)) == 0
+    (before, waiting), (after, none) = seen
+    assert before is None and waiting is not None and waiting["state"] == "starting"
+    assert waiting["reason"] == f"application {ID} is ACCEPTED: Application is added to the queue: AM limit reached"
+    assert (waiting["workers"], waiting["servers"]) == (2, 1)
+    assert after == {"host": "127.0.0.11", "port": 4711} and none is None
+    assert read_json(job.report) == {"clock": 9} and job.model.read_bytes() == b"npz"
+    ended = job.ended()
+    assert ended is not None and (ended["state"], ended["exit_code"], ended["reason"]) == ("finished", 0, "done")
+    assert not job.master_json.exists() and not job.waiting_json.exists() and not job.supervisor_json.exists()
+
+
+def test_a_master_that_is_lost_is_waited_for_and_found_again(job: JobDir, follow: Follow) -> None:
+    seen: list[Any] = []
+
+    def look() -> None:
+        seen.append((read_json(job.master_json), waiting_status(job) is None))
+
+    again = dataclasses.replace(RUNNING, host="127.0.0.12", attempt=2)
+    assert follow(ScriptedClient(RUNNING, look, REPORT, look, again, look, FINISHED)) == 0
+    assert [waits_not for _, waits_not in seen] == [True, False, True]
+    assert seen[2][0] == {"host": "127.0.0.12", "port": 4711}
+
+
+def test_a_resourcemanager_that_is_away_is_asked_again(follow: Follow, caplog: pytest.LogCaptureFixture) -> None:
+    away = PeerUnavailableError("no ResourceManager can be reached")
+    assert follow(ScriptedClient(RUNNING, away, away, FINISHED)) == 0
+    assert caplog.text.count("no ResourceManager can be reached") == 1
+
+
+def test_a_signal_ends_the_application(job: JobDir, follow: Follow) -> None:
+    client = ScriptedClient(RUNNING, lambda: os.kill(os.getpid(), signal.SIGTERM), RUNNING)
+    assert follow(client) == 1
+    assert client.killed == ["ended by SIGTERM"]
+    ended = job.ended()
+    assert ended is not None and (ended["state"], ended["reason"]) == ("killed", "ended by SIGTERM")
+
+
+def test_a_kill_that_yarn_has_lost_is_said_again(follow: Follow, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A ResourceManager that is started again before it has written the kill down brings the application back."""
+    monkeypatch.setattr(module, "KILL_AGAIN_S", 0.005)
+
+    class Forgetful(ScriptedClient):
+        def kill(self, application_id: str, diagnostics: str = "") -> None:
+            if len(self.killed) < 2:
+                self.killed.append(diagnostics)
+            else:
+                super().kill(application_id, diagnostics)
+
+    client = Forgetful(RUNNING, lambda: os.kill(os.getpid(), signal.SIGTERM), RUNNING)
+    assert follow(client) == 1
+    assert client.killed == ["ended by SIGTERM"] * 3
+
+
+def test_who_is_named_as_the_one_to_signal_is_ready_for_it(job: JobDir, follow: Follow) -> None:
+    seen: list[Any] = []
+
+    def look() -> None:
+        seen.append((read_json(job.supervisor_json), signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL))
+
+    assert not job.supervisor_json.exists()
+    assert follow(ScriptedClient(look, RUNNING, FINISHED)) == 0
+    assert seen == [({"pid": os.getpid()}, True)]
+
+
+def test_a_client_that_is_gone_takes_its_application_along(job: JobDir, follow: Follow) -> None:
+    read_fd, write_fd = os.pipe()
+    client = ScriptedClient(RUNNING, lambda: os.close(write_fd), RUNNING)
+    assert follow(client, read_fd) == 1
+    assert client.killed == ["its client is gone"]
+
+
+def test_what_yarn_says_is_the_reason_where_the_master_left_no_word(job: JobDir, follow: Follow) -> None:
+    failed = dataclasses.replace(
+        REPORT,
+        state="FAILED",
+        final_status="FAILED",
+        diagnostics="AM Container exited with exitCode: 2\n at x\neps: no data\nmore",
+    )
+    assert follow(ScriptedClient(failed)) == 1
+    status = ended_status(job)
+    assert (status["state"], status["reason"]) == (
+        "failed",
+        "its application master could not go on: no data",
+    )
+
+
+#: As of a real YARN, of an application master whose interpreter is not on its node.
+NOT_STARTED = """\
+Application application_1_0001 failed 2 times due to AM Container for appattempt_1_1_000002 exited with  exitCode: 127
+Failing this attempt.Diagnostics: [2026-11-22 10:00:00.000]Exception from container-launch.
+Container id: container_1_0001_02_000001
+Exit code: 127
+
+[2026-11-22 10:00:00.001]Container exited with a non-zero exit code 127. Error file: prelaunch.err.
+Last 4096 bytes of prelaunch.err :
+Last 4096 bytes of stderr :
+bash: line 1: a warning
+env: '/nowhere/python': No such file or directory
+
+
+[2026-11-22 10:00:00.002]Container exited with a non-zero exit code 127. Error file: prelaunch.err.
+For more detailed output, check the application tracking page: http://h:8088/cluster/app/application_1_0001
+. Failing the application."""
+
+
+def test_of_a_master_that_could_not_begin_its_last_line_is_the_reason(job: JobDir, follow: Follow) -> None:
+    failed = dataclasses.replace(REPORT, state="FAILED", final_status="FAILED", diagnostics=NOT_STARTED)
+    assert follow(ScriptedClient(failed)) == 1
+    assert ended_status(job)["reason"] == (
+        "its application master ended with exit code 127: env: '/nowhere/python': No such file or directory; "
+        f"{CHECK_PYTHON}"
+    )
+    other = NOT_STARTED.replace("127", "1").replace("env: '/nowhere/python': No such file or directory", "Oops: 7")
+    assert outcome(dataclasses.replace(failed, diagnostics=other))[1] == (
+        "its application master ended with exit code 1: Oops: 7"
+    )
+
+
+#: As of a real YARN, of one whose environment was on HDFS when it was submitted, and not when its node was to bring it.
+NOT_BROUGHT = """\
+Application application_1_0001 failed 3 times in previous 60000 milliseconds (global limit =10; local limit is =3) due \
+to AM Container for appattempt_1_0001_000003 exited with  exitCode: -1000
+Failing this attempt.Diagnostics: [2026-11-22 22:34:11.224]File does not exist: hdfs://nn:8020/envs/env.tar.gz
+java.io.FileNotFoundException: File does not exist: hdfs://nn:8020/envs/env.tar.gz
+\tat org.apache.hadoop.hdfs.DistributedFileSystem$29.doCall(DistributedFileSystem.java:1842)
+\tat java.base/java.lang.Thread.run(Thread.java:840)
+
+For more detailed output, check the application tracking page: http://h:8088/cluster/app/application_1_0001 Then click \
+on links to logs of each attempt.
+. Failing the application."""
+
+
+#: As of the same, of one that is no archive.
+NOT_UNPACKED = """\
+Application application_1_0001 failed 3 times due to AM Container for appattempt_1_0001_000003 exited with  \
+exitCode: -1000
+Failing this attempt.Diagnostics: [2026-11-22 22:52:50.000]java.lang.reflect.UndeclaredThrowableException
+\tat org.apache.hadoop.security.UserGroupInformation.doAs(UserGroupInformation.java:1974)
+Caused by: org.apache.hadoop.yarn.exceptions.YarnException: Download and unpack failed
+\tat org.apache.hadoop.yarn.util.FSDownload$2.run(FSDownload.java:430)
+\t... 10 more
+Caused by: java.io.IOException: Error executing command. gzip -dc | (cd 'env.tar.gz' && tar -x ) Process exited with \
+exit code 2.
+\t... 17 more
+
+For more detailed output, check the application tracking page: http://h:8088/cluster/app/application_1_0001
+. Failing the application."""
+
+
+def test_of_files_that_a_node_could_not_bring_the_reason_has_no_stack(job: JobDir, follow: Follow) -> None:
+    failed = dataclasses.replace(REPORT, state="FAILED", final_status="FAILED", diagnostics=NOT_BROUGHT)
+    assert follow(ScriptedClient(failed)) == 1
+    assert ended_status(job)["reason"] == (
+        "its application master could not be started by its node: "
+        f"File does not exist: hdfs://nn:8020/envs/env.tar.gz; {CHECK_FILES}"
+    )
+    assert outcome(dataclasses.replace(failed, diagnostics=NOT_UNPACKED))[1] == (
+        "its application master could not be started by its node: Download and unpack failed; Error executing command. "
+        f"gzip -dc | (cd 'env.tar.gz' && tar -x ) Process exited with exit code 2; {CHECK_FILES}"
+    )
+    # Where a node says nothing, all that YARN says is the reason.
+    silent = (
+        "AM Container exited with  exitCode: -1000\nFailing this attempt.Diagnostics: [x]\nFor more detailed output"
+    )
+    said = outcome(dataclasses.replace(failed, diagnostics=silent))[1]
+    assert said == " ".join(silent.split("\n"))
+
+
+#: As a NodeManager says it of a container that takes too much.
+TOO_MUCH = """\
+Application application_1_0001 failed 3 times due to AM Container for appattempt_1_0001_000003 exited with  \
+exitCode: {code}
+Failing this attempt.Diagnostics: [2026-11-22 10:00:00.000]Container [pid=7,containerID=container_1_0001_03_000001] is \
+running 12345B beyond the '{kind}' memory limit. Current usage: 512.1 MB of 512 MB physical memory used; 2.1 GB of \
+1.1 GB virtual memory used. Killing container.
+Dump of the process-tree for container_1_0001_03_000001 :
+\t|- PID PPID PGRPID SESSID CMD_NAME USER_MODE_TIME(MILLIS) SYSTEM_TIME(MILLIS) VMEM_USAGE(BYTES) FULL_CMD_LINE
+\t|- 7 6 7 7 (python) 1 1 1 1 python -m eps.yarn.am
+
+[2026-11-22 10:00:00.001]Container killed on request. Exit code is 143
+For more detailed output, check the application tracking page: http://h:8088/cluster/app/application_1_0001
+. Failing the application."""
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "began", "hint"),
+    [
+        (-104, "PHYSICAL", "its application master took more memory than it may: Container [pid=7,", CHECK_MEMORY),
+        (-103, "VIRTUAL", "its application master took more virtual memory than it may: Container ", CHECK_VIRTUAL),
+    ],
+)
+def test_of_a_master_that_took_too_much_memory_the_reason_says_how_much_and_what_to_do(
+    code: int, kind: str, began: str, hint: str
+) -> None:
+    said = TOO_MUCH.format(code=code, kind=kind)
+    state, reason, _ = outcome(dataclasses.replace(REPORT, state="FAILED", final_status="FAILED", diagnostics=said))
+    assert state == "failed" and reason.startswith(began)
+    assert reason.endswith(f"1.1 GB virtual memory used. Killing container; {hint}") and "PGRPID" not in reason
+
+
+def test_an_application_that_yarn_has_forgotten_has_ended(
+    job: JobDir, follow: Follow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "FORGOTTEN_S", 0.0)
+    assert follow(ScriptedClient(RUNNING, JobNotFoundError("no such application"))) == 1
+    assert ended_status(job)["reason"].startswith("YARN does not know the application any more")
+
+
+def test_what_one_that_is_forgotten_has_left_is_fetched(
+    job: JobDir, shared: MemoryStorage, follow: Follow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "FORGOTTEN_S", 0.0)
+    shared.files["results/model.npz"] = b"npz"
+    shared.files["results/ended.json"] = b'{"state": "finished", "exit_code": 0, "reason": ""}'
+    assert follow(ScriptedClient(JobNotFoundError("no such application"))) == 0
+    assert ended_status(job)["state"] == "finished" and job.model.read_bytes() == b"npz"
+
+
+def test_one_that_it_does_not_know_for_a_moment_goes_on(follow: Follow) -> None:
+    assert follow(ScriptedClient(RUNNING, JobNotFoundError("no such application"), RUNNING, FINISHED)) == 0
+
+
+def test_results_that_cannot_be_fetched_are_said(
+    job: JobDir, shared: MemoryStorage, follow: Follow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared.files["results/report.json"] = b"{}"
+
+    def lost(path: str) -> Any:
+        from eps.errors import StorageError
+
+        raise StorageError(f"{path}: every DataNode is gone")
+
+    monkeypatch.setattr(shared, "read", lost)
+    follow(ScriptedClient(FINISHED))
+    ended = job.ended()
+    assert ended is not None and "cannot be fetched: results/report.json: every DataNode is gone" in ended["reason"]
+
+
+@pytest.fixture
+def staged(job: JobDir, shared: MemoryStorage) -> Application:
+    """Where the job keeps what it shares: its secrets, and results."""
+    application = Application(ID, "hdfs://nn:1/user/ada/.eps/jobs/a9a-1", "/etc/hadoop", "rest")
+    application.write(job)
+    shared.files.update({"job.zip": b"secrets", "results/report.json": b"{}", "state/log-1": b"x"})
+    return application
+
+
+def test_what_a_job_had_on_the_cluster_goes_when_its_results_are_here(
+    job: JobDir, shared: MemoryStorage, follow: Follow, staged: Application
+) -> None:
+    def look() -> None:
+        assert shared.files and Application.read(job) == staged
+
+    follow(ScriptedClient(RUNNING, look, FINISHED))
+    assert shared.files == {} and read_json(job.report) == {}
+    assert Application.read(job) == dataclasses.replace(staged, shared="")
+
+
+def test_what_was_not_fetched_or_may_be_in_use_stays_on_the_cluster(
+    job: JobDir, shared: MemoryStorage, follow: Follow, staged: Application, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "FORGOTTEN_S", 0.0)
+    follow(ScriptedClient(JobNotFoundError("no such application")))
+    assert "job.zip" in shared.files
+    shared.files["results/ended.json"] = b'{"state": "finished"}'
+    follow(ScriptedClient(FINISHED))
+    assert "results/ended.json: does not say how the job ended" in ended_status(job)["reason"]
+    assert "job.zip" in shared.files
+    shared.files["results/ended.json"] = b'{"state": "finished", "exit_code": 0, "reason": ""}'
+    shared.stuck.add("")
+    assert follow(ScriptedClient(FINISHED)) == 0
+    assert "job.zip" in shared.files and Application.read(job) == staged, "eps prune finds it"
+
+
+def test_results_pass_through_in_pieces(
+    shared: MemoryStorage, job: JobDir, follow: Follow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model may be larger than the memory of who brings it: the application master's container, the attendant's."""
+    pieces: list[int] = []
+    model = np.random.default_rng(1).bytes(3 * COPY_BYTES + 7)
+
+    class Watched(io.BytesIO):
+        def read(self, size: int | None = -1) -> bytes:
+            assert size is not None and 0 <= size <= COPY_BYTES
+            return super().read(size)
+
+        def write(self, data: Any) -> int:
+            pieces.append(len(data))
+            return super().write(data)
+
+    @contextmanager
+    def write(path: str) -> Iterator[Any]:
+        file = Watched()
+        yield file
+        shared.files[path] = file.getvalue()
+
+    monkeypatch.setattr(shared, "write", write)
+    job.model.write_bytes(model)
+    Results(job, shared).leave(0, "finished", "")
+    assert shared.files["results/model.npz"] == model and max(pieces) == COPY_BYTES
+    job.model.unlink()
+    fetched = dict(shared.files)
+
+    @contextmanager
+    def read(path: str) -> Iterator[Any]:
+        yield io.BytesIO(fetched[path]) if path.endswith("ended.json") else Watched(fetched[path])
+
+    monkeypatch.setattr(shared, "read", read)
+    assert follow(ScriptedClient(FINISHED)) == 0
+    assert job.model.read_bytes() == model
+
+
+@pytest.mark.parametrize(
+    ("report", "found"),
+    [
+        (FINISHED, ("finished", "", 0)),
+        (dataclasses.replace(FINISHED, final_status="FAILED", diagnostics="x"), ("failed", "x", 1)),
+        (dataclasses.replace(FINISHED, final_status="KILLED", diagnostics="x"), ("killed", "x", 1)),
+        (KILLED, ("killed", "Application killed by ada", 1)),
+    ],
+)
+def test_the_outcome_is_yarns_word(report: ApplicationReport, found: tuple[str, str, int]) -> None:
+    assert outcome(report) == found
+
+
+def test_an_application_is_noted_in_the_jobs_directory(job: JobDir) -> None:
+    assert Application.read(job) is None
+    application = Application(ID, "hdfs://nn:1/user/ada/.eps/jobs/a9a-1", "/etc/hadoop", "java")
+    application.write(job)
+    assert Application.read(job) == application
+    # As it was before there was a choice of clients.
+    noted = json.loads(job.yarn_json.read_text())
+    del noted["client"]
+    job.yarn_json.write_text(json.dumps(noted))
+    assert Application.read(job) == dataclasses.replace(application, client="auto")

@@ -1,0 +1,76 @@
+"""What is decided before Java starts; what Java does is in tests/yarn."""
+
+from __future__ import annotations
+
+import stat
+import sys
+from pathlib import Path
+
+import pytest
+
+from eps.errors import ConfigError
+from eps.hadoop_conf import HadoopConf
+from eps.yarn.bridge import class_path, jvm_options, place_of, start_jvm
+
+
+@pytest.fixture
+def conf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HadoopConf:
+    """Return a configuration, in an environment that says nothing of Hadoop."""
+    for name in ("EPS_HADOOP_CLASSPATH", "HADOOP_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    (tmp_path / "conf").mkdir()
+    return HadoopConf({"fs.defaultFS": "hdfs://nn:1", "dfs.replication": "1"}, str(tmp_path / "conf"))
+
+
+def command(folder: Path, script: str) -> None:
+    folder.mkdir(parents=True)
+    (folder / "hadoop").write_text(f"#!/bin/sh\n{script}\n")
+    (folder / "hadoop").chmod(stat.S_IRWXU)
+
+
+def test_the_class_path_is_that_of_the_file_beside_the_configuration_first(
+    conf: HadoopConf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command(tmp_path / "home" / "bin", 'echo "$1 $2:/c.jar"')
+    monkeypatch.setenv("HADOOP_HOME", str(tmp_path / "home"))
+    assert class_path(conf) == [conf.source, "classpath --glob", "/c.jar"]
+    monkeypatch.setenv("EPS_HADOOP_CLASSPATH", "/b.jar:/b2.jar")
+    assert class_path(conf) == [conf.source, "/b.jar", "/b2.jar"]
+    (Path(conf.source) / "eps-classpath.txt").write_text("/a.jar:/a2.jar\n")
+    assert class_path(conf) == [conf.source, "/a.jar", "/a2.jar"]
+
+
+def test_without_jars_it_is_said_how_they_are_found(conf: HadoopConf) -> None:
+    with pytest.raises(ConfigError, match=r"put the command hadoop on the PATH, set HADOOP_HOME.*eps-classpath\.txt"):
+        class_path(conf)
+
+
+def test_a_hadoop_command_that_fails_says_so(conf: HadoopConf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    command(tmp_path / "home" / "bin", "echo no JAVA_HOME >&2; exit 3")
+    monkeypatch.setenv("HADOOP_HOME", str(tmp_path / "home"))
+    with pytest.raises(ConfigError, match="classpath --glob ended with code 3: no JAVA_HOME"):
+        class_path(conf)
+
+
+def test_without_a_configuration_the_variable_is_named() -> None:
+    with pytest.raises(ConfigError, match="HADOOP_CONF_DIR is not set"):
+        class_path(HadoopConf())
+
+
+def test_without_the_package_the_extra_is_named(conf: HadoopConf, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "jpype", None)
+    with pytest.raises(ConfigError, match=r"pip install '\.\[yarn\]'"):
+        start_jvm(conf)
+
+
+def test_java_leaves_signals_alone_and_is_small() -> None:
+    options = jvm_options(100)
+    assert "-Xrs" in options and "-Xmx100m" in options and "-XX:+UseSerialGC" in options
+    (log,) = [option for option in options if option.startswith("-Dlog4j.configuration=file:")]
+    assert Path(log.partition("file://")[2]).is_file()
+
+
+def test_messages_know_the_addresses_of_a_configuration(conf: HadoopConf) -> None:
+    assert place_of(conf).settings == {"fs.defaultFS": "hdfs://nn:1"}
+    assert "fs.defaultFS" in place_of(conf).who_listens("nn", 1)

@@ -1,0 +1,146 @@
+"""Jobs on YARN that were submitted from anywhere: what their callers must know is where they were staged."""
+
+from __future__ import annotations
+
+import json
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from eps.core.types import Address
+from eps.errors import ConfigError, EpsError, StorageError
+from eps.hadoop_conf import HadoopConf
+from eps.rpc.security import Security
+from eps.storage.atomic import read_json
+from eps.storage.jobdir import JobDir, create_job_dir
+from eps.yarn.am import with_grants
+from eps.yarn.application import JOB_ARCHIVE, Application
+from eps.yarn.elsewhere import StagedJobs
+from eps.yarn.shipping import packed
+from tests.fakes.webhdfs import FakeHdfs
+
+pytest.importorskip("hdfs")
+
+ID = "application_1700000000000_0001"
+TOKEN, OTHERS = b"0123456789abcdef" * 2, b"fedcba9876543210" * 2
+MASTER = Address("127.0.0.11", 4711)
+TLS = ("tls/ca.pem", "tls/certificate.pem", "tls/key.pem")
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeHdfs]:
+    monkeypatch.delenv("HADOOP_CONF_DIR", raising=False)
+    monkeypatch.setenv("EPS_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with FakeHdfs() as found:
+        yield found
+
+
+@pytest.fixture
+def staged(fake: FakeHdfs) -> Iterator[StagedJobs]:
+    found = StagedJobs(HadoopConf(), f"webhdfs://{fake.authority}/staging/")
+    yield found
+    found.close()
+
+
+def stage(
+    fake: FakeHdfs, folder: str, token: bytes, port: int | None = MASTER.port, more: tuple[str, ...] = ()
+) -> None:
+    """Stage a job, as its submission and its master do."""
+    where = f"/staging/jobs/{folder}"
+    files = [("job.json", b"{}", 0o600), ("token", token + b"\n", 0o600), *((name, b"pem", 0o600) for name in more)]
+    fake.put(f"{where}/{JOB_ARCHIVE}", packed(files).content)
+    if port is not None:
+        fake.put(f"{where}/master.json", json.dumps({"host": MASTER.host, "port": port, "generation": 1}).encode())
+
+
+def token_of(job: JobDir) -> bytes:
+    return job.token.read_bytes().strip()
+
+
+def test_job_is_found_among_others_of_its_name_by_where_its_master_listens(fake: FakeHdfs, staged: StagedJobs) -> None:
+    stage(fake, "a9a-0001", OTHERS, port=4710)
+    stage(fake, "a9a-0002", TOKEN)
+    stage(fake, "a9a-0003", OTHERS, port=None)
+    stage(fake, "a9a-x-0004", OTHERS)
+    job = staged.directory(ID, "a9a", "ada", MASTER)
+    assert (job.name, token_of(job)) == ("a9a", TOKEN)
+    assert read_json(job.master_json) == {"host": MASTER.host, "port": MASTER.port}
+    assert {path.name for path in job.path.iterdir()} == {"token", "master.json"}, "nothing else is brought"
+    assert stat.S_IMODE(job.token.stat().st_mode) == 0o600
+    assert stat.S_IMODE(job.path.parent.parent.stat().st_mode) == 0o700
+    assert Security.of_job(job.path).tls is None
+
+
+def test_next_master_is_known_without_looking_again(fake: FakeHdfs, staged: StagedJobs) -> None:
+    stage(fake, "a9a-0002", TOKEN)
+    staged.directory(ID, "a9a", "ada", MASTER)
+    asked = len(fake.requests)
+    job = staged.directory(ID, "a9a", "ada", Address("127.0.0.12", 5000))
+    assert read_json(job.master_json) == {"host": "127.0.0.12", "port": 5000}
+    assert len(fake.requests) == asked
+
+
+def test_certificates_come_with_the_token(fake: FakeHdfs, staged: StagedJobs) -> None:
+    stage(fake, "a9a-0002", TOKEN, more=TLS)
+    job = staged.directory(ID, "a9a", "ada", MASTER)
+    assert {str(path.relative_to(job.path)) for path in job.tls.iterdir()} == set(TLS)
+    assert Security.of_job(job.path).tls is not None
+
+
+def test_job_that_cannot_be_read_is_told_with_why(fake: FakeHdfs, staged: StagedJobs) -> None:
+    with pytest.raises(
+        StorageError, match=r"none of the jobs 'a9a' that were staged there listens at 127\.0\.0\.11:4711"
+    ):
+        staged.directory(ID, "a9a", "ada", MASTER)
+    stage(fake, "a9a-0002", TOKEN)
+    fake.fault("LISTSTATUS", "error", name="AccessControlException", message="Permission denied: user=eva")
+    with pytest.raises(StorageError, match=r"cannot be listed: .*Permission denied: user=eva"):
+        staged.directory(ID, "a9a", "ada", MASTER)
+    fake.put(f"/staging/jobs/a9a-0002/{JOB_ARCHIVE}", b"no archive")
+    with pytest.raises(StorageError, match="is not what a job is staged with"):
+        staged.directory(ID, "a9a", "ada", MASTER)
+
+
+def test_job_of_this_host_needs_no_file_system(fake: FakeHdfs) -> None:
+    near, lock = create_job_dir("a9a")
+    lock.close()
+    Application(ID, "hdfs://nn/x", "/etc/hadoop", "auto").write(near)
+    staged = StagedJobs(HadoopConf())
+    job = staged.directory(ID, "a9a", "ada", MASTER)
+    assert token_of(job).decode() == near.read_token()
+    assert job.path != near.path and not near.master_json.exists()
+    # One of that name which is another application is another job.
+    with pytest.raises(EpsError):
+        staged.directory("application_1700000000000_0002", "a9a", "ada", MASTER)
+    staged.close()
+    assert not job.path.exists() and near.token.exists()
+    assert not fake.requests
+
+
+@pytest.mark.parametrize(("application_id", "name"), [("../x", "a9a"), (ID, "../../x"), (ID, "")])
+def test_names_that_lead_elsewhere_are_refused(staged: StagedJobs, application_id: str, name: str) -> None:
+    with pytest.raises(ConfigError):
+        staged.directory(application_id, name, "ada", MASTER)
+
+
+def test_what_is_kept_is_forgotten(fake: FakeHdfs, staged: StagedJobs) -> None:
+    stage(fake, "a9a-0002", TOKEN)
+    job = staged.directory(ID, "a9a", "ada", MASTER)
+    staged.forget(ID)
+    staged.forget("application_1_1")
+    assert not job.path.exists()
+    assert token_of(staged.directory(ID, "a9a", "ada", MASTER)) == TOKEN
+
+
+def test_status_tells_yarns_names_of_containers() -> None:
+    status = {
+        "clock": 3,
+        "members": [{"name": "worker-1", "container": "c-1"}, {"name": "worker-2", "container": "c-2"}],
+    }
+    found = with_grants(status, {"c-1": "container_1"})
+    assert [member["granted"] for member in found["members"]] == ["container_1", ""]
+    assert (found["clock"], "granted" in status["members"][0]) == (3, False)  # type: ignore[index]

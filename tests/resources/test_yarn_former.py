@@ -1,0 +1,148 @@
+"""A job on YARN is not started again while its application runs."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from eps.client import Job
+from eps.errors import JobExistsError, JobNotFoundError
+from eps.jobspec_file import RunRequest
+from eps.launch import prepare_job
+from eps.storage.atomic import write_json_atomic
+from eps.storage.jobdir import JobDir, JobLock
+from eps.supervisor.start import kill_supervisor
+from eps.yarn import former
+from eps.yarn.application import Application
+from eps.yarn.former import check_has_ended, settle_former
+from eps.yarn.submit import ATTENDANT, attend_again
+from tests.fakes.resourcemanager import FakeResourceManager, resourcemanager
+from tests.resources.test_yarn_attendant import FINISHED, ID, KILLED, RUNNING, ScriptedClient
+
+SETTINGS: dict[str, Any] = {"iterations": 3, "on": "yarn"}
+ROWS = "1 1:1 2:0.5\n-1 2:1\n" * 12
+
+
+class Ended:
+    """Stands in for the attendant that is started once more."""
+
+    def __init__(self, job: JobDir) -> None:
+        self.job = job
+        self.waited_s = 0.0
+
+    def wait(self, timeout_s: float) -> int:
+        self.waited_s = timeout_s
+        write_json_atomic(self.job.ended_json, {"state": "killed", "exit_code": 1, "reason": "enough", "time_s": 1.0})
+        return 1
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[JobDir]:
+    """A job on YARN whose attendant is gone."""
+    monkeypatch.setenv("EPS_HOME", str(tmp_path / "home"))
+    data = tmp_path / "rows.libsvm"
+    data.write_text(ROWS)
+    prepared = prepare_job(RunRequest.from_values({"data": str(data), "iterations": 3, "on": "yarn", "name": "a9a"}))
+    prepared.lock.close()
+    Application(ID, "hdfs://nn/shared", str(tmp_path), "rest").write(prepared.directory)
+    yield prepared.directory
+
+
+def test_who_runs_is_refused_and_who_has_ended_or_is_forgotten_is_not() -> None:
+    with pytest.raises(JobExistsError, match=rf"job 'a9a' is running \({ID}\): only one that has stopped"):
+        check_has_ended(ScriptedClient(RUNNING), ID, "a9a")  # type: ignore[arg-type]
+    for report in (KILLED, FINISHED, JobNotFoundError("no such application")):
+        check_has_ended(ScriptedClient(report), ID, "a9a")  # type: ignore[arg-type]
+
+
+def test_nobody_goes_on_with_a_job_whose_application_runs(job: JobDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(former, "read_configuration", lambda folder: folder)
+    monkeypatch.setattr(former, "open_client", lambda conf, kind: _Closing(RUNNING))
+    monkeypatch.setattr(former, "attend_again", lambda path: pytest.fail("nobody is to attend"))
+    before = job.job_json.read_bytes()
+    with pytest.raises(JobExistsError, match="is running"):
+        Job.resume("a9a")
+    assert job.job_json.read_bytes() == before and not job.is_running()
+
+
+def test_how_the_former_ended_is_found_out_first(job: JobDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    attendant = Ended(job)
+    monkeypatch.setattr(former, "read_configuration", lambda folder: folder)
+    monkeypatch.setattr(former, "open_client", lambda conf, kind: _Closing(KILLED))
+    monkeypatch.setattr(former, "attend_again", lambda path: attendant)
+    settle_former(job)
+    assert attendant.waited_s > 0 and job.outcome()["state"] == "killed"
+    attendant.waited_s = 0.0
+    settle_former(job)
+    assert attendant.waited_s == 0.0, "that is known by now"
+
+
+def test_a_job_that_nobody_attended_to_runs_as_soon_as_it_is_found(unattended: FakeResourceManager) -> None:
+    """A whole attendant, with a ResourceManager that ends an application when it is told to."""
+    found = Job.find("a9a")
+    assert found.running, "whoever asks next must not take it for one that has ended"
+    again = Job.find("a9a")
+    assert again.running
+    again.close()
+    found.kill("enough")
+    assert not found.running and found.status()["state"] == "killed"
+    found.close()
+    ended = [body for method, _, _, body in unattended.asked if method == "PUT"]
+    assert ended == [{"state": "KILLED", "diagnostics": "ended by SIGTERM"}]
+
+
+def test_the_files_of_a_job_do_not_go_while_its_application_runs(unattended: FakeResourceManager, job: JobDir) -> None:
+    for on in ("yarn", "local"):
+        with pytest.raises(JobExistsError, match=rf"job 'a9a' is running \({ID}\)"):
+            Job.start(**{**SETTINGS, "on": on}, name="a9a", data="sklearn:digits")
+    assert job.yarn_json.exists() and not job.is_running()
+
+
+def test_of_two_who_would_attend_one_does(job: JobDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_json_atomic(job.supervisor_json, {"pid": os.getpid()})
+    others: list[str] = []
+
+    def start(directory: Path, tied: bool, *, lock: JobLock, module: str) -> str:
+        assert job.is_running() and lock.path == job.lock and not tied
+        assert not kill_supervisor(job), "the number is of the former one, and may be anybody's by now"
+        with pytest.raises(JobExistsError):
+            attend_again(directory)
+        others.append(module)
+        return "handle"
+
+    monkeypatch.setattr("eps.yarn.submit.start_supervisor", start)
+    assert attend_again(job.path) == "handle"  # type: ignore[comparison-overlap]
+    write_json_atomic(job.ended_json, {"state": "killed", "exit_code": 1, "reason": "", "time_s": 1.0})
+    assert attend_again(job.path) is None and others == [ATTENDANT], "its end is known, and what it left is fetched"
+
+
+@pytest.fixture
+def unattended(job: JobDir, tmp_path: Path) -> Iterator[FakeResourceManager]:
+    """A cluster on which the job's application runs."""
+    app = {"id": ID, "state": "RUNNING", "amRPCAddress": "127.0.0.1:9"}
+    with resourcemanager() as rm:
+        rm.answers[f"GET apps/{ID}"] = (200, {"app": app})
+        rm.answers[f"PUT apps/{ID}/state"] = (202, {"state": "KILLED"})
+        rm.told[f"PUT apps/{ID}/state"] = lambda: app.update(state="KILLED")
+        address = rm.url.removeprefix("http://")
+        (tmp_path / "yarn-site.xml").write_text(
+            "<configuration><property><name>yarn.resourcemanager.webapp.address</name>"
+            f"<value>{address}</value></property></configuration>"
+        )
+        (tmp_path / "shared").mkdir()
+        Application(ID, str(tmp_path / "shared"), str(tmp_path), "rest").write(job)
+        yield rm
+        kill_supervisor(job, signal.SIGKILL)
+
+
+class _Closing(ScriptedClient):
+    def close(self) -> None:
+        pass

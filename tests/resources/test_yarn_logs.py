@@ -1,0 +1,164 @@
+"""What ``eps logs`` proves with who it is on a cluster with Kerberos: one set of tokens, of which nothing is left."""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import tracemalloc
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import pytest
+
+from eps.commands import inspect
+from eps.errors import PeerUnavailableError
+from eps.storage.hadoop_tokens import TOKEN_FILE_VARIABLE
+from eps.storage.jobdir import JobDir, create_job_dir
+from eps.yarn import logs
+from eps.yarn.application import Application
+
+SECURE = """<configuration><property><name>hadoop.security.authentication</name><value>kerberos</value></property>
+</configuration>"""
+SAID = """Container: container_1_0001_01_000001 on node_8041
+LogType:stdout
+LogContents:
+begun
+End of LogType:stdout
+"""
+
+
+class Issuer:
+    """A client of YARN that gives one token after the other."""
+
+    def __init__(self) -> None:
+        self.obtained = 0
+        self.cancelled: list[bytes] = []
+        self.closed = 0
+        self.away = False
+
+    def obtain_tokens(self) -> bytes:
+        self.obtained += 1
+        return b"token-%d" % self.obtained
+
+    def cancel_tokens(self, tokens: bytes) -> None:
+        if self.away:
+            raise PeerUnavailableError("no ResourceManager can be reached")
+        self.cancelled.append(tokens)
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+@pytest.fixture
+def issuer(monkeypatch: pytest.MonkeyPatch) -> Issuer:
+    found = Issuer()
+    monkeypatch.setattr(logs, "open_client", lambda conf, kind: found)
+    return found
+
+
+@pytest.fixture
+def proved(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Path, bytes]]:
+    """Give the file of tokens that each command was given, and what was in it."""
+    found: list[tuple[Path, bytes]] = []
+
+    def run(words: Any, *, env: dict[str, str], stdout: BinaryIO, **_: Any) -> Any:
+        path = Path(env[TOKEN_FILE_VARIABLE])
+        found.append((path, path.read_bytes()))
+        stdout.write(SAID.encode())
+        return subprocess.CompletedProcess(words, 0, None, "")
+
+    monkeypatch.setattr(logs.subprocess, "run", run)
+    monkeypatch.setattr(logs, "find_java", lambda: argparse.Namespace(command="java"))
+    monkeypatch.setattr(logs, "class_path", lambda conf: ["hadoop.jar"])
+    return found
+
+
+@pytest.fixture
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[JobDir]:
+    monkeypatch.setenv("EPS_HOME", str(tmp_path / "home"))
+    (tmp_path / "core-site.xml").write_text(SECURE)
+    directory, lock = create_job_dir("a9a")
+    Application("application_1_0001", "hdfs://nn/x", str(tmp_path), "rest").write(directory)
+    yield directory
+    lock.close()
+
+
+def test_a_command_has_one_set_of_tokens_and_cancels_it(
+    job: JobDir, issuer: Issuer, proved: list[tuple[Path, bytes]]
+) -> None:
+    with logs.open_logs(job) as fetch:
+        for _ in range(3):
+            assert fetch() == ["master"] and job.log("master").read_text() == "begun\n"
+        assert issuer.cancelled == []
+    assert [tokens for _, tokens in proved] == [b"token-1"] * 3
+    assert issuer.cancelled == [b"token-1"] and issuer.closed == 1
+    assert not any(path.exists() for path, _ in proved)
+
+
+def test_tokens_that_are_getting_old_are_replaced(
+    job: JobDir, issuer: Issuer, proved: list[tuple[Path, bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logs, "REFRESH_S", -1.0)
+    with logs.open_logs(job) as fetch:
+        fetch()
+        fetch()
+    assert [tokens for _, tokens in proved] == [b"token-1", b"token-2"]
+    assert issuer.cancelled == [b"token-1", b"token-2"]
+
+
+def test_what_cannot_be_cancelled_keeps_nobody_from_reading(
+    job: JobDir, issuer: Issuer, proved: list[tuple[Path, bytes]], caplog: pytest.LogCaptureFixture
+) -> None:
+    issuer.away = True
+    assert logs.fetch_logs(job) == ["master"]
+    assert "no ResourceManager can be reached" in caplog.text
+    assert issuer.closed == 1 and not proved[0][0].exists()
+
+
+def test_who_follows_the_logs_and_goes_away_leaves_no_token(
+    job: JobDir, issuer: Issuer, proved: list[tuple[Path, bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rounds: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        rounds.append(seconds)
+        if len(rounds) == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(inspect.time, "sleep", sleep)
+    with pytest.raises(KeyboardInterrupt):
+        inspect.logs(argparse.Namespace(name="a9a", member="", follow=True))
+    assert rounds == [inspect.FOLLOW_REMOTE_S] * 3 and len(proved) == 3
+    assert issuer.obtained == 1 and issuer.cancelled == [b"token-1"]
+
+
+LINE = "10:00:01 I eps: " + 200 * "x" + "\n"
+#: Of one log; the tests' limit is far below.
+LINES = 100_000
+
+
+def test_logs_that_are_larger_than_memory_are_brought(job: JobDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is printed is never in this process as a whole."""
+    (Path(Application.read(job).conf_dir) / "core-site.xml").write_text("<configuration/>")  # type: ignore[union-attr]
+    placed = "M worker-1 is container_1_0001_01_000002 on node:1\n"
+
+    def run(words: Any, *, stdout: BinaryIO, **_: Any) -> Any:
+        for container, said in (("000001", placed), ("000002", LINE * LINES)):
+            head = f"Container: container_1_0001_01_{container} on node_1\nLogType:stderr\nLogContents:\n"
+            stdout.write(f"{head}{said}End of LogType:stderr\n".encode())
+        tracemalloc.start()
+        return subprocess.CompletedProcess(words, 0, None, "")
+
+    monkeypatch.setattr(logs.subprocess, "run", run)
+    monkeypatch.setattr(logs, "find_java", lambda: argparse.Namespace(command="java"))
+    monkeypatch.setattr(logs, "class_path", lambda conf: ["hadoop.jar"])
+    try:
+        assert logs.fetch_logs(job) == ["master", "worker-1"]
+        most_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert job.log("master").read_text() == placed
+    assert job.log("worker-1").stat().st_size == len(LINE) * LINES > 20 << 20
+    assert most_bytes < 4 << 20
+    assert not list(job.path.glob(".logs-*"))

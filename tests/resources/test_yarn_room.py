@@ -1,0 +1,144 @@
+"""Room that nobody else seems to want: what an application master makes of its headroom."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from eps.config import JobSpec
+from eps.errors import ConfigError
+from eps.resources.api import ContainerRequest
+from eps.runtime import Runtime
+from eps.yarn.allocation import Allocation, Limits, Placement
+from eps.yarn.am import PREEMPTION_WAIT, limits_of, preemption_wait_ms, template_of
+from eps.yarn.application import MasterOrders
+from eps.yarn.names import NumberedNames
+from eps.yarn.room import Headroom, fitting
+from eps.yarn.types import AllocateResult, Completed, Grant, Preemption, Registration, Resource
+
+QUIET_S = 10.0
+SMALL, LARGE = Resource(512, 1), Resource(2048, 2)
+FREE = Resource(4096, 4)
+CONTAINER = "container_1700000000000_0001_01_000002"
+
+
+def allocation(*, counts_cores: bool = True, label: str = "") -> Allocation:
+    """Return one with a container of a worker that runs."""
+    places = {"worker": Placement(size=SMALL), "server": Placement(label, size=LARGE)}
+    found = Allocation(NumberedNames(), places, Limits(quiet_s=QUIET_S))
+    found.on_registered(Registration(Resource(8192, 8), counts_cores=counts_cores), {})
+    found.request(ContainerRequest("container-0001", "worker", 512), 0.0)
+    found.take_turn()
+    beat(found, 0.0, None, granted=(Grant(CONTAINER, "node-1:1", 1, SMALL),))
+    found.on_started("container-0001")
+    return found
+
+
+def beat(
+    found: Allocation,
+    now_s: float,
+    headroom: Resource | None = FREE,
+    *,
+    granted: tuple[Grant, ...] = (),
+    completed: tuple[Completed, ...] = (),
+    preempted: bool = False,
+) -> dict[str, int]:
+    """Take a heartbeat and return the room that there is then."""
+    message = Preemption(negotiable=(CONTAINER,)) if preempted else None
+    found.on_allocated(AllocateResult(granted, completed, preemption=message, headroom=headroom), now_s)
+    return found.room(now_s)
+
+
+def test_room_is_what_has_been_free_all_the_while() -> None:
+    found = allocation()
+    beat(found, 1.0)
+    # What is free for a moment only somebody else takes.
+    more = [beat(found, at_s, Resource(8192, 8) if at_s == 15.0 else FREE) for at_s in (5.0, 11.0, 15.0, 16.0)]
+    assert more[1:] == [{"worker": 4, "server": 2}] * 3
+    assert beat(found, 17.0, Resource(1024, 1)) == {"worker": 1}
+    # That it was less for a moment says that somebody was given room.
+    assert beat(found, 18.0) == {"worker": 1}
+    assert beat(found, 27.0)["worker"] == 1
+    assert beat(found, 28.5) == {"worker": 4, "server": 2}
+
+
+def test_nothing_is_room_before_it_was_watched_for_a_while() -> None:
+    found = Headroom(QUIET_S)
+    assert found.least(5.0) is None and found.quiet_for(5.0) == 0.0
+    found.note(FREE, 5.0)
+    assert found.least(14.9) is None
+    assert found.least(15.0) == FREE
+
+
+def test_while_somebody_is_given_room_there_is_none_nor_for_a_while_after_that() -> None:
+    found = allocation()
+    for at_s in range(1, 20):
+        beat(found, float(at_s))
+    assert found.room(19.0)["worker"] == 4
+    beat(found, 20.0, preempted=True)
+    during = [beat(found, 20.0 + at_s) for at_s in range(1, 30)]
+    gone = beat(found, 50.0, completed=(Completed(CONTAINER, -100),))
+    after = [beat(found, 50.0 + at_s) for at_s in range(1, 10)]
+    assert [{}] * 39 == [*during, gone, *after]
+    assert beat(found, 60.0) == {"worker": 4, "server": 2}
+
+
+def test_cores_count_only_where_yarn_counts_them() -> None:
+    found = allocation(counts_cores=False)
+    assert [beat(found, at_s, Resource(4096, -3)) for at_s in (1.0, 12.0)][-1] == {"worker": 8, "server": 2}
+    assert fitting(Resource(4096, -3), SMALL, True) == 0
+
+
+@pytest.mark.parametrize("headroom", [None, Resource(64, 1)])
+def test_where_yarn_tells_of_no_room_one_is_tried_after_a_longer_while(headroom: Resource | None) -> None:
+    """Above its queue's own share an application is told of next to nothing."""
+    found = allocation()
+    early = [beat(found, at_s, headroom) for at_s in (1.0, 12.0, 19.5)]
+    assert early == [{}] * 3
+    assert beat(found, 20.5, headroom) == {"worker": 1, "server": 1}
+
+
+def test_of_nodes_with_a_label_yarn_tells_nothing() -> None:
+    found = allocation(label="transient")
+    assert [beat(found, at_s) for at_s in (1.0, 12.0)][-1] == {"worker": 4}
+    assert beat(found, 20.5) == {"worker": 4, "server": 1}
+
+
+def test_what_was_asked_for_in_vain_is_left_alone_for_as_long_again() -> None:
+    found = allocation()
+    found.request(ContainerRequest("container-0002", "worker", 512), 1.0)
+    found.take_turn()
+    assert [beat(found, at_s) for at_s in (1.0, 12.0)][-1] == {"worker": 4, "server": 2}
+    found.release("container-0002")
+    assert [beat(found, at_s) for at_s in (13.0, 22.0)] == [{}, {}]
+    assert beat(found, 23.5) == {"worker": 4, "server": 2}
+
+
+def test_application_master_knows_what_its_containers_take() -> None:
+    runtime = cast(Runtime, SimpleNamespace(spec=JobSpec(data="x", memory_mb="512,server=2048", vcores="1,server=2")))
+    places = template_of(MasterOrders("hdfs://h/x", "python", {}, {}), runtime).placements
+    assert (places["worker"].size, places["server"].size) == (SMALL, LARGE)
+
+
+def test_how_long_room_must_be_free_is_a_setting() -> None:
+    assert limits_of(0.0, "8000", 4.0) == Limits(quiet_s=4.0, preemption_s=8.0)
+    with pytest.raises(ConfigError, match="grow_back_s is -1"):
+        JobSpec(data="x", grow_back_s=-1.0)
+
+
+def test_what_the_scheduler_is_told_goes_before_what_all_are_told_of_preemption(tmp_path: Path) -> None:
+    def write(name: str, wait_ms: int, final: str = "") -> None:
+        values = f"<name>{PREEMPTION_WAIT}</name><value>{wait_ms}</value>{final}"
+        (tmp_path / name).write_text(f"<configuration><property>{values}</property></configuration>")
+
+    (tmp_path / "core-site.xml").write_text("<configuration/>")
+    assert preemption_wait_ms(str(tmp_path)) == ""
+    write("yarn-site.xml", 9000)
+    assert preemption_wait_ms(str(tmp_path)) == "9000"
+    write("capacity-scheduler.xml", 8000)
+    assert limits_of(0.0, preemption_wait_ms(str(tmp_path)), 4.0).preemption_s == 8.0
+    write("yarn-site.xml", 7000, "<final>true</final>")
+    assert preemption_wait_ms(str(tmp_path)) == "7000"

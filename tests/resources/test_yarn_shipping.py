@@ -1,0 +1,234 @@
+"""What is brought to the cluster: the same files give the same bytes; what YARN would refuse is refused before."""
+
+from __future__ import annotations
+
+import io
+import sys
+import zipfile
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from eps.config import JobSpec
+from eps.errors import ConfigError
+from eps.hadoop_conf import HadoopConf, read_configuration
+from eps.resources.api import ContainerRequest
+from eps.storage.jobdir import JobDir, create_job_dir
+from eps.storage.locations import RemotePath
+from eps.yarn.am import template_of
+from eps.yarn.application import MasterOrders, home_location
+from eps.yarn.container import own_job_dir
+from eps.yarn.launch import build_launch
+from eps.yarn.logs import name_logs, split_logs
+from eps.yarn.shipping import ENVIRONMENT, JOB, PythonEnvironment, pack_code, pack_job, python_environment
+from eps.yarn.submit import check_cluster, file_systems_of, pack_conf, tags_of
+from eps.yarn.types import ClusterNode, FileKind, Grant, LocalFile, QueueReport, Resource, Visibility
+
+pytest.importorskip("requests")
+
+
+def names(content: bytes) -> list[str]:
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        return archive.namelist()
+
+
+def test_our_code_is_packed_to_the_same_bytes_each_time() -> None:
+    first, second = pack_code(), pack_code()
+    assert first == second and len(first.content) < 4 << 20
+    found = names(first.content)
+    assert {"eps/__init__.py", "eps/yarn/am.py", "hscheduler/__init__.py", "eps/pb/control_pb2.py"} <= set(found)
+    assert not [name for name in found if "__pycache__" in name]
+
+
+def test_a_job_is_packed_with_what_its_processes_read_and_nothing_else(tmp_path: Path) -> None:
+    job, lock = create_job_dir("a9a", tmp_path)
+    lock.close()
+    job.job_json.write_text("{}")
+    job.log("master").write_text("not this")
+    (job.path / "model-code").mkdir()
+    (job.path / "model-code" / "mine.py").write_text("class Mine: ...")
+    assert names(pack_job(job).content) == ["job.json", "model-code/mine.py", "token"]
+
+
+def test_each_process_has_a_directory_of_its_own_with_the_jobs_files(tmp_path: Path) -> None:
+    with zipfile.ZipFile(io.BytesIO(b""), "w"):
+        (tmp_path / JOB / "tls").mkdir(parents=True)
+    (tmp_path / JOB / "token").write_text("secret")
+    job = own_job_dir(tmp_path)
+    assert job.read_token() == "secret" and job.tls.is_dir() and job.logs.is_dir()
+    job.master_json.write_text("{}")
+    assert sorted(path.name for path in (tmp_path / JOB).iterdir()) == ["tls", "token"]
+    assert own_job_dir(tmp_path) == job == JobDir(tmp_path / "job")
+
+
+def test_the_interpreter_is_a_path_or_an_archive(tmp_path: Path) -> None:
+    assert python_environment("") == PythonEnvironment(sys.executable)
+    assert python_environment("/opt/py/bin/python") == PythonEnvironment("/opt/py/bin/python")
+    archive = tmp_path / "env.tar.gz"
+    with pytest.raises(ConfigError, match=r"there is no such archive: make it with conda-pack or venv-pack"):
+        python_environment(str(archive))
+    archive.write_bytes(b"x")
+    assert python_environment(str(archive)) == PythonEnvironment(f"./{ENVIRONMENT}/bin/python", str(archive))
+    assert python_environment("hdfs:///envs/a.zip").archive == "hdfs:///envs/a.zip"
+    with pytest.raises(ConfigError, match="must be the absolute path of an interpreter that every node has"):
+        python_environment("python3")
+
+
+def test_orders_survive_the_way_to_the_master() -> None:
+    file = LocalFile("hdfs://nn:1/x.zip", 1, 2, FileKind.ARCHIVE, Visibility.PRIVATE)
+    orders = MasterOrders("hdfs://nn:1/jobs/x", "/usr/bin/python", {"code": file}, {"A": "1"})
+    text = orders.to_text()
+    # The shell that sets it has no word in it.
+    assert text.replace("=", "").replace("+", "").replace("/", "").isalnum()
+    assert MasterOrders.from_text(text) == orders
+    with pytest.raises(ConfigError, match="EPS_YARN does not say what this application master is to do"):
+        MasterOrders.from_text("e30=")
+
+
+def test_members_get_the_tokens_of_the_job() -> None:
+    orders = MasterOrders("hdfs://nn:1/jobs/x", "/usr/bin/python", {}, {})
+    runtime = SimpleNamespace(spec=JobSpec(on="yarn"))
+    template = template_of(orders, runtime, b"tokens")  # type: ignore[arg-type]
+    grant = Grant("container_1_0001_01_000002", "n1:1", 1, Resource(64, 1))
+    assert build_launch(template, ContainerRequest("c", "worker"), grant).credentials == b"tokens"
+
+
+def test_tokens_are_for_every_file_system_that_members_use() -> None:
+    home = RemotePath.parse("hdfs://nn:1/user/ada/.eps")
+    assert file_systems_of(home, JobSpec()) == ["hdfs://nn:1"]
+    other = JobSpec(checkpoint_dir="hdfs://lake/checkpoints")
+    assert file_systems_of(home, other) == ["hdfs://lake", "hdfs://nn:1"]
+    assert file_systems_of(home, JobSpec(checkpoint_dir="/nfs/checkpoints")) == ["hdfs://nn:1"]
+
+
+def test_files_of_jobs_are_in_the_users_home_unless_said_otherwise() -> None:
+    conf = HadoopConf({"fs.defaultFS": "hdfs://lake"}, "/etc/hadoop")
+    assert home_location(conf, "ada") == "hdfs://lake/user/ada/.eps"
+    assert home_location(conf, "ada", "hdfs://lake/teams/x/") == "hdfs://lake/teams/x"
+
+
+def test_containers_see_the_cluster_as_the_client_does(tmp_path: Path) -> None:
+    (tmp_path / "core-site.xml").write_text("<configuration/>")
+    (tmp_path / "keystore.jks").write_text("not this")
+    assert names(pack_conf(HadoopConf({}, str(tmp_path))).content) == ["core-site.xml"]
+    (tmp_path / "eps-classpath.txt").write_text("/opt/hadoop/*")
+    (tmp_path / "capacity-scheduler.xml").write_text("<configuration/>")
+    found = names(pack_conf(HadoopConf({}, str(tmp_path))).content)
+    assert set(found) == {"capacity-scheduler.xml", "core-site.xml", "eps-classpath.txt"}
+
+
+def test_what_the_scheduler_alone_may_read_is_not_missed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("yarn-site.xml", "capacity-scheduler.xml"):
+        (tmp_path / name).write_text("<configuration/>")
+    monkeypatch.setattr("eps.yarn.submit.os.access", lambda path, mode: path.name != "capacity-scheduler.xml")
+    assert names(pack_conf(HadoopConf({}, str(tmp_path))).content) == ["yarn-site.xml"]
+
+
+def test_a_configuration_that_includes_files_is_whole_in_a_container(tmp_path: Path) -> None:
+    """Whoever submits may have included what lies beside the files, or elsewhere on that host."""
+    shared, conf, container = (tmp_path / name for name in ("shared", "conf", "container"))
+    for folder in (shared, conf, container):
+        folder.mkdir()
+    value = "<configuration><property><name>fs.defaultFS</name><value>hdfs://lake</value></property></configuration>"
+    (shared / "all.xml").write_text(value)
+    include = f'<xi:include xmlns:xi="http://www.w3.org/2001/XInclude" href="{shared}/all.xml"/>'
+    (conf / "core-site.xml").write_text(f"<configuration>{include}</configuration>")
+    content = pack_conf(read_configuration(conf)).content
+    (shared / "all.xml").unlink()
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        archive.extractall(container)
+    assert read_configuration(container).get("fs.defaultFS") == "hdfs://lake"
+
+
+class Cluster:
+    """As much of a client of YARN as is asked before a submission."""
+
+    def __init__(self, state: str = "RUNNING", nodes: int = 2) -> None:
+        self._queue = QueueReport("default", state, 0.5, 1.0, 0.0, ("transient",))
+        largest = [Resource(4096, 4), Resource(2048, 8)]
+        self._nodes = [
+            ClusterNode(f"n{i}:1", "", largest[i % 2], Resource(0, 0), ("transient",) if i else (), 0)
+            for i in range(nodes)
+        ]
+
+    def queue(self, name: str) -> QueueReport | None:
+        return self._queue if name == "default" else None
+
+    def nodes(self) -> list[ClusterNode]:
+        return self._nodes
+
+
+@pytest.mark.parametrize(
+    ("cluster", "settings", "reason"),
+    [
+        (Cluster(), {"queue": "nope"}, "queue is 'nope', but the cluster has no queue of that name"),
+        (Cluster("STOPPED"), {}, "queue is 'default', but it is STOPPED"),
+        (Cluster(nodes=0), {}, "no node that runs"),
+        (Cluster(), {"memory_mb": "5000"}, "a master is to have 5000 MB and 1 vcore, but the largest node has 4096 MB"),
+        (Cluster(), {"vcores": "1,worker=9"}, "a worker is to have 1024 MB and 9 vcores, but the largest node has"),
+        (Cluster(), {"label": "gpu"}, "may use these only: transient"),
+        (
+            Cluster(),
+            {"label": "worker=transient", "memory_mb": "64,worker=4096"},
+            "largest node with label transient has 2048 MB and 8 vcores",
+        ),
+        (Cluster(), {"tags": "x" * 101}, "at most 10, of which EPS needs 4, of at most 100 ASCII"),
+    ],
+)
+def test_what_yarn_would_refuse_is_refused_before_anything_is_prepared(
+    cluster: Cluster, settings: dict[str, str], reason: str
+) -> None:
+    from eps.errors import EpsError
+
+    with pytest.raises(EpsError, match=reason):
+        check_cluster(cluster, JobSpec(on="yarn", **settings))  # type: ignore[arg-type]
+
+
+def test_an_application_says_what_it_will_ask_for() -> None:
+    spec = JobSpec(on="yarn", workers=3, servers=1, memory_mb="512,server=1024", tags="mine")
+    assert tags_of(spec) == ("mine", "eps.workers=3", "eps.servers=1", "eps.worker=512x1", "eps.server=1024x1")
+
+
+def test_what_yarn_takes_is_taken() -> None:
+    check_cluster(Cluster(), JobSpec(on="yarn", label="worker=transient", tags="a, b"))  # type: ignore[arg-type]
+
+
+LOGS = """\
+Container: container_1_0001_01_000001 on 127.0.0.11_18101
+LogAggregationType: AGGREGATED
+==========================================================
+LogType:prelaunch.err
+LogLastModifiedTime:Sun Nov 22 15:00:00 +0000 2026
+LogLength:0
+LogContents:
+
+End of LogType:prelaunch.err
+****************************
+
+LogType:stderr
+LogLength:10
+LogContents:
+10:00:01 I eps: M container-0002 is container_1_0001_01_000003 on 127.0.0.12:18102
+LogType: is only a word here
+End of LogType:stderr
+********************
+
+Container: container_1_0001_01_000003 on 127.0.0.12_18102
+LogType:stderr
+LogContents:
+W[worker-1] begins
+End of LogType:stderr
+Container: container_1_0001_02_000001 on 127.0.0.13_18103
+LogType:stdout
+LogContents:
+second attempt
+"""
+
+
+def test_logs_have_the_names_that_the_master_gave(tmp_path: Path) -> None:
+    files = name_logs(split_logs(LOGS.splitlines(keepends=True), tmp_path))
+    found = {name: "".join(path.read_text() for path in paths) for name, paths in files.items()}
+    assert sorted(found) == ["container-0002", "master", "master-2"]
+    assert found["container-0002"] == "W[worker-1] begins\n" and found["master-2"] == "second attempt\n"
+    assert found["master"].endswith("LogType: is only a word here\n")

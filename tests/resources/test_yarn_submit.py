@@ -1,0 +1,154 @@
+"""What is left of a submission that did not come through: nothing that runs and that nobody knows of."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from eps.errors import AuthenticationError, ConfigError, DeadlineError, JobNotFoundError, PeerUnavailableError
+from eps.hadoop_conf import HadoopConf
+from eps.jobspec_file import RunRequest
+from eps.launch import PreparedJob, prepare_job
+from eps.yarn.application import Application
+from eps.yarn.rest import launch_json
+from eps.yarn.submit import submit, submit_prepared
+from tests.fakes.submitting_yarn import ID, Cluster
+from tests.fakes.webhdfs import FakeHdfs
+
+pytest.importorskip("hdfs")
+
+ROWS = "1 1:1 2:0.5\n-1 2:1\n" * 12
+
+
+@pytest.fixture
+def hdfs(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHdfs]:
+    monkeypatch.setenv("EPS_HDFS_PATIENCE_S", "20")
+    with FakeHdfs() as found:
+        yield found
+
+
+@pytest.fixture
+def prepared(hdfs: FakeHdfs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[PreparedJob]:
+    monkeypatch.setenv("EPS_HOME", str(tmp_path / "home"))
+    (tmp_path / "rows.libsvm").write_text(ROWS)
+    settings = {"data": str(tmp_path / "rows.libsvm"), "iterations": 3, "on": "yarn", "name": "a9a"}
+    places = {"staging": f"webhdfs://{hdfs.authority}/eps", "checkpoint_dir": str(tmp_path / "checkpoints")}
+    found = prepare_job(RunRequest.from_values({**settings, **places}))
+    yield found
+    found.lock.close()
+
+
+@pytest.fixture
+def cluster(prepared: PreparedJob) -> Cluster:
+    return Cluster(prepared.directory)
+
+
+@pytest.fixture
+def conf(tmp_path: Path) -> HadoopConf:
+    return HadoopConf({}, str(tmp_path), {})
+
+
+def staged(hdfs: FakeHdfs) -> list[str]:
+    return [path for path in hdfs.nodes if path.startswith("/eps/jobs/")]
+
+
+def test_the_directory_knows_the_application_before_yarn_does(
+    cluster: Cluster, prepared: PreparedJob, conf: HadoopConf, hdfs: FakeHdfs
+) -> None:
+    application = submit(prepared, cluster, conf)  # type: ignore[arg-type]
+    assert cluster.noted == application == Application.read(prepared.directory)
+    assert application.application_id == ID and staged(hdfs) and not cluster.killed
+
+
+@pytest.mark.parametrize("lost", [DeadlineError("no answer"), KeyboardInterrupt()])
+@pytest.mark.parametrize("away", [None, PeerUnavailableError("no ResourceManager can be reached")])
+def test_an_application_whose_submission_was_not_answered_is_ended_and_can_be_found(
+    cluster: Cluster,
+    prepared: PreparedJob,
+    conf: HadoopConf,
+    hdfs: FakeHdfs,
+    lost: BaseException,
+    away: BaseException | None,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    cluster.submitting, cluster.killing = lost, away
+    with pytest.raises(type(lost)):
+        submit(prepared, cluster, conf)  # type: ignore[arg-type]
+    assert cluster.killed == [ID] and staged(hdfs) == []
+    noted = Application.read(prepared.directory)
+    assert noted is not None and noted.application_id == ID, "for `eps kill`, and for who starts the job again"
+    (said,) = caplog.messages
+    assert said.startswith(f"{ID} may run" if away else f"{ID} does not run: its submission was cut short")
+
+
+def test_of_one_that_yarn_refused_nothing_is_left(
+    cluster: Cluster, prepared: PreparedJob, conf: HadoopConf, hdfs: FakeHdfs, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster.submitting, cluster.killing = ConfigError("no such queue"), JobNotFoundError("no such application")
+    with pytest.raises(ConfigError, match="no such queue"):
+        submit(prepared, cluster, conf)  # type: ignore[arg-type]
+    assert Application.read(prepared.directory) is None and staged(hdfs) == [] and not caplog.messages
+
+
+def test_one_that_a_queue_refused_is_told_as_refused_only(
+    cluster: Cluster, prepared: PreparedJob, conf: HadoopConf, hdfs: FakeHdfs, caplog: pytest.LogCaptureFixture
+) -> None:
+    """YARN lists it as an application that has failed, and would say of one that is ended again that it is."""
+    cluster.submitting, cluster.state = ConfigError("the queue takes no application now"), "FAILED"
+    with pytest.raises(ConfigError, match="takes no application"):
+        submit(prepared, cluster, conf)  # type: ignore[arg-type]
+    assert Application.read(prepared.directory) is None and staged(hdfs) == []
+    assert not cluster.killed and not caplog.messages
+
+
+def test_one_that_yarn_has_though_its_client_was_refused_is_ended(
+    cluster: Cluster, prepared: PreparedJob, conf: HadoopConf
+) -> None:
+    """As where a ticket expires while its client waits for it to be accepted."""
+    cluster.submitting, cluster.state = AuthenticationError("a ticket that is valid is missing"), "ACCEPTED"
+    with pytest.raises(AuthenticationError):
+        submit(prepared, cluster, conf)  # type: ignore[arg-type]
+    assert cluster.killed == [ID] and Application.read(prepared.directory) is not None
+
+
+def test_an_interpreter_whose_path_a_shell_would_take_apart_is_started(
+    cluster: Cluster, prepared: PreparedJob, conf: HadoopConf, tmp_path: Path
+) -> None:
+    """By the script that a NodeManager makes of a submission over the web."""
+    python = tmp_path / "it's my $HOME; `env`" / "python"
+    python.parent.mkdir()
+    python.write_text('#!/bin/sh\nfor word in "$@" "$ODD" "$PYTHONPATH"; do echo "$word"; done\n')
+    python.chmod(0o755)
+    spec = dataclasses.replace(prepared.runtime.spec, python=str(python))
+    runtime = dataclasses.replace(prepared.runtime, spec=spec)
+    submit(dataclasses.replace(prepared, runtime=runtime), cluster, conf)  # type: ignore[arg-type]
+    assert cluster.launch is not None
+    odd = "a \"b\" 'c' $HOME `d` \\ {e} %f"
+    found = launch_json(dataclasses.replace(cluster.launch, env={**cluster.launch.env, "ODD": odd}))
+    lines = [f'export {each["key"]}="{each["value"]}"' for each in found["environment"]["entry"]]
+    command = found["commands"]["command"].replace("<LOG_DIR>", str(tmp_path))
+    script = "\n".join([*lines, f'exec /bin/bash -c "{command}"'])
+    subprocess.run(["/bin/bash", "-c", script], cwd=tmp_path, check=True, timeout=60)
+    assert (tmp_path / "stderr").read_text() == ""
+    assert (tmp_path / "stdout").read_text().splitlines() == ["-P", "-m", "eps.yarn.am", odd, f"{tmp_path}/eps-code"]
+
+
+def test_who_cannot_attend_to_an_application_says_why_though_it_cannot_be_ended_either(
+    cluster: Cluster, prepared: PreparedJob, conf: HadoopConf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(*_: object, **__: object) -> None:
+        raise OSError("no processes left")
+
+    monkeypatch.setattr("eps.yarn.submit.environment_configuration", lambda: conf)
+    monkeypatch.setattr("eps.yarn.submit.open_client", lambda conf, kind: cluster)
+    monkeypatch.setattr("eps.yarn.submit.check_cluster", lambda client, spec: None)
+    monkeypatch.setattr("eps.yarn.submit.start_supervisor", start)
+    cluster.killing = PeerUnavailableError("no ResourceManager can be reached")
+    with pytest.raises(OSError, match="no processes left"):
+        submit_prepared(prepared, tied=False)
+    assert cluster.killed == [ID] and not prepared.directory.is_running()
+    assert Application.read(prepared.directory) is not None

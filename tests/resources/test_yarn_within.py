@@ -1,0 +1,114 @@
+"""Jobs that share an application: what the next attempt of it begins them from, and what is left of each."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from eps.jobspec_file import RunRequest
+from eps.launch import prepare_job
+from eps.resume import prepare_resume
+from eps.runtime import Runtime
+from eps.storage.jobdir import JobDir, create_job_dir
+from eps.storage.locations import RemotePath
+from eps.yarn import within
+from eps.yarn.application import RESULTS, MasterOrders
+from eps.yarn.submit import with_job
+from eps.yarn.within import JOBS, Place
+from tests.fakes.webhdfs import FakeHdfs
+
+MODEL = "from eps.ml.models import Softmax\n\n\nclass Mine(Softmax):\n    pass\n"
+
+
+class FakeBroker:
+    def __init__(self) -> None:
+        self.removed: list[str] = []
+
+    def remove(self, job: str) -> None:
+        self.removed.append(job)
+
+
+@pytest.fixture
+def shared(monkeypatch: pytest.MonkeyPatch) -> Iterator[RemotePath]:
+    """Give an application's folder in the cluster's file system."""
+    monkeypatch.setenv("EPS_HDFS_PATIENCE_S", "20")
+    with FakeHdfs() as fake:
+        yield RemotePath("webhdfs", fake.authority, "/sweeps/one")
+
+
+def place(shared: RemotePath, broker: Any = None) -> Place:
+    orders = MasterOrders(str(shared), "python", {}, {})
+    return Place(orders, shared.parent, "attempt-1", "127.0.0.1", broker or FakeBroker(), {})
+
+
+def test_the_next_attempt_resumes_a_job_from_what_was_brought_for_its_containers(
+    shared: RemotePath, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine.py").write_text(MODEL)
+    monkeypatch.setenv("EPS_HOME", str(tmp_path / "first"))
+    settings: dict[str, Any] = {
+        "data": "sklearn:digits",
+        "model": f"{tmp_path}/mine.py:Mine",
+    }
+    where = str(shared / within.CHECKPOINTS)
+    prepared = prepare_job(RunRequest.from_values({**settings, "name": "one", "checkpoint_dir": where}))
+    orders = with_job(prepared, MasterOrders(str(shared), "python", {}, {}), shared / JOBS / "one", shared.parent)
+    prepared.lock.close()
+    assert list(orders.files) == ["eps-job"]
+    token = prepared.directory.read_token()
+    monkeypatch.setenv("EPS_HOME", str(tmp_path / "second"))
+    assert place(shared).restore() == ["one"]
+    there = JobDir(tmp_path / "second" / "jobs" / "one")
+    assert there.read_token() == token and there.token.stat().st_mode & 0o077 == 0
+    resumed = prepare_resume("one")
+    resumed.prepared.lock.close()
+    runtime = Runtime.from_json(there.job_json.read_text())
+    assert resumed.manifest is None and runtime.job_dir == there.path
+    assert runtime.spec.model == f"{there.path}/model-code/mine.py:Mine"
+    assert str(runtime.dataset_dir).startswith(str(shared.parent)), "no data is prepared again"
+
+
+def test_a_job_that_was_over_is_known_by_its_report(
+    shared: RemotePath, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, lock = create_job_dir("one", tmp_path / "first")
+    lock.close()
+    job.report.write_text('{"state": "finished"}')
+    job.model.write_bytes(b"model")
+    job.log("master").write_text("words")
+    place(shared).leave(job)
+    results = (shared / JOBS / "one").storage()
+    assert results.names(RESULTS) == ["model.npz", "report.json"]
+    place(shared).leave(job, logs=True)
+    assert results.names(RESULTS) == ["master.log", "model.npz", "report.json"]
+    monkeypatch.setenv("EPS_HOME", str(tmp_path / "second"))
+    place(shared).restore()
+    assert JobDir(tmp_path / "second" / "jobs" / "one").outcome() == {"state": "finished"}
+
+
+def test_the_end_of_one_start_of_a_job_is_not_that_of_the_next(shared: RemotePath) -> None:
+    broker = FakeBroker()
+    found = place(shared, broker)
+    found.end("one")
+    assert broker.removed == [], "nothing was started"
+    first, second = object(), object()
+    found._runs["one"] = second
+    found.end("one", first)
+    assert broker.removed == [] and found.run_of("one") is second
+    found.end("one", second)
+    assert broker.removed == ["one"] and found.run_of("one") is None
+
+
+def test_only_the_master_of_an_application_stands_for_a_place(shared: RemotePath) -> None:
+    found, seen = place(shared), []
+    assert within.here() is None
+    with within.standing(found):
+        # Jobs are started on threads of their own.
+        thread = threading.Thread(target=lambda: seen.append(within.here()))
+        thread.start()
+        thread.join()
+    assert seen == [found] and within.here() is None

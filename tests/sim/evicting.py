@@ -1,0 +1,100 @@
+"""Jobs whose containers are to be taken away at the steps of their plans, and mostly are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from eps.core import events as e
+from eps.core.reconfig import Phase
+from eps.core.types import Role
+from tests.sim.job import SimJob
+
+#: Deadlines: none at all, shorter than most drains, about as long, long enough, and never reached.
+DEADLINES_S = (0.0, 0.05, 0.4, 2.0, 10.0, 1000.0)
+#: A warning comes within this time of the step that it was drawn for.
+WARNED_WITHIN_S = 0.1
+
+
+class EvictingJob(SimJob):
+    """A job some of whose containers are taken away after a warning: of members, of newcomers, of who leaves already.
+
+    Parameters
+    ----------
+    warnings : float
+        Probability that something is announced after a step of a plan, or between two.
+    most : int
+        Announcements in all.
+    deadlines_s : tuple of float, seconds
+        What they are drawn from.
+    """
+
+    def __init__(
+        self,
+        *details: Any,
+        warnings: float = 0.4,
+        most: int = 5,
+        deadlines_s: tuple[float, ...] = DEADLINES_S,
+        **more: Any,
+    ) -> None:
+        super().__init__(*details, **more)
+        self._warnings = warnings
+        self._most = most
+        self._deadlines_s = deadlines_s
+        self._step = ""
+
+    def on_event(self, event: e.Event) -> None:
+        super().on_event(event)
+        driver = self.master.driver
+        recovers = self.master.recovery is not None
+        step = f"{driver.plan.change.operation} {driver.plan.phase}" if driver is not None else f"recovers {recovers}"
+        number = driver.plan.plan_id if driver is not None else 0
+        if self._step == f"{number} {step}":
+            return
+        self._step = f"{number} {step}"
+        if self.master.looks_for_room and self.chance(0.5):
+            self.at(self.share(), self._see_room)
+        # Most plans make way as long as they may.
+        early = driver is None or driver.plan.phase in (Phase.PROPOSED, Phase.PREPARED)
+        if self._most and self.chance(self._warnings * (0.25 if early else 1.0)):
+            self._most -= 1
+            delay_s = self.share() * self._random.choice((0.0, WARNED_WITHIN_S))
+            self.at(delay_s, lambda: self._announce(step))
+
+    def _announce(self, step: str) -> None:
+        here = sorted(set(self._requested) - self._exited)
+        if not here:
+            return
+        self.count(step)
+        count = min(len(here), self._random.choice((1, 1, 2, 3, len(here))))
+        deadlines_s = {c: self._random.choice(self._deadlines_s) for c in self._random.sample(here, count)}
+        # Of one that has ended nothing is to be said any more; the two may cross.
+        deadlines_s.update(dict.fromkeys(sorted(self._exited)[-1:], 1.0))
+        self.warn(deadlines_s)
+        if self.chance(0.3):
+            self.at(self.share(), lambda: self.warn(dict.fromkeys(deadlines_s, 1000.0)))
+        # What was announced is not always done.
+        for container_id, deadline_s in deadlines_s.items() if self.chance(0.8) else ():
+            self.at(deadline_s, lambda c=container_id: self.take_away(c))
+
+    def _see_room(self) -> None:
+        """Say that there is room, whether or not it is still looked for."""
+        self.count("room")
+        self._on_container(e.RoomSeen({role: self._random.randint(0, 2) for role in Role}))
+
+    def warn(self, deadlines_s: dict[str, float]) -> None:
+        """Say which containers will be taken away, as one; often others are to get their room."""
+        warnings = tuple(
+            e.ContainerWarning(c, deadline_s, for_others=self.chance(0.5)) for c, deadline_s in deadlines_s.items()
+        )
+        self._on_container(e.ContainersWarned(warnings))
+
+    def take_away(self, container_id: str) -> None:
+        """End a container, whatever is in it."""
+        if container_id in self._exited:
+            return
+        self.count("taken away")
+        process = self.processes.get(container_id)
+        if process is None:
+            self.on_process_ended(container_id, "evicted")
+        else:
+            process.end("evicted")

@@ -1,0 +1,97 @@
+"""What every client of YARN keeps, on a real one: runs in the process with Java."""
+
+from __future__ import annotations
+
+import getpass
+import os
+
+import pytest
+
+from eps.errors import ConfigError, EpsError, JobNotFoundError
+from eps.hadoop_conf import environment_configuration
+from eps.yarn.clients import client_kind, open_client
+from eps.yarn.facade import Client
+from eps.yarn.rest import RestClient
+from eps.yarn.types import ALL_STATES, Launch, Resource, Submission
+from tests.yarn.unmanaged import wait_until
+
+#: Nobody registers it: it waits, in a state that does not change.
+WAITS = Submission("a client's test", Launch("elsewhere"), Resource(128, 1), tags=("Kept",), unmanaged=True)
+
+
+def contract(kind: str) -> None:
+    """Submit, ask after and end an application, and look at the cluster."""
+    conf = environment_configuration()
+    client = open_client(conf, kind)
+    assert type(client).__name__ == {"java": "HadoopClient", "rest": "RestClient"}[client_kind(conf, kind)]
+    try:
+        assert client.user == os.environ.get("HADOOP_USER_NAME", getpass.getuser())
+        # A cluster that asks for no proof gives none.
+        assert client.obtain_tokens() == b"" == client.obtain_tokens(["hdfs://127.0.0.1:8020"])
+        application = client.new_application()
+        with pytest.raises(JobNotFoundError):
+            client.report(application.rpartition("_")[0] + "_9999")
+        client.submit(application, WAITS)
+        try:
+            report = client.report(application)
+            assert (report.application_id, report.name, report.application_type) == (application, WAITS.name, "EPS")
+            # Some releases name the queue with those above it.
+            assert (report.user, report.queue.rpartition(".")[2]) == (client.user, "default")
+            assert report.tags == ("kept",)
+            assert not report.ended and report.final_status == "UNDEFINED"
+            assert (report.host, report.rpc_port, report.finished_ms) == ("", -1, 0)
+            assert application in [r.application_id for r in client.applications(tags=("kept",))]
+            assert not client.applications(tags=("no-such-tag",)) and not client.applications(application_type="OTHER")
+        finally:
+            client.kill(application, "enough of it")
+        wait_until(lambda: client.report(application).ended, f"{application} to end")
+        report = client.report(application)
+        assert (report.state, report.final_status) == ("KILLED", "KILLED") and "enough of it" in report.diagnostics
+        assert application in [r.application_id for r in client.applications(states=("KILLED",))]
+        assert application not in [r.application_id for r in client.applications(states=("RUNNING",))]
+        client.kill(application)
+        _label(client)
+        _refused(kind)
+        _cluster(kind)
+    finally:
+        client.close()
+        client.close()
+
+
+def _label(client: Client) -> None:
+    """The master's label is not the application's, which would be that of every container that asks for none."""
+    application = client.new_application()
+    client.submit(application, Submission("labelled", Launch("true"), Resource(128, 1), label="transient"))
+    client.kill(application)
+    rest = open_client(environment_configuration(), "rest")
+    assert isinstance(rest, RestClient)
+    try:
+        found = rest.look(f"apps/{application}", "a test")["app"]
+    finally:
+        rest.close()
+    assert found["amNodeLabelExpression"] == "transient" and not found.get("appNodeLabelExpression"), found
+
+
+def _refused(kind: str) -> None:
+    client = open_client(environment_configuration(), kind)
+    with pytest.raises(EpsError) as found:
+        client.submit(client.new_application(), Submission("x", Launch("true"), Resource(900_000, 1)))
+    assert "\n" not in str(found.value) and "memory" in str(found.value)
+    client.close()
+    with pytest.raises(ConfigError, match="must be one of auto, java, rest"):
+        open_client(environment_configuration(), "c")
+
+
+def _cluster(kind: str) -> None:
+    client = open_client(environment_configuration(), kind)
+    nodes = client.nodes()
+    assert [node.node.partition(":")[0] for node in nodes] == ["127.0.0.11", "127.0.0.12", "127.0.0.13"]
+    assert all(node.capacity == Resource(4096, 4) for node in nodes)
+    assert [node.labels for node in nodes] == [(), (), ("transient",)]
+    assert {node.state for node in nodes} == {"RUNNING"} and len(client.nodes(ALL_STATES)) >= 3
+    queue = client.queue("default")
+    assert queue is not None and (queue.name, queue.state) == ("default", "RUNNING")
+    assert (round(queue.capacity, 3), round(queue.maximum_capacity, 3)) == (0.5, 1.0)
+    assert "transient" in queue.labels or "*" in queue.labels
+    assert client.queue("no-such-queue") is None
+    client.close()

@@ -1,0 +1,97 @@
+"""A real Hadoop for the tests of a session, started when the first one needs it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from eps.devcluster.daemons import mark_of
+from eps.devcluster.maven import ELSEWHERE
+from eps.devcluster.places import Places
+from eps.devcluster.processes import marked, with_variable
+from tests.integration.conftest import home as home
+from tests.yarn import unmanaged
+from tests.yarn.hadoop import Hadoop
+from tests.yarn.in_java import InJava
+from tests.yarn.plugin import Plugin, compiled
+
+#: The jars are there already, or Maven fetches them over a slow network.
+START_TIMEOUT_S = 900.0
+READY_TIMEOUT_S = 240
+STOP_TIMEOUT_S = 120.0
+#: YARN waits this long before it kills what a job is asked for, not its 15 s: tests share their machine with others.
+GRACE = "yarn.resourcemanager.monitor.capacity.preemption.max_wait_before_kill=60000"
+
+
+def devcluster(command: str, home: Path, *words: str) -> list[str]:
+    """Return the command line of ``eps devcluster``."""
+    return [sys.executable, "-m", "eps", "devcluster", command, "--home", str(home), *words]
+
+
+@pytest.fixture(scope="session")
+def hadoop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hadoop]:
+    """Give the Hadoop that all tests share.  Skips only where there is no Java, or Maven Central cannot be reached."""
+    if not os.environ.get("JAVA_HOME") and not shutil.which("java"):
+        pytest.skip("there is no JDK: install one to test with a real Hadoop (apt install openjdk-17-jdk-headless)")
+    home = tmp_path_factory.mktemp("hadoop")
+    plugin = compiled(tmp_path_factory.mktemp("plugin"))
+    options = [f"--property={GRACE}", *(plugin.options if plugin is not None else [])]
+    # It reads nothing: its standard input ends with this process, however that ends, and then it stops the cluster.
+    guard = subprocess.Popen(
+        ["/bin/sh", "-c", 'cat >/dev/null; exec "$@"', "sh", *devcluster("stop", home)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        started = subprocess.run(
+            devcluster("start", home, "--timeout", str(READY_TIMEOUT_S), *options),
+            capture_output=True,
+            text=True,
+            timeout=START_TIMEOUT_S,
+        )
+        if ELSEWHERE in started.stderr:
+            pytest.skip(f"Hadoop's jars cannot be had: {started.stderr.strip()}")
+        assert started.returncode == 0, started.stderr
+        assert started.stdout == f"export HADOOP_CONF_DIR={home}/conf\n"
+        yield Hadoop(home, plugin)
+    finally:
+        if plugin is not None:
+            plugin.socket.close()
+        guard.communicate(timeout=STOP_TIMEOUT_S)
+    assert guard.returncode == 0
+    assert not marked(mark_of(Places(home)))
+    assert not with_variable("LOCAL_DIRS", f"{home}/")
+
+
+@pytest.fixture(scope="session")
+def java(hadoop: Hadoop) -> Iterator[InJava]:
+    """Give the process with Java that all tests share; none of them may leave containers in its application."""
+    found = InJava(hadoop.env)
+    yield found
+    found(unmanaged.end_application)
+    found.close()
+
+
+@pytest.fixture
+def on_yarn(hadoop: Hadoop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hadoop]:
+    """Give the cluster to commands of this process; afterwards no application runs."""
+    monkeypatch.setenv("EPS_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("HADOOP_CONF_DIR", str(hadoop.conf_dir))
+    yield hadoop
+    apps = (hadoop.rest("/ws/v1/cluster/apps?states=SUBMITTED,ACCEPTED,RUNNING")["apps"] or {}).get("app", [])
+    assert not apps, [app["id"] for app in apps]
+
+
+@pytest.fixture
+def plugin(hadoop: Hadoop) -> Plugin:
+    """Give the plugin that is loaded."""
+    if hadoop.plugin is None:
+        pytest.skip("there is no Java compiler: install a JDK to test the plugin of a ResourceManager")
+    return hadoop.plugin

@@ -1,0 +1,233 @@
+"""What ``test_yarn_faults.py`` does in the process with Java."""
+
+from __future__ import annotations
+
+import json
+import os
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from eps.errors import ConfigError, EpsError, JobNotFoundError, PeerUnavailableError, ResourceError, StorageError
+from eps.resources.api import ContainerRequest, EvictionWarning, Exited, Running
+from eps.resources.yarn import YarnResourceManager
+from eps.storage.locations import RemotePath
+from eps.yarn.allocation import PREEMPTED, WANTED_BACK, Limits
+from eps.yarn.types import ClusterNode, Launch, Resource, Submission
+from tests.yarn.in_java import DEADLINE_S, client, dfsadmin, rmadmin, session
+from tests.yarn.unmanaged import YarnBackend, collect, reasons, wait_until
+
+#: What the test has begun that goes on afterwards.
+_begun: list[YarnBackend] = []
+
+
+def want(manager: YarnResourceManager, *names: str, memory_mb: int = 128) -> None:
+    for name in names:
+        manager.request(ContainerRequest(name, "worker", memory_mb=memory_mb))
+
+
+def manager_of(backend: YarnBackend) -> YarnResourceManager:
+    assert isinstance(backend.manager, YarnResourceManager)
+    return backend.manager
+
+
+def own_memory_mb(node: ClusterNode) -> int:
+    """Return how much memory a node believes that it has for containers."""
+    with urllib.request.urlopen(f"http://{node.http_address}/ws/v1/node/info", timeout=DEADLINE_S) as answer:
+        return int(json.load(answer)["nodeInfo"]["totalPmemAllocatedContainersMB"])
+
+
+def preempted(folder: Path) -> None:
+    """Shrink nodes to nothing: YARN warns of the containers there, and takes them when their time is over."""
+    backend = YarnBackend(folder, limits=Limits(preemption_s=3.0))
+    manager = manager_of(backend)
+    try:
+        want(manager, "c-1", "c-2")
+        collect(manager, Running, "c-1", "c-2")
+        used = [node for node in client().nodes() if node.num_containers]
+        for node in used:
+            rmadmin("-updateNodeResource", node.node, "64", "1", "3000")
+        try:
+            warnings = collect(manager, EvictionWarning, "c-1", "c-2")
+            assert [w.deadline_s for w in warnings] == [3.0, 3.0], warnings
+            assert {w.reason for w in warnings} <= {PREEMPTED, WANTED_BACK}, warnings
+            # One goes in time, the other is taken.
+            manager.release("c-1")
+            ended = reasons(collect(manager, Exited, "c-1", "c-2"))
+            assert ended["c-1"] == "was released" and "was preempted" in ended["c-2"], ended
+        finally:
+            for node in used:
+                rmadmin("-updateNodeResource", node.node, str(node.capacity.memory_mb), str(node.capacity.vcores))
+            # One that is asked to start something before it has heard of that would let it wait, and never look again.
+            wait_until(lambda: all(own_memory_mb(node) == node.capacity.memory_mb for node in used), "nodes to grow")
+    finally:
+        backend.stop()
+
+
+def wish_before_the_restart(folder: Path) -> None:
+    """Let a container run, and another be asked for that no node has room for."""
+    backend = YarnBackend(folder)
+    manager = manager_of(backend)
+    want(manager, "c-1")
+    collect(manager, Running, "c-1")
+    assert backend.pid("c-1")
+    # All that there is, of which c-1 has taken some.
+    want(manager, *(f"c-big-{n}" for n in range(3)), memory_mb=4096)
+    wait_until(lambda: not manager._allocation.has_turn, "the requests to be said")
+    _begun.append(backend)
+
+
+def after_the_restart() -> None:
+    """See that what ran goes on, and that what was asked is asked still."""
+    backend = _begun.pop()
+    manager = manager_of(backend)
+    try:
+        events = collect(manager, Running, "c-big-0", "c-big-1")
+        assert not reasons(events), events
+        os.kill(backend.pid("c-1"), 0)
+        wait_until(lambda: manager.silent_s() == 0.0, "beats to be answered")
+        manager.release("c-1")
+        assert reasons(collect(manager, Exited, "c-1")) == {"c-1": "was released"}
+        # Now there is room for the last.
+        collect(manager, Running, "c-big-2")
+    finally:
+        backend.stop()
+
+
+def refused_ask(folder: Path) -> None:
+    """Ask for a label that there is not, and see that it hurts nothing else."""
+    backend = YarnBackend(folder)
+    manager = manager_of(backend)
+    try:
+        manager.request(ContainerRequest("c-gold", "gold"))
+        want(manager, "c-beside")
+        events = collect(manager, Exited, "c-gold")
+        ended = reasons(events)
+        assert "was refused by YARN" in ended["c-gold"] and "the node label cannot be used" in ended["c-gold"], ended
+        assert "\n" not in ended["c-gold"]
+        if not any(isinstance(event, Running) for event in events):
+            collect(manager, Running, "c-beside")
+    finally:
+        backend.stop()
+
+
+def killed_by_its_user(folder: Path) -> None:
+    """End the application from outside, as ``yarn application -kill`` does."""
+    backend = YarnBackend(folder)
+    manager = manager_of(backend)
+    try:
+        want(manager, "c-1")
+        collect(manager, Running, "c-1")
+        client().kill(backend.application, "enough")
+        with pytest.raises(ResourceError, match="YARN has ended this attempt of the application: it was killed"):
+            while manager.wait(DEADLINE_S):
+                manager.poll()
+        report = client().report(backend.application)
+        assert report.final_status == "KILLED" and "enough" in report.diagnostics, report
+    finally:
+        backend.stop()
+
+
+def refused_submissions() -> None:
+    """Submit what cannot be."""
+    launch = Launch("true")
+    for submission, words in (
+        (Submission("x", launch, Resource(128, 1), queue="nope"), ("nope", "yarn queue -list")),
+        (Submission("x", launch, Resource(900_000, 1)), ("900000", "ask for less memory")),
+        (Submission("x", launch, Resource(128, 1), label="gold"), ("label",)),
+    ):
+        with pytest.raises(ConfigError) as found:
+            client().submit(client().new_application(), submission)
+        text = str(found.value)
+        assert "\n" not in text and all(word in text for word in words), text
+    with pytest.raises(JobNotFoundError):
+        client().report("application_1_0001")
+    with pytest.raises(ConfigError, match="no id of an application"):
+        client().report("application_x")
+    assert client().queue("nope") is None
+
+
+def nobody_listens() -> None:
+    """Ask a ResourceManager that is not there."""
+    from eps.hadoop_conf import HadoopConf
+    from eps.yarn.bridge import place_of
+    from eps.yarn.hadoop.client import HadoopClient
+    from eps.yarn.hadoop.session import HadoopSession
+
+    there = os.environ["HADOOP_CONF_DIR"]
+    address = "127.0.0.1:1"
+    prefix = "yarn.resourcemanager."
+    settings = {"address": address, "connect.max-wait.ms": "400", "connect.retry-interval.ms": "200"}
+    away = HadoopSession(settings={prefix + name: value for name, value in settings.items()})
+    away.place = place_of(HadoopConf({"yarn.resourcemanager.address": address}, there))
+    asking = HadoopClient(away)
+    with pytest.raises(PeerUnavailableError) as found:
+        asking.new_application()
+    text = str(found.value)
+    for word in (":1,", "the ResourceManager should listen", f"yarn.resourcemanager.address in {there} says"):
+        assert word in text, text
+    asking.close()
+
+
+def safe_mode() -> None:
+    """Write while HDFS takes nothing."""
+    from eps.yarn.hadoop.files import HadoopFiles
+
+    found = HadoopFiles(session())
+    dfsadmin("-safemode", "enter")
+    try:
+        with pytest.raises(StorageError, match="HDFS is in safe mode: wait until it has left it"):
+            found.open(f"{session().get('fs.defaultFS')}/while-safe")
+    finally:
+        dfsadmin("-safemode", "leave")
+
+
+def logs() -> None:
+    """Write, take over and read."""
+    from eps.yarn.hadoop.files import HadoopFiles
+
+    found = HadoopFiles(session())
+    folder = RemotePath.parse(f"{session().get('fs.defaultFS')}/user/{session().user}/a-test")
+    log = str(folder / "log")
+    try:
+        stream = found.open(log)
+        stream.write(b"one ")
+        stream.flush()
+        stream.write(b"two ")
+        stream.sync()
+        with pytest.raises(StorageError):
+            found.open(log)
+        # Its writer is as good as gone.
+        found.take_over(log)
+        with pytest.raises(EpsError):
+            stream.write(b"late")
+            stream.sync()
+        assert (folder / "log").read_bytes() == b"one two "
+    finally:
+        folder.parent.storage().remove(folder.name)
+
+
+def tokens() -> None:
+    """Strip the tokens by which somebody could speak for the application master, or for the user."""
+    from eps.yarn.bridge import java, jbytes
+    from eps.yarn.hadoop.tokens import (
+        AM_TOKEN,
+        CLIENT_TOKEN,
+        obtain_tokens,
+        pack,
+        tokens_for_containers,
+        without_resource_manager,
+    )
+
+    text, token = java("org.apache.hadoop.io.Text"), java("org.apache.hadoop.security.token.Token")
+    credentials = java("org.apache.hadoop.security.Credentials")()
+    for kind in (AM_TOKEN, CLIENT_TOKEN, "HDFS_DELEGATION_TOKEN"):
+        alias = text(f"{kind}@somewhere")
+        credentials.addToken(alias, token(jbytes(b"who"), jbytes(b"secret"), text(kind), alias))
+    handed_on = pack(without_resource_manager(credentials))
+    assert handed_on.startswith(b"HDTS") and b"HDFS_DELEGATION_TOKEN" in handed_on
+    assert AM_TOKEN.encode() not in handed_on and CLIENT_TOKEN.encode() not in handed_on
+    assert credentials.numberOfTokens() == 3, "this process still has them all"
+    # A cluster that asks for no proof gives none.
+    assert obtain_tokens(session()) == b"" and tokens_for_containers(session()) == b""

@@ -1,0 +1,162 @@
+"""The real Hadoop that tests share, with what they do to it."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from eps.devcluster import probe
+from eps.devcluster.cluster import Cluster
+from eps.devcluster.lifecycle import restart_daemon
+from eps.devcluster.processes import Process, kill_all, with_variable
+from eps.devcluster.settings import RESOURCEMANAGER, nodemanager
+from eps.errors import PeerUnavailableError
+from eps.master_link import wait_for
+from tests.yarn.plugin import Plugin
+
+#: For everything that Hadoop is waited for, also on a busy machine.
+PATIENCE_S = 120.0
+
+
+class Hadoop:
+    """A cluster of one NameNode, DataNode and ResourceManager, and three NodeManagers.
+
+    Daemons are ``namenode``, ``datanode``, ``resourcemanager`` and ``nodemanager-1`` to ``-3``; nodes are their hosts,
+    ``127.0.0.11`` to ``.13``.  The last node has the label ``transient``.  Whoever breaks something mends it.
+    """
+
+    def __init__(self, home: Path, plugin: Plugin | None = None) -> None:
+        self.home = home
+        #: H-scheduler's, in the ResourceManager; None where there is no Java compiler.
+        self.plugin = plugin
+        self.cluster = Cluster.at(home)
+
+    @property
+    def conf_dir(self) -> Path:
+        """What HADOOP_CONF_DIR must name."""
+        return self.cluster.conf_dir
+
+    @property
+    def class_path(self) -> str:
+        """The jars, joined by colons, without the directory of the site files."""
+        return self.cluster.record.jars
+
+    @property
+    def hdfs_url(self) -> str:
+        """``hdfs://HOST:PORT``."""
+        return self.cluster.hdfs_url
+
+    @property
+    def webhdfs_url(self) -> str:
+        """``http://HOST:PORT`` of WebHDFS."""
+        return self.cluster.webhdfs_url
+
+    @property
+    def rm_url(self) -> str:
+        """``http://HOST:PORT`` of the ResourceManager's REST and pages."""
+        return self.cluster.rm_url
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """The hosts of the NodeManagers."""
+        return self.cluster.nodes
+
+    @property
+    def env(self) -> dict[str, str]:
+        """The environment of a program that is to use it: ours, with HADOOP_CONF_DIR and JAVA_HOME."""
+        return self.cluster.environment()
+
+    def rest(self, path: str, body: Any = None) -> Any:
+        """Return what the ResourceManager answers, as ``rest("/ws/v1/cluster/metrics")``; a body is posted."""
+        return probe.ask(RESOURCEMANAGER, self.cluster.record.ports, path, body)
+
+    def node_states(self) -> dict[str, str]:
+        """Return the state of each node, as the ResourceManager has it."""
+        return probe.node_states(self.cluster.record.ports)
+
+    def run_cli(self, program: str, *words: str) -> str:
+        """Run one of Hadoop's commands, as ``run_cli("yarn", "application", "-list")``, and return what it prints."""
+        done = self.cluster.command(program, *words)
+        assert done.returncode == 0, f"{program} {' '.join(words)}: {done.returncode}\n{done.stdout}{done.stderr}"
+        return done.stdout
+
+    def log(self, daemon: str) -> str:
+        """Return what a daemon wrote."""
+        return self.cluster.places.log(daemon).read_text(encoding="utf-8", errors="replace")
+
+    # ---- what breaks it, and mends it
+
+    def process(self, daemon: str) -> Process:
+        """Return the process of a daemon; it can be sent signals."""
+        process = Cluster.at(self.home).process(daemon)
+        assert process is not None
+        return process
+
+    def kill(self, daemon: str) -> None:
+        """Kill a daemon (SIGKILL); the containers of a NodeManager go on."""
+        kill_all([self.process(daemon)])
+
+    def containers(self, node: str) -> list[Process]:
+        """Return the processes of the containers on a node."""
+        number = self.nodes.index(node) + 1
+        return with_variable("LOCAL_DIRS", f"{self.cluster.places.node_data(number)}/")
+
+    def strike_node(self, node: str, number: signal.Signals) -> list[Process]:
+        """Send a NodeManager, and then all containers there, a signal that leaves them no last word; return them.
+
+        As if the machine were gone (SIGKILL) or hung (SIGSTOP): the NodeManager goes first, so that nobody tells YARN.
+        """
+        manager = self.process(self.daemon_of(node))
+        manager.send(number)
+        if number == signal.SIGKILL:
+            manager.wait(PATIENCE_S)
+        containers = self.containers(node)
+        for process in containers:
+            process.send(number)
+        return [manager, *containers]
+
+    def stop(self, daemon: str) -> None:
+        """Let a daemon hang (SIGSTOP); it goes on after ``process(daemon).send(signal.SIGCONT)``."""
+        assert self.process(daemon).send(signal.SIGSTOP)
+
+    def restart(self, daemon: str, timeout_s: float = PATIENCE_S) -> None:
+        """Start a daemon again, ending it first where it runs; return when it works and has registered."""
+        self.cluster = Cluster.at(self.home)
+        restart_daemon(self.cluster, daemon, lambda text, step: None, timeout_s)
+
+    def reconfigure(self, timeout_s: float = PATIENCE_S, **changes: Any) -> None:
+        """Change settings of the ResourceManager (fields of ClusterSettings), and start that again."""
+        self.cluster = Cluster.at(self.home)
+        self.cluster.record = replace(self.cluster.record, settings=replace(self.cluster.settings, **changes))
+        restart_daemon(self.cluster, RESOURCEMANAGER, lambda text, step: None, timeout_s)
+
+    def decommission(self, node: str, timeout_s: int) -> None:
+        """Let a node go: its containers have ``timeout_s``.  Returns as soon as the ResourceManager knows."""
+        self.cluster.places.exclude.write_text(f"{node}\n", encoding="ascii")
+        self.run_cli("yarn", "rmadmin", "-refreshNodes", "-g", str(timeout_s), "-server")
+
+    def recommission(self, node: str) -> None:
+        """Take a node back that was decommissioned, or was to be; its NodeManager may have to be started again."""
+        self.cluster.places.exclude.write_text("", encoding="ascii")
+        self.run_cli("yarn", "rmadmin", "-refreshNodes")
+        # One that had gone to the end has been told to end itself; one that had not works on.
+        if self.node_states().get(node) != "RUNNING" or not self.process(self.daemon_of(node)).is_alive():
+            self.restart(self.daemon_of(node))
+
+    def daemon_of(self, node: str) -> str:
+        """Return the NodeManager of a node."""
+        return nodemanager(self.nodes.index(node) + 1)
+
+    def wait_until(self, holds: Callable[[], bool], what: str, timeout_s: float = PATIENCE_S) -> None:
+        """Wait until something holds; a daemon that is late with an answer meanwhile says neither yes nor no."""
+
+        def known_to_hold() -> bool:
+            try:
+                return holds()
+            except PeerUnavailableError:
+                return False
+
+        wait_for(known_to_hold, timeout_s, what)

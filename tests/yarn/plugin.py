@@ -1,0 +1,71 @@
+"""The plugin of the tests' ResourceManager: loaded always, and doing nothing until H-scheduler answers."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from eps.devcluster.jars import class_path_of_jars
+from eps.devcluster.java import find_java
+from eps.devcluster.settings import HADOOP_VERSION
+from eps.storage.jobdir import cache_dir
+from hscheduler.yarn.secret import secret_of
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCES = (
+    ROOT / "hscheduler/yarn-plugin/src/main/java/hscheduler/yarn/HSchedulerPolicy.java",
+    ROOT / "tests/yarn/java/TinyMaster.java",
+    ROOT / "tests/yarn/java/AskOnce.java",
+)
+POLICY = "hscheduler.yarn.HSchedulerPolicy"
+COMPILE_TIMEOUT_S = 240.0
+GRACE_MS = 2000
+
+
+@dataclass(frozen=True)
+class Plugin:
+    """The plugin, compiled, and where it looks for H-scheduler."""
+
+    classes: Path
+    secret_file: Path
+    #: Bound, and refusing connections until somebody listens on it.
+    socket: socket.socket
+
+    @property
+    def options(self) -> list[str]:
+        """What ``eps devcluster start`` is told."""
+        values = {
+            "url": f"http://127.0.0.1:{self.socket.getsockname()[1]}",
+            "secret-file": self.secret_file,
+            "interval-ms": 500,
+            "grace-ms": GRACE_MS,
+            # Others use the machine, too.
+            "deadline-ms": 5000,
+            "max-age-ms": 20_000,
+        }
+        settings = [f"--property=eps.hscheduler.{key}={value}" for key, value in values.items()]
+        return [f"--policy={POLICY}", f"--rm-classpath={self.classes}", *settings]
+
+
+def jars() -> str:
+    """Return the class path of the tests' Hadoop."""
+    return class_path_of_jars(HADOOP_VERSION, cache_dir(), find_java(), lambda text, step: None)
+
+
+def compiled(folder: Path) -> Plugin | None:
+    """Compile the plugin, and what tests need in Java; None where there is no compiler."""
+    compiler = shutil.which("javac", path=f"{os.environ.get('JAVA_HOME', '')}/bin:{os.environ['PATH']}")
+    if compiler is None:
+        return None
+    command = [compiler, "-proc:none", "-nowarn", "-cp", jars(), "-d", str(folder), *map(str, SOURCES)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=COMPILE_TIMEOUT_S)
+    assert done.returncode == 0, done.stderr
+    secret_file = folder / "secret"
+    secret_of(secret_file)
+    bound = socket.socket()
+    bound.bind(("127.0.0.1", 0))
+    return Plugin(folder, secret_file, bound)

@@ -1,0 +1,142 @@
+"""What cannot work on a real YARN and HDFS: a sentence that says what to do, and nothing of Java or Python."""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from eps.cli import main
+from eps.devcluster.settings import MASTER_ADDRESS
+from eps.storage.jobdir import find_job
+from eps.storage.locations import RemotePath, open_storage, write_public
+from eps.yarn.attendant import CHECK_FILES
+from eps.yarn.rest import RestClient
+from eps.yarn.types import Submission
+from tests.yarn.hadoop import Hadoop
+from tests.yarn.in_java import InJava, dfsadmin, rmadmin
+
+#: What nobody listens at.
+NOWHERE = f"{MASTER_ADDRESS}:9"
+JOB = ["--data=sklearn:digits", "--model=softmax", "--iterations=3", "--memory-mb=512", "--quiet"]
+
+#: Runs the command with more words, and returns what it wrote to standard error: its exit code must be the first.
+Refused = Callable[..., str]
+
+
+@pytest.fixture
+def refused(on_yarn: Hadoop, capsys: pytest.CaptureFixture[str]) -> Refused:
+    def refused(code: int, *words: str) -> str:
+        assert main(["run", "--on=yarn", *JOB, *words]) == code
+        said = capsys.readouterr().err
+        assert "Traceback" not in said and "Exception" not in said and "\tat " not in said, said
+        return said
+
+    return refused
+
+
+def test_what_no_cluster_can_do_is_said_before_anything_is_done(refused: Refused, tmp_path: Path) -> None:
+    for words, sentence in (
+        (
+            ["--memory-mb=900000"],
+            "a master is to have 900000 MB and 1 vcore, but the largest node has 4096 MB and 4 vcores: lower memory_mb",
+        ),
+        (["--label=gold"], "label is 'gold', but queue 'default' may use these only: "),
+        (["--queue=nope"], "queue is 'nope', but the cluster has no queue of that name: see yarn queue -list"),
+        (["--python=python3"], "python is 'python3', but must be the absolute path of an interpreter that every node"),
+        (
+            [f"--python={tmp_path}/env.tar.gz"],
+            f"python is {tmp_path}/env.tar.gz, but there is no such archive: make it with conda-pack or venv-pack",
+        ),
+        (["--python=hdfs:///nowhere/env.tar.gz"], "python is hdfs:///nowhere/env.tar.gz, but there is no such archive"),
+    ):
+        said = refused(2, *words)
+        assert said.startswith("eps: ") and said.count("\n") == 1 and sentence in said, said
+
+
+def test_a_configuration_that_leads_nowhere_is_named(
+    refused: Refused, on_yarn: Hadoop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HADOOP_CONF_DIR")
+    assert "HADOOP_CONF_DIR is not set: it names the folder with yarn-site.xml of the cluster" in refused(2)
+    monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path / "missing"))
+    assert f"HADOOP_CONF_DIR is {tmp_path}/missing: " in refused(2)
+    ports = on_yarn.cluster.record.ports
+    for daemon, code, words in (
+        ("resourcemanager", 4, ("no ResourceManager can be reached", NOWHERE, "yarn-site.xml")),
+        ("namenode", 1, (NOWHERE, "cannot be reached", "EPS_HDFS_PATIENCE_S", "HADOOP_CONF_DIR")),
+    ):
+        conf = tmp_path / daemon
+        shutil.copytree(on_yarn.conf_dir, conf)
+        for site in conf.glob("*-site.xml"):
+            web = f"{MASTER_ADDRESS}:{ports[daemon]['web']}"
+            site.write_text(site.read_text().replace(web, NOWHERE))
+        monkeypatch.setenv("HADOOP_CONF_DIR", str(conf))
+        monkeypatch.setenv("EPS_HDFS_PATIENCE_S", "0.5")
+        said = refused(code)
+        assert all(word in said.splitlines()[-1] for word in words), said
+
+
+def test_a_queue_and_an_hdfs_that_take_nothing_now_say_so(
+    refused: Refused, on_yarn: Hadoop, java: InJava, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = on_yarn.conf_dir / "capacity-scheduler.xml"
+    before = site.read_text()
+    stopped = "<property><name>yarn.scheduler.capacity.root.batch.state</name><value>STOPPED</value></property>"
+    site.write_text(before.replace("</configuration>", f"{stopped}</configuration>"))
+    try:
+        java(rmadmin, "-refreshQueues")
+        assert "queue is 'batch', but it is STOPPED: ask its administrator, or choose another" in refused(
+            2, "--queue=batch"
+        )
+    finally:
+        site.write_text(before)
+        java(rmadmin, "-refreshQueues")
+    monkeypatch.setenv("EPS_HDFS_PATIENCE_S", "0.5")
+    java(dfsadmin, "-safemode", "enter")
+    try:
+        said = refused(1, "--name=safe").splitlines()[-1]
+    finally:
+        java(dfsadmin, "-safemode", "leave")
+    assert said.startswith("eps: hdfs://") and "the NameNode is in safe mode" in said, said
+    assert "it leaves it by itself, or by hdfs dfsadmin -safemode leave; it was waited for 0.5 s" in said, said
+
+
+@pytest.mark.usefixtures("no_leftovers")
+def test_a_start_that_fails_brings_its_reason_and_its_log(refused: Refused) -> None:
+    said = refused(1, "--name=fails", "--python=/nowhere/python")
+    reason = said.splitlines()[0]
+    assert reason.startswith("eps: job 'fails' failed: its application master ended with exit code 127: "), said
+    assert "/nowhere/python" in reason and "No such file or directory" in reason
+    assert "the setting python must name an interpreter with EPS's packages on every node" in reason
+    # Nobody asked for it.
+    logs = [path.read_text() for path in find_job("fails").logs.glob("master*")]
+    assert any("/nowhere/python" in text for text in logs), logs
+
+
+@pytest.mark.every_fault
+@pytest.mark.usefixtures("no_leftovers")
+@pytest.mark.parametrize("why", ["gone", "no archive"])
+def test_an_archive_that_nodes_cannot_bring_is_named(
+    refused: Refused, on_yarn: Hadoop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    """It was there when the job was submitted, and nobody had looked into it."""
+    folder = RemotePath.parse(f"hdfs:///envs/{tmp_path.name}")
+    write_public(folder / "env.tar.gz", b"nothing of the kind")
+    submit = RestClient.submit
+
+    def submit_late(self: RestClient, application_id: str, submission: Submission) -> None:
+        open_storage(folder).remove("env.tar.gz")
+        submit(self, application_id, submission)
+
+    if why == "gone":
+        monkeypatch.setattr(RestClient, "submit", submit_late)
+    name = f"unbrought-{secrets.token_hex(3)}"
+    said = refused(1, f"--name={name}", f"--python={folder}/env.tar.gz")
+    reason = said.splitlines()[0]
+    assert reason.startswith(f"eps: job '{name}' failed: its application master could not be started by its node: ")
+    assert reason.endswith(CHECK_FILES)
+    assert why != "gone" or f"File does not exist: {on_yarn.hdfs_url}{folder.path}/env.tar.gz; " in reason

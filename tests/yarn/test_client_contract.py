@@ -1,0 +1,13 @@
+"""Both clients of YARN, on a real one: what holds of the one holds of the other."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.yarn import clients
+from tests.yarn.in_java import InJava
+
+
+@pytest.mark.parametrize("kind", ["java", "rest"])
+def test_a_client_keeps_the_contract(kind: str, java: InJava) -> None:
+    java(clients.contract, kind)

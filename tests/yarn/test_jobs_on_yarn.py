@@ -1,0 +1,168 @@
+"""Whole jobs as applications of a real YARN: their models are those of local jobs, to the last bit."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+
+import eps
+from eps.client import Job
+from eps.commands.inspect import logs
+from eps.devcluster.processes import Process, with_variable
+from eps.errors import ConfigError, TrainingError
+from eps.master_link import wait_for
+from eps.storage.atomic import read_json
+from tests.integration.conftest import asked_phases
+from tests.yarn.hadoop import PATIENCE_S, Hadoop
+
+pytestmark = pytest.mark.usefixtures("no_leftovers")
+
+JOB: dict[str, Any] = {
+    "data": "sklearn:digits", "model": "softmax", "test": "0.2", "iterations": 60, "workers": 2, "servers": 2,
+    "memory_mb": "512",
+}  # fmt: skip
+A9A: dict[str, Any] = {**JOB, "model": "logistic", "test": "", "splits": 6}
+
+
+def master_of(job: Job) -> Process:
+    """Return the process of a job's application master."""
+    return master_process(application_of(job), "eps.yarn.am")
+
+
+def master_process(application_id: str, module: str) -> Process:
+    """Return the process of an application's master, of this cluster: another one may be on this host."""
+    number = application_id.removeprefix("application_")
+    found = [
+        process
+        for process in with_variable("CONTAINER_ID", "container_")
+        if _words(process.pid, "cmdline")[-1:] == [module]
+        and any(word.startswith("CONTAINER_ID=") and f"_{number}_" in word for word in _words(process.pid, "environ"))
+    ]
+    # What it starts has its words until it is another program.
+    return min(found, key=lambda process: process.started)
+
+
+def _words(pid: int, file: str) -> list[str]:
+    """Return what the kernel says of a process; nothing of one that has ended since it was found."""
+    try:
+        return Path(f"/proc/{pid}/{file}").read_text().split("\0")[:-1]
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+
+
+def reach(job: Job, clock: int) -> None:
+    wait_for(lambda: job.status()["clock"] >= clock, PATIENCE_S, f"clock {clock} of {job.name}")
+
+
+def test_a9a_on_yarn_with_adds_and_removes_is_the_local_model(on_yarn: Hadoop, shared_data: Path) -> None:
+    data = str(shared_data / "sparse_binary" / "a9a" / "a9a.gz")
+    local = eps.run(**{**A9A, "data": data})
+    changes = ("10:add-workers=1", "20:add-servers=1", "30:remove-workers=worker-1", "40:remove-servers=1")
+    report = eps.run(**{**A9A, "data": data}, on="yarn", name="a9a", at=changes)
+    assert report["model_sha256"] == local["model_sha256"]
+    assert asked_phases(report) == ["released"] * 4
+    assert (report["ledger"]["lost"], report["ledger"]["applied_twice"]) == (0, 0)
+    on_yarn.wait_until(lambda: on_yarn.rest("/ws/v1/cluster/metrics")["clusterMetrics"]["containersAllocated"] == 0,
+                       "the containers to be given back")  # fmt: skip
+    (app,) = [app for app in on_yarn.rest("/ws/v1/cluster/apps")["apps"]["app"] if app["name"] == "a9a"]
+    assert (app["finalStatus"], app["applicationType"]) == ("SUCCEEDED", "EPS")
+
+
+def test_a_job_is_found_by_its_name_whatever_became_of_its_client(on_yarn: Hadoop) -> None:
+    words = ["--name", "alone", *(f"--{key.replace('_', '-')}={value}" for key, value in JOB.items())]
+    told = subprocess.run(
+        [sys.executable, "-m", "eps", "submit", *words, "--iterations", "100000"], capture_output=True, text=True
+    )
+    assert told.returncode == 0 and told.stdout.startswith("alone: application_"), told.stderr
+    with Job.find("alone") as submitted:
+        reach(submitted, 1)
+        # Who attends to it here is ended; the job goes on, and whoever asks for it finds it.
+        attendant = read_json(submitted.directory.supervisor_json)
+        assert attendant is not None
+        os.kill(attendant["pid"], signal.SIGKILL)
+        wait_for(lambda: not submitted.running, PATIENCE_S, "the end of the attendant")
+    job = Job.find("alone")
+    application = application_of(job)
+    wait_for(lambda: job.running, PATIENCE_S, "the next attendant")
+    assert job.add_workers(1)["phase"] == "released"
+    assert job.status()["state"] == "running"
+    page = requests.get(f"{on_yarn.rm_url}/proxy/{application}/", timeout=PATIENCE_S).text
+    assert "<h1>alone: running</h1>" in page and "worker-3" in page
+    assert (
+        requests.get(f"{on_yarn.rm_url}/proxy/{application}/status.json", timeout=PATIENCE_S).json()["name"] == "alone"
+    )
+    assert "State : RUNNING" in on_yarn.run_cli("yarn", "application", "-status", application)
+    job.kill("enough")
+    report = job.wait(PATIENCE_S)
+    job.close()
+    assert (report["state"], report["reason"]) == ("killed", "enough")
+    assert "Final-State : KILLED" in on_yarn.run_cli("yarn", "application", "-status", application)
+    assert logs(argparse.Namespace(name="alone", member="worker-3", follow=False)) == 0
+
+
+def test_what_yarn_takes_is_drained_before(on_yarn: Hadoop) -> None:
+    """A queue that is owed its share takes containers of another's job, and a node is decommissioned."""
+    settings = {**JOB, "workers": 4, "servers": 3, "iterations": 500}
+    local = eps.run(**settings)
+    with Job.start(**{**settings, "stretch_s": 0.03}, on="yarn", name="giving") as job:
+        reach(job, 3)
+        # 12 vcores, of which this job has 8 in a queue of 6; the other queue has not used its own.
+        with Job.start(
+            **{**JOB, "workers": 3, "iterations": 100_000}, on="yarn", queue="batch", name="taking"
+        ) as other:
+            wait_for(lambda: job.status()["evictions"]["drained"] >= 1, PATIENCE_S, "a container to be given back")
+            reach(other, 1)
+            other.kill("enough")
+        # Of the job's nodes one that has not its master; five containers and more are never on one node of four.
+        master, hosts = (read_json(job.directory.master_json) or {})["host"], hosts_of(job)
+        node = next(host for host in sorted(hosts) if host != master)
+        before = job.status()["evictions"]["drained"]
+        on_yarn.decommission(node, 120)
+        try:
+            wait_for(lambda: job.status()["evictions"]["drained"] > before, PATIENCE_S, f"{node} to be drained")
+            wait_for(lambda: node not in hosts_of(job), PATIENCE_S, f"everybody to have left {node}")
+            report = job.wait(PATIENCE_S)
+        finally:
+            on_yarn.recommission(node)
+    assert report["model_sha256"] == local["model_sha256"]
+    assert report["evictions"]["lost"] == 0 and report["losses"] == []
+    assert (report["ledger"]["lost"], report["ledger"]["applied_twice"]) == (0, 0)
+
+
+def hosts_of(job: Job) -> set[str]:
+    """Return the nodes of a job's workers and servers."""
+    return {member["host"] for member in job.status()["members"] if member["host"]}
+
+
+def test_yarns_own_kill_ends_a_job(on_yarn: Hadoop) -> None:
+    with Job.start(**{**JOB, "iterations": 100_000}, on="yarn", name="by-yarn") as job:
+        reach(job, 1)
+        on_yarn.run_cli("yarn", "application", "-kill", application_of(job))
+        report = job.wait(PATIENCE_S)
+    assert report["state"] == "killed"
+
+
+def application_of(job: Job) -> str:
+    found = read_json(job.directory.yarn_json)
+    assert found is not None
+    return str(found["application_id"])
+
+
+def test_a_job_whose_model_raises_brings_its_last_words(on_yarn: Hadoop, tmp_path: Path) -> None:
+    model = tmp_path / "mine.py"
+    model.write_text("from eps.ml.models import Softmax\nraise RuntimeError('this node has no such library')\n")
+    with pytest.raises((TrainingError, ConfigError), match="no such library"):
+        eps.run(**{**JOB, "model": f"{model}:Mine"}, on="yarn")
+
+
+def test_a_queue_that_there_is_not_is_refused_at_once(on_yarn: Hadoop) -> None:
+    with pytest.raises(ConfigError, match="queue is 'nope', but the cluster has no queue of that name"):
+        eps.run(**JOB, on="yarn", queue="nope")

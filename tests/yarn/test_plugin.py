@@ -1,0 +1,152 @@
+"""The plugin in an unmodified ResourceManager: jobs get YARN's own PreemptionMessage by a plan that is made here."""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+import urllib.request
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from eps.devcluster import probe
+from eps.devcluster.settings import RESOURCEMANAGER
+from eps.errors import ConfigError
+from hscheduler.core.resources import Role
+from hscheduler.yarn.endpoint import PluginServer
+from hscheduler.yarn.facts import Facts
+from hscheduler.yarn.plan import make_plan
+from hscheduler.yarn.preemption import check_preemption
+from hscheduler.yarn.secret import secret_of
+from hscheduler.yarn.snapshot import Application, Plan, Snapshot
+from tests.yarn.hadoop import Hadoop
+from tests.yarn.plugin import Plugin
+
+MEMBER_MB = MASTER_MB = 1024
+RELEASED, PREEMPTED = "-100", "-102"
+
+
+class Tiny:
+    """An application of :file:`java/TinyMaster.java`."""
+
+    def __init__(self, hadoop: Hadoop, plugin: Plugin, folder: Path, name: str, members: int, master_mb: int) -> None:
+        folder.mkdir()
+        self.folder, self._hadoop = folder, hadoop
+        jars = str(Path(hadoop.class_path.split(":")[0]).parent / "*")
+        java = [f"{hadoop.env['JAVA_HOME']}/bin/java", "-Xmx64m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+        words = ["-cp", f"{plugin.classes}:{hadoop.conf_dir}:{jars}", "TinyMaster", str(folder), str(members)]
+        command = shlex.join([*java, *words, str(MEMBER_MB)])
+        self.application_id = self._ask("/ws/v1/cluster/apps/new-application", {})["application-id"]
+        body = {
+            "application-id": self.application_id,
+            "application-name": name,
+            "application-type": "EPS",
+            "queue": "default",
+            "max-app-attempts": 1,
+            "resource": {"memory": master_mb, "vCores": 1},
+            "am-container-spec": {"commands": {"command": f"{command} 1><LOG_DIR>/stdout 2><LOG_DIR>/stderr"}},
+        }
+        self._ask("/ws/v1/cluster/apps", body)
+
+    def _ask(self, path: str, body: dict[str, Any]) -> Any:
+        return probe.ask(RESOURCEMANAGER, self._hadoop.cluster.record.ports, path, body)
+
+    @property
+    def state(self) -> str:
+        """YARN's word for how it is."""
+        return str(self._hadoop.rest(f"/ws/v1/cluster/apps/{self.application_id}")["app"]["state"])
+
+    def lines(self, file: str) -> list[list[str]]:
+        """Return what it wrote, in words."""
+        path = self.folder / file
+        return [line.split() for line in path.read_text().splitlines()] if path.exists() else []
+
+    def close(self) -> None:
+        """End it."""
+        (self.folder / "stop").touch()
+        try:
+            self._hadoop.wait_until(lambda: self.state in ("FINISHED", "FAILED", "KILLED"), "it to end", 30.0)
+        except BaseException:
+            self._kill()
+            raise
+
+    def _kill(self) -> None:
+        url = f"{self._hadoop.rm_url}/ws/v1/cluster/apps/{self.application_id}/state"
+        head = {"Content-Type": "application/json"}
+        request = urllib.request.Request(url, b'{"state": "KILLED"}', head, method="PUT")
+        urllib.request.urlopen(request, timeout=30.0).close()
+
+
+class Planned:
+    """The planner of the tests: knows the roles of one job, and wants masters back that nobody may take."""
+
+    def __init__(self, giver: str, master: str) -> None:
+        self._giver, self._master = giver, master
+        self.taken: set[str] = set()
+
+    def __call__(self, snapshot: Snapshot) -> Plan:
+        """Return what Algorithm 1 says, and a job master's container."""
+        job = next(a for a in snapshot.applications if a.application_id == self._giver)
+        plan = make_plan(snapshot, {self._giver: Facts(True, roles_of(job))})
+        self.taken.update(plan.takes)
+        return dataclasses.replace(plan, takes=(self._master, *plan.takes))
+
+
+def roles_of(job: Application) -> dict[str, Role]:
+    """Say that every third member is a server."""
+    members = sorted(held.container_id for held in job.containers if not held.is_master)
+    return {name: Role.WORKER if k % 3 else Role.SERVER for k, name in enumerate(members)}
+
+
+@pytest.fixture
+def giver(hadoop: Hadoop, plugin: Plugin, tmp_path: Path) -> Iterator[Tiny]:
+    """Give a job that has all of the cluster."""
+
+    def nodes() -> Any:
+        return hadoop.rest("/ws/v1/cluster/nodes?states=RUNNING")["nodes"]["node"]
+
+    # What an application held is free a little after it has ended.
+    hadoop.wait_until(lambda: not any(node["numContainers"] for node in nodes()), "other tests' containers to be gone")
+    # Its master has one of the cores.
+    members = sum(min(node["availMemoryMB"] // MEMBER_MB, node["availableVirtualCores"]) for node in nodes()) - 1
+    with closing(Tiny(hadoop, plugin, tmp_path / "giver", "giver", members, 512)) as job:
+        hadoop.wait_until(lambda: len(job.lines("held")) == members, "the job to have the cluster")
+        yield job
+
+
+def test_waiting_job_starts_with_what_another_is_asked_for_natively(
+    hadoop: Hadoop, plugin: Plugin, giver: Tiny, tmp_path: Path
+) -> None:
+    ((master,),) = giver.lines("master")
+    hosts = {name: host for name, host in giver.lines("held")}
+    planned = Planned(giver.application_id, master)
+    # Nobody has answered so far, and nothing was done.
+    assert not giver.lines("preempted")
+    with PluginServer(planned, secret_of(plugin.secret_file), listening=plugin.socket.dup()):
+        with closing(Tiny(hadoop, plugin, tmp_path / "first", "first", 0, MASTER_MB)) as first:
+            hadoop.wait_until(lambda: first.state == "RUNNING", "the first to start")
+            (asked,) = giver.lines("preempted")
+            assert set(asked) == planned.taken
+            assert hosts[asked[0]] != "127.0.0.13", "where the label is no job master could start"
+            hadoop.wait_until(lambda: [asked[0], RELEASED] in giver.lines("completed"), "it to be given back")
+            # What is not given back is killed.
+            (giver.folder / "stubborn").touch()
+            with closing(Tiny(hadoop, plugin, tmp_path / "second", "second", 0, MASTER_MB)) as second:
+                hadoop.wait_until(lambda: second.state == "RUNNING", "the second to start")
+                _, killed = giver.lines("preempted")
+                hadoop.wait_until(lambda: [killed[0], PREEMPTED] in giver.lines("completed"), "it to be killed")
+    assert master not in {name for (name,) in giver.lines("preempted")}
+    assert {name for (name,) in giver.lines("preempted")} == planned.taken
+    assert giver.state == "RUNNING"
+    log = hadoop.log("resourcemanager")
+    assert f"H-scheduler takes back [{asked[0]}]: {first.application_id} (first) waits for its job master" in log
+    assert f"{killed[0]} was not given back within 2000 ms: it is killed" in log
+
+
+def test_queue_that_yarn_itself_preempts_from_is_refused(hadoop: Hadoop) -> None:
+    told = hadoop.rest("/ws/v1/cluster/scheduler")
+    with pytest.raises(ConfigError, match=r"yarn\.scheduler\.capacity\.root\.batch\.disable_preemption to true"):
+        check_preemption(["batch"], told)

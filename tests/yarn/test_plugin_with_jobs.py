@@ -1,0 +1,122 @@
+"""Jobs of EPS under the plugin in an unmodified ResourceManager: one gives what another needs, and gets it back."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import eps
+from eps.client import Job
+from eps.hadoop_conf import environment_configuration
+from eps.master_link import wait_for
+from eps.yarn.elsewhere import StagedJobs
+from hscheduler.live.yarn_facts import MasterFacts, Masters
+from hscheduler.yarn.endpoint import PluginServer, planner_with
+from hscheduler.yarn.secret import secret_of
+from hscheduler.yarn.snapshot import Plan, Snapshot
+from tests.yarn.hadoop import PATIENCE_S, Hadoop
+from tests.yarn.plugin import Plugin
+from tests.yarn.test_jobs_on_yarn import JOB, application_of, reach
+
+pytestmark = pytest.mark.usefixtures("no_leftovers")
+
+MAIN = "import sys; from hscheduler.cli import main; sys.exit(main(sys.argv[1:]))"
+FEEDBACK = 5
+#: Of 12 cores the first takes 11 (its master one, five members two each), and the second needs five.
+MEMBERS_OF_TWO = {**JOB, "servers": 1, "splits": 8, "vcores": "2,master=1"}
+GIVES: dict[str, Any] = {**MEMBERS_OF_TWO, "workers": 4, "iterations": 100_000, "stretch_s": 0.03, "grow_back_s": 3.0}
+NEEDS: dict[str, Any] = {**MEMBERS_OF_TWO, "workers": 1, "iterations": 30}
+
+
+class Patient:
+    """A planner by which nothing is killed, however slow the machine is: what is marked stays so, and is spared."""
+
+    def __init__(self, masters: Masters) -> None:
+        self._planner = planner_with(MasterFacts(FEEDBACK, masters.status))
+        self.taken: set[str] = set()
+
+    def __call__(self, snapshot: Snapshot) -> Plan:
+        applications = tuple(
+            dataclasses.replace(
+                application,
+                containers=tuple(
+                    dataclasses.replace(held, marked=held.container_id in self.taken) for held in application.containers
+                ),
+            )
+            for application in snapshot.applications
+        )
+        plan = self._planner(dataclasses.replace(snapshot, applications=applications))
+        spares = tuple(sorted(self.taken))
+        self.taken.update(plan.takes)
+        return dataclasses.replace(plan, spares=spares)
+
+
+@pytest.fixture
+def patient(on_yarn: Hadoop) -> Iterator[Patient]:
+    """Give a planner that asks the cluster's job masters."""
+    with closing(Masters(StagedJobs(environment_configuration(), ""))) as masters:
+        yield Patient(masters)
+
+
+def losses_of(history: list[dict[str, Any]]) -> list[tuple[int, float]]:
+    return [(entry["clock"], entry["loss"]) for entry in history]
+
+
+def grown(status: dict[str, Any]) -> list[str]:
+    """Return the changes that made a job larger; it may have tried in vain as well, where others were slow."""
+    return [
+        str(change["operation"]) for change in status["changes"] if change["added"] and change["phase"] == "released"
+    ]
+
+
+def test_a_job_gives_what_another_needs_to_start_and_has_it_back_afterwards(
+    on_yarn: Hadoop, plugin: Plugin, patient: Patient
+) -> None:
+    local = eps.run(**{**NEEDS, "name": "local"})
+    told: list[str] = []
+    with Job.start(**GIVES, on="yarn", name="gives") as giving:
+        reach(giving, FEEDBACK)
+        with Job.start(**NEEDS, on="yarn", name="needs") as needing:
+            app = f"/ws/v1/cluster/apps/{application_of(needing)}"
+            on_yarn.wait_until(lambda: on_yarn.rest(app)["app"]["state"] in ("ACCEPTED", "RUNNING"), "it to wait")
+            # Nobody answers the plugin so far, and nothing is done.
+            assert giving.status()["evictions"]["asked"] == 0 and not needing.status()["clock"]
+            with PluginServer(patient, secret_of(plugin.secret_file), listening=plugin.socket.dup(), tell=told.append):
+                report = needing.wait(PATIENCE_S)
+        status = giving.status()
+        evicted = status["evictions"]
+        assert report["model_sha256"] == local["model_sha256"] and report["losses"] == []
+        assert evicted["drained"] == evicted["asked"] == len(patient.taken) >= 2, (evicted, told)
+        assert any("(needs) waits for" in line and "(gives) gives 2 workers" in line for line in told), told
+        assert evicted["given"] == {"worker": 2, "server": 0} and not grown(status), "the room was not its own to take"
+        # When nobody has wanted it for a while it is.
+        wait_for(lambda: not any(giving.status()["evictions"]["given"].values()), PATIENCE_S, "it to grow back")
+        status, losses = giving.status(), losses_of(giving.history())
+        giving.kill("seen")
+    assert set(grown(status)) == {"add-workers"} and status["workers"] == GIVES["workers"]
+    assert status["losses"] == []
+    # What it had computed until then has the bits of a job that nobody disturbed.
+    alone = eps.run(**{**GIVES, "name": "alone", "iterations": len(losses) - 1, "stretch_s": 0.0})
+    assert losses_of(alone["history"])[: len(losses)] == losses
+
+
+def test_command_that_answers_the_plugin_refuses_a_queue_that_yarn_preempts_from(
+    on_yarn: Hadoop, tmp_path: Path
+) -> None:
+    words = ["yarn-plugin", "--listen", "127.0.0.1:0", "--secret-file", str(tmp_path / "secret"), "--queue", "default"]
+    told = subprocess.run(
+        [sys.executable, "-c", MAIN, *words],
+        capture_output=True,
+        text=True,
+        env=on_yarn.env,
+        timeout=PATIENCE_S,
+    )
+    assert told.returncode == 2 and "Traceback" not in told.stderr
+    assert "set yarn.scheduler.capacity.root.default.disable_preemption to true" in told.stderr

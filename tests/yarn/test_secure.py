@@ -1,0 +1,185 @@
+"""A real Hadoop that wants Kerberos: jobs get in with a keytab or a ticket, their containers with tokens.
+
+It is a Hadoop of its own, and takes a minute: by the argument ``--kerberos`` only.
+"""
+
+from __future__ import annotations
+
+import getpass
+import importlib.util
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import eps
+from eps.client import Job
+from eps.devcluster.cluster import Cluster
+from eps.devcluster.daemons import mark_of
+from eps.devcluster.processes import marked
+from eps.kerberos import keytab_for
+from eps.storage.atomic import read_json
+from tests.yarn.conftest import READY_TIMEOUT_S, START_TIMEOUT_S, STOP_TIMEOUT_S, devcluster
+from tests.yarn.hadoop import PATIENCE_S
+
+JOB: dict[str, Any] = {
+    "data": "sklearn:digits", "model": "softmax", "test": "0.2", "iterations": 30, "workers": 2, "servers": 1,
+    "memory_mb": "512",
+}  # fmt: skip
+WORDS = [f"--{key.replace('_', '-')}={value}" for key, value in JOB.items()]
+USER = f"{getpass.getuser()}@EPS.DEV"
+REST = pytest.param(
+    "rest",
+    marks=pytest.mark.skipif(
+        importlib.util.find_spec("requests_kerberos") is None, reason="the extra kerberos is not installed"
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Secure:
+    """The cluster, and an environment in which one may log in."""
+
+    cluster: Cluster
+    env: Mapping[str, str]
+
+    def eps(self, *words: str, **changes: str) -> subprocess.CompletedProcess[str]:
+        """Run a command of EPS, with another environment; a variable that is empty is left out."""
+        env = {name: value for name, value in {**self.env, **changes}.items() if value}
+        line = [sys.executable, "-m", "eps", *words]
+        return subprocess.run(line, capture_output=True, text=True, env=env, timeout=4 * PATIENCE_S)
+
+
+@pytest.fixture(scope="module")
+def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    if not request.config.getoption("--kerberos"):
+        pytest.skip("a second Hadoop, with Kerberos, is started by --kerberos only")
+    home = tmp_path_factory.mktemp("secure")
+    words = ("--kerberos", "--nodes", "1", "--memory", "8192", "--vcores", "8", "--timeout", str(READY_TIMEOUT_S))
+    try:
+        started = subprocess.run(devcluster("start", home, *words), text=True, timeout=START_TIMEOUT_S, check=True,
+                                 stdout=subprocess.PIPE)  # fmt: skip
+        found = Cluster.at(home)
+        assert started.stdout.splitlines() == [f"export {name}={value}" for name, value in found.variables().items()]
+        yield found
+    finally:
+        subprocess.run(devcluster("stop", home), timeout=STOP_TIMEOUT_S, check=True)
+    assert not marked(mark_of(found.places))
+
+
+@pytest.fixture
+def secure(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Secure:
+    env = cluster.environment()
+    for name in ("KRB5CCNAME", "HADOOP_USER_NAME", "HADOOP_TOKEN_FILE_LOCATION"):
+        env.pop(name, None)
+        monkeypatch.delenv(name, raising=False)
+    env |= {"EPS_HOME": str(tmp_path / "home"), "KRB5CCNAME": f"FILE:{tmp_path}/none"}
+    for name in ("EPS_HOME", "KRB5CCNAME", "HADOOP_CONF_DIR", "KRB5_CONFIG", "KRB5_CLIENT_KTNAME"):
+        monkeypatch.setenv(name, env[name])
+    return Secure(cluster, env)
+
+
+@pytest.fixture(scope="module")
+def local(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Return the hash of the model that a job on this host trains."""
+    before, os.environ["EPS_HOME"] = os.environ.get("EPS_HOME"), str(tmp_path_factory.mktemp("local"))
+    try:
+        return str(eps.run(**JOB)["model_sha256"])
+    finally:
+        if before is None:
+            del os.environ["EPS_HOME"]
+        else:
+            os.environ["EPS_HOME"] = before
+
+
+#: Reads HDFS by tokens, cancels them, and says what becomes of the next reading.
+CANCELS = """
+import os, sys, tempfile
+from eps.errors import StorageError
+from eps.hadoop_conf import default_authority, environment_configuration
+from eps.storage.hdfs import open_hdfs
+from eps.yarn.clients import open_client
+conf = environment_configuration()
+client = open_client(conf, sys.argv[1])
+tokens = client.obtain_tokens()
+with tempfile.NamedTemporaryFile() as file:
+    file.write(tokens)
+    file.flush()
+    environ = {"HADOOP_TOKEN_FILE_LOCATION": file.name}
+    storage = open_hdfs("hdfs", default_authority(conf), "/", conf, environ=environ, patience_s=20.0)
+    storage.names("")
+    client.cancel_tokens(tokens)
+    try:
+        storage.names("")
+    except StorageError as error:
+        print(error)
+client.close()
+"""
+
+
+@pytest.mark.parametrize("kind", ["java", REST])
+def test_tokens_that_were_cancelled_are_worth_nothing(secure: Secure, kind: str) -> None:
+    line = [sys.executable, "-c", CANCELS, kind]
+    done = subprocess.run(line, capture_output=True, text=True, env=dict(secure.env), timeout=4 * PATIENCE_S)
+    assert done.returncode == 0, done.stderr
+    assert "HDFS refuses the credentials" in done.stdout
+
+
+@pytest.mark.parametrize("kind", ["auto", REST])
+def test_a_job_with_a_keytab_trains_to_the_local_hash(secure: Secure, local: str, kind: str, tmp_path: Path) -> None:
+    words = ["--name", f"keytab-{kind}", "--yarn-client", kind, f"--report={tmp_path}/report.json"]
+    done = secure.eps("run", "--on", "yarn", *words, *WORDS)
+    assert done.returncode == 0, done.stderr
+    report = read_json(tmp_path / "report.json")
+    assert report is not None and report["model_sha256"] == local
+    assert (report["ledger"]["lost"], report["ledger"]["applied_twice"]) == (0, 0)
+
+
+def test_a_submitted_job_whose_master_is_killed_goes_on_with_its_tokens(secure: Secure, local: str) -> None:
+    told = secure.eps("submit", "--name", "alone", "--stretch-s", "0.05", *WORDS)
+    assert told.returncode == 0 and told.stdout.startswith("alone: application_"), told.stderr
+    from tests.yarn.test_jobs_on_yarn import master_of, reach
+
+    with Job.find("alone") as job:
+        reach(job, 3)
+        assert master_of(job).send(signal.SIGKILL)
+        report = job.wait(2 * PATIENCE_S)
+    assert report["state"] == "finished" and report["model_sha256"] == local and report["generation"] == 2
+
+
+@pytest.mark.parametrize("kind", ["java", REST])
+def test_without_a_ticket_it_is_said_what_to_do(secure: Secure, kind: str) -> None:
+    done = secure.eps("run", "--on", "yarn", "--yarn-client", kind, *WORDS, KRB5_CLIENT_KTNAME="")
+    assert done.returncode == 2 and "run kinit" in done.stderr and "KRB5_CLIENT_KTNAME" in done.stderr, done.stderr
+    assert "Traceback" not in done.stderr and "\tat " not in done.stderr
+
+
+def test_a_principal_that_nobody_knows_is_named(secure: Secure, tmp_path: Path) -> None:
+    keys = keytab_for(secure.cluster.places.keytab.read_bytes(), USER)
+    name = getpass.getuser()
+    stranger = tmp_path / "stranger.keytab"
+    stranger.write_bytes(keys.replace(name.encode(), b"z" * len(name)))
+    done = secure.eps("run", "--on", "yarn", *WORDS, KRB5_CLIENT_KTNAME=str(stranger))
+    assert done.returncode == 2 and f"{'z' * len(name)}@EPS.DEV" in done.stderr, done.stderr
+    assert "Kerberos does not know who logs in" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_ticket_lets_in_until_it_expires(secure: Secure, local: str, tmp_path: Path) -> None:
+    ticket = tmp_path / "ticket"
+    keys, env = secure.cluster.places.user_keytab, {**secure.env, "KRB5CCNAME": f"FILE:{ticket}"}
+    made = [sys.executable, "-m", "tests.yarn.ticket", str(keys), USER, str(ticket)]
+    subprocess.run(made, check=True, env=env, timeout=PATIENCE_S)
+    with_ticket = {"KRB5_CLIENT_KTNAME": "", "KRB5CCNAME": env["KRB5CCNAME"]}
+    words = ["--on", "yarn", "--name", "ticket", *WORDS]
+    done = secure.eps("run", f"--report={tmp_path}/report.json", *words, **with_ticket)
+    assert done.returncode == 0, done.stderr
+    assert (read_json(tmp_path / "report.json") or {})["model_sha256"] == local
+    subprocess.run([*made, "--expired"], check=True, env=env, timeout=PATIENCE_S)
+    done = secure.eps("run", *words, **with_ticket)
+    assert done.returncode == 2 and "no ticket that is valid: run kinit" in done.stderr, done.stderr

@@ -1,0 +1,62 @@
+"""A real YARN and HDFS in trouble, and what a job master and its user hear of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.yarn import faults, unmanaged
+from tests.yarn.in_java import InJava
+
+if TYPE_CHECKING:
+    from tests.yarn.hadoop import Hadoop
+
+
+def test_a_node_that_shrinks_preempts_with_a_warning(java: InJava, tmp_path: Path) -> None:
+    java(faults.preempted, tmp_path)
+
+
+@pytest.mark.every_fault
+def test_a_resource_manager_that_starts_again_costs_nothing(java: InJava, tmp_path: Path, hadoop: Hadoop) -> None:
+    java(faults.wish_before_the_restart, tmp_path)
+    hadoop.restart("resourcemanager")
+    java(faults.after_the_restart)
+
+
+def test_a_request_that_yarn_refuses_hurts_no_other(java: InJava, tmp_path: Path) -> None:
+    java(faults.refused_ask, tmp_path)
+
+
+def test_a_master_hears_that_its_application_was_killed(java: InJava, tmp_path: Path) -> None:
+    java(faults.killed_by_its_user, tmp_path)
+
+
+def test_what_cannot_be_submitted_says_why(java: InJava) -> None:
+    java(faults.refused_submissions)
+
+
+def test_a_resource_manager_that_is_not_there_is_named_with_its_setting(java: InJava) -> None:
+    java(faults.nobody_listens)
+
+
+def test_hdfs_in_safe_mode_says_what_to_do(java: InJava) -> None:
+    java(faults.safe_mode)
+
+
+def test_logs_outlive_their_writer(java: InJava) -> None:
+    java(faults.logs)
+
+
+def test_tokens_are_handed_on_without_the_masters_own(java: InJava) -> None:
+    java(faults.tokens)
+
+
+def test_a_master_that_hangs_is_replaced_and_the_next_finds_its_container(java: InJava) -> None:
+    report, seen = java(unmanaged.in_a_container, Path(__file__).resolve().parents[2])
+    assert (report.state, report.final_status, report.attempt) == ("FINISHED", "SUCCEEDED", 2)
+    assert seen["adopted"] == {"container-0001": 2} and seen["attempt"] == 2
+    # The one token that it has speaks for the master, and is nobody else's.
+    assert seen["tokens"] == 0
+    assert seen["memory_mb"] < 250, seen

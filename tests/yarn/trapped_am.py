@@ -1,0 +1,46 @@
+"""An application master that is killed in phases of plans: ``python -m tests.yarn.trapped_am FOLDER TRAPS``.
+
+The folder remembers which traps have sprung, over all attempts.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from functools import partial
+from pathlib import Path
+
+from eps.chaos.trap import Traps, parse
+from eps.yarn import am
+
+ROOT = Path(__file__).resolve().parents[2]
+_SCRIPT = """#!/bin/sh
+case "$*" in
+*eps.yarn.am*) PYTHONPATH="$PYTHONPATH":{root} exec {python} -P -m tests.yarn.trapped_am {folder} {traps} ;;
+*) exec {python} "$@" ;;
+esac
+"""
+
+
+def interpreter(folder: Path, traps: str) -> str:
+    """Return what a job's setting ``python`` is to be, so that its application masters are trapped."""
+    path = folder / "python"
+    words = {"root": ROOT, "python": sys.executable, "folder": folder, "traps": traps}
+    path.write_text(_SCRIPT.format(**{name: shlex.quote(str(word)) for name, word in words.items()}), encoding="utf-8")
+    path.chmod(0o755)
+    return str(path)
+
+
+def main() -> int:
+    """Be the application master of the environment."""
+    traps = Traps(parse(sys.argv[2]), Path(sys.argv[1]))
+    am.serve = partial(am.serve, watch=traps.look)  # type: ignore[assignment]
+    return am.main()
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

@@ -1,0 +1,219 @@
+"""A job master's resources on a real YARN, without a container for the master: runs in the process with Java."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from eps.resources.api import ContainerEvent, ContainerRequest, Exited, ResourceManager, Running
+from eps.resources.yarn import Place, Timing, YarnResourceManager
+from eps.yarn.allocation import Limits, Placement
+from eps.yarn.hadoop.master import open_unmanaged_master
+from eps.yarn.launch import LOG_STREAMS, LaunchTemplate, RoleTemplate
+from eps.yarn.types import ApplicationReport, Launch, LocalFile, Resource, Submission
+from tests.yarn.in_java import DEADLINE_S, client, rmadmin, session
+
+#: Beats often, so that tests wait for YARN only; and their thread never hangs, however busy the machine is.
+FAST = Timing(idle_s=0.2, busy_s=0.05, owner_s=1e6)
+#: What runs in a container: it says its process id, if its environment is as it was given, and sleeps.
+SLEEPER = """
+import os, sys, time
+folder, odd = sys.argv[1:]
+assert os.environ["ODD"] == odd, (os.environ["ODD"], odd)
+with open(os.path.join(folder, os.environ["EPS_CONTAINER_ID"]), "w") as file:
+    file.write(str(os.getpid()))
+time.sleep(1000)
+"""
+#: Whatever a shell would make something else of.
+ODD = """a "b" 'c' $HOME `d` \\ {e} %f"""
+#: As far as tests of one application have come with their numbers: YARN knows a number as long as the application.
+_used = 0
+#: The application that tests share, as long as it runs.
+_application = ""
+
+
+class CountedNames:
+    """Numbers in the order in which names come, never used before in this process."""
+
+    def __init__(self) -> None:
+        self._ids: list[str] = []
+        self._numbers: list[int] = []
+
+    def number(self, container_id: str) -> int:
+        global _used
+        if container_id not in self._ids:
+            _used += 1
+            self._ids.append(container_id)
+            self._numbers.append(_used)
+        return self._numbers[self._ids.index(container_id)]
+
+    def name(self, number: int) -> str | None:
+        return self._ids[self._numbers.index(number)] if number in self._numbers else None
+
+
+def application() -> str:
+    """Return an application that runs, the one of the test before if that left it."""
+    global _application
+    if not _application or client().report(_application).ended:
+        _application = client().new_application()
+        nothing = Launch("the master runs elsewhere")
+        client().submit(
+            _application, Submission("a test", nothing, Resource(128, 1), tags=("eps.test",), unmanaged=True)
+        )
+    return _application
+
+
+def sleepers(folder: Path) -> LaunchTemplate:
+    """Return a template whose containers leave their process ids in a folder; those of ``broken`` cannot start,
+    and those of ``gold`` want a label that no node has."""
+    command = shlex.join([sys.executable, "-S", "-c", SLEEPER, str(folder), ODD])
+    missing = LocalFile(f"{session().get('fs.defaultFS')}/missing", 1, 1)
+    roles = {role: RoleTemplate(command, {"ODD": ODD}) for role in ("worker", "server")}
+    broken = replace(roles["worker"], files={"missing": missing})
+    return LaunchTemplate({**roles, "broken": broken, "gold": RoleTemplate("true", placement=Placement("gold"))})
+
+
+class YarnBackend:
+    """How the contract suite reaches what is behind YARN."""
+
+    can_evict = True
+
+    def __init__(self, folder: Path, max_containers: int = 0, limits: Limits | None = None) -> None:
+        self.folder = folder
+        self.max_containers = max_containers
+        self.limits = limits
+        self.names = CountedNames()
+        self.manager: ResourceManager = self._open()
+        self._leaving = False
+
+    def _open(self) -> YarnResourceManager:
+        self.application = application()
+        am, nm = open_unmanaged_master(client(), self.application)
+        return YarnResourceManager(
+            am,
+            nm,
+            sleepers(self.folder),
+            Place("127.0.0.1", 4711, "http://127.0.0.1:4712"),
+            names=self.names,
+            timing=FAST,
+            limits=self.limits,
+            max_containers=self.max_containers,
+        )
+
+    def pid(self, container_id: str) -> int:
+        """Return the process of a container, which runs on this host."""
+        path, text = self.folder / container_id, ""
+        wait_until(lambda: path.is_file() and path.read_text() != "", f"{container_id} to say its process id")
+        text = path.read_text()
+        return int(text)
+
+    def crash(self, event: Running) -> None:
+        os.kill(self.pid(event.container_id), signal.SIGKILL)
+
+    def broken_request(self) -> ContainerRequest:
+        return ContainerRequest("c-broken", "broken")
+
+    def evict(self, container_id: str, deadline_s: float) -> None:
+        grants = [r.grant for r in self.manager._allocation._records.values() if r.request.container_id == container_id]  # type: ignore[attr-defined]
+        self._exclude(grants[0].host + "\n")
+        self._leaving = True
+        rmadmin("-refreshNodes", "-g", str(int(deadline_s)), "-server")
+
+    def _exclude(self, text: str) -> None:
+        Path(session().get("yarn.resourcemanager.nodes.exclude-path")).write_text(text)
+
+    def restart(self) -> ResourceManager:
+        self.manager.close()
+        self.manager = self._open()
+        return self.manager
+
+    def stop(self) -> None:
+        """Leave the application as it was found: without containers; or to nobody, where it has ended."""
+        global _application
+        if self._leaving:
+            self._exclude("")
+            rmadmin("-refreshNodes")
+        manager = self.manager
+        assert isinstance(manager, YarnResourceManager)
+        if manager._left.is_set():
+            # YARN may take a while to say so.
+            _application = ""
+        elif not manager._closed:
+            with manager._lock:
+                manager._allocation.end()
+                manager._pass_on()
+            wait_until(lambda: not manager._allocation.has_containers, "its containers to end")
+        manager.close()
+
+
+def wait_until(holds: Callable[[], bool], what: str) -> None:
+    """Wait until something holds that nobody announces."""
+    end_s = time.monotonic() + DEADLINE_S
+    while not holds():
+        assert time.monotonic() < end_s, f"waited for {what}"
+        time.sleep(0.02)
+
+
+def collect(manager: ResourceManager, kind: type[ContainerEvent], *names: str) -> list[ContainerEvent]:
+    """Return events until each container has had one of ``kind``."""
+    events: list[ContainerEvent] = []
+    missing, end_s = set(names), time.monotonic() + DEADLINE_S
+    while missing:
+        assert manager.wait(end_s - time.monotonic()), f"no {kind.__name__} of {missing} after {events}"
+        for event in manager.poll():
+            events.append(event)
+            if isinstance(event, kind):
+                missing.discard(event.container_id)
+    return events
+
+
+def reasons(events: list[ContainerEvent]) -> dict[str, str]:
+    """Return why containers ended."""
+    return {event.container_id: event.reason for event in events if isinstance(event, Exited)}
+
+
+def contract(name: str, folder: Path) -> None:
+    """Run one test of the contract suite."""
+    from tests.contract import test_resources_contract as suite
+
+    made: list[Any] = []
+
+    def start(max_containers: int = 0) -> Any:
+        made.append(YarnBackend(folder, max_containers))
+        return made[-1]
+
+    try:
+        getattr(suite, name)(start)
+    finally:
+        for backend in made:
+            backend.stop()
+
+
+def end_application() -> None:
+    """End the application that the tests shared."""
+    if _application:
+        client().kill(_application)
+
+
+def in_a_container(root: Path) -> tuple[ApplicationReport, dict[str, Any]]:
+    """Run an application master in a container; return how it ended, and what it saw."""
+    env = {name: os.environ[name] for name in ("HADOOP_CONF_DIR", "JAVA_HOME") if name in os.environ}
+    command = f"exec {shlex.quote(sys.executable)} -m tests.yarn.am_script {LOG_STREAMS}"
+    launch = Launch(command, {**env, "PYTHONPATH": str(root)})
+    application = client().new_application()
+    client().submit(application, Submission("a test", launch, Resource(512, 1), tags=("eps.test",), max_attempts=2))
+    try:
+        wait_until(lambda: client().report(application).ended, f"{application} to end")
+    finally:
+        client().kill(application)
+    report = client().report(application)
+    assert report.diagnostics.startswith("{"), report
+    return report, json.loads(report.diagnostics)
