@@ -57,7 +57,7 @@ class Timing:
 
     #: Between beats while nothing is waited for; also how late a warning may be heard.
     idle_s: float = 1.0
-    #: Between beats while a request or the end of a container is waited for.
+    #: Between beats while a request or the end of a container is waited for, also of one that is preempted.
     busy_s: float = 0.1
     #: An owner thread that beats not for this long hangs, unless it asked for more patience; counted from its first.
     owner_s: float = 3.0
@@ -403,7 +403,7 @@ class YarnResourceManager:
             self._left.set()
 
     def _is_in_haste(self) -> bool:
-        return self._allocation.is_waiting or self._last_words is not None
+        return self._allocation.is_waiting(time.monotonic()) or self._last_words is not None
 
     def _beat_once(self) -> None:
         with self._lock:

@@ -364,10 +364,15 @@ class Allocation:
         record = self._records.get(container_id)
         return record is not None and record.phase is _Phase.STARTING
 
-    @property
-    def is_waiting(self) -> bool:
-        """Whether a request waits for a grant, or a container that was given back for its end."""
-        return any(r.phase in (_Phase.ASKED, _Phase.LEAVING) for r in self._records.values())
+    def is_waiting(self, now_s: float) -> bool:
+        """Whether something is waited for: the grant of a request, or the end of a container that was given back, or
+        that is preempted and has time left to leave in order."""
+
+        def waits(record: _Record) -> bool:
+            is_preempted = record.for_others and record.doomed_s is not None and now_s < record.doomed_s
+            return is_preempted or record.phase in (_Phase.ASKED, _Phase.LEAVING)
+
+        return any(map(waits, self._records.values()))
 
     @property
     def has_containers(self) -> bool:

@@ -53,7 +53,7 @@ def test_a_request_is_asked_once_with_what_its_role_and_it_say() -> None:
     allocation = made()
     allocation.request(ContainerRequest(name(1), "server", memory_mb=2048, vcores=2), 0.0)
     wanted = Ask(1, Resource(2048, 2), 3, ("node-1",), "reliable", Execution.OPPORTUNISTIC)
-    assert allocation.has_turn and allocation.is_waiting
+    assert allocation.has_turn and allocation.is_waiting(1.0)
     assert allocation.take_turn() == Turn(asks=(wanted,))
     allocation.on_allocated(AllocateResult(), 1.0)
     assert allocation.take_turn() == Turn() and not allocation.has_turn
@@ -67,7 +67,7 @@ def test_a_granted_request_is_allocated_started_and_runs() -> None:
     assert allocation.is_starting(name(1))
     allocation.on_started(name(1))
     assert allocation.take_events() == [Running(name(1), 2, "node-1")]
-    assert not allocation.is_waiting and not allocation.is_starting(name(1)) and allocation.has_containers
+    assert not allocation.is_waiting(1.0) and not allocation.is_starting(name(1)) and allocation.has_containers
 
 
 def test_yarns_names_are_told_of_what_is_granted() -> None:
@@ -172,13 +172,13 @@ def test_a_released_container_ends_once_when_yarn_says_so() -> None:
     allocation.release(name(1))
     allocation.release(name(1))
     assert allocation.take_turn() == Turn(releases=(yarn_name(2),))
-    assert allocation.take_events() == [] and allocation.is_waiting
+    assert allocation.take_events() == [] and allocation.is_waiting(1.0)
     completed = Completed(yarn_name(2), -100, "Container released by application")
     for _ in range(2):
         allocation.on_allocated(AllocateResult(completed=(completed,)), 1.0)
     assert allocation.take_events() == [Exited(name(1), None, RELEASED)]
     allocation.release(name(1))
-    assert allocation.take_turn() == Turn() and not allocation.is_waiting
+    assert allocation.take_turn() == Turn() and not allocation.is_waiting(1.0)
 
 
 def test_a_container_that_is_released_before_it_is_started_is_not_said_to_run() -> None:
@@ -349,7 +349,7 @@ def test_a_request_for_which_no_node_has_room_says_that() -> None:
 def test_without_a_limit_a_request_waits() -> None:
     allocation = asked(1)
     allocation.on_allocated(AllocateResult(), 1e6)
-    assert allocation.take_events() == [] and allocation.is_waiting
+    assert allocation.take_events() == [] and allocation.is_waiting(1.0)
 
 
 # ---- evictions
@@ -365,6 +365,15 @@ def test_a_preemption_message_warns_of_each_container_once() -> None:
     ]
     allocation.on_allocated(AllocateResult(preemption=message), 6.0)
     assert allocation.take_events() == []
+
+
+def test_the_end_of_a_preempted_container_is_waited_for_until_it_is_taken() -> None:
+    allocation = started(1)
+    assert not allocation.is_waiting(5.0)
+    allocation.on_allocated(AllocateResult(preemption=Preemption((yarn_name(2),))), 5.0)
+    assert allocation.is_waiting(5.0) and allocation.is_waiting(19.9) and not allocation.is_waiting(20.0)
+    allocation.on_allocated(AllocateResult(completed=(Completed(yarn_name(2), 0),)), 6.0)
+    assert not allocation.is_waiting(6.0)
 
 
 def test_a_preempted_container_that_was_not_drained_ends_as_preempted() -> None:

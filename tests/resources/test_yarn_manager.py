@@ -170,7 +170,7 @@ def test_a_preempted_container_is_warned_of_and_ends_as_preempted(yarn: FakeYarn
     yarn.preempt(2)
     warnings = collect(manager, EvictionWarning, 1, 2)
     assert warnings == [
-        EvictionWarning(name(number), 8.0, reason, for_others=True)
+        EvictionWarning(name(number), pytest.approx(8.0), reason, for_others=True)
         for number, reason in ((1, PREEMPTED), (2, WANTED_BACK))
     ]
     # One drains in time, the other does not.

@@ -50,7 +50,7 @@ def preempted(folder: Path) -> None:
             rmadmin("-updateNodeResource", node.node, "64", "1", "3000")
         try:
             warnings = collect(manager, EvictionWarning, "c-1", "c-2")
-            assert [w.deadline_s for w in warnings] == [3.0, 3.0], warnings
+            assert [w.deadline_s for w in warnings] == pytest.approx([3.0, 3.0]), warnings
             assert {w.reason for w in warnings} <= {PREEMPTED, WANTED_BACK}, warnings
             # One goes in time, the other is taken.
             manager.release("c-1")
