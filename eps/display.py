@@ -360,8 +360,8 @@ def ways_text(ways: Mapping[str, str]) -> str:
     return ", ".join(f"{count} by {way}" for way, count in sorted(counts.items(), key=lambda e: (-e[1], e[0]))) or "-"
 
 
-def status_text(status: Status) -> str:
-    """Return what ``eps status`` prints."""
+def status_text(status: Status, *, resumable: bool = False) -> str:
+    """Return what ``eps status`` prints; of a job that is ``resumable``, how it goes on, too."""
     lines = [f"{status['name']}: {status['state']}" + (f" ({status['reason']})" if status["reason"] else "")]
     if status.get("as_of_s") is not None:
         lines.append(f"  what follows is older than its end: {as_of_text(status['as_of_s'])}")
@@ -392,7 +392,7 @@ def status_text(status: Status) -> str:
         lines.append(f"  evictions: {evictions_text(status)}")
     lines += [f"  {title}: {why}" for title, why in troubles_of(status).items() if title != "checkpoint failed"]
     lines += [f"  {text}" for text in loss_texts(status)]
-    if status["state"] in STOPPED_STATES:
+    if resumable:
         lines.append(f"  {how_to_resume(status['name'])}")
     ended = status.get("changes", [])
     if ended:

@@ -32,11 +32,20 @@ def check_folds(request: RunRequest) -> None:
 
 def fold_requests(request: RunRequest) -> list[RunRequest]:
     """Return the request of each fold: job ``NAME-fold-<i>``, with nothing else changed."""
-    name = request.name or free_name(request.spec.model)
+    name = request.name or free_name(request.spec.model, _job_name("", 0))
     return [
-        RunRequest(spec=request.with_spec(fold=fold).spec, name=f"{name}-fold-{fold}", given=request.given)
+        RunRequest(
+            spec=request.with_spec(fold=fold).spec,
+            name=_job_name(name, fold),
+            anew=request.anew,
+            given=request.given,
+        )
         for fold in range(request.spec.folds)
     ]
+
+
+def _job_name(name: str, fold: int) -> str:
+    return f"{name}-fold-{fold}"
 
 
 def run_folds(request: RunRequest, train: Callable[[RunRequest], dict[str, Any]] | None = None) -> dict[str, Any]:

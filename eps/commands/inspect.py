@@ -13,10 +13,10 @@ from pathlib import Path
 from eps._version import __version__
 from eps.cli import EXIT_OK
 from eps.client import Job
-from eps.display import status_text
+from eps.display import STOPPED_STATES, status_text
 from eps.errors import JobNotFoundError
 from eps.last_words import member_of
-from eps.storage.jobdir import JobDir, find_job
+from eps.storage.jobdir import JobDir, can_be_resumed, find_job
 
 FOLLOW_POLL_S = 0.1
 #: Those of other hosts are asked for by a command that takes seconds.
@@ -36,7 +36,8 @@ def status(args: argparse.Namespace) -> int:
         found = job.status()
     finally:
         job.close()
-    print(json.dumps(found, indent=1) if args.json else status_text(found))
+    resumable = found["state"] in STOPPED_STATES and can_be_resumed(job.directory)
+    print(json.dumps(found, indent=1) if args.json else status_text(found, resumable=resumable))
     return EXIT_OK
 
 

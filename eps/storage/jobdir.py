@@ -12,6 +12,7 @@
         ├── supervisor.json       {"pid"}
         ├── master.json           where the job master listens
         ├── yarn.json             the application of a job that runs on YARN
+        ├── claim.json            where checkpoints are on the cluster, if EPS chose the place; see eps.storage.claims
         ├── waiting.json          {"reason"}: why its master does not listen yet
         ├── shared.json           {"location"}: the store that takes the place of this directory between hosts
         ├── status.json           how far the job was a second ago
@@ -208,6 +209,11 @@ class JobDir:
         return self.path / "yarn.json"
 
     @property
+    def claim_json(self) -> Path:
+        """Folder of its checkpoints on a cluster, where EPS chose it; see :class:`eps.storage.claims.Claim`."""
+        return self.path / "claim.json"
+
+    @property
     def waiting_json(self) -> Path:
         """Why the job's master does not listen yet; there only while it is waited for."""
         return self.path / "waiting.json"
@@ -384,7 +390,7 @@ def create_job_dir(name: str, home: Path | None = None, *, anew: bool = False) -
     home : Path, optional
         Default: :func:`eps_home`.
     anew : bool
-        Take the place of one as well that has stopped before its end and could be resumed from a checkpoint.
+        Take the place of one as well that has stopped before its end and could be resumed.
 
     Returns
     -------
@@ -397,7 +403,7 @@ def create_job_dir(name: str, home: Path | None = None, *, anew: bool = False) -
     ConfigError
         The name cannot be used.
     JobExistsError
-        A job of that name is running, or has stopped and has checkpoints.
+        A job of that name is running, or has stopped before its end.
     StorageError
         The directory cannot be made.
     """
@@ -419,8 +425,8 @@ def create_job_dir(name: str, home: Path | None = None, *, anew: bool = False) -
         try:
             if not anew and can_be_resumed(job):
                 raise JobExistsError(
-                    f"job {name!r} stopped before its end and has checkpoints: go on with it (eps resume {name}), "
-                    "choose another name, or begin again without them (--anew)"
+                    f"job {name!r} stopped before its end: go on with it (eps resume {name}), choose another name, or "
+                    "begin again in its place (--anew)"
                 )
             _empty(job)
             _make(job.logs)
@@ -479,19 +485,10 @@ def _changed_s(path: Path) -> float:
 
 
 def can_be_resumed(job: JobDir) -> bool:
-    """Return whether a job that does not run has something to go on from."""
-    from eps.storage.checkpoint import open_checkpoints, place_of
-
-    elsewhere = ""
+    """Return whether ``eps resume`` starts a job again that does not run: from a checkpoint, or from its seed."""
     try:
-        spec = (read_json(job.job_json) or {}).get("spec", {})
-        elsewhere = spec.get("checkpoint_dir", "")
-        store = open_checkpoints(place_of(elsewhere, job.name, job.checkpoints))
-        return job.outcome().get("state") != "finished" and bool(store.names())
+        return read_json(job.job_json) is not None and job.outcome().get("state") != "finished"
     except StorageError:
-        if elsewhere:
-            # It may be away for a while only.
-            raise
         # What cannot be read cannot be resumed either.
         return False
 

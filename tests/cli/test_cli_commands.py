@@ -317,3 +317,27 @@ def test_one_argument_too_many_is_told_as_such(capsys: pytest.CaptureFixture[str
     with pytest.raises(SystemExit):
         build_parser().parse_args(["kill", "a9a", "b9b"])
     assert "eps kill: error: kill takes no further argument: b9b" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("state", ["finished", "killed", "failed"])
+@pytest.mark.parametrize("has_settings", [True, False])
+def test_a_job_is_said_to_go_on_where_it_can_and_is_not_overwritten_then(
+    home: Path, tmp_path: Path, state: str, has_settings: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also where it has no checkpoint: it goes on from its seed.  What came here from a sweep has no settings."""
+    directory, lock = create_job_dir("job")
+    if has_settings:
+        directory.job_json.write_text("{}")
+    directory.ended_json.write_text(json.dumps({"state": state, "reason": ""}))
+    lock.close()
+    assert main(["status", "job"]) == 0
+    resumable = has_settings and state != "finished"
+    assert ("eps resume job" in capsys.readouterr().out) == resumable
+    code = main(["run", "--name", "job", "--quiet", "--data", "sklearn:iris", "--iterations", "0"])
+    assert code == 2 and directory.ended_json.exists(), "what cannot work is refused before"
+    capsys.readouterr()
+    if resumable:
+        assert main(["run", "--name", "job", "--quiet", "--data", "sklearn:iris", "--model", "softmax"]) == 2
+        told = capsys.readouterr().err
+        assert told.startswith("eps: job 'job' stopped before its end: go on with it (eps resume job), choose another")
+        assert directory.ended_json.exists() and directory.job_json.read_text() == "{}"

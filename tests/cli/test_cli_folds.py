@@ -30,6 +30,17 @@ def test_folds_differ_in_the_fold_alone() -> None:
     assert {r.spec.seed for r in requests} == {5}
 
 
+def test_folds_begin_anew_where_that_is_asked_for() -> None:
+    assert [r.anew for r in fold_requests(request_of())] == [False] * 3
+    assert [r.anew for r in fold_requests(request_of(anew=True))] == [True] * 3
+
+
+def test_folds_without_a_name_take_none_that_others_had(home: Path) -> None:
+    (home / "jobs" / "softmax-1-fold-0").mkdir(parents=True)
+    (home / "jobs" / "softmax-2").mkdir()
+    assert [r.name for r in fold_requests(request_of(name=""))] == [f"softmax-3-fold-{i}" for i in range(3)]
+
+
 def test_report_has_means_and_spread_over_the_folds() -> None:
     combined = combine_folds("", [report_of(f"cv-fold-{i}", a) for i, a in enumerate((0.8, 0.9, 1.0))])
     assert combined["name"] == "cv"

@@ -231,20 +231,35 @@ def test_the_cache_is_made_where_it_is_asked_for(tmp_path: Path) -> None:
     assert (tmp_path / "cache").is_dir()
 
 
-def test_a_job_that_stopped_with_checkpoints_gives_way_only_to_one_that_begins_anew(tmp_path: Path) -> None:
+@pytest.mark.parametrize("checkpoints", [0, 1])
+def test_a_job_that_stopped_before_its_end_gives_way_only_to_one_that_begins_anew(
+    tmp_path: Path, checkpoints: int
+) -> None:
+    """Without a checkpoint ``eps resume`` starts it from its seed: what it was to train is not lost either."""
     job, lock = create_job_dir("crashed", tmp_path)
-    (job.checkpoints / "0001-00000010").mkdir(parents=True)
+    job.job_json.write_text("{}")
+    for number in range(checkpoints):
+        (job.checkpoints / f"0001-0000001{number}").mkdir(parents=True)
     lock.close()
-    with pytest.raises(JobExistsError, match=r"eps resume crashed.*--anew"):
-        create_job_dir("crashed", tmp_path)
-    assert (job.checkpoints / "0001-00000010").is_dir()
+    for outcome in (None, "killed", "failed"):
+        if outcome is not None:
+            job.ended_json.write_text(f'{{"state": "{outcome}", "reason": ""}}')
+        with pytest.raises(JobExistsError, match=r"stopped before its end: .*eps resume crashed.*--anew"):
+            create_job_dir("crashed", tmp_path)
+    assert job.job_json.exists() and job.checkpoints.exists() == bool(checkpoints)
     job, lock = create_job_dir("crashed", tmp_path, anew=True)
-    assert not job.checkpoints.exists()
-    # One that was only begun is nothing to go on from, and neither is that of a job that finished.
-    (job.checkpoints / "0001-00000010.partial").mkdir(parents=True)
+    assert not job.checkpoints.exists() and not job.job_json.exists()
     lock.close()
-    job, lock = create_job_dir("crashed", tmp_path)
+
+
+@pytest.mark.parametrize("left", ["no settings", "no settings that can be read", "its end"])
+def test_a_job_that_cannot_be_resumed_gives_way(tmp_path: Path, left: str) -> None:
+    job, lock = create_job_dir("over", tmp_path)
     (job.checkpoints / "0001-00000010").mkdir(parents=True)
-    job.ended_json.write_text('{"state": "finished", "reason": ""}')
+    if left != "no settings":
+        job.job_json.write_text("{}" if left == "its end" else "{")
+    if left == "its end":
+        job.ended_json.write_text('{"state": "finished", "reason": ""}')
     lock.close()
-    create_job_dir("crashed", tmp_path)[1].close()
+    create_job_dir("over", tmp_path)[1].close()
+    assert not job.checkpoints.exists()
