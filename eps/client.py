@@ -139,12 +139,11 @@ class Job:
         # It imports what the job's processes need while this process imports what it needs, and reads the data.
         warm = WarmSupervisor() if warm is None else warm
         try:
-            from eps.launch import prepare_job
+            from eps.launch import start_here
             from eps.yarn.starting import settle_former_of
 
             settle_former_of(request.name)
-            prepared = prepare_job(request, before_data)
-            handle = prepared.start(tied=not detach, warm=warm)
+            prepared, handle = start_here(request, warm, tied=not detach, before_data=before_data)
         except BaseException:
             warm.cancel()
             raise

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import shutil
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,8 +18,9 @@ from eps.config import JobSpec
 from eps.data.cut import prepare
 from eps.data.dataset import DatasetInfo
 from eps.data.settings import DataSettings
-from eps.errors import ConfigError, DataError, JobExistsError
+from eps.errors import ConfigError, DataError, EpsError, JobExistsError, StorageError
 from eps.export import read_model
+from eps.hadoop_conf import environment_configuration
 from eps.home import check_home
 from eps.jobspec_file import RunRequest
 from eps.ml.combinations import check_combination, check_given
@@ -36,11 +39,13 @@ from eps.runtime import (
 )
 from eps.server.initial import INIT_FILE
 from eps.storage.atomic import atomic_writer, write_bytes_atomic
-from eps.storage.checkpoint import check_claim, claim
-from eps.storage.jobdir import JobDir, JobLock, cache_dir, check_job_name, create_job_dir, jobs_dir
-from eps.storage.locations import is_remote, location
+from eps.storage.claims import REMOVE_S, Claim, check_claim, claim, owner_of, release
+from eps.storage.jobdir import JobDir, JobLock, cache_dir, check_job_name, create_job_dir, jobs_dir, remove_job
+from eps.storage.locations import Location, is_remote, location, open_storage
 from eps.supervisor.start import SupervisorHandle, WarmSupervisor, start_supervisor
 from eps.van.memory import descriptor_limit
+
+logger = logging.getLogger(__name__)
 
 #: Folder of a job's directory with the file of a user's own model.
 MODEL_CODE = "model-code"
@@ -69,6 +74,34 @@ class PreparedJob:
             return start_supervisor(self.directory.path, tied, lock=self.lock)
         finally:
             self.lock.close()
+
+    def discard(self) -> None:
+        """Leave nothing of a job that has not begun, as far as that is possible; of one that has, everything."""
+        self.lock.close()
+        place = self.runtime.spec.checkpoint_dir
+        _discard(self.directory, self.runtime.checkpoints if place else None)
+
+
+def _discard(directory: JobDir, claimed: Location | None) -> None:
+    """Remove the directory of a job that does not run, and the folder that it has taken for its checkpoints."""
+    try:
+        with JobLock(directory.lock):
+            if claimed is not None:
+                _release(claimed, owner_of(directory))
+        remove_job(directory)
+    except JobExistsError:
+        # Its processes have begun, or somebody else has the name by now.
+        return
+    except EpsError as error:
+        logger.warning("%s stays: %s", directory.path, error)
+
+
+def _release(folder: Location, owner: str) -> None:
+    try:
+        release(open_storage(folder, patience_s=REMOVE_S), owner)
+    except EpsError as error:
+        # What stopped the job may stop this as well; the next job of the name takes the folder again.
+        logger.warning("%s stays: %s", folder, error)
 
 
 def data_settings(spec: JobSpec) -> DataSettings:
@@ -111,14 +144,19 @@ def _check_port(port: int) -> None:
                 raise ConfigError(f"metrics_port is {port}, but that port cannot be had: {error.strerror}") from None
 
 
-def prepare_job(request: RunRequest, before_data: Callable[[], None] | None = None) -> PreparedJob:
-    """Check the settings, prepare the data, and make the job's directory.
+def prepare_job(
+    request: RunRequest, before_data: Callable[[], None] | None = None, own_checkpoints: Location | None = None
+) -> PreparedJob:
+    """Check the settings, prepare the data, and make the job's directory, or leave nothing where that fails.
 
     Parameters
     ----------
     request : RunRequest
     before_data : callable, optional
         Called when all that can be checked without the data is right.
+    own_checkpoints : Location, optional
+        Folder on a cluster for the checkpoints of jobs that name none; what is in it goes with its job.  By default
+        they are in the job's directory.
 
     Raises
     ------
@@ -132,24 +170,33 @@ def prepare_job(request: RunRequest, before_data: Callable[[], None] | None = No
         Something cannot be written.
     """
     check_request(request)
-    request = _with_absolute_places(request)
+    is_own = own_checkpoints is not None and not request.spec.checkpoint_dir
+    request = request.with_spec(checkpoint_dir=str(own_checkpoints)) if is_own else _with_absolute_places(request)
     spec = request.spec
     check_home(writable=True)
     name = request.name or free_name(spec.model)
     check_job_name(name)
-    if JobDir(jobs_dir() / name).is_running():
+    former = JobDir(jobs_dir() / name)
+    if former.is_running():
         # Asked again when the directory is made; here it saves the wait for the data.
         raise JobExistsError(f"job {name!r} is running: end it or choose another name")
     elsewhere = location(spec.checkpoint_dir) / name if spec.checkpoint_dir else None
-    owner = f"{socket.gethostname()}:{jobs_dir() / name}"
+    owner = owner_of(former)
     if elsewhere is not None:
         check_claim(elsewhere, owner)
     if before_data is not None:
         before_data()
     runtime, dataset, initial = _with_data(request, name)
+    formers = _claim_of(former)
     directory, lock = create_job_dir(name, anew=request.anew)
+    claimed: Location | None = None
     try:
+        if formers is not None and formers.folder != str(elsewhere):
+            _remove_formers(formers)
         if elsewhere is not None:
+            if is_own:
+                Claim(str(elsewhere), owner, environment_configuration().source).write(directory)
+            claimed = elsewhere
             claim(elsewhere, owner)
         if spec.tls:
             make_certificates(directory.tls)
@@ -161,8 +208,39 @@ def prepare_job(request: RunRequest, before_data: Callable[[], None] | None = No
         write_bytes_atomic(directory.job_json, runtime.to_json().encode("utf-8"), sync=False)
     except BaseException:
         lock.close()
+        _discard(directory, claimed)
         raise
     return PreparedJob(directory, lock, runtime, dataset)
+
+
+def start_here(
+    request: RunRequest, warm: WarmSupervisor, *, tied: bool, before_data: Callable[[], None] | None = None
+) -> tuple[PreparedJob, SupervisorHandle]:
+    """Prepare a job and start its processes on this machine; where they cannot be started, nothing is left of it.
+
+    Raises as :func:`prepare_job` and :meth:`PreparedJob.start`.
+    """
+    prepared = prepare_job(request, before_data)
+    try:
+        return prepared, prepared.start(tied=tied, warm=warm)
+    except BaseException:
+        prepared.discard()
+        raise
+
+
+def _claim_of(former: JobDir) -> Claim | None:
+    """Return where the job whose place another takes has checkpoints; None also where its note is damaged."""
+    with suppress(StorageError):
+        return Claim.read(former)
+    return None
+
+
+def _remove_formers(claimed: Claim) -> None:
+    """Remove the checkpoints of the job whose place another takes: nothing else knows of them any more."""
+    try:
+        claimed.remove()
+    except EpsError as error:
+        logger.warning("%s stays: %s", claimed.folder, error)
 
 
 def _with_absolute_places(request: RunRequest) -> RunRequest:
@@ -243,11 +321,11 @@ def check_runtime(runtime: Runtime) -> None:
     check_descriptors(runtime, descriptor_limit())
 
 
-def free_name(model: str) -> str:
-    """Return the first name ``MODEL-<n>`` that no job has had."""
+def free_name(model: str, ending: str = "") -> str:
+    """Return the first name ``MODEL-<n>`` that no job has had, nor one of that name with ``ending``."""
     stem = model.rpartition(":")[2].lower()
     number = 1
-    while (jobs_dir() / f"{stem}-{number}").exists():
+    while any((jobs_dir() / f"{stem}-{number}{end}").exists() for end in ("", ending)):
         number += 1
     return f"{stem}-{number}"
 

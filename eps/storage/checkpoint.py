@@ -36,7 +36,7 @@ import xxhash
 from eps.core.checkpoints import checkpoint_name
 from eps.core.history import ClockHistory, ClockRecord
 from eps.core.messages import CheckpointPartWritten
-from eps.errors import ConfigError, JobExistsError, StorageError
+from eps.errors import ConfigError, StorageError
 from eps.storage.api import Storage
 from eps.storage.locations import Location, location, open_storage
 
@@ -45,8 +45,6 @@ logger = logging.getLogger(__name__)
 PARTIAL = ".partial"
 MANIFEST = "manifest.json"
 HISTORY = "history.jsonl"
-#: In a folder outside of the job's directory: whose it is.
-OWNER = "owner.txt"
 _NAME = re.compile(r"(\d{4,})-(\d{8,})", re.ASCII)
 _MAGIC = b"EPSPART1"
 _LENGTH_BYTES = 8
@@ -473,45 +471,6 @@ def place_of(checkpoint_dir: str, name: str, default: Path) -> Location:
     default : Path
     """
     return location(checkpoint_dir) / name if checkpoint_dir else default
-
-
-def check_claim(folder: Location, owner: str) -> None:
-    """Refuse a folder in which another job has checkpoints, or may have some soon.
-
-    Raises
-    ------
-    JobExistsError
-        It is not empty, and not of ``owner``.
-    StorageError
-        It cannot be looked at.
-    """
-    storage = open_storage(folder)
-    if not storage.names(""):
-        return
-    found = ""
-    with suppress(StorageError), storage.read(OWNER) as file:
-        found = file.read().decode("utf-8", errors="replace").strip()
-    if found != owner:
-        raise JobExistsError(
-            f"checkpoint_dir: {folder} is {f'of the job {found}' if found else 'not empty'}: choose another name or "
-            "another checkpoint_dir, or remove that folder"
-        )
-
-
-def claim(folder: Location, owner: str) -> None:
-    """Take a folder for the checkpoints of a new job; what an earlier job of the same owner left is removed.
-
-    Raises
-    ------
-    JobExistsError, StorageError
-        As :func:`check_claim`; or it cannot be written.
-    """
-    check_claim(folder, owner)
-    storage = open_storage(folder)
-    if storage.names(""):
-        storage.remove("")
-    with storage.write(OWNER) as file:
-        file.write(owner.encode("utf-8") + b"\n")
 
 
 def _order(name: str) -> tuple[int, int]:

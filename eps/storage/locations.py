@@ -25,6 +25,7 @@ from eps.storage.atomic import PUBLIC_MODE, write_bytes_atomic
 from eps.storage.local import LocalStorage
 
 if TYPE_CHECKING:
+    from eps.hadoop_conf import HadoopConf
     from eps.storage.hdfs import FileStatus, HdfsStorage
 
 SCHEMES = ("hdfs", "webhdfs", "swebhdfs")
@@ -98,12 +99,17 @@ class RemotePath:
         """Return another location in its folder."""
         return self.parent / name
 
-    def storage(self, *, public: bool = False, patience_s: float | None = None) -> HdfsStorage:
-        """Return the store whose root is here; ``public`` and ``patience_s`` as of HdfsStorage and WebHdfs."""
+    def storage(
+        self, *, public: bool = False, patience_s: float | None = None, conf: HadoopConf | None = None
+    ) -> HdfsStorage:
+        """Return the store whose root is here; ``public`` and ``patience_s`` as of HdfsStorage and WebHdfs.
+
+        The configuration is that of ``HADOOP_CONF_DIR`` where none is given.
+        """
         from eps.hadoop_conf import environment_configuration
         from eps.storage.hdfs import open_hdfs
 
-        conf = environment_configuration()
+        conf = environment_configuration() if conf is None else conf
         return open_hdfs(self.scheme, self.authority, self.path, conf, public=public, patience_s=patience_s)
 
     def status(self) -> FileStatus | None:

@@ -14,6 +14,7 @@ from eps.errors import ConfigError, StorageError
 from eps.hadoop_conf import HadoopConf, default_authority, read_configuration
 from eps.storage.api import Storage
 from eps.storage.atomic import read_json, write_json_atomic
+from eps.storage.claims import REMOVE_S
 from eps.storage.jobdir import JobDir
 from eps.storage.locations import RemotePath
 from eps.yarn.allocation import Placement
@@ -22,12 +23,12 @@ from eps.yarn.types import Execution, FileKind, LocalFile, Resource, Visibility
 
 #: What the shared folder of a job holds, beside its checkpoints.
 JOB_ARCHIVE, STATE, RESULTS = "job.zip", "state", "results"
+#: Of what EPS has on a cluster, and of what a sweep has: a folder for each job with its checkpoints.
+CHECKPOINTS = "checkpoints"
 #: Of the results: what the job master leaves when it ends.
 ENDED_FILE = "ended.json"
 #: Of a file that is brought or fetched, so much is in memory at a time.
 COPY_BYTES = 1 << 20
-#: A NameNode that does not answer is waited for this long before what a job has left there stays for now.
-REMOVE_S = 3.0
 #: Name of the environment variable in which an application master finds its :class:`MasterOrders`, as text.
 ORDERS = "EPS_YARN"
 
@@ -43,6 +44,17 @@ class Application:
     conf_dir: str
     #: Who asks the cluster, as of :func:`eps.yarn.clients.open_client`.
     client: str
+
+    def storage(self) -> Storage:
+        """Return the store of that folder, which is waited for shortly only.
+
+        Raises
+        ------
+        ConfigError
+            The configuration of its cluster cannot be read any more.
+        """
+        conf = read_configuration(Path(self.conf_dir))
+        return RemotePath.parse(self.shared).storage(patience_s=REMOVE_S, conf=conf)
 
     def write(self, job: JobDir) -> None:
         """Note it in the job's directory."""
@@ -110,7 +122,7 @@ class MasterOrders:
 def remove_staged(job: JobDir, store: Storage | None = None) -> None:
     """Remove what a job that has ended keeps on the cluster: its archive, with its secrets, its log, its results.
 
-    Checkpoints stay, and what jobs share.  Harmless when repeated.
+    Checkpoints stay (:func:`eps.storage.claims.remove_claimed`), and what jobs share.  Harmless when repeated.
 
     Parameters
     ----------
@@ -130,10 +142,7 @@ def remove_staged(job: JobDir, store: Storage | None = None) -> None:
     if application is None or not application.shared:
         return
     if store is None:
-        from eps.storage.hdfs import open_hdfs
-
-        where, conf = RemotePath.parse(application.shared), read_configuration(Path(application.conf_dir))
-        store = open_hdfs(where.scheme, where.authority, where.path, conf, patience_s=REMOVE_S)
+        store = application.storage()
     store.remove("")
     replace(application, shared="").write(job)
 

@@ -27,7 +27,8 @@ from eps.hadoop_conf import read_configuration
 from eps.logs import set_up_logging
 from eps.storage.api import Storage
 from eps.storage.atomic import atomic_writer, write_json_atomic
-from eps.storage.jobdir import JobDir, JobLock
+from eps.storage.claims import remove_claimed
+from eps.storage.jobdir import JobDir, JobLock, can_be_resumed
 from eps.storage.locations import open_storage
 from eps.yarn.application import COPY_BYTES, ENDED_FILE, RESULTS, Application, remove_staged
 from eps.yarn.clients import open_client
@@ -216,15 +217,17 @@ class Attendant:
         ended = {"state": state, "exit_code": exit_code, "reason": reason, "time_s": round(time.time(), 3)}
         write_json_atomic(self._job.ended_json, ended)
         if is_over:
-            self._remove_staged()
+            self._remove_what_is_on_the_cluster()
         logger.info("%s: %s", state, reason or "no reason")
         return exit_code
 
-    def _remove_staged(self) -> None:
-        """Remove the folder on the cluster: all that anybody still needs of it is here."""
+    def _remove_what_is_on_the_cluster(self) -> None:
+        """Remove the job's folder, of which all that anybody still needs is here, and checkpoints that nobody needs."""
         try:
             remove_staged(self._job, self._shared)
-        except StorageError as error:
+            if not can_be_resumed(self._job):
+                remove_claimed(self._job)
+        except EpsError as error:
             logger.warning("%s: eps prune tries again", error)
 
     def _bring_logs(self) -> None:
@@ -242,7 +245,7 @@ class Attendant:
         for name in self._shared.names(RESULTS):
             with self._shared.read(f"{RESULTS}/{name}") as source:
                 if name == ENDED_FILE:
-                    word = _word_of(source.read())
+                    word = word_of(source.read())
                     continue
                 # A model may be larger than what this process should have.
                 with atomic_writer(self._job.path / name, sync=False) as target:
@@ -250,7 +253,14 @@ class Attendant:
         return word
 
 
-def _word_of(content: bytes) -> tuple[str, str, int]:
+def word_of(content: bytes) -> tuple[str, str, int]:
+    """Return how an application ended by its master's own word: state, reason, exit code.
+
+    Raises
+    ------
+    StorageError
+        It says nothing of the kind.
+    """
     try:
         found = json.loads(content)
         return str(found["state"]), str(found["reason"]), int(found["exit_code"])

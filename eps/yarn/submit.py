@@ -30,7 +30,7 @@ from eps.storage.hdfs import FileStatus
 from eps.storage.jobdir import JobDir, JobLock, jobs_dir
 from eps.storage.locations import RemotePath, is_remote
 from eps.supervisor.start import SupervisorHandle, start_supervisor
-from eps.yarn.application import JOB_ARCHIVE, ORDERS, Application, MasterOrders, home_location
+from eps.yarn.application import CHECKPOINTS, JOB_ARCHIVE, ORDERS, Application, MasterOrders, home_location
 from eps.yarn.bridge import CLASS_PATH_FILE
 from eps.yarn.clients import client_kind, open_client
 from eps.yarn.facade import Client
@@ -85,15 +85,20 @@ def start_on_yarn(
     client = open_client(conf, request.spec.yarn_client)
     try:
         check_cluster(client, request.spec)
-        if not request.spec.checkpoint_dir:
-            # Where every container, and whoever resumes the job, finds them.
-            request = request.with_spec(checkpoint_dir=str(home_of(conf, request.spec, client) / "checkpoints"))
+        check_environment(request.spec.python)
         former = Application.read(JobDir(jobs_dir() / request.name)) if request.name else None
-        prepared = prepare_job(request, before_data)
+        # Where every container, and whoever resumes the job, finds its checkpoints.
+        prepared = prepare_job(request, before_data, home_of(conf, request.spec, client) / CHECKPOINTS)
         if former is not None and former.shared:
             # What could not be fetched when it ended: nothing else knows of it any more.
             remove_shared(RemotePath.parse(former.shared))
-        return prepared, _start(prepared, client, conf, tied)
+        try:
+            return prepared, _start(prepared, client, conf, tied)
+        except BaseException:
+            if not prepared.directory.yarn_json.exists():
+                # YARN has nothing of it.
+                prepared.discard()
+            raise
     finally:
         client.close()
 
@@ -206,6 +211,21 @@ def check_cluster(client: Client, spec: JobSpec) -> None:
             f"tags is {spec.tags!r}, but YARN takes at most {MOST_TAGS}, of which EPS needs 4, of at most "
             f"{LONGEST_TAG} ASCII characters"
         )
+
+
+def check_environment(python: str) -> None:
+    """Refuse, before anything is prepared, an interpreter that no container could have.
+
+    Raises
+    ------
+    ConfigError
+        It is none, or there is no such archive.
+    StorageError
+        The file system that it is on cannot be asked.
+    """
+    archive = python_environment(python).archive
+    if "://" in archive:
+        _remote_archive(archive)
 
 
 def _may_use(queue: QueueReport, label: str) -> bool:
@@ -414,11 +434,7 @@ def _is_whole(found: FileStatus | None, size_bytes: int) -> bool:
 
 def _environment_file(home: RemotePath, archive: str) -> LocalFile:
     if "://" in archive:
-        where = RemotePath.parse(archive)
-        found = where.status()
-        if found is None or found.is_folder:
-            raise ConfigError(f"python is {archive}, but there is no such archive")
-        return _archive(where, found, Visibility.PRIVATE)
+        return _archive(*_remote_archive(archive), Visibility.PRIVATE)
     path = Path(archive)
     try:
         with path.open("rb") as file:
@@ -428,6 +444,14 @@ def _environment_file(home: RemotePath, archive: str) -> LocalFile:
         if isinstance(error, EpsError):
             raise
         raise ConfigError(f"python is {archive}: cannot be read: {error.strerror}") from None
+
+
+def _remote_archive(archive: str) -> tuple[RemotePath, FileStatus]:
+    where = RemotePath.parse(archive)
+    found = where.status()
+    if found is None or found.is_folder:
+        raise ConfigError(f"python is {archive}, but there is no such archive")
+    return where, found
 
 
 def put_file(folder: RemotePath, name: str, source: BinaryIO, visibility: Visibility) -> LocalFile:

@@ -28,14 +28,14 @@ from eps.storage.atomic import write_bytes_atomic, write_json_atomic
 from eps.storage.jobdir import DIRECTORY_MODE, JobDir, jobs_dir
 from eps.storage.locations import RemotePath
 from eps.supervisor.start import SupervisorHandle, WarmSupervisor
-from eps.yarn.application import JOB_ARCHIVE, RESULTS, MasterOrders, role_templates
+from eps.yarn.application import CHECKPOINTS, JOB_ARCHIVE, RESULTS, MasterOrders, role_templates
 from eps.yarn.launch import RoleTemplate
 from eps.yarn.submit import with_job
 
 logger = logging.getLogger(__name__)
 
-#: Of the application's shared folder: a folder for each job, and one for the checkpoints of all.
-JOBS, CHECKPOINTS = "jobs", "checkpoints"
+#: Of the application's shared folder: a folder for each job, beside that for the checkpoints of all.
+JOBS = "jobs"
 _FILE_MODE = 0o600
 
 

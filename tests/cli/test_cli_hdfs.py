@@ -15,7 +15,7 @@ from eps.jobspec_file import RunRequest, read_job_file
 from eps.launch import prepare_job
 from eps.results import check_results, copy_result
 from eps.runtime import Runtime, identity
-from eps.storage.checkpoint import OWNER, check_claim, claim
+from eps.storage.claims import OWNER, check_claim, claim
 from eps.storage.jobdir import JobDir
 from eps.storage.locations import RemotePath, location, write_public
 from tests.fakes.webhdfs import FakeHdfs
@@ -112,17 +112,15 @@ def test_checkpoints_of_another_home_are_not_touched_and_those_of_a_stopped_job_
     first.lock.close()
     place = first.runtime.checkpoints
     assert str(place) == f"{remote}checkpoints/job" and first.runtime.spec.checkpoint_dir == f"{remote}checkpoints"
-    # Nothing of it was written: the name is free.
-    prepare_job(request_for(remote)).lock.close()
     fake.put(f"{place.path}/0001-00000040/manifest.json", b"{}")
-    with pytest.raises(JobExistsError, match=r"'job' stopped before its end and has checkpoints"):
+    with pytest.raises(JobExistsError, match=r"'job' stopped before its end: go on with it"):
         prepare_job(request_for(remote))
     assert f"{place.path}/0001-00000040/manifest.json" in fake.nodes
-    # While HDFS is away nobody can tell.
+    # While HDFS is away nobody can tell whose a folder is.
     monkeypatch.setenv("EPS_HDFS_PATIENCE_S", "0")
     fake.fault("LISTSTATUS", "error", name="SafeModeException", message="in safe mode", left=3)
     with pytest.raises(StorageError, match="safe mode"):
-        prepare_job(request_for(remote))
+        prepare_job(request_for(remote, anew=True))
     assert JobDir(home / "jobs" / "job").job_json.exists()
     fake.faults.clear()
     with monkeypatch.context() as elsewhere:

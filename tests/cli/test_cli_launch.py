@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -9,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from eps.client import Job
 from eps.config import JobSpec
-from eps.errors import ConfigError, StorageError
+from eps.errors import ConfigError, ResourceError, StorageError
 from eps.jobspec_file import RunRequest
 from eps.launch import prepare_job
 from eps.results import copy_result
@@ -23,6 +25,7 @@ from eps.runtime import (
     descriptors_needed,
     memory_bytes,
 )
+from eps.storage.jobdir import JobLock, list_jobs
 
 
 def test_memory_counts_parameters_slots_and_sums(tmp_path: Path) -> None:
@@ -93,3 +96,32 @@ def test_result_that_cannot_be_copied_is_named_where_it_is(tmp_path: Path) -> No
         copy_result(source, tmp_path / "gone" / "m.npz", "missing")
     assert "[Errno" not in str(caught.value)
     assert str(source) in str(caught.value)
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_of_a_job_whose_processes_cannot_be_started_nothing_is_left(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: bool
+) -> None:
+    class Warm:
+        def give(self, *_: object) -> None:
+            raise ResourceError("a supervisor cannot be started: no processes left")
+
+        def cancel(self) -> None:
+            pass
+
+    values = {"data": "sklearn:iris", "model": "softmax", "name": "job"}
+    places = {"checkpoint_dir": str(tmp_path / "mine")} if named else {}
+    for _ in range(2):
+        with pytest.raises(ResourceError, match="no processes left"):
+            Job.start_request(RunRequest.from_values({**values, **places}), warm=Warm())  # type: ignore[arg-type]
+        assert list_jobs() == [] and not (tmp_path / "mine" / "job").exists()
+
+
+def test_a_job_that_has_begun_is_not_taken_for_one_that_was_refused(home: Path) -> None:
+    prepared = prepare_job(RunRequest.from_values({"data": "sklearn:iris", "model": "softmax", "name": "job"}))
+    handed = JobLock(prepared.directory.lock, os.dup(prepared.lock.fileno()))
+    prepared.discard()
+    assert prepared.directory.job_json.exists() and prepared.directory.is_running()
+    handed.close()
+    prepared.discard()
+    assert list_jobs() == []

@@ -18,7 +18,9 @@ import pytest
 from eps.ended import ended_status, waiting_status
 from eps.errors import JobNotFoundError, PeerUnavailableError
 from eps.storage.atomic import read_json
-from eps.storage.jobdir import JobDir, create_job_dir
+from eps.storage.claims import Claim, owner_of
+from eps.storage.jobdir import JobDir, can_be_resumed, create_job_dir
+from eps.storage.locations import RemotePath
 from eps.yarn import attendant as module
 from eps.yarn.am import Results
 from eps.yarn.application import COPY_BYTES, Application
@@ -33,6 +35,7 @@ from eps.yarn.attendant import (
 )
 from eps.yarn.types import ApplicationReport
 from tests.fakes.storage import MemoryStorage
+from tests.fakes.webhdfs import FakeHdfs
 
 ID = "application_1_0001"
 REPORT = ApplicationReport(
@@ -386,6 +389,26 @@ def test_what_was_not_fetched_or_may_be_in_use_stays_on_the_cluster(
     shared.stuck.add("")
     assert follow(ScriptedClient(FINISHED)) == 0
     assert "job.zip" in shared.files and Application.read(job) == staged, "eps prune finds it"
+
+
+@pytest.mark.parametrize("state", ["finished", "failed", "killed", "unfetched"])
+def test_checkpoints_of_its_own_go_with_a_job_that_has_finished(
+    job: JobDir, shared: MemoryStorage, follow: Follow, staged: Application, tmp_path: Path, state: str
+) -> None:
+    """What ended otherwise may be gone on with; so may one whose model is not here."""
+    pytest.importorskip("hdfs")
+    (tmp_path / "core-site.xml").write_text("<configuration></configuration>")
+    word = {"state": "finished"} if state == "unfetched" else {"state": state, "exit_code": 1, "reason": ""}
+    shared.files["results/ended.json"] = json.dumps(word).encode()
+    with FakeHdfs() as hdfs:
+        place = RemotePath("webhdfs", hdfs.authority, "/eps/checkpoints/a9a")
+        Claim(str(place), owner_of(job), str(tmp_path)).write(job)
+        hdfs.put(f"{place.path}/owner.txt", f"{owner_of(job)}\n".encode())
+        hdfs.put(f"{place.path}/0001-00000040/manifest.json", b"{}")
+        follow(ScriptedClient(RUNNING, FINISHED))
+        left = [path for path in hdfs.nodes if "a9a" in path]
+    assert (left == []) == (state == "finished") == (not job.claim_json.exists())
+    assert can_be_resumed(job) == (state in ("failed", "killed"))
 
 
 def test_results_pass_through_in_pieces(

@@ -9,13 +9,23 @@ from pathlib import Path
 
 import pytest
 
-from eps.errors import AuthenticationError, ConfigError, DeadlineError, JobNotFoundError, PeerUnavailableError
+from eps.errors import (
+    AuthenticationError,
+    ConfigError,
+    DeadlineError,
+    JobNotFoundError,
+    PeerUnavailableError,
+    StorageError,
+)
 from eps.hadoop_conf import HadoopConf
 from eps.jobspec_file import RunRequest
 from eps.launch import PreparedJob, prepare_job
+from eps.resume import prepare_resume
+from eps.storage.claims import Claim
+from eps.storage.jobdir import JobDir, list_jobs
 from eps.yarn.application import Application
 from eps.yarn.rest import launch_json
-from eps.yarn.submit import submit, submit_prepared
+from eps.yarn.submit import start_on_yarn, submit, submit_prepared
 from tests.fakes.submitting_yarn import ID, Cluster
 from tests.fakes.webhdfs import FakeHdfs
 
@@ -152,3 +162,127 @@ def test_who_cannot_attend_to_an_application_says_why_though_it_cannot_be_ended_
         submit_prepared(prepared, tied=False)
     assert cluster.killed == [ID] and not prepared.directory.is_running()
     assert Application.read(prepared.directory) is not None
+
+
+# ---- a job from its settings on
+
+
+@pytest.fixture
+def request_(hdfs: FakeHdfs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, conf: HadoopConf) -> RunRequest:
+    """A job whose checkpoints go where EPS says; the cluster takes it."""
+    monkeypatch.setenv("EPS_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("HADOOP_CONF_DIR", conf.source)
+    (tmp_path / "core-site.xml").write_text("<configuration></configuration>")
+    (tmp_path / "rows.libsvm").write_text(ROWS)
+    monkeypatch.setattr("eps.yarn.submit.check_cluster", lambda client, spec: None)
+    staging = f"webhdfs://{hdfs.authority}/eps"
+    data = str(tmp_path / "rows.libsvm")
+    return RunRequest.from_values({"data": data, "iterations": 3, "on": "yarn", "name": "a9a", "staging": staging})
+
+
+@pytest.fixture
+def yarn(request_: RunRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    found = Cluster(JobDir(tmp_path / "home" / "jobs" / "a9a"))
+    monkeypatch.setattr("eps.yarn.submit.open_client", lambda conf, kind: found)
+    return found
+
+
+def own(hdfs: FakeHdfs) -> list[str]:
+    return [path for path in hdfs.nodes if path.startswith(("/eps/jobs/", "/eps/checkpoints/"))]
+
+
+def start(request: RunRequest) -> None:
+    prepared, _ = start_on_yarn(request, tied=False)
+    prepared.lock.close()
+
+
+def test_a_job_has_a_folder_for_its_checkpoints_that_it_knows_to_be_its_own(
+    request_: RunRequest, yarn: Cluster, hdfs: FakeHdfs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("eps.yarn.submit.start_supervisor", lambda *_, **__: None)
+    start(request_)
+    (job,) = list_jobs()
+    noted = Claim.read(job)
+    assert noted is not None and noted.folder == f"webhdfs://{hdfs.authority}/eps/checkpoints/a9a"
+    assert hdfs.nodes["/eps/checkpoints/a9a/owner.txt"].content == f"{noted.owner}\n".encode()
+    # One whose checkpoints are elsewhere takes its place; what nobody knows of any more goes.
+    start(dataclasses.replace(request_.with_spec(checkpoint_dir=str(tmp_path / "mine")), anew=True))
+    assert Claim.read(job) is None and (tmp_path / "mine" / "a9a" / "owner.txt").exists()
+    assert "/eps/checkpoints/a9a" not in hdfs.nodes
+
+
+@pytest.mark.parametrize("why", ["no archive", "no archive there", "queue", "hdfs", "interrupted", "model"])
+@pytest.mark.parametrize("named", [False, True])
+def test_of_a_job_that_was_refused_nothing_is_left(
+    request_: RunRequest, yarn: Cluster, hdfs: FakeHdfs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    why: str, named: bool,
+) -> None:  # fmt: skip
+    if named:
+        request_ = request_.with_spec(checkpoint_dir=str(tmp_path / "mine"))
+    refusal: type[BaseException] = ConfigError
+    if why == "no archive":
+        request_ = request_.with_spec(python=str(tmp_path / "env.tar.gz"))
+    elif why == "no archive there":
+        request_ = request_.with_spec(python=f"webhdfs://{hdfs.authority}/envs/env.tar.gz")
+    elif why == "queue":
+        yarn.submitting, yarn.killing = ConfigError("no such queue"), JobNotFoundError("no such application")
+    elif why == "hdfs":
+        refusal = StorageError
+        hdfs.fault("MKDIRS", "error", name="AccessControlException", message="Permission denied: user=eva", left=99)
+    elif why == "model":
+        (tmp_path / "mine.py").write_text("from eps.ml.models.softmax import Softmax as Mine\n")
+        request_ = request_.with_spec(model=f"{tmp_path}/mine.py:Mine")
+
+        def refuse(source: object, target: object) -> None:
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr("eps.launch.shutil.copyfile", refuse)
+    else:
+        refusal = KeyboardInterrupt
+        monkeypatch.setattr("eps.yarn.submit.pack_code", _interrupt)
+    with pytest.raises(refusal):
+        start_on_yarn(request_, tied=False)
+    assert list_jobs() == [] and [path for path in own(hdfs) if "a9a" in path] == []
+    assert not (tmp_path / "mine" / "a9a").exists()
+
+
+def _interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+def test_of_one_whose_submission_was_cut_short_stays_what_it_takes_to_find_it(
+    request_: RunRequest, yarn: Cluster, hdfs: FakeHdfs
+) -> None:
+    yarn.submitting = DeadlineError("no answer")
+    with pytest.raises(DeadlineError):
+        start_on_yarn(request_, tied=False)
+    (job,) = list_jobs()
+    assert Application.read(job) is not None and Claim.read(job) is not None
+    assert "/eps/checkpoints/a9a/owner.txt" in hdfs.nodes
+
+
+def test_an_interpreter_that_no_container_could_have_does_not_cost_the_job_whose_name_is_taken(
+    request_: RunRequest, yarn: Cluster, hdfs: FakeHdfs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("eps.yarn.submit.start_supervisor", lambda *_, **__: None)
+    start(request_)
+    (job,) = list_jobs()
+    hdfs.put("/eps/checkpoints/a9a/0001-00000002/manifest.json", b"{}")
+    for python in ("/nowhere/env.tar.gz", f"webhdfs://{hdfs.authority}/env.tar.gz", "python3"):
+        with pytest.raises(ConfigError, match="python is"):
+            start_on_yarn(dataclasses.replace(request_.with_spec(python=python), anew=True), tied=False)
+    assert job.job_json.exists() and "/eps/checkpoints/a9a/0001-00000002/manifest.json" in hdfs.nodes
+
+
+def test_who_has_been_resumed_is_there_after_a_refusal(
+    request_: RunRequest, yarn: Cluster, hdfs: FakeHdfs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("eps.yarn.submit.start_supervisor", lambda *_, **__: None)
+    start(request_)
+    (job,) = list_jobs()
+    yarn.submitting, yarn.killing = ConfigError("no such queue"), JobNotFoundError("no such application")
+    with pytest.raises(ConfigError, match="no such queue"):
+        submit_prepared(prepare_resume("a9a").prepared, tied=False)
+    assert job.job_json.exists() and Application.read(job) is None
+    assert Claim.read(job) is not None, "prune finds its checkpoints"
+    assert "/eps/checkpoints/a9a/owner.txt" in hdfs.nodes

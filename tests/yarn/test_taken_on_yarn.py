@@ -13,6 +13,8 @@ from eps.errors import JobExistsError
 from eps.hadoop_conf import environment_configuration
 from eps.master_link import wait_for
 from eps.storage.atomic import read_json
+from eps.storage.claims import Claim
+from eps.storage.locations import open_storage
 from eps.yarn.rest import RestClient
 from hscheduler.core import events as e
 from hscheduler.live.scheduler import LiveScheduler, LiveSettings
@@ -77,6 +79,8 @@ def test_a_job_that_was_stopped_goes_on_from_its_checkpoint_where_its_labels_say
             Job.resume("stopped")
         job.kill("enough")
         stopped = job.wait(PATIENCE_S)
+        own = Claim.read(job.directory)
+    assert own is not None and len(open_storage(own.folder).names("")) >= 2, "whose it is, and a checkpoint"
     told: list[str] = []
     with Job.resume("stopped", on_begin=lambda text, warnings: told.append(text)) as job:
         reach(job, 12)
@@ -86,6 +90,7 @@ def test_a_job_that_was_stopped_goes_on_from_its_checkpoint_where_its_labels_say
     assert stopped["state"] == "killed" and "goes on at clock" in told[0]
     assert report["state"] == "finished" and report["model_sha256"] == local["model_sha256"]
     assert [entry["clock"] for entry in report["history"]] == [entry["clock"] for entry in local["history"]]
+    assert open_storage(own.folder).names("") == [], "nobody goes on with a job that has finished"
     assert servers == {on_yarn.nodes[-1]}, "the node with the label"
     # The master and two servers; two workers.
     assert sorted(kinds) == ["GUARANTEED"] * 3 + ["OPPORTUNISTIC"] * 2

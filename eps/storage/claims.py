@@ -1,0 +1,155 @@
+"""Folders of checkpoints outside of jobs' directories: each says in ``owner.txt`` which job has it.  L2."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from contextlib import suppress
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+from eps.errors import JobExistsError, StorageError
+from eps.hadoop_conf import read_configuration
+from eps.storage.api import Storage
+from eps.storage.atomic import read_json, write_json_atomic
+from eps.storage.jobdir import JobDir
+from eps.storage.locations import Location, RemotePath, open_storage
+
+logger = logging.getLogger(__name__)
+
+#: In a folder outside of the job's directory: whose it is.
+OWNER = "owner.txt"
+#: A NameNode that does not answer is waited for this long before what is to go stays for now.
+REMOVE_S = 3.0
+
+
+def owner_of(job: JobDir) -> str:
+    """Return how a job is named in the folder of its checkpoints: no two hosts or homes share a name."""
+    return f"{socket.gethostname()}:{job.path}"
+
+
+def _owner(storage: Storage) -> str:
+    with storage.read(OWNER) as file:
+        return file.read().decode("utf-8", errors="replace").strip()
+
+
+def check_claim(folder: Location, owner: str) -> None:
+    """Refuse a folder in which another job has checkpoints, or may have some soon.
+
+    Raises
+    ------
+    JobExistsError
+        It is not empty, and not of ``owner``.
+    StorageError
+        It cannot be looked at.
+    """
+    storage = open_storage(folder)
+    if not storage.names(""):
+        return
+    found = ""
+    with suppress(StorageError):
+        found = _owner(storage)
+    if found != owner:
+        raise JobExistsError(
+            f"checkpoint_dir: {folder} is {f'of the job {found}' if found else 'not empty'}: choose another name or "
+            "another checkpoint_dir, or remove that folder"
+        )
+
+
+def claim(folder: Location, owner: str) -> None:
+    """Take a folder for the checkpoints of a new job; what an earlier job of the same owner left is removed.
+
+    Raises
+    ------
+    JobExistsError, StorageError
+        As :func:`check_claim`; or it cannot be written.
+    """
+    check_claim(folder, owner)
+    storage = open_storage(folder)
+    if storage.names(""):
+        storage.remove("")
+    with storage.write(OWNER) as file:
+        file.write(owner.encode("utf-8") + b"\n")
+
+
+def release(storage: Storage, owner: str) -> bool:
+    """Remove a folder with all checkpoints in it; return False where it is not ``owner``'s, and stays.
+
+    Raises
+    ------
+    StorageError
+        It cannot be looked at, or cannot be removed.
+    """
+    names = storage.names("")
+    if not names:
+        return True
+    if OWNER not in names or _owner(storage) != owner:
+        return False
+    storage.remove("")
+    return True
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A folder on a cluster that EPS chose for a job's checkpoints: it goes with the job.
+
+    One that the user named (``--checkpoint-dir``) is his: of that there is no such note, and it stays.
+    """
+
+    folder: str
+    #: As of :func:`owner_of`, when it was taken.
+    owner: str
+    #: Folder of the cluster's configuration.
+    conf_dir: str
+
+    def write(self, job: JobDir) -> None:
+        """Note it in the job's directory, before the folder is taken."""
+        write_json_atomic(job.claim_json, asdict(self))
+
+    @classmethod
+    def read(cls, job: JobDir) -> Claim | None:
+        """Return what is noted; None of a job that has no such folder, or has it no longer.
+
+        Raises
+        ------
+        StorageError
+            The note cannot be read.
+        """
+        found = read_json(job.claim_json)
+        if found is None:
+            return None
+        try:
+            return cls(*(str(found[field.name]) for field in fields(cls)))
+        except KeyError as error:
+            raise StorageError(f"{job.claim_json}: has no {error}") from None
+
+    def remove(self) -> None:
+        """Remove the folder, unless it has become somebody else's.  Harmless when repeated.
+
+        Raises
+        ------
+        ConfigError
+            The configuration of its cluster cannot be read any more.
+        StorageError
+            It cannot be removed.
+        """
+        conf = read_configuration(Path(self.conf_dir))
+        storage = RemotePath.parse(self.folder).storage(patience_s=REMOVE_S, conf=conf)
+        if not release(storage, self.owner):
+            logger.warning("%s stays: its %s does not name %s", self.folder, OWNER, self.owner)
+
+
+def remove_claimed(job: JobDir) -> None:
+    """Remove what a job that nobody is to go on with has of checkpoints on a cluster, where EPS chose their folder.
+
+    Harmless when repeated; raises as :meth:`Claim.remove`.
+
+    Parameters
+    ----------
+    job : JobDir
+        Whose lock the caller holds.
+    """
+    claimed = Claim.read(job)
+    if claimed is not None:
+        claimed.remove()
+        job.claim_json.unlink(missing_ok=True)
