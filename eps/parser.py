@@ -82,9 +82,14 @@ whatever number of workers and servers it goes on.  Logs and journal are kept.
 _PRUNE_DESCRIPTION = """\
 Remove the directories of jobs that have ended: report, model, checkpoints and logs.
 
-Those that could be resumed are kept, and those that ended within a minute, whose
-report somebody may be about to read.  A model that hscheduler results is to export
-has to be exported before.
+Those that could be resumed are kept, which are all that stopped before their end, and
+those that ended within a minute, whose report somebody may be about to read.  A model
+that hscheduler results is to export has to be exported before.  With a job on YARN goes
+what it has in the cluster's file system, but not a --checkpoint-dir that was named.
+
+Sweeps that were one application (hscheduler sweep --as one-application) are called
+sweeps/..., and are removed when they have ended and what they left was fetched, or
+they left nothing; with --resumable also where it was not fetched.
 """
 
 #: Said of an option that ``eps resume`` does not take.
@@ -203,7 +208,7 @@ def _training_command(commands: Any, name: str, help_text: str, text: str, examp
     parser.add_argument(
         "--anew",
         action="store_true",
-        help="begin again where a job of that name stopped before its end; its checkpoints are removed",
+        help="begin again where a job of that name stopped before its end; that one and its checkpoints are removed",
     )
     groups = {key: parser.add_argument_group(title) for key, title in _GROUPS.items()}
     for field in dataclasses.fields(JobSpec):
@@ -284,10 +289,11 @@ def _add_jobs(commands: Any) -> None:
         commands,
         "prune",
         "remove jobs that have ended, with all that is kept of them",
-        "jobs:prune",
+        "prune:prune",
         "eps prune sweep- --dry-run",
         "eps prune sweep-ab12cd- --state failed,killed --resumable",
         "eps prune --all --older-than 7d",
+        "eps prune sweeps/ --dry-run",
         text=_PRUNE_DESCRIPTION,
     )
     prune.add_argument("--all", action="store_true", help="whatever their names are")
@@ -295,7 +301,11 @@ def _add_jobs(commands: Any) -> None:
     prune.add_argument(
         "--older-than", default="1m", metavar="AGE", help="whose directory nothing has come to for so long; default: 1m"
     )
-    prune.add_argument("--resumable", action="store_true", help="also those that eps resume could go on with")
+    prune.add_argument(
+        "--resumable",
+        action="store_true",
+        help="also jobs that eps resume could go on with, and sweeps whose results are on the cluster only",
+    )
     for each in (listing, prune):
         each.add_argument("prefix", nargs="?", default="", metavar="PREFIX", help="what their names begin with")
         each.add_argument(

@@ -30,10 +30,9 @@ from eps.storage.locations import RemotePath, open_storage
 from eps.van.memory import raise_descriptor_limit, tune_malloc
 from eps.yarn import within
 from eps.yarn.am import CANNOT_START, NODE_HOST, leave, limits_of, preemption_wait_ms
-from eps.yarn.application import ENDED_FILE, ORDERS, MasterOrders
+from eps.yarn.application import CHECKPOINTS, ENDED_FILE, ORDERS, MasterOrders
 from eps.yarn.facade import AmClient, NmClient
 from eps.yarn.launch import LaunchTemplate, RoleTemplate
-from eps.yarn.within import CHECKPOINTS
 from hscheduler.application.ends import Ends
 from hscheduler.application.mirror import STATE, Mirror, restore
 from hscheduler.application.orders import SERVICE_FILE, SWEEP, SWEEP_FOLDER, TOKEN_FILE, SweepOrders

@@ -14,8 +14,8 @@ from eps.errors import EpsError, StorageError
 from eps.resources.broker import Broker
 from eps.storage.api import Storage
 from eps.storage.jobdir import find_job
+from eps.yarn.sweeps import REPORT_FILE
 from eps.yarn.within import Place
-from hscheduler.application.orders import REPORT_FILE
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Phase
 from hscheduler.core.ledger import Hold

@@ -23,9 +23,10 @@ from eps.yarn.application import ENDED_FILE, RESULTS, Application
 from eps.yarn.attendant import FORGOTTEN_S, forgotten, outcome
 from eps.yarn.facade import Client
 from eps.yarn.submit import end_submitted
+from eps.yarn.sweeps import REPORT_FILE
 from eps.yarn.types import ApplicationReport
 from eps.yarn.within import JOBS
-from hscheduler.application.orders import REPORT_FILE, SERVICE_FILE, SWEEP
+from hscheduler.application.orders import SERVICE_FILE, SWEEP
 from hscheduler.service.client import SchedulerClient
 from hscheduler.service.directory import ServiceDir
 
@@ -63,7 +64,7 @@ class Following:
     application : Application
     client : Client
     directory : ServiceDir
-        With the token of the application's service.
+        With the token of the application's service; the caller holds its lock.
     shared : Storage
         The application's folder in the cluster's file system.
     tell : callable
@@ -97,16 +98,14 @@ class Following:
         KeyboardInterrupt
             After the application was told to end.
         """
-        # So that commands that find the service by this directory wait for it.
-        with self._directory.lock():
-            while True:
-                interrupt.check()
-                report = self._report()
-                if report is not None and report.ended:
-                    return self._end(report)
-                if report is not None:
-                    self._look(report)
-                self._pause.wait(ASK_S)
+        while True:
+            interrupt.check()
+            report = self._report()
+            if report is not None and report.ended:
+                return self._end(report)
+            if report is not None:
+                self._look(report)
+            self._pause.wait(ASK_S)
 
     def kill(self, why: str) -> dict[str, Any] | None:
         """End the application; return its service's report of what there was, None where that does not answer.

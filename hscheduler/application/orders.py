@@ -13,8 +13,8 @@ from eps.errors import ConfigError
 #: Name in the master's container of what is for it alone: the sweep, the service's token, files of models.
 SWEEP_FOLDER = "eps-sweep"
 SWEEP_FILE, TOKEN_FILE = "sweep.json", "token"
-#: Of the application's shared folder: where the service listens; the report, and how the sweep ended.
-SERVICE_FILE, REPORT_FILE = "service.json", "report.json"
+#: Of the application's shared folder: where the service listens.
+SERVICE_FILE = "service.json"
 #: The sweep's name in the service.
 SWEEP = "sweep"
 #: Type of the application: no job of its own for whoever counts those.

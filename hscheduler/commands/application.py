@@ -7,6 +7,7 @@ import secrets
 import shutil
 import sys
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,15 @@ from eps.errors import ConfigError, EpsError, StorageError
 from eps.hadoop_conf import HadoopConf, environment_configuration
 from eps.last_words import last_words
 from eps.storage.api import Storage
-from eps.storage.jobdir import DIRECTORY_MODE, JobDir, eps_home
+from eps.storage.atomic import write_json_atomic
+from eps.storage.jobdir import DIRECTORY_MODE, JobDir
 from eps.storage.locations import open_storage
 from eps.yarn.application import Application, remove_staged
 from eps.yarn.clients import AUTO, open_client
 from eps.yarn.facade import Client
 from eps.yarn.logs import fetch_logs
 from eps.yarn.submit import end_submitted
+from eps.yarn.sweeps import sweeps_dir
 from hscheduler.application.follow import Ended, Following, fetch_job
 from hscheduler.application.submit import submit_sweep
 from hscheduler.checks import check_sweep
@@ -41,8 +44,6 @@ from hscheduler.service.directory import ServiceDir
 from hscheduler.spec import Spec
 
 EXIT_FAILED = 1
-#: Folder of ``EPS_HOME``: for each sweep that is an application what finds it.
-SWEEPS = "sweeps"
 #: YARN ends an application that was interrupted within this, or what it has on the cluster stays there.
 KILL_S = 20.0
 
@@ -68,11 +69,12 @@ def sweep(args: argparse.Namespace) -> int:
     exports = exporters(args.tensorboard, args.mlflow)
     spec = placed(spec, "yarn")
     check_sweep(spec)
-    client = open_client(conf, str(spec.job.get("yarn_client", AUTO)))
-    try:
+    directory = ServiceDir(sweeps_dir() / secrets.token_hex(6))
+    # Commands that find the service by this directory wait for it, and nobody takes it away meanwhile.
+    with closing(open_client(conf, str(spec.job.get("yarn_client", AUTO)))) as client, directory.lock():
         # Nothing else stands for the application here, as an attendant stands for a job: it ends with this process.
         with interrupt.by_others_too():
-            directory, application = _submitted(spec, policy, client, conf)
+            application = _submitted(directory, spec, policy, client, conf)
             shared, following = _following(directory, application, client, quiet=args.quiet)
             name = application.application_id
             try:
@@ -86,16 +88,14 @@ def sweep(args: argparse.Namespace) -> int:
                 interrupt.let_go_of_closed()
                 _interrupted(following, shared, directory, target, drawn)
                 raise
-    finally:
-        client.close()
-    if ended.report is not None:
-        write_results(target, drawn, ended.report)
-        for export in exports:
-            export(ended.report)
-        if args.quiet:
-            tell_failures(ended.report)
-    _take_away(shared, ended.report, directory, is_over=ended.is_over)
-    return _tell(ended, application, directory, drawn)
+        if ended.report is not None:
+            write_results(target, drawn, ended.report)
+            for export in exports:
+                export(ended.report)
+            if args.quiet:
+                tell_failures(ended.report)
+        _take_away(shared, ended, directory)
+        return _tell(ended, application, directory, drawn)
 
 
 def _interrupted(
@@ -116,17 +116,17 @@ def _interrupted(
         write_results(target, drawn, found)
         tell_interrupted(found, target, drawn)
     if has_ended:
-        _take_away(shared, found, directory)
+        _take_away(shared, Ended("killed", "interrupted", found), directory)
     else:
         told = f"YARN has not ended it within {KILL_S:g} s"
         print(f"hscheduler: {told}: what the sweep has left stays at {shared.describe('')}", file=sys.stderr)
 
 
-def _submitted(spec: Spec, policy: str, client: Client, conf: HadoopConf) -> tuple[ServiceDir, Application]:
-    directory = _new_directory()
+def _submitted(directory: ServiceDir, spec: Spec, policy: str, client: Client, conf: HadoopConf) -> Application:
     job = JobDir(directory.path)
     try:
-        return directory, submit_sweep(spec, policy, job, client, conf)
+        directory.security()
+        return submit_sweep(spec, policy, job, client, conf)
     except BaseException:
         if not job.yarn_json.exists():
             # YARN has nothing of it.
@@ -145,16 +145,6 @@ def _following(
         raise
 
 
-def _new_directory() -> ServiceDir:
-    directory = ServiceDir(eps_home() / SWEEPS / secrets.token_hex(6))
-    try:
-        directory.path.mkdir(mode=DIRECTORY_MODE, parents=True)
-    except OSError as error:
-        raise StorageError(f"{directory.path}: cannot be made: {error.strerror or error}") from error
-    directory.security()
-    return directory
-
-
 def _show(line: str, *, quiet: bool) -> None:
     if not quiet:
         try:
@@ -164,21 +154,19 @@ def _show(line: str, *, quiet: bool) -> None:
             interrupt.note()
 
 
-def _take_away(
-    shared: Storage, report: Mapping[str, Any] | None, directory: ServiceDir, *, is_over: bool = True
-) -> None:
-    """Fetch what a sweep that has ended leaves on the cluster, and remove it there: nobody else knows of it."""
-    doing = "fetched"
+def _take_away(shared: Storage, ended: Ended, directory: ServiceDir) -> None:
+    """Fetch what a sweep that has ended leaves on the cluster, and remove it there."""
+    doing, job = "fetched", JobDir(directory.path)
     try:
-        if report is not None:
-            _fetch(shared, report)
-        if not is_over:
+        if ended.report is not None:
+            _fetch(shared, ended.report)
+        if not ended.is_over:
             told = f"what the sweep has left stays at {shared.describe('')}, for it may run"
             print(f"hscheduler: {told}", file=sys.stderr)
             return
         doing = "removed"
-        with directory.lock():
-            remove_staged(JobDir(directory.path), shared)
+        write_json_atomic(job.ended_json, {"state": ended.state, "reason": ended.reason})
+        remove_staged(job, shared)
     except EpsError as error:
         told = f"what the sweep has left stays at {shared.describe('')}, for it cannot be {doing}"
         print(f"hscheduler: {told}: {error}", file=sys.stderr)

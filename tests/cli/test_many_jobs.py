@@ -14,7 +14,6 @@ import pytest
 
 from eps.cli import main
 from eps.display import ago_text
-from eps.storage.checkpoint import open_checkpoints
 from eps.storage.jobdir import JobDir, JobLock, create_job_dir, find_job, list_jobs, remove_job
 from tests.cli.conftest import FakeJob
 from tests.fakes.webhdfs import FakeHdfs
@@ -35,20 +34,6 @@ def made(name: str, state: str, hours_ago: float, **files: str) -> JobDir:
     for path in (job.job_json, job.path):
         os.utime(path, (at_s, at_s))
     return job
-
-
-def checkpointed(job: JobDir, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have a job be one that could be resumed."""
-    before = open_checkpoints
-
-    class Some:
-        def names(self) -> list[str]:
-            return ["clock-10"]
-
-    def opened(path: Path) -> Any:
-        return Some() if path == job.checkpoints else before(path)
-
-    monkeypatch.setattr("eps.storage.checkpoint.open_checkpoints", opened)
 
 
 @pytest.fixture
@@ -107,7 +92,7 @@ def test_only_the_jobs_that_are_shown_are_looked_into(
 
 def test_ended_jobs_are_removed_after_a_look(jobs: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     (find_job("sweep-b-trial-2").logs / "master.log").write_text("x" * 5000)
-    assert main(["prune", "sweep-b-", "--dry-run"]) == 0
+    assert main(["prune", "sweep-b-", "--resumable", "--dry-run"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines[1:-1]] == jobs[1:4]
     assert lines[1].split()[1] == "failed" and "kB" in lines[1]
@@ -116,27 +101,25 @@ def test_ended_jobs_are_removed_after_a_look(jobs: list[str], capsys: pytest.Cap
     assert main(["prune", "sweep-b-", "--state", "finished"]) == 0
     assert capsys.readouterr().out.splitlines()[-1].startswith("1 job removed")
     assert there() == set(jobs) - {"sweep-b-trial-10"}
-    assert main(["prune", "--all", "--older-than", "2d"]) == 0
+    assert main(["prune", "--all", "--older-than", "2d", "--resumable"]) == 0
     assert there() == {"mine", "sweep-b-trial-2", "sweep-b-trial-1"}
     assert main(["prune", "nobody"]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "0 jobs removed, 0 B; 0 kept"
 
 
 def test_what_is_needed_still_is_kept_and_told(
-    jobs: list[str], fake: FakeJob, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    jobs: list[str], fake: FakeJob, capsys: pytest.CaptureFixture[str]
 ) -> None:
     made("new", "finished", 0.0)
-    checkpointed(find_job("sweep-b-trial-1"), monkeypatch)
-    checkpoint = find_job("sweep-b-trial-1")
     assert main(["prune", "--all"]) == 0
     told = capsys.readouterr()
     assert "new is kept: ended less than 1m ago (--older-than)" in told.err
-    assert "sweep-b-trial-1 is kept: stopped before the end and can be resumed" in told.err
-    assert told.out.splitlines()[-1].endswith("; 2 kept")
-    assert there() == {"fake", "new", "sweep-b-trial-1"}
+    assert "sweep-b-trial-2 and 2 others are kept: stopped before the end and can be resumed (--resumable" in told.err
+    assert told.out.splitlines()[-1].endswith("; 4 kept")
+    assert there() == {"fake", "new", "sweep-a-trial-1", "sweep-b-trial-1", "sweep-b-trial-2"}
     assert main(["prune", "--all", "--older-than", "0s", "--resumable", "--state", "ended,running"]) == 0
     assert capsys.readouterr().err == "fake is kept: running\n"
-    assert there() == {"fake"} and not checkpoint.path.exists()
+    assert there() == {"fake"}
     assert fake.dir.path.exists()
 
 
@@ -179,7 +162,7 @@ def test_one_that_was_started_meanwhile_is_kept(
         locks.append(JobLock(job.lock))
         remove_job(job)
 
-    monkeypatch.setattr("eps.commands.jobs.remove_job", started)
+    monkeypatch.setattr("eps.commands.prune.remove_job", started)
     assert main(["prune", "mine"]) == 0
     told = capsys.readouterr()
     assert told.err == "mine is kept: running\n" and told.out.endswith("0 jobs removed, 0 B; 1 kept\n")
@@ -211,7 +194,7 @@ def test_with_a_job_on_yarn_goes_what_it_has_on_the_cluster(
             conf = tmp_path / "no-conf" if name == "lost" else tmp_path
             application = {"application_id": "a_1", "shared": place, "conf_dir": str(conf), "client": "rest"}
             made(name, state, 1.0, **{"yarn.json": json.dumps(application)})
-        assert main(["prune", "--all"]) == 1
+        assert main(["prune", "--all", "--resumable"]) == 1
         assert not [path for path in hdfs.nodes if "a9a" in path] and "/eps/jobs/other-1/job.zip" in hdfs.nodes
     told = capsys.readouterr().err
     assert "may-run is kept: its application on YARN may run: `eps status may-run` finds that out" in told

@@ -19,6 +19,7 @@ from eps.storage.jobdir import JobDir, jobs_dir
 from eps.storage.local import LocalStorage
 from eps.storage.locations import RemotePath
 from eps.yarn.application import ENDED_FILE, RESULTS, Application
+from eps.yarn.sweeps import REPORT_FILE
 from eps.yarn.types import ApplicationReport, Resource
 from eps.yarn.within import JOBS
 from hscheduler.application.am import attempt_of, outcome_of, settings_of
@@ -26,7 +27,7 @@ from hscheduler.application.ends import LEAVE_ATTEMPTS, Ends
 from hscheduler.application.follow import LAST_REPORT_S, Following, fetch_job
 from hscheduler.application.inputs import staged
 from hscheduler.application.mirror import STATE, Mirror, restore
-from hscheduler.application.orders import REPORT_FILE, SWEEP_FOLDER, SweepOrders
+from hscheduler.application.orders import SWEEP_FOLDER, SweepOrders
 from hscheduler.application.page import ApplicationPage
 from hscheduler.application.submit import BASE_MB, JOB_MB, master_resource, most_at_once
 from hscheduler.cli import main

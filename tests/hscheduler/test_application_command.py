@@ -17,10 +17,11 @@ from eps.hadoop_conf import HadoopConf
 from eps.storage.jobdir import JobDir, jobs_dir
 from eps.storage.locations import RemotePath, open_storage
 from eps.yarn.application import ENDED_FILE, RESULTS, Application
+from eps.yarn.sweeps import REPORT_FILE, SweepState, state_of_sweep
 from eps.yarn.types import ApplicationReport, Submission
 from eps.yarn.within import JOBS
 from hscheduler.application.follow import Following
-from hscheduler.application.orders import APPLICATION_TYPE, REPORT_FILE
+from hscheduler.application.orders import APPLICATION_TYPE
 from hscheduler.cli import main
 from tests.fakes.submitting_yarn import ID, Cluster
 from tests.fakes.webhdfs import FakeHdfs
@@ -130,6 +131,23 @@ def test_what_a_sweep_has_on_the_cluster_goes_when_its_results_are_here(
     noted = Application.read(yarn.directory)
     assert noted is not None and (noted.application_id, noted.shared) == (ID, "")
     assert staged(hdfs) == [] and not yarn.killed
+    assert state_of_sweep(yarn.directory) == SweepState("finished"), "nothing is lost with its directory"
+
+
+def test_nobody_takes_the_directory_of_a_sweep_away_that_is_submitted_or_followed(
+    yarn: RunningSweep, tmp_path: Path
+) -> None:
+    seen: list[bool] = []
+    report = yarn.report
+
+    def look(application_id: str) -> ApplicationReport:
+        seen.append(yarn.directory.is_running())
+        return report(application_id)
+
+    yarn.after_submission = lambda: seen.append(yarn.directory.is_running())
+    yarn.report = look  # type: ignore[method-assign]
+    assert sweep(tmp_path) == 0
+    assert len(seen) >= 2 and all(seen) and not yarn.directory.is_running()
 
 
 def test_its_master_may_fail_as_often_as_that_of_a_job(yarn: RunningSweep, tmp_path: Path) -> None:
@@ -147,6 +165,7 @@ def test_what_cannot_be_fetched_stays_where_it_is(
     assert sweep(tmp_path) == 0
     noted = Application.read(yarn.directory)
     assert noted is not None and noted.shared and noted == yarn.noted
+    assert yarn.directory.ended() is None, "eps prune is not to take it for one that was fetched"
     where = RemotePath.parse(noted.shared).path
     assert f"{where}, for it cannot be fetched: trial-2: " in capsys.readouterr().err
     assert any(path.endswith("/model.npz") for path in staged(hdfs))
@@ -195,6 +214,7 @@ def test_who_interrupts_a_sweep_leaves_nothing_but_what_yarn_cannot_end(
     assert sweep(tmp_path) == 130
     assert yarn.killed == [ID]
     assert (staged(hdfs) == []) == (away is None)
+    assert (yarn.directory.ended() or {}).get("state") == (None if away else "killed")
     told = capsys.readouterr().err
     assert "interrupted: 1 trial had finished, and what ran was ended; the best so far: trial-2" in told
     assert json.loads((tmp_path / "report.json").read_text()) == REPORT, "what it had left, its service not being there"

@@ -13,9 +13,8 @@ import pytest
 
 from eps.storage.local import LocalStorage
 from eps.yarn.am import PREEMPTION_WAIT
-from eps.yarn.application import ENDED_FILE, MasterOrders
+from eps.yarn.application import CHECKPOINTS, ENDED_FILE, MasterOrders
 from eps.yarn.types import FinalStatus
-from eps.yarn.within import CHECKPOINTS
 from hscheduler.application import am
 from hscheduler.application.mirror import STATE
 from hscheduler.application.orders import SWEEP_FOLDER, TOKEN_FILE, SweepOrders

@@ -1,0 +1,154 @@
+"""``eps prune``: remove what is kept of jobs that have ended, and of sweeps that were applications of YARN."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from eps.cli import EXIT_FAILED, EXIT_OK
+from eps.commands.jobs import RUNS, chosen_jobs, is_one_of, state_of
+from eps.display import ago_text, bytes_text, table
+from eps.errors import ConfigError, EpsError, JobExistsError
+from eps.home import check_home
+from eps.storage.jobdir import JobDir, JobLock, can_be_resumed, remove_job
+
+_UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+_HEADER = ["NAME", "STATE", "STARTED", "SIZE"]
+_NEVERTHELESS = "(--resumable removes such ones, too)"
+
+
+@dataclass(frozen=True)
+class _Ended:
+    """What may be removed."""
+
+    #: ``job`` or ``sweep``.
+    kind: str
+    name: str
+    directory: JobDir
+    #: As of :data:`eps.commands.jobs.STATES`.
+    state: str
+    #: Of a sweep: why it is not to be removed just so; empty where nothing is lost with it.
+    keep: str = ""
+    #: Of a sweep: why nobody knows how it is.
+    trouble: EpsError | None = None
+
+
+def prune(args: argparse.Namespace) -> int:
+    """Remove jobs and sweeps that have ended, with what they have on a cluster."""
+    check_home(writable=not args.dry_run)
+    if not args.prefix and not args.all:
+        raise ConfigError("nothing says which jobs: give what their names begin with, or --all")
+    before_s = time.time() - _seconds(args.older_than)
+    rows = [_HEADER]
+    kept: dict[str, list[str]] = {}
+    counts, total, failed = {"job": 0, "sweep": 0}, 0, False
+    for each in _chosen(args.prefix, args.state or ["ended"]):
+        row, size = [each.name, each.state, ago_text(each.directory.started_s())], each.directory.size_bytes()
+        try:
+            why = _kept_for(each, before_s, args)
+            if not why and not args.dry_run:
+                _remove(each.directory)
+        except JobExistsError:
+            why = RUNS
+        except EpsError as error:
+            why, failed = str(error), True
+        if why:
+            kept.setdefault(why, []).append(each.name)
+        else:
+            rows.append([*row, bytes_text(size)])
+            counts[each.kind] += 1
+            total += size
+    for why, names in kept.items():
+        told = f"{names[0]} is" if len(names) == 1 else f"{names[0]} and {len(names) - 1} others are"
+        print(f"{told} kept: {why}", file=sys.stderr)
+    if len(rows) > 1:
+        print(table(rows, indent=""))
+    done = "would be removed" if args.dry_run else "removed"
+    print(f"{_counted(counts)} {done}, {bytes_text(total)}; {sum(map(len, kept.values()))} kept")
+    return EXIT_FAILED if failed else EXIT_OK
+
+
+def _counted(counts: Mapping[str, int]) -> str:
+    """Return how many there are, in words; sweeps only where there are any."""
+    told = [(kind, count) for kind, count in counts.items() if count or kind == "job"]
+    return " and ".join(f"{count} {kind}{'' if count == 1 else 's'}" for kind, count in told)
+
+
+def _chosen(prefix: str, states: Sequence[str]) -> Iterator[_Ended]:
+    """Yield jobs, the newest first, and then sweeps, by the beginning of their names and by how they are.
+
+    Raises
+    ------
+    ConfigError
+        A state is none.
+    """
+    for job in chosen_jobs(prefix, states):
+        yield _Ended("job", job.name, job, state_of(job))
+    from eps.yarn.sweeps import list_sweeps, name_of_sweep, state_of_sweep
+
+    for sweep in list_sweeps():
+        name = name_of_sweep(sweep)
+        if not name.startswith(prefix):
+            continue
+        try:
+            found = state_of_sweep(sweep)
+            each = _Ended("sweep", name, sweep, found.state, found.keep)
+        except EpsError as error:
+            each = _Ended("sweep", name, sweep, "unreadable", trouble=error)
+        if is_one_of(each.state, states):
+            yield each
+
+
+def _kept_for(each: _Ended, before_s: float, args: argparse.Namespace) -> str:
+    """Return why something is not to be removed; empty where it is.
+
+    Raises
+    ------
+    EpsError
+        Nobody knows how it is.
+    """
+    job = each.directory
+    if each.state == RUNS:
+        return RUNS
+    if job.changed_s() > before_s:
+        return f"ended less than {args.older_than} ago (--older-than)"
+    if each.trouble is not None:
+        raise each.trouble
+    if each.kind == "job" and job.yarn_json.exists() and job.ended() is None:
+        return f"its application on YARN may run: `eps status {job.name}` finds that out"
+    if args.resumable:
+        return ""
+    keep = "stopped before the end and can be resumed" if can_be_resumed(job) else each.keep
+    return f"{keep} {_NEVERTHELESS}" if keep else ""
+
+
+def _remove(job: JobDir) -> None:
+    """Remove a directory, after what it leads to on a cluster, of which nothing else knows.
+
+    Raises as :func:`~eps.storage.jobdir.remove_job`, and ConfigError where nothing leads to the cluster any more.
+    """
+    if not job.path.is_symlink() and (job.yarn_json.exists() or job.claim_json.exists()):
+        from eps.storage.claims import remove_claimed
+        from eps.yarn.application import remove_staged
+
+        with JobLock(job.lock):
+            remove_staged(job)
+            remove_claimed(job)
+    remove_job(job)
+
+
+def _seconds(text: str) -> float:
+    """Return a duration of the command line in seconds.
+
+    Raises
+    ------
+    ConfigError
+        It is none.
+    """
+    number, unit = text[:-1], text[-1:]
+    if not number.isdecimal() or unit not in _UNITS_S:
+        raise ConfigError(f"older-than is {text!r}, but must be a whole number and s, m, h or d, as in 2d")
+    return int(number) * _UNITS_S[unit]

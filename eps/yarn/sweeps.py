@@ -1,0 +1,95 @@
+"""Sweeps that are one application of YARN each, as directories on the client's machine know them.  L3.
+
+``hscheduler sweep --as one-application`` makes one under ``EPS_HOME/sweeps`` and follows the application; here is what
+becomes of it when nobody follows any more.  It has the files of a job's directory: ``lock`` for as long as somebody
+follows, ``yarn.json``, and ``ended.json`` when what the sweep has left on the cluster is here.
+"""
+
+from __future__ import annotations
+
+import re
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from eps.errors import JobNotFoundError
+from eps.hadoop_conf import read_configuration
+from eps.storage.jobdir import JobDir, eps_home
+from eps.yarn.application import ENDED_FILE, Application
+from eps.yarn.attendant import outcome, word_of
+from eps.yarn.clients import open_client
+from eps.yarn.types import ApplicationReport
+
+#: Of what a sweep leaves on the cluster: there when its first trial has ended.
+REPORT_FILE = "report.json"
+_NAME = re.compile(r"[0-9a-f]+", re.ASCII)
+
+
+@dataclass(frozen=True)
+class SweepState:
+    """How a sweep is."""
+
+    #: ``running``, or how it ended.
+    state: str
+    #: Why it is not to be removed just so; empty where nothing is lost with it.
+    keep: str = ""
+
+
+def sweeps_dir() -> Path:
+    """Return the directory of all sweeps that are applications."""
+    return eps_home() / "sweeps"
+
+
+def list_sweeps() -> list[JobDir]:
+    """Return the directory of every such sweep, by name."""
+    with suppress(FileNotFoundError, NotADirectoryError):
+        there = [path for path in sweeps_dir().iterdir() if _NAME.fullmatch(path.name) and path.is_dir()]
+        return [JobDir(path) for path in sorted(there)]
+    return []
+
+
+def name_of_sweep(sweep: JobDir) -> str:
+    """Return how a sweep is called: by where it is, so that no job has the name."""
+    return f"{sweep.path.parent.name}/{sweep.name}"
+
+
+def state_of_sweep(sweep: JobDir) -> SweepState:
+    """Return how a sweep is; of one that nobody has followed to its end YARN and the cluster's file system are asked.
+
+    Raises
+    ------
+    ConfigError
+        The configuration of its cluster cannot be read any more.
+    StorageError
+        Its directory cannot be read, or what it has on the cluster.
+    AuthenticationError, RpcError
+        YARN cannot be asked.
+    """
+    if sweep.is_running():
+        return SweepState("running")
+    ended, application = sweep.ended(), Application.read(sweep)
+    if ended is not None or application is None or not application.shared:
+        return SweepState(str((ended or {}).get("state", "killed")))
+    report = _report(application)
+    if report is not None and not report.ended:
+        return SweepState("running")
+    store = application.storage()
+    left = store.names("")
+    state = "failed" if report is None else outcome(report)[0]
+    if ENDED_FILE in left:
+        with store.read(ENDED_FILE) as file:
+            state = word_of(file.read())[0]
+    elif report is None and left:
+        return SweepState(state, f"YARN does not know {application.application_id} any more, which may run")
+    if REPORT_FILE in left:
+        return SweepState(state, f"what it has left was not fetched from {store.describe('')}")
+    return SweepState(state)
+
+
+def _report(application: Application) -> ApplicationReport | None:
+    """Return what YARN says of an application; None where it does not know it."""
+    with closing(open_client(read_configuration(Path(application.conf_dir)), application.client)) as client:
+        try:
+            return client.report(application.application_id)
+        except JobNotFoundError:
+            return None
