@@ -193,6 +193,12 @@ def evictions_text(status: Mapping[str, Any]) -> str:
     return f"{found['asked']} announced: {', '.join(parts)}{took}{latest}{missing}"
 
 
+def lent_text(status: Status) -> str:
+    """Return how many members left so that others got their room, and are to come back; empty for none."""
+    numbers = [(number, role) for role, number in status.get("lent", {}).items() if number]
+    return " and ".join(f"{number} {role}{'' if number == 1 else 's'}" for number, role in numbers)
+
+
 def changes_of(status: Status) -> list[Mapping[str, Any]]:
     """Return all changes that a status tells of, ended ones first."""
     live = [status["plan"]] if status["plan"] else []
@@ -390,6 +396,8 @@ def status_text(status: Status, *, resumable: bool = False) -> str:
         lines.append(f"  checkpoints: {checkpoints}")
     if evictions_text(status):
         lines.append(f"  evictions: {evictions_text(status)}")
+    if lent_text(status):
+        lines.append(f"  lent to others of its queue: {lent_text(status)}")
     lines += [f"  {title}: {why}" for title, why in troubles_of(status).items() if title != "checkpoint failed"]
     lines += [f"  {text}" for text in loss_texts(status)]
     if resumable:

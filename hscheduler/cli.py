@@ -97,15 +97,18 @@ is printed.  YARN's own preemption must be off for the queues: that is checked f
 """
 
 _YARN_QUEUE = """\
-Make room in queues of YARN so that applications that wait can start, from HADOOP_CONF_DIR alone: nothing
-is installed in the ResourceManager.  Every round reads the queues over its web interface, asks the job
-masters of EPS applications, whoever submitted them from wherever, as far as this user may read what they
-were staged with, and has jobs that have given their early feedback remove workers and servers, which
-drain first.  A job never gives its last worker or server.  Who gives withdraws what it asks for itself;
-who receives has a higher priority until it has what it asks for.  What somebody else gets is planned
-again.  Where an application waits for something else than room (the share of job masters, a user's limit,
-a label), that is said, and nobody shrinks.  One such process for each queue; jobs of `hscheduler serve`
-and `sweep`, whose size that scheduler decides, are left alone.
+Make room in queues of YARN so that applications that wait can start, and give it back when nobody waits,
+from HADOOP_CONF_DIR alone: nothing is installed in the ResourceManager.  Every round reads the queues over
+its web interface, asks the job masters of EPS applications, whoever submitted them from wherever, as far
+as this user may read what they were staged with, and has jobs that have given their early feedback remove
+workers and servers, which drain first.  A job never gives its last worker or server.  Who gives withdraws
+what it asks for itself; who receives has a higher priority until it has what it asks for.  What somebody
+else gets is planned again.  Where an application waits for something else than room (the share of job
+masters, a user's limit, a label), that is said, and nobody shrinks.  When nobody waits and there has been
+room for --give-back seconds, jobs ask for what they gave, the smallest first, and never for more than
+they had (`eps status` says what a job has lent); what is not granted within three seconds is withdrawn.
+What was taken is known to the jobs, so this command may be ended and started again.  One such process for
+each queue; jobs of `hscheduler serve` and `sweep`, whose size that scheduler decides, are left alone.
 """
 
 _SUBMIT = """\
@@ -260,6 +263,14 @@ def _add_yarn_queue(commands: argparse._SubParsersAction[argparse.ArgumentParser
     queue.add_argument("queue", nargs="*", metavar="QUEUE", help="where the jobs are; default: default")
     _add_facts(queue)
     queue.add_argument("--every", type=float, default=1.0, metavar="SECONDS", help="between two rounds; default: 1")
+    queue.add_argument(
+        "--give-back",
+        type=float,
+        default=15.0,
+        metavar="SECONDS",
+        help="jobs get what they gave back when nobody has waited and there has been room for so long; longer than "
+        "others take from the start of their master to their requests; 0: never; default: 15",
+    )
     queue.add_argument("--dry-run", action="store_true", help="look once, print why who waits, and change nothing")
     queue.add_argument("--json", action="store_true", help="print each sentence as a JSON object in a line of its own")
     queue.set_defaults(command="yarn_queue:yarn_queue")

@@ -31,7 +31,7 @@ PURE_YARN = tuple(f"eps.yarn.{name}" for name in "allocation errors exits facade
 PURE_DEVCLUSTER = tuple(f"eps.devcluster.{name}" for name in "daemons places pom secure settings sites".split())
 #: What is decided of a snapshot of YARN, and the texts that carry it.
 PURE_PLANS = tuple(
-    f"hscheduler.yarn.{name}" for name in ("facts", "fewest", "nodes", "plan", "rest", "snapshot", "wire")
+    f"hscheduler.yarn.{name}" for name in "facts fewest giving_back nodes plan rest snapshot wire".split()
 )
 SPEAKS_JAVA = ("eps.yarn.bridge",)
 SPEAKS_PROTOBUF = (

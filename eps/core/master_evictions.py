@@ -24,6 +24,7 @@ from collections.abc import Mapping
 from eps.core import events as e
 from eps.core.events import JobState
 from eps.core.evictions import TAKEN_AWAY, Eviction, Outcome, may_go_on, next_to_drain
+from eps.core.lent import REGAIN
 from eps.core.master_recovery import REPLACEMENT, RecoveringJob
 from eps.core.reconfig import Change, Operation, Phase, Plan
 from eps.core.settings import CoreSettings
@@ -243,7 +244,9 @@ class EvictedJob(RecoveringJob):
     def _returns_in_vain(self) -> str:
         """Return why the plan in flight, by which members come back, is given up; or nothing."""
         driver = self.driver
-        if driver is None or not driver.plan.request_id.startswith(RETURN) or driver.plan.phase is not Phase.PROPOSED:
+        if driver is None or driver.plan.phase is not Phase.PROPOSED:
+            return ""
+        if not driver.plan.request_id.startswith((RETURN, REGAIN)):
             return ""
         if driver.granted == set(driver.plan.added):
             return ""

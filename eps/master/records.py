@@ -15,6 +15,7 @@ from typing import Any
 from eps.core import evictions
 from eps.core.events import ENDED_STATES
 from eps.core.history import ClockRecord
+from eps.core.lent import LEND, REGAIN, lent
 from eps.core.master_evictions import EVICTION
 from eps.core.master_recovery import PROTECTION, REPLACEMENT
 from eps.core.master_state import MasterState
@@ -26,6 +27,9 @@ from eps.core.types import Role
 from eps.ml.metrics import EvalSums
 from eps.runtime import Runtime
 
+#: What request ids of changes begin with that the job itself asks for: in the place of lost members, for partitions
+#: without a follower, or before an eviction.
+_OWN = (REPLACEMENT, PROTECTION, EVICTION)
 #: Changes that a status shows, the latest; the report has them all.
 MOST_CHANGES = 20
 #: What a status says of a resource manager that does not listen.
@@ -132,8 +136,7 @@ def change_entry(plan: Plan, completed_s: Sequence[float], now_s: float) -> dict
     return {
         "plan_id": plan.plan_id,
         "operation": str(plan.change.operation),
-        # The job itself: in the place of lost members, for partitions without a follower, or before an eviction.
-        "asked_by": "job" if plan.request_id.startswith((REPLACEMENT, PROTECTION, EVICTION)) else "user",
+        "asked_by": _asked_by(plan),
         "asked": ",".join(plan.change.names) if plan.change.names else plan.change.count,
         "names": list(plan.added or plan.removed),
         "added": list(plan.added),
@@ -147,6 +150,13 @@ def change_entry(plan: Plan, completed_s: Sequence[float], now_s: float) -> dict
         "pause_s": round(pause_s, 6),
         "slowdown_s": round(slowdown_s, 6),
     }
+
+
+def _asked_by(plan: Plan) -> str:
+    """Return who asked for a change: the job itself, whoever makes room in its queue, or a user."""
+    if plan.request_id.startswith(_OWN):
+        return "job"
+    return "queue" if plan.request_id.startswith((LEND, REGAIN)) else "user"
 
 
 def membership_entry(membership: Membership) -> dict[str, Any]:
@@ -186,6 +196,8 @@ def status(runtime: Runtime, state: MasterState, started_s: float, now_s: float)
         "changes": [change_entry(p, completed_s, now_s) for p in recent if p.ended],
         "losses": [loss_entry(loss) for loss in state.losses[-MOST_CHANGES:]],
         "evictions": evictions_entry(state, MOST_CHANGES),
+        # Members of each role that left so that others of its queue got their room, and are to come back.
+        "lent": {str(role): number for role, number in lent(state.plans.values(), _OWN).items()},
         "loss": number(history[-1].loss) if history else None,
         "metrics": metrics_of(runtime, evaluated) if evaluated else {},
         "checkpoints": checkpoints_entry(state),

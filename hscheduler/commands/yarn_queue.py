@@ -1,4 +1,4 @@
-"""``hscheduler yarn-queue``: makes room in queues of YARN, in the foreground, until it is told to end."""
+"""``hscheduler yarn-queue``: makes room in queues of YARN and gives it back, in the foreground, until told to end."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from hscheduler.live.yarn_facts import Masters
 from hscheduler.live.yarn_queue import QueueScheduler, Tell
 
 LEAST_EVERY_S, MOST_EVERY_S = 0.1, 3600.0
+MOST_GIVE_BACK_S = 24 * 3600.0
 
 
 def yarn_queue(args: argparse.Namespace) -> int:
@@ -29,6 +30,12 @@ def yarn_queue(args: argparse.Namespace) -> int:
         raise ConfigError(f"every is {args.every:g} s, but must be between {LEAST_EVERY_S:g} and {MOST_EVERY_S:g}")
     if args.feedback_iteration < 1:
         raise ConfigError(f"feedback_iteration is {args.feedback_iteration}, but must be at least 1")
+    if not 0.0 <= args.give_back <= MOST_GIVE_BACK_S:
+        raise ConfigError(f"give_back is {args.give_back:g} s, but must be between 0 (never) and {MOST_GIVE_BACK_S:g}")
+    settle_s = args.give_back or None
+    if settle_s is not None and args.dry_run:
+        # Who looks once cannot know for how long it has been so.
+        settle_s = 0.0
     queues = args.queue or ["default"]
     tell = tell_as_json if args.json else tell_as_text
     conf = environment_configuration()
@@ -37,7 +44,9 @@ def yarn_queue(args: argparse.Namespace) -> int:
         with closing(masters):
 
             def scheduler() -> QueueScheduler:
-                return QueueScheduler(client, queues, masters, args.feedback_iteration, tell, acts=not args.dry_run)
+                return QueueScheduler(
+                    client, queues, masters, args.feedback_iteration, tell, settle_s=settle_s, acts=not args.dry_run
+                )
 
             if args.dry_run:
                 plan = scheduler().round()

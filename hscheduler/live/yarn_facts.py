@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -120,6 +120,14 @@ class JobView:
     leaving: frozenset[str] = frozenset()
     #: Changes that ask YARN for containers and have none yet; all that keeps the job from shrinking, if there are any.
     growth: tuple[int, ...] = ()
+    #: Of these, the changes by which it is to have again what it gave, and has not been granted all.
+    regains: tuple[int, ...] = ()
+    #: Containers that come by these changes, and go when they are withdrawn.
+    coming: frozenset[str] = frozenset()
+    #: How often in a row it did not get that, and why the last time.
+    in_vain: tuple[int, str] = (0, "")
+    #: The latest change that was asked of it.
+    latest_change: int = 0
     #: Who alone changes its size; empty: anybody may.
     manager: str = ""
 
@@ -152,15 +160,38 @@ def view_of(status: Mapping[str, Any], application: Application, feedback_iterat
             leaving.add(held.container_id)
     changes = _changes(status)
     starting = status["state"] == "starting"
-    facts = Facts(status["clock"] >= feedback_iteration, roles, not changes and not starting, starting)
-    grows = all(c["operation"].startswith("add-") and c["phase"] in _WAITS and c["asked_by"] == "user" for c in changes)
+    lent = {Role(role): int(number) for role, number in status.get("lent", {}).items() if number}
+    facts = Facts(status["clock"] >= feedback_iteration, roles, not changes and not starting, starting, lent)
+    grows = all(c["operation"].startswith("add-") and c["phase"] in _WAITS and c["asked_by"] != "job" for c in changes)
     growth = tuple(int(change["plan_id"]) for change in changes) if grows else ()
-    return JobView(facts, members, frozenset(leaving), growth, str(status.get("manager", "")))
+    granted = {member["name"] for member in status["members"] if member.get("granted")}
+    regains = tuple(
+        int(change["plan_id"])
+        for change in changes
+        if grows and change["asked_by"] == "queue" and not (change["added"] and granted.issuperset(change["added"]))
+    )
+    newcomers = {name for change in changes if grows for name in change["added"]}
+    coming = frozenset(container for container, name in members.items() if name in newcomers)
+    ended = status.get("changes", ())
+    latest = max((int(change["plan_id"]) for change in (*ended, *changes)), default=0)
+    manager = str(status.get("manager", ""))
+    return JobView(facts, members, frozenset(leaving), growth, regains, coming, _in_vain(ended), latest, manager)
 
 
 def _changes(status: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Return the changes that have not ended: one at a time, what it gives may be on its way already."""
     return [change for change in (status["plan"], *status["queued"]) if change]
+
+
+def _in_vain(changes: Sequence[Mapping[str, Any]]) -> tuple[int, str]:
+    """Return how many of the latest changes by which a job was to have something again were aborted, and why."""
+    number, reason = 0, ""
+    for change in reversed(changes):
+        if change["asked_by"] == "queue" and change["operation"].startswith("add-"):
+            if change["phase"] != "aborted":
+                break
+            number, reason = number + 1, reason or str(change["reason"])
+    return number, reason
 
 
 def _by_name(status: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:

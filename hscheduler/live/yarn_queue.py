@@ -13,14 +13,18 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
+from eps.core.lent import LEND
 from eps.core.reconfig import Operation
 from eps.errors import EpsError, PlanError, RpcError
 from hscheduler.core.resources import Role
 from hscheduler.live.yarn_facts import JobView, MasterFacts, Masters
 from hscheduler.live.yarn_priorities import Priorities, unsettled
 from hscheduler.live.yarn_reader import QueueReader, Web
+from hscheduler.live.yarn_returns import Returns
 from hscheduler.yarn.facts import Facts
+from hscheduler.yarn.giving_back import starts
 from hscheduler.yarn.plan import make_plan
 from hscheduler.yarn.rest import with_marks
 from hscheduler.yarn.snapshot import Application, Plan, Snapshot
@@ -51,8 +55,10 @@ class QueueScheduler:
         A job that has come so far has given its early feedback.
     tell : callable
         Given every new sentence.
+    settle_s : float or None, seconds
+        Jobs get what they gave back when nobody has waited and there has been room for so long; None: never.
     acts : bool
-        Whether jobs are shrunk; else it is only said what would be done.
+        Whether jobs are shrunk and grown; else it is only said what would be done.
     now_s : callable
         A clock that never goes back.
 
@@ -72,6 +78,7 @@ class QueueScheduler:
         feedback_iteration: int,
         tell: Tell,
         *,
+        settle_s: float | None = None,
         acts: bool = True,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -89,6 +96,8 @@ class QueueScheduler:
         #: Containers in which nobody is -> since when.
         self._leaving: dict[str, float] = {}
         self._managed: set[str] = set()
+        self._gives_back = settle_s is not None
+        self._returns = Returns(masters, settle_s or 0.0, tell, acts=acts)
 
     def round(self) -> Plan | None:
         """Look, plan and act once; return the plan, None where nobody asks for anything or it cannot be seen clearly.
@@ -107,7 +116,9 @@ class QueueScheduler:
         self._resting = {name: until_s for name, until_s in self._resting.items() if name in there}
         if self._acts:
             self._priorities.settle(there, unsettled(apps))
-        if not any(app.get("resourceRequests") for app in apps):
+        self._returns.keep(there)
+        somebody_asks = any(app.get("resourceRequests") for app in apps)
+        if not somebody_asks and not self._may_owe(apps):
             self._say(())
             return None
         snapshot = self._reader.snapshot(apps)
@@ -119,12 +130,27 @@ class QueueScheduler:
         self._say(plan.sentences)
         if plan.takes and self._acts:
             self._carry_out(plan, snapshot, views)
+        if self._gives_back and self._starts(snapshot, views, plan):
+            self._returns.wait(snapshot, views)
+        elif self._gives_back:
+            self._returns.look(snapshot, views, self._now_s())
         return plan
 
     def close(self) -> None:
         """Leave the queue as it is, with the priorities that it had."""
         self._ask.close()
         self._priorities.close()
+
+    # ---- giving back
+
+    def _may_owe(self, apps: Sequence[Mapping[str, Any]]) -> bool:
+        running = [str(app["id"]) for app in apps if app["state"] == "RUNNING"]
+        return self._gives_back and self._returns.may_owe(running, self._now_s())
+
+    def _starts(self, snapshot: Snapshot, views: Mapping[str, JobView], plan: Plan) -> bool:
+        """Return whether room is to be left to one of the applications."""
+        known = {name: view.facts for name, view in views.items()}
+        return any(starts(a, known.get(a.application_id), plan) for a in snapshot.applications)
 
     # ---- looking
 
@@ -183,8 +209,13 @@ class QueueScheduler:
                 # It has got its containers meanwhile: the next look shows what it is then.
                 logger.info("%s: change %d goes on: %s", application, plan_id, error)
                 return
+        self._returns.taken_from(application.application_id)
         by_role: dict[Role, list[str]] = {}
         for container in containers:
+            if container in view.coming:
+                # Given back with the change that it came by.
+                continue
             by_role.setdefault(view.facts.roles[container], []).append(view.members[container])
         for role, members in by_role.items():
-            job.change(_REMOVE[role], members, wait=False)
+            request_id = f"{LEND}{role}-{view.latest_change + 1}"
+            job.change(_REMOVE[role], members, wait=False, request_id=request_id)

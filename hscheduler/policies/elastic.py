@@ -250,16 +250,32 @@ def _grow(view: View, limit: MostMore, why: str) -> Decision:
     }
     if not any(jobs.values()):
         return Decision()
-    numbers = divide(room.copy(), jobs, view.totals(), limit)
-    added: dict[Job, list[Place]] = {}
-    for role, number in zip((Role.WORKER, Role.SERVER), numbers, strict=True):
-        for job, node in one_each(room, jobs[role], role, number, limit):
-            added.setdefault(job, []).append(Place(role, node))
+    added = additions(room, jobs, view.totals(), limit)
     if not added:
         return Decision()
     actions = tuple(Grow(job.job_id, tuple(places)) for job, places in added.items())
     gains = [f"{job.job_id} gets {words_of(place.role for place in places)}" for job, places in added.items()]
     return Decision(actions, f"{why}: {listed(gains)}")
+
+
+def additions(
+    room: Room, jobs: Mapping[Role, Sequence[Job]], totals: tuple[int, int], limit: MostMore
+) -> dict[Job, list[Place]]:
+    """Return what each job gets of what is free (lines 30 to 40).
+
+    Parameters
+    ----------
+    room : Room
+        Used up.
+    jobs, totals, limit
+        As of :func:`divide`.
+    """
+    numbers = divide(room.copy(), jobs, totals, limit)
+    added: dict[Job, list[Place]] = {}
+    for role, number in zip((Role.WORKER, Role.SERVER), numbers, strict=True):
+        for job, node in one_each(room, jobs[role], role, number, limit):
+            added.setdefault(job, []).append(Place(role, node))
+    return added
 
 
 def divide(

@@ -22,6 +22,8 @@ class Facts:
     may_shrink: bool = True
     #: It waits for its first workers and servers, of which it may have some.
     starting: bool = False
+    #: Members of each role that it gave so that others had their room, and has not had again.
+    lent: Mapping[Role, int] = field(default_factory=dict)
 
 
 class JobFacts(Protocol):

@@ -64,6 +64,7 @@ def make_plan(snapshot: Snapshot, facts: Mapping[str, Facts]) -> Plan:
         () if planner.needs_room else tuple(sorted(marked)),
         tuple(planner.sentences),
         taker,
+        frozenset(planner.held),
     )
 
 
@@ -89,6 +90,8 @@ class _Planner:
         self.sentences: list[str] = []
         #: Somebody waits who can be helped; what is marked is spared otherwise.
         self.needs_room = False
+        #: Applications for which others could give nothing, as they are.
+        self.held: set[str] = set()
         #: Node -> what applications before this one will get there.
         self._promised: dict[str, Resources] = {}
 
@@ -97,6 +100,7 @@ class _Planner:
         partition = application.asks[0].label
         limit = _limit_of_yarn(self._snapshot, application, partition)
         if limit:
+            self.held.add(application.application_id)
             self.sentences.append(f"{application} waits: {limit}; others shrinking would not help")
             return ()
         request, wanted = _request(application)
@@ -107,9 +111,12 @@ class _Planner:
         taken = {container_id for shrink in shrinks for container_id in shrink.containers}
         over = _user_limit(self._snapshot, application, partition, need, taken) if decision.actions else ""
         if over:
+            self.held.add(application.application_id)
             self.sentences.append(f"{application} waits: {over}; others shrinking would not help")
             return ()
         if not decision.actions:
+            if view.gives_all:
+                self.held.add(application.application_id)
             self.sentences.append(f"{application} waits for {wanted}: {_infeasible(decision, view)}")
             return ()
         self.needs_room = True
@@ -319,6 +326,12 @@ class _YarnView:
             if (found.queue, found.partition) == (queue, partition) and found.most != NOTHING:
                 return self._counted(found.most) - self._counted(found.used) + freed
         return None
+
+    @property
+    def gives_all(self) -> bool:
+        """Whether all others gave what they could: only the end of one of them would help."""
+        known = [facts for application, facts in self.others if application.containers]
+        return all(facts is not None and facts.early_feedback and facts.may_shrink for facts in known)
 
     def application(self, application_id: str) -> Application:
         """Return an application."""

@@ -129,3 +129,5 @@ class Plan:
     sentences: tuple[str, ...] = ()
     #: The application that ``takes`` are for.
     taker: str = ""
+    #: Applications that wait for what none of the others could give now: a limit, or the end of one of them.
+    held: frozenset[str] = frozenset()

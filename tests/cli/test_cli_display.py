@@ -253,6 +253,12 @@ def test_status_shows_who_will_be_taken_away_and_what_became_of_those_who_were_t
     assert "; 3 not asked for again yet, for others were to get that room" in status_text(status_of(evictions=given))
 
 
+def test_what_a_job_has_lent_to_others_is_told_until_it_has_that_again() -> None:
+    assert "lent" not in status_text(status_of(lent={"worker": 0, "server": 0}))
+    text = status_text(status_of(lent={"worker": 2, "server": 1}))
+    assert "  lent to others of its queue: 2 workers and 1 server" in text
+
+
 def test_what_the_job_asks_for_itself_says_what_for() -> None:
     text = status_text({**status_of(), "changes": [{**change_of(), "asked_by": "job"}]})
 

@@ -161,7 +161,7 @@ def test_job_masters_say_what_yarn_does_not_know() -> None:
     )
 
 
-GROWS = {"plan_id": 3, "operation": "add-workers", "phase": "proposed", "asked_by": "user", "removed": []}
+GROWS = {"plan_id": 3, "operation": "add-workers", "phase": "proposed", "asked_by": "user", "removed": [], "added": []}
 SHRINKS = {"plan_id": 4, "operation": "remove-workers", "phase": "queued", "asked_by": "user", "removed": ["worker-1"]}
 
 
@@ -180,6 +180,37 @@ def test_job_whose_size_changes_is_not_asked_for_more(changes: dict[str, object]
     assert found is not None
     assert not found.facts.may_shrink
     assert found.growth == growth, "what can be withdrawn before it shrinks"
+
+
+def regain(plan_id: int, phase: str, reason: str = "", *added: str) -> dict[str, object]:
+    """Return a change by which a job has something again."""
+    told = {"plan_id": plan_id, "phase": phase, "reason": reason, "added": list(added), "removed": []}
+    return {**told, "operation": "add-workers", "asked_by": "queue"}
+
+
+def test_what_a_job_is_owed_and_asks_for_again_is_told() -> None:
+    job = running(1, {"n1:1": 3})
+    members = [
+        {"name": "server-1", "role": "server", "container": "container-0002", "granted": container(1, 2)},
+        {"name": "worker-1", "role": "worker", "container": "container-0003", "granted": container(1, 3)},
+        {"name": "worker-5", "role": "worker", "container": "container-0009", "granted": container(1, 4)},
+        {"name": "worker-6", "role": "worker", "container": "container-0010", "granted": ""},
+    ]
+    ended = [regain(2, "released"), regain(3, "aborted", "first"), regain(5, "aborted", "not granted"), SHRINKS]
+    found = view_of(
+        status(members=members, lent={"worker": 2, "server": 0}, changes=ended)
+        | {"plan": regain(6, "proposed", "", "worker-5", "worker-6"), "queued": [regain(8, "queued")]},
+        job,
+        100,
+    )
+    assert found is not None
+    assert found.facts.lent == {Role.WORKER: 2}
+    assert found.growth == (6, 8) and found.regains == (6, 8)
+    assert found.coming == {container(1, 4)}, "it goes with the change"
+    assert (found.in_vain, found.latest_change) == ((2, "not granted"), 8)
+    granted = view_of(status(members=members, plan=regain(6, "proposed", "", "worker-5")), job, 100)
+    assert granted is not None and granted.growth == (6,) and not granted.regains, "nothing of it stands any more"
+    assert not granted.facts.lent and granted.in_vain == (0, "")
 
 
 def test_containers_are_matched_by_yarns_names_where_a_master_tells_them() -> None:

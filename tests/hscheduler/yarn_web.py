@@ -90,8 +90,11 @@ class App:
 class FakeWeb:
     """A ResourceManager: nodes of four cores, a queue that may have all of them."""
 
-    def __init__(self, *apps: App) -> None:
+    def __init__(self, *apps: App, nodes: Sequence[str] = NODES, cores: int = 4) -> None:
         self.apps = list(apps)
+        self.nodes, self.cores = nodes, cores
+        #: Cores that the queue may have; all where it is None.
+        self.most: int | None = None
         self.most_priority = 10
         #: Done before an answer to a path is given.
         self.before: dict[str, Callable[[], None]] = {}
@@ -115,7 +118,7 @@ class FakeWeb:
                 found = [a.document() for a in self.apps if not a.over and kind in (None, a.kind)]
                 return {"apps": {"app": [app for app in found if app["state"] in states]} if found else None}
             case ["nodes"]:
-                return {"nodes": {"node": [self._node(name) for name in NODES]}}
+                return {"nodes": {"node": [self._node(name) for name in self.nodes]}}
             case ["apps", name, "appattempts", attempt, "containers"]:
                 app = next((a for a in self.apps if a.id == name and not a.over), None)
                 if app is None:
@@ -138,13 +141,18 @@ class FakeWeb:
         places = [p for a in self.apps if not a.over for p in (a.master, *a.members.values()) if p]
         return sum(1 for place in places if node in ("", place))
 
+    def free(self, node: str) -> int:
+        """Return the cores of a node that are free."""
+        return self.cores - self.used(node)
+
     def _node(self, name: str) -> dict[str, Any]:
-        left = 4 - self.used(name)
+        left = self.free(name)
         return {"id": name, "state": "RUNNING", "availMemoryMB": left * MEMORY_MB, "availableVirtualCores": left}
 
     def _scheduler(self) -> dict[str, Any]:
         used = {"resourceUsagesByPartition": [{"partitionName": "", "used": size(self.used())}]}
-        most = {"partitionName": "", "effectiveMaxResource": size(8), "effectiveMinResource": size(4)}
+        cores = len(self.nodes) * self.cores if self.most is None else self.most
+        most = {"partitionName": "", "effectiveMaxResource": size(cores), "effectiveMinResource": size(4)}
         eps = {
             "queueName": "eps",
             "queuePath": "root.eps",
@@ -188,7 +196,7 @@ class FakeJob:
     def grow(self, phase: str = "proposed", asked_by: str = "user") -> None:
         """Have it ask for a worker."""
         self.changes.append(
-            {"plan_id": 7, "operation": "add-workers", "phase": phase, "asked_by": asked_by, "removed": []}
+            {"plan_id": 7, "operation": "add-workers", "phase": phase, "asked_by": asked_by, "removed": [], "added": []}
         )
 
     def cancel(self, plan_id: int) -> int:
@@ -199,9 +207,11 @@ class FakeJob:
         self.changes = [change for change in self.changes if change["plan_id"] != plan_id]
         return plan_id
 
-    def change(self, operation: Operation, names: Sequence[str], *, wait: bool) -> dict[str, Any]:
+    def change(
+        self, operation: Operation, names: int | Sequence[str], *, wait: bool, request_id: str = ""
+    ) -> dict[str, Any]:
         """See :class:`eps.client.Job`."""
-        assert not wait
+        assert not wait and not isinstance(names, int)
         if self.refusal is not None:
             raise self.refusal
         self.asked.append((str(operation), *names))
