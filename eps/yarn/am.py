@@ -23,6 +23,7 @@ from typing import Any
 
 from eps.core.events import JobState
 from eps.core.master_state import MasterState
+from eps.core.types import Role
 from eps.errors import ConfigError, EpsError, StorageError
 from eps.hadoop_conf import FILES, SCHEDULER_FILE, read_configuration
 from eps.logs import set_up_logging
@@ -141,7 +142,10 @@ class YarnMaster(Master):
         super().__init__(runtime, job, resources, *others, **more)
 
     def _status(self) -> dict[str, Any]:
-        return {**with_grants(super()._status(), self._granted()), "manager": self.manager}
+        found = with_grants(super()._status(), self._granted())
+        # Of the nodes that its containers may be on; empty: any without one, and what others leave free.
+        labels = {str(role): self._runtime.spec.by_role("label", str(role)) for role in Role}
+        return {**found, "manager": self.manager, "labels": labels}
 
 
 def with_grants(status: dict[str, Any], granted: Mapping[str, str]) -> dict[str, Any]:

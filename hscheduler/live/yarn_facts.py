@@ -161,7 +161,9 @@ def view_of(status: Mapping[str, Any], application: Application, feedback_iterat
     changes = _changes(status)
     starting = status["state"] == "starting"
     lent = {Role(role): int(number) for role, number in status.get("lent", {}).items() if number}
-    facts = Facts(status["clock"] >= feedback_iteration, roles, not changes and not starting, starting, lent)
+    labels = {Role(role): str(label) for role, label in status.get("labels", {}).items()}
+    may_shrink = not changes and not starting
+    facts = Facts(status["clock"] >= feedback_iteration, roles, may_shrink, starting, lent, labels)
     grows = all(c["operation"].startswith("add-") and c["phase"] in _WAITS and c["asked_by"] != "job" for c in changes)
     growth = tuple(int(change["plan_id"]) for change in changes) if grows else ()
     granted = {member["name"] for member in status["members"] if member.get("granted")}

@@ -95,7 +95,7 @@ class Returns:
             name: view.facts
             for name, view in views.items()
             # Who is being given a change, or has members on their way out, comes later.
-            if view.facts.may_shrink and not view.leaving and not view.manager and now_s >= self._resting.get(name, 0.0)
+            if view.facts.may_shrink and not view.leaving and now_s >= self._resting.get(name, 0.0)
         }
         carefully = {name for name, number in self._in_vain.items() if number}
         applications = {a.application_id: a for a in snapshot.applications}
@@ -110,12 +110,13 @@ class Returns:
                 if name not in self._in_vain and now_s >= self._square.get(name, 0.0):
                     self._square[name] = now_s + REST_S
                 continue
-            if view.manager or (not view.facts.lent and view.facts.may_shrink):
+            if not view.facts.lent and view.facts.may_shrink:
                 self._square[name] = float("inf")
             elif view.facts.lent:
                 self._square.pop(name, None)
             number, reason = view.in_vain
-            if number > self._in_vain.get(name, 0):
+            # Of what was asked before this began nobody knows here when that was.
+            if number > self._in_vain.get(name, number):
                 wait_s = self._settle_s * 2 ** min(number, MOST_DOUBLINGS)
                 self._resting[name] = now_s + wait_s
                 self._tell(f"{application} asks again in {wait_s:g} s: what it asked for was {reason}", name)

@@ -24,6 +24,8 @@ class Facts:
     starting: bool = False
     #: Members of each role that it gave so that others had their room, and has not had again.
     lent: Mapping[Role, int] = field(default_factory=dict)
+    #: Label of the nodes that its members of each role ask for, where it has told; empty: of nodes without one.
+    labels: Mapping[Role, str] = field(default_factory=dict)
 
 
 class JobFacts(Protocol):

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from hscheduler.core.jobs import Job, JobRequest, Phase
 from hscheduler.core.resources import NOTHING, Resources, Role
 from hscheduler.core.room import BoundedRoom, FreeIndex, Room
-from hscheduler.policies.elastic import additions, most_again
+from hscheduler.policies.elastic import MostMore, additions, most_again
 from hscheduler.yarn.facts import Facts
 from hscheduler.yarn.snapshot import Application, Held, Plan, Snapshot
 
@@ -64,16 +64,18 @@ class Settled:
         #: (When, what), oldest first; each holds until the next.
         self._seen: list[tuple[float, Snapshot]] = []
         self._since_s = 0.0
+        self._latest: Snapshot | None = None
 
     def begin_again(self) -> None:
         """Forget what was seen: somebody is being given room, or is to have it."""
-        self._seen = []
+        self._seen, self._latest = [], None
 
     def note(self, snapshot: Snapshot, now_s: float) -> None:
         """Take in what there is."""
         if not self._seen:
             self._since_s = now_s
-        self._seen.append((now_s, snapshot))
+        self._latest = snapshot
+        self._seen.append((now_s, replace(snapshot, applications=())))
         while len(self._seen) > 1 and self._seen[1][0] <= now_s - self._settle_s:
             del self._seen[0]
 
@@ -82,13 +84,13 @@ class Settled:
 
         None where it has not been seen for long enough.
         """
-        if not self._seen or now_s - self._since_s < self._settle_s:
+        latest = self._latest
+        if latest is None or now_s - self._since_s < self._settle_s:
             return None
         seen = [snapshot for _, snapshot in self._seen]
         free = [{node.node: node.free for node in each.nodes} for each in seen]
         used = [{(q.queue, q.partition): q.used for q in each.queues} for each in seen]
         of_users = [{(u.queue, u.user, u.partition): u.used for u in each.users} for each in seen]
-        latest = seen[-1]
         return replace(
             latest,
             nodes=tuple(replace(n, free=_least(each.get(n.node, NOTHING) for each in free)) for n in latest.nodes),
@@ -139,11 +141,16 @@ def give_back(
     for each in sorted(owed, key=lambda each: (each.job.workers + each.job.servers, each.job.number)):
         kinds.setdefault(each.kind, []).append(each)
     gets: dict[str, dict[Role, int]] = {each.job.job_id: dict.fromkeys(_ROLES, 0) for each in owed}
+
+    def more(job: Job, role: Role) -> int:
+        return most_again(job, role) - gets[job.job_id][role]
+
     for alike in kinds.values():
-        for partition in sorted({name for each in alike for name in each.partitions.values()}):
-            jobs = {role: _smallest_first(alike, role, partition) for role in _ROLES}
+        # Nodes without a label come first.
+        for partition in sorted({name for each in alike for names in each.partitions.values() for name in names}):
+            jobs = {role: _smallest_first(alike, role, partition, more) for role in _ROLES}
             room = free.room(partition, alike[0].application)
-            for job, places in additions(room, jobs, totals, most_again).items():
+            for job, places in additions(room, jobs, totals, more).items():
                 for place in places:
                     gets[job.job_id][place.role] += 1
                     free.take(place.node, job.request.resources(place.role), alike[0].application)
@@ -161,8 +168,8 @@ class _Owed:
 
     application: Application
     job: Job
-    #: Where its containers of a role are, and so may be.
-    partitions: Mapping[Role, str]
+    #: Labels of the nodes on which its containers of a role may be; empty: nodes without one.
+    partitions: Mapping[Role, frozenset[str]]
 
     @property
     def kind(self) -> tuple[object, ...]:
@@ -186,12 +193,17 @@ def _owed(application: Application, facts: Facts, number: int, free: _Free, care
     had = workers + lacks.get(Role.WORKER, 0), servers + lacks.get(Role.SERVER, 0)
     request = JobRequest(application.application_id, "", *had, worker, server, NOTHING, *had)
     job = Job(request, number, Phase.TRAINING, workers=workers, servers=servers)
-    known = {role: free.partition_of(newest[role].node) for role in _ROLES}
-    return _Owed(application, job, {role: name for role, name in known.items() if name is not None})
+    partitions = {}
+    for role in _ROLES:
+        # Where others leave it free, YARN also puts what asks for no label on nodes that have one.
+        found = free.partitions_of(each.node for each in held[role])
+        asked = facts.labels.get(role)
+        partitions[role] = found if asked is None else frozenset({asked}) if asked else found | {""}
+    return _Owed(application, job, partitions)
 
 
-def _smallest_first(owed: Sequence[_Owed], role: Role, partition: str) -> list[Job]:
-    jobs = [each.job for each in owed if each.partitions.get(role) == partition and most_again(each.job, role) > 0]
+def _smallest_first(owed: Sequence[_Owed], role: Role, partition: str, limit: MostMore) -> list[Job]:
+    jobs = [each.job for each in owed if partition in each.partitions[role] and limit(each.job, role) > 0]
     return sorted(jobs, key=lambda job: (job.count(role), job.number))
 
 
@@ -215,9 +227,9 @@ class _Free:
         """Return what counts of an amount."""
         return size if self._cores else replace(size, vcores=0)
 
-    def partition_of(self, node: str) -> str | None:
-        """Return where a node is; None for one that does not run."""
-        return self._partitions.get(node)
+    def partitions_of(self, nodes: Iterable[str]) -> frozenset[str]:
+        """Return the labels that nodes have, of those that run."""
+        return frozenset(self._partitions[node] for node in nodes if node in self._partitions)
 
     def room(self, partition: str, application: Application) -> Room:
         """Return what is free for applications of a queue and a user."""

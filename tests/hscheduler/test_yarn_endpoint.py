@@ -198,13 +198,13 @@ def test_what_a_job_is_owed_and_asks_for_again_is_told() -> None:
     ]
     ended = [regain(2, "released"), regain(3, "aborted", "first"), regain(5, "aborted", "not granted"), SHRINKS]
     found = view_of(
-        status(members=members, lent={"worker": 2, "server": 0}, changes=ended)
+        status(members=members, lent={"worker": 2, "server": 0}, labels={"worker": "fast"}, changes=ended)
         | {"plan": regain(6, "proposed", "", "worker-5", "worker-6"), "queued": [regain(8, "queued")]},
         job,
         100,
     )
     assert found is not None
-    assert found.facts.lent == {Role.WORKER: 2}
+    assert found.facts.lent == {Role.WORKER: 2} and found.facts.labels == {Role.WORKER: "fast"}
     assert found.growth == (6, 8) and found.regains == (6, 8)
     assert found.coming == {container(1, 4)}, "it goes with the change"
     assert (found.in_vain, found.latest_change) == ((2, "not granted"), 8)

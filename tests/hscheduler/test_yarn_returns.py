@@ -113,6 +113,21 @@ def test_role_is_given_back_only_where_its_label_is() -> None:
     assert given(snapshot(job, free=free(2, 0), labels=labelled), known) == [(1, WORKER, 2)]
 
 
+def test_role_that_asks_for_no_label_may_be_where_others_leave_it_room() -> None:
+    job = running(1, {"n1:1": 1, "n2:1": 3})
+    labelled = {"n2:1": "transient"}
+
+    def returned(label: str | None, n1: int, n2: int) -> list[Any]:
+        known = owed(job, worker=3)
+        known = known if label is None else dataclasses.replace(known, labels={WORKER: label})
+        return given(snapshot(job, free=free(n1, n2), labels=labelled), (job, known))
+
+    # All of its workers are on nodes with a label.
+    assert returned("", 1, 1) == [(1, WORKER, 2)] and returned("", 9, 9) == [(1, WORKER, 3)]
+    assert returned("transient", 9, 1) == [(1, WORKER, 1)]
+    assert returned(None, 9, 1) == [(1, WORKER, 1)], "an older job master does not tell"
+
+
 def test_who_asked_in_vain_tries_one_and_who_cannot_be_seen_whole_none() -> None:
     job = running(1, {"n1:1": 5})
     careful = frozenset({job.application_id})
@@ -317,6 +332,36 @@ def test_who_gives_nothing_for_the_one_that_waits_withdraws_what_it_asks_for_too
     assert [job.plans[-1].change.operation.adds for job in (small, large)] == [True, False]
     assert small.plans[-1].reason == "cancelled"
     assert f"{small.app.id} (job-1) lets go of what it asks for: somebody waits" in run.told
+
+
+def test_room_in_which_somebody_has_just_started_is_left_to_him_for_a_while() -> None:
+    run, job, late = shrunk(cores=6)
+    late.app.over = True
+    run.go(int(SETTLE_S) - 1)
+    newcomer = run.yarn.submit(1, 1)
+    run.until(lambda: newcomer.state == "running")
+    assert run.yarn.free and not job.plans[-1].change.operation.adds
+    assert run.until(lambda: job.plans[-1].change.operation.adds) >= SETTLE_S
+
+
+def test_what_one_asks_for_and_has_not_got_yet_is_not_given_to_another() -> None:
+    yarn = LivingYarn(2, 8)
+    small, large = yarn.submit(4, 1), yarn.submit(8, 1)
+    run = Run(yarn)
+    run.go(20)
+    late = yarn.submit(3, 3)
+    run.until(lambda: late.state == "running")
+    late.app.over = True
+    run.go(2)
+    assert yarn.occupy(yarn.free - 1) is not None
+    run.until(lambda: small.plans[-1].change.operation.adds)
+    # YARN takes its time, and what is free is asked for.
+    yarn.grants = False
+    run.go(2)
+    assert yarn.free == small.app.asks == 1 and not large.plans[-1].change.operation.adds
+    yarn.grants = True
+    run.go(2)
+    assert small.plans[-1].ended and not small.plans[-1].reason
 
 
 def test_what_is_not_granted_is_tried_again_later_one_by_one() -> None:

@@ -177,7 +177,8 @@ class LivingYarn(FakeMasters):
         super().__init__()
         self.web = FakeWeb(nodes=[f"n{number}:1" for number in range(1, nodes + 1)], cores=cores)
         self.now_s = 0.0
-        #: Done when a job is to be asked for something.
+        #: Whether it grants anything just now.
+        self.grants = True
         self.lives: list[LivingJob] = []
 
     def submit(self, workers: int, servers: int, ends_s: float = float("inf")) -> LivingJob:
@@ -218,7 +219,7 @@ class LivingYarn(FakeMasters):
         for job in self.there():
             job.step(self.now_s)
         for job in sorted(self.there(), key=lambda job: (-job.app.priority, job.app.number)):
-            while job.app.asks:
+            while self.grants and job.app.asks:
                 node = next((node for node in self.web.nodes if self.web.free(node)), None)
                 if node is None or (self.web.most is not None and self.web.used() >= self.web.most):
                     return

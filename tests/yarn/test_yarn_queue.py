@@ -1,4 +1,4 @@
-"""H-scheduler beside an unmodified ResourceManager: a job that waits starts in what another gives."""
+"""H-scheduler beside an unmodified ResourceManager: a job starts in what another gives, and that one has it again."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ JOB: dict[str, Any] = {
     "memory_mb": "512",
 }  # fmt: skip
 MAIN = "import sys; from hscheduler.cli import main; sys.exit(main(sys.argv[1:]))"
-#: Takes its time until a file is there: a job of it lasts until the other has started, however long that takes.
+#: Takes its time until a file is there: a job of it lasts until the other is over, however long that takes.
 UNHURRIED = """
 import os, time
 from eps.ml.models import Softmax
@@ -42,11 +42,10 @@ class Unhurried(Softmax):
 def scheduler(hadoop: Hadoop, folder: Path) -> Iterator[list[dict[str, Any]]]:
     """Run H-scheduler for a queue, knowing nothing of who submits what; its words are there when it has ended."""
     command = [sys.executable, "-c", MAIN, "yarn-queue", "default", "--feedback-iteration", "3", "--json"]
+    command += ["--every", "0.3", "--give-back", "1"]
     words: list[dict[str, Any]] = []
     env = {**hadoop.env, "EPS_HOME": str(folder / "elsewhere")}
-    with subprocess.Popen(
-        [*command, "--every", "0.3"], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
+    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             yield words
         finally:
@@ -56,7 +55,7 @@ def scheduler(hadoop: Hadoop, folder: Path) -> Iterator[list[dict[str, Any]]]:
     words += [json.loads(line) for line in out.splitlines()]
 
 
-def test_job_that_waits_starts_in_what_another_gives(
+def test_job_that_waits_starts_in_what_another_gives_and_that_has_it_again(
     hadoop: Hadoop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("EPS_HOME", str(tmp_path / "home"))
@@ -74,14 +73,19 @@ def test_job_that_waits_starts_in_what_another_gives(
             assert len(nodes) == 3 and all(node["availMemoryMB"] < 512 for node in nodes), nodes
             with Job.start(**{**JOB, "workers": 1, "servers": 1}, on="yarn", name="waits") as late:
                 wait_for(lambda: late.status()["clock"] >= 1, PATIENCE_S, "the job that waits to iterate")
-                assert job.status()["state"] == "running", "it began in what was given, not in what had ended"
-                go.touch()
+                status = job.status()
+                assert status["state"] == "running", "it began in what was given, not in what had ended"
+                assert (status["workers"], status["lent"]) == (1, {"worker": 1, "server": 0})
+                assert status["labels"] == {"worker": "", "server": "transient"}
                 report = late.wait(PATIENCE_S)
+            wait_for(lambda: job.status()["workers"] == 2, PATIENCE_S, "what it gave to be given back")
+            go.touch()
             gave = job.wait(PATIENCE_S)
     assert report["model_sha256"] == gave["model_sha256"] == local["model_sha256"]
-    removed = [change for change in gave["changes"] if change["phase"] == "released"]
-    assert removed and all(change["operation"].startswith("remove-") for change in gave["changes"])
+    happened = [change["operation"] for change in gave["changes"] if change["phase"] == "released"]
+    assert happened == ["remove-workers", "add-workers"]
     assert (gave["ledger"]["lost"], gave["ledger"]["applied_twice"], gave["losses"]) == (0, 0, [])
     told = [word["sentence"] for word in words]
     assert any("(waits) waits for its job master" in text and "(holds) gives 1 worker" in text for text in told), told
     assert any("(waits) has priority 1 until it has what it asks for" in text for text in told), told
+    assert any("(holds) gets 1 worker back: nobody waits, and there is room" in text for text in told), told
