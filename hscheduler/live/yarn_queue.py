@@ -4,7 +4,8 @@ Every round looks at the queue, asks the job masters, plans (:mod:`hscheduler.ya
 workers and servers that the plan takes.  Nothing is remembered of a plan: what is on its way out is what the masters
 say, what is free is what YARN says; so what somebody else got is planned again, and what was aborted, too.
 
-Who gives first withdraws what it asks for itself, and who receives gets a higher priority.
+Who gives first withdraws what it asks for itself, and who receives gets a higher priority.  When nobody waits any more
+jobs have back what they gave (:mod:`hscheduler.live.yarn_returns`).
 """
 
 from __future__ import annotations

@@ -364,7 +364,7 @@ class _YarnView:
         return iter(sorted((j for j in self._jobs if j.count(role) > 1), key=lambda j: (-j.count(role), j.number)))
 
     def growable(self, role: Role) -> Iterator[Job]:
-        """See :class:`View`: YARN has no way to ask a job to grow."""
+        """See :class:`View`: somebody waits; who may grow is :mod:`hscheduler.yarn.giving_back`'s."""
         return iter(())
 
     def running(self) -> Sequence[Job]:
