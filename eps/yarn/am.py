@@ -10,12 +10,9 @@ Source: EPS §5.1 and Fig. 12 (the job master is the application master of one j
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import logging
-import os
 import shutil
-import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -24,9 +21,7 @@ from typing import Any
 from eps.core.events import JobState
 from eps.core.master_state import MasterState
 from eps.core.types import Role
-from eps.errors import ConfigError, EpsError, StorageError
-from eps.hadoop_conf import FILES, SCHEDULER_FILE, read_configuration
-from eps.logs import set_up_logging
+from eps.errors import StorageError
 from eps.master.main import Master
 from eps.master.place import announce_in
 from eps.master.state_log import StateLog
@@ -39,29 +34,19 @@ from eps.storage.api import Storage
 from eps.storage.jobdir import JobDir
 from eps.storage.locations import open_storage
 from eps.storage.shared_log import DamagedLogError, LogStorage, SharedLog
-from eps.van.memory import raise_descriptor_limit, tune_malloc
-from eps.yarn.allocation import Limits
-from eps.yarn.application import COPY_BYTES, ENDED_FILE, ORDERS, RESULTS, STATE, MasterOrders, role_templates
+from eps.yarn.application import COPY_BYTES, ENDED_FILE, RESULTS, STATE, MasterOrders, role_templates
+from eps.yarn.attempt import Yarn, begin, end, leave
 from eps.yarn.container import own_job_dir
-from eps.yarn.facade import AmClient, NmClient
 from eps.yarn.launch import LaunchTemplate
 from eps.yarn.page import JobPage
 
 logger = logging.getLogger(__name__)
 
-#: Set by a NodeManager: the name of its host.
-NODE_HOST = "NM_HOST"
-#: Setting of the ResourceManager: milliseconds from a preemption message to the end of the container.
-PREEMPTION_WAIT = "yarn.resourcemanager.monitor.capacity.preemption.max_wait_before_kill"
-#: Exit code of an attempt that finds that a later one has taken over, or that YARN has ended it.
-SUPERSEDED = 71
 SUPERSEDED_REASON = "another job master has taken over"
 #: What is logged while the job runs is waited for this long, beside what Hadoop's client itself waits.
 LOG_PATIENCE_S = 2.0
 #: The owner thread writes a model to the cluster's file system, which may wait for a NameNode to come back.
 RESULTS_PATIENCE_S = 300.0
-#: Exit code of one that is not told what it must know.
-CANNOT_START = 2
 
 
 def template_of(orders: MasterOrders, runtime: Runtime, credentials: bytes = b"") -> LaunchTemplate:
@@ -154,37 +139,6 @@ def with_grants(status: dict[str, Any], granted: Mapping[str, str]) -> dict[str,
     return {**status, "members": members}
 
 
-def limits_of(container_timeout_s: float, preemption_wait_ms: str, grow_back_s: float) -> Limits:
-    """Return how long things may take; the ResourceManager does not tell what it leaves whom it preempts."""
-    limits = Limits(grant_s=container_timeout_s or None, quiet_s=grow_back_s)
-    if preemption_wait_ms.isdecimal():
-        limits = dataclasses.replace(limits, preemption_s=int(preemption_wait_ms) / 1000.0)
-    return limits
-
-
-def preemption_wait_ms(conf_dir: str) -> str:
-    """Return :data:`PREEMPTION_WAIT` as a ResourceManager reads it; empty where nothing says it.
-
-    Parameters
-    ----------
-    conf_dir : str
-        The folder of the cluster's configuration.  A ResourceManager also reads ``capacity-scheduler.xml``, after the
-        others: the submitting host may have it.
-
-    Raises
-    ------
-    ConfigError
-        It cannot be read.
-    """
-    return read_configuration(Path(conf_dir), files=(*FILES, SCHEDULER_FILE)).get(PREEMPTION_WAIT)
-
-
-def leave(reason: str) -> None:
-    """End this process at once: whatever it still did, the next attempt does already, or nobody wants any more."""
-    logger.critical("M %s: this one ends", reason)
-    os._exit(SUPERSEDED)
-
-
 def run(orders: MasterOrders, job: JobDir, host: str) -> int:
     """Run the job's master on Hadoop's YARN; return the exit code.
 
@@ -195,30 +149,22 @@ def run(orders: MasterOrders, job: JobDir, host: str) -> int:
     """
     # Whoever only looks into this module needs no Java.
     from eps.yarn.hadoop.files import HadoopFiles
-    from eps.yarn.hadoop.master import open_master
     from eps.yarn.hadoop.session import HadoopSession
-    from eps.yarn.hadoop.tokens import tokens_for_containers
     from eps.yarn.log_storage import HadoopLogStorage
 
     session = HadoopSession()
     files = HadoopFiles(session)
     store = HadoopLogStorage(files, open_storage(orders.shared))
     at_work = HadoopLogStorage(files, open_storage(orders.shared, patience_s=LOG_PATIENCE_S))
-    am, nm = open_master(session)
-    tokens = tokens_for_containers(session)
-    wait_ms = preemption_wait_ms(os.environ["HADOOP_CONF_DIR"])
-    return serve(orders, job, host, am, nm, store, tokens, wait_ms, log_store=at_work)
+    return serve(orders, job, host, Yarn.of_hadoop(session), store, log_store=at_work)
 
 
 def serve(
     orders: MasterOrders,
     job: JobDir,
     host: str,
-    am: AmClient,
-    nm: NmClient,
+    yarn: Yarn,
     shared: LogStorage,
-    credentials: bytes = b"",
-    preemption_wait_ms: str = "",
     watch: Callable[[MasterState, bool], None] | None = None,
     log_store: LogStorage | None = None,
 ) -> int:
@@ -231,14 +177,10 @@ def serve(
         Of this process.
     host : str
         Where it listens.
-    am, nm : AmClient, NmClient
-        Closed when this returns.
+    yarn : Yarn
+        Both sides are closed when this returns.
     shared : LogStorage
         The folder that the job's processes share.
-    credentials : bytes
-        Tokens for the containers, in Hadoop's format; empty: none.
-    preemption_wait_ms : str
-        What the cluster says of :data:`PREEMPTION_WAIT`; empty: nothing.
     watch : callable, optional
         As of :class:`~eps.master.main.Master`.
     log_store : LogStorage, optional
@@ -253,11 +195,11 @@ def serve(
     spec, security = runtime.spec, Security.of_job(job.path)
     server = BoundServer(host, security=security)
     resources = JobResources(
-        am,
-        nm,
-        template_of(orders, runtime, credentials),
+        yarn.am,
+        yarn.nm,
+        template_of(orders, runtime, yarn.credentials),
         Place(server.address.host, server.address.port),
-        limits=limits_of(spec.container_timeout_s, preemption_wait_ms, spec.grow_back_s),
+        limits=yarn.limits(spec),
         max_containers=spec.max_containers,
         on_ended=leave,
     )
@@ -287,25 +229,8 @@ def serve(
 
 def main() -> int:
     """Run the application master of the environment; return its exit code."""
-    set_up_logging()
-    tune_malloc()
-    raise_descriptor_limit()
-    try:
-        orders = MasterOrders.from_text(os.environ.get(ORDERS, ""))
-        host = os.environ.get(NODE_HOST, "")
-        if not host:
-            raise ConfigError(f"{NODE_HOST} is not set: this is no container of YARN")
-        return run(orders, own_job_dir(Path.cwd()), host)
-    except EpsError as error:
-        logger.exception("M cannot begin")
-        # YARN shows the end of this to whoever asks why the application failed.
-        print(f"eps: {error}", file=sys.stderr)
-        return CANNOT_START
+    return begin(lambda orders, host: run(orders, own_job_dir(Path.cwd()), host))
 
 
 if __name__ == "__main__":
-    code = main()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    # Not ``sys.exit``: a thread that Java holds must not hold this process.
-    os._exit(code)
+    end(main())

@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from eps.errors import EpsError, JobNotFoundError, StorageError
+from eps.errors import EpsError, StorageError
 from eps.hadoop_conf import read_configuration
 from eps.logs import set_up_logging
 from eps.storage.api import Storage
@@ -35,6 +35,7 @@ from eps.yarn.clients import open_client
 from eps.yarn.errors import first_line
 from eps.yarn.exits import NEVER_STARTED, OUT_OF_MEMORY, OUT_OF_VIRTUAL_MEMORY
 from eps.yarn.facade import Client
+from eps.yarn.inquiry import Inquiry
 from eps.yarn.types import ApplicationReport
 
 logger = logging.getLogger(__name__)
@@ -47,8 +48,6 @@ STOP_SIGNALS = (signals.SIGTERM, signals.SIGINT, signals.SIGHUP)
 CANNOT_START = 2
 #: YARN is told again to end an application that has not ended: a ResourceManager that fails may have forgotten it.
 KILL_AGAIN_S = 5.0
-#: An application that a ResourceManager which answers does not know is given up after this long.
-FORGOTTEN_S = 30.0
 #: How an application master begins its last word, which YARN quotes among much else.
 OUR_WORD = "eps: "
 #: What else of YARN's words says why it failed: the exit code, and what it wrote last.
@@ -102,7 +101,7 @@ class Attendant:
         self._stop_reason = ""
         self._killed_s: float | None = None
         self._said_s = -SAY_S
-        self._unknown_since_s: float | None = None
+        self._inquiry = Inquiry(client, application_id)
         self._signal_out, self._signal_in = os.pipe()
         os.set_blocking(self._signal_in, False)
 
@@ -126,23 +125,12 @@ class Attendant:
     def _report(self) -> ApplicationReport | None:
         """Return what YARN says; None where it cannot be asked now, which passes: it restarts, or fails over."""
         try:
-            report = self._client.report(self._application_id)
-            self._unknown_since_s = None
-            return report
+            return self._inquiry.report()
         except EpsError as error:
-            if isinstance(error, JobNotFoundError) and self._is_forgotten():
-                return forgotten(self._application_id)
             if time.monotonic() - self._said_s >= SAY_S:
                 self._said_s = time.monotonic()
                 logger.warning("%s", error)
             return None
-
-    def _is_forgotten(self) -> bool:
-        """Return whether YARN has not known the application for long enough: its ResourceManager has lost its state."""
-        now_s = time.monotonic()
-        if self._unknown_since_s is None:
-            self._unknown_since_s = now_s
-        return now_s - self._unknown_since_s >= FORGOTTEN_S
 
     def _note(self, report: ApplicationReport) -> None:
         """Note where the job master listens, or what is waited for."""
@@ -201,7 +189,7 @@ class Attendant:
         """Fetch what the job has left, and note how it ended."""
         state, reason, exit_code = outcome(report, self._stop_reason)
         # A ResourceManager that has lost its state does not know whether it has.
-        is_over = self._unknown_since_s is None
+        is_over = not self._inquiry.is_unknown
         try:
             word = self._fetched()
             if word is not None:
@@ -266,12 +254,6 @@ def word_of(content: bytes) -> tuple[str, str, int]:
         return str(found["state"]), str(found["reason"]), int(found["exit_code"])
     except (ValueError, KeyError, TypeError) as error:
         raise StorageError(f"{RESULTS}/{ENDED_FILE}: does not say how the job ended: {error!r}") from None
-
-
-def forgotten(application_id: str) -> ApplicationReport:
-    """Return what stands for YARN's word on an application that it has not known for :data:`FORGOTTEN_S`."""
-    said = "YARN does not know the application any more: its ResourceManager has lost its state"
-    return ApplicationReport(application_id, "", "EPS", "", "", "FAILED", "FAILED", said, "", -1, "", 0.0, (), 0, 0, 0)
 
 
 def outcome(report: ApplicationReport, stop_reason: str = "") -> tuple[str, str, int]:

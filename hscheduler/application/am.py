@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import sys
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
@@ -21,17 +20,14 @@ from pathlib import Path
 from typing import Any
 
 from eps.errors import ConfigError, EpsError, ResourceError, StorageError
-from eps.logs import set_up_logging
 from eps.resources.broker import Broker
 from eps.resources.yarn import Place, YarnResourceManager
 from eps.storage.api import Storage
 from eps.storage.jobdir import DIRECTORY_MODE
 from eps.storage.locations import RemotePath, open_storage
-from eps.van.memory import raise_descriptor_limit, tune_malloc
 from eps.yarn import within
-from eps.yarn.am import CANNOT_START, NODE_HOST, leave, limits_of, preemption_wait_ms
-from eps.yarn.application import CHECKPOINTS, ENDED_FILE, ORDERS, MasterOrders
-from eps.yarn.facade import AmClient, NmClient
+from eps.yarn.application import CHECKPOINTS, ENDED_FILE, MasterOrders
+from eps.yarn.attempt import Yarn, begin, end, leave
 from eps.yarn.launch import LaunchTemplate, RoleTemplate
 from hscheduler.application.ends import Ends
 from hscheduler.application.mirror import STATE, Mirror, restore
@@ -235,16 +231,10 @@ def run(orders: MasterOrders, sweep: SweepOrders, host: str, folder: Path) -> in
         It cannot begin, or nobody could be told of its end: YARN tries it again.
     """
     # Whoever only looks into this module needs no Java.
-    from eps.yarn.hadoop.master import open_master
     from eps.yarn.hadoop.session import HadoopSession
-    from eps.yarn.hadoop.tokens import tokens_for_containers
 
     shared = open_storage(orders.shared)
-    session = HadoopSession()
-    am, nm = open_master(session)
-    tokens = tokens_for_containers(session)
-    wait_ms = preemption_wait_ms(os.environ["HADOOP_CONF_DIR"])
-    return serve(orders, sweep, host, folder, am, nm, shared, tokens, wait_ms)
+    return serve(orders, sweep, host, folder, Yarn.of_hadoop(HadoopSession()), shared)
 
 
 def serve(
@@ -252,11 +242,8 @@ def serve(
     sweep: SweepOrders,
     host: str,
     folder: Path,
-    am: AmClient,
-    nm: NmClient,
+    yarn: Yarn,
     shared: Storage,
-    credentials: bytes = b"",
-    wait_ms: str = "",
 ) -> int:
     """Run the application on whatever is behind the facade; return the exit code.
 
@@ -270,14 +257,10 @@ def serve(
         By which clients and YARN's proxy reach this process.
     folder : Path
         Of the container.
-    am, nm : AmClient, NmClient
-        Closed when this returns.
+    yarn : Yarn
+        Both sides are closed when this returns.
     shared : Storage
         The application's folder in the cluster's file system.
-    credentials : bytes
-        Tokens for the containers, in Hadoop's format; empty: none.
-    wait_ms : str
-        What the cluster says of :data:`~eps.yarn.am.PREEMPTION_WAIT`; empty: nothing.
 
     Raises
     ------
@@ -287,11 +270,11 @@ def serve(
     job = Spec.of(sweep.tables).job_spec()
     roles: dict[str, RoleTemplate] = {}
     resources = YarnResourceManager(
-        am,
-        nm,
-        LaunchTemplate(roles, credentials),
+        yarn.am,
+        yarn.nm,
+        LaunchTemplate(roles, yarn.credentials),
         Place(host),
-        limits=limits_of(job.container_timeout_s, wait_ms, job.grow_back_s),
+        limits=yarn.limits(job),
         on_ended=leave,
     )
     try:
@@ -348,27 +331,10 @@ def _to_its_end(
 
 def main() -> int:
     """Run the application master of the environment; return its exit code."""
-    set_up_logging()
-    tune_malloc()
-    raise_descriptor_limit()
     folder = Path.cwd()
     os.environ["EPS_HOME"] = str(folder / HOME)
-    try:
-        orders = MasterOrders.from_text(os.environ.get(ORDERS, ""))
-        host = os.environ.get(NODE_HOST, "")
-        if not host:
-            raise ConfigError(f"{NODE_HOST} is not set: this is no container of YARN")
-        return run(orders, SweepOrders.read(folder / SWEEP_FOLDER), host, folder)
-    except EpsError as error:
-        logger.exception("H cannot begin")
-        # YARN shows the end of this to whoever asks why the application failed.
-        print(f"eps: {error}", file=sys.stderr)
-        return CANNOT_START
+    return begin(lambda orders, host: run(orders, SweepOrders.read(folder / SWEEP_FOLDER), host, folder))
 
 
 if __name__ == "__main__":
-    code = main()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    # Not ``sys.exit``: a thread that Java holds must not hold this process.
-    os._exit(code)
+    end(main())

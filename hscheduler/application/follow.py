@@ -15,13 +15,14 @@ from typing import Any
 
 from eps import interrupt
 from eps.core.types import Address
-from eps.errors import EpsError, JobNotFoundError, StorageError
+from eps.errors import EpsError, StorageError
 from eps.storage.api import Storage
 from eps.storage.atomic import write_bytes_atomic
 from eps.storage.jobdir import DIRECTORY_MODE, JobDir, jobs_dir
 from eps.yarn.application import ENDED_FILE, RESULTS, Application
-from eps.yarn.attendant import FORGOTTEN_S, forgotten, outcome
+from eps.yarn.attendant import outcome
 from eps.yarn.facade import Client
+from eps.yarn.inquiry import Inquiry
 from eps.yarn.submit import end_submitted
 from eps.yarn.sweeps import REPORT_FILE
 from eps.yarn.types import ApplicationReport
@@ -83,7 +84,7 @@ class Following:
         self._shared, self._tell = shared, tell
         self._place: Address | None = None
         self._said = ""
-        self._unknown_since_s: float | None = None
+        self._inquiry = Inquiry(client, application.application_id)
         self._news: SchedulerClient | None = None
         self._watcher: threading.Thread | None = None
         #: Nothing more is to be heard of it.
@@ -148,7 +149,7 @@ class Following:
         """Return whether the application has ended, as soon as it has: YARN ends its containers first."""
         until_s = time.monotonic() + seconds
         # One that YARN has forgotten may run.
-        while (report := self._report()) is None or not report.ended or self._unknown_since_s is not None:
+        while (report := self._report()) is None or not report.ended or self._inquiry.is_unknown:
             if time.monotonic() >= until_s:
                 return False
             self._pause.wait(ASK_S)
@@ -157,21 +158,10 @@ class Following:
     def _report(self) -> ApplicationReport | None:
         """Return what YARN says; None where it cannot be asked now, which passes: it restarts, or fails over."""
         try:
-            report = self._client.report(self._application.application_id)
-            self._unknown_since_s = None
-            return report
+            return self._inquiry.report()
         except EpsError as error:
-            if isinstance(error, JobNotFoundError) and self._is_forgotten():
-                return forgotten(self._application.application_id)
             self._say(str(error))
             return None
-
-    def _is_forgotten(self) -> bool:
-        """Return whether YARN has not known the application for long enough: its ResourceManager has lost its state."""
-        now_s = time.monotonic()
-        if self._unknown_since_s is None:
-            self._unknown_since_s = now_s
-        return now_s - self._unknown_since_s >= FORGOTTEN_S
 
     def _look(self, report: ApplicationReport) -> None:
         if report.state != "RUNNING":
@@ -224,7 +214,7 @@ class Following:
     def _end(self, report: ApplicationReport) -> Ended:
         self._close()
         state, reason, _ = outcome(report)
-        is_over = self._unknown_since_s is None
+        is_over = not self._inquiry.is_unknown
         if ENDED_FILE in self._shared.names(""):
             told = self._read(ENDED_FILE)
             state, reason = str(told["state"]), str(told["reason"])

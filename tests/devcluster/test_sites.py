@@ -29,7 +29,7 @@ from eps.devcluster.secure import kdc_properties, krb5_conf
 from eps.devcluster.settings import ClusterSettings, address_of, daemons_of, listens_of
 from eps.devcluster.sites import PREEMPTION_GRACE_S, Blueprint, capacity_scheduler, site_files, site_of, to_xml
 from eps.errors import ConfigError, StorageError
-from eps.yarn.am import PREEMPTION_WAIT, preemption_wait_ms
+from eps.yarn.attempt import PREEMPTION_WAIT, preemption_wait_ms
 
 PLACES = Places(Path("/clusters/one"))
 SECURE = ClusterSettings(kerberos=True)

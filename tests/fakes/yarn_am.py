@@ -14,6 +14,7 @@ from eps.chaos.trap import Traps, parse
 from eps.logs import set_up_logging
 from eps.yarn.am import serve
 from eps.yarn.application import MasterOrders
+from eps.yarn.attempt import Yarn
 from eps.yarn.container import own_job_dir
 from tests.fakes.storage import SharedFolder
 
@@ -60,8 +61,7 @@ def main() -> int:
         orders,
         own_job_dir(Path.cwd()),
         place["host"],
-        far("am"),
-        far("nm"),
+        Yarn(far("am"), far("nm")),
         SharedFolder(Path(place["shared"])),
         watch=traps.look,
     )

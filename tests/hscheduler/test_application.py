@@ -360,7 +360,7 @@ FOLLOWED = AssertionError("it is followed for ever")
 def test_a_sweep_that_yarn_has_forgotten_ends_by_its_own_word_or_as_one_that_may_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_over: bool
 ) -> None:
-    monkeypatch.setattr("hscheduler.application.follow.FORGOTTEN_S", 0.1)
+    monkeypatch.setattr("eps.yarn.inquiry.FORGOTTEN_S", 0.1)
     found = following(FakeClient(UNKNOWN, UNKNOWN, UNKNOWN, FOLLOWED), tmp_path, [])
     (tmp_path / "shared" / REPORT_FILE).write_text('{"trials": [1]}')
     if is_over:

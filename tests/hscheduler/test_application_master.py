@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from eps.storage.local import LocalStorage
-from eps.yarn.am import PREEMPTION_WAIT
 from eps.yarn.application import CHECKPOINTS, ENDED_FILE, MasterOrders
+from eps.yarn.attempt import PREEMPTION_WAIT, Yarn
 from eps.yarn.types import FinalStatus
 from hscheduler.application import am
 from hscheduler.application.mirror import STATE
@@ -59,10 +59,10 @@ class Master:
         (sweep / TOKEN_FILE).write_text("token")
 
     def run(self) -> int:
-        clients = self.yarn.clients()
+        yarn = Yarn(*self.yarn.clients())
         orders = MasterOrders("webhdfs://namenode:1/eps/sweeps/one", "python", {}, {})
         tables = Spec.of(TABLES).tables()
-        return am.serve(orders, SweepOrders("static", tables), "127.0.0.1", self._folder, *clients, self.shared)
+        return am.serve(orders, SweepOrders("static", tables), "127.0.0.1", self._folder, yarn, self.shared)
 
 
 @pytest.fixture
@@ -132,6 +132,6 @@ def test_what_yarn_leaves_whom_it_preempts_is_read_as_the_resourcemanager_reads_
         monkeypatch.setitem(sys.modules, f"eps.yarn.hadoop.{name}", module)
     monkeypatch.setattr(am, "open_storage", LocalStorage)
     said: list[Any] = []
-    monkeypatch.setattr(am, "serve", lambda *given: said.append(given[-1]) or 0)
+    monkeypatch.setattr(am, "serve", lambda *given: said.append(given[4].preemption_wait_ms) or 0)
     assert am.run(MasterOrders(str(tmp_path), "python", {}, {}), SweepOrders("static", TABLES), "h", tmp_path) == 0
     assert said == ["45000"]

@@ -21,8 +21,8 @@ from eps.core.reconfig import OPERATIONS, Operation
 from eps.errors import EpsError, PlanError
 from eps.master_link import wait_for
 from eps.resources.yarn import Timing
-from eps.yarn.am import SUPERSEDED
 from eps.yarn.application import STATE
+from eps.yarn.attempt import SUPERSEDED
 from tests.fakes.running_yarn import NODES, PATIENCE_S, RunningYarn, wake
 from tests.integration.test_kill_in_plans import PHASES
 

@@ -320,7 +320,7 @@ def test_of_a_master_that_took_too_much_memory_the_reason_says_how_much_and_what
 def test_an_application_that_yarn_has_forgotten_has_ended(
     job: JobDir, follow: Follow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "FORGOTTEN_S", 0.0)
+    monkeypatch.setattr("eps.yarn.inquiry.FORGOTTEN_S", 0.0)
     assert follow(ScriptedClient(RUNNING, JobNotFoundError("no such application"))) == 1
     assert ended_status(job)["reason"].startswith("YARN does not know the application any more")
 
@@ -328,7 +328,7 @@ def test_an_application_that_yarn_has_forgotten_has_ended(
 def test_what_one_that_is_forgotten_has_left_is_fetched(
     job: JobDir, shared: MemoryStorage, follow: Follow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "FORGOTTEN_S", 0.0)
+    monkeypatch.setattr("eps.yarn.inquiry.FORGOTTEN_S", 0.0)
     shared.files["results/model.npz"] = b"npz"
     shared.files["results/ended.json"] = b'{"state": "finished", "exit_code": 0, "reason": ""}'
     assert follow(ScriptedClient(JobNotFoundError("no such application"))) == 0
@@ -378,7 +378,7 @@ def test_what_a_job_had_on_the_cluster_goes_when_its_results_are_here(
 def test_what_was_not_fetched_or_may_be_in_use_stays_on_the_cluster(
     job: JobDir, shared: MemoryStorage, follow: Follow, staged: Application, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "FORGOTTEN_S", 0.0)
+    monkeypatch.setattr("eps.yarn.inquiry.FORGOTTEN_S", 0.0)
     follow(ScriptedClient(JobNotFoundError("no such application")))
     assert "job.zip" in shared.files
     shared.files["results/ended.json"] = b'{"state": "finished"}'

@@ -13,11 +13,13 @@ from eps.errors import ConfigError
 from eps.resources.api import ContainerRequest
 from eps.runtime import Runtime
 from eps.yarn.allocation import Allocation, Limits, Placement
-from eps.yarn.am import PREEMPTION_WAIT, limits_of, preemption_wait_ms, template_of
+from eps.yarn.am import template_of
 from eps.yarn.application import MasterOrders
+from eps.yarn.attempt import PREEMPTION_WAIT, Yarn, preemption_wait_ms
 from eps.yarn.names import NumberedNames
 from eps.yarn.room import Headroom, fitting
 from eps.yarn.types import AllocateResult, Completed, Grant, Preemption, Registration, Resource
+from tests.fakes.yarn import FakeYarn
 
 QUIET_S = 10.0
 SMALL, LARGE = Resource(512, 1), Resource(2048, 2)
@@ -123,8 +125,13 @@ def test_application_master_knows_what_its_containers_take() -> None:
     assert (places["worker"].size, places["server"].size) == (SMALL, LARGE)
 
 
+def limits_of(preemption_wait_ms: str) -> Limits:
+    yarn = Yarn(*FakeYarn().clients(), preemption_wait_ms=preemption_wait_ms)
+    return yarn.limits(JobSpec(data="x", container_timeout_s=0.0, grow_back_s=4.0))
+
+
 def test_how_long_room_must_be_free_is_a_setting() -> None:
-    assert limits_of(0.0, "8000", 4.0) == Limits(quiet_s=4.0, preemption_s=8.0)
+    assert limits_of("8000") == Limits(quiet_s=4.0, preemption_s=8.0)
     with pytest.raises(ConfigError, match="grow_back_s is -1"):
         JobSpec(data="x", grow_back_s=-1.0)
 
@@ -139,6 +146,6 @@ def test_what_the_scheduler_is_told_goes_before_what_all_are_told_of_preemption(
     write("yarn-site.xml", 9000)
     assert preemption_wait_ms(str(tmp_path)) == "9000"
     write("capacity-scheduler.xml", 8000)
-    assert limits_of(0.0, preemption_wait_ms(str(tmp_path)), 4.0).preemption_s == 8.0
+    assert limits_of(preemption_wait_ms(str(tmp_path))).preemption_s == 8.0
     write("yarn-site.xml", 7000, "<final>true</final>")
     assert preemption_wait_ms(str(tmp_path)) == "7000"

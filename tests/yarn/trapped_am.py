@@ -5,7 +5,6 @@ The folder remembers which traps have sprung, over all attempts.
 
 from __future__ import annotations
 
-import os
 import shlex
 import sys
 from functools import partial
@@ -13,6 +12,7 @@ from pathlib import Path
 
 from eps.chaos.trap import Traps, parse
 from eps.yarn import am
+from eps.yarn.attempt import end
 
 ROOT = Path(__file__).resolve().parents[2]
 _SCRIPT = """#!/bin/sh
@@ -40,7 +40,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    code = main()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
+    end(main())

@@ -1,0 +1,128 @@
+"""What every application master of EPS begins and ends with: one attempt of an application, as a process.  L4."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from eps.config import JobSpec
+from eps.errors import ConfigError, EpsError
+from eps.hadoop_conf import FILES, SCHEDULER_FILE, read_configuration
+from eps.logs import set_up_logging
+from eps.van.memory import raise_descriptor_limit, tune_malloc
+from eps.yarn.allocation import Limits
+from eps.yarn.application import ORDERS, MasterOrders
+from eps.yarn.facade import AmClient, NmClient
+
+if TYPE_CHECKING:
+    from eps.yarn.hadoop.session import HadoopSession
+
+logger = logging.getLogger(__name__)
+
+#: Set by a NodeManager: the name of its host.
+NODE_HOST = "NM_HOST"
+#: Setting of the ResourceManager: milliseconds from a preemption message to the end of the container.
+PREEMPTION_WAIT = "yarn.resourcemanager.monitor.capacity.preemption.max_wait_before_kill"
+#: Exit code of an attempt that finds that a later one has taken over, or that YARN has ended it.
+SUPERSEDED = 71
+#: Exit code of one that is not told what it must know.
+CANNOT_START = 2
+
+
+@dataclass(frozen=True)
+class Yarn:
+    """YARN as an application master has it: both sides of the facade, and what the cluster says of itself."""
+
+    #: Closed by whoever the master's resource manager is.
+    am: AmClient
+    nm: NmClient
+    #: Tokens for the containers, in Hadoop's format; empty: none.
+    credentials: bytes = dataclasses.field(default=b"", repr=False)
+    #: What the cluster says of :data:`PREEMPTION_WAIT`; empty: nothing.
+    preemption_wait_ms: str = ""
+
+    @classmethod
+    def of_hadoop(cls, session: HadoopSession) -> Yarn:
+        """Return Hadoop's.
+
+        Raises
+        ------
+        EpsError
+            It cannot be reached, or the configuration of this container cannot be read.
+        """
+        # Whoever only looks into this module needs no Java.
+        from eps.yarn.hadoop.master import open_master
+        from eps.yarn.hadoop.tokens import tokens_for_containers
+
+        am, nm = open_master(session)
+        return cls(am, nm, tokens_for_containers(session), preemption_wait_ms(os.environ["HADOOP_CONF_DIR"]))
+
+    def limits(self, spec: JobSpec) -> Limits:
+        """Return how long things may take for a job."""
+        # The ResourceManager does not tell what it leaves whom it preempts.
+        limits = Limits(grant_s=spec.container_timeout_s or None, quiet_s=spec.grow_back_s)
+        if self.preemption_wait_ms.isdecimal():
+            limits = dataclasses.replace(limits, preemption_s=int(self.preemption_wait_ms) / 1000.0)
+        return limits
+
+
+def preemption_wait_ms(conf_dir: str) -> str:
+    """Return :data:`PREEMPTION_WAIT` as a ResourceManager reads it; empty where nothing says it.
+
+    Parameters
+    ----------
+    conf_dir : str
+        The folder of the cluster's configuration.  A ResourceManager also reads ``capacity-scheduler.xml``, after the
+        others: the submitting host may have it.
+
+    Raises
+    ------
+    ConfigError
+        It cannot be read.
+    """
+    return read_configuration(Path(conf_dir), files=(*FILES, SCHEDULER_FILE)).get(PREEMPTION_WAIT)
+
+
+def leave(reason: str) -> None:
+    """End this process at once: whatever it still did, the next attempt does already, or nobody wants any more."""
+    logger.critical("M %s: this one ends", reason)
+    os._exit(SUPERSEDED)
+
+
+def begin(run: Callable[[MasterOrders, str], int]) -> int:
+    """Run the application master of the environment; return its exit code.
+
+    Parameters
+    ----------
+    run : callable
+        Called with the orders and with the name of this host; returns the exit code, or raises an EpsError where it
+        cannot begin.
+    """
+    set_up_logging()
+    tune_malloc()
+    raise_descriptor_limit()
+    try:
+        orders = MasterOrders.from_text(os.environ.get(ORDERS, ""))
+        host = os.environ.get(NODE_HOST, "")
+        if not host:
+            raise ConfigError(f"{NODE_HOST} is not set: this is no container of YARN")
+        return run(orders, host)
+    except EpsError as error:
+        logger.exception("M cannot begin")
+        # YARN shows the end of this to whoever asks why the application failed.
+        print(f"eps: {error}", file=sys.stderr)
+        return CANNOT_START
+
+
+def end(code: int) -> NoReturn:
+    """End this process."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Not ``sys.exit``: a thread that Java holds must not hold this process.
+    os._exit(code)

@@ -1,0 +1,59 @@
+"""What YARN says of one application, asked again and again by whoever follows it.  L2."""
+
+from __future__ import annotations
+
+import time
+
+from eps.errors import JobNotFoundError
+from eps.yarn.facade import Client
+from eps.yarn.types import ApplicationReport
+
+#: An application that a ResourceManager which answers does not know is given up after this long.
+FORGOTTEN_S = 30.0
+
+
+class Inquiry:
+    """Asks YARN after one application.
+
+    Parameters
+    ----------
+    client : Client
+    application_id : str
+    """
+
+    def __init__(self, client: Client, application_id: str) -> None:
+        self._client = client
+        self._application_id = application_id
+        self._unknown_since_s: float | None = None
+
+    @property
+    def is_unknown(self) -> bool:
+        """Whether YARN did not know the application when it last answered: it may run all the same."""
+        return self._unknown_since_s is not None
+
+    def report(self) -> ApplicationReport:
+        """Return what YARN says; of an application that it has not known for :data:`FORGOTTEN_S`, that it has failed.
+
+        Raises
+        ------
+        JobNotFoundError
+            YARN does not know it, for less than that: a ResourceManager that starts again may know it soon.
+        EpsError
+            YARN cannot be asked now.
+        """
+        try:
+            found = self._client.report(self._application_id)
+        except JobNotFoundError:
+            now_s = time.monotonic()
+            if self._unknown_since_s is None:
+                self._unknown_since_s = now_s
+            if now_s - self._unknown_since_s < FORGOTTEN_S:
+                raise
+            return _forgotten(self._application_id)
+        self._unknown_since_s = None
+        return found
+
+
+def _forgotten(application_id: str) -> ApplicationReport:
+    said = "YARN does not know the application any more: its ResourceManager has lost its state"
+    return ApplicationReport(application_id, "", "EPS", "", "", "FAILED", "FAILED", said, "", -1, "", 0.0, (), 0, 0, 0)
