@@ -32,6 +32,8 @@ With --on yarn --as one-application the sweep is one application of YARN: the sc
 master, and the workers and servers of all trials are in its containers.  Its page is the
 application's tracking URL, and yarn application -kill ends it.  If its master is lost, YARN starts
 it again, and trials that were not over go on from their checkpoints (checkpoint_every, else 30s).
+Where this command is killed, the sweep goes on: --resume follows it again, or fetches what it has
+left when it has ended.
 
 SPEC.toml has the sections [cluster] (nodes, vcores, memory), [sweep] (trials, arrival,
 threshold, feedback_iteration, metric, direction (needed unless metric is a loss), seed, ...),
@@ -40,6 +42,10 @@ threshold, feedback_iteration, metric, direction (needed unless metric is a loss
 threshold = 0 (as many jobs go on as fit the cluster as they ask), parallelism = 0 (no limit to
 the points tried at once), trial_timeout_s = 0 (no limit), kill_restart_s = -1 (below 0 a restart
 under the policy kill takes what it takes; else so many seconds at least).
+"""
+
+_SWEEPS = """List the sweeps that were submitted from here as one application of YARN and whose results are
+not here yet: `hscheduler sweep --resume SWEEP` follows one again, or fetches them.
 """
 
 _COMPARE = """Run a sweep's file under several policies, one after the other, with arrivals at the same
@@ -168,8 +174,8 @@ def build_parser() -> argparse.ArgumentParser:
         "--like", metavar="REPORT.json", help="the trials of a real run; its sweep, without SPEC.toml"
     )
     simulate.add_argument("--paper", action="store_true", help="the eight sweeps of 75 jobs of the paper")
-    for each in (sweep, compare):
-        each.add_argument("spec", metavar="SPEC.toml", help="the sweep's file")
+    sweep.add_argument("spec", metavar="SPEC.toml", nargs="?", help="the sweep's file")
+    compare.add_argument("spec", metavar="SPEC.toml", help="the sweep's file")
     for each in (sweep, compare):
         each.add_argument("--on", metavar="NAME", help=_ON)
     sweep.add_argument(
@@ -178,6 +184,12 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="NAME",
         help="with --on yarn: applications (each trial one; the default), or one-application (the scheduler and all "
         "trials in it)",
+    )
+    sweep.add_argument(
+        "--resume",
+        metavar="SWEEP",
+        help="instead of SPEC.toml: follow a sweep again that is one application, or fetch what it has left; by its "
+        "id, which hscheduler sweeps lists, or its application's",
     )
     for each in (sweep, compare, simulate):
         each.add_argument("--trials", type=int, metavar="N", help="points to try, instead of the file's")
@@ -189,6 +201,11 @@ def build_parser() -> argparse.ArgumentParser:
     )
     sweep.add_argument("--plain", action="store_true", help="print lines, also where there is a terminal to draw on")
     _add_exports(sweep)
+    sweeps = commands.add_parser(
+        "sweeps", help="list the sweeps that are one application", description=_SWEEPS, formatter_class=raw
+    )
+    sweeps.add_argument("--all", action="store_true", help="those whose results are here, too")
+    sweeps.set_defaults(command="application:sweeps")
     page = commands.add_parser("page", help="draw the page of a report again", description=_PAGE, formatter_class=raw)
     page.add_argument("--out", metavar="PATH.html", required=True, help="where the page goes")
     page.set_defaults(command="results:draw")

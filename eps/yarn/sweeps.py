@@ -82,7 +82,8 @@ def state_of_sweep(sweep: JobDir) -> SweepState:
     elif report is None and left:
         return SweepState(state, f"YARN does not know {application.application_id} any more, which may run")
     if REPORT_FILE in left:
-        return SweepState(state, f"what it has left was not fetched from {store.describe('')}")
+        told = f"what it has left was not fetched from {store.describe('')}"
+        return SweepState(state, f"{told}: hscheduler sweep --resume {sweep.name} does")
     return SweepState(state)
 
 

@@ -65,7 +65,8 @@ class Following:
     application : Application
     client : Client
     directory : ServiceDir
-        With the token of the application's service; the caller holds its lock.
+        With the token of the application's service.  Its lock is held by this process, so that commands which find the
+        service by it wait for it.
     shared : Storage
         The application's folder in the cluster's file system.
     tell : callable
@@ -97,7 +98,9 @@ class Following:
         Raises
         ------
         KeyboardInterrupt
-            After the application was told to end.
+            Somebody interrupts: the application goes on.
+        StorageError
+            It has ended, and what it has left to say how cannot be read.
         """
         while True:
             interrupt.check()

@@ -43,6 +43,12 @@ SHAPES = ("applications", ONE_APPLICATION)
 
 def sweep(args: argparse.Namespace) -> int:
     """Run a sweep's file under a policy; show it, print a table and the best point."""
+    if args.resume is not None:
+        from hscheduler.commands import application
+
+        return application.resume(args)
+    if args.spec is None:
+        raise ConfigError("SPEC.toml is missing: name the file of a sweep, or --resume SWEEP")
     if args.shape not in (None, *SHAPES):
         raise ConfigError(f"as is {args.shape!r}, but must be one of {', '.join(SHAPES)}")
     if args.shape == ONE_APPLICATION:

@@ -14,7 +14,8 @@ import pytest
 
 from eps.errors import ConfigError, DeadlineError, JobNotFoundError, PeerUnavailableError, StorageError
 from eps.hadoop_conf import HadoopConf
-from eps.storage.jobdir import JobDir, jobs_dir
+from eps.storage.api import Storage
+from eps.storage.jobdir import JobDir, JobLock, jobs_dir
 from eps.storage.locations import RemotePath, open_storage
 from eps.yarn.application import ENDED_FILE, RESULTS, Application
 from eps.yarn.sweeps import REPORT_FILE, SweepState, state_of_sweep
@@ -109,6 +110,9 @@ def yarn(hdfs: FakeHdfs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run
     monkeypatch.setattr(f"{command}.placed", lambda spec, on: spec)
     monkeypatch.setattr(f"{command}.check_sweep", lambda spec: None)
     monkeypatch.setattr("hscheduler.application.submit.check_cluster", lambda client, spec: None)
+    # What --resume reads again.
+    (tmp_path / "core-site.xml").write_text("<configuration/>")
+    monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
     (tmp_path / "sweep.toml").write_text(FILE.format(staging=f"webhdfs://{hdfs.authority}/eps"))
     return found
 
@@ -116,6 +120,10 @@ def yarn(hdfs: FakeHdfs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run
 def sweep(folder: Path) -> int:
     flags = ["--as", "one-application", "--report", str(folder / "report.json")]
     return main(["sweep", str(folder / "sweep.toml"), *flags])
+
+
+def resume(folder: Path, name: str) -> int:
+    return main(["sweep", "--resume", name, "--report", str(folder / "report.json")])
 
 
 def staged(hdfs: FakeHdfs) -> list[str]:
@@ -162,13 +170,18 @@ def test_what_cannot_be_fetched_stays_where_it_is(
 ) -> None:  # fmt: skip
     (tmp_path / "home").mkdir()
     jobs_dir().write_text("no folder")
-    assert sweep(tmp_path) == 0
+    assert sweep(tmp_path) == 1, "its results are not here"
     noted = Application.read(yarn.directory)
     assert noted is not None and noted.shared and noted == yarn.noted
     assert yarn.directory.ended() is None, "eps prune is not to take it for one that was fetched"
-    where = RemotePath.parse(noted.shared).path
-    assert f"{where}, for it cannot be fetched: trial-2: " in capsys.readouterr().err
+    where, told = RemotePath.parse(noted.shared).path, capsys.readouterr().err
+    assert f"{where}, for it cannot be fetched: trial-2: " in told
+    assert f"; hscheduler sweep --resume {yarn.directory.name} fetches it" in told
     assert any(path.endswith("/model.npz") for path in staged(hdfs))
+    assert resume(tmp_path, yarn.directory.name) == 1, "nor now"
+    jobs_dir().unlink()
+    assert resume(tmp_path, yarn.directory.name) == 0
+    assert (jobs_dir() / "sweep-2" / "model.npz").read_text() == "the model" and staged(hdfs) == []
 
 
 def test_without_the_best_trials_model_nothing_is_removed_and_it_is_said(
@@ -179,7 +192,7 @@ def test_without_the_best_trials_model_nothing_is_removed_and_it_is_said(
             del hdfs.nodes[path]
 
     yarn.after_submission = lose
-    sweep(tmp_path)
+    assert sweep(tmp_path) == 1
     told = capsys.readouterr().err
     assert "it cannot be fetched: trial-2: its model is not there: " in told
     assert any(path.endswith(REPORT_FILE) for path in staged(hdfs))
@@ -201,6 +214,116 @@ def test_what_a_sweep_that_yarn_has_forgotten_has_left_comes_here_and_stays_ther
     assert "YARN does not know the application any more" in told and "for it may run" in told
     assert (jobs_dir() / "sweep-2" / "model.npz").read_text() == "the model"
     assert any(path.endswith("/model.npz") for path in staged(hdfs)) and not yarn.killed
+
+
+class KilledError(BaseException):
+    """The process has ended here, by kill -9."""
+
+
+@pytest.fixture
+def killed(yarn: RunningSweep, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    """Kill a sweep's client; return what the sweep is called."""
+    yarn.said = ["ACCEPTED", KilledError(), "FINISHED"]
+    with pytest.raises(KilledError):
+        sweep(tmp_path)
+    name = yarn.directory.name
+    assert f"hscheduler sweep --resume {name} follows it again" in capsys.readouterr().out
+    assert not yarn.killed and not (tmp_path / "report.json").exists()
+    return name
+
+
+@pytest.mark.parametrize("by_application", [False, True])
+def test_a_sweep_whose_client_was_killed_is_followed_again(
+    killed: str, yarn: RunningSweep, hdfs: FakeHdfs, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    by_application: bool,
+) -> None:  # fmt: skip
+    yarn.said = ["RUNNING", "RUNNING", "FINISHED"]
+    assert main(["sweeps"]) == 0
+    assert f"{killed}  {ID}  running  0%    to be fetched" in capsys.readouterr().out
+    assert resume(tmp_path, ID if by_application else killed) == 0
+    assert "best: trial-2 with loss 0.25" in capsys.readouterr().out
+    assert json.loads((tmp_path / "report.json").read_text()) == REPORT
+    assert (jobs_dir() / "sweep-2" / "model.npz").read_text() == "the model" and staged(hdfs) == []
+    assert main(["sweeps"]) == 0
+    told = capsys.readouterr().out
+    assert ID not in told and "1 whose results are here are not shown (--all)" in told
+    assert main(["sweeps", "--all"]) == 0
+    assert f"{killed}  {ID}  finished        fetched" in capsys.readouterr().out
+
+
+def test_what_was_fetched_is_told_again_though_the_cluster_knows_nothing_of_it_any_more(
+    yarn: RunningSweep, hdfs: FakeHdfs, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    def end_here(job: JobDir, shared: Storage | None) -> None:
+        for path in staged(hdfs):
+            del hdfs.nodes[path]
+        raise KilledError
+
+    with monkeypatch.context() as patch, pytest.raises(KilledError):
+        patch.setattr("hscheduler.commands.application.remove_staged", end_here)
+        sweep(tmp_path)
+    (tmp_path / "report.json").unlink()
+    yarn.said = [AssertionError("nobody is to ask")]
+    for _ in range(2):
+        capsys.readouterr()
+        assert resume(tmp_path, yarn.directory.name) == 0
+        assert "best: trial-2 with loss 0.25" in capsys.readouterr().out
+        assert json.loads((tmp_path / "report.json").read_text()) == REPORT
+        noted = Application.read(yarn.directory)
+        assert noted is not None and noted.shared == ""
+
+
+def test_what_an_interrupted_sweep_had_is_told_again(killed: str, yarn: RunningSweep, tmp_path: Path) -> None:
+    yarn.said = ["RUNNING", KeyboardInterrupt(), "KILLED"]
+    assert resume(tmp_path, killed) == 130
+    assert yarn.killed == [ID], "as with the command that submitted it"
+    (tmp_path / "report.json").unlink()
+    assert resume(tmp_path, killed) == 1
+    assert json.loads((tmp_path / "report.json").read_text()) == REPORT
+
+
+def test_where_it_cannot_be_read_how_a_sweep_ended_it_is_told_how_to_try_again(
+    yarn: RunningSweep, hdfs: FakeHdfs, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    def fail(following: Following) -> None:
+        raise StorageError("report.json: no datanode answers")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Following, "left_report", fail)
+        assert sweep(tmp_path) == 1
+    again = f"hscheduler sweep --resume {yarn.directory.name} tries again"
+    assert f"{ID} has left cannot be read: report.json: no datanode answers; {again}" in capsys.readouterr().err
+    assert resume(tmp_path, yarn.directory.name) == 0 and staged(hdfs) == []
+
+
+def test_a_sweep_has_one_follower(killed: str, yarn: RunningSweep, tmp_path: Path, capsys: Any) -> None:
+    with JobLock(yarn.directory.lock):
+        yarn.said = [PeerUnavailableError("no ResourceManager can be reached")]
+        assert main(["sweeps"]) == 0
+        told = capsys.readouterr()
+        assert "  YARN is away        followed" in told.out and "no ResourceManager can be reached" in told.err
+        assert resume(tmp_path, killed) == 2
+    assert f"resume is '{killed}', but must be a sweep that no other process here follows" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "reason"),
+    [
+        (["--resume", "nobody"], 1, "there is no sweep 'nobody' under "),
+        (["--resume", ID, "sweep.toml"], 2, "SPEC.toml is for a sweep that begins"),
+        (["--resume", ID, "--as", "one-application"], 2, "as is for a sweep that begins"),
+        (["--resume", ID, "--web", "0"], 2, "web is not possible with one application"),
+        ([], 2, "SPEC.toml is missing: name the file of a sweep, or --resume SWEEP"),
+    ],
+)
+def test_what_resume_is_not_is_refused(
+    words: list[str], code: int, reason: str, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EPS_HOME", str(tmp_path / "home"))
+    assert main(["sweep", *words]) == code
+    assert reason in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("away", [None, PeerUnavailableError("no ResourceManager can be reached")])
