@@ -6,7 +6,7 @@ does.  These are the corners of its space one after the other, and some by lot.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 
 from eps.config import JobSpec
@@ -47,9 +47,13 @@ def check_sweep(spec: Spec, *, reads_data: bool = True) -> None:
             f"[space] is empty, so all {spec.sweep.trials} trials would be the same: give it settings to search, as in "
             "learning_rate = { loguniform = [1e-3, 1] }, or set trials = 1"
         )
-    jobs, why = _working(spec)
-    if not jobs:
-        raise why
+    jobs = working(
+        spec,
+        lambda job: _check_size(spec, job),
+        lambda job: check_request(RunRequest.of_spec(job)),
+        lambda job: check_inputs(data_settings(job)),
+        lambda job: _check_metric(spec.sweep.metric, job),
+    )
     if not reads_data:
         return
     refused: dict[DataSettings, ConfigError] = {}
@@ -84,22 +88,34 @@ def check_sizes(spec: Spec) -> None:
     raise first
 
 
-def _working(spec: Spec) -> tuple[list[JobSpec], ConfigError]:
-    """Return the jobs of the points that may work, and why the first of the others does not."""
+def working(spec: Spec, *checks: Callable[[JobSpec], None]) -> list[JobSpec]:
+    """Return the jobs of the points that may work.
+
+    Parameters
+    ----------
+    spec : Spec
+    *checks : callable
+        Each raises a ConfigError or a DataError for a job that cannot work.
+
+    Raises
+    ------
+    ConfigError
+        There is none: why the first of them does not work.
+    """
     found: dict[JobSpec, None] = {}
     first: ConfigError | None = None
     for point in _points(spec):
         try:
             job = spec.job_spec(point)
-            _check_size(spec, job)
-            check_request(RunRequest.of_spec(job))
-            check_inputs(data_settings(job))
-            _check_metric(spec.sweep.metric, job)
+            for check in checks:
+                check(job)
         except (ConfigError, DataError) as error:
             first = first or ConfigError(f"no trial can work: {error}")
         else:
             found[job] = None
-    return list(found), first or ConfigError("no trial can work")
+    if not found:
+        raise first or ConfigError("no trial can work")
+    return list(found)
 
 
 def _check_size(spec: Spec, job: JobSpec) -> None:

@@ -8,15 +8,23 @@ grants and YARN does not yet have is waited for by the job (``container_timeout_
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
-from eps.errors import ConfigError, ResourceError
+from eps.config import JobSpec
+from eps.errors import ConfigError, EpsError, ResourceError
 from eps.hadoop_conf import environment_configuration
 from eps.resources.choice import check_backend
+from eps.yarn import within
+from eps.yarn.checks import Cluster, check_job
 from eps.yarn.clients import AUTO, open_client
 from eps.yarn.types import ClusterNode
+from hscheduler.checks import working
 from hscheduler.spec import ClusterSpec, Spec, memory_mb
+
+logger = logging.getLogger(__name__)
 
 #: Where the jobs of a sweep can run.
 PLACES = ("local", "docker", "yarn")
@@ -28,7 +36,8 @@ def placed(spec: Spec, on: str | None) -> Spec:
     Raises
     ------
     ConfigError
-        There is no such place, HADOOP_CONF_DIR names no cluster, or the Docker engine has no such image.
+        There is no such place, HADOOP_CONF_DIR names no cluster, or the Docker engine has no such image; or YARN
+        would take no trial, as of :func:`eps.yarn.checks.check_job`.
     ResourceError
         The cluster has no node, or none has room for a container; or the Docker engine does not answer.
     RpcError
@@ -46,16 +55,20 @@ def placed(spec: Spec, on: str | None) -> Spec:
         spec = dataclasses.replace(spec, job={**spec.job, **container_settings(spec.cluster, where)})
         check_backend(spec.job_spec())
         return spec
-    cluster = yarn_cluster(spec.cluster, str(spec.job.get("yarn_client", AUTO)))
-    return dataclasses.replace(spec, cluster=cluster, job={**spec.job, **container_settings(cluster)})
+    client = open_client(environment_configuration(), str(spec.job.get("yarn_client", AUTO)))
+    try:
+        cluster = cluster_of(spec.cluster, client.nodes())
+        spec = dataclasses.replace(spec, cluster=cluster, job={**spec.job, **container_settings(cluster)})
+        told = Cluster(client)
+        working(spec, lambda job: check_job(told, job))
+        return spec
+    finally:
+        client.close()
 
 
-def yarn_cluster(asked: ClusterSpec, kind: str = AUTO) -> ClusterSpec:
-    """Return the cluster of ``HADOOP_CONF_DIR``, for containers of the size that is asked.
-
-    ``kind`` says who asks YARN, as of :func:`eps.yarn.clients.open_client`.  Raises as :func:`placed`.
-    """
-    client = open_client(environment_configuration(), kind)
+def yarn_cluster(asked: ClusterSpec) -> ClusterSpec:
+    """Return the cluster of ``HADOOP_CONF_DIR``, for containers of the size that is asked; raises as :func:`placed`."""
+    client = open_client(environment_configuration())
     try:
         return cluster_of(asked, client.nodes())
     finally:
@@ -81,6 +94,41 @@ def cluster_of(asked: ClusterSpec, nodes: Sequence[ClusterNode]) -> ClusterSpec:
             f"{memory} MiB: set container_memory and container_vcores in [cluster]"
         )
     return dataclasses.replace(asked, nodes=len(nodes), vcores=vcores, memory=f"{memory}MiB")
+
+
+@contextmanager
+def job_check(settings: Mapping[str, Any]) -> Iterator[Callable[[JobSpec], None]]:
+    """Give what refuses a job of a service that YARN would refuse or never grant, as far as it can be asked now.
+
+    Parameters
+    ----------
+    settings : mapping
+        Those that the service gives its jobs.  Only where these make each of them an application something is refused.
+
+    Raises
+    ------
+    ConfigError
+        HADOOP_CONF_DIR names no cluster; by what is given: as of :func:`eps.yarn.checks.check_job`.
+    """
+    if not on_yarn(settings) or within.here() is not None:
+        yield lambda job: None
+        return
+
+    def check(job: JobSpec) -> None:
+        try:
+            check_job(cluster, dataclasses.replace(job, **settings))
+        except ConfigError:
+            raise
+        except EpsError as error:
+            # By the time that the job begins it may be there again.
+            logger.warning("whether YARN takes a job is not known just now: %s", error)
+
+    client = open_client(environment_configuration())
+    try:
+        cluster = Cluster(client)
+        yield check
+    finally:
+        client.close()
 
 
 def on_yarn(settings: Mapping[str, Any]) -> bool:

@@ -26,7 +26,9 @@ PROCESSES = ("eps.master", "eps.server", "eps.worker", "eps.client", "eps.cli")
 #: Libraries: they serve the processes and know none of them; ``eps.resources`` speaks to the supervisor.
 LIBRARIES = ("eps.core", "eps.ml", "eps.data", "eps.van", "eps.rpc", "eps.storage", "eps.resources")
 #: What an application master on YARN decides, and the values that it decides by.
-PURE_YARN = tuple(f"eps.yarn.{name}" for name in "allocation errors exits facade launch names room types".split())
+PURE_YARN = tuple(
+    f"eps.yarn.{name}" for name in "allocation errors exits facade launch names queues room types".split()
+)
 #: What a cluster of eps devcluster is, as values; they name paths and look at none.
 PURE_DEVCLUSTER = tuple(f"eps.devcluster.{name}" for name in "daemons places pom secure settings sites".split())
 #: What is decided of a snapshot of YARN, and the texts that carry it.

@@ -157,11 +157,27 @@ def role_templates(orders: MasterOrders, spec: JobSpec) -> dict[str, RoleTemplat
             placement=Placement(
                 label=spec.by_role("label", role),
                 execution=Execution(spec.by_role("execution", role) or Execution.GUARANTEED),
-                size=Resource(spec.number_by_role("memory_mb", role), spec.number_by_role("vcores", role)),
+                size=resource_of(spec, role),
             ),
         )
         for role in ("worker", "server")
     }
+
+
+def resource_of(spec: JobSpec, role: str) -> Resource:
+    """Return what a container of a role is to have."""
+    return Resource(spec.number_by_role("memory_mb", role), spec.number_by_role("vcores", role))
+
+
+def tags_of(spec: JobSpec) -> tuple[str, ...]:
+    """Return the tags of a job's application: the user's, and what it will ask for, which schedulers may want to know.
+
+    ``eps.workers=3 eps.servers=1 eps.worker=4096x1 eps.server=4096x1`` (memory in MB, cores).
+    """
+    sizes = {role: resource_of(spec, role) for role in ("worker", "server")}
+    ours = [f"eps.workers={spec.workers}", f"eps.servers={spec.servers}"]
+    ours += [f"eps.{role}={size.memory_mb}x{size.vcores}" for role, size in sizes.items()]
+    return (*(tag.strip() for tag in spec.tags.split(",") if tag.strip()), *ours)
 
 
 def home_location(conf: HadoopConf, user: str, staging: str = "") -> str:

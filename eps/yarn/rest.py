@@ -16,7 +16,7 @@ import posixpath
 import re
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -27,6 +27,7 @@ from eps.errors import (
     EpsError,
     JobNotFoundError,
     PeerUnavailableError,
+    ResourceError,
     RpcError,
 )
 from eps.hadoop_conf import (
@@ -43,6 +44,7 @@ from eps.storage.webhdfs import addresses_of, innermost
 from eps.storage.webhdfs_tokens import ask_token, cancel_token, home_folder
 from eps.yarn.errors import HadoopPlace, JavaError, explain
 from eps.yarn.launch import escaped
+from eps.yarn.queues import counts_cores, may_submit, queue_in, report_of_queue
 from eps.yarn.types import (
     ApplicationReport,
     ClusterNode,
@@ -233,9 +235,17 @@ class RestClient:
         what = "look at the queues"
         found = self._call("GET", "scheduler", what)
         with _understood(what):
-            queues = _queues(found["scheduler"]["schedulerInfo"])
-            asked = (queue for queue in queues if name in (queue.get("queueName"), queue.get("queuePath")))
-            return next(map(_queue_of, asked), None)
+            way = queue_in(found["scheduler"]["schedulerInfo"], name)
+            if not way:
+                return None
+            is_open = not self._conf.get_bool("yarn.acl.enable") or may_submit(way, self.user)
+            return report_of_queue(way, may_submit=is_open, counts_cores=counts_cores(self._overview()))
+
+    def _overview(self) -> dict[str, Any]:
+        """Return what YARN counts, as it is told; empty where a release has no such answer."""
+        with suppress(JobNotFoundError, ResourceError):
+            return self.look("scheduler-overview", "look at what is counted")
+        return {}
 
     def close(self) -> None:
         """Let go of the ResourceManager; harmless when repeated."""
@@ -442,26 +452,3 @@ def _node_of(node: Mapping[str, Any]) -> ClusterNode:
         num_containers=int(node.get("numContainers", 0)),
         state=str(node.get("state", "RUNNING")),
     )
-
-
-def _queue_of(queue: Mapping[str, Any]) -> QueueReport:
-    return QueueReport(
-        name=str(queue["queueName"]),
-        state=str(queue.get("state", "RUNNING")),
-        capacity=_share(queue, "absoluteCapacity"),
-        maximum_capacity=_share(queue, "absoluteMaxCapacity"),
-        used_capacity=_share(queue, "absoluteUsedCapacity"),
-        labels=tuple(queue.get("nodeLabels") or ()),
-    )
-
-
-def _queues(queue: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    yield queue
-    for child in (queue.get("queues") or {}).get("queue") or ():
-        yield from _queues(child)
-
-
-def _share(queue: Mapping[str, Any], name: str) -> float:
-    # The root queue has its shares without the word.
-    value = queue.get(name, queue.get(name.removeprefix("absolute")[:1].lower() + name.removeprefix("absolute")[1:], 0))
-    return float(value) / 100.0

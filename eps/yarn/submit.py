@@ -19,9 +19,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from eps.config import ROLES, JobSpec
+from eps.config import JobSpec
 from eps.data.publish import publish_dataset
-from eps.errors import ConfigError, EpsError, JobNotFoundError, ResourceError, RpcError, StorageError
+from eps.errors import ConfigError, EpsError, JobNotFoundError, RpcError, StorageError
 from eps.hadoop_conf import FILES, SCHEDULER_FILE, HadoopConf, environment_configuration, self_contained
 from eps.jobspec_file import RunRequest
 from eps.launch import PreparedJob, prepare_job
@@ -30,13 +30,23 @@ from eps.storage.hdfs import FileStatus
 from eps.storage.jobdir import JobDir, JobLock, jobs_dir
 from eps.storage.locations import RemotePath, is_remote
 from eps.supervisor.start import SupervisorHandle, start_supervisor
-from eps.yarn.application import CHECKPOINTS, JOB_ARCHIVE, ORDERS, Application, MasterOrders, home_location
+from eps.yarn.application import (
+    CHECKPOINTS,
+    JOB_ARCHIVE,
+    ORDERS,
+    Application,
+    MasterOrders,
+    home_location,
+    resource_of,
+    tags_of,
+)
 from eps.yarn.bridge import CLASS_PATH_FILE
+from eps.yarn.checks import Cluster, check_job
 from eps.yarn.clients import client_kind, open_client
 from eps.yarn.facade import Client
 from eps.yarn.launch import LOG_STREAMS
 from eps.yarn.shipping import CODE, ENVIRONMENT, JOB, Packed, pack_code, pack_job, packed, python_environment
-from eps.yarn.types import FileKind, Launch, LocalFile, QueueReport, Resource, Submission, Visibility
+from eps.yarn.types import FileKind, Launch, LocalFile, Submission, Visibility
 
 logger = logging.getLogger(__name__)
 
@@ -45,8 +55,6 @@ CONF = "eps-conf"
 #: Application masters that fail within so many seconds before their application has failed: fewer than a supervisor
 #: allows, for YARN does not know how far a job gets in between.
 MOST_ATTEMPTS, FAILURES_VALID_S = 3, 60.0
-#: YARN's limits.
-MOST_TAGS, LONGEST_TAG = 10, 100
 #: The process that stands for the job on this machine.
 ATTENDANT = "eps.yarn.attendant"
 #: A ResourceManager that is asked to end an application ends its containers first, and is asked again each second.
@@ -84,7 +92,7 @@ def start_on_yarn(
     conf = environment_configuration()
     client = open_client(conf, request.spec.yarn_client)
     try:
-        check_cluster(client, request.spec)
+        check_job(Cluster(client), request.spec)
         check_environment(request.spec.python)
         former = Application.read(JobDir(jobs_dir() / request.name)) if request.name else None
         # Where every container, and whoever resumes the job, finds its checkpoints.
@@ -112,7 +120,7 @@ def submit_prepared(prepared: PreparedJob, *, tied: bool) -> SupervisorHandle:
         prepared.lock.close()
         raise
     try:
-        check_cluster(client, prepared.runtime.spec)
+        check_job(Cluster(client), prepared.runtime.spec)
         return _start(prepared, client, conf, tied)
     finally:
         prepared.lock.close()
@@ -176,43 +184,6 @@ def attend_again(directory: Path) -> SupervisorHandle | None:
         return start_supervisor(directory, False, lock=lock, module=ATTENDANT)
 
 
-def check_cluster(client: Client, spec: JobSpec) -> None:
-    """Refuse, before anything is prepared, what YARN would refuse or never grant.
-
-    Raises
-    ------
-    ConfigError
-        The queue is unknown or closed, a label is not its own, a container is larger than any node, a tag is too long.
-    """
-    queue = client.queue(spec.queue)
-    if queue is None:
-        raise ConfigError(f"queue is {spec.queue!r}, but the cluster has no queue of that name: see yarn queue -list")
-    if queue.state != "RUNNING":
-        raise ConfigError(f"queue is {spec.queue!r}, but it is {queue.state}: ask its administrator, or choose another")
-    nodes = client.nodes()
-    if not nodes:
-        raise ResourceError("the cluster has no node that runs: see yarn node -list -all")
-    for role in reversed(ROLES):
-        wanted = resource_of(spec, role)
-        label = spec.by_role("label", role)
-        if label and not _may_use(queue, label):
-            known = ", ".join(queue.labels) or "none"
-            raise ConfigError(f"label is {label!r}, but queue {spec.queue!r} may use these only: {known}")
-        there = [node for node in nodes if not label or label in node.labels]
-        if not any(wanted.fits_in(node.capacity) for node in there):
-            largest = max((node.capacity for node in there), key=lambda r: (r.memory_mb, r.vcores), default="no node")
-            raise ConfigError(
-                f"a {role} is to have {wanted}, but the largest node"
-                f"{f' with label {label}' if label else ''} has {largest}: lower memory_mb or vcores"
-            )
-    tags = tags_of(spec)
-    if len(tags) > MOST_TAGS or any(len(tag) > LONGEST_TAG or not tag.isascii() for tag in tags):
-        raise ConfigError(
-            f"tags is {spec.tags!r}, but YARN takes at most {MOST_TAGS}, of which EPS needs 4, of at most "
-            f"{LONGEST_TAG} ASCII characters"
-        )
-
-
 def check_environment(python: str) -> None:
     """Refuse, before anything is prepared, an interpreter that no container could have.
 
@@ -226,26 +197,6 @@ def check_environment(python: str) -> None:
     archive = python_environment(python).archive
     if "://" in archive:
         _remote_archive(archive)
-
-
-def _may_use(queue: QueueReport, label: str) -> bool:
-    return "*" in queue.labels or label in queue.labels
-
-
-def resource_of(spec: JobSpec, role: str) -> Resource:
-    """Return what a container of a role is to have."""
-    return Resource(spec.number_by_role("memory_mb", role), spec.number_by_role("vcores", role))
-
-
-def tags_of(spec: JobSpec) -> tuple[str, ...]:
-    """Return the tags of a job's application: the user's, and what it will ask for, which schedulers may want to know.
-
-    ``eps.workers=3 eps.servers=1 eps.worker=4096x1 eps.server=4096x1`` (memory in MB, cores).
-    """
-    sizes = {role: resource_of(spec, role) for role in ("worker", "server")}
-    ours = [f"eps.workers={spec.workers}", f"eps.servers={spec.servers}"]
-    ours += [f"eps.{role}={size.memory_mb}x{size.vcores}" for role, size in sizes.items()]
-    return (*(tag.strip() for tag in spec.tags.split(",") if tag.strip()), *ours)
 
 
 def submit(prepared: PreparedJob, client: Client, conf: HadoopConf) -> Application:

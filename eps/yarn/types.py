@@ -294,3 +294,13 @@ class QueueReport:
     used_capacity: float
     #: Node labels that it may use; ``*`` is all of them.
     labels: tuple[str, ...]
+    #: Of one that takes no applications itself: the names of those below it.
+    children: tuple[str, ...] = ()
+    #: The largest container that is granted there; None where YARN does not tell.
+    largest: Resource | None = None
+    #: Node label (empty: the nodes without) -> the most that it may have there; of what YARN does not tell, nothing.
+    most: Mapping[str, Resource] = field(default_factory=dict)
+    #: YARN counts cores, too; False also where it does not tell.
+    counts_cores: bool = False
+    #: False where YARN tells that whoever asks may not submit there.
+    may_submit: bool = True

@@ -15,13 +15,13 @@ from eps.hadoop_conf import HadoopConf
 from eps.storage.jobdir import JobDir
 from eps.storage.locations import RemotePath
 from eps.yarn.application import Application
+from eps.yarn.checks import Cluster, check_job
 from eps.yarn.clients import client_kind
 from eps.yarn.facade import Client
 from eps.yarn.shipping import packed
 from eps.yarn.submit import (
     FAILURES_VALID_S,
     MOST_ATTEMPTS,
-    check_cluster,
     common_orders,
     file_systems_of,
     home_of,
@@ -33,6 +33,7 @@ from eps.yarn.submit import (
 from eps.yarn.types import LocalFile, Resource, Submission, Visibility
 from hscheduler.application.inputs import staged
 from hscheduler.application.orders import APPLICATION_TYPE, SWEEP_FILE, SWEEP_FOLDER, TOKEN_FILE, SweepOrders
+from hscheduler.checks import working
 from hscheduler.spec import Spec, memory_mb
 
 logger = logging.getLogger(__name__)
@@ -56,12 +57,20 @@ def most_at_once(spec: Spec) -> int:
     return max(1, min(limit, containers // 3))
 
 
-def master_resource(spec: Spec) -> Resource:
+def master_resource(spec: Spec, granted: Resource | None = None) -> Resource:
     """Return the container of the application's master, which the masters of all jobs are in.
 
     It has what the scheduler counts for one job's master at least, so that it never plans with what this takes.
+
+    Parameters
+    ----------
+    spec : Spec
+    granted : Resource, optional
+        The largest container that YARN grants; default: as large as a node.
     """
     size, largest = spec.cluster.container(), memory_mb(spec.cluster.memory)
+    if granted is not None:
+        largest = min(largest, granted.memory_mb)
     wanted = BASE_MB + JOB_MB * most_at_once(spec)
     return Resource(min(largest, max(size.memory_mb, wanted)), size.vcores)
 
@@ -92,9 +101,10 @@ def submit_sweep(spec: Spec, policy: str, directory: JobDir, client: Client, con
     StorageError
         Its file system cannot be used.
     """
-    resource = master_resource(spec)
-    job = spec.job_spec()
-    check_cluster(client, dataclasses.replace(job, memory_mb=_sizes(job, resource)))
+    job, cluster = spec.job_spec(), Cluster(client)
+    queue = cluster.queue(job.queue)
+    resource = master_resource(spec, None if queue is None else queue.largest)
+    working(spec, lambda job: check_job(cluster, dataclasses.replace(job, memory_mb=_sizes(job, resource))))
     home = home_of(conf, job, client)
     shared = home / SWEEPS / secrets.token_hex(8)
     tables, models = staged(_with_checkpoints(spec), home / "cache")

@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from eps.errors import ConfigError, JobNotFoundError, ProtocolError, ResourceError
+from eps.yarn.queues import counts_cores
 from hscheduler.yarn.rest import (
     STATES,
     Answers,
     attempt_of,
-    counted_in,
+    most_priority_in,
     names_of,
     of_queues,
     priority_of,
@@ -72,12 +73,12 @@ class QueueReader:
         self._look_at_kinds()
 
     def _look_at_kinds(self) -> None:
-        """Find out what YARN counts; a release that does not tell counts memory only, as its calculator does."""
+        """Find out what YARN counts, and how high priorities go."""
         try:
             found = self._web.look("scheduler-overview", "look at what is counted")
         except (JobNotFoundError, ResourceError):
             found = {}
-        self._counts_cores, self.most_priority = counted_in(found)
+        self._counts_cores, self.most_priority = counts_cores(found), most_priority_in(found)
 
     def applications(self) -> list[Mapping[str, Any]]:
         """Return the applications of EPS in the queues that are not over, as YARN tells of them."""

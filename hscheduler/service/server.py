@@ -18,6 +18,7 @@ from hscheduler.core.jobs import Direction
 from hscheduler.live.results import open_model, own_report
 from hscheduler.live.scheduler import LiveScheduler
 from hscheduler.live.submission import Submission
+from hscheduler.on_yarn import job_check
 from hscheduler.pb import scheduler_pb2 as pb
 from hscheduler.pb.scheduler_pb2_grpc import HSchedulerServicer
 from hscheduler.service.news import NewsBoard
@@ -83,6 +84,9 @@ class SchedulerService(HSchedulerServicer):
         point, sweep = _object(request.point_json or "{}", "point"), request.sweep or ALONE
         if not request.job_id:
             raise ConfigError("job id is empty, but must be one that was never used with this scheduler")
+        if self._known(request.job_id) is None:
+            with job_check(self._scheduler.settings.job_settings) as check:
+                check(spec)
         with self._submitting:
             known = self._known(request.job_id)
             if known is None:

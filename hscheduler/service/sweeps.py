@@ -9,11 +9,12 @@ from contextlib import suppress
 from typing import Any
 
 from eps.errors import ConfigError
-from hscheduler.checks import check_sweep
+from hscheduler.checks import check_sweep, working
 from hscheduler.live.attempts import attempt_id
 from hscheduler.live.reporting import report_of
 from hscheduler.live.scheduler import LiveScheduler
 from hscheduler.live.sweep import Sweep, opened_of, trial_id, trial_prefix
+from hscheduler.on_yarn import job_check
 from hscheduler.spec import ClusterSpec, Spec
 
 logger = logging.getLogger(__name__)
@@ -79,7 +80,10 @@ class Sweeps:
             if not is_same:
                 self._check_name(name)
                 # Who waits for the answer does not wait for all of the data to be read.
-                check_sweep(self._spec(tables), reads_data=False)
+                spec = self._spec(tables)
+                check_sweep(spec, reads_data=False)
+                with job_check(scheduler.settings.job_settings) as check:
+                    working(spec, check)
             sweep = self._sweep(name, tables)
             try:
                 # The longest that there may be.

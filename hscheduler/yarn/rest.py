@@ -93,8 +93,8 @@ def names_of(queues: Mapping[str, Document], asked: Iterable[str]) -> tuple[froz
     return frozenset(found), unknown
 
 
-def counted_in(overview: Document) -> tuple[bool, int | None]:
-    """Return whether cores count, and the highest priority of applications; None where that is not told.
+def most_priority_in(overview: Document) -> int | None:
+    """Return the highest priority of applications; None where that is not told.
 
     Parameters
     ----------
@@ -102,9 +102,8 @@ def counted_in(overview: Document) -> tuple[bool, int | None]:
         The answer to ``scheduler-overview``.
     """
     found = overview.get("scheduler") or overview
-    kinds = str(found.get("schedulingResourceType", "")).lower()
     most = found.get("applicationPriority")
-    return "vcores" in kinds or "cpu" in kinds, None if most is None else int(most)
+    return None if most is None else int(most)
 
 
 # ---- applications

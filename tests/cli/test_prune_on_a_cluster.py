@@ -202,7 +202,7 @@ def test_what_runs_or_may_run_or_was_not_fetched_stays(
         assert rows == [] and last.endswith("; 3 kept") and "apps/application_1_b1" not in asked
         assert "sweeps/b5 is kept: ended less than 1m ago" in told
         where = "sweeps/b3 is kept: what it has left was not fetched from webhdfs://"
-        assert where in told and "/eps/sweeps/b3 (--resumable removes such ones, too)" in told
+        assert where in told and "/eps/sweeps/b3: hscheduler sweep --resume b3 does (--resumable removes" in told
         assert "sweeps/b4 is kept: YARN does not know application_1_b4 any more, which may run (--resumable" in told
         everybody = ["b1", "b2", "b3", "b4", "b5"]
         assert there() == everybody and sweeps.on_cluster() == everybody[:-1]

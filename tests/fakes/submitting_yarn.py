@@ -8,12 +8,13 @@ from eps.errors import JobNotFoundError
 from eps.storage.jobdir import JobDir
 from eps.yarn.application import Application
 from eps.yarn.types import ApplicationReport, Launch, Submission
+from tests.fakes.telling_yarn import TellingYarn
 
 #: Of the application that is submitted.
 ID = "application_1_0001"
 
 
-class Cluster:
+class Cluster(TellingYarn):
     """A client of YARN that submits and ends as a test says: by raising, or not.
 
     Parameters
@@ -22,9 +23,8 @@ class Cluster:
         Where whoever submits notes the application.
     """
 
-    user = "ada"
-
     def __init__(self, directory: JobDir) -> None:
+        super().__init__()
         self._directory = directory
         self.submitting: BaseException | None = None
         self.killing: BaseException | None = None
@@ -74,6 +74,3 @@ class Cluster:
         self.killed.append(application_id)
         if self.killing is not None:
             raise self.killing
-
-    def close(self) -> None:
-        pass

@@ -19,7 +19,7 @@ from eps.storage.jobdir import JobDir, JobLock, jobs_dir
 from eps.storage.locations import RemotePath, open_storage
 from eps.yarn.application import ENDED_FILE, RESULTS, Application
 from eps.yarn.sweeps import REPORT_FILE, SweepState, state_of_sweep
-from eps.yarn.types import ApplicationReport, Submission
+from eps.yarn.types import ApplicationReport, Resource, Submission
 from eps.yarn.within import JOBS
 from hscheduler.application.follow import Following
 from hscheduler.application.orders import APPLICATION_TYPE
@@ -107,9 +107,9 @@ def yarn(hdfs: FakeHdfs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run
     command = "hscheduler.commands.application"
     monkeypatch.setattr(f"{command}.environment_configuration", lambda: conf)
     monkeypatch.setattr(f"{command}.open_client", lambda conf, kind: found)
-    monkeypatch.setattr(f"{command}.placed", lambda spec, on: spec)
+    monkeypatch.setattr("hscheduler.on_yarn.environment_configuration", lambda: conf)
+    monkeypatch.setattr("hscheduler.on_yarn.open_client", lambda conf, kind: found)
     monkeypatch.setattr(f"{command}.check_sweep", lambda spec: None)
-    monkeypatch.setattr("hscheduler.application.submit.check_cluster", lambda client, spec: None)
     # What --resume reads again.
     (tmp_path / "core-site.xml").write_text("<configuration/>")
     monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
@@ -117,8 +117,10 @@ def yarn(hdfs: FakeHdfs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run
     return found
 
 
-def sweep(folder: Path) -> int:
+def sweep(folder: Path, more: str = "") -> int:
     flags = ["--as", "one-application", "--report", str(folder / "report.json")]
+    with (folder / "sweep.toml").open("a") as file:
+        file.write(more)
     return main(["sweep", str(folder / "sweep.toml"), *flags])
 
 
@@ -156,6 +158,29 @@ def test_nobody_takes_the_directory_of_a_sweep_away_that_is_submitted_or_followe
     yarn.report = look  # type: ignore[method-assign]
     assert sweep(tmp_path) == 0
     assert len(seen) >= 2 and all(seen) and not yarn.directory.is_running()
+
+
+@pytest.mark.parametrize(
+    ("more", "code", "reason"),
+    [
+        ('queue = "nope"', 2, "no trial can work: queue is 'nope', but the cluster has no queue of that name"),
+        ('label = "gpu"', 2, "no trial can work: label is 'gpu', but queue 'default' may use these only: transient"),
+        ('label = "transient"\nsplits = 99\npartitions = 99', 0, ""),
+    ],
+)
+def test_what_yarn_would_not_take_is_refused_before_it_has_anything(
+    yarn: RunningSweep, hdfs: FakeHdfs, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    more: str, code: int, reason: str,
+) -> None:  # fmt: skip
+    assert sweep(tmp_path, more) == code
+    assert reason in capsys.readouterr().err
+    assert (yarn.submission is None) == bool(code) and (tmp_path / "home" / "sweeps").exists() != bool(code)
+
+
+def test_the_masters_container_is_none_that_yarn_does_not_grant(yarn: RunningSweep, tmp_path: Path) -> None:
+    yarn.tells(largest=Resource(700, 1))
+    assert sweep(tmp_path) == 0
+    assert yarn.submission is not None and yarn.submission.resource == Resource(700, 1)
 
 
 def test_its_master_may_fail_as_often_as_that_of_a_job(yarn: RunningSweep, tmp_path: Path) -> None:

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 
 from eps.config import JobSpec
-from eps.errors import ConfigError, EpsError, ResourceError
+from eps.errors import ConfigError, EpsError, PeerUnavailableError, ResourceError
+from eps.hadoop_conf import HadoopConf
+from eps.yarn import within
 from eps.yarn.types import ClusterNode, Resource
 from hscheduler.cli import build_parser
 from hscheduler.commands.serve import placed_settings
 from hscheduler.live.journal import Header
 from hscheduler.live.scheduler import LiveSettings
-from hscheduler.on_yarn import cluster_of, container_settings, placed
+from hscheduler.on_yarn import cluster_of, container_settings, job_check, placed
 from hscheduler.service.main import ServiceSettings
 from hscheduler.spec import ClusterSpec, Spec
+from tests.fakes.telling_yarn import TellingYarn
 
 pytest.importorskip("requests")
 SMALL = ClusterSpec(container_memory="512MiB")
@@ -50,6 +54,76 @@ def test_a_sweep_of_this_host_asks_nobody(monkeypatch: pytest.MonkeyPatch) -> No
         placed(Spec(), "yarn")
     with pytest.raises(ConfigError, match="on is 'mars', but must be one of local, docker, yarn"):
         placed(Spec(), "mars")
+
+
+@pytest.fixture
+def yarn(monkeypatch: pytest.MonkeyPatch) -> TellingYarn:
+    """Let YARN tell of nodes of 2048 MB and 4 cores at least."""
+    found = TellingYarn()
+    monkeypatch.setattr("hscheduler.on_yarn.environment_configuration", HadoopConf)
+    monkeypatch.setattr("hscheduler.on_yarn.open_client", lambda conf, kind="auto": found)
+    return found
+
+
+JOB: dict[str, Any] = {"data": __file__, "workers": 1, "servers": 1}
+TABLES: dict[str, Any] = {"sweep": {"trials": 2}, "space": {"l2": {"choice": [0.0, 1.0]}}, "job": JOB}
+
+
+def sweep_of(**job: Any) -> Spec:
+    return Spec.of({**TABLES, "cluster": {"container_memory": "512MiB"}, "job": {**JOB, **job}})
+
+
+def test_a_sweep_of_trials_that_yarn_takes_is_placed(yarn: TellingYarn) -> None:
+    found = placed(sweep_of(), "yarn")
+    assert (found.cluster.nodes, found.cluster.vcores, found.job["memory_mb"]) == (2, 4, "512")
+    assert yarn.asked == ["nodes", "default", "nodes"], "however many points are looked at"
+
+
+@pytest.mark.parametrize(
+    ("told", "job", "reason"),
+    [
+        ({}, {"queue": "nope"}, "no trial can work: queue is 'nope', but the cluster has no queue of that name"),
+        ({"state": "STOPPED"}, {}, "no trial can work: queue is 'default', but it is STOPPED"),
+        ({"may_submit": False}, {}, "no trial can work: queue is 'default', but ada may not submit to it"),
+        ({}, {"label": "gpu"}, "no trial can work: label is 'gpu', but queue 'default' may use these only: transient"),
+        ({"largest": Resource(256, 1)}, {}, "a master is to have 512 MB and 1 vcore, but YARN grants no container"),
+        ({}, {"workers": 9, "servers": 4}, "take 7168 MB and 14 vcores, but queue 'default' never has more than 6144"),
+    ],
+)
+def test_a_sweep_of_which_yarn_takes_no_trial_is_refused(
+    yarn: TellingYarn, told: dict[str, Any], job: dict[str, Any], reason: str
+) -> None:
+    yarn.tells(**told)
+    with pytest.raises(ConfigError, match=reason):
+        placed(sweep_of(**job), "yarn")
+
+
+def test_a_sweep_of_which_yarn_takes_some_trials_is_placed(yarn: TellingYarn) -> None:
+    table = {key: value for key, value in JOB.items() if key != "workers"}
+    spec = Spec.of({**TABLES, "cluster": {"container_memory": "512MiB"}, "job": table,
+                    "space": {"workers": {"choice": [12, 2]}}})  # fmt: skip
+    assert placed(spec, "yarn").cluster.nodes == 2
+
+
+def test_a_job_of_a_service_is_refused_as_far_as_yarn_can_be_asked(
+    yarn: TellingYarn, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = container_settings(SMALL)
+    wrong = JobSpec(data=__file__, queue="nope")
+    with job_check(settings) as check, pytest.raises(ConfigError, match="queue is 'nope'"):
+        check(wrong)
+    with job_check(settings) as check:
+        check(JobSpec(data=__file__))
+    # Elsewhere nobody is asked: on this host, and within an application, whose containers it has.
+    place: Any = object()
+    with job_check({}) as check, within.standing(place), job_check(settings) as inside:
+        check(wrong)
+        inside(wrong)
+    assert yarn.asked == ["nope", "default", "nodes"]
+    yarn.away = PeerUnavailableError("no ResourceManager can be reached")
+    with job_check(settings) as check:
+        check(wrong)
+    assert "whether YARN takes a job is not known just now: no ResourceManager can be reached" in caplog.text
 
 
 @pytest.mark.parametrize(

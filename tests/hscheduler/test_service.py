@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import threading
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ import pytest
 
 from eps.config import JobSpec
 from eps.errors import ConfigError, DeadlineError
+from eps.hadoop_conf import HadoopConf
 from eps.master_link import wait_for
 from hscheduler import cli
 from hscheduler.commands import remote
@@ -23,17 +25,23 @@ from hscheduler.live.journal import Entry, EventJournal
 from hscheduler.live.scheduler import LiveScheduler, LiveSettings
 from hscheduler.live.submission import Submission
 from hscheduler.live.sweep import Sweep
+from hscheduler.on_yarn import container_settings
+from hscheduler.pb import scheduler_pb2 as pb
 from hscheduler.service.client import SchedulerClient
 from hscheduler.service.directory import ServiceDir
 from hscheduler.service.main import Service, ServiceSettings, past_report
+from hscheduler.service.news import NewsBoard
 from hscheduler.service.server import SchedulerService
 from hscheduler.service.sweeps import Sweeps
 from hscheduler.simulator.run import simulate
 from hscheduler.spec import ClusterSpec, Spec
+from tests.fakes.telling_yarn import TellingYarn
 from tests.hscheduler.world import FakeLive, World
 from tests.threads import at_once
 
 TIMEOUT_S = 20.0
+#: Of a call that needs nothing of who calls.
+ANYBODY: Any = None
 #: Data that is there is enough: nobody reads it.
 TABLES: dict[str, Any] = {"sweep": {"trials": 1, "algorithm": "random"}, "job": {"data": __file__}}
 
@@ -76,6 +84,30 @@ def test_a_sweep_has_one_thread_however_often_it_is_taken_up(scheduler: LiveSche
     sweeps.go_on()
     sweeps.run("a", TABLES)
     assert list(sweeps._threads.values()) == [thread]
+
+
+def test_what_yarn_would_not_take_is_no_sweep_of_a_service_there(
+    directory: ServiceDir, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    yarn = TellingYarn()
+    monkeypatch.setattr("hscheduler.on_yarn.environment_configuration", HadoopConf)
+    monkeypatch.setattr("hscheduler.on_yarn.open_client", lambda conf: yarn)
+    cluster = ClusterSpec(container_memory="512MiB")
+    settings = LiveSettings(job_settings=container_settings(cluster))
+    with LiveScheduler(cluster.capacities(), settings) as scheduler:
+        sweeps = Sweeps(scheduler, cluster)
+        service = SchedulerService(scheduler, cluster, NewsBoard(), sweeps)
+        wrong = {"data": __file__, "queue": "nope", "workers": 1, "servers": 1}
+        for submit in (
+            lambda: sweeps.run("a", {**TABLES, "job": wrong}),
+            lambda: service.SubmitJob(pb.SubmitJobRequest(job_id="one", settings_json=json.dumps(wrong)), ANYBODY),
+        ):
+            with pytest.raises(ConfigError, match="queue is 'nope', but the cluster has no queue of that name"):
+                submit()
+        assert not scheduler.tables and not list(scheduler.job_ids())
+        service.SubmitJob(pb.SubmitJobRequest(job_id="one", settings_json=json.dumps({**wrong, "queue": "default"})),
+                          ANYBODY)  # fmt: skip
+        assert list(scheduler.job_ids()) == ["one"]
 
 
 def test_a_sweep_whose_beginning_took_too_long_is_begun_when_it_is_asked_for_again(

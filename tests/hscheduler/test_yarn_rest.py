@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
+from eps.yarn.queues import counts_cores
 from hscheduler.core.resources import Resources
 from hscheduler.yarn.rest import (
     Answers,
     application_of,
     attempt_of,
-    counted_in,
+    most_priority_in,
     names_of,
     of_queues,
     queues_of,
@@ -70,8 +71,9 @@ def test_answers_of_a_real_resourcemanager() -> None:
     number = job.application_id.removeprefix("application_")
     assert attempts == {job.application_id: f"appattempt_{number}_000001", late.application_id: ""}
     assert (job.priority, late.priority) == (0, 0)
-    assert counted_in(RECORDED["scheduler-overview"]) == (True, 10)
-    assert counted_in({}) == (False, None), "a release that does not tell"
+    overview = RECORDED["scheduler-overview"]
+    assert (counts_cores(overview), most_priority_in(overview)) == (True, 10)
+    assert (counts_cores({}), most_priority_in({})) == (False, None), "a release that does not tell"
     assert (job.state, late.state) == ("RUNNING", "ACCEPTED")
     assert job.port > 0 and job.host.startswith("127.0.0.1")
     assert not job.asks and len(job.containers) == 6

@@ -238,6 +238,68 @@ def test_nodes_and_queues(rm: FakeResourceManager, client: RestClient) -> None:
     assert client.nodes() == []
 
 
+def queue_info(name: str, submit: str, *below: dict[str, Any], administer: str = " ") -> dict[str, Any]:
+    """Return a queue as ``scheduler`` tells of it, with who may submit to it."""
+    rights = [
+        {"accessType": "ADMINISTER_QUEUE", "accessControlList": administer},
+        {"accessType": "APPLICATION_MAX_PRIORITY", "accessControlList": "*"},
+        {"accessType": "SUBMIT_APP", "accessControlList": submit},
+    ]
+    more = {"queues": {"queue": list(below)}} if below else {}
+    return {"queueName": name, "queueAcls": {"queueAcl": rights}, **more}
+
+
+def test_of_a_queue_it_is_known_what_it_grants_at_most(rm: FakeResourceManager, client: RestClient) -> None:
+    parts = [
+        {"partitionName": "", "effectiveMaxResource": {"memory": 4096, "vCores": 4}},
+        {"partitionName": "transient", "effectiveMaxResource": {"memory": 2048, "vCores": 2}},
+    ]
+    largest = {"memory": 2048, "vCores": 4, "resourceInformations": {}}
+    eps = {"queueName": "eps", "maximumAllocation": largest, "capacities": {"queueCapacitiesByPartition": parts}}
+    root = {"queueName": "root", "queues": {"queue": [eps, {"queueName": "batch"}]}}
+    rm.answers["GET scheduler"] = (200, {"scheduler": {"schedulerInfo": root}})
+    queue = client.queue("eps")
+    assert queue is not None and queue.largest == Resource(2048, 4) and queue.children == ()
+    assert queue.most == {"": Resource(4096, 4), "transient": Resource(2048, 2)} and not queue.counts_cores
+    rm.answers["GET scheduler-overview"] = (
+        200,
+        {"scheduler": {"schedulingResourceType": "memory-mb (unit=Mi),vcores"}},
+    )
+    queue, batch, parent = (client.queue(name) for name in ("eps", "batch", "root"))
+    assert queue is not None and queue.counts_cores
+    assert batch is not None and (batch.largest, batch.most, batch.may_submit) == (None, {}, True)
+    assert parent is not None and parent.children == ("eps", "batch")
+
+
+@pytest.mark.parametrize(
+    ("root", "queue", "may"),
+    [
+        (queue_info("root", "*"), queue_info("eps", " "), True),
+        (queue_info("root", " "), queue_info("eps", "*"), True),
+        (queue_info("root", " "), queue_info("eps", "eve,ada"), True),
+        (queue_info("root", " "), queue_info("eps", "eve,ada staff"), True),
+        # Who is in a group YARN does not tell.
+        (queue_info("root", " "), queue_info("eps", "eve staff"), True),
+        (queue_info("root", " "), queue_info("eps", " staff"), True),
+        (queue_info("root", " ", administer="ada"), queue_info("eps", "eve"), True),
+        (queue_info("root", " "), {"queueName": "eps"}, True),
+        (queue_info("root", " "), queue_info("eps", "eve,adam "), False),
+        (queue_info("root", "eve"), queue_info("eps", " "), False),
+    ],
+)
+def test_who_may_not_submit_to_a_queue_is_known_by_its_lists(
+    rm: FakeResourceManager, root: dict[str, Any], queue: dict[str, Any], may: bool
+) -> None:
+    info = {**root, "queues": {"queue": [queue]}}
+    rm.answers["GET scheduler"] = (200, {"scheduler": {"schedulerInfo": info}})
+    conf = dataclasses.replace(rm.conf, values={**rm.conf.values, "yarn.acl.enable": "true"})
+    for given, expected in ((conf, may), (rm.conf, True)):
+        client = RestClient(given)
+        found = client.queue("eps")
+        assert found is not None and found.may_submit == expected
+        client.close()
+
+
 def test_an_application_is_ended_with_a_reason(rm: FakeResourceManager, client: RestClient) -> None:
     rm.answers[f"PUT apps/{ID}/state"] = (202, {"state": "KILLED"})
     client.kill(ID, "its client is gone")

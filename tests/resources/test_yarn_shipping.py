@@ -17,13 +17,13 @@ from eps.resources.api import ContainerRequest
 from eps.storage.jobdir import JobDir, create_job_dir
 from eps.storage.locations import RemotePath
 from eps.yarn.am import template_of
-from eps.yarn.application import MasterOrders, home_location
+from eps.yarn.application import MasterOrders, home_location, tags_of
 from eps.yarn.container import own_job_dir
 from eps.yarn.launch import build_launch
 from eps.yarn.logs import name_logs, split_logs
 from eps.yarn.shipping import ENVIRONMENT, JOB, PythonEnvironment, pack_code, pack_job, python_environment
-from eps.yarn.submit import check_cluster, file_systems_of, pack_conf, tags_of
-from eps.yarn.types import ClusterNode, FileKind, Grant, LocalFile, QueueReport, Resource, Visibility
+from eps.yarn.submit import file_systems_of, pack_conf
+from eps.yarn.types import FileKind, Grant, LocalFile, Resource, Visibility
 
 pytest.importorskip("requests")
 
@@ -141,57 +141,9 @@ def test_a_configuration_that_includes_files_is_whole_in_a_container(tmp_path: P
     assert read_configuration(container).get("fs.defaultFS") == "hdfs://lake"
 
 
-class Cluster:
-    """As much of a client of YARN as is asked before a submission."""
-
-    def __init__(self, state: str = "RUNNING", nodes: int = 2) -> None:
-        self._queue = QueueReport("default", state, 0.5, 1.0, 0.0, ("transient",))
-        largest = [Resource(4096, 4), Resource(2048, 8)]
-        self._nodes = [
-            ClusterNode(f"n{i}:1", "", largest[i % 2], Resource(0, 0), ("transient",) if i else (), 0)
-            for i in range(nodes)
-        ]
-
-    def queue(self, name: str) -> QueueReport | None:
-        return self._queue if name == "default" else None
-
-    def nodes(self) -> list[ClusterNode]:
-        return self._nodes
-
-
-@pytest.mark.parametrize(
-    ("cluster", "settings", "reason"),
-    [
-        (Cluster(), {"queue": "nope"}, "queue is 'nope', but the cluster has no queue of that name"),
-        (Cluster("STOPPED"), {}, "queue is 'default', but it is STOPPED"),
-        (Cluster(nodes=0), {}, "no node that runs"),
-        (Cluster(), {"memory_mb": "5000"}, "a master is to have 5000 MB and 1 vcore, but the largest node has 4096 MB"),
-        (Cluster(), {"vcores": "1,worker=9"}, "a worker is to have 1024 MB and 9 vcores, but the largest node has"),
-        (Cluster(), {"label": "gpu"}, "may use these only: transient"),
-        (
-            Cluster(),
-            {"label": "worker=transient", "memory_mb": "64,worker=4096"},
-            "largest node with label transient has 2048 MB and 8 vcores",
-        ),
-        (Cluster(), {"tags": "x" * 101}, "at most 10, of which EPS needs 4, of at most 100 ASCII"),
-    ],
-)
-def test_what_yarn_would_refuse_is_refused_before_anything_is_prepared(
-    cluster: Cluster, settings: dict[str, str], reason: str
-) -> None:
-    from eps.errors import EpsError
-
-    with pytest.raises(EpsError, match=reason):
-        check_cluster(cluster, JobSpec(on="yarn", **settings))  # type: ignore[arg-type]
-
-
 def test_an_application_says_what_it_will_ask_for() -> None:
     spec = JobSpec(on="yarn", workers=3, servers=1, memory_mb="512,server=1024", tags="mine")
     assert tags_of(spec) == ("mine", "eps.workers=3", "eps.servers=1", "eps.worker=512x1", "eps.server=1024x1")
-
-
-def test_what_yarn_takes_is_taken() -> None:
-    check_cluster(Cluster(), JobSpec(on="yarn", label="worker=transient", tags="a, b"))  # type: ignore[arg-type]
 
 
 LOGS = """\

@@ -46,6 +46,7 @@ def prepared(hdfs: FakeHdfs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("EPS_HOME", str(tmp_path / "home"))
     (tmp_path / "rows.libsvm").write_text(ROWS)
     settings = {"data": str(tmp_path / "rows.libsvm"), "iterations": 3, "on": "yarn", "name": "a9a"}
+    settings |= {"workers": 1, "servers": 1}
     places = {"staging": f"webhdfs://{hdfs.authority}/eps", "checkpoint_dir": str(tmp_path / "checkpoints")}
     found = prepare_job(RunRequest.from_values({**settings, **places}))
     yield found
@@ -155,7 +156,6 @@ def test_who_cannot_attend_to_an_application_says_why_though_it_cannot_be_ended_
 
     monkeypatch.setattr("eps.yarn.submit.environment_configuration", lambda: conf)
     monkeypatch.setattr("eps.yarn.submit.open_client", lambda conf, kind: cluster)
-    monkeypatch.setattr("eps.yarn.submit.check_cluster", lambda client, spec: None)
     monkeypatch.setattr("eps.yarn.submit.start_supervisor", start)
     cluster.killing = PeerUnavailableError("no ResourceManager can be reached")
     with pytest.raises(OSError, match="no processes left"):

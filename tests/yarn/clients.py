@@ -93,5 +93,8 @@ def _cluster(kind: str) -> None:
     assert queue is not None and (queue.name, queue.state) == ("default", "RUNNING")
     assert (round(queue.capacity, 3), round(queue.maximum_capacity, 3)) == (0.5, 1.0)
     assert "transient" in queue.labels or "*" in queue.labels
+    # Two of the nodes have no label.
+    assert (queue.largest, queue.most) == (Resource(4096, 4), {"": Resource(8192, 8), "transient": Resource(4096, 4)})
+    assert queue.may_submit and queue.children == ()
     assert client.queue("no-such-queue") is None
     client.close()

@@ -16,6 +16,7 @@ from eps.storage.locations import RemotePath, open_storage, write_public
 from eps.yarn.attendant import CHECK_FILES
 from eps.yarn.rest import RestClient
 from eps.yarn.types import Submission
+from hscheduler.cli import main as hscheduler
 from tests.yarn.hadoop import Hadoop
 from tests.yarn.in_java import InJava, dfsadmin, rmadmin
 
@@ -55,6 +56,33 @@ def test_what_no_cluster_can_do_is_said_before_anything_is_done(refused: Refused
     ):
         said = refused(2, *words)
         assert said.startswith("eps: ") and said.count("\n") == 1 and sentence in said, said
+
+
+@pytest.mark.parametrize("shape", ["applications", "one-application"])
+def test_a_sweep_of_which_yarn_takes_no_trial_is_refused_before_any_begins(
+    on_yarn: Hadoop, tmp_path: Path, capsys: pytest.CaptureFixture[str], shape: str
+) -> None:
+    for size, setting, sentence in (
+        (
+            "512MiB",
+            'queue = "nope"',
+            "queue is 'nope', but the cluster has no queue of that name: see yarn queue -list",
+        ),
+        ("512MiB", 'queue = "root"', "queue is 'root', but it takes no applications itself: name one below it, as "),
+        ("512MiB", 'label = "gold"', "label is 'gold', but queue 'default' may use these only: "),
+        (
+            "512MiB",
+            "splits = 24\nworkers = 20",
+            "never has more than 12288 MB and 12 vcores: ask for fewer or smaller ones",
+        ),
+        ("900GiB", "", "a container of 1 vcores and 921600 MiB fits no node of 4 vcores and 4096 MiB"),
+    ):
+        file = tmp_path / "sweep.toml"
+        job = f'[job]\ndata = "sklearn:digits"\nmodel = "softmax"\n{setting}\n'
+        file.write_text(f'[cluster]\ncontainer_memory = "{size}"\n[sweep]\ntrials = 1\n{job}')
+        assert hscheduler(["sweep", str(file), "--on", "yarn", "--as", shape]) == (2 if size == "512MiB" else 1)
+        said = capsys.readouterr()
+        assert not said.out and said.err.count("\n") == 1 and sentence in said.err, said
 
 
 def test_a_configuration_that_leads_nowhere_is_named(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import getpass
 import json
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -92,6 +94,37 @@ def test_a_sweep_is_one_application_and_ends_as_on_this_host(
     name = next(each["name"] for each in found["trials"] if each["job_id"] == found["best"]["job_id"])
     assert (tmp_path / "home" / "jobs" / name / "model.npz").is_file(), "the best model comes along"
     assert staged(on_yarn) == []
+
+
+def test_a_sweep_whose_client_is_killed_is_followed_again_and_its_results_are_fetched(
+    on_yarn: Hadoop, tmp_path: Path, pytestconfig: pytest.Config, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if not pytestconfig.getoption("--every-hadoop"):
+        pytest.skip("takes a minute: --every-hadoop")
+    file, settings = tmp_path / "there.toml", {"iterations": 80, "more": "stretch_s = 0.05"}
+    file.write_text(FILE.format(**{"parallelism": 0, **settings}))
+    flags = ["sweep", str(file), "--on", "yarn", "--as", "one-application"]
+    code = "import sys; from hscheduler.cli import main; sys.exit(main(sys.argv[1:]))"
+    with subprocess.Popen([sys.executable, "-c", code, *flags], stdout=subprocess.PIPE, text=True) as client:
+        assert client.stdout is not None
+        line = next(line for line in client.stdout if "trial-1 starts" in line)
+        client.kill()
+    assert line and main(["sweeps"]) == 0
+    (name,) = (path.name for path in (tmp_path / "home" / "sweeps").iterdir())
+    (app,) = apps_of(on_yarn, "states=RUNNING")
+    told = capsys.readouterr().out
+    assert f"{name}  {app['id']}  running" in told and "to be fetched" in told
+    report = tmp_path / "report.json"
+    assert main(["sweep", "--resume", name, "--report", str(report)]) == 0
+    assert "trial-1 starts" in capsys.readouterr().out, "from the beginning"
+    found = json.loads(report.read_text())
+    _, local = sweep(tmp_path, "here", "--quiet", **settings)
+    assert losses(found) == losses(local) and staged(on_yarn) == []
+    best = next(each["name"] for each in found["trials"] if each["job_id"] == found["best"]["job_id"])
+    assert (tmp_path / "home" / "jobs" / best / "model.npz").is_file()
+    report.unlink()
+    assert main(["sweep", "--resume", app["id"], "--report", str(report)]) == 0
+    assert json.loads(report.read_text()) == found, "though nothing of it is on the cluster any more"
 
 
 def test_a_master_that_is_killed_is_followed_by_one_that_goes_on(

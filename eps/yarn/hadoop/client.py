@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Collection, Sequence
 from typing import Any
@@ -18,6 +19,7 @@ from eps.yarn.hadoop.records import (
     java_set,
     queues_of,
     record,
+    resource_of,
 )
 from eps.yarn.hadoop.session import HadoopSession
 from eps.yarn.hadoop.tokens import cancel_tokens, obtain_tokens
@@ -122,7 +124,22 @@ class HadoopClient:
         """Return what YARN says of a queue; None where there is none of that name."""
         with self.session.errors(f"queue {name} cannot be asked after"):
             queues = queues_of(self._client.getRootQueueInfos())
-            return next((queue for path, queue in queues if name in (path, queue.name)), None)
+            found = next((known for known in queues if name in (known[0], known[1].name)), None)
+            if found is None:
+                return None
+            path, queue = found
+            # YARN tells it to whoever begins an application, which this need not become.
+            told = self._client.createApplication().getNewApplicationResponse()
+            largest = resource_of(told.getMaximumResourceCapability())
+            return dataclasses.replace(queue, largest=largest, may_submit=self._may_submit(path, queue.name))
+
+    def _may_submit(self, path: str, name: str) -> bool:
+        """Return whether YARN lets this user submit to a queue; True where it does not tell."""
+        if not bool(self.session.java_conf.getBoolean("yarn.acl.enable", False)):
+            return True
+        rights = {str(info.getQueueName()): len(info.getUserAcls()) for info in self._client.getQueueAclsInfo()}
+        # Some releases name a queue with those above it.  Who may administer it may submit to it.
+        return rights.get(path, rights.get(name, 1)) > 0
 
     def am_token(self, application_id: str) -> tuple[Any, Any]:
         """Return the token by which an unmanaged application master proves itself, and its attempt's id.

@@ -222,6 +222,22 @@ def queues_of(
         here, at_most = share * float(info.getCapacity()), most * float(info.getMaximumCapacity())
         labels = tuple(sorted(str(label) for label in info.getAccessibleNodeLabels() or ()))
         used = here * float(info.getCurrentCapacity())
-        report = QueueReport(name, str(info.getQueueState()), here, at_most, used, labels)
-        yield f"{path}.{name}", report
-        yield from queues_of(info.getChildQueues() or (), f"{path}.{name}", here, at_most)
+        below = info.getChildQueues() or ()
+        yield (
+            f"{path}.{name}",
+            QueueReport(
+                name,
+                str(info.getQueueState()),
+                here,
+                at_most,
+                used,
+                labels,
+                children=tuple(str(child.getQueueName()).rpartition(".")[2] for child in below),
+                most={
+                    str(label): resource_of(told.getEffectiveMaxCapacity())
+                    for label, told in dict(info.getQueueConfigurations() or {}).items()
+                    if told.getEffectiveMaxCapacity() is not None
+                },
+            ),
+        )
+        yield from queues_of(below, f"{path}.{name}", here, at_most)

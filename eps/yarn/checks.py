@@ -1,0 +1,149 @@
+"""What a cluster would refuse of a job, or never grant it, found before anything is prepared.  L3."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+from eps.config import EXECUTIONS, ROLES, JobSpec
+from eps.errors import ConfigError, ResourceError
+from eps.yarn.application import resource_of, tags_of
+from eps.yarn.facade import Client
+from eps.yarn.types import ClusterNode, QueueReport, Resource
+
+#: YARN's limits.
+MOST_TAGS, LONGEST_TAG = 10, 100
+
+
+class Cluster:
+    """What a cluster tells of itself: everything is asked once, when it is first wanted.
+
+    Parameters
+    ----------
+    client : Client
+        Errors of its methods are those of this.
+    """
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._queues: dict[str, QueueReport | None] = {}
+
+    @cached_property
+    def nodes(self) -> list[ClusterNode]:
+        """The nodes that can be used."""
+        return self._client.nodes()
+
+    def queue(self, name: str) -> QueueReport | None:
+        """Return a queue; None where there is none of that name."""
+        if name not in self._queues:
+            self._queues[name] = self._client.queue(name)
+        return self._queues[name]
+
+    @property
+    def user(self) -> str:
+        """Who asks."""
+        return self._client.user
+
+
+def check_job(cluster: Cluster, spec: JobSpec) -> None:
+    """Refuse what YARN would refuse or never grant, as far as it tells.
+
+    Raises
+    ------
+    ConfigError
+        The queue is unknown, closed, not for this user, or has others below it; a label is not its own, or no node's; a
+        container is larger than any node, or than YARN grants; the first size of the job is more than the queue may
+        ever have; a tag is too long.
+    ResourceError
+        No node runs.
+    RpcError
+        The cluster cannot be asked.
+    """
+    queue = _checked_queue(cluster, spec)
+    if not cluster.nodes:
+        raise ResourceError("the cluster has no node that runs: see yarn node -list -all")
+    for role in reversed(ROLES):
+        _check_container(cluster, queue, spec, role)
+    _check_size(cluster, queue, spec)
+    tags = tags_of(spec)
+    if len(tags) > MOST_TAGS or any(len(tag) > LONGEST_TAG or not tag.isascii() for tag in tags):
+        raise ConfigError(
+            f"tags is {spec.tags!r}, but YARN takes at most {MOST_TAGS}, of which EPS needs 4, of at most "
+            f"{LONGEST_TAG} ASCII characters"
+        )
+
+
+def _checked_queue(cluster: Cluster, spec: JobSpec) -> QueueReport:
+    queue, told = cluster.queue(spec.queue), f"queue is {spec.queue!r}, but"
+    if queue is None:
+        raise ConfigError(f"{told} the cluster has no queue of that name: see yarn queue -list")
+    if queue.children:
+        raise ConfigError(f"{told} it takes no applications itself: name one below it, as {', '.join(queue.children)}")
+    if queue.state != "RUNNING":
+        raise ConfigError(f"{told} it is {queue.state}: ask its administrator, or choose another")
+    if not queue.may_submit:
+        raise ConfigError(f"{told} {cluster.user} may not submit to it: ask its administrator, or choose another")
+    return queue
+
+
+def _check_container(cluster: Cluster, queue: QueueReport, spec: JobSpec, role: str) -> None:
+    wanted, label = resource_of(spec, role), spec.by_role("label", role)
+    if label and not {"*", label} & set(queue.labels):
+        known = ", ".join(queue.labels) or "none"
+        raise ConfigError(f"label is {label!r}, but queue {spec.queue!r} may use these only: {known}")
+    there = [node.capacity for node in cluster.nodes if not label or label in node.labels]
+    if not there:
+        raise ConfigError(f"label is {label!r}, but no node that runs has it: see yarn node -list -showDetails")
+    if not any(wanted.fits_in(capacity) for capacity in there):
+        largest = max(there, key=lambda r: (r.memory_mb, r.vcores))
+        raise ConfigError(
+            f"a {role} is to have {wanted}, but the largest node"
+            f"{f' with label {label}' if label else ''} has {largest}: lower memory_mb or vcores"
+        )
+    if queue.largest is not None and not wanted.fits_in(queue.largest):
+        raise ConfigError(
+            f"a {role} is to have {wanted}, but YARN grants no container above {queue.largest}: lower memory_mb or "
+            "vcores, or have yarn.scheduler.maximum-allocation-mb or -vcores raised"
+        )
+
+
+def _check_size(cluster: Cluster, queue: QueueReport, spec: JobSpec) -> None:
+    """Refuse a first size for which the queue has no room even where nobody else uses it.
+
+    Nodes with a label may be lent to who asks for none, beyond what a queue may have of the others.
+    """
+    needs = _needs(spec)
+    for label in sorted(needs):
+        need, most = needs[label], queue.most.get(label)
+        if most is None:
+            continue
+        if not label:
+            # What has a label may be given to both, those who ask for it and those who ask for none.
+            need = _sum(*needs.values())
+            most = _sum(most, *(node.capacity for node in cluster.nodes if node.labels))
+        counted = Resource(need.memory_mb, need.vcores if queue.counts_cores else 0)
+        if not counted.fits_in(most):
+            where = f" of the nodes with label {label}" if label else ""
+            what, at_most = (str(r) if queue.counts_cores else f"{r.memory_mb} MB" for r in (need, most))
+            containers = f"{_number(spec.workers, 'worker')}, {_number(spec.servers, 'server')} and a master"
+            raise ConfigError(
+                f"{containers} take {what}{where}, but queue {spec.queue!r} never has more than {at_most}: ask for "
+                "fewer or smaller ones, or choose another queue"
+            )
+
+
+def _needs(spec: JobSpec) -> dict[str, Resource]:
+    """Return label -> what a job's first containers take of a queue; opportunistic ones take nothing of it."""
+    found: dict[str, Resource] = {}
+    for role, number in (("master", 1), ("worker", spec.workers), ("server", spec.servers)):
+        if spec.by_role("execution", role) in ("", EXECUTIONS[0]):
+            size, label = resource_of(spec, role), spec.by_role("label", role)
+            found[label] = _sum(found.get(label, Resource(0, 0)), *[size] * number)
+    return found
+
+
+def _number(number: int, role: str) -> str:
+    return f"{number} {role}{'' if number == 1 else 's'}"
+
+
+def _sum(*sizes: Resource) -> Resource:
+    return Resource(sum(each.memory_mb for each in sizes), sum(each.vcores for each in sizes))

@@ -1,0 +1,99 @@
+"""What YARN would refuse of a job, or never grant it, is found before anything is prepared; nothing else is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from eps.config import JobSpec
+from eps.errors import EpsError
+from eps.yarn.checks import Cluster, check_job
+from tests.fakes.telling_yarn import TellingYarn as Told
+
+
+def check(told: Told, **settings: Any) -> None:
+    check_job(Cluster(told), JobSpec(on="yarn", **{"workers": 1, "servers": 1, **settings}))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("told", "settings", "reason"),
+    [
+        (Told(), {"queue": "nope"}, "queue is 'nope', but the cluster has no queue of that name"),
+        (Told(state="STOPPED"), {}, "queue is 'default', but it is STOPPED"),
+        (
+            Told(children=("a", "b")),
+            {},
+            "queue is 'default', but it takes no applications itself: name one below it, as a",
+        ),
+        (Told(may_submit=False), {}, "queue is 'default', but ada may not submit to it: ask its administrator"),
+        (Told(nodes=()), {}, "no node that runs"),
+        (
+            Told(),
+            {"memory_mb": "5000"},
+            "a master is to have 5000 MB and 1 vcore, but the largest node has 4096 MB",
+        ),
+        (Told(), {"vcores": "1,worker=9"}, "a worker is to have 1024 MB and 9 vcores, but the largest node has"),
+        (
+            Told(),
+            {"memory_mb": "64,server=3500"},
+            "a server is to have 3500 MB and 1 vcore, but YARN grants no container above 3072 MB and 8 vcores: lower",
+        ),
+        (Told(), {"label": "gpu"}, "may use these only: transient"),
+        (Told(labels=("*",)), {"label": "gpu"}, "label is 'gpu', but no node that runs has it: see yarn node"),
+        (
+            Told(),
+            {"label": "worker=transient", "memory_mb": "64,worker=3000"},
+            "largest node with label transient has 2048 MB and 8 vcores",
+        ),
+        (
+            Told(),
+            {"workers": 4, "servers": 2},
+            "4 workers, 2 servers and a master take 6656 MB and 7 vcores, but queue 'default' never has more "
+            "than 6144 MB and 12 vcores: ask for fewer or smaller ones, or choose another queue",
+        ),
+        (
+            Told(),
+            {"workers": 11, "servers": 1, "memory_mb": "64"},
+            "take 832 MB and 13 vcores, but queue 'default' never has more than 6144 MB and 12 vcores",
+        ),
+        (
+            Told(counts_cores=False),
+            {"workers": 4, "servers": 2},
+            "take 6656 MB, but queue 'default' never has more than 6144 MB: ask",
+        ),
+        (
+            Told(),
+            {"label": "worker=transient", "workers": 3},
+            "take 3072 MB and 3 vcores of the nodes with label transient, but queue 'default' never has more than 2048",
+        ),
+        (Told(), {"tags": "x" * 101}, "at most 10, of which EPS needs 4, of at most 100 ASCII"),
+    ],
+)
+def test_what_yarn_would_refuse_or_never_grant_is_refused(told: Told, settings: dict[str, Any], reason: str) -> None:
+    with pytest.raises(EpsError, match=reason):
+        check(told, **settings)
+
+
+@pytest.mark.parametrize(
+    ("told", "settings"),
+    [
+        (Told(), {"label": "worker=transient", "tags": "a, b"}),
+        # What has a label is lent to who asks for none.
+        (Told(), {"workers": 3, "servers": 2}),
+        (Told(counts_cores=False), {"workers": 11, "servers": 1, "memory_mb": "64"}),
+        (Told(), {"workers": 99, "splits": 99, "execution": "worker=opportunistic"}),
+        # A release that tells less.
+        (Told(most={}, largest=None), {"workers": 99, "splits": 99, "memory_mb": "64,server=3500"}),
+    ],
+)
+def test_what_yarn_takes_is_taken(told: Told, settings: dict[str, Any]) -> None:
+    check(told, **settings)
+
+
+def test_a_cluster_is_asked_once_for_many_jobs() -> None:
+    told = Told()
+    cluster = Cluster(told)  # type: ignore[arg-type]
+    for workers in (1, 2, 3):
+        check_job(cluster, JobSpec(on="yarn", workers=workers, servers=1))
+    assert told.asked == ["default", "nodes"]
