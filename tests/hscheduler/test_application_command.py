@@ -135,7 +135,10 @@ def staged(hdfs: FakeHdfs) -> list[str]:
 def test_what_a_sweep_has_on_the_cluster_goes_when_its_results_are_here(
     yarn: RunningSweep, hdfs: FakeHdfs, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    running: list[bool] = []
+    yarn.after_submission = lambda: running.append(yarn.directory.is_running())
     assert sweep(tmp_path) == 0, capsys.readouterr().err
+    assert running == [True] and not yarn.directory.is_running(), "nobody else may follow it, or tidy it up"
     assert (jobs_dir() / "sweep-2" / "model.npz").read_text() == "the model"
     assert yarn.noted is not None and yarn.noted.shared.startswith(f"webhdfs://{hdfs.authority}/eps/sweeps/")
     noted = Application.read(yarn.directory)

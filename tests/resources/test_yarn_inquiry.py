@@ -1,0 +1,55 @@
+"""How long YARN may not know an application before it counts as forgotten."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from eps.errors import EpsError, JobNotFoundError, PeerUnavailableError
+from eps.yarn import inquiry
+from eps.yarn.inquiry import FORGOTTEN_S, Inquiry
+
+KNOWN: Any = SimpleNamespace(state="RUNNING")
+UNKNOWN, AWAY = JobNotFoundError("no such application"), PeerUnavailableError("no ResourceManager can be reached")
+
+
+class Client:
+    def __init__(self) -> None:
+        self.says: Any = KNOWN
+
+    def report(self, application_id: str) -> Any:
+        assert application_id == "application_1_0001"
+        if isinstance(self.says, EpsError):
+            raise self.says
+        return self.says
+
+
+def test_an_application_is_forgotten_when_yarn_has_not_known_it_for_long_without_a_break(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    client, now_s = Client(), 0.0
+    monkeypatch.setattr(inquiry, "time", SimpleNamespace(monotonic=lambda: now_s))
+    asked = Inquiry(client, "application_1_0001")  # type: ignore[arg-type]
+
+    def ask(at_s: float, says: Any) -> Any:
+        nonlocal now_s
+        now_s, client.says = at_s, says
+        return asked.report()
+
+    assert ask(0.0, KNOWN) is KNOWN
+    for at_s in (1.0, FORGOTTEN_S):
+        with pytest.raises(JobNotFoundError):
+            ask(at_s, UNKNOWN)
+        assert asked.is_unknown
+    assert ask(FORGOTTEN_S + 0.5, KNOWN) is KNOWN and not asked.is_unknown
+    with pytest.raises(JobNotFoundError):
+        ask(100.0, UNKNOWN)
+    # One that cannot be asked meanwhile is no answer.
+    with pytest.raises(PeerUnavailableError):
+        ask(110.0, AWAY)
+    assert asked.is_unknown
+    found = ask(100.0 + FORGOTTEN_S, UNKNOWN)
+    assert found.ended and found.diagnostics.startswith("YARN does not know the application any more")
+    assert asked.is_unknown, "it may run"
