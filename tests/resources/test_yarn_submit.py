@@ -174,7 +174,7 @@ def request_(hdfs: FakeHdfs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, co
     monkeypatch.setenv("HADOOP_CONF_DIR", conf.source)
     (tmp_path / "core-site.xml").write_text("<configuration></configuration>")
     (tmp_path / "rows.libsvm").write_text(ROWS)
-    monkeypatch.setattr("eps.yarn.submit.check_cluster", lambda client, spec: None)
+    monkeypatch.setattr("eps.yarn.submit.check_job", lambda cluster, spec: None)
     staging = f"webhdfs://{hdfs.authority}/eps"
     data = str(tmp_path / "rows.libsvm")
     return RunRequest.from_values({"data": data, "iterations": 3, "on": "yarn", "name": "a9a", "staging": staging})
