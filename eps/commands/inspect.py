@@ -19,7 +19,7 @@ from eps.last_words import member_of
 from eps.storage.jobdir import JobDir, can_be_resumed, find_job
 
 FOLLOW_POLL_S = 0.1
-#: Those of other hosts are asked for by a command that takes seconds.
+#: Those of other hosts are brought whole by each look.
 FOLLOW_REMOTE_S = 5.0
 
 

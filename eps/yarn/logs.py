@@ -1,7 +1,8 @@
-"""What the containers of a job on YARN wrote, brought into the job's directory by Hadoop's own command.  L3.
+"""What the containers of a job on YARN wrote, brought into the job's directory.  L3.
 
 ``yarn logs`` knows where they are: at the NodeManagers while the application runs, in the cluster's file system after
-it (log aggregation).  So ``eps logs`` shows a job on YARN as it shows a local one.
+it (log aggregation).  So ``eps logs`` shows a job on YARN as it shows a local one.  Whoever follows the logs of a job
+that runs looks again and again, by the nodes' web servers (:mod:`eps.yarn.live_logs`).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import IO
@@ -31,6 +33,7 @@ from eps.yarn.application import Application
 from eps.yarn.bridge import class_path
 from eps.yarn.clients import open_client
 from eps.yarn.facade import Client
+from eps.yarn.live_logs import FILES, open_live_logs
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +73,10 @@ def split_logs(lines: Iterable[str], folder: Path) -> dict[str, dict[str, Path]]
     with ExitStack() as stack:
         for line in lines:
             if target is not None:
-                if line.startswith(_END):
+                # The last line may be half written.
+                rest, end, _ = line.partition(f"{_END}{name}")
+                if end:
+                    target.write(rest)
                     stack.close()
                     target = None
                 else:
@@ -85,16 +91,23 @@ def split_logs(lines: Iterable[str], folder: Path) -> dict[str, dict[str, Path]]
     return found
 
 
-def name_logs(found: Mapping[str, Mapping[str, Path]]) -> dict[str, list[Path]]:
+def name_logs(found: Mapping[str, Mapping[str, Path]], masters_before: Iterable[Path] = ()) -> dict[str, list[Path]]:
     """Return name of a log as in a job's directory -> the files that make it.
 
     The job master's are ``master``, and ``master-N`` of later attempts; a container that the master's log names has
     the name that the master gave it, any other the one that YARN gave it.
+
+    Parameters
+    ----------
+    found : mapping
+        As of :func:`split_logs`.
+    masters_before : iterable of Path
+        Logs of the job's masters that were brought before.
     """
     parts = {container: _parts(files) for container, files in found.items()}
     masters = {c: int(m[1]) for c in parts if (m := _MASTER_CONTAINER.fullmatch(c)) is not None}
     names: dict[str, str] = {}
-    for path in (path for container in masters for path in parts[container]):
+    for path in (*masters_before, *(path for container in masters for path in parts[container])):
         with path.open(encoding="utf-8") as lines:
             names |= {match[2]: match[1] for line in lines for match in _PLACED.finditer(line)}
     for container, attempt in masters.items():
@@ -104,8 +117,7 @@ def name_logs(found: Mapping[str, Mapping[str, Path]]) -> dict[str, list[Path]]:
 
 def _parts(files: Mapping[str, Path]) -> list[Path]:
     """Return the files of a container: what it said, and what YARN said before it, where that is a word."""
-    order = ("prelaunch.err", "stdout", "stderr")
-    return [files[name] for name in order if name in files and not _is_blank(files[name])]
+    return [files[name] for name in FILES if name in files and not _is_blank(files[name])]
 
 
 def _is_blank(path: Path) -> bool:
@@ -141,20 +153,36 @@ def open_logs(job: JobDir) -> Iterator[Callable[[], list[str]]]:
     application = Application.read(job)
     if application is None:
         raise ConfigError(f"job {job.name!r} is none on YARN")
-    proofs = _Proofs(read_configuration(Path(application.conf_dir)), application)
+    conf = read_configuration(Path(application.conf_dir))
+    proofs, live = _Proofs(conf, application), open_live_logs(conf, application.application_id)
+    looked = False
+
+    def fetch() -> list[str]:
+        nonlocal looked
+        # The command knows also of what has ended, and takes a Java virtual machine.
+        again, looked = looked, True
+        if again and live is not None and job.is_running():
+            try:
+                return _fetch(job, live.print_to)
+            except RpcError as error:
+                logger.info("%s", error)
+        return _fetch(job, partial(_ask, application, proofs))
+
     try:
-        yield lambda: _fetch(job, application, proofs)
+        yield fetch
     finally:
         proofs.close()
+        if live is not None:
+            live.close()
 
 
-def _fetch(job: JobDir, application: Application, proofs: _Proofs) -> list[str]:
+def _fetch(job: JobDir, ask: Callable[[Path], None]) -> list[str]:
     # Beside the logs: a disk with room for them, not one that may be memory.
     with tempfile.TemporaryDirectory(dir=job.path, prefix=".logs-") as folder:
         printed = Path(folder) / "printed"
-        _ask(application, proofs, printed)
+        ask(printed)
         with printed.open(encoding="utf-8", errors="replace") as lines:
-            logs = name_logs(split_logs(lines, Path(folder)))
+            logs = name_logs(split_logs(lines, Path(folder)), job.logs.glob(f"{MASTER}*.log"))
         for name, parts in logs.items():
             with atomic_writer(job.log(name), sync=False) as target:
                 for part in parts:

@@ -1,0 +1,117 @@
+"""The logs of an application that runs, by the web servers of its nodes: the command of Hadoop is for the rest."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from eps.commands.inspect import LogReader
+from eps.storage.jobdir import JobDir, create_job_dir
+from eps.yarn import logs
+from eps.yarn.application import Application
+from tests.fakes.resourcemanager import FakeResourceManager, resourcemanager
+
+ID = "application_1700000000000_0007"
+MASTER, WORKER = "container_e02_1700000000000_0007_01_000001", "container_e02_1700000000000_0007_01_000002"
+STRANGER = "container_e02_1700000000000_0071_01_000002"
+NODE = "/ws/v1/node/containers"
+PLACED = f"M container-0001 is {WORKER} on node-1:8041\n"
+
+
+class Cluster:
+    """One node, and what is told of it."""
+
+    def __init__(self, web: FakeResourceManager) -> None:
+        self.web = web
+        address = web.url.removeprefix("http://")
+        nodes = [{"id": "n:1", "nodeHTTPAddress": address, "state": "RUNNING"}]
+        web.answers["GET nodes"] = (200, {"nodes": {"node": nodes}})
+        self.has(MASTER, WORKER, STRANGER)
+
+    def has(self, *containers: str) -> None:
+        found = [{"id": container, "state": "RUNNING"} for container in containers]
+        self.web.answers[f"GET {NODE}"] = (200, {"containers": {"container": found}})
+
+    def wrote(self, container: str, text: str) -> None:
+        files = [{"fileName": "stderr", "fileSize": str(len(text))}, {"fileName": "stdout", "fileSize": "0"}]
+        told = [{"containerId": container}, {"containerLogInfo": files, "containerId": container}]
+        self.web.answers[f"GET {NODE}/{container}/logs"] = (200, {"containerLogsInfo": told})
+        said = f"Container: {container} on n:1\nLogType:stderr\nLogContents:\n{text}End of LogType:stderr.It runs\n"
+        self.web.answers[f"GET {NODE}/{container}/logs/stderr"] = (200, said)
+
+    def asked(self, container: str) -> int:
+        return sum(path == f"{NODE}/{container}/logs/stderr" for _, path, _, _ in self.web.asked)
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    with resourcemanager() as web:
+        yield Cluster(web)
+
+
+@pytest.fixture
+def commands(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Give what Hadoop's own command was asked to print, which is nothing."""
+    found: list[Path] = []
+
+    def ask(application: Application, proofs: Any, printed: Path) -> None:
+        found.append(printed)
+        printed.write_text("")
+
+    monkeypatch.setattr(logs, "_ask", ask)
+    monkeypatch.setattr(logs, "find_java", lambda: argparse.Namespace(command="java"))
+    return found
+
+
+@pytest.fixture
+def job(cluster: Cluster, tmp_path: Path) -> Iterator[JobDir]:
+    address = cluster.web.url.removeprefix("http://")
+    (tmp_path / "yarn-site.xml").write_text(
+        "<configuration><property><name>yarn.resourcemanager.webapp.address</name>"
+        f"<value>{address}</value></property></configuration>"
+    )
+    directory, lock = create_job_dir("a9a", tmp_path)
+    Application(ID, "hdfs://nn/x", str(tmp_path), "rest").write(directory)
+    yield directory
+    lock.close()
+
+
+def test_who_follows_asks_the_nodes_for_what_is_new(cluster: Cluster, job: JobDir, commands: list[Path]) -> None:
+    reader = LogReader(job.logs)
+    with logs.open_logs(job) as fetch:
+        assert fetch() == [] and len(commands) == 1, "what has ended is known to the command only"
+        cluster.wrote(MASTER, PLACED)
+        cluster.wrote(WORKER, "W[worker-1] begins\n")
+        assert fetch() == ["container-0001", "master"]
+        assert sorted(reader.new_lines()) == [f"[master] {PLACED}", "[worker-1] W[worker-1] begins\n"]
+        assert fetch() == [] and reader.new_lines() == [], "nothing is brought twice"
+        cluster.wrote(WORKER, "W[worker-1] begins\nclock 1\nhalf a li")
+        assert fetch() == ["container-0001"], "its name was told by what was brought before"
+        assert reader.new_lines() == ["[worker-1] clock 1\n"]
+    assert len(commands) == 1
+    assert (cluster.asked(MASTER), cluster.asked(WORKER), cluster.asked(STRANGER)) == (1, 2, 0)
+
+
+def test_where_the_nodes_tell_nothing_the_command_does(cluster: Cluster, job: JobDir, commands: list[Path]) -> None:
+    with logs.open_logs(job) as fetch:
+        fetch()
+        cluster.web.answers[f"GET {NODE}"] = (403, "no")
+        fetch()
+        assert len(commands) == 2
+        # One that ends meanwhile does not hide the others.
+        cluster.has(STRANGER, MASTER, WORKER)
+        cluster.wrote(WORKER, "W[worker-1] begins\n")
+        assert fetch() == [WORKER] and len(commands) == 2
+
+
+def test_the_last_look_is_the_commands(cluster: Cluster, job: JobDir, commands: list[Path], monkeypatch: Any) -> None:
+    cluster.has()
+    with logs.open_logs(job) as fetch:
+        fetch()
+        monkeypatch.setattr(JobDir, "is_running", lambda job: False)
+        fetch()
+    assert len(commands) == 2
