@@ -26,6 +26,8 @@ LOST_BY_NODE = 154
 
 #: Exit statuses of a container that was told to end.
 ENDED_ON_PURPOSE = frozenset({ABORTED, KILLED_BY_MASTER, 128 + signals.SIGKILL, 128 + signals.SIGTERM})
+#: How a node says that a container was ended by a signal, and that it was not its own (``ContainerImpl``).
+ON_REQUEST, OTHERS = "killed on request", "killed by external signal"
 #: Below this many characters, what its process said last belongs to the sentence.
 MOST_LAST_WORDS = 300
 
@@ -73,12 +75,31 @@ def exit_of(completed: Completed, grant: Grant, purpose: str = "") -> tuple[int 
         return None, _with(sentence, words)
     if status < 0:
         return None, _with(f"was ended by YARN with status {status}", last_words(completed.diagnostics))
-    if status > 128:
-        try:
-            return None, f"was ended by {signals.Signals(status - 128).name}"
-        except ValueError:
-            pass
+    if signal := signalled(status, completed.diagnostics, grant.host):
+        return None, signal
     return status, _with(f"exited with code {status}", last_words(completed.diagnostics) if status else "")
+
+
+def signalled(status: int, diagnostics: str, host: str = "") -> str:
+    """Return who ended a process by which signal, as far as its node says, as words after its name; empty: none did.
+
+    Parameters
+    ----------
+    status : int
+        Exit status of its container.
+    diagnostics : str
+        What the node says of it.
+    host : str, optional
+    """
+    try:
+        name = signals.Signals(status - 128).name
+    except ValueError:
+        return ""
+    said, at = diagnostics.lower(), f" {host}" if host else ""
+    if OTHERS in said:
+        return f"was ended by {name}, which somebody on its node{at} sent: not YARN"
+    # A node that stops ends what it runs.
+    return f"was ended by its node{at} ({name})" if ON_REQUEST in said else f"was ended by {name}"
 
 
 def _aborted(completed: Completed, grant: Grant) -> str:

@@ -34,6 +34,12 @@ java.io.FileNotFoundException: File does not exist: hdfs://nn:8020/envs/a.tar.gz
 
 """
 
+#: As it says that a process was ended by a signal that was not its own; of its own it does not say the last line.
+BY_OTHERS = """[2026-11-23 03:49:02.458]Container killed on request. Exit code is 143
+[2026-11-23 03:49:02.459]Container exited with a non-zero exit code 143.\x20
+[2026-11-23 03:49:02.459]Killed by external signal
+"""
+
 NOT_UNPACKED = """[2026-11-22 22:52:50.000]java.lang.reflect.UndeclaredThrowableException
 \tat org.apache.hadoop.security.UserGroupInformation.doAs(UserGroupInformation.java:1974)
 Caused by: java.io.IOException: Error executing command. exit code 2.
@@ -47,7 +53,9 @@ Caused by: java.io.IOException: Error executing command. exit code 2.
         (0, "", 0, "exited with code 0"),
         (7, "", 7, "exited with code 7"),
         (1, FAILED, 1, "exited with code 1: ModuleNotFoundError: No module named 'eps'"),
-        (137, "Killed by external signal", None, "was ended by SIGKILL"),
+        (137, "", None, "was ended by SIGKILL"),
+        (143, BY_OTHERS, None, "was ended by SIGTERM, which somebody on its node node-7 sent: not YARN"),
+        (143, BY_OTHERS.rpartition("[")[0], None, "was ended by its node node-7 (SIGTERM)"),
         (143, "", None, "was ended by SIGTERM"),
         (139, "", None, "was ended by SIGSEGV"),
         (255, "", 255, "exited with code 255"),
