@@ -149,6 +149,15 @@ class PlanDriver:
             return waits + [f"{name} to end" for name in self._to_end()]
         return []
 
+    def waits_for(self) -> str:
+        """Return what the current phase waits for, in few words; empty when it is complete."""
+        missing = self.missing()
+        if not missing:
+            return ""
+        if self.plan.phase is Phase.PROPOSED and (count := len(set(self.plan.added) - self.granted)):
+            return f"{count} container{'s' if count > 1 else ''}"
+        return missing[0] + (f", and {len(missing) - 1} more" if len(missing) > 1 else "")
+
     def _partitions_to_copy(self) -> list[Move]:
         return [v for v in self.transfer.partition_moves if v.item not in self.received or v.item not in self.sent]
 

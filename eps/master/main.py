@@ -278,7 +278,7 @@ class Master:
                 raise PlanError(f"there is no plan {plan_id}; the job has {len(self._state.plans)}")
             while not plan.ended and self._now() < deadline and still_wanted():
                 self._changed.wait(min(0.5, max(0.0, deadline - self._now())))
-            return records.change_entry(plan, self._state.progress.history.completed_s, self._now()), plan.ended
+            return records.live_entry(self._state, plan, self._now()), plan.ended
 
     # ---- the owner thread
 

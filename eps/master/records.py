@@ -159,6 +159,16 @@ def _asked_by(plan: Plan) -> str:
     return "queue" if plan.request_id.startswith((LEND, REGAIN)) else "user"
 
 
+def live_entry(state: MasterState, plan: Plan, now_s: float) -> dict[str, Any]:
+    """Return a change that is on its way, with what it waits for, and for how long it has been in its phase."""
+    driver, waits_for = state.driver, ""
+    if driver is not None and not plan.ended:
+        waits_for = driver.waits_for() if driver.plan is plan else f"plan {driver.plan.plan_id}"
+    waited_s = round(now_s - max(plan.reached_s.values()), 6)
+    found = change_entry(plan, state.progress.history.completed_s, now_s)
+    return {**found, "waits_for": waits_for, "waited_s": waited_s}
+
+
 def membership_entry(membership: Membership) -> dict[str, Any]:
     """Return one committed membership."""
     return {
@@ -191,8 +201,8 @@ def status(runtime: Runtime, state: MasterState, started_s: float, now_s: float)
         "workers": len(membership.workers) if membership else 0,
         "servers": len(membership.servers) if membership else 0,
         "members": [_member(state, name, now_s) for name in sorted(state.members)] if running else [],
-        "plan": next((change_entry(p, completed_s, now_s) for p in live if p.phase is not Phase.QUEUED), None),
-        "queued": [change_entry(p, completed_s, now_s) for p in live if p.phase is Phase.QUEUED],
+        "plan": next((live_entry(state, p, now_s) for p in live if p.phase is not Phase.QUEUED), None),
+        "queued": [live_entry(state, p, now_s) for p in live if p.phase is Phase.QUEUED],
         "changes": [change_entry(p, completed_s, now_s) for p in recent if p.ended],
         "losses": [loss_entry(loss) for loss in state.losses[-MOST_CHANGES:]],
         "evictions": evictions_entry(state, MOST_CHANGES),

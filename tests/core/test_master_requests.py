@@ -7,9 +7,10 @@ import pytest
 from eps.core import events as e
 from eps.core import messages as m
 from eps.core.plan_driver import GROWTH_PATIENCE_S, REGISTRATION_PATIENCE_S
-from eps.core.reconfig import Change, Operation, Phase
+from eps.core.reconfig import Change, Operation, Phase, Plan
 from eps.core.settings import Trigger
 from eps.errors import UnknownMemberError
+from eps.master.records import live_entry
 from tests.core.scripted import (
     ADD_SERVER,
     ADD_WORKER,
@@ -298,6 +299,26 @@ def test_addition_waits_behind_an_addition_that_waits_for_containers() -> None:
     master.tick(10 * GROWTH_PATIENCE_S)
 
     assert (first.phase, second.phase) == (Phase.PROPOSED, Phase.QUEUED)
+
+
+def test_a_change_says_what_it_waits_for_and_for_how_long() -> None:
+    master = running()
+    growth, behind = master.ask(Change(Operation.ADD_WORKERS, 2)), master.ask(ADD_SERVER)
+    master.tick(3.0)
+
+    def waits(plan: Plan) -> tuple[str, float]:
+        entry = live_entry(master.state, plan, max(plan.reached_s.values()) + 3.0)
+        return entry["waits_for"], entry["waited_s"]
+
+    assert (waits(growth), waits(behind)) == (("2 containers", 3.0), (f"plan {growth.plan_id}", 3.0))
+    master.launch("worker-4")
+    assert waits(growth)[0] == "1 container"
+    master.launch("worker-5")
+    assert waits(growth)[0] == "worker-4 to register, and 1 more"
+    master.register("worker-4")
+    assert waits(growth)[0] == "worker-5 to register"
+    growth.enter(Phase.ABORTED, 9.0)
+    assert waits(growth)[0] == ""
 
 
 def test_addition_without_containers_does_not_hold_the_last_iteration_for_ever() -> None:
