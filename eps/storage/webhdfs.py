@@ -389,15 +389,25 @@ def connect(
     StorageError
         The file of tokens cannot be read.
     """
-    if scheme == "hdfs":
-        urls = namenode_web_addresses(conf, authority)
-    else:
-        urls = (f"{'https' if scheme == 'swebhdfs' else 'http'}://{authority}",)
+    urls = web_addresses(scheme, authority, conf)
     tokens = _tokens(environ)
     login = choose_login(conf, environ, tokens, authority, addresses_of(authority) if tokens else ())
     name = f"{scheme}://{authority}"
     client = _kerberos_client(urls, name, conf) if login.kind == "kerberos" else _client(urls, login)
     return WebHdfs(name, client, _patience_s(environ, patience_s))
+
+
+def web_addresses(scheme: str, authority: str, conf: HadoopConf) -> tuple[str, ...]:
+    """Return the URLs of WebHDFS, one for each NameNode; parameters as of :func:`connect`.
+
+    Raises
+    ------
+    ConfigError
+        A name service is configured without NameNodes.
+    """
+    if scheme == "hdfs":
+        return namenode_web_addresses(conf, authority)
+    return (f"{'https' if scheme == 'swebhdfs' else 'http'}://{authority}",)
 
 
 def _patience_s(environ: Mapping[str, str], given_s: float | None) -> float:

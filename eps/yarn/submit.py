@@ -28,24 +28,16 @@ from eps.launch import PreparedJob, prepare_job
 from eps.storage.atomic import write_bytes_atomic, write_json_atomic
 from eps.storage.hdfs import FileStatus
 from eps.storage.jobdir import JobDir, JobLock, jobs_dir
-from eps.storage.locations import RemotePath, is_remote
+from eps.storage.locations import RemotePath
 from eps.supervisor.start import SupervisorHandle, start_supervisor
-from eps.yarn.application import (
-    CHECKPOINTS,
-    JOB_ARCHIVE,
-    ORDERS,
-    Application,
-    MasterOrders,
-    home_location,
-    resource_of,
-    tags_of,
-)
+from eps.yarn.application import CHECKPOINTS, JOB_ARCHIVE, ORDERS, Application, MasterOrders, resource_of, tags_of
 from eps.yarn.bridge import CLASS_PATH_FILE
 from eps.yarn.checks import Cluster, check_job
 from eps.yarn.clients import client_kind, open_client
 from eps.yarn.facade import Client
 from eps.yarn.launch import LOG_STREAMS
 from eps.yarn.shipping import CODE, ENVIRONMENT, JOB, Packed, pack_code, pack_job, packed, python_environment
+from eps.yarn.staging import check_file_systems, file_systems_of, home_of
 from eps.yarn.types import FileKind, Launch, LocalFile, Submission, Visibility
 
 logger = logging.getLogger(__name__)
@@ -94,6 +86,7 @@ def start_on_yarn(
     try:
         check_job(Cluster(client), request.spec)
         check_environment(request.spec.python)
+        check_file_systems(conf, request.spec, client)
         former = Application.read(JobDir(jobs_dir() / request.name)) if request.name else None
         # Where every container, and whoever resumes the job, finds its checkpoints.
         prepared = prepare_job(request, before_data, home_of(conf, request.spec, client) / CHECKPOINTS)
@@ -121,6 +114,7 @@ def submit_prepared(prepared: PreparedJob, *, tied: bool) -> SupervisorHandle:
         raise
     try:
         check_job(Cluster(client), prepared.runtime.spec)
+        check_file_systems(conf, prepared.runtime.spec, client)
         return _start(prepared, client, conf, tied)
     finally:
         prepared.lock.close()
@@ -139,23 +133,12 @@ def _start(prepared: PreparedJob, client: Client, conf: HadoopConf, tied: bool) 
                 module=ATTENDANT,
                 close_timeout_s=CLOSE_TIMEOUT_S,
             )
-        except BaseException:
+        except BaseException as error:
             end_submitted(client, application, "its client could not attend to it")
+            _note_interrupt(error, application, prepared.directory)
             raise
     finally:
         prepared.lock.close()
-
-
-def home_of(conf: HadoopConf, spec: JobSpec, client: Client) -> RemotePath:
-    """Return the folder of the cluster's file system in which EPS keeps jobs and what they share."""
-    return RemotePath.parse(home_location(conf, client.user, spec.staging))
-
-
-def file_systems_of(home: RemotePath, spec: JobSpec) -> list[str]:
-    """Return the file systems of the cluster that a job's containers use, for which they need tokens."""
-    places = [home, RemotePath.parse(spec.checkpoint_dir)] if is_remote(spec.checkpoint_dir) else [home]
-    # WebHDFS that is named by its own address belongs to no configuration: it is on its own.
-    return sorted({f"hdfs://{place.authority}" for place in places if place.scheme == "hdfs"})
 
 
 def attend_again(directory: Path) -> SupervisorHandle | None:
@@ -181,6 +164,8 @@ def attend_again(directory: Path) -> SupervisorHandle | None:
             return None
         # Of the former one, whose number may be anybody's by now: whoever holds the lock may be sent a signal.
         job.supervisor_json.unlink(missing_ok=True)
+        # What it waited for may have come long since.
+        job.waiting_json.unlink(missing_ok=True)
         return start_supervisor(directory, False, lock=lock, module=ATTENDANT)
 
 
@@ -247,7 +232,16 @@ def submit_noted(client: Client, job: JobDir, application: Application, submissi
         refused = _is_refusal(error, client, application)
         if refused or not end_submitted(client, application, "its submission was cut short"):
             job.yarn_json.unlink(missing_ok=True)
+        else:
+            _note_interrupt(error, application, job)
         raise
+
+
+def _note_interrupt(error: BaseException, application: Application, job: JobDir) -> None:
+    """Let whoever interrupted a submission be told what to do where YARN did not hear that it is to end."""
+    if isinstance(error, KeyboardInterrupt):
+        name = application.application_id
+        error.add_note(f"{job.name}: interrupted while {name} was submitted: if it runs, eps kill {job.name} ends it")
 
 
 def _is_refusal(error: BaseException, client: Client, application: Application) -> bool:

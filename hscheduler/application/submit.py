@@ -19,12 +19,11 @@ from eps.yarn.checks import Cluster, check_job
 from eps.yarn.clients import client_kind
 from eps.yarn.facade import Client
 from eps.yarn.shipping import packed
+from eps.yarn.staging import check_file_systems, file_systems_of, home_of
 from eps.yarn.submit import (
     FAILURES_VALID_S,
     MOST_ATTEMPTS,
     common_orders,
-    file_systems_of,
-    home_of,
     launch_of,
     put_file,
     remove_shared,
@@ -105,6 +104,7 @@ def submit_sweep(spec: Spec, policy: str, directory: JobDir, client: Client, con
     queue = cluster.queue(job.queue)
     resource = master_resource(spec, None if queue is None else queue.largest)
     working(spec, lambda job: check_job(cluster, dataclasses.replace(job, memory_mb=_sizes(job, resource))))
+    check_file_systems(conf, job, client)
     home = home_of(conf, job, client)
     shared = home / SWEEPS / secrets.token_hex(8)
     tables, models = staged(_with_checkpoints(spec), home / "cache")

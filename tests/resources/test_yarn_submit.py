@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -75,20 +75,23 @@ def test_the_directory_knows_the_application_before_yarn_does(
     assert application.application_id == ID and staged(hdfs) and not cluster.killed
 
 
-@pytest.mark.parametrize("lost", [DeadlineError("no answer"), KeyboardInterrupt()])
+@pytest.mark.parametrize("kind", [lambda: DeadlineError("no answer"), KeyboardInterrupt])
 @pytest.mark.parametrize("away", [None, PeerUnavailableError("no ResourceManager can be reached")])
 def test_an_application_whose_submission_was_not_answered_is_ended_and_can_be_found(
     cluster: Cluster,
     prepared: PreparedJob,
     conf: HadoopConf,
     hdfs: FakeHdfs,
-    lost: BaseException,
+    kind: Callable[[], BaseException],
     away: BaseException | None,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
+    lost = kind()
     cluster.submitting, cluster.killing = lost, away
-    with pytest.raises(type(lost)):
+    with pytest.raises(type(lost)) as raised:
         submit(prepared, cluster, conf)  # type: ignore[arg-type]
+    notes = [f"a9a: interrupted while {ID} was submitted: if it runs, eps kill a9a ends it"]
+    assert getattr(raised.value, "__notes__", []) == notes * isinstance(lost, KeyboardInterrupt)
     assert cluster.killed == [ID] and staged(hdfs) == []
     noted = Application.read(prepared.directory)
     assert noted is not None and noted.application_id == ID, "for `eps kill`, and for who starts the job again"

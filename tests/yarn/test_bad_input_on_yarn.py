@@ -95,7 +95,7 @@ def test_a_configuration_that_leads_nowhere_is_named(
     ports = on_yarn.cluster.record.ports
     for daemon, code, words in (
         ("resourcemanager", 4, ("no ResourceManager can be reached", NOWHERE, "yarn-site.xml")),
-        ("namenode", 1, (NOWHERE, "cannot be reached", "EPS_HDFS_PATIENCE_S", "HADOOP_CONF_DIR")),
+        ("namenode", 2, ("fs.defaultFS of ", NOWHERE, "cannot be reached", "HADOOP_CONF_DIR")),
     ):
         conf = tmp_path / daemon
         shutil.copytree(on_yarn.conf_dir, conf)
