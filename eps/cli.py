@@ -7,9 +7,13 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from eps import interrupt
+
+if TYPE_CHECKING:
+    from argparse import Namespace
 
 EXIT_OK = 0
 EXIT_FAILED = 1
@@ -17,6 +21,9 @@ EXIT_BAD_INPUT = 2
 EXIT_REFUSED = 3
 EXIT_NOT_FOUND = 4
 EXIT_INTERRUPTED = 130
+
+#: Commands of which it is not plain whether they have begun something.
+STARTING = (["run"], ["submit"], ["resume"])
 
 EXIT_CODES = """\
 exit codes:
@@ -34,7 +41,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with interrupt.noted():
             return _run(argv)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as error:
+        # What was interrupted may say what became of it.
+        for note in getattr(error, "__notes__", ()):
+            print(f"eps: {printable(note)}", file=sys.stderr)
         return EXIT_INTERRUPTED
     except BrokenPipeError:
         # Whoever read has gone, as in `eps logs NAME | head`; the flush at exit must not complain either.
@@ -43,18 +53,30 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(argv: Sequence[str] | None) -> int:
+    try:
+        command, args = _chosen(argv)
+    except KeyboardInterrupt as error:
+        if list(sys.argv[1:] if argv is None else argv)[:1] in STARTING:
+            error.add_note("interrupted: nothing was begun")
+        raise
+    from eps.errors import EpsError
+
+    try:
+        return int(command(args))
+    except EpsError as error:
+        print(f"eps: {printable(error_text(error))}", file=sys.stderr)
+        return exit_code(error)
+
+
+def _chosen(argv: Sequence[str] | None) -> tuple[Callable[[Namespace], int], Namespace]:
+    """Return the function of a command, and what it is told."""
     from importlib import import_module
 
-    from eps.errors import EpsError
     from eps.parser import build_parser
 
     args = build_parser().parse_args(argv)
     module, _, function = args.command.partition(":")
-    try:
-        return int(getattr(import_module(f"eps.commands.{module}"), function)(args))
-    except EpsError as error:
-        print(f"eps: {printable(error_text(error))}", file=sys.stderr)
-        return exit_code(error)
+    return getattr(import_module(f"eps.commands.{module}"), function), args
 
 
 def exit_code(error: Exception) -> int:

@@ -19,11 +19,11 @@ from typing import Any
 
 from eps.config import JobSpec
 from eps.core.reconfig import Operation, Phase
-from eps.ended import ended_status, waiting_status
+from eps.ended import WAITING_STATES, ended_status, waiting_status
+from eps.ending import end_job
 from eps.errors import (
     ConfigError,
     DeadlineError,
-    EpsError,
     JobExistsError,
     JobFinishedError,
     PlanError,
@@ -39,14 +39,12 @@ from eps.results import check_results, copy_result, deliver_results
 from eps.storage.atomic import read_json
 from eps.storage.jobdir import JobDir, find_job
 from eps.storage.locations import location
-from eps.supervisor.start import SupervisorHandle, WarmSupervisor, kill_supervisor
+from eps.supervisor.start import SupervisorHandle, WarmSupervisor
 
 #: A plan is asked for its news at least this often while somebody waits for it.
 PLAN_NEWS_S = 0.25
 #: A job has this long to end after it was told to; then its processes are ended.
 KILL_TIMEOUT_S = 10.0
-#: YARN ends what it was told to end when its ResourceManager is there, which may be about to fail over.
-YARN_KILL_TIMEOUT_S = 60.0
 _METHODS = {
     Operation.ADD_SERVERS: "AddServers",
     Operation.ADD_WORKERS: "AddWorkers",
@@ -447,7 +445,11 @@ class Job:
         DeadlineError
             It has not within ``timeout_s`` seconds.
         """
-        wait_for(lambda: self.status()["state"] != "starting", timeout_s, f"the start of job {self.name!r}")
+        try:
+            what = f"the start of job {self.name!r}"
+            wait_for(lambda: self.status()["state"] not in WAITING_STATES, timeout_s, what)
+        except DeadlineError as error:
+            raise DeadlineError(f"{error}; {self.status()['reason'] or 'it is starting'}") from None
 
     def plan(self, plan_id: int, wait_s: float = 0.0) -> ChangeRecord:
         """Return a change, after waiting at most ``wait_s`` seconds for its end.
@@ -491,51 +493,50 @@ class Job:
 
     # ---- the end
 
-    def kill(self, reason: str = "killed on request", timeout_s: float = KILL_TIMEOUT_S) -> None:
+    def kill(
+        self,
+        reason: str = "killed on request",
+        timeout_s: float = KILL_TIMEOUT_S,
+        tell: Callable[[str], None] = lambda text: None,
+    ) -> None:
         """End the job and wait until its processes are gone; harmless if it has ended.
+
+        Parameters
+        ----------
+        reason : str
+        timeout_s : float
+        tell : callable
+            On YARN, called with what is waited for.
 
         Raises
         ------
         DeadlineError
-            They are not, not even after the supervisor was told to end them, and then killed.
+            They are not, not even after the supervisor was told to end them, and then killed.  On YARN, which ends
+            what it was told to end when its ResourceManager is there, after a minute at least: it goes on being told.
+        PeerUnavailableError
+            On YARN: its ResourceManager does not answer; it is told when it does.
         """
         if not self.running:
             return
-        with suppress(EpsError):
-            # A master that is up ends the job in order, with a report; one that is not is ended by the supervisor.
-            link = MasterLink(self._directory, give_up_s=0.0)
-            try:
-                link.call("Kill", pb.KillRequest(reason=reason), f"kill job {self.name!r}", timeout_s=2.0)
-                wait_for(lambda: not self.running, timeout_s, f"the end of job {self.name!r}")
-            finally:
-                link.close()
-        if self.running:
-            told, on_yarn = False, self._directory.yarn_json.exists()
-            timeout_s = max(timeout_s, YARN_KILL_TIMEOUT_S) if on_yarn else timeout_s
-
-            def has_ended() -> bool:
-                nonlocal told
-                # Again until it is told: a supervisor that has just been started cannot be found yet.
-                told = told or kill_supervisor(self._directory)
-                return not self.running
-
-            try:
-                wait_for(has_ended, timeout_s, f"the end of job {self.name!r}")
-            except DeadlineError:
-                if on_yarn:
-                    # Who attends to it, and nobody else, goes on telling YARN to end it.
-                    raise
-                # It hangs, or was stopped.
-                kill_supervisor(self._directory, signal.SIGKILL)
-        wait_for(lambda: not self.running, timeout_s, f"the end of job {self.name!r}")
+        end_job(self._directory, reason, timeout_s, tell)
         if self._handle is not None:
             self._handle.wait(timeout_s)
 
-    def kill_at_once(self) -> None:
-        """End the supervisor, and with it all other processes, without asking; for a job that this object started."""
+    def kill_at_once(self) -> bool:
+        """End the supervisor, and with it all other processes, without asking; for a job that this object started.
+
+        Returns
+        -------
+        bool
+            Whether it has ended: on YARN that cannot be done at once, and who attends to the job goes on with it.
+        """
         if self._handle is not None and self._handle.poll() is None:
+            if self._directory.yarn_json.exists():
+                self._handle.leave()
+                return False
             os.kill(self._handle.pid, signal.SIGKILL)
             self._handle.wait(KILL_TIMEOUT_S)
+        return True
 
     def close(self) -> None:
         """Let go of the job: one that is tied to this process is ended, any other goes on.  Harmless when repeated."""

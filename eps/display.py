@@ -12,12 +12,15 @@ from typing import Any, Protocol, TextIO
 
 from eps.core.evictions import TAKEN_AWAY
 from eps.core.reconfig import Operation, Phase
+from eps.ended import UNREACHABLE, WAITING_STATES
 
 Status = Mapping[str, Any]
 
 #: Metrics in the order in which they are worth room; the first that a job has stands in the progress line.
 METRIC_ORDER = ("accuracy", "rmse", "f1", "auc", "mae", "r2", "precision", "recall", "loss")
 PLAIN_INTERVAL_S = 1.0
+#: A change that waits for something longer than this is told to do so.
+LONG_S = 1.0
 #: States of a job that goes on.
 LIVE_STATES = ("starting", "running", "exporting")
 #: States of a job that ended before its time.
@@ -117,19 +120,31 @@ def change_outcome(change: Mapping[str, Any]) -> str:
     )
 
 
+def waits_text(change: Mapping[str, Any]) -> str:
+    """Return what a change that cannot begin yet waits for, where that takes long; else empty."""
+    if change["phase"] not in (Phase.QUEUED, Phase.PROPOSED) or change.get("waited_s", 0.0) < LONG_S:
+        return ""
+    return f"waits for {change['waits_for']}" if change.get("waits_for") else ""
+
+
 class ChangeNews:
     """Turns repeated records of changes into lines, each phase told once."""
 
     def __init__(self) -> None:
         self._told: dict[int, set[str]] = {}
         self._troubles: dict[str, str] = {}
+        self._away = False
 
     def troubles(self, status: Status) -> list[str]:
-        """Return a line for each trouble that was not there before, or had another reason."""
+        """Return a line for each trouble that was not there before, or had another reason; one of a cluster is over."""
         before, self._troubles = self._troubles, troubles_of(status)
         # Of what lasts, only how long it has lasted changes with every look.
         told = {title: _DIGITS.sub("", why) for title, why in before.items()}
-        return [f"{title}: {why}" for title, why in self._troubles.items() if told.get(title) != _DIGITS.sub("", why)]
+        was_away, self._away = self._away, status["state"] == UNREACHABLE
+        back = [f"{status['name']}: its cluster answers again"] if was_away and status["state"] in LIVE_STATES else []
+        return back + [
+            f"{title}: {why}" for title, why in self._troubles.items() if told.get(title) != _DIGITS.sub("", why)
+        ]
 
     def lines(self, changes: Iterable[Mapping[str, Any]]) -> list[str]:
         """Return one line for each change with phases that were not told yet."""
@@ -138,6 +153,10 @@ class ChangeNews:
             told = self._told.setdefault(int(change["plan_id"]), set())
             fresh = [text for phase, text in phase_texts(change).items() if phase not in told]
             told.update(change["seconds"])
+            waits_for = waits_text(change)
+            if waits_for and waits_for not in told and not fresh:
+                told.add(waits_for)
+                lines.append(f"{change_title(change)}: {waits_for}")
             if fresh:
                 text = f"{change_title(change)}: {', '.join(fresh)}"
                 if change["phase"] in ("released", "aborted"):
@@ -207,6 +226,9 @@ def changes_of(status: Status) -> list[Mapping[str, Any]]:
 
 def progress_line(status: Status, width: int = 0) -> str:
     """Return how far a job is, in one line; cut to ``width`` columns unless that is 0."""
+    if status["state"] == UNREACHABLE:
+        line = plain_line(status)
+        return line[:width] if width else line
     if status["state"] == "starting":
         sizes = [(status[f"{role}s"], role) for role in ("worker", "server")]
         shown = [f"{number} {role}{'' if number == 1 else 's'}" for number, role in sizes]
@@ -223,7 +245,8 @@ def progress_line(status: Status, width: int = 0) -> str:
     parts += [f"{name} {number_text(value)}" for name, value in ordered_metrics(status["metrics"])[:1]]
     parts.append(f"{status['workers']}w {status['servers']}s v{status['membership_version']}")
     if status["plan"]:
-        parts.append(f"{status['plan']['operation']}={status['plan']['asked']} {status['plan']['phase']}")
+        waits = waits_text(status["plan"])
+        parts.append(f"{status['plan']['operation']}={status['plan']['asked']} {waits or status['plan']['phase']}")
     if status["queued"]:
         parts.append(f"{len(status['queued'])} queued")
     if status["state"] != "running":
@@ -267,9 +290,12 @@ def plain_line(status: Status) -> str:
         f"servers {status['servers']}",
     ]
     if status["plan"]:
-        parts.append(f"change {status['plan']['operation']}={status['plan']['asked']} {status['plan']['phase']}")
-    if status["state"] == "starting":
-        return f"{status['name']}: starting" + (f": {status['reason']}" if status.get("reason") else "")
+        waits = waits_text(status["plan"])
+        parts.append(
+            f"change {status['plan']['operation']}={status['plan']['asked']} {waits or status['plan']['phase']}"
+        )
+    if status["state"] in WAITING_STATES:
+        return f"{status['name']}: {status['state']}" + (f": {status['reason']}" if status.get("reason") else "")
     if status["state"] != "running":
         parts.append(str(status["state"]))
     elif status["eta_s"]:
@@ -366,30 +392,44 @@ def ways_text(ways: Mapping[str, str]) -> str:
     return ", ".join(f"{count} by {way}" for way, count in sorted(counts.items(), key=lambda e: (-e[1], e[0]))) or "-"
 
 
+def speed_texts(status: Status) -> list[str]:
+    """Return a line on how fast a job is, without what nobody knows yet; none where nothing is known."""
+    live = status["state"] in LIVE_STATES
+    parts = [f"{seconds_text(status['iteration_s'])} per iteration"] if status["iteration_s"] else []
+    if status["elapsed_s"]:
+        parts.append(f"{seconds_text(status['elapsed_s'])} {'so far' if live else 'in all'}")
+    if live and status["iteration_s"]:
+        parts.append(f"{seconds_text(status['eta_s'])} to go")
+    return [f"  {', '.join(parts)}"] if parts else []
+
+
 def status_text(status: Status, *, resumable: bool = False) -> str:
     """Return what ``eps status`` prints; of a job that is ``resumable``, how it goes on, too."""
     lines = [f"{status['name']}: {status['state']}" + (f" ({status['reason']})" if status["reason"] else "")]
     if status.get("as_of_s") is not None:
-        lines.append(f"  what follows is older than its end: {as_of_text(status['as_of_s'])}")
+        what = "is what was known last" if status["state"] == UNREACHABLE else "is older than its end"
+        lines.append(f"  what follows {what}: {as_of_text(status['as_of_s'])}")
     lines.append(
         f"  clock {status['clock']} of {status['iterations']}, membership version {status['membership_version']}"
     )
     measured = [f"train loss {number_text(status['loss'])}"]
     measured += [f"test {name} {number_text(value)}" for name, value in ordered_metrics(status["metrics"])]
     lines.append("  " + ", ".join(measured))
-    live = status["state"] in LIVE_STATES
-    speed = f"  {seconds_text(status['iteration_s'])} per iteration, {seconds_text(status['elapsed_s'])}"
-    lines.append(f"{speed} so far, {seconds_text(status['eta_s'])} to go" if live else f"{speed} in all")
+    lines += speed_texts(status)
     if status["members"]:
         rows = [["MEMBER", "PID", "ADDRESS", "REACHES", "HOLDS"]]
         for member in status["members"]:
             what = "splits" if member["role"] == "worker" else "partitions"
             held = f"{what} {', '.join(str(item) for item in member['holds'])}" if member["holds"] else "nothing"
-            place = f"{member['host']}:{member['port']}"
-            rows.append([member["name"], str(member["pid"]), place, ways_text(member["ways"]), held])
+            # One that was asked for has none yet.
+            place = f"{member['host']}:{member['port']}" if member["port"] else "-"
+            rows.append([member["name"], str(member["pid"] or "-"), place, ways_text(member["ways"]), held])
         lines.append(table(rows))
     for change in ([status["plan"]] if status["plan"] else []) + list(status["queued"]):
-        lines.append(f"  {change_title(change)}: {', '.join(phase_texts(change).values())}")
+        waits = waits_text(change)
+        lines.append(
+            f"  {change_title(change)}: {', '.join([*phase_texts(change).values(), *([waits] if waits else [])])}"
+        )
     lines += [f"  {text}" for text in warned_texts(status)]
     checkpoints = checkpoints_text(status)
     if checkpoints:

@@ -10,8 +10,14 @@ from eps.errors import StorageError
 from eps.storage.atomic import read_json
 from eps.storage.jobdir import JobDir
 
+#: A job whose master cannot be asked, nor the cluster that knows where it is.
+UNREACHABLE = "unreachable"
+#: States of a job that nobody knows to train.
+WAITING_STATES = ("starting", UNREACHABLE)
 #: Why a job ended that nobody saw end: its supervisor was killed, and could not say anything.
 NO_WORD = "its supervisor ended without a word"
+#: The same of a job on YARN, which needs nobody here to go on.
+UNATTENDED = "who attended to it here was ended, and its application may run: eps status {name} finds that out"
 
 
 def ended_status(directory: JobDir) -> dict[str, Any]:
@@ -24,6 +30,8 @@ def ended_status(directory: JobDir) -> dict[str, Any]:
     settings = (read_json(directory.job_json) or {}).get("spec", {})
     # No word of its end: the supervisor itself was killed, or the machine went down.
     state, reason = "killed", NO_WORD
+    if directory.yarn_json.exists():
+        state, reason = UNREACHABLE, UNATTENDED.format(name=directory.name)
     outcome = directory.ended() or report
     if outcome:
         # The job master's own word, where the supervisor was ended before it had its say.
@@ -46,13 +54,14 @@ def ended_status(directory: JobDir) -> dict[str, Any]:
     metrics, history = report.get("metrics", {}), report.get("history", [])
     loss = metrics.get("train_loss")
     membership = report.get("membership") or [{}]
+    iterations, progress = int(settings.get("iterations", 0)), float(outcome.get("progress", 0.0))
     return {
         "name": directory.name,
         "state": state,
         "reason": reason,
-        "as_of_s": None,
-        "clock": report.get("clock", 0),
-        "iterations": settings.get("iterations", 0),
+        "as_of_s": float(outcome.get("seen_s", 0.0)) if progress else None,
+        "clock": report.get("clock", round(progress * iterations)),
+        "iterations": iterations,
         "membership_version": membership[-1].get("version", 0),
         "workers": len(membership[-1].get("workers", ())),
         "servers": len(membership[-1].get("servers", ())),
@@ -76,21 +85,24 @@ def ended_status(directory: JobDir) -> dict[str, Any]:
 
 
 def waiting_status(directory: JobDir) -> dict[str, Any] | None:
-    """Return the status of a job whose master does not listen yet, and may not for long; None where nothing is awaited.
+    """Return the status of a job whose master does not listen, and may not for long; None where nothing is awaited.
 
-    ``reason`` says what for: a queue, a node.
+    ``reason`` says what for: a queue, a node.  Where its cluster does not answer, its state is :data:`UNREACHABLE`, and
+    ``as_of_s`` says when it was known last how far it is.
     """
     waiting = _readable(directory.waiting_json)
     if waiting is None:
         return None
     settings = (read_json(directory.job_json) or {}).get("spec", {})
+    is_silent, iterations = bool(waiting.get("is_silent")), int(settings.get("iterations", 0))
     return {
         **ended_status(directory),
-        "state": "starting",
+        "state": UNREACHABLE if is_silent else "starting",
         "reason": str(waiting.get("reason", "")),
+        "clock": round(float(waiting.get("progress", 0.0)) * iterations),
         "workers": settings.get("workers", 0),
         "servers": settings.get("servers", 0),
-        "as_of_s": None,
+        "as_of_s": float(waiting.get("seen_s", 0.0)) if is_silent else None,
     }
 
 

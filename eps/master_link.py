@@ -101,11 +101,15 @@ class MasterLink:
             yield from self._waits()
             try:
                 # The first message is part of the attempt: a stream is only known to be there when it says something.
-                stream, first = self._repeated(
-                    partial(_opened, after_clock=after_clock, what=what), what, self._give_up_s
+                opened = self._repeated(
+                    partial(_opened, after_clock=after_clock, what=what), what, self._give_up_s, waits=False
                 )
             except JobFinishedError:
                 return
+            if opened is None:
+                # Whoever watches is told what is waited for.
+                continue
+            stream, first = opened
             try:
                 update = first
                 while update is not None:

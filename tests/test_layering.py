@@ -43,6 +43,7 @@ SPEAKS_PROTOBUF = (
     "eps.server",
     "eps.worker",
     "eps.master",
+    "eps.ending",
     "eps.master_link",
     "eps.supervisor",
     "eps.client",

@@ -86,11 +86,12 @@ def kill(args: argparse.Namespace) -> int:
     """End a job."""
     job = Job.find(args.name)
     try:
-        if not job.running:
-            print(f"{args.name}: has ended already ({job.status()['state']})")
-            return EXIT_OK
-        job.kill()
-        print(f"{args.name}: {job.status()['state']}")
+        was_running = job.running
+        job.kill(tell=lambda text: print(f"{args.name}: {text}", flush=True))
+        state = job.status()["state"]
+        # It may have ended by itself just before it was told.
+        ended_by_this = was_running and state == "killed"
+        print(f"{args.name}: killed" if ended_by_this else f"{args.name}: has ended already ({state})")
         return EXIT_OK
     finally:
         job.close()

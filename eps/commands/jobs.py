@@ -10,7 +10,7 @@ from typing import Any
 from eps.cli import EXIT_OK
 from eps.client import Job
 from eps.display import list_text
-from eps.ended import ended_status
+from eps.ended import UNREACHABLE, ended_status
 from eps.errors import ConfigError, RpcError, StorageError
 from eps.home import check_home
 from eps.storage.jobdir import JobDir, list_jobs
@@ -83,6 +83,6 @@ def _status_of(directory: JobDir) -> dict[str, Any]:
     try:
         return job.status(LIST_PATIENCE_S)
     except RpcError as error:
-        return {**ended_status(directory), "state": "unreachable", "reason": str(error)}
+        return {**ended_status(directory), "state": UNREACHABLE, "reason": str(error)}
     finally:
         job.close()

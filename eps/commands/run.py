@@ -16,6 +16,7 @@ from eps.cli import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK
 from eps.client import Job, deliver
 from eps.config import JobSpec
 from eps.display import Display, PlainDisplay, TerminalDisplay, how_to_resume, summary_text
+from eps.ended import UNREACHABLE
 from eps.errors import ConfigError, DeadlineError, EpsError
 from eps.jobspec_file import RunRequest, read_job_file
 from eps.last_words import last_words
@@ -167,7 +168,7 @@ def _tell_why(report: Mapping[str, Any], code: int) -> None:
     if report["state"] == "failed":
         for line in last_words(find_job(report["name"]), report.get("reason") or ""):
             print(f"eps: {line}", file=sys.stderr)
-    if code != EXIT_OK:
+    if code != EXIT_OK and report["state"] != UNREACHABLE:
         print(f"eps: {how_to_resume(report['name'])}", file=sys.stderr)
 
 
@@ -178,6 +179,10 @@ def _started(request: RunRequest, stream: TextIO, quiet: bool) -> Job:
     notice.daemon = True
     try:
         return Job.start_request(request, before_data=None if quiet else notice.start)
+    except KeyboardInterrupt as error:
+        if request.spec.on == "yarn" and not getattr(error, "__notes__", ()):
+            error.add_note(f"{request.name or 'the job'}: interrupted; nothing was submitted")
+        raise
     finally:
         notice.cancel()
 
@@ -203,12 +208,23 @@ def _ended(job: Job) -> dict[str, Any]:
 
 
 def _interrupted(job: Job, request: RunRequest, stream: TextIO) -> dict[str, Any]:
-    """End a job after Ctrl-C, and wait for its processes; a second Ctrl-C does not let them finish."""
-    print(f"\n{job.name}: interrupted; ending its processes (again: at once)", file=stream, flush=True)
+    """End a job after Ctrl-C, and wait for its processes; a second Ctrl-C does not let them finish.
+
+    Raises
+    ------
+    KeyboardInterrupt
+        It runs on YARN, and could not be ended in time: whoever attends to it goes on with that.
+    """
+    on_yarn = job.directory.yarn_json.exists()
+    again = "leaves that to a process of this machine" if on_yarn else "at once"
+    print(f"\n{job.name}: interrupted; ending its processes (again: {again})", file=stream, flush=True)
     try:
-        job.kill("interrupted")
-    except (KeyboardInterrupt, EpsError):
-        job.kill_at_once()
+        job.kill("interrupted", tell=lambda text: print(f"{job.name}: {text}", file=stream, flush=True))
+    except (KeyboardInterrupt, EpsError) as error:
+        if not job.kill_at_once():
+            interrupted = KeyboardInterrupt()
+            interrupted.add_note(str(error) or f"{job.name}: is being ended; eps status {job.name} shows whether it is")
+            raise interrupted from None
     report = job.wait(5.0)
     deliver(job, request)
     return report

@@ -86,7 +86,15 @@ class SupervisorHandle:
         if tie_fd is not None:
             os.close(tie_fd)
             self.wait(self.close_timeout_s if timeout_s is None else timeout_s)
-        elif self.poll() is None:
+        else:
+            self.leave()
+
+    def leave(self) -> None:
+        """Let go as :meth:`close`, without waiting for the end of a tied job."""
+        tie_fd, self._tie_fd = self._tie_fd, None
+        if tie_fd is not None:
+            os.close(tie_fd)
+        if self.poll() is None:
             # Popen would warn that a process still runs; that is what detached means.
             self._process.returncode = 0
 

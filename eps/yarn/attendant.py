@@ -16,13 +16,16 @@ import re
 import select
 import shutil
 import signal as signals
+import socket
 import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
-from eps.errors import EpsError, StorageError
+from eps.errors import DeadlineError, EpsError, JobNotFoundError, PeerUnavailableError, StorageError
 from eps.hadoop_conf import read_configuration
 from eps.logs import set_up_logging
 from eps.storage.api import Storage
@@ -31,9 +34,10 @@ from eps.storage.claims import remove_claimed
 from eps.storage.jobdir import JobDir, JobLock, can_be_resumed
 from eps.storage.locations import open_storage
 from eps.yarn.application import COPY_BYTES, ENDED_FILE, RESULTS, Application, remove_staged
-from eps.yarn.clients import open_client
+from eps.yarn.clients import asked_at, open_client
+from eps.yarn.ending import wish, wished
 from eps.yarn.errors import first_line
-from eps.yarn.exits import NEVER_STARTED, OUT_OF_MEMORY, OUT_OF_VIRTUAL_MEMORY
+from eps.yarn.exits import NEVER_STARTED, OUT_OF_MEMORY, OUT_OF_VIRTUAL_MEMORY, signalled
 from eps.yarn.facade import Client
 from eps.yarn.inquiry import Inquiry
 from eps.yarn.types import ApplicationReport
@@ -44,6 +48,12 @@ logger = logging.getLogger(__name__)
 ASK_S, ASK_SLOWER_S = 0.2, 1.0
 #: A ResourceManager that cannot be reached is waited for, and it is said this often.
 SAY_S = 10.0
+#: One that has not answered for this long is told of: until then it may be a slow answer.
+SILENT_S = 2.0
+#: Without it, a job master is looked for where it listened last, this long.
+CONNECT_S = 1.0
+#: After a signal the cluster has this long to answer; then the next attendant goes on with what this one was about.
+STOP_S, AGAIN_S = 5.0, 1.0
 STOP_SIGNALS = (signals.SIGTERM, signals.SIGINT, signals.SIGHUP)
 CANNOT_START = 2
 #: YARN is told again to end an application that has not ended: a ResourceManager that fails may have forgotten it.
@@ -73,6 +83,10 @@ _BY_NODE = {
 }
 
 
+class GaveUp(BaseException):
+    """This process is to end, and nobody answers; not an Exception, since it comes in the midst of anything."""
+
+
 class Attendant:
     """Follows one application until it has ended.
 
@@ -86,18 +100,31 @@ class Attendant:
         The folder that the job's processes share.
     tied_fd : int, optional
         Read end of the client's pipe; its end of file ends the application.
+    address : str
+        Where the ResourceManager is, for people.
     """
 
     def __init__(
-        self, job: JobDir, application_id: str, client: Client, shared: Storage, tied_fd: int | None = None
+        self,
+        job: JobDir,
+        application_id: str,
+        client: Client,
+        shared: Storage,
+        tied_fd: int | None = None,
+        address: str = "",
     ) -> None:
         self._job = job
         self._application_id = application_id
         self._client = client
         self._shared = shared
         self._tied_fd = tied_fd
+        self._address = address
         self._place: tuple[str, int] | None = None
-        self._waits_for = ""
+        #: What YARN said last: its report, when that was (Unix time and monotonic), and how far the job was by it.
+        self._last: ApplicationReport | None = None
+        self._answered_unix_s, self._answered_s = time.time(), time.monotonic()
+        self._progress = self._seen_s = 0.0
+        self._noted: dict[str, Any] | None = None
         self._stop_reason = ""
         self._killed_s: float | None = None
         self._said_s = -SAY_S
@@ -107,12 +134,29 @@ class Attendant:
 
     def run(self) -> int:
         """Follow the application; return the job's exit code."""
+        signals.signal(signals.SIGALRM, self._look_whether_to_give_up)
         for number in STOP_SIGNALS:
-            signals.signal(number, lambda *_: None)
+            signals.signal(number, self._stop)
         signals.set_wakeup_fd(self._signal_in, warn_on_full_buffer=False)
         # Not before: a signal to whoever is named here is an order to end the application, not the end of this process.
         write_json_atomic(self._job.supervisor_json, {"pid": os.getpid()}, sync=False)
+        gave_up = False
+        try:
+            while True:
+                # It may come once more where this process was held up after the first.
+                with suppress(GaveUp):
+                    if gave_up:
+                        signals.setitimer(signals.ITIMER_REAL, 0)
+                        return self._give_up()
+                    gave_up = True
+                    return self._follow()
+        finally:
+            signals.setitimer(signals.ITIMER_REAL, 0)
+
+    def _follow(self) -> int:
         while True:
+            with suppress(StorageError):
+                self._want_end(wished(self._job, self._application_id))
             report = self._report()
             if report is not None:
                 if report.ended:
@@ -122,39 +166,100 @@ class Attendant:
                 self._kill()
             self._wait(ASK_S if self._place is None or self._stop_reason else ASK_SLOWER_S)
 
+    # ---- how it is told to end
+
+    def _stop(self, number: int, frame: FrameType | None) -> None:
+        """Have the application ended after a signal, and see that this process ends if nobody answers."""
+        name = signals.Signals(number).name
+        self._stop_reason = self._stop_reason or f"{name} ended who attended to it on {socket.gethostname()}"
+        signals.setitimer(signals.ITIMER_REAL, STOP_S)
+
+    def _look_whether_to_give_up(self, number: int, frame: FrameType | None) -> None:
+        answers_s = time.monotonic() - self._answered_s
+        # Again in any case: what is raised where a finaliser runs is lost.
+        signals.setitimer(signals.ITIMER_REAL, AGAIN_S if answers_s >= STOP_S else STOP_S - answers_s)
+        if answers_s >= STOP_S:
+            raise GaveUp
+
+    def _give_up(self) -> int:
+        """Leave to the next attendant what this one cannot do within a signal's time; return an exit code."""
+        with suppress(StorageError):
+            wish(self._job, self._application_id, self._stop_reason)
+        self._job.supervisor_json.unlink(missing_ok=True)
+        logger.warning(
+            "%s: its cluster does not answer: whoever asks after the job next goes on with it", self._stop_reason
+        )
+        return 1
+
+    def _want_end(self, reason: str) -> None:
+        """Have the application ended, if there is a reason; the first one stays."""
+        self._stop_reason = self._stop_reason or reason
+
+    # ---- what YARN says
+
     def _report(self) -> ApplicationReport | None:
         """Return what YARN says; None where it cannot be asked now, which passes: it restarts, or fails over."""
         try:
-            return self._inquiry.report()
+            report = self._inquiry.report()
         except EpsError as error:
+            if isinstance(error, JobNotFoundError):
+                self._answered()
             if time.monotonic() - self._said_s >= SAY_S:
                 self._said_s = time.monotonic()
                 logger.warning("%s", error)
+            if time.monotonic() - self._answered_s >= SILENT_S:
+                self._note_silence(error)
             return None
+        self._answered()
+        return report
+
+    def _answered(self) -> None:
+        self._answered_unix_s, self._answered_s = time.time(), time.monotonic()
 
     def _note(self, report: ApplicationReport) -> None:
         """Note where the job master listens, or what is waited for."""
-        place = (report.host, report.rpc_port) if report.host and report.rpc_port > 0 else None
-        if report.state != "RUNNING" or place is None:
-            place = None
-            reason = f"application {report.application_id} is {report.state}"
-            # YARN's word on why: the queue's limits, the label, the AM's share.
-            said = " ".join(report.diagnostics.split())
-            self._note_waiting(f"{reason}: {said}" if said else reason)
+        self._last, place = report, place_of(report)
+        if place is None:
+            self._note_waiting(described(report), is_silent=False)
+        else:
+            self._progress, self._seen_s = report.progress, self._answered_unix_s
+            self._note_place(place)
+
+    def _note_silence(self, error: EpsError) -> None:
+        """Note that nobody knows of the application now; a job master that listens where it did needs nobody for it."""
+        place = None if self._last is None else place_of(self._last)
+        if place is not None and listens(place):
+            self._note_place(place)
+            return
+        since = time.strftime("%H:%M:%S", time.localtime(self._answered_unix_s))
+        what = f"the ResourceManager at {self._address}" if self._address else "the ResourceManager"
+        reason = f"{what} has not answered since {since}"
+        if not isinstance(error, PeerUnavailableError | DeadlineError):
+            reason = f"{what} cannot be asked since {since} ({error})"
+        if place is not None:
+            reason += f", nor does the job master at {place[0]}:{place[1]}"
+        reason += ", and is waited for"
+        if self._last is not None:
+            reason += f"; last known: application {self._application_id} was {self._last.state}"
+        self._note_waiting(reason, is_silent=True)
+
+    def _note_place(self, place: tuple[str, int]) -> None:
         if place == self._place:
             return
-        self._place = place
-        if place is not None:
-            host, port = place
-            write_json_atomic(self._job.master_json, {"host": host, "port": port}, sync=False)
-            self._job.waiting_json.unlink(missing_ok=True)
-            self._waits_for = ""
-            logger.info("the job master listens at %s:%d", host, port)
+        self._place, self._noted = place, None
+        host, port = place
+        write_json_atomic(self._job.master_json, {"host": host, "port": port}, sync=False)
+        self._job.waiting_json.unlink(missing_ok=True)
+        logger.info("the job master listens at %s:%d", host, port)
 
-    def _note_waiting(self, reason: str) -> None:
-        if reason != self._waits_for:
-            self._waits_for = reason
-            write_json_atomic(self._job.waiting_json, {"reason": reason}, sync=False)
+    def _note_waiting(self, reason: str, *, is_silent: bool) -> None:
+        """Note what is waited for, and for whoever asks how far the job was when that was known last."""
+        self._place = None
+        seen_s = self._seen_s or self._answered_unix_s
+        found = {"reason": reason, "is_silent": is_silent, "progress": self._progress, "seen_s": round(seen_s, 3)}
+        before, self._noted = self._noted, found
+        if before is None or (before["reason"], before["is_silent"]) != (reason, is_silent):
+            write_json_atomic(self._job.waiting_json, found, sync=False)
             logger.info("%s", reason)
 
     def _wait(self, seconds: float) -> None:
@@ -166,20 +271,22 @@ class Attendant:
             data = b""
             with suppress(OSError):
                 data = os.read(fd, 4096)
-            if fd == self._signal_out:
-                self._stop_reason = self._stop_reason or f"ended by {signals.Signals(data[-1]).name}"
-            elif not data:
+            if fd == self._tied_fd and not data:
                 os.close(fd)
                 self._tied_fd = None
-                self._stop_reason = self._stop_reason or "its client is gone"
+                self._want_end("its client is gone")
 
     def _kill(self) -> None:
         """Have YARN end the application; again from time to time, for a word that it took may be lost with it."""
         if self._killed_s is not None and time.monotonic() - self._killed_s < KILL_AGAIN_S:
             return
+        with suppress(StorageError):
+            # It outlives this process.
+            wish(self._job, self._application_id, self._stop_reason)
         try:
             self._client.kill(self._application_id, self._stop_reason)
             self._killed_s = time.monotonic()
+            self._answered()
         except EpsError as error:
             logger.warning("%s", error)
 
@@ -200,9 +307,13 @@ class Attendant:
             reason = f"{reason or state}; what it has left cannot be fetched: {error}"
         if state == "failed":
             self._bring_logs()
-        for path in (self._job.supervisor_json, self._job.master_json, self._job.waiting_json):
+        directory = self._job
+        for path in (directory.supervisor_json, directory.master_json, directory.waiting_json, directory.ending_json):
             path.unlink(missing_ok=True)
         ended = {"state": state, "exit_code": exit_code, "reason": reason, "time_s": round(time.time(), 3)}
+        if not directory.report.exists() and self._seen_s:
+            # No master could tell: what YARN knew of it is the best there is.
+            ended |= {"progress": self._progress, "seen_s": round(self._seen_s, 3)}
         write_json_atomic(self._job.ended_json, ended)
         if is_over:
             self._remove_what_is_on_the_cluster()
@@ -256,6 +367,26 @@ def word_of(content: bytes) -> tuple[str, str, int]:
         raise StorageError(f"{RESULTS}/{ENDED_FILE}: does not say how the job ended: {error!r}") from None
 
 
+def place_of(report: ApplicationReport) -> tuple[str, int] | None:
+    """Return where a job master listens, by YARN's word; None where none does."""
+    return (report.host, report.rpc_port) if report.state == "RUNNING" and report.host and report.rpc_port > 0 else None
+
+
+def listens(place: tuple[str, int]) -> bool:
+    """Return whether somebody listens at an address."""
+    try:
+        with socket.create_connection(place, CONNECT_S):
+            return True
+    except OSError:
+        return False
+
+
+def described(report: ApplicationReport) -> str:
+    """Return how an application is, with YARN's word on why: the queue's limits, the label, the AM's share."""
+    said = " ".join(report.diagnostics.split())
+    return f"application {report.application_id} is {report.state}" + (f": {said}" if said else "")
+
+
 def outcome(report: ApplicationReport, stop_reason: str = "") -> tuple[str, str, int]:
     """Return (state, reason, exit code) of an application that has ended, by YARN's word."""
     said = cause(report.diagnostics)
@@ -281,6 +412,8 @@ def cause(diagnostics: str) -> str:
         what, hint = _BY_NODE[int(code[1])]
         return f"its application master {what}: {why}; {hint}"
     words = said[1].strip().splitlines() if said is not None else []
+    if code is not None and (signal := signalled(int(code[1]), diagnostics)):
+        return f"its application master {signal}" + (f": {words[-1].strip()}" if words else "")
     if code is None or not words:
         return " ".join(lines)
     hint = f"; {CHECK_PYTHON}" if code[1] in _NO_COMMAND or _NO_MODULE in words[-1] else ""
@@ -317,13 +450,15 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise StorageError(f"{job.path}: is no job on YARN")
         job.ended_json.unlink(missing_ok=True)
         os.environ["HADOOP_CONF_DIR"] = application.conf_dir
-        client = open_client(read_configuration(Path(application.conf_dir)), application.client)
+        conf = read_configuration(Path(application.conf_dir))
+        client = open_client(conf, application.client)
         shared = open_storage(application.shared)
     except (EpsError, OSError) as error:
         print(f"eps.yarn.attendant: {error}", file=sys.stderr)
         return CANNOT_START
     try:
-        return Attendant(job, application.application_id, client, shared, arguments.tied_fd).run()
+        address = asked_at(conf, application.client)
+        return Attendant(job, application.application_id, client, shared, arguments.tied_fd, address).run()
     finally:
         lock.close()
 

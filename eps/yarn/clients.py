@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from eps.config import YARN_CLIENTS
 from eps.errors import ConfigError
-from eps.hadoop_conf import HadoopConf
+from eps.hadoop_conf import HadoopConf, resourcemanager_addresses, resourcemanager_web_addresses
 from eps.yarn.facade import Client
 
 AUTO, JAVA, REST = YARN_CLIENTS
@@ -26,6 +26,12 @@ def client_kind(conf: HadoopConf, asked: str = AUTO) -> str:
     if asked != AUTO:
         return asked
     return JAVA if conf.wants_kerberos else REST
+
+
+def asked_at(conf: HadoopConf, asked: str = AUTO) -> str:
+    """Return where the client that asks a cluster finds its ResourceManagers, for people; raises as above."""
+    rest = client_kind(conf, asked) == REST
+    return ", ".join(resourcemanager_web_addresses(conf) if rest else resourcemanager_addresses(conf))
 
 
 def open_client(conf: HadoopConf, asked: str = AUTO) -> Client:

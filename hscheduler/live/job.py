@@ -21,7 +21,7 @@ from typing import Any
 from eps.client import ChangeRecord, Job
 from eps.config import JobSpec
 from eps.core.reconfig import Operation
-from eps.ended import NO_WORD
+from eps.ended import NO_WORD, WAITING_STATES
 from eps.errors import (
     DeadlineError,
     EpsError,
@@ -498,7 +498,7 @@ class LiveJob:
         started, seen_s = False, math.nan
         part, iterated = self._standstill.begun(), False
         for progress in job.watch(self._seen_clock):
-            if not started and progress.status["state"] != "starting":
+            if not started and progress.status["state"] not in WAITING_STATES:
                 started = True
                 # In this order: a scheduler that is killed between them has it started again, and looks for members.
                 self._placed.wait(self._join_s)

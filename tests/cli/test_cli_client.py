@@ -12,6 +12,7 @@ import pytest
 from eps import master_link
 from eps.client import Job
 from eps.display import status_text
+from eps.ended import UNREACHABLE
 from eps.errors import (
     AuthenticationError,
     ConfigError,
@@ -278,3 +279,33 @@ def test_a_job_whose_cluster_begins_to_let_it_wait_says_so_at_once(
         status = job.status()
         monkeypatch.setattr(JobDir, "is_running", lambda self: False)
     assert (status["state"], status["reason"]) == ("starting", "the queue is full")
+
+
+def test_who_watches_a_job_whose_master_is_lost_is_told_what_is_waited_for(
+    fake: FakeJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That is found out a while after the line to the master has broken."""
+    monkeypatch.setattr(master_link, "WAITING_POLL_S", 0.001)
+    fake.master.news, fake.master.drop = [(status_of(clock=40), [])] * 2, 1
+    write_json_atomic(fake.dir.job_json, {"spec": {"iterations": 200, "workers": 3, "servers": 1}}, sync=False)
+    away = {"reason": "the ResourceManager is away", "is_silent": True, "progress": 0.2, "seen_s": 1_800_000_000.0}
+    stub, looked = MasterLink._stub, 0
+
+    def lose(link: MasterLink) -> Any:
+        nonlocal looked
+        looked += 1
+        if looked == 2:
+            # The second time that there is no master it is known why.
+            write_json_atomic(fake.dir.waiting_json, away, sync=False)
+        assert looked < 4, "it goes on looking, and says nothing"
+        return stub(link) if looked == 1 else None
+
+    monkeypatch.setattr(MasterLink, "_stub", lose)
+    with Job.find("fake") as job:
+        news = job.watch()
+        assert next(news).status["clock"] == 40
+        status = next(news).status
+        assert (status["state"], status["reason"], status["clock"]) == (UNREACHABLE, away["reason"], 40)
+        monkeypatch.setattr(MasterLink, "_stub", stub)
+        fake.dir.waiting_json.unlink()
+        assert next(news).status["state"] == "running", "it is back"

@@ -9,13 +9,16 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import eps
 import hscheduler.cli
 from eps.cli import main, printable
-from eps.errors import PlanError
+from eps.client import Job
+from eps.errors import PeerUnavailableError, PlanError
+from eps.jobspec_file import RunRequest
 from eps.parser import build_parser
 from eps.storage.jobdir import create_job_dir
 from tests.cli.conftest import FakeJob, change_of, status_of
@@ -129,6 +132,63 @@ def test_cancel_and_kill_say_what_they_did(fake: FakeJob, capsys: pytest.Capture
     ]  # fmt: skip
 
 
+def test_a_job_that_ends_before_it_is_killed_is_told_of_as_one_that_has_ended(
+    fake: FakeJob, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake.master.on_kill = lambda: fake.end("finished", "")
+    for _ in range(2):
+        assert main(["kill", "fake"]) == 0
+        assert capsys.readouterr().out == "fake: has ended already (finished)\n"
+
+
+@pytest.mark.parametrize(
+    ("note", "told"),
+    [("", "a9a: interrupted; nothing was submitted"), ("application_1_1 is ended", "application_1_1 is ended")],
+)
+def test_who_interrupts_a_submission_is_told_what_became_of_it(
+    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, note: str, told: str
+) -> None:
+    def start(request: RunRequest, **_: Any) -> None:
+        interrupted = KeyboardInterrupt()
+        if note:
+            interrupted.add_note(note)
+        raise interrupted
+
+    monkeypatch.setattr(Job, "start_request", start)
+    assert main(["run", "--on", "yarn", "--name", "a9a", "--data", "sklearn:digits"]) == 130
+    assert capsys.readouterr().err == f"eps: {told}\n"
+
+
+def test_who_interrupts_a_job_that_yarn_does_not_end_is_told_who_goes_on(
+    fake: FakeJob, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its ResourceManager does not answer: what attends to it is not killed for that."""
+    fake.dir.yarn_json.write_text("{}")
+    left: list[str] = []
+
+    class Handle:
+        def poll(self) -> None:
+            return None
+
+        def leave(self) -> None:
+            left.append("left")
+
+        def close(self) -> None:
+            pass
+
+    def kill(job: Job, reason: str, **_: Any) -> None:
+        raise PeerUnavailableError("job 'fake' has not ended: it is remembered")
+
+    def watch(job: Job) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Job, "kill", kill)
+    monkeypatch.setattr(Job, "watch", watch)
+    monkeypatch.setattr(Job, "start_request", lambda request, **_: Job(fake.dir, Handle()))  # type: ignore[arg-type]
+    assert main(["run", "--on", "yarn", "--name", "fake", "--data", "sklearn:digits"]) == 130
+    assert capsys.readouterr().err == "eps: job 'fake' has not ended: it is remembered\n" and left == ["left"]
+
+
 def test_logs_are_found_by_the_members_name(fake: FakeJob, capsys: pytest.CaptureFixture[str]) -> None:
     fake.dir.log("master").write_text("12:00 M ready\n")
     fake.dir.log("container-0007").write_text("12:00 W[worker-2] M ready\nsecond\nhalf a li")
@@ -224,16 +284,18 @@ def test_interrupted_wait_for_a_change_says_that_the_plan_goes_on(
     assert capsys.readouterr().err == "\nplan 9 goes on; `eps cancel fake 9` aborts it\n"
 
 
-def test_interrupt_during_imports_ends_with_130_and_no_traceback() -> None:
+@pytest.mark.parametrize(("command", "told"), [("list", ""), ("run", "eps: interrupted: nothing was begun\n")])
+def test_interrupt_during_imports_ends_with_130_and_no_traceback(command: str, told: str) -> None:
     code = (
         "import sys\nfrom eps.cli import main\n"
         "class Interrupt:\n"
         "    def find_spec(self, name, path, target=None):\n"
         "        if name == 'eps.config': raise KeyboardInterrupt\n"
-        "sys.meta_path.insert(0, Interrupt())\nsys.exit(main(['list']))"
+        "sys.meta_path.insert(0, Interrupt())\n"
+        f"sys.exit(main(['{command}']))"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
-    assert (found.returncode, found.stderr) == (130, "")
+    assert (found.returncode, found.stderr) == (130, told)
 
 
 def test_what_a_terminal_would_obey_is_shown_escaped() -> None:

@@ -21,6 +21,7 @@ from eps.display import (
     status_text,
     summary_text,
 )
+from eps.ended import UNREACHABLE
 from tests.cli.conftest import change_of, status_of
 
 
@@ -134,6 +135,45 @@ def test_status_shows_who_holds_what_and_which_way_the_data_goes() -> None:
     assert "server-1  11   h:1      -                   partitions 0, 1" in text
     assert "worker-1  12   h:2      2 by shm, 1 by tcp  nothing" in text
     assert "plan 1 add-workers=2: queued, proposed" in text
+
+
+def test_status_of_a_job_that_starts_shows_nothing_that_is_not_known() -> None:
+    member = {"name": "worker-1", "role": "worker", "host": "", "port": 0, "pid": 0, "holds": [], "ways": {}}
+    starting = status_of(state="starting", members=[member], iteration_s=0.0, eta_s=0.0, elapsed_s=3.2, clock=0)
+    text = status_text(starting)
+    assert "  3.2 s so far\n" in text and "to go" not in text and "per iteration" not in text
+    assert text.splitlines()[-1].split() == ["worker-1", "-", "-", "-", "nothing"]
+    assert "so far" not in status_text({**starting, "elapsed_s": 0.0})
+    assert "40 ms per iteration, 3.2 s so far, 2.0 s to go" in status_text(
+        status_of(iteration_s=0.04, elapsed_s=3.2, eta_s=2.0)
+    )
+
+
+def test_what_a_change_waits_for_is_told_once_it_takes_long() -> None:
+    news, plan = ChangeNews(), change_of(phase="proposed")
+    assert len(news.lines([{**plan, "waits_for": "2 containers", "waited_s": 0.3}])) == 1
+    assert news.lines([{**plan, "waits_for": "2 containers", "waited_s": 0.9}]) == []
+    late = {**plan, "waits_for": "2 containers", "waited_s": 1.4}
+    assert news.lines([late]) == ["plan 1 add-workers=2: waits for 2 containers"]
+    assert news.lines([{**late, "waited_s": 9.0}]) == []
+    assert "add-workers=2 waits for 2 containers" in progress_line(status_of(plan=late))
+    assert "change add-workers=2 waits for 2 containers" in plain_line(status_of(plan=late))
+    assert "plan 1 add-workers=2: queued, proposed" in status_text(status_of(plan=late))
+    assert ", waits for 2 containers" in status_text(status_of(plan=late))
+    # Of what follows each phase says what it is about.
+    copying = {**change_of(phase="lists-updated"), "waits_for": "split 1 to be copied to worker-3", "waited_s": 9.0}
+    assert "waits" not in progress_line(status_of(plan=copying))
+
+
+def test_a_cluster_that_is_away_is_told_of_once_and_again_when_it_is_back() -> None:
+    stream = io.StringIO()
+    display = PlainDisplay(stream, interval_s=60.0)
+    away = status_of(state=UNREACHABLE, reason="nobody answers", as_of_s=1_800_000_000.0)
+    for status in (status_of(clock=40), away, away, status_of(clock=41)):
+        display.show(status)
+    lines = stream.getvalue().splitlines()
+    assert lines[1:] == ["fake: unreachable: nobody answers", "fake: its cluster answers again"]
+    assert progress_line(away) == lines[1]
 
 
 def test_status_says_which_loss_is_which() -> None:

@@ -6,7 +6,11 @@ import dataclasses
 import io
 import json
 import os
+import re
 import signal
+import socket
+import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +19,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from eps.ended import ended_status, waiting_status
+from eps.display import status_text
+from eps.ended import UNREACHABLE, ended_status, waiting_status
 from eps.errors import JobNotFoundError, PeerUnavailableError
 from eps.storage.atomic import read_json
 from eps.storage.claims import Claim, owner_of
@@ -33,11 +38,14 @@ from eps.yarn.attendant import (
     Attendant,
     outcome,
 )
+from eps.yarn.ending import wish
 from eps.yarn.types import ApplicationReport
 from tests.fakes.storage import MemoryStorage
 from tests.fakes.webhdfs import FakeHdfs
 
 ID = "application_1_0001"
+#: More than anything here takes.
+PATIENCE_S = 60.0
 REPORT = ApplicationReport(
     ID, "a9a", "EPS", "ada", "default", "ACCEPTED", "UNDEFINED", "", "", -1, "", 0.0, (), 1, 0, 0
 )
@@ -75,7 +83,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(module, "ASK_SLOWER_S", 0.001)
     # Logs are fetched by a command of Hadoop, which has a test of its own.
     monkeypatch.setattr(Attendant, "_bring_logs", lambda self: None)
-    handlers = {number: signal.getsignal(number) for number in STOP_SIGNALS}
+    handlers = {number: signal.getsignal(number) for number in (*STOP_SIGNALS, signal.SIGALRM)}
     yield
     signal.set_wakeup_fd(-1)
     for number, handler in handlers.items():
@@ -100,8 +108,8 @@ Follow = Callable[..., int]
 
 @pytest.fixture
 def follow(job: JobDir, shared: MemoryStorage) -> Follow:
-    def follow(client: ScriptedClient, tied_fd: int | None = None) -> int:
-        return Attendant(job, ID, client, shared, tied_fd).run()  # type: ignore[arg-type]
+    def follow(client: ScriptedClient, tied_fd: int | None = None, address: str = "") -> int:
+        return Attendant(job, ID, client, shared, tied_fd, address).run()  # type: ignore[arg-type]
 
     return follow
 
@@ -146,12 +154,143 @@ def test_a_resourcemanager_that_is_away_is_asked_again(follow: Follow, caplog: p
     assert caplog.text.count("no ResourceManager can be reached") == 1
 
 
+AWAY = PeerUnavailableError("no ResourceManager can be reached")
+
+
+def test_a_resourcemanager_that_is_silent_is_told_of_and_what_was_known_last(
+    job: JobDir, follow: Follow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "SILENT_S", 0.0)
+    seen: list[Any] = []
+    began_s = time.time()
+
+    def look() -> None:
+        seen.append(waiting_status(job))
+
+    with socket.socket() as nobody:
+        # Nobody else has that port meanwhile, and nobody listens there.
+        nobody.bind(("127.0.0.1", 0))
+        port = nobody.getsockname()[1]
+        # A third of its iterations.
+        runs = dataclasses.replace(RUNNING, host="127.0.0.1", rpc_port=port, progress=3 / 9)
+        client = ScriptedClient(REPORT, AWAY, look, runs, AWAY, look, REPORT, look, runs, look, FINISHED)
+        assert follow(client, address="http://rm:8088") == 0
+    at_first, later, asked_again, back = seen
+    assert (at_first["state"], later["state"], asked_again["state"], back) == (
+        UNREACHABLE,
+        UNREACHABLE,
+        "starting",
+        None,
+    )
+    told = (
+        r"the ResourceManager at http://rm:8088 has not answered since [\d:]{{8}}{}, and is waited for; last known: {}"
+    )
+    assert re.fullmatch(told.format("", f"application {ID} was ACCEPTED"), at_first["reason"])
+    master = f", nor does the job master at 127.0.0.1:{port}"
+    assert re.fullmatch(told.format(master, f"application {ID} was RUNNING"), later["reason"])
+    # What is known of how far it is stays, and of when that is.
+    assert (at_first["clock"], later["clock"], asked_again["clock"]) == (0, 3, 3)
+    assert all(began_s - 1 <= status["as_of_s"] <= time.time() for status in (at_first, later))
+    assert asked_again["as_of_s"] is None
+    text = status_text(later)
+    assert "unreachable (the ResourceManager" in text and "what follows is what was known last: it is as of" in text
+    assert "clock 3 of 9" in text and "to go" not in text
+
+
+def test_a_master_that_answers_needs_no_resourcemanager_to_be_found(
+    job: JobDir, follow: Follow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "SILENT_S", 0.0)
+    seen: list[Any] = []
+
+    def look() -> None:
+        seen.append((read_json(job.master_json), waiting_status(job)))
+
+    with socket.create_server(("127.0.0.1", 0)) as master:
+        port = master.getsockname()[1]
+        runs = dataclasses.replace(RUNNING, host="127.0.0.1", rpc_port=port)
+        # Nor where it was away for a moment.
+        assert follow(ScriptedClient(runs, AWAY, look, REPORT, look, runs, AWAY, look, FINISHED)) == 0
+    (place, nothing), (_, waits), (again, nothing_again) = seen
+    assert place == again == {"host": "127.0.0.1", "port": port}
+    assert nothing is nothing_again is None and waits["state"] == "starting"
+
+
+def test_a_slow_answer_is_no_silence(job: JobDir, follow: Follow, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SILENT_S", PATIENCE_S)
+
+    def look() -> None:
+        assert not job.waiting_json.exists()
+
+    assert follow(ScriptedClient(RUNNING, AWAY, AWAY, look, FINISHED)) == 0
+
+
+class Gone(ScriptedClient):
+    """A ResourceManager that is gone, and takes connections: no answer comes."""
+
+    def report(self, application_id: str) -> ApplicationReport:
+        found = super().report(application_id)
+        os.kill(os.getpid(), signal.SIGTERM)
+        threading.Event().wait(PATIENCE_S)
+        return found
+
+
+@pytest.mark.parametrize("hangs", [True, False])
+def test_a_signal_ends_it_soon_where_the_cluster_is_gone_and_the_next_one_goes_on(
+    job: JobDir, follow: Follow, monkeypatch: pytest.MonkeyPatch, hangs: bool
+) -> None:
+    monkeypatch.setattr(module, "STOP_S", 0.05)
+
+    class Refusing(ScriptedClient):
+        def kill(self, application_id: str, diagnostics: str = "") -> None:
+            raise AWAY
+
+    stop: Any = lambda: os.kill(os.getpid(), signal.SIGTERM)  # noqa: E731
+    began_s = time.monotonic()
+    client = Gone(RUNNING) if hangs else Refusing(RUNNING, stop, AWAY)
+    assert follow(client) == 1
+    assert time.monotonic() - began_s < PATIENCE_S and signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+    assert job.ended() is None and not job.supervisor_json.exists() and client.killed == []
+    # The next one is not told again.
+    following = ScriptedClient(RUNNING)
+    assert follow(following) == 1
+    assert following.killed == [f"SIGTERM ended who attended to it on {socket.gethostname()}"]
+    assert not job.ending_json.exists(), "it has ended"
+
+
+def test_a_signal_ends_it_soon_where_nothing_can_be_fetched(
+    job: JobDir, shared: MemoryStorage, follow: Follow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "STOP_S", 0.05)
+
+    def hang(folder: str) -> Any:
+        os.kill(os.getpid(), signal.SIGTERM)
+        threading.Event().wait(PATIENCE_S)
+
+    monkeypatch.setattr(shared, "names", hang)
+    assert follow(ScriptedClient(KILLED)) == 1
+    assert job.ended() is None, "whoever asks next has another one fetch it"
+
+
+def test_a_wish_is_for_one_application(job: JobDir, follow: Follow) -> None:
+    wish(job, "application_1_0002", "enough")
+    client = ScriptedClient(RUNNING, RUNNING, FINISHED)
+    assert follow(client) == 0 and client.killed == []
+    wish(job, ID, "enough")
+    wish(job, ID, "and more")
+    client = ScriptedClient(RUNNING)
+    assert follow(client) == 1 and client.killed == ["enough"]
+    ended = job.ended()
+    assert ended is not None and (ended["state"], ended["reason"]) == ("killed", "enough")
+
+
 def test_a_signal_ends_the_application(job: JobDir, follow: Follow) -> None:
     client = ScriptedClient(RUNNING, lambda: os.kill(os.getpid(), signal.SIGTERM), RUNNING)
     assert follow(client) == 1
-    assert client.killed == ["ended by SIGTERM"]
+    reason = f"SIGTERM ended who attended to it on {socket.gethostname()}"
+    assert client.killed == [reason]
     ended = job.ended()
-    assert ended is not None and (ended["state"], ended["reason"]) == ("killed", "ended by SIGTERM")
+    assert ended is not None and (ended["state"], ended["reason"]) == ("killed", reason)
 
 
 def test_a_kill_that_yarn_has_lost_is_said_again(follow: Follow, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,7 +306,7 @@ def test_a_kill_that_yarn_has_lost_is_said_again(follow: Follow, monkeypatch: py
 
     client = Forgetful(RUNNING, lambda: os.kill(os.getpid(), signal.SIGTERM), RUNNING)
     assert follow(client) == 1
-    assert client.killed == ["ended by SIGTERM"] * 3
+    assert len(client.killed) == 3 and len(set(client.killed)) == 1
 
 
 def test_who_is_named_as_the_one_to_signal_is_ready_for_it(job: JobDir, follow: Follow) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from eps.errors import ConfigError
 from eps.hadoop_conf import HadoopConf
-from eps.yarn.clients import client_kind, open_client
+from eps.yarn.clients import asked_at, client_kind, open_client
 from eps.yarn.hadoop import client as hadoop_client
 from eps.yarn.hadoop import tokens
 from eps.yarn.rest import RestClient
@@ -31,6 +31,13 @@ SECURE = HadoopConf({"hadoop.security.authentication": "Kerberos"}, "/etc/hadoop
 )
 def test_the_one_that_was_asked_for_or_java_where_kerberos_is_wanted(conf: HadoopConf, asked: str, kind: str) -> None:
     assert client_kind(conf, asked) == kind
+
+
+def test_people_are_told_where_the_one_that_asks_finds_its_resourcemanagers() -> None:
+    ha = {"ha.enabled": "true", "ha.rm-ids": "a,b", "hostname.a": "rm-a", "hostname.b": "rm-b"}
+    conf = HadoopConf({f"yarn.resourcemanager.{key}": value for key, value in ha.items()})
+    assert asked_at(conf, "rest") == "http://rm-a:8088, http://rm-b:8088"
+    assert asked_at(conf, "java") == "rm-a:8032, rm-b:8032"
 
 
 def test_another_is_refused() -> None:

@@ -5,24 +5,27 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from eps.client import Job
-from eps.errors import JobExistsError, JobNotFoundError
+from eps.ended import UNREACHABLE, ended_status
+from eps.errors import JobExistsError, JobNotFoundError, PeerUnavailableError
 from eps.jobspec_file import RunRequest
 from eps.launch import prepare_job
+from eps.master_link import wait_for
 from eps.storage.atomic import write_json_atomic
 from eps.storage.jobdir import JobDir, JobLock
 from eps.supervisor.start import kill_supervisor
-from eps.yarn import former
+from eps.yarn import ending, former
 from eps.yarn.application import Application
 from eps.yarn.former import check_has_ended, settle_former
 from eps.yarn.submit import ATTENDANT, attend_again
 from tests.fakes.resourcemanager import FakeResourceManager, resourcemanager
-from tests.resources.test_yarn_attendant import FINISHED, ID, KILLED, RUNNING, ScriptedClient
+from tests.resources.test_yarn_attendant import FINISHED, ID, KILLED, PATIENCE_S, RUNNING, ScriptedClient
 
 SETTINGS: dict[str, Any] = {"iterations": 3, "on": "yarn"}
 ROWS = "1 1:1 2:0.5\n-1 2:1\n" * 12
@@ -96,7 +99,32 @@ def test_a_job_that_nobody_attended_to_runs_as_soon_as_it_is_found(unattended: F
     assert not found.running and found.status()["state"] == "killed"
     found.close()
     ended = [body for method, _, _, body in unattended.asked if method == "PUT"]
-    assert ended == [{"state": "KILLED", "diagnostics": "ended by SIGTERM"}]
+    assert ended == [{"state": "KILLED", "diagnostics": "enough"}]
+
+
+def test_a_kill_that_nobody_answers_is_told_and_remembered(
+    unattended: FakeResourceManager, job: JobDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A whole attendant again, which outlives whoever asked for the end, and is ended itself on the way."""
+    monkeypatch.setattr(ending, "SILENT_S", 0.0)
+    unattended.standby = True
+    with closing(Job.find("a9a")) as found:
+        wait_for(lambda: found.status()["state"] == UNREACHABLE, PATIENCE_S, "the silence to be noticed")
+        told: list[str] = []
+        with pytest.raises(PeerUnavailableError, match=rf"it is remembered that {ID} is to end") as error:
+            found.kill("enough", tell=told.append)
+        silent = f"the ResourceManager at {unattended.url} has not answered since"
+        assert silent in str(error.value) and found.running
+        assert [text.partition(": ")[0] for text in told] == [f"waits for the end of {ID}"] and silent in told[0]
+        assert kill_supervisor(job, signal.SIGKILL)
+        wait_for(lambda: not found.running, PATIENCE_S, "its end")
+    # What is known of it is not that it has ended.
+    assert job.ended() is None and ended_status(job)["state"] == UNREACHABLE
+    unattended.standby = False
+    with closing(Job.find("a9a")) as found:
+        found.wait(PATIENCE_S)
+        assert (found.status()["state"], found.status()["reason"]) == ("killed", "enough")
+    assert [body["diagnostics"] for method, _, _, body in unattended.asked if method == "PUT"] == ["enough"]
 
 
 def test_the_files_of_a_job_do_not_go_while_its_application_runs(unattended: FakeResourceManager, job: JobDir) -> None:

@@ -1,0 +1,92 @@
+"""A job on YARN that is to end: the wish is noted in its directory, and stays until the application has ended.  L3.
+
+Whoever attends to the job (:mod:`eps.yarn.attendant`) tells YARN to end the application until it has.  A
+ResourceManager that does not answer may be away for long: nobody has to wait for it, and an attendant that is ended
+itself leaves the wish to the next one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from eps.ended import UNREACHABLE, waiting_status
+from eps.errors import DeadlineError, PeerUnavailableError
+from eps.storage.atomic import read_json, write_json_atomic
+from eps.storage.jobdir import JobDir
+from eps.yarn.application import Application
+
+#: An application that YARN was told to end is waited for this long; less, where the ResourceManager does not answer.
+ENDED_S, SILENT_S = 60.0, 15.0
+#: What is waited for is told after this long, or at once where nobody answers.
+NOTICED_S = 1.0
+_LOOK_S = 0.05
+
+
+def wish(job: JobDir, application_id: str, reason: str) -> None:
+    """Note that an application is to end, and why; the first reason stays.
+
+    Raises
+    ------
+    StorageError
+        It cannot be noted.
+    """
+    if not wished(job, application_id):
+        found = {"application_id": application_id, "reason": reason, "time_s": round(time.time(), 3)}
+        write_json_atomic(job.ending_json, found, sync=True)
+
+
+def wished(job: JobDir, application_id: str) -> str:
+    """Return why an application is to end; empty where nobody wants that, or it was wanted of another one.
+
+    Raises
+    ------
+    StorageError
+        The note cannot be read.
+    """
+    found = read_json(job.ending_json) or {}
+    return str(found.get("reason", "")) if found.get("application_id") == application_id else ""
+
+
+def end_application(job: JobDir, reason: str, timeout_s: float, tell: Callable[[str], None]) -> None:
+    """Have a job's application ended by whoever attends to it, and wait for the end.
+
+    Parameters
+    ----------
+    job : JobDir
+        Somebody attends to it.
+    reason : str
+    timeout_s : float
+        At least :data:`ENDED_S` are waited.
+    tell : callable
+        Called with a sentence whenever what is waited for has changed.
+
+    Raises
+    ------
+    DeadlineError
+        It has not ended in time, or whoever attends to it was ended; the wish stays.
+    PeerUnavailableError
+        The ResourceManager does not answer; it is told when it does.
+    StorageError
+        Its directory cannot be used.
+    """
+    application = Application.read(job)
+    application_id = "" if application is None else application.application_id
+    wish(job, application_id, reason)
+    later = f"it is remembered that {application_id} is to end, and YARN is told so when it answers"
+    began_s, timeout_s, said = time.monotonic(), max(timeout_s, ENDED_S), ""
+    while job.is_running():
+        waited_s = time.monotonic() - began_s
+        waiting = waiting_status(job)
+        why = waiting["reason"] if waiting is not None and waiting["state"] == UNREACHABLE else ""
+        text = f"waits for the end of {application_id}" + (f": {why}" if why else "")
+        if text != said and (why or waited_s > NOTICED_S):
+            said = text
+            tell(text)
+        if why and waited_s > SILENT_S:
+            raise PeerUnavailableError(f"job {job.name!r} has not ended: {why}; {later}")
+        if waited_s > timeout_s:
+            raise DeadlineError(f"job {job.name!r} has not ended within {timeout_s:g} s; {later}")
+        time.sleep(_LOOK_S)
+    if job.ended() is None:
+        raise DeadlineError(f"job {job.name!r}: whoever attended to it here was ended before its end; {later}")
