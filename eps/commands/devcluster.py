@@ -8,15 +8,15 @@ import shlex
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
 from eps.cli import EXIT_FAILED, EXIT_OK
-from eps.devcluster.cluster import Cluster, default_home
-from eps.devcluster.lifecycle import start_cluster, stop_cluster
-from eps.devcluster.settings import ClusterSettings
+from eps.devcluster.cluster import ENDED, RUNNING, SILENT, Cluster, DaemonStatus, default_home
+from eps.devcluster.lifecycle import restart_daemons, start_cluster, stop_cluster
+from eps.devcluster.settings import KDC, ClusterSettings
 from eps.errors import ConfigError
 
 #: Where steps cannot be taken back, one of them is shown this often.
@@ -37,10 +37,9 @@ def start(args: argparse.Namespace) -> int:
         kerberos=args.kerberos,
         properties=tuple(_property(text) for text in args.property),
     )
-    if args.timeout <= 0:
-        raise ConfigError(f"timeout is {args.timeout:g}, but must be more than 0 seconds")
+    timeout_s = _timeout_s(args)
     with _Progress() as say, _terminated_is_interrupted():
-        cluster = start_cluster(_home(args), settings, say, args.timeout)
+        cluster = start_cluster(_home(args), settings, say, timeout_s)
     for name, value in cluster.variables().items():
         print(f"export {name}={shlex.quote(value)}")
     print(
@@ -59,8 +58,16 @@ def stop(args: argparse.Namespace) -> int:
     return EXIT_OK
 
 
+def restart(args: argparse.Namespace) -> int:
+    """Start daemons of a cluster again."""
+    timeout_s = _timeout_s(args)
+    with _Progress() as say, _terminated_is_interrupted():
+        restart_daemons(_home(args), args.daemon, say, timeout_s)
+    return EXIT_OK
+
+
 def status(args: argparse.Namespace) -> int:
-    """Show a cluster's daemons; succeeds where all of them work."""
+    """Show a cluster's daemons, and how to mend it; succeeds where all of them work."""
     cluster = Cluster.at(_home(args))
     found = cluster.status()
     if args.json:
@@ -69,7 +76,45 @@ def status(args: argparse.Namespace) -> int:
         print(f"{'daemon':<16} {'state':<14} {'pid':>7}  {'address':<21} log")
         for one in found:
             print(f"{one.name:<16} {one.state:<14} {one.pid or '-':>7}  {one.address:<21} {one.log}")
-    return EXIT_OK if all(one.state == "running" for one in found) else EXIT_FAILED
+        if advice := _advice(found, cluster.settings, f" --home {shlex.quote(args.home)}" if args.home else ""):
+            print(f"\n{advice}")
+    return EXIT_OK if all(one.state == RUNNING for one in found) else EXIT_FAILED
+
+
+def _advice(found: Sequence[DaemonStatus], settings: ClusterSettings, home: str) -> str:
+    """Return what to run where daemons do not work; empty where all do.
+
+    Parameters
+    ----------
+    found : sequence of DaemonStatus
+    settings : ClusterSettings
+        Of the cluster.
+    home : str
+        The words that say where it is, a blank before each.
+    """
+    ended = [one.name for one in found if one.state == ENDED]
+    silent = [one.name for one in found if one.state == SILENT]
+    if len(ended) == len(found):
+        options = "" if settings == ClusterSettings() else ", with the options that it was started with"
+        return f"nothing runs: eps devcluster start{home}{options}"
+    if KDC in ended + silent:
+        return f"{KDC} does not work, and nothing does without its keys: eps devcluster stop{home}, and start it again"
+    lines = [
+        f"{', '.join(names)} {one if len(names) == 1 else several}: eps devcluster restart{home} {' '.join(names)}"
+        for names, one, several in (
+            (ended, "has ended", "have ended"),
+            (silent, "hangs, or has just been started", "hang, or have just been started"),
+        )
+        if names
+    ]
+    return "\n".join(lines)
+
+
+def _timeout_s(args: argparse.Namespace) -> float:
+    timeout_s = float(args.timeout)
+    if not timeout_s > 0:
+        raise ConfigError(f"timeout is {timeout_s:g}, but must be more than 0 seconds")
+    return timeout_s
 
 
 @contextmanager

@@ -29,6 +29,8 @@ from eps.devcluster.settings import (
 from eps.errors import DeadlineError, JobNotFoundError, ResourceError
 from eps.storage.jobdir import eps_home
 
+#: How a daemon is.
+RUNNING, SILENT, ENDED = "running", "not answering", "ended"
 _POLL_S = 0.2
 _COMMAND_TIMEOUT_S = 120.0
 _LAST_LINES = 15
@@ -52,7 +54,7 @@ class DaemonEndedError(ResourceError):
 
 @dataclass(frozen=True)
 class DaemonStatus:
-    """How a daemon is: ``running``, ``not answering`` or ``ended``; its pid is 0 where it was not started."""
+    """How a daemon is (:data:`RUNNING`, :data:`SILENT` or :data:`ENDED`); its pid is 0 where it was not started."""
 
     name: str
     state: str
@@ -90,8 +92,13 @@ class Cluster:
         places = Places(home)
         record = read_record(places)
         if record is None:
-            raise JobNotFoundError(f"there is no cluster at {home}: eps devcluster start makes one")
+            raise cls.absent(home)
         return cls(places, record)
+
+    @staticmethod
+    def absent(home: Path) -> JobNotFoundError:
+        """Return the error that says that no cluster was started at ``home``."""
+        return JobNotFoundError(f"there is no cluster at {home}: eps devcluster start makes one")
 
     @property
     def settings(self) -> ClusterSettings:
@@ -154,9 +161,9 @@ class Cluster:
         """Return how each daemon is."""
         found = []
         for daemon in self.daemons:
-            process, state = self.process(daemon), "ended"
+            process, state = self.process(daemon), ENDED
             if process is not None and process.is_alive():
-                state = "running" if probe.answers(daemon, self.record.ports) else "not answering"
+                state = RUNNING if probe.answers(daemon, self.record.ports) else SILENT
             log = str(self.places.log(daemon))
             found.append(DaemonStatus(daemon, state, process.pid if process else 0, self.address(daemon), log))
         return found
@@ -204,10 +211,12 @@ class Cluster:
         def missing() -> str:
             if not probe.is_back(daemon, self.record.ports, since_ms):
                 return f"{daemon} to register"
-            if daemon not in (NAMENODE, RESOURCEMANAGER):
-                return ""
-            nodes = sum(map(self.is_running, filter(node_number, self.daemons)))
-            return probe.what_is_missing(self.record.ports, nodes, int(self.is_running(DATANODE)))
+            if daemon == RESOURCEMANAGER:
+                nodes = sum(map(self.is_running, filter(node_number, self.daemons)))
+                return probe.missing_of_yarn(self.record.ports, nodes)
+            if daemon == NAMENODE:
+                return probe.missing_of_hdfs(self.record.ports, int(self.is_running(DATANODE)))
+            return ""
 
         self._wait((daemon,), missing, timeout_s, say)
 

@@ -6,11 +6,12 @@ whose starter was killed in between is found by the mark on its command line.
 
 from __future__ import annotations
 
+import difflib
 import getpass
 import os
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
@@ -33,7 +34,7 @@ from eps.devcluster.maven import Say
 from eps.devcluster.places import WEB_ROOTS, Places
 from eps.devcluster.ports import are_free, choose_ports
 from eps.devcluster.preflight import check_host
-from eps.devcluster.processes import GRACE_S, end_all, kill_all, marked, spawn, with_variable
+from eps.devcluster.processes import GRACE_S, Process, end_all, kill_all, marked, spawn, with_variable
 from eps.devcluster.record import Record, read_record, write_record
 from eps.devcluster.secure import KDC_READY, kdc_properties, krb5_conf, principal_of
 from eps.devcluster.settings import (
@@ -42,11 +43,12 @@ from eps.devcluster.settings import (
     RESOURCEMANAGER,
     TRANSIENT_LABEL,
     ClusterSettings,
+    address_of,
     daemons_of,
     node_number,
 )
 from eps.devcluster.sites import Blueprint, site_files
-from eps.errors import ConfigError, DeadlineError
+from eps.errors import ConfigError, DeadlineError, ResourceError
 from eps.kerberos import keytab_for
 from eps.storage.jobdir import cache_dir
 
@@ -61,6 +63,8 @@ _ALONE_GRACE_S = 5.0
 
 def start_cluster(home: Path, settings: ClusterSettings, say: Say, timeout_s: float = READY_TIMEOUT_S) -> Cluster:
     """Start a cluster, or find the one that runs; what HDFS holds from before is there again.
+
+    Of one that runs, what has ended is started again where it was, and the rest is left as it is.
 
     Parameters
     ----------
@@ -82,19 +86,18 @@ def start_cluster(home: Path, settings: ClusterSettings, say: Say, timeout_s: fl
     ConfigError
         Something is missing on this host, or a cluster with other settings is, or was, there.
     ResourceError
-        The jars cannot be had, or a daemon ended; nothing is left running then.
+        The jars cannot be had, a daemon ended, or the port of one that had ended is taken.
     DeadlineError
-        It was not ready in time; nothing is left running.
+        It was not ready in time.
+
+    After an error nothing is left running, but what ran before.
     """
     java = check_host(settings, home)
     places = Places(home)
     with _held(places, say):
         record = read_record(places)
         if record is not None and (running := _running(places, record, settings)):
-            say("it runs already", False)
-            running.wait_ready(timeout_s, say)
-            # Its starter may have been killed before it came to that.
-            _label_node(running)
+            _complete(running, say, timeout_s)
             return running
         _check_data(places, record, settings)
         _clean(places, record, say)
@@ -130,6 +133,30 @@ def stop_cluster(home: Path, say: Say) -> bool:
         return _clean(places, read_record(places), say)
 
 
+def restart_daemons(home: Path, names: Collection[str], say: Say, timeout_s: float = READY_TIMEOUT_S) -> None:
+    """Start daemons of the cluster at ``home`` again; the others, and what HDFS holds, are left as they are.
+
+    Raises
+    ------
+    ConfigError
+        The cluster has no such daemon, or none of its daemons runs.
+    JobNotFoundError
+        No cluster was started there.
+    DaemonEndedError, DeadlineError, ResourceError
+        As :func:`restart_daemon`.
+    """
+    places = Places(home)
+    if not home.exists():
+        raise Cluster.absent(home)
+    with _held(places, say):
+        cluster = Cluster.at(home)
+        for name in names:
+            _check_daemon(cluster, name)
+        if not any(map(cluster.is_running, cluster.daemons)):
+            raise ConfigError(f"nothing runs at {home}: eps devcluster start starts all of it")
+        _restart(cluster, names, say, timeout_s)
+
+
 def restart_daemon(cluster: Cluster, daemon: str, say: Say, timeout_s: float = READY_TIMEOUT_S) -> None:
     """Start a daemon of a cluster again, ending it first where it runs, and wait until it works.
 
@@ -141,14 +168,7 @@ def restart_daemon(cluster: Cluster, daemon: str, say: Say, timeout_s: float = R
         As :func:`start_cluster`; the other daemons are left as they are.
     """
     with _held(cluster.places, say):
-        if (process := cluster.process(daemon)) is not None:
-            end_all([process], GRACE_S)
-        write_files(cluster)
-        started_ms = time.time() * 1000
-        _launch(cluster, daemon)
-        cluster.wait_back(daemon, started_ms, timeout_s, say)
-        if daemon == RESOURCEMANAGER:
-            _label_node(cluster)
+        _restart(cluster, [daemon], say, timeout_s)
 
 
 def write_files(cluster: Cluster) -> None:
@@ -184,6 +204,58 @@ def _start(cluster: Cluster, say: Say, timeout_s: float) -> None:
     except BaseException:
         _clean(cluster.places, cluster.record, say)
         raise
+
+
+def _complete(cluster: Cluster, say: Say, timeout_s: float) -> None:
+    """Start what has ended of a cluster that runs."""
+    deadline = time.monotonic() + timeout_s
+    # Of a starter that was killed before it could write them down: they have the ports of those that are missing.
+    _end_strays(cluster.places, cluster.record)
+    missing = [daemon for daemon in cluster.daemons if not cluster.is_running(daemon)]
+    if missing:
+        _restart(cluster, missing, say, timeout_s)
+    else:
+        say("it runs already", False)
+    cluster.wait_ready(deadline - time.monotonic(), say)
+    # Its starter may have been killed before it came to that.
+    _label_node(cluster)
+
+
+def _restart(cluster: Cluster, names: Collection[str], say: Say, timeout_s: float) -> None:
+    deadline = time.monotonic() + timeout_s
+    daemons = [daemon for daemon in cluster.daemons if daemon in names]
+    say(f"starting {', '.join(daemons)} again", False)
+    processes = [cluster.process(daemon) for daemon in daemons]
+    end_all([process for process in processes if process is not None], GRACE_S)
+    for daemon in daemons:
+        if not are_free({daemon: cluster.record.ports[daemon]}):
+            raise ResourceError(
+                f"{daemon} cannot be started: another program has taken one of its ports "
+                f"({', '.join(map(str, cluster.record.ports[daemon].values()))} of {address_of(daemon)}); end that, or "
+                "let eps devcluster stop and start choose others"
+            )
+    write_files(cluster)
+    started_ms = time.time() * 1000
+    for daemon in daemons:
+        _launch(cluster, daemon)
+    for daemon in daemons:
+        cluster.wait_back(daemon, started_ms, deadline - time.monotonic(), say)
+    if RESOURCEMANAGER in daemons:
+        _label_node(cluster)
+
+
+def _check_daemon(cluster: Cluster, name: str) -> None:
+    if name not in cluster.daemons:
+        near = difflib.get_close_matches(name, cluster.daemons, n=1)
+        raise ConfigError(
+            f"daemon is {name!r}, but the cluster at {cluster.places.home} has {', '.join(cluster.daemons)}"
+            + (f"; did you mean {near[0]}?" if near else "")
+        )
+    if name == KDC:
+        raise ConfigError(
+            f"daemon is {name!r}, but its keys end with it, and all others need them: eps devcluster stop and start "
+            "start everything with new ones"
+        )
 
 
 def _launch_all(cluster: Cluster, deadline: float, say: Say) -> None:
@@ -270,16 +342,18 @@ def _label_node(cluster: Cluster) -> None:
 
 
 def _running(places: Places, record: Record, settings: ClusterSettings) -> Cluster | None:
-    """Return the cluster that runs, if all of it does."""
+    """Return the cluster that runs, if any daemon of it does, and the rest can be added to it."""
     cluster = Cluster(places, record)
-    if not all(map(cluster.is_running, cluster.daemons)):
+    if not any(map(cluster.is_running, cluster.daemons)):
         return None
     if record.settings != settings:
         raise ConfigError(
             f"a cluster with other settings runs at {places.home}: "
             "eps devcluster stop ends it, and --home chooses another place"
         )
-    return cluster
+    # Without an HDFS nothing is kept; the keys of a realm end with it.
+    lasts = places.formatted.exists() and (not settings.kerberos or cluster.is_running(KDC))
+    return cluster if lasts else None
 
 
 def _check_data(places: Places, record: Record | None, settings: ClusterSettings) -> None:
@@ -293,7 +367,7 @@ def _check_data(places: Places, record: Record | None, settings: ClusterSettings
 def _clean(places: Places, record: Record | None, say: Say) -> bool:
     """End what is left at a home, also of a start that was killed; return whether there was anything."""
     recorded = {process: name for name, process in record.processes.items() if process.is_alive()} if record else {}
-    strays = [process for process in marked(mark_of(places)) if process not in recorded]
+    strays = _strays(places, record)
     if recorded or strays:
         say(f"stopping {len(recorded) + len(strays)} processes", False)
     nodes = [process for process, name in recorded.items() if node_number(name)]
@@ -301,10 +375,7 @@ def _clean(places: Places, record: Record | None, say: Say) -> bool:
     killed = end_all(nodes, GRACE_S if RESOURCEMANAGER in recorded.values() else _ALONE_GRACE_S)
     killed += end_all([process for process in recorded if process not in nodes], GRACE_S)
     found = bool(recorded or strays)
-    # Again until nothing is found: a starter that was killed may have left a shell that starts one more.
-    while strays:
-        killed += end_all(strays, GRACE_S)
-        strays = marked(mark_of(places))
+    killed += _end_strays(places, record)
     for process in killed:
         say(f"{recorded.get(process, 'a process')} ({process.pid}) did not end by itself, and was killed", False)
     # Of NodeManagers that could not tidy up themselves.
@@ -315,11 +386,26 @@ def _clean(places: Places, record: Record | None, say: Say) -> bool:
     return found or bool(containers)
 
 
+def _strays(places: Places, record: Record | None) -> list[Process]:
+    """Return the processes of a home that nobody wrote down."""
+    recorded = set(record.processes.values()) if record is not None else set()
+    return [process for process in marked(mark_of(places)) if process not in recorded]
+
+
+def _end_strays(places: Places, record: Record | None) -> list[Process]:
+    """End the processes of a home that nobody wrote down; return those that had to be killed."""
+    killed: list[Process] = []
+    # Again until nothing is found: a starter that was killed may have left a shell that starts one more.
+    while strays := _strays(places, record):
+        killed += end_all(strays, GRACE_S)
+    return killed
+
+
 def _held(places: Places, say: Say) -> AbstractContextManager[None]:
     def waits() -> None:
         say(f"another command is at work at {places.home}: waiting for it", False)
 
-    return locked(places.lock, _LOCK_TIMEOUT_S, waits, "another eps devcluster start or stop")
+    return locked(places.lock, _LOCK_TIMEOUT_S, waits, "another eps devcluster start, stop or restart")
 
 
 def _begin_log(path: Path) -> None:

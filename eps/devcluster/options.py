@@ -14,8 +14,9 @@ Linux and a JDK 17, and about 1.5 GB of memory.  It keeps what HDFS holds when i
 stopped and started again.
 """
 _START = """\
-Start it, and print the variable that leads to it.  What fails leaves nothing running.
-Where it runs already it is left as it is, and where a part of it runs that is ended first.
+Start it, and print the variable that leads to it.  What fails leaves nothing running that
+did not run before.  Where it runs already it is left as it is, and jobs with it; what has
+ended of it is started again with the same ports and data.
 
 Ports are free ones; NodeManagers are at 127.0.0.11 and up.  There are two queues, default
 and batch, half of the cluster each, and each may have all of it while the other does not
@@ -23,7 +24,13 @@ ask; the last node has the label "transient".
 
 With --kerberos it has a realm of its own, EPS.DEV, and two more variables are printed: the
 settings of the realm, and the keytab by which programs log in as this host's user.  Its
-nodes have no label, and what containers wrote stays in the folders of the nodes.
+nodes have no label, and what containers wrote stays in the folders of the nodes.  Where its
+realm has ended, everything is started anew: all keys end with it.
+"""
+_RESTART = """\
+Start daemons of a cluster again, each ended first where it runs, with the same ports and
+data; the others go on, and jobs with them as far as they outlive it.  The containers of a
+NodeManager are lost with it.  eps devcluster status lists the daemons.
 """
 _DEFAULTS = ClusterSettings()
 
@@ -47,8 +54,21 @@ def add_devcluster(commands: Any, add: AddCommand) -> None:
         "eps devcluster status --json",
     )
     status.add_argument("--json", action="store_true", help="print JSON")
-    for one in (stop, status):
+    restart = add(
+        inner,
+        "restart",
+        "start daemons of it again",
+        "devcluster:restart",
+        "eps devcluster restart nodemanager-2",
+        "eps devcluster restart namenode datanode",
+        text=_RESTART,
+    )
+    restart.add_argument(
+        "daemon", nargs="+", metavar="DAEMON", help="namenode, datanode, resourcemanager, or nodemanager-1 and up"
+    )
+    for one in (stop, status, restart):
         _add_home(one)
+    _add_timeout(restart, "to work again")
 
 
 def _add_home(parser: Any) -> None:
@@ -87,10 +107,8 @@ def _add_start(commands: Any, add: AddCommand) -> None:
     start.add_argument(
         "--kerberos", action="store_true", help="everybody proves who they are, in a realm of its own (default: not)"
     )
-    start.add_argument(
-        "--timeout",
-        type=float,
-        default=120.0,
-        metavar="SECONDS",
-        help="to be ready, once the jars are there (default 120)",
-    )
+    _add_timeout(start, "to be ready, once the jars are there")
+
+
+def _add_timeout(parser: Any, what: str) -> None:
+    parser.add_argument("--timeout", type=float, default=120.0, metavar="SECONDS", help=f"{what} (default 120)")

@@ -56,13 +56,20 @@ def call(address: str, port: int, path: str, body: Mapping[str, Any] | None = No
 
 def what_is_missing(ports: Ports, num_nodes: int, num_datanodes: int = 1) -> str:
     """Return what a cluster of so many still waits for; empty: it is ready."""
+    return missing_of_yarn(ports, num_nodes) or missing_of_hdfs(ports, num_datanodes)
+
+
+def missing_of_yarn(ports: Ports, num_nodes: int) -> str:
+    """Return what a ResourceManager of so many nodes still waits for; empty: nothing."""
     try:
-        found = json.loads(ask(RESOURCEMANAGER, ports, _LIVE_NODES)["beans"][0]["LiveNodeManagers"])
-        active = sum(node["State"] == "RUNNING" for node in found)
+        active = sum(node["State"] == "RUNNING" for node in _live_nodes(ports))
     except (PeerUnavailableError, KeyError, TypeError, IndexError, ValueError):
         return "the ResourceManager"
-    if active < num_nodes:
-        return f"NodeManagers ({active} of {num_nodes} are there)"
+    return "" if active >= num_nodes else f"NodeManagers ({active} of {num_nodes} are there)"
+
+
+def missing_of_hdfs(ports: Ports, num_datanodes: int = 1) -> str:
+    """Return what an HDFS of so many DataNodes still waits for; empty: nothing."""
     try:
         names = ask(NAMENODE, ports, _NAMESYSTEM)["beans"][0]
     except (PeerUnavailableError, KeyError, TypeError, IndexError):
@@ -103,9 +110,9 @@ def is_back(daemon: str, ports: Ports, since_ms: float) -> bool:
             pools = ask(daemon, ports, _DATANODE_INFO)["beans"][0]["BPServiceActorInfo"]
             return all(pool["ActorState"] == "RUNNING" for pool in json.loads(pools))
         if node_number(daemon):
-            node = _nodes(ports)[address_of(daemon)]
-            return bool(node["state"] == "RUNNING" and node["lastHealthUpdate"] >= since_ms)
-    except (PeerUnavailableError, KeyError, IndexError, TypeError):
+            mine = [node for node in _live_nodes(ports) if node["HostName"] == address_of(daemon)]
+            return any(node["State"] == "RUNNING" and node["LastHealthUpdate"] >= since_ms for node in mine)
+    except (PeerUnavailableError, KeyError, IndexError, TypeError, ValueError):
         return False
     return True
 
@@ -119,6 +126,11 @@ def node_states(ports: Ports) -> dict[str, str]:
         It does not answer.
     """
     return {host: node["state"] for host, node in _nodes(ports).items()}
+
+
+def _live_nodes(ports: Ports) -> list[dict[str, Any]]:
+    """Return the nodes that the ResourceManager counts on, also where its other pages ask who looks."""
+    return list(json.loads(ask(RESOURCEMANAGER, ports, _LIVE_NODES)["beans"][0]["LiveNodeManagers"]))
 
 
 def _nodes(ports: Ports) -> dict[str, Any]:

@@ -22,6 +22,7 @@ import signal
 import socket
 import struct
 import sys
+import time
 
 CLASSES = {"NameNode": "namenode", "DataNode": "datanode", "ResourceManager": "resourcemanager"}
 WEB = {
@@ -52,7 +53,8 @@ def listens(address: str) -> bool:
 def answer_to(path: str, conf: str) -> object:
     if "RMNMInfo" in path:
         nodes = [values_in(f"{conf}/nodes/{number}")[WEB["nodemanager"]] for number in os.listdir(f"{conf}/nodes")]
-        there = [{"State": "RUNNING"} for node in nodes if listens(node)]
+        hosts = [node.partition(":")[0] for node in nodes if listens(node)]
+        there = [{"HostName": host, "State": "RUNNING", "LastHealthUpdate": time.time() * 1000} for host in hosts]
         return {"beans": [{"LiveNodeManagers": json.dumps(there)}]}
     if "FSNamesystemState" in path:
         alive = int(listens(values_in(conf)[WEB["datanode"]]))

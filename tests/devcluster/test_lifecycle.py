@@ -14,21 +14,21 @@ from pathlib import Path
 import pytest
 
 from eps.cli import main
-from eps.devcluster import lifecycle
+from eps.devcluster import lifecycle, probe
 from eps.devcluster.cluster import Cluster, DaemonEndedError
 from eps.devcluster.daemons import mark_of
-from eps.devcluster.lifecycle import restart_daemon, start_cluster, stop_cluster
+from eps.devcluster.lifecycle import restart_daemon, restart_daemons, start_cluster, stop_cluster
 from eps.devcluster.places import Places
 from eps.devcluster.ports import choose_ports
 from eps.devcluster.processes import Process, kill_all, marked, spawn, started_at
 from eps.devcluster.record import read_record, write_record
 from eps.devcluster.settings import ClusterSettings, daemons_of
-from eps.errors import ConfigError, DeadlineError, JobNotFoundError
+from eps.errors import ConfigError, DeadlineError, JobNotFoundError, ResourceError
 from eps.kerberos import first_principal
 from eps.master_link import wait_for
 from tests.devcluster.conftest import JARS
 
-ONE_NODE = ClusterSettings(nodes=1)
+ONE_NODE, TWO_NODES = ClusterSettings(nodes=1), ClusterSettings(nodes=2)
 PATIENCE_S = 60.0
 
 
@@ -54,6 +54,13 @@ def stop(home: Path) -> list[str]:
 
 def pids(cluster: Cluster) -> set[int]:
     return {cluster.record.processes[name].pid for name in cluster.daemons}
+
+
+def changed(before: Cluster, after: Cluster) -> set[str]:
+    """Return the daemons that are another process now; all run."""
+    processes = after.record.processes
+    assert all(processes[name].is_alive() for name in after.daemons)
+    return {name for name in after.daemons if processes[name] != before.record.processes[name]}
 
 
 def test_started_cluster_runs_and_is_told_of_by_its_conf_dir(home: Path) -> None:
@@ -93,27 +100,86 @@ def test_start_where_it_runs_leaves_it_as_it_is(home: Path) -> None:
     stop(home)
 
 
-def test_start_on_a_half_started_home_begins_anew_and_keeps_the_data(home: Path) -> None:
-    first = start(home)
-    kill_all([first.record.processes["datanode"], first.record.processes["nodemanager-1"]])
-    second = start(home)
-    assert not pids(first) & pids(second)
+def test_start_where_a_part_runs_starts_the_rest_where_it_was(home: Path) -> None:
+    """Jobs go on meanwhile: nobody else is touched."""
+    first = start(home, TWO_NODES)
+    dead = {"datanode", "nodemanager-1"}
+    kill_all([first.record.processes[name] for name in dead])
+    written = {path: path.read_bytes() for path in first.conf_dir.rglob("*.xml")}
+    said = Said()
+    second = start_cluster(home, TWO_NODES, said, PATIENCE_S)
+    assert changed(first, second) == dead
     assert second.record.ports == first.record.ports
-    assert "format" not in second.record.processes
-    assert len(marked(mark_of(Places(home)))) == 4
+    assert {path: path.read_bytes() for path in first.conf_dir.rglob("*.xml")} == written
+    assert said.texts[0] == "starting datanode, nodemanager-1 again"
+    assert [one.state for one in Cluster.at(home).status()] == ["running"] * 5
+    assert len(marked(mark_of(Places(home)))) == 5
     stop(home)
 
 
-@pytest.mark.parametrize("lost", ["record", "entry"])
-def test_daemons_that_nobody_wrote_down_are_found(home: Path, lost: str) -> None:
+def test_start_where_a_part_runs_refuses_other_settings_and_touches_nothing(home: Path) -> None:
     first = start(home)
-    if lost == "record":
-        first.places.record.unlink()
-    else:
-        kept = {name: process for name, process in first.record.processes.items() if name != "namenode"}
-        write_record(first.places, replace(first.record, processes=kept))
-    second = start(home)
-    assert not pids(first) & pids(second)
+    kill_all([first.record.processes["datanode"]])
+    with pytest.raises(ConfigError, match="other settings"):
+        start(home, replace(ONE_NODE, vcores=7))
+    assert len(marked(mark_of(Places(home)))) == 3
+    stop(home)
+
+
+def test_a_daemon_that_does_not_come_back_leaves_the_others_running(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = start(home)
+    kill_all([first.record.processes["datanode"]])
+    monkeypatch.setenv("FAKE_JAVA", "datanode=dies")
+    with pytest.raises(DaemonEndedError, match=r"datanode ended by itself(.|\n)*something is wrong with it"):
+        start(home)
+    assert len(marked(mark_of(Places(home)))) == 3
+    monkeypatch.delenv("FAKE_JAVA")
+    assert changed(first, start(home)) == {"datanode"}
+    stop(home)
+
+
+def test_the_port_of_a_dead_daemon_that_somebody_took_is_named(home: Path) -> None:
+    first = start(home)
+    kill_all([first.record.processes["datanode"]])
+    port = first.record.ports["datanode"]["ipc"]
+    taken = rf"datanode cannot be started: another program has taken one of its ports \(.*{port}.* of 127\.0\.0\.1\)"
+    with socket.create_server(("127.0.0.1", port)), pytest.raises(ResourceError, match=taken):
+        start(home)
+    assert changed(first, start(home)) == {"datanode"}
+    stop(home)
+
+
+def test_with_its_realm_a_cluster_is_started_anew(home: Path) -> None:
+    """The keys of all others have ended with it."""
+    settings = ClusterSettings(nodes=1, kerberos=True)
+    first = start(home, settings)
+    kill_all([first.record.processes["datanode"]])
+    second = start(home, settings)
+    assert changed(first, second) == {"datanode"}
+    kill_all([second.record.processes["kdc"]])
+    third = start(home, settings)
+    assert changed(second, third) == set(third.daemons)
+    with pytest.raises(ConfigError, match="its keys end with it, and all others need them: eps devcluster stop"):
+        restart_daemons(home, ["kdc"], Said(), PATIENCE_S)
+    stop(home)
+
+
+def test_a_cluster_that_nobody_wrote_down_is_ended_and_started_anew(home: Path) -> None:
+    first = start(home)
+    first.places.record.unlink()
+    assert not pids(first) & pids(start(home))
+    stop(home)
+
+
+def test_a_daemon_that_nobody_wrote_down_is_ended_for_another(home: Path) -> None:
+    """Its starter was killed before it could."""
+    first = start(home)
+    kept = {name: process for name, process in first.record.processes.items() if name != "namenode"}
+    write_record(first.places, replace(first.record, processes=kept))
+    assert changed(first, start(home)) == {"namenode"}
+    assert not first.record.processes["namenode"].is_alive()
     stop(home)
 
 
@@ -191,9 +257,77 @@ def test_restarted_daemon_is_another_process_of_the_same_cluster(home: Path) -> 
     restart_daemon(cluster, "resourcemanager", Said(), PATIENCE_S)
     record = read_record(cluster.places)
     assert record is not None
-    changed = {name for name in cluster.daemons if record.processes[name] != before[name]}
-    assert changed == {"resourcemanager"}
+    assert {name for name in cluster.daemons if record.processes[name] != before[name]} == {"resourcemanager"}
     assert [one.state for one in Cluster.at(home).status()] == ["running"] * 4
+    stop(home)
+
+
+def test_daemons_are_restarted_by_name_whether_they_run_or_not(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first, flags = start(home, TWO_NODES), ["--home", str(home)]
+    kill_all([first.record.processes["nodemanager-2"]])
+    assert main(["devcluster", "restart", "nodemanager-2", "namenode", *flags]) == 0
+    assert "starting namenode, nodemanager-2 again" in capsys.readouterr().err
+    second = Cluster.at(home)
+    assert changed(first, second) == {"namenode", "nodemanager-2"}
+    assert [one.state for one in second.status()] == ["running"] * 5
+    assert "format" not in {*second.record.processes} - {*first.record.processes}
+    stop(home)
+
+
+def test_what_cannot_be_restarted_is_told_with_what_can(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--home", str(home)]
+    assert main(["devcluster", "restart", "datanode", *flags]) == 4
+    assert f"there is no cluster at {home}: eps devcluster start makes one" in capsys.readouterr().err
+    assert not home.exists()
+    first = start(home)
+    assert main(["devcluster", "restart", "nodemanager-2", *flags]) == 2
+    assert capsys.readouterr().err == (
+        f"eps: daemon is 'nodemanager-2', but the cluster at {home} has namenode, resourcemanager, datanode, "
+        "nodemanager-1; did you mean nodemanager-1?\n"
+    )
+    assert main(["devcluster", "restart", "datanode", "--timeout=0", *flags]) == 2
+    assert "timeout is 0, but must be more than 0 seconds" in capsys.readouterr().err
+    assert pids(Cluster.at(home)) == pids(first)
+    stop(home)
+    assert main(["devcluster", "restart", "datanode", *flags]) == 2
+    assert f"nothing runs at {home}: eps devcluster start starts all of it" in capsys.readouterr().err
+
+
+def test_status_names_what_is_dead_and_what_to_run(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cluster, flags = start(home, TWO_NODES), ["--home", str(home)]
+
+    def advice() -> str:
+        assert main(["devcluster", "status", *flags]) == 1
+        table, _, said = capsys.readouterr().out.partition("\n\n")
+        assert len(table.splitlines()) == 6
+        return said
+
+    processes = cluster.record.processes
+    kill_all([processes["datanode"]])
+    # What it says can be run, word for word.
+    words = f"eps devcluster restart --home {home} datanode"
+    assert advice() == f"datanode has ended: {words}\n"
+    kill_all([processes["nodemanager-2"]])
+    assert advice().startswith(f"datanode, nodemanager-2 have ended: {words} nodemanager-2\n")
+    assert main(words.split()[1:]) == 0
+    capsys.readouterr()
+    assert advice().startswith("nodemanager-2 has ended: ")
+    kill_all([process for process in Cluster.at(home).record.processes.values() if process.is_alive()])
+    options = ", with the options that it was started with"
+    assert advice() == f"nothing runs: eps devcluster start --home {home}{options}\n"
+    stop(home)
+
+
+def test_status_names_a_daemon_that_hangs(
+    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probe, "_TIMEOUT_S", 0.5)
+    process = start(home).record.processes["namenode"]
+    process.send(signal.SIGSTOP)
+    assert main(["devcluster", "status", "--home", str(home)]) == 1
+    words = "namenode hangs, or has just been started: eps devcluster restart --home"
+    assert words in capsys.readouterr().out
+    process.send(signal.SIGCONT)
     stop(home)
 
 
