@@ -377,7 +377,10 @@ class JobSpec:
         """
         text = self.by_role(name, role)
         if not text.isdecimal() or int(text) < 1:
-            raise ConfigError(f"{name} is {getattr(self, name)!r}, but says no number from 1 on for a {role}")
+            raise ConfigError(
+                f"{name} is {getattr(self, name)!r}, but says no number from 1 on for a {role}: one without a role is "
+                f"for all that are not named, as in {'1,server=2' if name == 'vcores' else '1024,server=4096'}"
+            )
         return int(text)
 
     def _check_cluster(self) -> None:

@@ -27,6 +27,9 @@ SCHEDULER_FILE = "capacity-scheduler.xml"
 NAMENODE_PORT, RESOURCEMANAGER_PORT = 8020, 8032
 #: The same of their web servers.
 NAMENODE_HTTP_PORT, NAMENODE_HTTPS_PORT, RESOURCEMANAGER_HTTP_PORT = 9870, 9871, 8088
+#: Said where no cluster is named.
+_ONE_HERE = 'eval "$(eps devcluster start)" starts one on this machine, and sets it'
+NOT_SET = f"HADOOP_CONF_DIR is not set: it names the folder with yarn-site.xml of the cluster; {_ONE_HERE}"
 _INCLUDE = "{http://www.w3.org/2001/XInclude}include"
 _VARIABLE = re.compile(r"\$\{([^{}$\s]+)\}")
 #: As of Hadoop: a value that is not settled after so many substitutions stays as it is.
@@ -184,8 +187,15 @@ def environment_configuration(environ: Mapping[str, str] | None = None) -> Hadoo
     folder = environ.get("HADOOP_CONF_DIR", "")
     if not folder:
         return HadoopConf(environ=environ)
+    path = Path(folder)
+    if not any((path / name).is_file() for name in FILES):
+        why = "it has none of them" if path.is_dir() else "there is no such folder"
+        raise ConfigError(
+            f"HADOOP_CONF_DIR is {folder!r}, but must name the folder with {', '.join(FILES[:-1])} and {FILES[-1]} of "
+            f"a cluster: {why}; {_ONE_HERE}"
+        )
     try:
-        return read_configuration(Path(folder), environ)
+        return read_configuration(path, environ)
     except ConfigError as error:
         raise ConfigError(f"HADOOP_CONF_DIR is {folder}: {error}") from None
 

@@ -38,7 +38,9 @@ def input_paths(text: str) -> tuple[Location, ...]:
         raise DataError(f"{text!r} names no file: give a path, or paths divided by commas")
     for path in paths:
         if not path.is_file():
-            raise DataError(f"{path}: no such file: data must be an existing file or sklearn:NAME")
+            raise DataError(
+                f"{path}: no such file: data must be an existing file, hdfs://HOST:PORT/PATH or sklearn:NAME"
+            )
     return paths
 
 

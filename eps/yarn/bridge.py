@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from eps.errors import ConfigError, EpsError, ResourceError
-from eps.hadoop_conf import HadoopConf, environment_configuration
+from eps.hadoop_conf import NOT_SET, HadoopConf, environment_configuration
 from eps.kerberos import java_options
 from eps.yarn.errors import HadoopPlace, JavaError, explain
 
@@ -81,7 +81,7 @@ def class_path(conf: HadoopConf) -> list[str]:
         There is no configuration, or nothing says where the jars are.
     """
     if not conf.source:
-        raise ConfigError("HADOOP_CONF_DIR is not set: it must name the folder of the cluster's configuration")
+        raise ConfigError(NOT_SET)
     jars = _jars(Path(conf.source))
     return [conf.source, *(entry for entry in jars.strip().split(os.pathsep) if entry)]
 

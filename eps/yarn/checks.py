@@ -93,16 +93,19 @@ def _check_container(cluster: Cluster, queue: QueueReport, spec: JobSpec, role: 
     there = [node.capacity for node in cluster.nodes if not label or label in node.labels]
     if not there:
         raise ConfigError(f"label is {label!r}, but no node that runs has it: see yarn node -list -showDetails")
-    if not any(wanted.fits_in(capacity) for capacity in there):
-        largest = max(there, key=lambda r: (r.memory_mb, r.vcores))
+    labelled = f" with label {label!r}" if label else ""
+    for name in ("memory_mb", "vcores"):
+        asked, most = getattr(wanted, name), max(getattr(node, name) for node in there)
+        rule = f"no node{labelled} has more"
+        if queue.largest is not None and getattr(queue.largest, name) <= most:
+            most, rule = getattr(queue.largest, name), f"YARN grants one container no more than {queue.largest}"
+        if asked > most:
+            told = f"{name} is {getattr(spec, name)!r}, which gives a {role} {asked}"
+            raise ConfigError(f"{told}, but must give it at most {most}: {rule}")
+    if not any(wanted.fits_in(node) for node in there):
         raise ConfigError(
-            f"a {role} is to have {wanted}, but the largest node"
-            f"{f' with label {label}' if label else ''} has {largest}: lower memory_mb or vcores"
-        )
-    if queue.largest is not None and not wanted.fits_in(queue.largest):
-        raise ConfigError(
-            f"a {role} is to have {wanted}, but YARN grants no container above {queue.largest}: lower memory_mb or "
-            "vcores, or have yarn.scheduler.maximum-allocation-mb or -vcores raised"
+            f"memory_mb is {spec.memory_mb!r} and vcores is {spec.vcores!r}, which gives a {role} {wanted}, but no "
+            f"node{labelled} has both: lower one of them"
         )
 
 

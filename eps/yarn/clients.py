@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from eps.config import YARN_CLIENTS
 from eps.errors import ConfigError
-from eps.hadoop_conf import HadoopConf, resourcemanager_addresses, resourcemanager_web_addresses
+from eps.hadoop_conf import NOT_SET, HadoopConf, resourcemanager_addresses, resourcemanager_web_addresses
 from eps.yarn.facade import Client
 
 AUTO, JAVA, REST = YARN_CLIENTS
@@ -55,7 +55,7 @@ def open_client(conf: HadoopConf, asked: str = AUTO) -> Client:
 
         return RestClient(conf)
     if not conf.source:
-        raise ConfigError("HADOOP_CONF_DIR is not set: it names the folder with yarn-site.xml of the cluster")
+        raise ConfigError(NOT_SET)
     # Java begins only where it is wanted.
     from eps.yarn.hadoop.client import HadoopClient
     from eps.yarn.hadoop.session import HadoopSession

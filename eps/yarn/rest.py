@@ -31,6 +31,7 @@ from eps.errors import (
     RpcError,
 )
 from eps.hadoop_conf import (
+    NOT_SET,
     HadoopConf,
     default_authority,
     resourcemanager_addresses,
@@ -90,7 +91,7 @@ class RestClient:
         except ImportError:
             raise ConfigError("YARN needs the package requests: pip install 'eps[yarn]'") from None
         if not conf.source and not addresses:
-            raise ConfigError("HADOOP_CONF_DIR is not set: it names the folder with yarn-site.xml of the cluster")
+            raise ConfigError(NOT_SET)
         self._requests = requests
         self._conf = conf
         self._addresses = list(addresses or resourcemanager_web_addresses(conf))

@@ -84,7 +84,7 @@ def test_refused_change_ends_with_3(fake: FakeJob, capsys: pytest.CaptureFixture
         (["status", "../x"], 2, "job name"),
         (["run"], 2, "data is empty"),
         (["run", "nowhere.toml"], 2, "no such file"),
-        (["run", "--data", "nowhere.svm"], 2, "no such file"),
+        (["run", "--data", "nowhere.svm"], 2, "no such file: data must be an existing file, hdfs://HOST:PORT/PATH or"),
         (["run", "--data", "sklearn:nothing", "--model", "softmax"], 2, "sklearn:nothing"),
         (["run", "--model", "logistc", "--data", "x"], 2, "must be one of"),
         (["run", "--model", "ridge", "--data", "x"], 2, "ridge needs l2"),

@@ -62,7 +62,11 @@ def test_what_a_container_gets_may_differ_by_role() -> None:
 @pytest.mark.parametrize(
     ("values", "reason"),
     [
-        ({"memory_mb": "server=1024"}, "says no number from 1 on for a worker"),
+        ({"memory_mb": "server=1024"}, "says no number from 1 on for a worker: one without a role .* 1024,server=4096"),
+        (
+            {"vcores": "worker=64"},
+            "vcores is 'worker=64', but says no number from 1 on for a server: .* as in 1,server=2",
+        ),
         ({"vcores": "0"}, "no number from 1 on"),
         ({"memory_mb": "1024,serer=4"}, "must be VALUE or ROLE=VALUE"),
         ({"execution": "worker=now"}, "must name guaranteed or opportunistic"),

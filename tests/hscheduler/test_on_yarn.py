@@ -86,7 +86,11 @@ def test_a_sweep_of_trials_that_yarn_takes_is_placed(yarn: TellingYarn) -> None:
         ({"state": "STOPPED"}, {}, "no trial can work: queue is 'default', but it is STOPPED"),
         ({"may_submit": False}, {}, "no trial can work: queue is 'default', but ada may not submit to it"),
         ({}, {"label": "gpu"}, "no trial can work: label is 'gpu', but queue 'default' may use these only: transient"),
-        ({"largest": Resource(256, 1)}, {}, "a master is to have 512 MB and 1 vcore, but YARN grants no container"),
+        (
+            {"largest": Resource(256, 1)},
+            {},
+            "memory_mb is .512., which gives a master 512, but must give it at most 256: YARN grants one container",
+        ),
         ({}, {"workers": 9, "servers": 4}, "take 7168 MB and 14 vcores, but queue 'default' never has more than 6144"),
     ],
 )

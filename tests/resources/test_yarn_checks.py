@@ -31,20 +31,26 @@ def check(told: Told, **settings: Any) -> None:
         (
             Told(),
             {"memory_mb": "5000"},
-            "a master is to have 5000 MB and 1 vcore, but the largest node has 4096 MB",
+            "memory_mb is '5000', which gives a master 5000, but must give it at most 3072: YARN grants one container "
+            "no more than 3072 MB and 8 vcores",
         ),
-        (Told(), {"vcores": "1,worker=9"}, "a worker is to have 1024 MB and 9 vcores, but the largest node has"),
+        (
+            Told(largest=None),
+            {"vcores": "1,worker=64"},
+            "vcores is '1,worker=64', which gives a worker 64, but must give it at most 8: no node has more",
+        ),
         (
             Told(),
-            {"memory_mb": "64,server=3500"},
-            "a server is to have 3500 MB and 1 vcore, but YARN grants no container above 3072 MB and 8 vcores: lower",
+            {"memory_mb": "64,worker=3000", "vcores": "1,worker=5"},
+            "memory_mb is '64,worker=3000' and vcores is '1,worker=5', which gives a worker 3000 MB and 5 vcores, "
+            "but no node has both: lower one of them",
         ),
         (Told(), {"label": "gpu"}, "may use these only: transient"),
         (Told(labels=("*",)), {"label": "gpu"}, "label is 'gpu', but no node that runs has it: see yarn node"),
         (
             Told(),
             {"label": "worker=transient", "memory_mb": "64,worker=3000"},
-            "largest node with label transient has 2048 MB and 8 vcores",
+            "which gives a worker 3000, but must give it at most 2048: no node with label 'transient' has more",
         ),
         (
             Told(),

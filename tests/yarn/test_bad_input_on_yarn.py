@@ -43,7 +43,12 @@ def test_what_no_cluster_can_do_is_said_before_anything_is_done(refused: Refused
     for words, sentence in (
         (
             ["--memory-mb=900000"],
-            "a master is to have 900000 MB and 1 vcore, but the largest node has 4096 MB and 4 vcores: lower memory_mb",
+            "memory_mb is '900000', which gives a master 900000, but must give it at most 4096: YARN grants one "
+            "container no more than 4096 MB and 4 vcores",
+        ),
+        (
+            ["--vcores=1,worker=64"],
+            "vcores is '1,worker=64', which gives a worker 64, but must give it at most 4: YARN",
         ),
         (["--label=gold"], "label is 'gold', but queue 'default' may use these only: "),
         (["--queue=nope"], "queue is 'nope', but the cluster has no queue of that name: see yarn queue -list"),
@@ -89,9 +94,9 @@ def test_a_configuration_that_leads_nowhere_is_named(
     refused: Refused, on_yarn: Hadoop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("HADOOP_CONF_DIR")
-    assert "HADOOP_CONF_DIR is not set: it names the folder with yarn-site.xml of the cluster" in refused(2)
+    assert 'set: it names the folder with yarn-site.xml of the cluster; eval "$(eps devcluster start)"' in refused(2)
     monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path / "missing"))
-    assert f"HADOOP_CONF_DIR is {tmp_path}/missing: " in refused(2)
+    assert f"HADOOP_CONF_DIR is '{tmp_path}/missing', but must name the folder with core-site.xml, " in refused(2)
     ports = on_yarn.cluster.record.ports
     for daemon, code, words in (
         ("resourcemanager", 4, ("no ResourceManager can be reached", NOWHERE, "yarn-site.xml")),
