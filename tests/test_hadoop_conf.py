@@ -20,6 +20,7 @@ from eps.hadoop_conf import (
     resourcemanager_web_addresses,
     self_contained,
 )
+from eps.yarn.submit import MOST_ATTEMPTS
 
 
 def write(path: Path, values: Mapping[str, str], *, final: str = "", before: str = "") -> None:
@@ -109,6 +110,12 @@ def test_the_environment_names_the_folder(tmp_path: Path) -> None:
     (tmp_path / "core-site.xml").unlink()
     write(tmp_path / "hdfs-site.xml", {"a": "${env.X}"})
     assert environment_configuration({"HADOOP_CONF_DIR": str(tmp_path), "X": "y"}).get("a") == "y"
+
+
+def test_the_compose_cluster_allows_the_attempts_that_jobs_ask_for() -> None:
+    """YARN takes its own limit where somebody asks for more, and says so to nobody; by default that is 2."""
+    conf = read_configuration(Path(__file__).parents[1] / "docker" / "conf")
+    assert int(conf.get("yarn.resourcemanager.am.max-attempts", "2")) >= MOST_ATTEMPTS
 
 
 HA = {
