@@ -243,6 +243,12 @@ class JobSpec:
         "seconds that a container is waited for: then a change of size that needs it is given up; 0: for ever",
         group="cluster",
     )
+    engine_timeout_s: float = _option(
+        300.0,
+        "docker: seconds that a job does without the Docker engine where it waits for a container and gets no further: "
+        "then it fails, and eps resume goes on with it; longer than an iteration takes",
+        group="cluster",
+    )
     grow_back_s: float = _option(
         15.0,
         "yarn: a job that was preempted asks for that room again when it has been free for so many seconds, above its "
@@ -391,6 +397,8 @@ class JobSpec:
             kind = self.by_role("execution", role) or EXECUTIONS[0]
             if kind not in EXECUTIONS:
                 raise ConfigError(f"execution is {self.execution!r}, but must name {' or '.join(EXECUTIONS)}")
+        if not 0 < self.engine_timeout_s < float("inf"):
+            raise ConfigError(f"engine_timeout_s is {self.engine_timeout_s}, but must be above 0 and finite")
         for name in ("container_timeout_s", "grow_back_s"):
             if not 0 <= getattr(self, name) < float("inf"):
                 raise ConfigError(f"{name} is {getattr(self, name)}, but must be at least 0 and finite")

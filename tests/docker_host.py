@@ -14,7 +14,8 @@ from pathlib import Path
 
 import eps
 from eps.errors import EpsError
-from eps.resources.docker import DockerResourceManager, DockerSettings
+from eps.resources.docker import DockerResourceManager
+from eps.resources.docker_container import DockerSettings
 from eps.resources.docker_engine import DockerEngine
 from eps.storage.jobdir import JobDir
 

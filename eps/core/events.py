@@ -136,6 +136,13 @@ class KillRequested:
 
 
 @dataclass(frozen=True, slots=True)
+class ResourcesLost:
+    """Whoever gives the job its containers is gone for good."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class ExportDone:
     """The model is on disk."""
 
@@ -195,6 +202,7 @@ Event = (
     | ChangeRequested
     | CancelRequested
     | KillRequested
+    | ResourcesLost
     | ExportDone
     | ExportFailed
     | CheckpointDone

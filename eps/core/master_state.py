@@ -130,6 +130,8 @@ class MasterState(RestartedJob):
                 self._on_cancel(event)
             case e.KillRequested(reason):
                 self._end(JobState.KILLED, reason)
+            case e.ResourcesLost(reason):
+                self._end(JobState.FAILED, reason)
             case e.ExportDone(found, number):
                 if self.export_counts(number):
                     self.exported = found or {}

@@ -487,9 +487,10 @@ class Master:
                 self._resources.wait(TICK_S)
                 found = self._resources.poll()
             except EpsError as error:
-                # Closed at the end of the job; before it, the supervisor has gone and takes this process along.
+                # Closed at the end of the job; before it nobody gives containers any more, as where the supervisor has
+                # gone, which takes this process along.
                 if self._ended is None:
-                    self.put(e.KillRequested(str(error)))
+                    self.put(e.ResourcesLost(str(error)))
                 return
             for event in found:
                 self._on_container(event)

@@ -68,7 +68,8 @@ def open_resources(runtime: Runtime, job: JobDir, supervisor: ResourceManager) -
             raise ConfigError(f"{job.path}: the job has no application: its master is no process of this host")
         return open_brokered(note, job, supervisor)
     if runtime.spec.on == "docker":
-        from eps.resources.docker import DockerSettings, open_docker
+        from eps.resources.docker import open_docker
+        from eps.resources.docker_container import DockerSettings
 
         # Data on HDFS needs no mount, but what says where HDFS is.
         conf_dir = os.environ.get("HADOOP_CONF_DIR", "")
@@ -77,6 +78,7 @@ def open_resources(runtime: Runtime, job: JobDir, supervisor: ResourceManager) -
             runtime.spec.image,
             mounts=tuple(path for path in wanted if isinstance(path, Path) and path.is_dir()),
             env={"HADOOP_CONF_DIR": str(wanted[-1])} if conf_dir else {},
+            engine_timeout_s=runtime.spec.engine_timeout_s,
         )
         return open_docker(settings, job, runtime.spec.max_containers, supervisor)
     return supervisor

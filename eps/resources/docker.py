@@ -10,7 +10,6 @@ engine forgets it when it has ended.  What hangs then is removed by the next job
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import math
 import os
@@ -21,16 +20,25 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from eps.container import CONTAINER_ID, HOST, JOB_DIR, ROLE, TIED
 from eps.errors import EpsError, ResourceError
 from eps.resources.api import NO_NEWS, ContainerEvent, ContainerRequest, ResourceManager
 from eps.resources.bell import Bell
 from eps.resources.book import ContainerBook, Phase
-from eps.resources.docker_engine import MOST_CALLS, Died, DockerEngine, EngineSilentError, Events, Found, OutOfMemory
+from eps.resources.docker_container import CONTAINER, INSTANCE, JOB, DockerSettings, JobLabels, build_container
+from eps.resources.docker_engine import (
+    MOST_CALLS,
+    Died,
+    DockerEngine,
+    EngineSilentError,
+    Events,
+    Found,
+    OutOfMemory,
+    engine_host,
+)
+from eps.resources.engine_silence import EngineSilence
 from eps.storage.jobdir import JobDir
 from eps.supervisor.protocol import exit_reason
 
@@ -38,147 +46,15 @@ logger = logging.getLogger(__name__)
 
 #: Name of this host, for who reads a status.
 THIS_HOST = "localhost"
-#: Between SIGTERM and SIGKILL, as the supervisor has it.
-GRACE_S = 3.0
-#: What the engine has is compared with what it said this often; sooner where something is missing.
+#: What the engine has is compared with what it said this often; sooner where something is missing, or no answer comes.
 LOOK_S, LOOK_AGAIN_S = 5.0, 0.5
-#: An engine that is started again is back after about so long.
+#: An engine that is started again is back after about so long: a job master that begins, and whatever else is asked but
+#: a container, waits for it.
 ENGINE_PATIENCE_S = 20.0
 RETRY_S = 0.2
 #: The last containers of a job are given so long.
 END_S = 10.0
-#: Variables of the job master's environment that concern members too.
-PASSED_ON = ("EPS_LOG", "EPS_KERNELS")
-
 _LONGEST_LINE = 300
-
-_JOB, _INSTANCE, _CONTAINER, _BOOT = "eps.job", "eps.instance", "eps.container", "eps.boot"
-#: The arguments are the command; the shell gives it its log before it can say anything.
-_TO_LOG = 'umask 077; exec "$@" >>"$EPS_LOG_FILE" 2>&1 </dev/null'
-
-
-@dataclass(frozen=True)
-class DockerSettings:
-    """How a job's containers are."""
-
-    image: str
-    #: ``host``, or a network of the engine's on which containers find each other by their names.
-    network: str = "host"
-    #: Command of the image's Python.
-    python: str = "python3"
-    #: Directories that are mounted at the same path, read only.
-    mounts: tuple[Path, ...] = ()
-    #: Variables of every container.
-    env: Mapping[str, str] = field(default_factory=dict)
-    #: Between SIGTERM and SIGKILL, in seconds.
-    grace_s: float = GRACE_S
-    #: Role -> ``module:function``, in the place of :data:`eps.supervisor.context.ENTRY_POINTS`.
-    entry_points: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class JobLabels:
-    """What a job's containers are known by."""
-
-    job: Path
-    #: Differs from one job to the next of the same name, and between a job and its resumption.
-    instance: str
-    #: Which processes see the same directories and locks.
-    boot: str
-
-    @classmethod
-    def of(cls, job: JobDir) -> JobLabels:
-        """Return those of a job's run.
-
-        Raises
-        ------
-        StorageError
-            Its token cannot be read.
-        """
-        # A run has a token of its own, of which nobody learns anything by this.
-        digest = hashlib.sha256(f"eps containers {job.read_token()}".encode())
-        return cls(job.path, digest.hexdigest()[:12], _boot())
-
-    def name(self, container_id: str) -> str:
-        """Return a container's name."""
-        return f"eps-{self.job.name}-{self.instance}-{container_id}"
-
-    def is_stray(self, found: Found) -> bool:
-        """Return whether a container is left of a run that is over: of this job, or of another that runs no more."""
-        if found.labels.get(_INSTANCE) == self.instance:
-            # Made and never started: its job master was killed in between.
-            return not found.is_running
-        if found.labels.get(_BOOT) != self.boot:
-            return False
-        job = JobDir(Path(found.labels.get(_JOB, "/")))
-        # A directory that cannot be looked at is another user's.
-        with suppress(EpsError):
-            return job.path == self.job or not job.is_running()
-        return False
-
-
-def build_container(
-    request: ContainerRequest, settings: DockerSettings, labels: JobLabels, environ: Mapping[str, str]
-) -> dict[str, Any]:
-    """Return the container of a request, as the Docker Engine API takes it (``POST /containers/create``).
-
-    Parameters
-    ----------
-    request : ContainerRequest
-    settings : DockerSettings
-        Its mounts are those of the job.
-    labels : JobLabels
-    environ : mapping
-        Of the job master.
-    """
-    job, name = JobDir(labels.job), labels.name(request.container_id)
-    shares_network = settings.network == "host"
-    environment = {
-        **{key: environ[key] for key in PASSED_ON if key in environ},
-        **settings.env,
-        **request.env,
-        ROLE: request.role,
-        CONTAINER_ID: request.container_id,
-        JOB_DIR: str(labels.job),
-        HOST: "127.0.0.1" if shares_network else name,
-        TIED: "1",
-        "EPS_LOG_FILE": str(job.log(request.container_id)),
-        # The user has no home in the image.
-        "HOME": str(job.scratch(request.container_id)),
-    }
-    command = [settings.python, "-P", "-m", "eps.container"]
-    for role, entry in sorted(settings.entry_points.items()):
-        command += ["--entry", f"{role}={entry}"]
-    memory_bytes = request.memory_mb << 20
-    return {
-        "Image": settings.image,
-        "Entrypoint": ["/bin/sh", "-c", _TO_LOG, "sh"],
-        "Cmd": command,
-        "Env": [f"{key}={value}" for key, value in sorted(environment.items())],
-        "Labels": {
-            _JOB: str(labels.job),
-            _INSTANCE: labels.instance,
-            _CONTAINER: request.container_id,
-            _BOOT: labels.boot,
-            "eps.role": request.role,
-        },
-        # The job's files, its token among them, are its user's alone.
-        "User": f"{os.getuid()}:{os.getgid()}",
-        "WorkingDir": "/",
-        "HostConfig": {
-            "AutoRemove": True,
-            "NetworkMode": settings.network,
-            # Members say their pids, which others may send signals to.
-            "PidMode": "host",
-            "Mounts": [_mount(path, read_only=True) for path in settings.mounts] + [_mount(labels.job)],
-            "Memory": memory_bytes,
-            # As much with swap as without: none.
-            "MemorySwap": memory_bytes,
-            "NanoCpus": request.vcores * 1_000_000_000,
-            "CapDrop": ["ALL"],
-            "SecurityOpt": ["no-new-privileges"],
-        },
-    }
 
 
 def _last_line(log: Path) -> str:
@@ -188,19 +64,6 @@ def _last_line(log: Path) -> str:
         lines = file.read().decode("utf-8", "replace").strip().splitlines()
         return lines[-1].strip()[:_LONGEST_LINE] if lines else ""
     return ""
-
-
-def _mount(path: Path, *, read_only: bool = False) -> dict[str, Any]:
-    return {"Type": "bind", "Source": str(path), "Target": str(path), "ReadOnly": read_only}
-
-
-def _boot() -> str:
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-        return f"{boot}/{os.stat('/proc/self/ns/mnt').st_ino}"
-    except OSError:
-        # Nobody is known to see what we see.
-        return ""
 
 
 def open_docker(
@@ -255,9 +118,9 @@ class DockerResourceManager:
     ) -> None:
         self._engine, self._settings, self._job, self._supervisor = engine, settings, job, supervisor
         self._labels = JobLabels.of(job)
-        self._label = f"{_INSTANCE}={self._labels.instance}"
+        self._label = f"{INSTANCE}={self._labels.instance}"
         self._since_s = time.time()
-        found = engine.find(_JOB)
+        found = engine.find(JOB)
         self.adopted: Mapping[str, int] = self._adopt(found)
         self._book = ContainerBook(max_containers, self.adopted)
         self._lock = threading.Lock()
@@ -271,7 +134,9 @@ class DockerResourceManager:
         #: Containers that the engine did not have when it was asked last.
         self._missing: set[str] = set()
         self._ending = False
-        self._silent_since_s: float | None = None
+        self._silence = EngineSilence(settings.engine_timeout_s)
+        #: Why there will be no more containers.
+        self._gone = ""
         self._events: Events | None = None
         self._closed = threading.Event()
         self._look_now = threading.Event()
@@ -290,8 +155,8 @@ class DockerResourceManager:
 
     def _adopt(self, found: Iterable[Found]) -> dict[str, int]:
         """Return the containers that the job master before this one started -> pid."""
-        mine = [each for each in found if each.labels.get(_INSTANCE) == self._labels.instance and each.is_running]
-        pids = {each.labels[_CONTAINER]: self._engine.pid(each.name) for each in mine}
+        mine = [each for each in found if each.labels.get(INSTANCE) == self._labels.instance and each.is_running]
+        pids = {each.labels[CONTAINER]: self._engine.pid(each.name) for each in mine}
         # One that has ended meanwhile has none.
         return {container_id: pid for container_id, pid in pids.items() if pid}
 
@@ -329,12 +194,15 @@ class DockerResourceManager:
         Raises
         ------
         ResourceError
-            The supervisor is gone, and everything that happened before has been returned.
+            The supervisor is gone, or the engine for too long, and everything that happened before has been returned.
         """
         with self._lock:
             self._check_open()
-            self._bell.hush()
             events = self._book.take_events()
+            if not self._gone:
+                self._bell.hush()
+            elif not events:
+                raise ResourceError(self._gone)
         if self._supervisor is not None:
             try:
                 self._supervisor.poll()
@@ -359,6 +227,7 @@ class DockerResourceManager:
 
     def beat(self, progress: int, patience_s: float = 0.0) -> None:
         """Tell the supervisor that the job master lives; see :class:`~eps.resources.api.ResourceManager`."""
+        self._silence.on_progress(progress, time.monotonic())
         if self._supervisor is not None:
             self._supervisor.beat(progress, patience_s)
 
@@ -368,8 +237,7 @@ class DockerResourceManager:
 
     def silent_s(self) -> float:
         """Return for how long the engine, or the supervisor, has not listened, in seconds; 0.0 where both do."""
-        since_s = self._silent_since_s
-        engine_s = 0.0 if since_s is None else time.monotonic() - since_s
+        engine_s = self._silence.silent_s(time.monotonic())
         return engine_s if self._supervisor is None else max(engine_s, self._supervisor.silent_s())
 
     def end_job(self, exit_code: int, state: str, reason: str = "") -> None:
@@ -382,8 +250,9 @@ class DockerResourceManager:
                 self._to_end[container_id] = self._engine.kill
         if self._supervisor is not None:
             self._supervisor.beat(NO_NEWS, 2 * END_S)
-        # Members were told to end before; who has not is not waited for.
-        wait([self._hands.submit(self._try, self._engine.remove, name) for name in names], END_S)
+        if not self._gone:
+            # Members were told to end before; who has not is not waited for.
+            wait([self._hands.submit(self._try, self._engine.remove, name) for name in names], END_S)
         if self._supervisor is not None:
             self._supervisor.end_job(exit_code, state, reason)
 
@@ -440,23 +309,47 @@ class DockerResourceManager:
         except Exception:
             logger.exception("M a call of the Docker engine failed")
 
-    def _patiently(self, work: Callable[[], Any]) -> Any:
-        """Do something with the engine, which may be being started again."""
+    def _patiently(self, work: Callable[[], Any], goes_on: Callable[[], bool] | None = None) -> Any:
+        """Do something with the engine, which may be being started again, while it ``goes_on``; else for a while."""
         until_s = time.monotonic() + ENGINE_PATIENCE_S
         while True:
             try:
                 result = work()
             except EngineSilentError:
                 self._note_silence()
-                if time.monotonic() >= until_s or self._closed.wait(RETRY_S):
+                waits = time.monotonic() < until_s if goes_on is None else goes_on()
+                if not waits or self._closed.wait(RETRY_S):
                     raise
             else:
-                self._silent_since_s = None
+                self._silence.on_answer()
                 return result
 
     def _note_silence(self) -> None:
-        if self._silent_since_s is None:
-            self._silent_since_s = time.monotonic()
+        if not self._is_silent():
+            # From now on its return, and the end of all patience, are looked for.
+            self._look_now.set()
+        self._silence.on_silence(time.monotonic())
+
+    def _is_silent(self) -> bool:
+        return self._silence.silent_s(time.monotonic()) > 0.0
+
+    def _is_wanted(self, container_id: str) -> bool:
+        return not self._ending and not self._gone and container_id not in self._to_end
+
+    def _give_up_in_time(self) -> None:
+        """Let the job end where it has waited for the engine long enough."""
+        with self._lock:
+            waits = any(self._book.phase(each) is Phase.LAUNCHING for each in self._book.there())
+            if self._gone or self._closed.is_set() or not self._silence.is_too_long(time.monotonic(), waits=waits):
+                return
+            silent_s, most_s = self._silence.silent_s(time.monotonic()), self._silence.most_s
+            self._gone = (
+                f"the Docker engine at {engine_host()} has not answered for {silent_s:.0f} s, and the job gets no "
+                f"further without it (engine_timeout_s is {most_s:g}): start it, then eps resume {self._job.name} goes "
+                "on from the latest checkpoint, or from the seed"
+            )
+            logger.error("M %s", self._gone)
+            self._bell.ring()
 
     def _stop(self, name: str) -> None:
         self._engine.stop(name, math.ceil(self._settings.grace_s))
@@ -469,7 +362,8 @@ class DockerResourceManager:
             return
         config = build_container(request, self._settings, self._labels, os.environ)
         try:
-            pid = self._patiently(lambda: self._engine.launch(name, config))
+            # As long as it is wanted: an engine that stays away ends the job, not one container after the other.
+            pid = self._patiently(lambda: self._engine.launch(name, config), lambda: self._is_wanted(container_id))
         except ResourceError as error:
             with suppress(ResourceError):
                 self._engine.remove(name)
@@ -509,7 +403,7 @@ class DockerResourceManager:
             self._closed.wait(RETRY_S)
 
     def _on_event(self, event: Died | OutOfMemory) -> None:
-        container_id = event.labels.get(_CONTAINER, "")
+        container_id = event.labels.get(CONTAINER, "")
         if isinstance(event, OutOfMemory):
             self._out_of_memory.add(container_id)
         else:
@@ -529,7 +423,8 @@ class DockerResourceManager:
 
     def _on_end(self, container_id: str, code: int | None, reason: str) -> None:
         with self._lock:
-            if self._closed.is_set() or not self._book.is_there(container_id):
+            # Of a job that ends for want of the engine nothing more is told: it would ask for others.
+            if self._closed.is_set() or self._gone or not self._book.is_there(container_id):
                 return
             granted = self._book.on_end(container_id, code, reason)
             self._started.discard(container_id)
@@ -541,13 +436,14 @@ class DockerResourceManager:
     def _look(self) -> None:
         """Compare what the engine has with what it said, now and then."""
         while not self._closed.is_set():
-            self._look_now.wait(LOOK_AGAIN_S if self._missing else LOOK_S)
+            self._look_now.wait(LOOK_AGAIN_S if self._missing or self._is_silent() else LOOK_S)
             self._look_now.clear()
             try:
                 self._compare()
-                self._silent_since_s = None
+                self._silence.on_answer()
             except ResourceError:
                 self._note_silence()
+                self._give_up_in_time()
 
     def _compare(self) -> None:
         """End the containers that the engine had no longer twice in a row: once may be an event on its way."""
@@ -556,9 +452,9 @@ class DockerResourceManager:
         found = self._engine.find(self._label)
         for each in found:
             # One whose launch was given up, and which came after all.
-            if self._book.phase(each.labels[_CONTAINER]) is Phase.ENDED:
+            if self._book.phase(each.labels[CONTAINER]) is Phase.ENDED:
                 self._soon(self._engine.remove, each.name)
-        there = {each.labels[_CONTAINER] for each in found if each.is_running}
+        there = {each.labels[CONTAINER] for each in found if each.is_running}
         missing = expected - there
         for container_id in sorted(missing & self._missing):
             code = self._engine.exit_code(self._labels.name(container_id))

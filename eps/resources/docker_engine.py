@@ -58,6 +58,11 @@ class OutOfMemory:
     labels: Mapping[str, str]
 
 
+def engine_host() -> str:
+    """Return where the engine is looked for."""
+    return os.environ.get("DOCKER_HOST") or DEFAULT_HOST
+
+
 def check_sdk() -> None:
     """Refuse Docker where its Python package is missing.
 
@@ -253,11 +258,10 @@ def _errors() -> Iterator[None]:
             raise _ConflictError(_first_line(error.explanation)) from error
         raise ResourceError(_first_line(error.explanation)) from error
     except (DockerException, RequestException, OSError) as error:
-        where = os.environ.get("DOCKER_HOST") or DEFAULT_HOST
         why = _cause(error)
         said = getattr(why, "strerror", None) or _first_line(why)
         advice = _ADVICE.get(getattr(why, "errno", None) or 0, "")
-        raise EngineSilentError(f"the Docker engine at {where} does not answer: {said}{advice}") from error
+        raise EngineSilentError(f"the Docker engine at {engine_host()} does not answer: {said}{advice}") from error
 
 
 class _UnknownError(ResourceError):

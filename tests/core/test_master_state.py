@@ -496,6 +496,17 @@ def test_killed_job_aborts_what_is_undecided_and_ends_everybody() -> None:
     assert (master.state.state, master.state.reason) == (JobState.KILLED, "enough")
 
 
+def test_job_to_which_nobody_gives_containers_any_more_fails() -> None:
+    master = running()
+    plan = master.ask(ADD_WORKER)
+
+    master.step(e.ResourcesLost("the engine is away"))
+
+    assert plan.phase is Phase.ABORTED
+    assert {to for to, _ in master.sent(m.Shutdown)} == set(master.membership.members)
+    assert (master.state.state, master.state.reason) == (JobState.FAILED, "the engine is away")
+
+
 def test_nothing_happens_after_the_end_but_answers() -> None:
     master = running()
     master.step(e.KillRequested("enough"))

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 import socketserver
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
@@ -65,6 +67,8 @@ class FakeDockerEngine:
         self.asked: list[str] = []
         #: End of the path of a call that is carried out and not answered, once; empty: each is answered.
         self.loses = ""
+        #: End of the path of a call at which the engine goes away, and is not there any more; empty: it stays.
+        self.breaks_at = ""
         #: Keeps ended containers, as an engine does that is busy.
         self.forgets = True
         self.changed = threading.Condition()
@@ -102,6 +106,7 @@ class FakeDockerEngine:
             self.changed.notify_all()
         self._server.shutdown()
         self._server.server_close()
+        self._server.hang_up()
         self.path.unlink()
         self._server = None
 
@@ -139,7 +144,23 @@ class _Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
 
     def __init__(self, path: str, engine: FakeDockerEngine) -> None:
         self.engine = engine
+        self.connections: set[socket.socket] = set()
         super().__init__(path, _Calls)
+
+    def get_request(self) -> tuple[socket.socket, Any]:
+        connection, address = super().get_request()
+        self.connections.add(connection)
+        return connection, address
+
+    def shutdown_request(self, request: Any) -> None:
+        self.connections.discard(request)
+        super().shutdown_request(request)
+
+    def hang_up(self) -> None:
+        """End the connections, as the end of a process does; those that are kept for the next call, too."""
+        for connection in list(self.connections):
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
 
 
 class _Calls(BaseHTTPRequestHandler):
@@ -157,9 +178,16 @@ class _Calls(BaseHTTPRequestHandler):
         path = unquote(re.sub(r"^/v[\d.]+", "", url.path))
         query = {key: values[-1] for key, values in parse_qs(url.query).items()}
         body = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))) or b"null")
-        engine.asked.append(f"{self.command} {path}")
+        with engine.changed:
+            # Whoever reads what was asked, and lets the engine go away, ends this call too.
+            engine.asked.append(f"{self.command} {path}")
+            generation = engine.generation
+        if engine.breaks_at and path.endswith(engine.breaks_at):
+            engine.breaks_at, self.close_connection = "", True
+            engine.go_away()
+            return
         if path == "/events":
-            self._stream(engine, query)
+            self._stream(engine, query, generation)
             return
         try:
             with engine.changed:
@@ -170,11 +198,13 @@ class _Calls(BaseHTTPRequestHandler):
             engine.loses, self.close_connection = "", True
             return
         content = b"" if answer is None else json.dumps(answer).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
+        # The engine may have gone away meanwhile.
+        with suppress(BrokenPipeError):
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
 
     do_GET = do_POST = do_DELETE = _serve
 
@@ -219,12 +249,12 @@ class _Calls(BaseHTTPRequestHandler):
                 engine.containers.pop(name, None)
         return 204, None
 
-    def _stream(self, engine: FakeDockerEngine, query: Mapping[str, str]) -> None:
+    def _stream(self, engine: FakeDockerEngine, query: Mapping[str, str], generation: int) -> None:
         self.send_response(200)
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
         filters, since_ns = json.loads(query["filters"]), int(float(query["since"]) * 1e9)
-        said, generation = 0, engine.generation
+        said = 0
         try:
             while True:
                 with engine.changed:

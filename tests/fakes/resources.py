@@ -43,6 +43,8 @@ class FakeResourceManager:
         self.silent_for_s = 0.0
         #: What :meth:`room` says.
         self.free_room: Mapping[str, int] = {}
+        #: Why it is gone for good, which :meth:`poll` then says; empty: it is there.
+        self.gone = ""
         self.waiting: list[str] = []
         #: Granted and not ended, in the order granted.
         self.running = list(self.adopted)
@@ -114,6 +116,8 @@ class FakeResourceManager:
         with suppress(BlockingIOError):
             os.eventfd_read(self._wake_fd)
         events, self._events = self._events, []
+        if self.gone and not events:
+            raise ResourceError(self.gone)
         return events
 
     def wait(self, timeout_s: float | None = None) -> bool:

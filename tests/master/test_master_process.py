@@ -57,7 +57,7 @@ class Rig:
 
     def close(self) -> None:
         # The thread that listens to the resource manager ends with the last container.
-        if self.resources.ended is not None:
+        if self.resources.ended is not None and not self.resources.gone:
             wait_for(lambda: not self.master._containers, TIMEOUT_S, "the end of the containers")
         self.master._log.close()
         self.master._slow.shutdown()
@@ -91,6 +91,17 @@ def test_job_that_ends_on_a_slow_disk_beats_while_it_waits(
     assert rig.master.run() == 1
     assert waited == [slow]
     assert read_json(rig.directory.report)["state"] == "killed"
+
+
+def test_job_whose_resource_manager_is_gone_for_good_fails_with_its_sentence(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(main, "FAREWELL_S", 0.0)
+    rig.resources.gone = "the engine has not answered for 300 s: start it"
+    assert rig.master.run() == 1
+    report = read_json(rig.directory.report)
+    assert (report["state"], report["reason"]) == ("failed", rig.resources.gone)
+    assert rig.resources.ended == (1, "failed", rig.resources.gone)
 
 
 def test_export_of_what_was_before_a_job_went_back_never_overwrites_the_one_that_counts(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import json
 import os
@@ -18,7 +19,8 @@ import pytest
 from eps.errors import ConfigError, ResourceError
 from eps.resources import docker as backend
 from eps.resources.api import Allocated, ContainerEvent, ContainerRequest, Exited, Running
-from eps.resources.docker import DockerResourceManager, DockerSettings, JobLabels, build_container
+from eps.resources.docker import DockerResourceManager
+from eps.resources.docker_container import DockerSettings, JobLabels, build_container
 from eps.resources.docker_engine import DockerEngine, Events, Found
 from eps.storage.jobdir import JobDir, JobLock, create_job_dir
 from tests.docker_host import connect, image_of_nothing, no_engine, settings, why_no_docker
@@ -55,6 +57,15 @@ def job(tmp_path: Path) -> Iterator[Job]:
 @pytest.fixture
 def manager(engine: FakeDockerEngine, job: Job) -> Iterator[DockerResourceManager]:
     manager = connect(IMAGE, job[0])
+    yield manager
+    manager.close()
+
+
+@pytest.fixture
+def impatient(engine: FakeDockerEngine, job: Job) -> Iterator[DockerResourceManager]:
+    """Give the manager of a job that soon has enough of an engine that does not answer."""
+    patience = dataclasses.replace(settings(IMAGE), engine_timeout_s=0.2)
+    manager = DockerResourceManager(DockerEngine(), patience, job[0])
     yield manager
     manager.close()
 
@@ -254,6 +265,61 @@ def test_containers_outlive_a_silence_of_the_engine(engine: FakeDockerEngine, ma
     wait_for(lambda: manager.silent_s() > 0.0)
     engine.come_back()
     wait_for(lambda: engine.asked.count("GET /events") >= 2)
+    engine.exits("c-1", 5)
+    assert until(manager, Exited) == Exited("c-1", 5, "exited with code 5")
+
+
+def test_a_container_waits_for_an_engine_as_long_as_it_is_wanted(
+    engine: FakeDockerEngine, manager: DockerResourceManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is the job that loses its patience, not the container."""
+    monkeypatch.setattr(backend, "ENGINE_PATIENCE_S", 0.0)
+    engine.go_away()
+    manager.request(ContainerRequest("c-1", "worker"))
+    manager.request(ContainerRequest("c-2", "worker"))
+    wait_for(lambda: manager.silent_s() > 0.0)
+    manager.release("c-2")
+    assert until(manager, (Running, Exited), "c-2").container_id == "c-2"
+    engine.come_back()
+    assert isinstance(until(manager, (Running, Exited)), Running)
+    assert [each.labels["eps.container"] for each in engine.containers.values()] == ["c-1"]
+
+
+def test_a_job_that_waits_too_long_for_its_engine_hears_one_sentence(
+    engine: FakeDockerEngine, impatient: DockerResourceManager, caplog: pytest.LogCaptureFixture
+) -> None:
+    manager = impatient
+    engine.go_away()
+    manager.beat(7)
+    manager.request(ContainerRequest("c-2", "worker"))
+    assert until(manager, Allocated, "c-2") == Allocated("c-2")
+    with pytest.raises(ResourceError) as found:
+        while manager.wait(DEADLINE_S):
+            assert manager.poll() == [], "who heard of an end would ask for another container"
+    begins, ends = str(found.value).split(" s, and ")
+    assert begins.startswith(f"the Docker engine at {engine.url} has not answered for ")
+    assert ends == (
+        "the job gets no further without it (engine_timeout_s is 0.2): start it, then eps resume job goes on from the "
+        "latest checkpoint, or from the seed"
+    )
+    # Once it is over it stays over, also where the engine comes back.
+    engine.come_back()
+    with pytest.raises(ResourceError, match="goes on from the latest checkpoint"):
+        manager.poll()
+    manager.end_job(1, "failed", str(found.value))
+    assert sum("gets no further" in record.getMessage() for record in caplog.records) == 1
+
+
+def test_a_job_that_waits_for_no_container_does_without_the_engine(
+    engine: FakeDockerEngine, impatient: DockerResourceManager
+) -> None:
+    manager = impatient
+    run(manager)
+    engine.go_away(with_containers=False)
+    wait_for(lambda: manager.silent_s() > 0.5)
+    assert manager.poll() == []
+    engine.come_back()
+    wait_for(lambda: manager.silent_s() == 0.0)
     engine.exits("c-1", 5)
     assert until(manager, Exited) == Exited("c-1", 5, "exited with code 5")
 

@@ -1,0 +1,42 @@
+"""How long a job does without an engine: as long as it gets further, or waits for nothing, and then so long."""
+
+from __future__ import annotations
+
+import pytest
+
+from eps.resources.engine_silence import EngineSilence
+
+
+@pytest.fixture
+def silence() -> EngineSilence:
+    """Give a job that got further at second 5, with an engine that is silent since second 10."""
+    silence = EngineSilence(60.0)
+    silence.on_progress(3, 5.0)
+    silence.on_silence(10.0)
+    return silence
+
+
+def test_a_job_that_stands_still_waits_so_long_from_the_first_silence_on(silence: EngineSilence) -> None:
+    for second in (20.0, 40.0, 69.0):
+        silence.on_silence(second)
+        silence.on_progress(3, second)
+        assert silence.silent_s(second) == second - 10.0 and not silence.is_too_long(second, waits=True)
+    assert silence.is_too_long(70.0, waits=True)
+
+
+def test_a_job_that_gets_further_without_it_is_not_ended(silence: EngineSilence) -> None:
+    silence.on_progress(4, 65.0)
+    assert not silence.is_too_long(124.0, waits=True) and silence.silent_s(124.0) == 114.0
+    assert silence.is_too_long(125.0, waits=True)
+
+
+def test_a_job_that_waits_for_no_container_is_not_ended(silence: EngineSilence) -> None:
+    """As where its containers outlive the engine, and an iteration takes long."""
+    assert not silence.is_too_long(1000.0, waits=False)
+
+
+def test_an_answer_ends_the_silence(silence: EngineSilence) -> None:
+    silence.on_answer()
+    assert silence.silent_s(69.0) == 0.0 and not silence.is_too_long(1000.0, waits=True)
+    silence.on_silence(1000.0)
+    assert not silence.is_too_long(1059.0, waits=True) and silence.is_too_long(1060.0, waits=True)
