@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,14 +10,12 @@ import numpy as np
 import pytest
 
 import eps
-from eps.data.publish import publish_dataset
 from eps.export import read_model
 from eps.jobspec_file import RunRequest
-from eps.launch import prepare_job
 from eps.predict import predict
-from eps.storage.atomic import write_bytes_atomic
 from eps.storage.checkpoint import open_checkpoints
 from eps.storage.locations import RemotePath, open_storage, write_public
+from tests.integration.test_hdfs_safe_mode import start_published
 from tests.integration.test_operations import TIMEOUT_S, wait_for_clock
 from tests.integration.test_resume import kill_everything, resume, wait_for_checkpoints
 from tests.yarn.hadoop import Hadoop
@@ -42,15 +39,6 @@ def folder(hadoop: Hadoop, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> I
     write_public(found / "train.libsvm", text)
     yield found
     open_storage(found).remove("")
-
-
-def start_published(request: RunRequest, cache: RemotePath) -> eps.Job:
-    """Start a job whose workers read the prepared data from HDFS, as workers on other hosts do."""
-    prepared = prepare_job(request)
-    published = publish_dataset(prepared.dataset, cache)
-    runtime = dataclasses.replace(prepared.runtime, dataset_dir=published.directory)
-    write_bytes_atomic(prepared.directory.job_json, runtime.to_json().encode())
-    return eps.Job(prepared.directory, prepared.start(tied=True))
 
 
 def test_data_checkpoints_and_model_on_hdfs_give_the_bits_of_a_local_job_across_a_kill(

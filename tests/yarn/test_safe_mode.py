@@ -1,0 +1,98 @@
+"""HDFS goes into safe mode in the middle of a job whose data and checkpoints are there: real Hadoop, whole jobs.
+
+``tests/integration/test_hdfs_safe_mode.py`` has it with a fake HDFS, in a fraction of the time.
+"""
+
+from __future__ import annotations
+
+import secrets
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+import eps
+from eps.jobspec_file import RunRequest
+from eps.master_link import wait_for
+from eps.storage.locations import RemotePath
+from tests.fakes.slow_model import SlowModel
+from tests.integration.test_hdfs_safe_mode import SETTINGS, outlives_safe_mode, start_published
+from tests.yarn.hadoop import PATIENCE_S, Hadoop
+from tests.yarn.test_hdfs_jobs import folder as folder
+from tests.yarn.test_job_faults_on_yarn import pids, status_of
+from tests.yarn.test_jobs_on_yarn import application_of, master_of, reach
+
+#: EPS_HDFS_PATIENCE_S, and by how many seconds a call of the model takes longer: a busy machine needs a minute in all.
+PATIENCE, SLOW_S = "2", 0.2
+
+pytestmark = [pytest.mark.every_fault, pytest.mark.usefixtures("no_leftovers")]
+
+
+@pytest.mark.parametrize("on", ["local", "yarn"])
+def test_a_job_goes_on_in_safe_mode_tells_it_and_takes_checkpoints_again_afterwards(
+    on_yarn: Hadoop, folder: RemotePath, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on: str
+) -> None:
+    monkeypatch.setenv("EPS_HDFS_PATIENCE_S", PATIENCE)
+    here = eps.run(name="here", model="softmax", data=str(tmp_path / "train.libsvm"), **SETTINGS)
+    slow = SlowModel(tmp_path, SLOW_S)
+    # What containers have of this environment is nothing.
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nEPS_HDFS_PATIENCE_S={PATIENCE} exec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    with begin(on, slow.setting, folder, python=str(python)) as job:
+        report = outlives_safe_mode(job, slow, lambda: safe_mode(on_yarn, "enter"), lambda: safe_mode(on_yarn, "leave"))
+    assert report["model_sha256"] == here["model_sha256"]
+
+
+def test_a_master_killed_in_safe_mode_is_followed_by_one_that_waits_for_its_end(
+    on_yarn: Hadoop, folder: RemotePath, tmp_path: Path
+) -> None:
+    """The next one needs a log of its own, which nobody may begin until then; members wait for it."""
+    here = eps.run(name="here", model="softmax", data=str(tmp_path / "train.libsvm"), **SETTINGS)
+    slow = SlowModel(tmp_path, SLOW_S)
+    with begin("yarn", slow.setting, folder) as job:
+        job.wait_until_trains(PATIENCE_S)
+        reach(job, 5)
+        first, before = master_of(job), pids(job)
+        safe_mode(on_yarn, "enter")
+        try:
+            assert first.send(signal.SIGKILL)
+            on_yarn.wait_until(lambda: has_next_master(on_yarn, job), "the next attempt's process")
+        finally:
+            safe_mode(on_yarn, "leave")
+        wait_for(lambda: status_of(job).get("generation") == 2, PATIENCE_S, "the next job master")
+        # They say their process ids when they attach.
+        wait_for(lambda: pids(job) == before, PATIENCE_S, "its members, who are who they were")
+        slow.hurry()
+        report = job.wait(PATIENCE_S)
+    assert (report["state"], report["model_sha256"]) == ("finished", here["model_sha256"])
+    assert (report["ledger"]["lost"], report["ledger"]["applied_twice"], report["losses"]) == (0, 0, [])
+
+
+def has_next_master(hadoop: Hadoop, job: eps.Job) -> bool:
+    """Return whether the container of the second attempt's master runs."""
+    # Before it stands how often the ResourceManager was started again.
+    mark = f"_{application_of(job).removeprefix('application_')}_02_000001".encode()
+    processes = [process for node in hadoop.nodes for process in hadoop.containers(node)]
+    return any(mark in environ_of(process.pid) for process in processes)
+
+
+def environ_of(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return b""
+
+
+def begin(on: str, model: str, folder: RemotePath, **more: str) -> eps.Job:
+    """Start a job with everything on HDFS: on this machine, or on YARN."""
+    places = {"data": str(folder / "train.libsvm"), "checkpoint_dir": str(folder / "c"), "checkpoint_every": "5"}
+    settings = {**SETTINGS, **places, "model": model, "name": f"safe-{secrets.token_hex(3)}", "memory_mb": "512"}
+    if on == "local":
+        return start_published(RunRequest.from_values(settings), folder / "cache")
+    return eps.Job.start(on=on, **settings, **more)
+
+
+def safe_mode(hadoop: Hadoop, word: str) -> None:
+    hadoop.run_cli("hdfs", "dfsadmin", "-safemode", word)
