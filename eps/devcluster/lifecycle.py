@@ -59,6 +59,8 @@ _ATTEMPTS = 3
 _POLL_S = 0.1
 #: For a NodeManager to end its containers, where there is no ResourceManager to sign off at.
 _ALONE_GRACE_S = 5.0
+#: What was killed a moment ago may have its sockets for as long.
+_PORTS_S = 5.0
 
 
 def start_cluster(home: Path, settings: ClusterSettings, say: Say, timeout_s: float = READY_TIMEOUT_S) -> Cluster:
@@ -227,13 +229,16 @@ def _restart(cluster: Cluster, names: Collection[str], say: Say, timeout_s: floa
     say(f"starting {', '.join(daemons)} again", False)
     processes = [cluster.process(daemon) for daemon in daemons]
     end_all([process for process in processes if process is not None], GRACE_S)
+    ports_by_s = time.monotonic() + _PORTS_S
     for daemon in daemons:
-        if not are_free({daemon: cluster.record.ports[daemon]}):
-            raise ResourceError(
-                f"{daemon} cannot be started: another program has taken one of its ports "
-                f"({', '.join(map(str, cluster.record.ports[daemon].values()))} of {address_of(daemon)}); end that, or "
-                "let eps devcluster stop and start choose others"
-            )
+        while not are_free({daemon: cluster.record.ports[daemon]}):
+            if time.monotonic() > ports_by_s:
+                raise ResourceError(
+                    f"{daemon} cannot be started: another program has taken one of its ports "
+                    f"({', '.join(map(str, cluster.record.ports[daemon].values()))} of {address_of(daemon)}); end "
+                    "that, or let eps devcluster stop and start choose others"
+                )
+            time.sleep(_POLL_S)
     write_files(cluster)
     started_ms = time.time() * 1000
     for daemon in daemons:

@@ -19,7 +19,7 @@ from eps.devcluster.cluster import Cluster, DaemonEndedError
 from eps.devcluster.daemons import mark_of
 from eps.devcluster.lifecycle import restart_daemon, restart_daemons, start_cluster, stop_cluster
 from eps.devcluster.places import Places
-from eps.devcluster.ports import choose_ports
+from eps.devcluster.ports import Ports, are_free, choose_ports
 from eps.devcluster.processes import Process, kill_all, marked, spawn, started_at
 from eps.devcluster.record import read_record, write_record
 from eps.devcluster.settings import ClusterSettings, daemons_of
@@ -140,7 +140,8 @@ def test_a_daemon_that_does_not_come_back_leaves_the_others_running(
     stop(home)
 
 
-def test_the_port_of_a_dead_daemon_that_somebody_took_is_named(home: Path) -> None:
+def test_the_port_of_a_dead_daemon_that_somebody_took_is_named(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lifecycle, "_PORTS_S", 0.0)
     first = start(home)
     kill_all([first.record.processes["datanode"]])
     port = first.record.ports["datanode"]["ipc"]
@@ -148,6 +149,22 @@ def test_the_port_of_a_dead_daemon_that_somebody_took_is_named(home: Path) -> No
     with socket.create_server(("127.0.0.1", port)), pytest.raises(ResourceError, match=taken):
         start(home)
     assert changed(first, start(home)) == {"datanode"}
+    stop(home)
+
+
+def test_ports_of_a_daemon_that_is_still_dying_are_waited_for(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = start(home)
+    kill_all([first.record.processes["datanode"]])
+    dying = socket.create_server(("127.0.0.1", first.record.ports["datanode"]["ipc"]))
+    seen: list[bool] = []
+
+    def look(ports: Ports) -> bool:
+        seen.append(are_free(ports))
+        dying.close()
+        return seen[-1]
+
+    monkeypatch.setattr(lifecycle, "are_free", look)
+    assert changed(first, start(home)) == {"datanode"} and seen == [False, True]
     stop(home)
 
 
