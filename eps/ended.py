@@ -19,6 +19,9 @@ NO_WORD = "its supervisor ended without a word"
 #: The same of a job on YARN, which needs nobody here to go on.
 UNATTENDED = "who attended to it here was ended, and its application may run: eps status {name} finds that out"
 
+#: Why nobody could be told that a job is to end, and what to do.
+BEING_STARTED = "another process still starts it: end that one, or run eps kill {name} again later"
+
 
 def ended_status(directory: JobDir) -> dict[str, Any]:
     """Return the status of a job that has ended, in the form of a running one's.

@@ -6,6 +6,7 @@ import signal
 from collections.abc import Callable
 from contextlib import suppress
 
+from eps.ended import BEING_STARTED
 from eps.errors import DeadlineError, EpsError
 from eps.master_link import MasterLink, wait_for
 from eps.pb import control_pb2 as pb
@@ -25,24 +26,30 @@ def end_job(job: JobDir, reason: str, timeout_s: float, tell: Callable[[str], No
                 wait_for(lambda: not job.is_running(), timeout_s, what)
         finally:
             link.close()
-    if not job.is_running():
-        return
-    if job.yarn_json.exists():
-        from eps.yarn.ending import end_application
-
-        end_application(job, reason, timeout_s, tell)
-        return
     told = False
 
-    def has_ended() -> bool:
+    def has_ended_or_is_on_yarn() -> bool:
         nonlocal told
+        # Who submits a job to YARN notes its application at any moment; who attends to it then is not to be ended.
+        if job.yarn_json.exists() or not job.is_running():
+            return True
         # Again until it is told: a supervisor that has just been started cannot be found yet.
         told = told or kill_supervisor(job)
         return not job.is_running()
 
     try:
-        wait_for(has_ended, timeout_s, what)
+        wait_for(has_ended_or_is_on_yarn, timeout_s, what)
     except DeadlineError:
-        # It hangs, or was stopped.
-        kill_supervisor(job, signal.SIGKILL)
-    wait_for(lambda: not job.is_running(), timeout_s, what)
+        if told and not job.yarn_json.exists():
+            # It hangs, or was stopped.
+            kill_supervisor(job, signal.SIGKILL)
+        try:
+            wait_for(has_ended_or_is_on_yarn, timeout_s, what)
+        except DeadlineError as error:
+            if told:
+                raise
+            raise DeadlineError(f"{error}; {BEING_STARTED.format(name=job.name)}") from None
+    if job.is_running():
+        from eps.yarn.ending import end_application
+
+        end_application(job, reason, timeout_s, tell)

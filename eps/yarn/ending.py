@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from eps.ended import UNREACHABLE, waiting_status
+from eps.ended import BEING_STARTED, UNREACHABLE, waiting_status
 from eps.errors import DeadlineError, PeerUnavailableError
 from eps.storage.atomic import read_json, write_json_atomic
 from eps.storage.jobdir import JobDir
@@ -51,10 +51,13 @@ def wished(job: JobDir, application_id: str) -> str:
 def end_application(job: JobDir, reason: str, timeout_s: float, tell: Callable[[str], None]) -> None:
     """Have a job's application ended by whoever attends to it, and wait for the end.
 
+    Whoever submits or resumes it notes its application on the way, in the place of the one before: that is looked for
+    again and again.
+
     Parameters
     ----------
     job : JobDir
-        Somebody attends to it.
+        Somebody submits it, or attends to it.
     reason : str
     timeout_s : float
         At least :data:`ENDED_S` are waited.
@@ -64,29 +67,37 @@ def end_application(job: JobDir, reason: str, timeout_s: float, tell: Callable[[
     Raises
     ------
     DeadlineError
-        It has not ended in time, or whoever attends to it was ended; the wish stays.
+        It has not ended in time, or whoever attends to it was ended; the wish stays, if it has an application by now.
     PeerUnavailableError
         The ResourceManager does not answer; it is told when it does.
     StorageError
         Its directory cannot be used.
     """
-    application = Application.read(job)
-    application_id = "" if application is None else application.application_id
-    wish(job, application_id, reason)
-    later = f"it is remembered that {application_id} is to end, and YARN is told so when it answers"
-    began_s, timeout_s, said = time.monotonic(), max(timeout_s, ENDED_S), ""
-    while job.is_running():
+    application_id, later, said = "", "", ""
+    began_s, timeout_s = time.monotonic(), max(timeout_s, ENDED_S)
+    while True:
+        # Looked at before its application is: of one that has ended nobody notes another.
+        is_running = job.is_running()
+        application = Application.read(job)
+        if application is not None and application.application_id != application_id and job.ended() is None:
+            application_id = application.application_id
+            wish(job, application_id, reason)
+            later = f"it is remembered that {application_id} is to end, and YARN is told so when it answers"
+        if not is_running:
+            break
         waited_s = time.monotonic() - began_s
         waiting = waiting_status(job)
         why = waiting["reason"] if waiting is not None and waiting["state"] == UNREACHABLE else ""
-        text = f"waits for the end of {application_id}" + (f": {why}" if why else "")
+        text = f"waits for the end of {application_id or job.name}" + (f": {why}" if why else "")
         if text != said and (why or waited_s > NOTICED_S):
             said = text
             tell(text)
         if why and waited_s > SILENT_S:
             raise PeerUnavailableError(f"job {job.name!r} has not ended: {why}; {later}")
         if waited_s > timeout_s:
-            raise DeadlineError(f"job {job.name!r} has not ended within {timeout_s:g} s; {later}")
+            # Whoever attends to it says who that is as soon as it can; who submits it does not.
+            promise = later if job.supervisor_json.exists() else BEING_STARTED.format(name=job.name)
+            raise DeadlineError(f"job {job.name!r} has not ended within {timeout_s:g} s; {promise}")
         time.sleep(_LOOK_S)
-    if job.ended() is None:
+    if job.ended() is None and application is not None:
         raise DeadlineError(f"job {job.name!r}: whoever attended to it here was ended before its end; {later}")
