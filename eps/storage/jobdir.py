@@ -25,7 +25,8 @@
         ├── history.jsonl         of a job that was resumed: what was measured before
         ├── report.json           what the job measured
         ├── model.npz             the trained model
-        └── ended.json            how it ended: {"state", "exit_code", "reason", "time_s"}
+        └── ended.json            how it ended: {"state", "exit_code", "reason", "time_s"}; of a job that YARN does not
+                                  know any more, and that may run, {"is_forgotten"}
 
 A lock, and not a pid, says that a job runs: the kernel drops it with its last holder, however that ends, and pids are
 used again.

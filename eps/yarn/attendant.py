@@ -314,6 +314,9 @@ class Attendant:
         if not directory.report.exists() and self._seen_s:
             # No master could tell: what YARN knew of it is the best there is.
             ended |= {"progress": self._progress, "seen_s": round(self._seen_s, 3)}
+        if self._inquiry.is_unknown and not is_over:
+            # Whoever starts it again asks YARN before.
+            ended |= {"is_forgotten": True}
         write_json_atomic(self._job.ended_json, ended)
         if is_over:
             self._remove_what_is_on_the_cluster()

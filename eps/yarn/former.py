@@ -6,7 +6,7 @@ from pathlib import Path
 
 from eps.errors import JobExistsError, JobNotFoundError
 from eps.hadoop_conf import read_configuration
-from eps.storage.jobdir import JobDir
+from eps.storage.jobdir import JobDir, JobLock
 from eps.yarn.application import Application
 from eps.yarn.clients import open_client
 from eps.yarn.facade import Client
@@ -18,6 +18,8 @@ FETCH_S = 120.0
 
 def settle_former(job: JobDir) -> None:
     """Find out how a job's application ended, where nobody on this machine attended to it any more.
+
+    One that YARN had forgotten is asked for again: a ResourceManager that finds its state knows it, and it runs.
 
     Raises
     ------
@@ -31,10 +33,16 @@ def settle_former(job: JobDir) -> None:
         It wants Kerberos, and nobody has logged in.
     """
     application = Application.read(job)
-    if application is None or job.is_running() or job.ended() is not None:
+    if application is None or job.is_running() or (job.ended() is not None and not _is_forgotten(job)):
         return
     client = open_client(read_configuration(Path(application.conf_dir)), application.client)
     try:
+        if _is_forgotten(job):
+            try:
+                client.report(application.application_id)
+            except JobNotFoundError:
+                return
+            _take_end_back(job)
         check_has_ended(client, application.application_id, job.name)
     finally:
         client.close()
@@ -45,6 +53,19 @@ def settle_former(job: JobDir) -> None:
         handle.wait(FETCH_S)
     finally:
         handle.close()
+
+
+def _is_forgotten(job: JobDir) -> bool:
+    """Return whether a job counts as ended only because YARN did not know its application any more."""
+    return bool((job.ended() or {}).get("is_forgotten"))
+
+
+def _take_end_back(job: JobDir) -> None:
+    """Have the next command about a job attend to it: its application is known again."""
+    with JobLock(job.lock):
+        # Somebody else may have found out by now how it did end.
+        if _is_forgotten(job):
+            job.ended_json.unlink()
 
 
 def check_has_ended(client: Client, application_id: str, name: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from eps.errors import JobNotFoundError
+from eps.errors import EpsError, JobNotFoundError
 from eps.yarn.facade import Client
 from eps.yarn.types import ApplicationReport
 
@@ -24,15 +24,19 @@ class Inquiry:
     def __init__(self, client: Client, application_id: str) -> None:
         self._client = client
         self._application_id = application_id
+        #: Since when it has not known the application in every answer, without one that failed to come.
         self._unknown_since_s: float | None = None
+        self._is_unknown = False
 
     @property
     def is_unknown(self) -> bool:
         """Whether YARN did not know the application when it last answered: it may run all the same."""
-        return self._unknown_since_s is not None
+        return self._is_unknown
 
     def report(self) -> ApplicationReport:
         """Return what YARN says; of an application that it has not known for :data:`FORGOTTEN_S`, that it has failed.
+
+        A ResourceManager that is away meanwhile is another one when it is back, and has as long again.
 
         Raises
         ------
@@ -44,13 +48,16 @@ class Inquiry:
         try:
             found = self._client.report(self._application_id)
         except JobNotFoundError:
-            now_s = time.monotonic()
+            now_s, self._is_unknown = time.monotonic(), True
             if self._unknown_since_s is None:
                 self._unknown_since_s = now_s
             if now_s - self._unknown_since_s < FORGOTTEN_S:
                 raise
             return _forgotten(self._application_id)
-        self._unknown_since_s = None
+        except EpsError:
+            self._unknown_since_s = None
+            raise
+        self._unknown_since_s, self._is_unknown = None, False
         return found
 
 

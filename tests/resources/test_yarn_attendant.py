@@ -343,6 +343,8 @@ def test_an_application_that_yarn_has_forgotten_has_ended(
     monkeypatch.setattr("eps.yarn.inquiry.FORGOTTEN_S", 0.0)
     assert follow(ScriptedClient(RUNNING, JobNotFoundError("no such application"))) == 1
     assert ended_status(job)["reason"].startswith("YARN does not know the application any more")
+    ended = job.ended()
+    assert ended is not None and ended["is_forgotten"], "it may run: who starts it again asks"
 
 
 def test_what_one_that_is_forgotten_has_left_is_fetched(
@@ -353,6 +355,7 @@ def test_what_one_that_is_forgotten_has_left_is_fetched(
     shared.files["results/ended.json"] = b'{"state": "finished", "exit_code": 0, "reason": ""}'
     assert follow(ScriptedClient(JobNotFoundError("no such application"))) == 0
     assert ended_status(job)["state"] == "finished" and job.model.read_bytes() == b"npz"
+    assert "is_forgotten" not in (job.ended() or {}), "its master has said how it ended"
 
 
 def test_one_that_it_does_not_know_for_a_moment_goes_on(follow: Follow) -> None:

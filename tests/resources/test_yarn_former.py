@@ -88,6 +88,45 @@ def test_how_the_former_ended_is_found_out_first(job: JobDir, monkeypatch: pytes
     assert attendant.waited_s == 0.0, "that is known by now"
 
 
+@pytest.fixture
+def forgotten(job: JobDir) -> JobDir:
+    """It ended by the word of a ResourceManager that had lost its state."""
+    ended = {"state": "failed", "exit_code": 1, "reason": "forgotten", "time_s": 1.0, "is_forgotten": True}
+    write_json_atomic(job.ended_json, ended)
+    return job
+
+
+def test_one_that_yarn_had_forgotten_is_asked_for_again(
+    forgotten: JobDir, job: JobDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attendant, said = Ended(job), [JobNotFoundError("no such application"), RUNNING, KILLED]
+    monkeypatch.setattr(former, "read_configuration", lambda folder: folder)
+    monkeypatch.setattr(former, "open_client", lambda conf, kind: _Closing(said[0]))
+    monkeypatch.setattr(former, "attend_again", lambda path: attendant)
+    settle_former(job)
+    assert job.outcome()["reason"] == "forgotten" and attendant.waited_s == 0.0, "it still is"
+    said.pop(0)
+    with pytest.raises(JobExistsError, match=rf"job 'a9a' is running \({ID}\)"):
+        settle_former(job)
+    # It runs, and so it is attended to, shown and ended again.
+    assert job.ended() is None and job.job_json.exists()
+    write_json_atomic(job.ended_json, {"state": "failed", "is_forgotten": True})
+    said.pop(0)
+    settle_former(job)
+    assert attendant.waited_s > 0 and job.outcome()["reason"] == "enough"
+
+
+def test_no_second_master_is_started_beside_one_that_yarn_had_forgotten(
+    forgotten: JobDir, unattended: FakeResourceManager
+) -> None:
+    with pytest.raises(JobExistsError, match=rf"job 'a9a' is running \({ID}\)"):
+        Job.resume("a9a")
+    with closing(Job.find("a9a")) as found:
+        assert found.running
+        found.kill("enough")
+        assert found.status()["reason"] == "enough"
+
+
 def test_a_job_that_nobody_attended_to_runs_as_soon_as_it_is_found(unattended: FakeResourceManager) -> None:
     """A whole attendant, with a ResourceManager that ends an application when it is told to."""
     found = Job.find("a9a")

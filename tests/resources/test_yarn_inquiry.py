@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -26,18 +27,35 @@ class Client:
         return self.says
 
 
-def test_an_application_is_forgotten_when_yarn_has_not_known_it_for_long_without_a_break(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    client, now_s = Client(), 0.0
+Ask = Callable[[float, Any], Any]
+
+
+@pytest.fixture
+def client() -> Client:
+    return Client()
+
+
+@pytest.fixture
+def asked(client: Client) -> Inquiry:
+    return Inquiry(client, "application_1_0001")  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def ask(client: Client, asked: Inquiry, monkeypatch: pytest.MonkeyPatch) -> Ask:
+    now_s = 0.0
     monkeypatch.setattr(inquiry, "time", SimpleNamespace(monotonic=lambda: now_s))
-    asked = Inquiry(client, "application_1_0001")  # type: ignore[arg-type]
 
     def ask(at_s: float, says: Any) -> Any:
         nonlocal now_s
         now_s, client.says = at_s, says
         return asked.report()
 
+    return ask
+
+
+def test_an_application_is_forgotten_when_yarn_has_not_known_it_for_long_without_a_break(
+    ask: Ask, asked: Inquiry
+) -> None:
     assert ask(0.0, KNOWN) is KNOWN
     for at_s in (1.0, FORGOTTEN_S):
         with pytest.raises(JobNotFoundError):
@@ -46,10 +64,21 @@ def test_an_application_is_forgotten_when_yarn_has_not_known_it_for_long_without
     assert ask(FORGOTTEN_S + 0.5, KNOWN) is KNOWN and not asked.is_unknown
     with pytest.raises(JobNotFoundError):
         ask(100.0, UNKNOWN)
-    # One that cannot be asked meanwhile is no answer.
-    with pytest.raises(PeerUnavailableError):
-        ask(110.0, AWAY)
     assert asked.is_unknown
     found = ask(100.0 + FORGOTTEN_S, UNKNOWN)
     assert found.ended and found.diagnostics.startswith("YARN does not know the application any more")
     assert asked.is_unknown, "it may run"
+
+
+def test_a_resourcemanager_that_was_away_has_as_long_again_to_remember(ask: Ask, asked: Inquiry) -> None:
+    """It starts again, and reads its state."""
+    with pytest.raises(JobNotFoundError):
+        ask(0.0, UNKNOWN)
+    for at_s in (1.0, FORGOTTEN_S + 10.0):
+        with pytest.raises(PeerUnavailableError):
+            ask(at_s, AWAY)
+        assert asked.is_unknown, "by its last answer"
+    for at_s in (FORGOTTEN_S + 11.0, 2 * FORGOTTEN_S + 10.0):
+        with pytest.raises(JobNotFoundError):
+            ask(at_s, UNKNOWN)
+    assert ask(2 * FORGOTTEN_S + 11.0, UNKNOWN).ended
