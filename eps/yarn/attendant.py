@@ -14,7 +14,6 @@ import logging
 import os
 import re
 import select
-import shutil
 import signal as signals
 import socket
 import sys
@@ -126,6 +125,8 @@ class Attendant:
         self._progress = self._seen_s = 0.0
         self._noted: dict[str, Any] | None = None
         self._stop_reason = ""
+        #: Of a job whose end is being noted, or is.
+        self._exit_code: int | None = None
         self._killed_s: float | None = None
         self._said_s = -SAY_S
         self._inquiry = Inquiry(client, application_id)
@@ -178,11 +179,15 @@ class Attendant:
         answers_s = time.monotonic() - self._answered_s
         # Again in any case: what is raised where a finaliser runs is lost.
         signals.setitimer(signals.ITIMER_REAL, AGAIN_S if answers_s >= STOP_S else STOP_S - answers_s)
-        if answers_s >= STOP_S:
+        is_noting_end = self._exit_code is not None and not self._job.ended_json.exists()
+        if answers_s >= STOP_S and not is_noting_end:
             raise GaveUp
 
     def _give_up(self) -> int:
         """Leave to the next attendant what this one cannot do within a signal's time; return an exit code."""
+        if self._exit_code is not None:
+            logger.warning("%s: what the job has on the cluster stays, for eps prune", self._stop_reason)
+            return self._exit_code
         with suppress(StorageError):
             wish(self._job, self._application_id, self._stop_reason)
         self._job.supervisor_json.unlink(missing_ok=True)
@@ -307,7 +312,7 @@ class Attendant:
             reason = f"{reason or state}; what it has left cannot be fetched: {error}"
         if state == "failed":
             self._bring_logs()
-        directory = self._job
+        directory, self._exit_code = self._job, exit_code
         for path in (directory.supervisor_json, directory.master_json, directory.waiting_json, directory.ending_json):
             path.unlink(missing_ok=True)
         ended = {"state": state, "exit_code": exit_code, "reason": reason, "time_s": round(time.time(), 3)}
@@ -340,18 +345,25 @@ class Attendant:
             fetch_logs(self._job)
         except EpsError as error:
             logger.warning("%s", error)
+        except GaveUp:
+            # All else is here, and the next one would fetch it once more.
+            logger.warning("%s: the containers' logs are left to eps logs", self._stop_reason)
 
     def _fetched(self) -> tuple[str, str, int] | None:
         """Fetch results; return how the job ended by its master's own word: state, reason, exit code."""
         word: tuple[str, str, int] | None = None
         for name in self._shared.names(RESULTS):
+            self._answered()
             with self._shared.read(f"{RESULTS}/{name}") as source:
                 if name == ENDED_FILE:
                     word = word_of(source.read())
                     continue
                 # A model may be larger than what this process should have.
                 with atomic_writer(self._job.path / name, sync=False) as target:
-                    shutil.copyfileobj(source, target, COPY_BYTES)
+                    while block := source.read(COPY_BYTES):
+                        target.write(block)
+                        # It answers, and what is here by now is not to be fetched once more.
+                        self._answered()
         return word
 
 

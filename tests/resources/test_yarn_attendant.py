@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ import pytest
 from eps.display import status_text
 from eps.ended import UNREACHABLE, ended_status, waiting_status
 from eps.errors import JobNotFoundError, PeerUnavailableError
-from eps.storage.atomic import read_json
+from eps.storage.atomic import read_json, write_json_atomic
 from eps.storage.claims import Claim, owner_of
 from eps.storage.jobdir import JobDir, can_be_resumed, create_job_dir
 from eps.storage.locations import RemotePath
@@ -77,7 +78,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(module, "ASK_S", 0.001)
     monkeypatch.setattr(module, "ASK_SLOWER_S", 0.001)
     # Logs are fetched by a command of Hadoop, which has a test of its own.
-    monkeypatch.setattr(Attendant, "_bring_logs", lambda self: None)
+    monkeypatch.setattr("eps.yarn.logs.fetch_logs", lambda job: [])
     handlers = {number: signal.getsignal(number) for number in (*STOP_SIGNALS, signal.SIGALRM)}
     yield
     signal.set_wakeup_fd(-1)
@@ -265,6 +266,89 @@ def test_a_signal_ends_it_soon_where_nothing_can_be_fetched(
     monkeypatch.setattr(shared, "names", hang)
     assert follow(ScriptedClient(KILLED)) == 1
     assert job.ended() is None, "whoever asks next has another one fetch it"
+
+
+@pytest.fixture
+def passes(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Let so many seconds pass, after which the timer of whoever was told to end goes off."""
+    now_s = time.monotonic()
+    monkeypatch.setattr(module, "STOP_S", PATIENCE_S)
+    monkeypatch.setattr(module, "AGAIN_S", PATIENCE_S)
+    said = SimpleNamespace(monotonic=lambda: now_s, time=time.time, strftime=time.strftime, localtime=time.localtime)
+    monkeypatch.setattr(module, "time", said)
+
+    def passes(seconds: float) -> None:
+        nonlocal now_s
+        now_s += seconds
+        os.kill(os.getpid(), signal.SIGALRM)
+
+    return passes
+
+
+def test_a_signal_does_not_end_it_while_results_come_however_long_they_take(
+    job: JobDir,
+    shared: MemoryStorage,
+    follow: Follow,
+    monkeypatch: pytest.MonkeyPatch,
+    passes: Callable[[float], None],
+) -> None:
+    model = bytes(3 * COPY_BYTES)
+    shared.files.update({f"results/{name}": model for name in ("history.jsonl", "model.npz", "report.json")})
+    shared.files["results/ended.json"] = b'{"state": "finished", "exit_code": 0, "reason": "done"}'
+
+    class Slow(io.BytesIO):
+        def read(self, size: int | None = -1) -> bytes:
+            passes(0.7 * PATIENCE_S)
+            return super().read(size)
+
+    @contextmanager
+    def read(path: str) -> Iterator[Any]:
+        yield Slow(shared.files[path])
+
+    monkeypatch.setattr(shared, "read", read)
+    assert follow(ScriptedClient(RUNNING, lambda: os.kill(os.getpid(), signal.SIGTERM), FINISHED)) == 0
+    ended = job.ended()
+    assert ended is not None and (ended["state"], ended["reason"]) == ("finished", "done")
+    assert job.model.read_bytes() == model
+
+
+@pytest.mark.parametrize("when", ["noted", "noting", "logs"])
+def test_who_is_told_to_end_when_all_is_fetched_gives_nothing_up_but_logs_and_what_is_on_the_cluster(
+    job: JobDir,
+    shared: MemoryStorage,
+    follow: Follow,
+    staged: Application,
+    monkeypatch: pytest.MonkeyPatch,
+    passes: Callable[[float], None],
+    when: str,
+) -> None:
+    state, code = ("failed", 1) if when == "logs" else ("finished", 0)
+    shared.files["results/ended.json"] = json.dumps({"state": state, "exit_code": code, "reason": "done"}).encode()
+
+    def stop() -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        passes(2 * PATIENCE_S)
+
+    def hang(what: object) -> None:
+        stop()
+        pytest.fail("it had its time")
+
+    def write(path: Path, value: Any, **options: Any) -> None:
+        if path == job.ended_json:
+            stop()
+        write_json_atomic(path, value, **options)
+
+    if when == "noted":
+        monkeypatch.setattr(shared, "remove", hang)
+    elif when == "noting":
+        monkeypatch.setattr(module, "write_json_atomic", write)
+    else:
+        monkeypatch.setattr("eps.yarn.logs.fetch_logs", hang)
+    assert follow(ScriptedClient(RUNNING, FINISHED)) == code
+    ended = job.ended()
+    assert ended is not None and (ended["state"], ended["reason"]) == (state, "done")
+    assert not job.ending_json.exists() and not job.supervisor_json.exists()
+    assert ("job.zip" in shared.files) == (when == "noted"), "eps prune finds it"
 
 
 def test_a_wish_is_for_one_application(job: JobDir, follow: Follow) -> None:
