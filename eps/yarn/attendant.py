@@ -9,10 +9,8 @@ the job goes on, and the next command about the job starts another one.  L3.
 from __future__ import annotations
 
 import argparse
-import json
 import logging
 import os
-import re
 import select
 import signal as signals
 import socket
@@ -35,10 +33,9 @@ from eps.storage.locations import open_storage
 from eps.yarn.application import COPY_BYTES, ENDED_FILE, RESULTS, Application, remove_staged
 from eps.yarn.clients import asked_at, open_client
 from eps.yarn.ending import wish, wished
-from eps.yarn.errors import first_line
-from eps.yarn.exits import NEVER_STARTED, OUT_OF_MEMORY, OUT_OF_VIRTUAL_MEMORY, signalled
 from eps.yarn.facade import Client
 from eps.yarn.inquiry import Inquiry
+from eps.yarn.outcome import outcome, word_of
 from eps.yarn.types import ApplicationReport
 
 logger = logging.getLogger(__name__)
@@ -57,29 +54,6 @@ STOP_SIGNALS = (signals.SIGTERM, signals.SIGINT, signals.SIGHUP)
 CANNOT_START = 2
 #: YARN is told again to end an application that has not ended: a ResourceManager that fails may have forgotten it.
 KILL_AGAIN_S = 5.0
-#: How an application master begins its last word, which YARN quotes among much else.
-OUR_WORD = "eps: "
-#: What else of YARN's words says why it failed: the exit code, and what it wrote last.
-_EXIT_CODE = re.compile(r"exited with\s+exitCode: (-?\d+)")
-_STDERR = re.compile(r"Last \d+ bytes of stderr :\s*\n(.*?)(?:\n\s*\n|\Z)", re.DOTALL)
-#: A shell's exit codes of a command that cannot be run, and what Python says of a package that is not there.
-_NO_COMMAND, _NO_MODULE = ("126", "127"), "No module named"
-CHECK_PYTHON = "the setting python must name an interpreter with EPS's packages on every node, or an archive of one"
-#: Before what a node says of a container that it could not start, or has ended.
-_DIAGNOSTICS = re.compile(r"Diagnostics: (?:\[[^\]\n]*\])?")
-#: After that: all its processes with their command lines, or YARN's own advice.
-_MORE = ("Dump of the process-tree", "For more detailed output")
-#: Of Java's stacks between: frames, and exceptions that say nothing.
-_STACK = re.compile(r"at |\.\.\. |(Caused by: )?([a-z][\w$]*\.)+[A-Z][\w$]*$")
-CHECK_FILES = "its files must be there, readable and whole; what EPS's own cache lacks is brought with the next job"
-CHECK_MEMORY = "give it more, as memory_mb=4096,master=2048 does"
-CHECK_VIRTUAL = f"{CHECK_MEMORY}, or have yarn.nodemanager.vmem-check-enabled set to false"
-#: Exit code of a container that is its node's doing -> what happened, and what to do.
-_BY_NODE = {
-    NEVER_STARTED: ("could not be started by its node", CHECK_FILES),
-    OUT_OF_MEMORY: ("took more memory than it may", CHECK_MEMORY),
-    OUT_OF_VIRTUAL_MEMORY: ("took more virtual memory than it may", CHECK_VIRTUAL),
-}
 
 
 class GaveUp(BaseException):
@@ -356,7 +330,7 @@ class Attendant:
             self._answered()
             with self._shared.read(f"{RESULTS}/{name}") as source:
                 if name == ENDED_FILE:
-                    word = word_of(source.read())
+                    word = word_of(source.read(), f"{RESULTS}/{name}")
                     continue
                 # A model may be larger than what this process should have.
                 with atomic_writer(self._job.path / name, sync=False) as target:
@@ -365,21 +339,6 @@ class Attendant:
                         # It answers, and what is here by now is not to be fetched once more.
                         self._answered()
         return word
-
-
-def word_of(content: bytes) -> tuple[str, str, int]:
-    """Return how an application ended by its master's own word: state, reason, exit code.
-
-    Raises
-    ------
-    StorageError
-        It says nothing of the kind.
-    """
-    try:
-        found = json.loads(content)
-        return str(found["state"]), str(found["reason"]), int(found["exit_code"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise StorageError(f"{RESULTS}/{ENDED_FILE}: does not say how the job ended: {error!r}") from None
 
 
 def place_of(report: ApplicationReport) -> tuple[str, int] | None:
@@ -400,51 +359,6 @@ def described(report: ApplicationReport) -> str:
     """Return how an application is, with YARN's word on why: the queue's limits, the label, the AM's share."""
     said = " ".join(report.diagnostics.split())
     return f"application {report.application_id} is {report.state}" + (f": {said}" if said else "")
-
-
-def outcome(report: ApplicationReport, stop_reason: str = "") -> tuple[str, str, int]:
-    """Return (state, reason, exit code) of an application that has ended, by YARN's word."""
-    said = cause(report.diagnostics)
-    if report.state == "FINISHED" and report.final_status == "SUCCEEDED":
-        return "finished", said, 0
-    if report.state == "KILLED" or report.final_status == "KILLED":
-        return "killed", stop_reason or said or "YARN ended the application", 1
-    return "failed", said or "the application master ended without a word: see the container's log", 1
-
-
-def cause(diagnostics: str) -> str:
-    """Return why an application ended, from all that YARN has to say about it.
-
-    That is the last word of our own process, where YARN quotes one; else what its node says of files or
-    memory; else the last line that a process wrote which could not begin; else everything in one line.
-    """
-    lines = [line.strip() for line in diagnostics.splitlines() if line.strip()]
-    ours = [line.removeprefix(OUR_WORD) for line in lines if line.startswith(OUR_WORD)]
-    if ours:
-        return f"its application master could not go on: {ours[-1]}"
-    code, said = _EXIT_CODE.search(diagnostics), _STDERR.search(diagnostics)
-    if code is not None and int(code[1]) in _BY_NODE and (why := _word_of_node(diagnostics)):
-        what, hint = _BY_NODE[int(code[1])]
-        return f"its application master {what}: {why}; {hint}"
-    words = said[1].strip().splitlines() if said is not None else []
-    if code is not None and (signal := signalled(int(code[1]), diagnostics)):
-        return f"its application master {signal}" + (f": {words[-1].strip()}" if words else "")
-    if code is None or not words:
-        return " ".join(lines)
-    hint = f"; {CHECK_PYTHON}" if code[1] in _NO_COMMAND or _NO_MODULE in words[-1] else ""
-    return f"its application master ended with exit code {code[1]}: {words[-1].strip()}{hint}"
-
-
-def _word_of_node(diagnostics: str) -> str:
-    """Return what a node says of a container that it could not start, or has ended; empty where it says nothing."""
-    said: list[str] = []
-    for line in _DIAGNOSTICS.split(diagnostics, maxsplit=1)[-1].splitlines():
-        if line.strip().startswith(_MORE):
-            break
-        words = "" if _STACK.match(line.strip()) else first_line(line).rstrip(":. ")
-        if words and words not in said:
-            said.append(words)
-    return "; ".join(said)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -16,8 +16,8 @@ from eps.errors import JobNotFoundError
 from eps.hadoop_conf import read_configuration
 from eps.storage.jobdir import JobDir, eps_home
 from eps.yarn.application import ENDED_FILE, Application
-from eps.yarn.attendant import outcome, word_of
 from eps.yarn.clients import open_client
+from eps.yarn.outcome import outcome, word_of
 from eps.yarn.types import ApplicationReport
 
 #: Of what a sweep leaves on the cluster: there when its first trial has ended.
@@ -78,7 +78,7 @@ def state_of_sweep(sweep: JobDir) -> SweepState:
     state = "failed" if report is None else outcome(report)[0]
     if ENDED_FILE in left:
         with store.read(ENDED_FILE) as file:
-            state = word_of(file.read())[0]
+            state = word_of(file.read(), store.describe(ENDED_FILE))[0]
     elif report is None and left:
         return SweepState(state, f"YARN does not know {application.application_id} any more, which may run")
     if REPORT_FILE in left:

@@ -20,9 +20,9 @@ from eps.storage.api import Storage
 from eps.storage.atomic import write_bytes_atomic
 from eps.storage.jobdir import DIRECTORY_MODE, JobDir, jobs_dir
 from eps.yarn.application import ENDED_FILE, RESULTS, Application
-from eps.yarn.attendant import outcome
 from eps.yarn.facade import Client
 from eps.yarn.inquiry import Inquiry
+from eps.yarn.outcome import outcome
 from eps.yarn.submit import end_submitted
 from eps.yarn.sweeps import REPORT_FILE
 from eps.yarn.types import ApplicationReport

@@ -6,7 +6,8 @@ import dataclasses
 
 import pytest
 
-from eps.yarn.attendant import CHECK_FILES, CHECK_MEMORY, CHECK_PYTHON, CHECK_VIRTUAL, outcome
+from eps.errors import StorageError
+from eps.yarn.outcome import CHECK_FILES, CHECK_MEMORY, CHECK_PYTHON, CHECK_VIRTUAL, outcome, word_of
 from eps.yarn.types import ApplicationReport
 
 ID = "application_1_0001"
@@ -140,3 +141,12 @@ def test_of_a_master_that_took_too_much_memory_the_reason_says_how_much_and_what
     state, reason, _ = outcome(dataclasses.replace(REPORT, state="FAILED", final_status="FAILED", diagnostics=said))
     assert state == "failed" and reason.startswith(began)
     assert reason.endswith(f"1.1 GB virtual memory used. Killing container; {hint}") and "PGRPID" not in reason
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"[]", b'{"state": "finished"}', b'{"state": "", "reason": "", "exit_code": "x"}']
+)
+def test_a_word_that_says_nothing_is_named_by_its_file(content: bytes) -> None:
+    assert word_of(b'{"state": "finished", "reason": "done", "exit_code": 0}', "here") == ("finished", "done", 0)
+    with pytest.raises(StorageError, match=r"hdfs://nn/ended\.json: does not say how the job ended"):
+        word_of(content, "hdfs://nn/ended.json")
