@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -173,6 +174,21 @@ def read_configuration(
         _merge(found, _read(path))
     values = {name: value for name, (value, _) in found.items()}
     return HadoopConf(values, str(folder), os.environ if environ is None else environ)
+
+
+def scheduler_setting(conf: HadoopConf, name: str) -> str:
+    """Return a value as a ResourceManager with the same files reads it; empty where nothing says it.
+
+    Parameters
+    ----------
+    conf : HadoopConf
+        What counts where its folder has no ``capacity-scheduler.xml`` for whoever asks, as on many a client.
+    name : str
+    """
+    if conf.source and (Path(conf.source) / SCHEDULER_FILE).is_file():
+        with suppress(ConfigError):
+            conf = read_configuration(Path(conf.source), conf.environ, (*FILES, SCHEDULER_FILE))
+    return conf.get(name)
 
 
 def environment_configuration(environ: Mapping[str, str] | None = None) -> HadoopConf:

@@ -95,14 +95,17 @@ def _check_container(cluster: Cluster, queue: QueueReport, spec: JobSpec, role: 
         raise ConfigError(f"label is {label!r}, but no node that runs has it: see yarn node -list -showDetails")
     labelled = f" with label {label!r}" if label else ""
     for name in ("memory_mb", "vcores"):
-        asked, most = getattr(wanted, name), max(getattr(node, name) for node in there)
-        rule = f"no node{labelled} has more"
+        # Cores that do not count it takes wherever it runs, but grants nobody more of them than some node has.
+        decides = name == "memory_mb" or queue.counts_cores
+        able = there if decides else [node.capacity for node in cluster.nodes]
+        asked, most = getattr(wanted, name), max(getattr(node, name) for node in able)
+        rule = f"no node{labelled if decides else ''} has more"
         if queue.largest is not None and getattr(queue.largest, name) <= most:
             most, rule = getattr(queue.largest, name), f"YARN grants one container no more than {queue.largest}"
         if asked > most:
             told = f"{name} is {getattr(spec, name)!r}, which gives a {role} {asked}"
             raise ConfigError(f"{told}, but must give it at most {most}: {rule}")
-    if not any(wanted.fits_in(node) for node in there):
+    if queue.counts_cores and not any(wanted.fits_in(node) for node in there):
         raise ConfigError(
             f"memory_mb is {spec.memory_mb!r} and vcores is {spec.vcores!r}, which gives a {role} {wanted}, but no "
             f"node{labelled} has both: lower one of them"

@@ -1,6 +1,7 @@
 """Queues, from what a ResourceManager's web interface says of them.  L2, pure.
 
-Source: Hadoop 3.5.0, "ResourceManager REST API's": Cluster Scheduler API (Capacity Scheduler).
+Source: Hadoop 3.5.0, "ResourceManager REST API's": Cluster Scheduler API (Capacity Scheduler); of what counts,
+``DefaultResourceCalculator``, ``DominantResourceCalculator`` and ``AbstractLeafQueue``.
 """
 
 from __future__ import annotations
@@ -13,6 +14,9 @@ from eps.yarn.types import QueueReport, Resource
 #: What lets a user submit to a queue, and to those below it.
 _RIGHTS = ("SUBMIT_APP", "ADMINISTER_QUEUE")
 _ALL = "*"
+#: Names the class by which the Capacity Scheduler counts, and the only one of Hadoop's for which memory is all.
+CALCULATOR = "yarn.scheduler.capacity.resource-calculator"
+_MEMORY_ONLY = "org.apache.hadoop.yarn.util.resource.DefaultResourceCalculator"
 
 
 def queue_in(info: Mapping[str, Any], name: str) -> Sequence[Mapping[str, Any]]:
@@ -31,7 +35,7 @@ def queue_in(info: Mapping[str, Any], name: str) -> Sequence[Mapping[str, Any]]:
 def _ways(queue: Mapping[str, Any], above: tuple[Mapping[str, Any], ...]) -> Iterator[tuple[Mapping[str, Any], ...]]:
     way = queue, *above
     yield way
-    for child in (queue.get("queues") or {}).get("queue") or ():
+    for child in _entries(queue, "queues", "queue"):
         yield from _ways(child, way)
 
 
@@ -59,11 +63,11 @@ def report_of_queue(way: Sequence[Mapping[str, Any]], *, may_submit: bool, count
         maximum_capacity=_share(queue, "absoluteMaxCapacity"),
         used_capacity=_share(queue, "absoluteUsedCapacity"),
         labels=tuple(queue.get("nodeLabels") or ()),
-        children=tuple(str(child["queueName"]) for child in (queue.get("queues") or {}).get("queue") or ()),
+        children=tuple(str(child["queueName"]) for child in _entries(queue, "queues", "queue")),
         largest=None if largest is None else _resource(largest),
         most={
             str(part.get("partitionName") or ""): _resource(part["effectiveMaxResource"])
-            for part in (queue.get("capacities") or {}).get("queueCapacitiesByPartition") or ()
+            for part in _entries(queue, "capacities", "queueCapacitiesByPartition")
             if part.get("effectiveMaxResource")
         },
         counts_cores=counts_cores,
@@ -91,16 +95,42 @@ def may_submit(way: Sequence[Mapping[str, Any]], user: str) -> bool:
     return False
 
 
-def counts_cores(overview: Mapping[str, Any]) -> bool:
-    """Return whether cores count; a release that does not tell counts memory only, as its calculator does.
+def counts_cores(info: Mapping[str, Any], configured: str) -> bool:
+    """Return whether cores count; where that is not known, memory only, as by Hadoop's default.
+
+    No answer of a ResourceManager names its calculator: ``schedulingResourceType`` of ``scheduler-overview`` lists the
+    kinds of resources that there are, which has the cores always, and its page ``/conf`` is without the scheduler's
+    file.  But whatever the default multiplies has one core then, so the limits of the job masters of queues tell.
 
     Parameters
     ----------
-    overview : mapping
-        The answer to ``scheduler-overview``; empty where there is none.
+    info : mapping
+        ``schedulerInfo`` of the answer to ``scheduler``.
+    configured : str
+        :data:`CALCULATOR` in the files of whoever asks, for where no queue has enough cores to tell; else empty.
     """
-    kinds = str((overview.get("scheduler") or overview).get("schedulingResourceType", "")).lower()
-    return "vcores" in kinds or "cpu" in kinds
+    told = [each for way in _ways(info, ()) for each in _limits_tell(way[0])]
+    return any(told) if told else configured not in ("", _MEMORY_ONLY)
+
+
+def _limits_tell(queue: Mapping[str, Any]) -> Iterator[bool]:
+    """Yield whether cores count, for each partition whose limit of job masters shows it."""
+    parts = {str(p.get("partitionName") or ""): p for p in _entries(queue, "capacities", "queueCapacitiesByPartition")}
+    for used in _entries(queue, "resources", "resourceUsagesByPartition"):
+        limit, part = _resource(used.get("amLimit") or {}), parts.get(str(used.get("partitionName") or ""), {})
+        # It is this share of the least that the queue has, or of more, rounded up.
+        least = float(part.get("maxAMLimitPercentage") or 0.0) / 100.0
+        least *= _resource(part.get("effectiveMinResource") or {}).vcores
+        if limit.vcores > 1:
+            yield True
+        elif limit.memory_mb and least >= 2:
+            yield False
+
+
+def _entries(queue: Mapping[str, Any], outer: str, inner: str) -> Sequence[Mapping[str, Any]]:
+    # Where there is one, some releases leave out the list.
+    found = (queue.get(outer) or {}).get(inner) or ()
+    return (found,) if isinstance(found, Mapping) else found
 
 
 def _resource(found: Mapping[str, Any]) -> Resource:

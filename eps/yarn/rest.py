@@ -16,7 +16,8 @@ import posixpath
 import re
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
+from functools import cached_property
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -27,7 +28,6 @@ from eps.errors import (
     EpsError,
     JobNotFoundError,
     PeerUnavailableError,
-    ResourceError,
     RpcError,
 )
 from eps.hadoop_conf import (
@@ -37,6 +37,7 @@ from eps.hadoop_conf import (
     resourcemanager_addresses,
     resourcemanager_principal,
     resourcemanager_web_addresses,
+    scheduler_setting,
 )
 from eps.kerberos import KEYTAB_VARIABLE, HttpAuth
 from eps.master_link import wait_for
@@ -45,7 +46,7 @@ from eps.storage.webhdfs import addresses_of, innermost
 from eps.storage.webhdfs_tokens import ask_token, cancel_token, home_folder
 from eps.yarn.errors import HadoopPlace, JavaError, explain
 from eps.yarn.launch import escaped
-from eps.yarn.queues import counts_cores, may_submit, queue_in, report_of_queue
+from eps.yarn.queues import CALCULATOR, counts_cores, may_submit, queue_in, report_of_queue
 from eps.yarn.types import (
     ApplicationReport,
     ClusterNode,
@@ -236,17 +237,20 @@ class RestClient:
         what = "look at the queues"
         found = self._call("GET", "scheduler", what)
         with _understood(what):
-            way = queue_in(found["scheduler"]["schedulerInfo"], name)
+            info = found["scheduler"]["schedulerInfo"]
+            way = queue_in(info, name)
             if not way:
                 return None
             is_open = not self._conf.get_bool("yarn.acl.enable") or may_submit(way, self.user)
-            return report_of_queue(way, may_submit=is_open, counts_cores=counts_cores(self._overview()))
+            return report_of_queue(way, may_submit=is_open, counts_cores=self.counts_cores(info))
 
-    def _overview(self) -> dict[str, Any]:
-        """Return what YARN counts, as it is told; empty where a release has no such answer."""
-        with suppress(JobNotFoundError, ResourceError):
-            return self.look("scheduler-overview", "look at what is counted")
-        return {}
+    def counts_cores(self, info: Mapping[str, Any]) -> bool:
+        """Return whether YARN counts cores, too, by ``schedulerInfo`` of its answer to ``scheduler``."""
+        return counts_cores(info, self._calculator)
+
+    @cached_property
+    def _calculator(self) -> str:
+        return scheduler_setting(self._conf, CALCULATOR)
 
     def close(self) -> None:
         """Let go of the ResourceManager; harmless when repeated."""

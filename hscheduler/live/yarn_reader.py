@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from eps.errors import ConfigError, JobNotFoundError, ProtocolError, ResourceError
-from eps.yarn.queues import counts_cores
 from hscheduler.yarn.rest import (
     STATES,
     Answers,
@@ -33,6 +32,9 @@ class Web(Protocol):
     def look(self, path: str, what: str, query: Mapping[str, str] | None = None) -> dict[str, Any]:
         """Return an answer."""
 
+    def counts_cores(self, info: Mapping[str, Any]) -> bool:
+        """Return whether YARN counts cores, too, by ``schedulerInfo`` of its answer to ``scheduler``."""
+
     def set_priority(self, application_id: str, priority: int) -> int:
         """Change a priority; return what it became."""
 
@@ -51,7 +53,6 @@ class QueueReader:
         self._web = web
         self._asked = tuple(queues)
         self._names: frozenset[str] = frozenset()
-        self._counts_cores = False
         #: The highest priority that YARN lets an application have; None where it does not tell.
         self.most_priority: int | None = None
 
@@ -70,15 +71,11 @@ class QueueReader:
         if unknown:
             told = ", ".join(sorted(queues)) or "none that it tells of: H-scheduler reads the Capacity Scheduler's"
             raise ConfigError(f"queue is {unknown[0]!r}, but YARN has {told}")
-        self._look_at_kinds()
-
-    def _look_at_kinds(self) -> None:
-        """Find out what YARN counts, and how high priorities go."""
         try:
-            found = self._web.look("scheduler-overview", "look at what is counted")
+            overview = self._web.look("scheduler-overview", "look at how high priorities go")
         except (JobNotFoundError, ResourceError):
-            found = {}
-        self._counts_cores, self.most_priority = counts_cores(found), most_priority_in(found)
+            overview = {}
+        self.most_priority = most_priority_in(overview)
 
     def applications(self) -> list[Mapping[str, Any]]:
         """Return the applications of EPS in the queues that are not over, as YARN tells of them."""
@@ -126,8 +123,9 @@ class QueueReader:
                     containers[name] = {}
         nodes = self._web.look("nodes", "list the nodes", {"states": "RUNNING"})
         scheduler = self._web.look("scheduler", "look at the queues")
+        cores = self._web.counts_cores((scheduler.get("scheduler") or {}).get("schedulerInfo") or {})
         now_ms = int(time.time() * 1000)
-        return Answers({"apps": {"app": list(apps)}}, nodes, scheduler, containers, self._counts_cores, now_ms)
+        return Answers({"apps": {"app": list(apps)}}, nodes, scheduler, containers, cores, now_ms)
 
     def highest_priority_beside(self, application: Application) -> int:
         """Return the highest priority of the other applications in a queue, of whatever type; -1 without any.

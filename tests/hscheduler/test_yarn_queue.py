@@ -50,6 +50,17 @@ def waiter(number: int = 2, **changes: Any) -> App:
     return App(number, master="", asks=1, **changes)
 
 
+@pytest.mark.parametrize(("vcores", "gives"), [(7, True), (1, False)])
+def test_nobody_gives_for_cores_where_memory_alone_counts(vcores: int, gives: bool) -> None:
+    job, late = FakeJob(holder()), waiter(tags="")
+    web = FakeWeb(job.app, late, memory_mb=2048)
+    # What the calculator makes of the cores; the kinds of resources are told all the same.
+    web.most, web.am_limit = 16, {"memory": 6554, "vCores": vcores}
+    run = Run(web, job)
+    run.round()
+    assert bool(job.asked) == gives, run.told
+
+
 def test_job_gives_by_name_and_what_yarn_has_not_freed_is_neither_promised_nor_taken_twice() -> None:
     job, late = FakeJob(holder()), waiter(tags="")
     run = Run(FakeWeb(job.app, late), job)

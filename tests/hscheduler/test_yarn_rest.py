@@ -72,8 +72,8 @@ def test_answers_of_a_real_resourcemanager() -> None:
     assert attempts == {job.application_id: f"appattempt_{number}_000001", late.application_id: ""}
     assert (job.priority, late.priority) == (0, 0)
     overview = RECORDED["scheduler-overview"]
-    assert (counts_cores(overview), most_priority_in(overview)) == (True, 10)
-    assert (counts_cores({}), most_priority_in({})) == (False, None), "a release that does not tell"
+    assert counts_cores(RECORDED["scheduler"]["scheduler"]["schedulerInfo"], "")
+    assert (most_priority_in(overview), most_priority_in({})) == (10, None), "a release that does not tell"
     assert (job.state, late.state) == ("RUNNING", "ACCEPTED")
     assert job.port > 0 and job.host.startswith("127.0.0.1")
     assert not job.asks and len(job.containers) == 6

@@ -8,6 +8,7 @@ from typing import Any
 
 from eps.core.reconfig import Operation
 from eps.errors import EpsError, JobNotFoundError
+from eps.yarn.queues import counts_cores
 from hscheduler.yarn.snapshot import Application
 from tests.hscheduler.yarn_world import container
 
@@ -90,12 +91,17 @@ class App:
 class FakeWeb:
     """A ResourceManager: nodes of four cores, a queue that may have all of them."""
 
-    def __init__(self, *apps: App, nodes: Sequence[str] = NODES, cores: int = 4) -> None:
+    def __init__(self, *apps: App, nodes: Sequence[str] = NODES, cores: int = 4, memory_mb: int = MEMORY_MB) -> None:
         self.apps = list(apps)
-        self.nodes, self.cores = nodes, cores
+        #: Megabytes of a node for each of its cores.
+        self.nodes, self.cores, self.memory_mb = nodes, cores, memory_mb
         #: Cores that the queue may have; all where it is None.
         self.most: int | None = None
         self.most_priority = 10
+        #: What the queue's job masters may have at once, in memory and cores; None: it is not told.
+        self.am_limit: dict[str, int] | None = None
+        #: What the files of the cluster name.
+        self.calculator = "org.apache.hadoop.yarn.util.resource.DominantResourceCalculator"
         #: Done before an answer to a path is given.
         self.before: dict[str, Callable[[], None]] = {}
         #: Raised instead of an answer.
@@ -127,6 +133,10 @@ class FakeWeb:
                 return app.containers()
         raise JobNotFoundError(f"no {path}")
 
+    def counts_cores(self, info: Mapping[str, Any]) -> bool:
+        """See :class:`hscheduler.live.yarn_reader.Web`."""
+        return counts_cores(info, self.calculator)
+
     def set_priority(self, application_id: str, priority: int) -> int:
         """See :class:`hscheduler.live.yarn_reader.Web`."""
         if self.error is not None:
@@ -147,12 +157,16 @@ class FakeWeb:
 
     def _node(self, name: str) -> dict[str, Any]:
         left = self.free(name)
-        return {"id": name, "state": "RUNNING", "availMemoryMB": left * MEMORY_MB, "availableVirtualCores": left}
+        memory = self.cores * self.memory_mb - self.used(name) * MEMORY_MB
+        return {"id": name, "state": "RUNNING", "availMemoryMB": memory, "availableVirtualCores": left}
 
     def _scheduler(self) -> dict[str, Any]:
         used = {"resourceUsagesByPartition": [{"partitionName": "", "used": size(self.used())}]}
+        if self.am_limit is not None:
+            used["resourceUsagesByPartition"][0]["amLimit"] = self.am_limit
         cores = len(self.nodes) * self.cores if self.most is None else self.most
         most = {"partitionName": "", "effectiveMaxResource": size(cores), "effectiveMinResource": size(4)}
+        most["maxAMLimitPercentage"] = 80.0
         eps = {
             "queueName": "eps",
             "queuePath": "root.eps",

@@ -261,12 +261,7 @@ def test_of_a_queue_it_is_known_what_it_grants_at_most(rm: FakeResourceManager, 
     queue = client.queue("eps")
     assert queue is not None and queue.largest == Resource(2048, 4) and queue.children == ()
     assert queue.most == {"": Resource(4096, 4), "transient": Resource(2048, 2)} and not queue.counts_cores
-    rm.answers["GET scheduler-overview"] = (
-        200,
-        {"scheduler": {"schedulingResourceType": "memory-mb (unit=Mi),vcores"}},
-    )
-    queue, batch, parent = (client.queue(name) for name in ("eps", "batch", "root"))
-    assert queue is not None and queue.counts_cores
+    batch, parent = (client.queue(name) for name in ("batch", "root"))
     assert batch is not None and (batch.largest, batch.most, batch.may_submit) == (None, {}, True)
     assert parent is not None and parent.children == ("eps", "batch")
 
