@@ -45,7 +45,14 @@ def yarn_queue(args: argparse.Namespace) -> int:
 
             def scheduler() -> QueueScheduler:
                 return QueueScheduler(
-                    client, queues, masters, args.feedback_iteration, tell, settle_s=settle_s, acts=not args.dry_run
+                    client,
+                    queues,
+                    masters,
+                    args.feedback_iteration,
+                    tell,
+                    settle_s=settle_s,
+                    every_s=args.every,
+                    acts=not args.dry_run,
                 )
 
             if args.dry_run:

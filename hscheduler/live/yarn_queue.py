@@ -58,6 +58,8 @@ class QueueScheduler:
         Given every new sentence.
     settle_s : float or None, seconds
         Jobs get what they gave back when nobody has waited and there has been room for so long; None: never.
+    every_s : float, seconds
+        How often the caller goes round.
     acts : bool
         Whether jobs are shrunk and grown; else it is only said what would be done.
     now_s : callable
@@ -80,6 +82,7 @@ class QueueScheduler:
         tell: Tell,
         *,
         settle_s: float | None = None,
+        every_s: float = 1.0,
         acts: bool = True,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -98,7 +101,7 @@ class QueueScheduler:
         self._leaving: dict[str, float] = {}
         self._managed: set[str] = set()
         self._gives_back = settle_s is not None
-        self._returns = Returns(masters, settle_s or 0.0, tell, acts=acts)
+        self._returns = Returns(masters, settle_s or 0.0, every_s, tell, acts=acts)
 
     def round(self) -> Plan | None:
         """Look, plan and act once; return the plan, None where nobody asks for anything or it cannot be seen clearly.
@@ -110,6 +113,15 @@ class QueueScheduler:
         RpcError
             It does not answer.
         """
+        plan = None
+        try:
+            plan = self._look_and_act()
+        finally:
+            if plan is None:
+                self._returns.look_away()
+        return plan
+
+    def _look_and_act(self) -> Plan | None:
         apps = self._reader.applications()
         there = frozenset(str(app["id"]) for app in apps)
         self._masters.keep(there)

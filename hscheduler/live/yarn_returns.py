@@ -34,18 +34,22 @@ class Returns:
     masters : Masters
     settle_s : float, seconds
         For how long nobody must have waited, and room must have been free.
+    every_s : float, seconds
+        How often it is looked.
     tell : callable
         Given a sentence, and the application that it is about.
     acts : bool
         Whether jobs are asked; else it is only said what would be done.
     """
 
-    def __init__(self, masters: Masters, settle_s: float, tell: Callable[[str, str], None], *, acts: bool) -> None:
+    def __init__(
+        self, masters: Masters, settle_s: float, every_s: float, tell: Callable[[str, str], None], *, acts: bool
+    ) -> None:
         self._masters = masters
         self._settle_s = settle_s
         self._tell = tell
         self._acts = acts
-        self._settled = Settled(settle_s)
+        self._settled = Settled(settle_s, every_s)
         #: Application -> until when nothing is owed to it, as far as is known.
         self._square: dict[str, float] = {}
         #: Application -> until when it is left alone.
@@ -68,6 +72,10 @@ class Returns:
     def taken_from(self, application_id: str) -> None:
         """Note that an application gives."""
         self._square.pop(application_id, None)
+
+    def look_away(self) -> None:
+        """Note that nothing could be seen this time: what was free before may have been somebody's since."""
+        self._settled.begin_again()
 
     def wait(self, snapshot: Snapshot, views: Mapping[str, JobView]) -> None:
         """Give nothing for now, since somebody is to start; what is asked for and not granted is withdrawn."""

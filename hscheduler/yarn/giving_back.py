@@ -23,6 +23,8 @@ from hscheduler.yarn.facts import Facts
 from hscheduler.yarn.snapshot import Application, Held, Plan, Snapshot
 
 _ROLES = (Role.WORKER, Role.SERVER)
+#: Looks that were not taken, or one that took so long, make a break.
+MISSED_LOOKS, SLOW_LOOK_S = 3, 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,21 +59,26 @@ class Settled:
     Parameters
     ----------
     settle_s : float, seconds
+    every_s : float, seconds
+        How often it is looked.  What was free between two looks that are much further apart nobody knows.
     """
 
-    def __init__(self, settle_s: float) -> None:
+    def __init__(self, settle_s: float, every_s: float) -> None:
         self._settle_s = settle_s
+        self._most_apart_s = max(MISSED_LOOKS * every_s, SLOW_LOOK_S)
         #: (When, what), oldest first; each holds until the next.
         self._seen: list[tuple[float, Snapshot]] = []
         self._since_s = 0.0
         self._latest: Snapshot | None = None
 
     def begin_again(self) -> None:
-        """Forget what was seen: somebody is being given room, or is to have it."""
+        """Forget what was seen: somebody is being given room, or is to have it, or nobody looked for a while."""
         self._seen, self._latest = [], None
 
     def note(self, snapshot: Snapshot, now_s: float) -> None:
         """Take in what there is."""
+        if self._seen and now_s - self._seen[-1][0] > self._most_apart_s:
+            self.begin_again()
         if not self._seen:
             self._since_s = now_s
         self._latest = snapshot

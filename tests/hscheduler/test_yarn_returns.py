@@ -9,11 +9,12 @@ from typing import Any, cast
 
 import pytest
 
-from eps.errors import JobFinishedError
+from eps.errors import JobFinishedError, PeerUnavailableError
 from hscheduler.core.resources import Resources, Role
 from hscheduler.live import yarn_queue
 from hscheduler.live.yarn_facts import JobView
 from hscheduler.live.yarn_queue import QueueScheduler
+from hscheduler.live.yarn_reader import QueueReader
 from hscheduler.live.yarn_returns import REST_S
 from hscheduler.yarn.facts import Facts
 from hscheduler.yarn.giving_back import Return, Settled, give_back
@@ -146,7 +147,7 @@ def with_free(cores: int, used: int) -> Snapshot:
 
 
 def test_free_is_what_was_free_all_the_while() -> None:
-    seen = Settled(5.0)
+    seen = Settled(5.0, 1.0)
     assert seen.least(0.0) is None
     for now_s, cores in enumerate((4, 4, 2, 3, 3, 3)):
         seen.note(with_free(cores, 9 - cores), now_s)
@@ -170,11 +171,23 @@ def test_free_is_what_was_free_all_the_while() -> None:
 
 
 def test_node_that_came_meanwhile_has_had_nothing_free() -> None:
-    seen = Settled(1.0)
+    seen = Settled(1.0, 1.0)
     seen.note(dataclasses.replace(with_free(4, 5), nodes=with_free(4, 5).nodes[:1]), 0.0)
     seen.note(snapshot(free=free(4, 4)), 1.0)
     found = seen.least(1.0)
     assert found is not None and [n.free.vcores for n in found.nodes] == [4, 0]
+
+
+@pytest.mark.parametrize(
+    ("every_s", "apart_s", "settled"), [(1.0, 100.0, False), (1.0, 9.0, True), (60.0, 100.0, True)]
+)
+def test_what_was_free_between_looks_far_apart_nobody_knows(every_s: float, apart_s: float, settled: bool) -> None:
+    seen = Settled(5.0, every_s)
+    seen.note(with_free(4, 5), 0.0)
+    seen.note(with_free(4, 5), apart_s)
+    assert (seen.least(apart_s) is not None) == settled
+    seen.note(with_free(4, 5), apart_s + 5.0)
+    assert seen.least(apart_s + 5.0) is not None
 
 
 # ---- a queue that is watched
@@ -270,6 +283,30 @@ def test_job_gets_back_what_it_gave_when_the_other_has_ended_and_not_before() ->
     asked = list(job.asked)
     run.go(60)
     assert job.asked == asked and not any(job.lent.values())
+
+
+@pytest.mark.parametrize("why", ["away", "unclear", "not looked"])
+def test_room_that_nobody_saw_for_a_while_is_left_to_whoever_wants_it(
+    why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, _, late = shrunk()
+    run.go(20)
+    late.app.over = True
+    run.go(int(SETTLE_S) - 1)
+    if why == "away":
+        run.yarn.web.error = PeerUnavailableError("no ResourceManager can be reached")
+        with pytest.raises(PeerUnavailableError):
+            run.go()
+        run.yarn.web.error = None
+    elif why == "unclear":
+        with monkeypatch.context() as patched:
+            patched.setattr(QueueReader, "snapshot", lambda reader, apps: None)
+            run.go()
+    else:
+        run.yarn.now_s += 100.0
+    began_s = run.yarn.now_s
+    run.until(lambda: any("gets" in text for text in run.told))
+    assert run.yarn.now_s - began_s > SETTLE_S
 
 
 def test_next_watcher_knows_what_the_last_one_took_and_gives_it_once() -> None:
