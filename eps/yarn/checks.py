@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from functools import cached_property
 
 from eps.config import EXECUTIONS, ROLES, JobSpec
@@ -9,6 +10,8 @@ from eps.errors import ConfigError, ResourceError
 from eps.yarn.application import resource_of, tags_of
 from eps.yarn.facade import Client
 from eps.yarn.types import ClusterNode, QueueReport, Resource
+
+logger = logging.getLogger(__name__)
 
 #: YARN's limits.
 MOST_TAGS, LONGEST_TAG = 10, 100
@@ -21,10 +24,14 @@ class Cluster:
     ----------
     client : Client
         Errors of its methods are those of this.
+    warns : bool
+        Whether :meth:`warn` says anything; False where the user is told elsewhere.
     """
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, *, warns: bool = True) -> None:
         self._client = client
+        self._warns = warns
+        self._told: set[str] = set()
         self._queues: dict[str, QueueReport | None] = {}
 
     @cached_property
@@ -43,16 +50,21 @@ class Cluster:
         """Who asks."""
         return self._client.user
 
+    def warn(self, sentence: str) -> None:
+        """Tell the user something, once."""
+        if self._warns and sentence not in self._told:
+            self._told.add(sentence)
+            logger.warning("%s", sentence)
+
 
 def check_job(cluster: Cluster, spec: JobSpec) -> None:
-    """Refuse what YARN would refuse or never grant, as far as it tells.
+    """Refuse what YARN would refuse or never grant, as far as it tells; warn of what has to wait for more nodes.
 
     Raises
     ------
     ConfigError
         The queue is unknown, closed, not for this user, or has others below it; a label is not its own, or no node's; a
-        container is larger than any node, or than YARN grants; the first size of the job is more than the queue may
-        ever have; a tag is too long.
+        container is larger than any node, or than YARN grants; a tag is too long.
     ResourceError
         No node runs.
     RpcError
@@ -63,13 +75,13 @@ def check_job(cluster: Cluster, spec: JobSpec) -> None:
         raise ResourceError("the cluster has no node that runs: see yarn node -list -all")
     for role in reversed(ROLES):
         _check_container(cluster, queue, spec, role)
-    _check_size(cluster, queue, spec)
     tags = tags_of(spec)
     if len(tags) > MOST_TAGS or any(len(tag) > LONGEST_TAG or not tag.isascii() for tag in tags):
         raise ConfigError(
             f"tags is {spec.tags!r}, but YARN takes at most {MOST_TAGS}, of which EPS needs 4, of at most "
             f"{LONGEST_TAG} ASCII characters"
         )
+    _look_at_size(cluster, queue, spec)
 
 
 def _checked_queue(cluster: Cluster, spec: JobSpec) -> QueueReport:
@@ -112,10 +124,12 @@ def _check_container(cluster: Cluster, queue: QueueReport, spec: JobSpec, role: 
         )
 
 
-def _check_size(cluster: Cluster, queue: QueueReport, spec: JobSpec) -> None:
-    """Refuse a first size for which the queue has no room even where nobody else uses it.
+def _look_at_size(cluster: Cluster, queue: QueueReport, spec: JobSpec) -> None:
+    """Warn of a first size for which the queue has no room now, even where nobody else uses it.
 
-    Nodes with a label may be lent to who asks for none, beyond what a queue may have of the others.
+    That is no reason to refuse it: what a queue may have is counted by the nodes of the moment, of which there may be
+    more in a minute, where they come as they are needed or one is started again.  Nodes with a label may be lent to who
+    asks for none, beyond what a queue may have of the others.
     """
     needs = _needs(spec)
     for label in sorted(needs):
@@ -131,9 +145,10 @@ def _check_size(cluster: Cluster, queue: QueueReport, spec: JobSpec) -> None:
             where = f" of the nodes with label {label}" if label else ""
             what, at_most = (str(r) if queue.counts_cores else f"{r.memory_mb} MB" for r in (need, most))
             containers = f"{_number(spec.workers, 'worker')}, {_number(spec.servers, 'server')} and a master"
-            raise ConfigError(
-                f"{containers} take {what}{where}, but queue {spec.queue!r} never has more than {at_most}: ask for "
-                "fewer or smaller ones, or choose another queue"
+            cluster.warn(
+                f"{containers} take {what}{where}, but queue {spec.queue!r} has no more than {at_most} with the nodes "
+                "that run now: the job waits until there are more; with fewer or smaller containers, or in another "
+                "queue, it need not"
             )
 
 

@@ -100,7 +100,8 @@ def submit_sweep(spec: Spec, policy: str, directory: JobDir, client: Client, con
     StorageError
         Its file system cannot be used.
     """
-    job, cluster = spec.job_spec(), Cluster(client)
+    # Whoever has placed it has told the user.
+    job, cluster = spec.job_spec(), Cluster(client, warns=False)
     queue = cluster.queue(job.queue)
     resource = master_resource(spec, None if queue is None else queue.largest)
     working(spec, lambda job: check_job(cluster, dataclasses.replace(job, memory_mb=_sizes(job, resource))))

@@ -73,8 +73,10 @@ def sweep_of(**job: Any) -> Spec:
     return Spec.of({**TABLES, "cluster": {"container_memory": "512MiB"}, "job": {**JOB, **job}})
 
 
-def test_a_sweep_of_trials_that_yarn_takes_is_placed(yarn: TellingYarn) -> None:
-    found = placed(sweep_of(), "yarn")
+def test_a_sweep_of_trials_that_yarn_takes_is_placed(yarn: TellingYarn, caplog: pytest.LogCaptureFixture) -> None:
+    found = placed(sweep_of(workers=9, servers=4), "yarn")
+    (said,) = caplog.messages
+    assert "take 7168 MB and 14 vcores, but queue 'default' has no more than 6144" in said, "once, and taken"
     assert (found.cluster.nodes, found.cluster.vcores, found.job["memory_mb"]) == (2, 4, "512")
     assert yarn.asked == ["nodes", "default", "nodes"], "however many points are looked at"
 
@@ -91,7 +93,6 @@ def test_a_sweep_of_trials_that_yarn_takes_is_placed(yarn: TellingYarn) -> None:
             {},
             "memory_mb is .512., which gives a master 512, but must give it at most 256: YARN grants one container",
         ),
-        ({}, {"workers": 9, "servers": 4}, "take 7168 MB and 14 vcores, but queue 'default' never has more than 6144"),
     ],
 )
 def test_a_sweep_of_which_yarn_takes_no_trial_is_refused(
@@ -105,7 +106,7 @@ def test_a_sweep_of_which_yarn_takes_no_trial_is_refused(
 def test_a_sweep_of_which_yarn_takes_some_trials_is_placed(yarn: TellingYarn) -> None:
     table = {key: value for key, value in JOB.items() if key != "workers"}
     spec = Spec.of({**TABLES, "cluster": {"container_memory": "512MiB"}, "job": table,
-                    "space": {"workers": {"choice": [12, 2]}}})  # fmt: skip
+                    "space": {"label": {"choice": ["gpu", "transient"]}}})  # fmt: skip
     assert placed(spec, "yarn").cluster.nodes == 2
 
 

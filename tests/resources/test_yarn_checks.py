@@ -52,27 +52,6 @@ def check(told: Told, **settings: Any) -> None:
             {"label": "worker=transient", "memory_mb": "64,worker=3000"},
             "which gives a worker 3000, but must give it at most 2048: no node with label 'transient' has more",
         ),
-        (
-            Told(),
-            {"workers": 4, "servers": 2},
-            "4 workers, 2 servers and a master take 6656 MB and 7 vcores, but queue 'default' never has more "
-            "than 6144 MB and 12 vcores: ask for fewer or smaller ones, or choose another queue",
-        ),
-        (
-            Told(),
-            {"workers": 11, "servers": 1, "memory_mb": "64"},
-            "take 832 MB and 13 vcores, but queue 'default' never has more than 6144 MB and 12 vcores",
-        ),
-        (
-            Told(counts_cores=False),
-            {"workers": 4, "servers": 2},
-            "take 6656 MB, but queue 'default' never has more than 6144 MB: ask",
-        ),
-        (
-            Told(),
-            {"label": "worker=transient", "workers": 3},
-            "take 3072 MB and 3 vcores of the nodes with label transient, but queue 'default' never has more than 2048",
-        ),
         (Told(), {"tags": "x" * 101}, "at most 10, of which EPS needs 4, of at most 100 ASCII"),
     ],
 )
@@ -93,8 +72,58 @@ def test_what_yarn_would_refuse_or_never_grant_is_refused(told: Told, settings: 
         (Told(most={}, largest=None), {"workers": 99, "splits": 99, "memory_mb": "64,server=3500"}),
     ],
 )
-def test_what_yarn_takes_is_taken(told: Told, settings: dict[str, Any]) -> None:
+def test_what_yarn_takes_is_taken(told: Told, settings: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
     check(told, **settings)
+    assert not caplog.messages
+
+
+@pytest.mark.parametrize(
+    ("told", "settings", "sentence"),
+    [
+        (
+            Told(),
+            {"workers": 4, "servers": 2},
+            "4 workers, 2 servers and a master take 6656 MB and 7 vcores, but queue 'default' has no more than 6144 MB "
+            "and 12 vcores with the nodes that run now: the job waits until there are more; with fewer or smaller "
+            "containers, or in another queue, it need not",
+        ),
+        (
+            Told(),
+            {"workers": 11, "servers": 1, "memory_mb": "64"},
+            "take 832 MB and 13 vcores, but queue 'default' has no more than 6144 MB and 12 vcores with",
+        ),
+        (
+            Told(counts_cores=False),
+            {"workers": 4, "servers": 2},
+            "take 6656 MB, but queue 'default' has no more than 6144 MB with",
+        ),
+        (
+            Told(),
+            {"label": "worker=transient", "workers": 3},
+            "take 3072 MB and 3 vcores of the nodes with label transient, but queue 'default' has no more than 2048 MB",
+        ),
+    ],
+)
+def test_what_has_to_wait_for_more_nodes_is_told_and_taken(
+    told: Told, settings: dict[str, Any], sentence: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    check(told, **settings)
+    (said,) = caplog.messages
+    assert sentence in said
+    caplog.clear()
+    # A job that is refused all the same is told of that alone.
+    with pytest.raises(EpsError, match="at most 10"):
+        check(told, tags="x" * 101, **settings)
+    assert not caplog.messages
+
+
+def test_of_many_jobs_alike_it_is_told_once_and_not_where_the_user_knows(caplog: pytest.LogCaptureFixture) -> None:
+    job = JobSpec(on="yarn", workers=4, servers=2)
+    for warns in (True, False):
+        cluster = Cluster(Told(), warns=warns)  # type: ignore[arg-type]
+        check_job(cluster, job)
+        check_job(cluster, job)
+        assert len(caplog.messages) == 1
 
 
 def test_a_cluster_is_asked_once_for_many_jobs() -> None:

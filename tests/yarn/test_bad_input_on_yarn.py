@@ -75,11 +75,6 @@ def test_a_sweep_of_which_yarn_takes_no_trial_is_refused_before_any_begins(
         ),
         ("512MiB", 'queue = "root"', "queue is 'root', but it takes no applications itself: name one below it, as "),
         ("512MiB", 'label = "gold"', "label is 'gold', but queue 'default' may use these only: "),
-        (
-            "512MiB",
-            "splits = 24\nworkers = 20",
-            "never has more than 12288 MB and 12 vcores: ask for fewer or smaller ones",
-        ),
         ("900GiB", "", "a container of 1 vcores and 921600 MiB fits no node of 4 vcores and 4096 MiB"),
     ):
         file = tmp_path / "sweep.toml"
