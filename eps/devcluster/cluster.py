@@ -200,6 +200,8 @@ class Cluster:
     def wait_back(self, daemon: str, since_ms: float, timeout_s: float, say: Say) -> None:
         """Wait until a daemon that was started at ``since_ms`` (Unix time) works with all others that run.
 
+        A NodeManager that hangs is left out: it does not come back to its ResourceManager until it goes on.
+
         Raises
         ------
         DaemonEndedError
@@ -207,13 +209,14 @@ class Cluster:
         DeadlineError
             It does not after ``timeout_s``.
         """
+        nodes = [name for name in self.daemons if node_number(name) and daemon == RESOURCEMANAGER]
+        nodes = [name for name in nodes if self.is_running(name) and probe.answers(name, self.record.ports)]
 
         def missing() -> str:
             if not probe.is_back(daemon, self.record.ports, since_ms):
                 return f"{daemon} to register"
             if daemon == RESOURCEMANAGER:
-                nodes = sum(map(self.is_running, filter(node_number, self.daemons)))
-                return probe.missing_of_yarn(self.record.ports, nodes)
+                return probe.missing_of_yarn(self.record.ports, sum(map(self.is_running, nodes)))
             if daemon == NAMENODE:
                 return probe.missing_of_hdfs(self.record.ports, int(self.is_running(DATANODE)))
             return ""

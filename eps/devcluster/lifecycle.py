@@ -11,7 +11,7 @@ import getpass
 import os
 import shutil
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
@@ -38,6 +38,7 @@ from eps.devcluster.processes import GRACE_S, Process, end_all, kill_all, marked
 from eps.devcluster.record import Record, read_record, write_record
 from eps.devcluster.secure import KDC_READY, kdc_properties, krb5_conf, principal_of
 from eps.devcluster.settings import (
+    DATANODE,
     KDC,
     NAMENODE,
     RESOURCEMANAGER,
@@ -61,6 +62,7 @@ _POLL_S = 0.1
 _ALONE_GRACE_S = 5.0
 #: What was killed a moment ago may have its sockets for as long.
 _PORTS_S = 5.0
+_KILLED = "did not end by itself, and was killed"
 
 
 def start_cluster(home: Path, settings: ClusterSettings, say: Say, timeout_s: float = READY_TIMEOUT_S) -> Cluster:
@@ -141,7 +143,7 @@ def restart_daemons(home: Path, names: Collection[str], say: Say, timeout_s: flo
     Raises
     ------
     ConfigError
-        The cluster has no such daemon, or none of its daemons runs.
+        The cluster has no such daemon, none of its daemons runs, or one to be started would find its master gone.
     JobNotFoundError
         No cluster was started there.
     DaemonEndedError, DeadlineError, ResourceError
@@ -156,6 +158,8 @@ def restart_daemons(home: Path, names: Collection[str], say: Say, timeout_s: flo
             _check_daemon(cluster, name)
         if not any(map(cluster.is_running, cluster.daemons)):
             raise ConfigError(f"nothing runs at {home}: eps devcluster start starts all of it")
+        for name in names:
+            _check_master(cluster, name, names)
         _restart(cluster, names, say, timeout_s)
 
 
@@ -214,13 +218,18 @@ def _complete(cluster: Cluster, say: Say, timeout_s: float) -> None:
     # Of a starter that was killed before it could write them down: they have the ports of those that are missing.
     _end_strays(cluster.places, cluster.record)
     missing = [daemon for daemon in cluster.daemons if not cluster.is_running(daemon)]
-    if missing:
-        _restart(cluster, missing, say, timeout_s)
-    else:
-        say("it runs already", False)
-    cluster.wait_ready(deadline - time.monotonic(), say)
-    # Its starter may have been killed before it came to that.
-    _label_node(cluster)
+    try:
+        if missing:
+            _restart(cluster, missing, say, timeout_s)
+        else:
+            say("it runs already", False)
+        cluster.wait_ready(deadline - time.monotonic(), say)
+        # Its starter may have been killed before it came to that.
+        _label_node(cluster)
+    except BaseException:
+        launched = {cluster.record.processes[name]: name for name in missing if cluster.is_running(name)}
+        _end_daemons(launched, signs_off=cluster.is_running(RESOURCEMANAGER), say=say)
+        raise
 
 
 def _restart(cluster: Cluster, names: Collection[str], say: Say, timeout_s: float) -> None:
@@ -260,6 +269,16 @@ def _check_daemon(cluster: Cluster, name: str) -> None:
         raise ConfigError(
             f"daemon is {name!r}, but its keys end with it, and all others need them: eps devcluster stop and start "
             "start everything with new ones"
+        )
+
+
+def _check_master(cluster: Cluster, name: str, names: Collection[str]) -> None:
+    """Refuse to start a daemon that would wait in vain for the one at which it registers."""
+    master = NAMENODE if name == DATANODE else RESOURCEMANAGER if node_number(name) else name
+    if master not in names and not cluster.is_running(master):
+        raise ConfigError(
+            f"daemon is {name!r}, but it registers at the {master}, which has ended: "
+            f"eps devcluster restart --home {cluster.places.home} {master} {name} starts both"
         )
 
 
@@ -375,20 +394,28 @@ def _clean(places: Places, record: Record | None, say: Say) -> bool:
     strays = _strays(places, record)
     if recorded or strays:
         say(f"stopping {len(recorded) + len(strays)} processes", False)
-    nodes = [process for process, name in recorded.items() if node_number(name)]
-    # NodeManagers sign off at the ResourceManager, and wait for it for a quarter of an hour where it has gone.
-    killed = end_all(nodes, GRACE_S if RESOURCEMANAGER in recorded.values() else _ALONE_GRACE_S)
-    killed += end_all([process for process in recorded if process not in nodes], GRACE_S)
+    _end_daemons(recorded, signs_off=RESOURCEMANAGER in recorded.values(), say=say)
     found = bool(recorded or strays)
-    killed += _end_strays(places, record)
-    for process in killed:
-        say(f"{recorded.get(process, 'a process')} ({process.pid}) did not end by itself, and was killed", False)
+    for process in _end_strays(places, record):
+        say(f"a process ({process.pid}) {_KILLED}", False)
     # Of NodeManagers that could not tidy up themselves.
     containers = with_variable("LOCAL_DIRS", f"{places.data}/")
     kill_all(containers)
     if record is not None:
         write_record(places, replace(record, processes={}))
     return found or bool(containers)
+
+
+def _end_daemons(daemons: Mapping[Process, str], *, signs_off: bool, say: Say) -> None:
+    """End daemons, given with their names, NodeManagers first.
+
+    These sign off at the ResourceManager, and wait for it for a quarter of an hour where it does not run.
+    """
+    nodes = [process for process, name in daemons.items() if node_number(name)]
+    killed = end_all(nodes, GRACE_S if signs_off else _ALONE_GRACE_S)
+    killed += end_all([process for process in daemons if process not in nodes], GRACE_S)
+    for process in killed:
+        say(f"{daemons[process]} ({process.pid}) {_KILLED}", False)
 
 
 def _strays(places: Places, record: Record | None) -> list[Process]:

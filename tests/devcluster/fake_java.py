@@ -1,7 +1,7 @@
 """A Java that is none: it plays the daemons of Hadoop as far as ``eps devcluster`` can tell.
 
-It listens where the site files say.  Its ResourceManager counts the NodeManagers that listen, its NameNode the
-DataNodes.
+It listens where the site files say.  Its ResourceManager counts the NodeManagers that answer, its NameNode the
+DataNodes that listen.
 ``FAKE_JAVA`` says who behaves badly, as ``resourcemanager=dies,nodemanager-1=deaf``:
 
 dies
@@ -50,10 +50,20 @@ def listens(address: str) -> bool:
     return True
 
 
+def answers(address: str) -> bool:
+    host, _, port = address.partition(":")
+    try:
+        with socket.create_connection((host, int(port)), timeout=0.2) as connection:
+            connection.sendall(b"GET / HTTP/1.0\r\n\r\n")
+            return bool(connection.recv(1))
+    except OSError:
+        return False
+
+
 def answer_to(path: str, conf: str) -> object:
     if "RMNMInfo" in path:
         nodes = [values_in(f"{conf}/nodes/{number}")[WEB["nodemanager"]] for number in os.listdir(f"{conf}/nodes")]
-        hosts = [node.partition(":")[0] for node in nodes if listens(node)]
+        hosts = [node.partition(":")[0] for node in nodes if answers(node)]
         there = [{"HostName": host, "State": "RUNNING", "LastHealthUpdate": time.time() * 1000} for host in hosts]
         return {"beans": [{"LiveNodeManagers": json.dumps(there)}]}
     if "FSNamesystemState" in path:

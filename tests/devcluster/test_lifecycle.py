@@ -140,6 +140,19 @@ def test_a_daemon_that_does_not_come_back_leaves_the_others_running(
     stop(home)
 
 
+def test_of_a_start_that_fails_nothing_is_left_but_what_ran_before(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = start(home, TWO_NODES)
+    kill_all([first.record.processes[name] for name in ("resourcemanager", "datanode", "nodemanager-1")])
+    monkeypatch.setenv("FAKE_JAVA", "datanode=dies")
+    with pytest.raises(DaemonEndedError, match="datanode ended by itself"):
+        start(home, TWO_NODES)
+    left = {first.record.processes[name] for name in ("namenode", "nodemanager-2")}
+    assert set(marked(mark_of(Places(home)))) == left
+    monkeypatch.delenv("FAKE_JAVA")
+    assert changed(first, start(home, TWO_NODES)) == {"resourcemanager", "datanode", "nodemanager-1"}
+    stop(home)
+
+
 def test_the_port_of_a_dead_daemon_that_somebody_took_is_named(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lifecycle, "_PORTS_S", 0.0)
     first = start(home)
@@ -275,6 +288,39 @@ def test_restarted_daemon_is_another_process_of_the_same_cluster(home: Path) -> 
     record = read_record(cluster.places)
     assert record is not None
     assert {name for name in cluster.daemons if record.processes[name] != before[name]} == {"resourcemanager"}
+    assert [one.state for one in Cluster.at(home).status()] == ["running"] * 4
+    stop(home)
+
+
+def test_a_nodemanager_that_hangs_does_not_keep_the_resourcemanager_from_coming_back(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probe, "_TIMEOUT_S", 1.0)
+    cluster = start(home, TWO_NODES)
+    hung = cluster.record.processes["nodemanager-1"]
+    log = cluster.places.log("resourcemanager")
+    labelled = log.read_text().count("replace-labels")
+    hung.send(signal.SIGSTOP)
+    restart_daemon(cluster, "resourcemanager", Said(), PATIENCE_S)
+    assert log.read_text().count("replace-labels") == labelled + 1
+    assert {one.name: one.state for one in cluster.status()}["nodemanager-1"] == "not answering"
+    hung.send(signal.SIGCONT)
+    stop(home)
+
+
+def test_a_daemon_whose_master_has_ended_is_not_started_in_vain(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first, flags = start(home), ["--home", str(home)]
+    kill_all([first.record.processes[name] for name in ("namenode", "resourcemanager")])
+    for name, master in (("nodemanager-1", "resourcemanager"), ("datanode", "namenode")):
+        capsys.readouterr()
+        assert main(["devcluster", "restart", name, *flags]) == 2
+        words = f"eps devcluster restart --home {home} {master} {name}"
+        assert capsys.readouterr().err == (
+            f"eps: daemon is '{name}', but it registers at the {master}, which has ended: {words} starts both\n"
+        )
+        assert first.is_running(name)
+        # What it says can be run, word for word.
+        assert main(words.split()[1:]) == 0
     assert [one.state for one in Cluster.at(home).status()] == ["running"] * 4
     stop(home)
 
