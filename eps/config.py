@@ -246,7 +246,8 @@ class JobSpec:
     engine_timeout_s: float = _option(
         300.0,
         "docker: seconds that a job does without the Docker engine where it waits for a container and gets no further: "
-        "then it fails, and eps resume goes on with it; longer than an iteration takes",
+        "then it fails, and eps resume goes on with it; longer than an iteration takes; for as long a "
+        "container is tried again that is not launched by an engine which answers other calls",
         group="cluster",
     )
     grow_back_s: float = _option(

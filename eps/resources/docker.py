@@ -309,19 +309,20 @@ class DockerResourceManager:
         except Exception:
             logger.exception("M a call of the Docker engine failed")
 
-    def _patiently(self, work: Callable[[], Any], goes_on: Callable[[], bool] | None = None) -> Any:
+    def _patiently(self, work: Callable[[], Any], goes_on: Callable[[EngineSilentError], bool] | None = None) -> Any:
         """Do something with the engine, which may be being started again, while it ``goes_on``; else for a while."""
         until_s = time.monotonic() + ENGINE_PATIENCE_S
         while True:
+            asked_s = time.monotonic()
             try:
                 result = work()
-            except EngineSilentError:
+            except EngineSilentError as error:
                 self._note_silence()
-                waits = time.monotonic() < until_s if goes_on is None else goes_on()
+                waits = time.monotonic() < until_s if goes_on is None else goes_on(error)
                 if not waits or self._closed.wait(RETRY_S):
                     raise
             else:
-                self._silence.on_answer()
+                self._silence.on_answer(asked_s)
                 return result
 
     def _note_silence(self) -> None:
@@ -362,8 +363,7 @@ class DockerResourceManager:
             return
         config = build_container(request, self._settings, self._labels, os.environ)
         try:
-            # As long as it is wanted: an engine that stays away ends the job, not one container after the other.
-            pid = self._patiently(lambda: self._engine.launch(name, config), lambda: self._is_wanted(container_id))
+            pid = self._patiently(lambda: self._engine.launch(name, config), self._launch_patience(container_id))
         except ResourceError as error:
             with suppress(ResourceError):
                 self._engine.remove(name)
@@ -377,6 +377,29 @@ class DockerResourceManager:
             if how is not None:
                 self._end_soon(container_id, how)
             self._wake()
+
+    def _launch_patience(self, container_id: str) -> Callable[[EngineSilentError], bool]:
+        """Return what says whether a launch that was not answered is tried again; it raises where the engine refuses.
+
+        It is, as long as it is wanted: an engine that stays away ends the job, not one container after the other.  One
+        that answers other calls only ends the container, and the job's own rules say what follows.
+        """
+        failed_s: float | None = None
+
+        def goes_on(error: EngineSilentError) -> bool:
+            nonlocal failed_s
+            now_s = time.monotonic()
+            if failed_s is None:
+                failed_s = now_s
+                logger.warning("M tries again to launch %s: %s", container_id, error)
+            if self._silence.is_refused(failed_s, now_s):
+                raise ResourceError(
+                    f"{error}; other calls were answered in these {now_s - failed_s:.0f} s (engine_timeout_s is "
+                    f"{self._silence.most_s:g}): the engine's log may say why"
+                ) from error
+            return self._is_wanted(container_id)
+
+        return goes_on
 
     def _listen(self) -> None:
         """Take in what the engine says; where it goes away, wait for it."""
@@ -438,9 +461,10 @@ class DockerResourceManager:
         while not self._closed.is_set():
             self._look_now.wait(LOOK_AGAIN_S if self._missing or self._is_silent() else LOOK_S)
             self._look_now.clear()
+            asked_s = time.monotonic()
             try:
                 self._compare()
-                self._silence.on_answer()
+                self._silence.on_answer(asked_s)
             except ResourceError:
                 self._note_silence()
                 self._give_up_in_time()

@@ -41,7 +41,8 @@ class DockerSettings:
     env: Mapping[str, str] = field(default_factory=dict)
     #: Between SIGTERM and SIGKILL, in seconds.
     grace_s: float = GRACE_S
-    #: A job that gets no further, and waits for a container, does without the engine for so many seconds.
+    #: A job that gets no further, and waits for a container, does without the engine for so many seconds; and for as
+    #: many a launch is tried again where the engine answers other calls only.
     engine_timeout_s: float = 300.0
     #: Role -> ``module:function``, in the place of :data:`eps.supervisor.context.ENTRY_POINTS`.
     entry_points: Mapping[str, str] = field(default_factory=dict)

@@ -67,6 +67,8 @@ class FakeDockerEngine:
         self.asked: list[str] = []
         #: End of the path of a call that is carried out and not answered, once; empty: each is answered.
         self.loses = ""
+        #: End of the path of calls that are neither carried out nor answered; empty: each is.
+        self.ignores = ""
         #: End of the path of a call at which the engine goes away, and is not there any more; empty: it stays.
         self.breaks_at = ""
         #: Keeps ended containers, as an engine does that is busy.
@@ -185,6 +187,9 @@ class _Calls(BaseHTTPRequestHandler):
         if engine.breaks_at and path.endswith(engine.breaks_at):
             engine.breaks_at, self.close_connection = "", True
             engine.go_away()
+            return
+        if engine.ignores and path.endswith(engine.ignores):
+            self.close_connection = True
             return
         if path == "/events":
             self._stream(engine, query, generation)

@@ -182,6 +182,7 @@ def test_an_image_that_is_missing_is_named(engine: FakeDockerEngine, job: Job) -
     manager.request(ContainerRequest("c-1", "worker"))
     reason = "could not be launched: No such image: nothing-of-that-name:latest"
     assert until(manager, Exited) == Exited("c-1", None, reason)
+    assert engine.asked.count("POST /containers/create") == 1, "it was an answer"
     manager.close()
     docker = DockerEngine()
     with pytest.raises(ConfigError, match="image is 'nothing-of-that-name'"):
@@ -322,6 +323,25 @@ def test_a_job_that_waits_for_no_container_does_without_the_engine(
     wait_for(lambda: manager.silent_s() == 0.0)
     engine.exits("c-1", 5)
     assert until(manager, Exited) == Exited("c-1", 5, "exited with code 5")
+
+
+@pytest.mark.parametrize("ignored", ["/containers/create", "-c-1/start"])
+def test_a_launch_that_alone_is_not_answered_is_given_up(
+    engine: FakeDockerEngine, impatient: DockerResourceManager, ignored: str
+) -> None:
+    manager = impatient
+    engine.ignores = ignored
+    manager.request(ContainerRequest("c-1", "worker"))
+    news = until(manager, (Running, Exited))
+    assert isinstance(news, Exited) and news.code is None
+    begins, ends = news.reason.split("; other calls were answered in these ")
+    assert begins.startswith(f"could not be launched: the Docker engine at {engine.url} does not answer: ")
+    assert ends.endswith(" s (engine_timeout_s is 0.2): the engine's log may say why")
+    assert engine.asked.count("POST /containers/create") > 1
+    # It is the container that was given up, not the engine.
+    wait_for(lambda: not engine.containers)
+    engine.ignores = ""
+    assert run(manager, "c-2").container_id == "c-2"
 
 
 @pytest.mark.parametrize("lost", ["/containers/create", "-c-1/start", "-c-1/json"])

@@ -36,7 +36,17 @@ def test_a_job_that_waits_for_no_container_is_not_ended(silence: EngineSilence) 
 
 
 def test_an_answer_ends_the_silence(silence: EngineSilence) -> None:
-    silence.on_answer()
+    silence.on_answer(68.0)
     assert silence.silent_s(69.0) == 0.0 and not silence.is_too_long(1000.0, waits=True)
     silence.on_silence(1000.0)
     assert not silence.is_too_long(1059.0, waits=True) and silence.is_too_long(1060.0, waits=True)
+
+
+def test_what_alone_is_not_answered_is_given_up(silence: EngineSilence) -> None:
+    """One that is away does nothing at all: whether it would do this nobody knows."""
+    assert not silence.is_refused(10.0, 1000.0)
+    silence.on_answer(9.0)
+    assert not silence.is_refused(10.0, 1000.0), "that was asked before"
+    silence.on_answer(11.0)
+    silence.on_silence(12.0)
+    assert not silence.is_refused(10.0, 69.0) and silence.is_refused(10.0, 70.0)
