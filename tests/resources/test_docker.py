@@ -320,6 +320,8 @@ def test_a_job_that_waits_for_no_container_does_without_the_engine(
     wait_for(lambda: manager.silent_s() > 0.5)
     assert manager.poll() == []
     engine.come_back()
+    # Else a look may find the end before the stream of events is there, which knows how it ended.
+    wait_for(lambda: engine.asked.count("GET /events") >= 2)
     wait_for(lambda: manager.silent_s() == 0.0)
     engine.exits("c-1", 5)
     assert until(manager, Exited) == Exited("c-1", 5, "exited with code 5")
