@@ -9,6 +9,7 @@ import socket
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -170,34 +171,35 @@ def prepare_job(
         Something cannot be written.
     """
     check_request(request)
-    is_own = own_checkpoints is not None and not request.spec.checkpoint_dir
-    request = request.with_spec(checkpoint_dir=str(own_checkpoints)) if is_own else _with_absolute_places(request)
+    own = None if request.spec.checkpoint_dir else own_checkpoints
+    request = _with_absolute_places(request) if own is None else request.with_spec(checkpoint_dir=str(own))
     spec = request.spec
     check_home(writable=True)
-    name = request.name or free_name(spec.model)
+    name = request.name or free_name(spec.model, is_taken=lambda name: own is not None and _is_others(own, name))
     check_job_name(name)
     former = JobDir(jobs_dir() / name)
     if former.is_running():
         # Asked again when the directory is made; here it saves the wait for the data.
         raise JobExistsError(f"job {name!r} is running: end it or choose another name")
     elsewhere = location(spec.checkpoint_dir) / name if spec.checkpoint_dir else None
-    owner = owner_of(former)
+    owner, formers = owner_of(former), _claim_of(former)
+    # This machine may have had another name then.
+    aliases = () if formers is None or formers.folder != str(elsewhere) else (formers.owner,)
     if elsewhere is not None:
-        check_claim(elsewhere, owner)
+        check_claim(elsewhere, owner, *aliases)
     if before_data is not None:
         before_data()
     runtime, dataset, initial = _with_data(request, name)
-    formers = _claim_of(former)
     directory, lock = create_job_dir(name, anew=request.anew)
     claimed: Location | None = None
     try:
         if formers is not None and formers.folder != str(elsewhere):
             _remove_formers(formers)
         if elsewhere is not None:
-            if is_own:
+            if own is not None:
                 Claim(str(elsewhere), owner, environment_configuration().source).write(directory)
             claimed = elsewhere
-            claim(elsewhere, owner)
+            claim(elsewhere, owner, *aliases)
         if spec.tls:
             make_certificates(directory.tls)
         if spec.model not in MODELS:
@@ -233,6 +235,15 @@ def _claim_of(former: JobDir) -> Claim | None:
     with suppress(StorageError):
         return Claim.read(former)
     return None
+
+
+def _is_others(folder: Location, name: str) -> bool:
+    """Tell whether somebody else has the checkpoints of a job of that name: each machine counts its own jobs only."""
+    try:
+        check_claim(folder / name, owner_of(JobDir(jobs_dir() / name)))
+    except JobExistsError:
+        return True
+    return False
 
 
 def _remove_formers(claimed: Claim) -> None:
@@ -321,13 +332,23 @@ def check_runtime(runtime: Runtime) -> None:
     check_descriptors(runtime, descriptor_limit())
 
 
-def free_name(model: str, ending: str = "") -> str:
-    """Return the first name ``MODEL-<n>`` that no job has had, nor one of that name with ``ending``."""
+def free_name(model: str, ending: str = "", is_taken: Callable[[str], bool] = lambda name: False) -> str:
+    """Return the first name ``MODEL-<n>`` that no job has had, nor one of that name with ``ending``.
+
+    Parameters
+    ----------
+    model : str
+    ending : str
+    is_taken : callable, optional
+        Whether a name that is free on this machine is somebody else's.
+    """
+
+    def was_here(name: str) -> bool:
+        return any((jobs_dir() / f"{name}{end}").exists() for end in ("", ending))
+
     stem = model.rpartition(":")[2].lower()
-    number = 1
-    while any((jobs_dir() / f"{stem}-{number}{end}").exists() for end in ("", ending)):
-        number += 1
-    return f"{stem}-{number}"
+    names = (f"{stem}-{number}" for number in count(1))
+    return next(name for name in names if not was_here(name) and not is_taken(name))
 
 
 def _initial_values(runtime: Runtime, dataset: DatasetInfo) -> np.ndarray:

@@ -33,13 +33,13 @@ def _owner(storage: Storage) -> str:
         return file.read().decode("utf-8", errors="replace").strip()
 
 
-def check_claim(folder: Location, owner: str) -> None:
+def check_claim(folder: Location, *owners: str) -> None:
     """Refuse a folder in which another job has checkpoints, or may have some soon.
 
     Raises
     ------
     JobExistsError
-        It is not empty, and not of ``owner``.
+        It is not empty, and not of one of the ``owners``.
     StorageError
         It cannot be looked at.
     """
@@ -49,22 +49,29 @@ def check_claim(folder: Location, owner: str) -> None:
     found = ""
     with suppress(StorageError):
         found = _owner(storage)
-    if found != owner:
+    if not found or found not in owners:
         raise JobExistsError(
             f"checkpoint_dir: {folder} is {f'of the job {found}' if found else 'not empty'}: choose another name or "
             "another checkpoint_dir, or remove that folder"
         )
 
 
-def claim(folder: Location, owner: str) -> None:
+def claim(folder: Location, owner: str, *formers: str) -> None:
     """Take a folder for the checkpoints of a new job; what an earlier job of the same owner left is removed.
+
+    Parameters
+    ----------
+    folder : Location
+    owner : str
+    *formers : str
+        What the same owner was called before.
 
     Raises
     ------
     JobExistsError, StorageError
         As :func:`check_claim`; or it cannot be written.
     """
-    check_claim(folder, owner)
+    check_claim(folder, owner, *formers)
     storage = open_storage(folder)
     if storage.names(""):
         storage.remove("")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -129,6 +129,59 @@ def test_checkpoints_of_another_home_are_not_touched_and_those_of_a_stopped_job_
             prepare_job(request_for(remote, anew=True))
     prepare_job(request_for(remote, anew=True)).lock.close()
     assert f"{place.path}/0001-00000040/manifest.json" not in fake.nodes
+
+
+@pytest.fixture
+def on_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
+    """Go on as a machine of some name with a home of its own."""
+
+    def go_on(hostname: str, home: str) -> None:
+        monkeypatch.setattr("eps.storage.claims.socket.gethostname", lambda: hostname)
+        monkeypatch.setenv("EPS_HOME", str(tmp_path / home))
+
+    return go_on
+
+
+def prepared_in(place: RemotePath, name: str = "", *, anew: bool = False) -> str:
+    """Prepare a job whose checkpoints go where EPS says; return its name."""
+    request = RunRequest.of_spec(JobSpec(data="sklearn:iris", model="softmax"), name, anew=anew)
+    prepared = prepare_job(request, own_checkpoints=place)
+    prepared.lock.close()
+    return prepared.directory.name
+
+
+def test_jobs_without_a_name_of_several_machines_share_no_folder(
+    fake: FakeHdfs, remote: RemotePath, on_machine: Callable[[str, str], None]
+) -> None:
+    place = remote / "home/checkpoints"
+    found = []
+    for machine in ("laptop", "edge", "laptop", "edge"):
+        on_machine(machine, machine)
+        found.append(prepared_in(place))
+    assert found == ["softmax-1", "softmax-2", "softmax-3", "softmax-4"]
+    owners = [fake.nodes[f"/home/checkpoints/{name}/{OWNER}"].content.partition(b":")[0] for name in found]
+    assert owners == [b"laptop", b"edge", b"laptop", b"edge"]
+    # A name that somebody gives is meant.
+    with pytest.raises(JobExistsError, match="softmax-1 is of the job laptop:"):
+        prepared_in(place, "softmax-1")
+
+
+def test_a_machine_that_is_called_otherwise_has_its_folders_still(
+    fake: FakeHdfs, remote: RemotePath, home: Path, on_machine: Callable[[str, str], None]
+) -> None:
+    place, owner = remote / "home/checkpoints", f"/home/checkpoints/job/{OWNER}"
+    on_machine("before", "home")
+    prepared_in(place, "job")
+    on_machine("after", "home")
+    prepared_in(place, "job", anew=True)
+    assert fake.nodes[owner].content.startswith(b"after:")
+    # Another one's by now, or never of the job that had the name.
+    fake.put(owner, b"elsewhere:/jobs/job\n")
+    fake.put(f"/home/checkpoints/other/{OWNER}", b"before:/jobs/other\n")
+    for name in ("job", "other"):
+        with pytest.raises(JobExistsError, match="is of the job"):
+            prepared_in(place, name, anew=True)
+    assert fake.nodes[owner].content.startswith(b"elsewhere:")
 
 
 def test_a_place_is_the_same_in_every_directory(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
