@@ -14,6 +14,7 @@ from pathlib import Path
 
 from eps.errors import JobNotFoundError
 from eps.hadoop_conf import read_configuration
+from eps.storage.api import Storage
 from eps.storage.jobdir import JobDir, eps_home
 from eps.yarn.application import ENDED_FILE, Application
 from eps.yarn.clients import open_client
@@ -76,15 +77,34 @@ def state_of_sweep(sweep: JobDir) -> SweepState:
     store = application.storage()
     left = store.names("")
     state = "failed" if report is None else outcome(report)[0]
-    if ENDED_FILE in left:
-        with store.read(ENDED_FILE) as file:
-            state = word_of(file.read(), store.describe(ENDED_FILE))[0]
+    word = said_end(store)
+    if word is not None:
+        state = word[0]
     elif report is None and left:
         return SweepState(state, f"YARN does not know {application.application_id} any more, which may run")
     if REPORT_FILE in left:
         told = f"what it has left was not fetched from {store.describe('')}"
         return SweepState(state, f"{told}: hscheduler sweep --resume {sweep.name} does")
     return SweepState(state)
+
+
+def said_end(shared: Storage) -> tuple[str, str, int] | None:
+    """Return how a sweep has ended by the word that its master has left: state, reason, exit code; None before its end.
+
+    Parameters
+    ----------
+    shared : Storage
+        The application's folder in the cluster's file system.
+
+    Raises
+    ------
+    StorageError
+        It cannot be read.
+    """
+    if ENDED_FILE not in shared.names(""):
+        return None
+    with shared.read(ENDED_FILE) as file:
+        return word_of(file.read(), shared.describe(ENDED_FILE))
 
 
 def _report(application: Application) -> ApplicationReport | None:

@@ -29,6 +29,7 @@ from eps.yarn import within
 from eps.yarn.application import CHECKPOINTS, ENDED_FILE, MasterOrders
 from eps.yarn.attempt import Yarn, begin, end, leave
 from eps.yarn.launch import LaunchTemplate, RoleTemplate
+from eps.yarn.sweeps import said_end
 from hscheduler.application.ends import Ends
 from hscheduler.application.mirror import STATE, Mirror, restore
 from hscheduler.application.orders import SERVICE_FILE, SWEEP, SWEEP_FOLDER, TOKEN_FILE, SweepOrders
@@ -203,25 +204,6 @@ def outcome_of(report: Mapping[str, Any], unleft: Mapping[str, str]) -> tuple[in
     return 0, "finished", f"{report['completed']} of {len(report['trials'])} trials finished"
 
 
-def said_end(shared: Storage) -> tuple[int, str, str] | None:
-    """Return how the sweep has ended, as :func:`outcome_of`, by what an attempt before has left; None before its end.
-
-    Raises
-    ------
-    StorageError
-        It cannot be read.
-    """
-    if ENDED_FILE not in shared.names(""):
-        return None
-    with shared.read(ENDED_FILE) as file:
-        content = file.read()
-    try:
-        found = json.loads(content)
-        return int(found["exit_code"]), str(found["state"]), str(found["reason"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise StorageError(f"{shared.describe(ENDED_FILE)}: does not say how the sweep ended: {error!r}") from None
-
-
 def run(orders: MasterOrders, sweep: SweepOrders, host: str, folder: Path) -> int:
     """Run the application on Hadoop's YARN; return the exit code.
 
@@ -278,9 +260,11 @@ def serve(
         on_ended=leave,
     )
     try:
-        end = said_end(shared)
-        if end is not None:
-            logger.warning("H the sweep has ended before this attempt: %s", end[2])
+        word = said_end(shared)
+        if word is not None:
+            state, reason, exit_code = word
+            end = exit_code, state, reason
+            logger.warning("H the sweep has ended before this attempt: %s", reason)
         else:
             end, is_heard = _to_its_end(orders, sweep, host, folder, resources, roles, shared)
             if not is_heard:

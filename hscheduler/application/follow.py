@@ -19,12 +19,12 @@ from eps.errors import EpsError, StorageError
 from eps.storage.api import Storage
 from eps.storage.atomic import write_bytes_atomic
 from eps.storage.jobdir import DIRECTORY_MODE, JobDir, jobs_dir
-from eps.yarn.application import ENDED_FILE, RESULTS, Application
+from eps.yarn.application import RESULTS, Application
 from eps.yarn.facade import Client
 from eps.yarn.inquiry import Inquiry
 from eps.yarn.outcome import outcome
 from eps.yarn.submit import end_submitted
-from eps.yarn.sweeps import REPORT_FILE
+from eps.yarn.sweeps import REPORT_FILE, said_end
 from eps.yarn.types import ApplicationReport
 from eps.yarn.within import JOBS
 from hscheduler.application.orders import SERVICE_FILE, SWEEP
@@ -146,7 +146,10 @@ class Following:
         StorageError
             It cannot be read.
         """
-        return self._read(REPORT_FILE) if REPORT_FILE in self._shared.names("") else None
+        if REPORT_FILE not in self._shared.names(""):
+            return None
+        with self._shared.read(REPORT_FILE) as file:
+            return dict(json.loads(file.read()))
 
     def ends_within(self, seconds: float) -> bool:
         """Return whether the application has ended, as soon as it has: YARN ends its containers first."""
@@ -218,10 +221,9 @@ class Following:
         self._close()
         state, reason, _ = outcome(report)
         is_over = not self._inquiry.is_unknown
-        if ENDED_FILE in self._shared.names(""):
-            told = self._read(ENDED_FILE)
-            state, reason = str(told["state"]), str(told["reason"])
-            is_over = True
+        word = said_end(self._shared)
+        if word is not None:
+            (state, reason, _), is_over = word, True
         return Ended(state, reason, self.left_report(), is_over)
 
     def _close(self) -> None:
@@ -229,10 +231,6 @@ class Following:
             self._watcher.join(_JOIN_S)
             self._over.set()
             self._news.close()
-
-    def _read(self, path: str) -> dict[str, Any]:
-        with self._shared.read(path) as file:
-            return dict(json.loads(file.read()))
 
 
 def fetch_job(shared: Storage, name: str, *, has_model: bool = False) -> Path | None:
