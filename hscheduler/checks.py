@@ -77,15 +77,7 @@ def check_sizes(spec: Spec) -> None:
     ConfigError
         No job of it fits, or can be asked for.
     """
-    first: ConfigError | None = None
-    for point in _points(spec):
-        try:
-            _check_size(spec, spec.job_spec(point))
-            return
-        except ConfigError as error:
-            first = first or error
-    assert first is not None
-    raise first
+    working(spec, lambda job: _check_size(spec, job))
 
 
 def working(spec: Spec, *checks: Callable[[JobSpec], None]) -> list[JobSpec]:
