@@ -71,7 +71,7 @@ def state_of_sweep(sweep: JobDir) -> SweepState:
     ended, application = sweep.ended(), Application.read(sweep)
     if ended is not None or application is None or not application.shared:
         return SweepState(str((ended or {}).get("state", "killed")))
-    report = _report(application)
+    report = report_of(application)
     if report is not None and not report.ended:
         return SweepState("running")
     store = application.storage()
@@ -107,8 +107,16 @@ def said_end(shared: Storage) -> tuple[str, str, int] | None:
         return word_of(file.read(), shared.describe(ENDED_FILE))
 
 
-def _report(application: Application) -> ApplicationReport | None:
-    """Return what YARN says of an application; None where it does not know it."""
+def report_of(application: Application) -> ApplicationReport | None:
+    """Return what YARN says of an application; None where it does not know it.
+
+    Raises
+    ------
+    ConfigError
+        The configuration of its cluster cannot be read any more.
+    AuthenticationError, RpcError
+        YARN cannot be asked.
+    """
     with closing(open_client(read_configuration(Path(application.conf_dir)), application.client)) as client:
         try:
             return client.report(application.application_id)

@@ -28,6 +28,7 @@ from eps.yarn.clients import AUTO, open_client
 from eps.yarn.facade import Client
 from eps.yarn.logs import fetch_logs
 from eps.yarn.submit import end_submitted
+from eps.yarn.sweeps import report_of
 from hscheduler.application.follow import Ended, Following, fetch_job
 from hscheduler.application.known import KnownSweep, known_sweep, known_sweeps
 from hscheduler.application.submit import submit_sweep
@@ -167,16 +168,12 @@ def _state(application: Application, away: dict[tuple[str, str], str]) -> tuple[
     where = application.conf_dir, application.client
     if where not in away:
         try:
-            client = open_client(read_configuration(Path(application.conf_dir)), application.client)
-            try:
-                found = client.report(application.application_id)
-            finally:
-                client.close()
-        except JobNotFoundError:
-            return "unknown to YARN", ""
+            found = report_of(application)
         except EpsError as error:
             away[where] = str(error)
         else:
+            if found is None:
+                return "unknown to YARN", ""
             return found.state.lower(), "" if found.ended else f"{found.progress:.0%}"
     return "YARN is away", ""
 

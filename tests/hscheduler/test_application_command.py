@@ -107,6 +107,7 @@ def yarn(hdfs: FakeHdfs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run
     command = "hscheduler.commands.application"
     monkeypatch.setattr(f"{command}.environment_configuration", lambda: conf)
     monkeypatch.setattr(f"{command}.open_client", lambda conf, kind: found)
+    monkeypatch.setattr("eps.yarn.sweeps.open_client", lambda conf, kind: found)
     monkeypatch.setattr("hscheduler.on_yarn.environment_configuration", lambda: conf)
     monkeypatch.setattr("hscheduler.on_yarn.open_client", lambda conf, kind: found)
     monkeypatch.setattr(f"{command}.check_sweep", lambda spec: None)
@@ -324,6 +325,12 @@ def test_where_it_cannot_be_read_how_a_sweep_ended_it_is_told_how_to_try_again(
     again = f"hscheduler sweep --resume {yarn.directory.name} tries again"
     assert f"{ID} has left cannot be read: report.json: no datanode answers; {again}" in capsys.readouterr().err
     assert resume(tmp_path, yarn.directory.name) == 0 and staged(hdfs) == []
+
+
+def test_a_sweep_that_yarn_has_forgotten_is_listed_as_such(killed: str, yarn: RunningSweep, capsys: Any) -> None:
+    yarn.said = [JobNotFoundError("no such application")]
+    assert main(["sweeps"]) == 0
+    assert f"{killed}  {ID}  unknown to YARN        to be fetched" in capsys.readouterr().out
 
 
 def test_a_sweep_has_one_follower(killed: str, yarn: RunningSweep, tmp_path: Path, capsys: Any) -> None:
