@@ -151,7 +151,7 @@ class DockerResourceManager:
             thread.start()
         for stray in filter(self._labels.is_stray, found):
             logger.warning("M removes container %s of a run that is over", stray.name)
-            self._soon(engine.remove, stray.name)
+            self._soon(self._ask, engine.remove, stray.name)
 
     def _adopt(self, found: Iterable[Found]) -> dict[str, int]:
         """Return the containers that the job master before this one started -> pid."""
@@ -252,7 +252,7 @@ class DockerResourceManager:
             self._supervisor.beat(NO_NEWS, 2 * END_S)
         if not self._gone:
             # Members were told to end before; who has not is not waited for.
-            wait([self._hands.submit(self._try, self._engine.remove, name) for name in names], END_S)
+            wait([self._hands.submit(self._try, self._ask, self._engine.remove, name) for name in names], END_S)
         if self._supervisor is not None:
             self._supervisor.end_job(exit_code, state, reason)
 
@@ -290,7 +290,7 @@ class DockerResourceManager:
         if self._closed.is_set() or not self._book.is_there(container_id):
             return
         if container_id in self._started:
-            self._soon(how, self._labels.name(container_id))
+            self._soon(self._ask, how, self._labels.name(container_id))
         else:
             self._to_end[container_id] = how
 
@@ -303,11 +303,14 @@ class DockerResourceManager:
 
     def _try(self, work: Callable[..., None], *values: Any) -> None:
         try:
-            self._patiently(lambda: work(*values))
+            work(*values)
         except EpsError as error:
-            logger.error("M %s: %s", " ".join(str(value) for value in values), error)
+            logger.error("M %s: %s", values[-1], error)
         except Exception:
             logger.exception("M a call of the Docker engine failed")
+
+    def _ask(self, what: Callable[[str], None], name: str) -> None:
+        self._patiently(lambda: what(name))
 
     def _patiently(self, work: Callable[[], Any], goes_on: Callable[[EngineSilentError], bool] | None = None) -> Any:
         """Do something with the engine, which may be being started again, while it ``goes_on``; else for a while."""
@@ -391,7 +394,8 @@ class DockerResourceManager:
             now_s = time.monotonic()
             if failed_s is None:
                 failed_s = now_s
-                logger.warning("M tries again to launch %s: %s", container_id, error)
+                # Its words only: who keeps the record would keep the connection.
+                logger.warning("M tries again to launch %s: %s", container_id, str(error))
             if self._silence.is_refused(failed_s, now_s):
                 raise ResourceError(
                     f"{error}; other calls were answered in these {now_s - failed_s:.0f} s (engine_timeout_s is "
@@ -477,7 +481,7 @@ class DockerResourceManager:
         for each in found:
             # One whose launch was given up, and which came after all.
             if self._book.phase(each.labels[CONTAINER]) is Phase.ENDED:
-                self._soon(self._engine.remove, each.name)
+                self._soon(self._ask, self._engine.remove, each.name)
         there = {each.labels[CONTAINER] for each in found if each.is_running}
         missing = expected - there
         for container_id in sorted(missing & self._missing):

@@ -22,6 +22,7 @@ from eps.resources.api import Allocated, ContainerEvent, ContainerRequest, Exite
 from eps.resources.docker import DockerResourceManager
 from eps.resources.docker_container import DockerSettings, JobLabels, build_container
 from eps.resources.docker_engine import DockerEngine, Events, Found
+from eps.resources.engine_silence import EngineSilence
 from eps.storage.jobdir import JobDir, JobLock, create_job_dir
 from tests.docker_host import connect, image_of_nothing, no_engine, settings, why_no_docker
 from tests.fakes.docker_engine import IMAGE, FakeContainer, FakeDockerEngine
@@ -284,6 +285,27 @@ def test_a_container_waits_for_an_engine_as_long_as_it_is_wanted(
     engine.come_back()
     assert isinstance(until(manager, (Running, Exited)), Running)
     assert [each.labels["eps.container"] for each in engine.containers.values()] == ["c-1"]
+
+
+def test_what_is_done_without_the_engine_is_no_answer_of_it(
+    engine: FakeDockerEngine, manager: DockerResourceManager, job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the end of a launch that is not wanted any more: it must not begin the patience anew."""
+    wait_for(lambda: "GET /events" in engine.asked)
+    engine.go_away()
+    wait_for(lambda: manager.silent_s() > 0.0)
+    answers: list[float] = []
+    scratch = job[0].scratch("c-1")
+    scratch.mkdir(parents=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(EngineSilence, "on_answer", lambda silence, asked_s: answers.append(asked_s))
+        manager.request(ContainerRequest("c-1", "worker"))
+        manager.release("c-1")
+        until(manager, Exited)
+        wait_for(lambda: not scratch.exists())
+        assert answers == []
+    engine.come_back()
+    wait_for(lambda: manager.silent_s() == 0.0 and engine.asked.count("GET /events") >= 2)
 
 
 def test_a_job_that_waits_too_long_for_its_engine_hears_one_sentence(
