@@ -11,7 +11,6 @@ import shutil
 import signal
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from contextvars import ContextVar
 from pathlib import Path
 from types import TracebackType
@@ -24,7 +23,6 @@ from eps.ending import end_job
 from eps.errors import (
     ConfigError,
     DeadlineError,
-    JobExistsError,
     JobFinishedError,
     PlanError,
     RpcError,
@@ -221,12 +219,11 @@ class Job:
         """
         check_home(writable=False)
         directory = find_job(name)
-        if directory.yarn_json.exists() and not directory.is_running() and directory.ended() is None:
-            from eps.yarn.submit import attend_again
+        if directory.yarn_json.exists() and not directory.is_running() and not directory.is_settled():
+            from eps.yarn.former import look_after
 
             # The application may well run: only who attended to it here was ended.
-            with suppress(JobExistsError):
-                return cls(directory, attend_again(directory.path))
+            return cls(directory, look_after(directory))
         return cls(directory)
 
     @property

@@ -82,7 +82,8 @@ whatever number of workers and servers it goes on.  Logs and journal are kept.
 _PRUNE_DESCRIPTION = """\
 Remove the directories of jobs that have ended: report, model, checkpoints and logs.
 
-Those that could be resumed are kept, which are all that stopped before their end, and
+Those that could be resumed are kept, which are all that stopped before their end,
+those on YARN whose results could not be fetched (eps status NAME tries again), and
 those that ended within a minute, whose report somebody may be about to read.  A model
 that hscheduler results is to export has to be exported before.  With a job on YARN goes
 what it has in the cluster's file system, but not a --checkpoint-dir that was named.
@@ -304,7 +305,7 @@ def _add_jobs(commands: Any) -> None:
     prune.add_argument(
         "--resumable",
         action="store_true",
-        help="also jobs that eps resume could go on with, and sweeps whose results are on the cluster only",
+        help="also jobs that eps resume could go on with, and jobs and sweeps whose results are on the cluster only",
     )
     for each in (listing, prune):
         each.add_argument("prefix", nargs="?", default="", metavar="PREFIX", help="what their names begin with")

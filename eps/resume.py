@@ -68,7 +68,7 @@ def prepare_resume(name: str, workers: int = 0, servers: int = 0) -> Resumed:
     ResourceError
         Its containers cannot be had: the Docker engine does not answer.
     StorageError
-        Its directory cannot be read or written.
+        Its directory cannot be read or written, or what it has left on its cluster was not fetched.
     """
     check_home(writable=True)
     directory = find_job(name)
@@ -85,6 +85,12 @@ def prepare_resume(name: str, workers: int = 0, servers: int = 0) -> Resumed:
 
 def _prepare(directory: JobDir, lock: JobLock, workers: int, servers: int) -> Resumed:
     ended, values = directory.outcome(), read_json(directory.job_json)
+    if directory.unfetched() is not None:
+        # A model may be among it: by its master's word it may have finished.
+        raise StorageError(
+            f"job {directory.name!r} can be resumed when what it has left on its cluster was fetched, or what of that "
+            f"cannot be read was removed: {ended.get('reason')}"
+        )
     if ended.get("state") == "finished":
         raise JobFinishedError(f"job {directory.name!r} has finished: there is nothing to resume")
     if values is None:

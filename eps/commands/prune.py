@@ -121,6 +121,8 @@ def _kept_for(each: _Ended, before_s: float, args: argparse.Namespace) -> str:
         return f"its application on YARN may run: `eps status {job.name}` finds that out"
     if args.resumable:
         return ""
+    if each.kind == "job" and job.unfetched() is not None:
+        return f"what it has left on its cluster was not fetched: `eps status {job.name}` does {_NEVERTHELESS}"
     keep = "stopped before the end and can be resumed" if can_be_resumed(job) else each.keep
     return f"{keep} {_NEVERTHELESS}" if keep else ""
 

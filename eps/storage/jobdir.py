@@ -26,7 +26,8 @@
         ├── report.json           what the job measured
         ├── model.npz             the trained model
         └── ended.json            how it ended: {"state", "exit_code", "reason", "time_s"}; of a job that YARN does not
-                                  know any more, and that may run, {"is_forgotten"}
+                                  know any more, and that may run, {"is_forgotten"}; of one whose results are on its
+                                  cluster only {"unfetched"}, see JobDir.unfetched
 
 A lock, and not a pid, says that a job runs: the kernel drops it with its last holder, however that ends, and pids are
 used again.
@@ -333,6 +334,27 @@ class JobDir:
         """Return how the job ended; None while it runs, and where its supervisor was killed outright."""
         return read_json(self.ended_json)
 
+    def unfetched(self) -> str | None:
+        """Return why a job on YARN ended whose results are on its cluster only; None of every other one.
+
+        Raises
+        ------
+        StorageError
+            The note cannot be read.
+        """
+        found = (self.ended() or {}).get("unfetched")
+        return None if found is None else str(found)
+
+    def is_settled(self) -> bool:
+        """Return whether nobody has to look after it any more: it has ended, and what it has left is here.
+
+        Raises
+        ------
+        StorageError
+            How it ended cannot be read.
+        """
+        return self.ended() is not None and self.unfetched() is None
+
     def outcome(self) -> Mapping[str, Any]:
         """Return ``state`` and ``reason`` of the end; empty where nobody left a word of it.
 
@@ -430,6 +452,11 @@ def create_job_dir(name: str, home: Path | None = None, *, anew: bool = False) -
         except JobExistsError:
             raise JobExistsError(running) from None
         try:
+            if not anew and job.unfetched() is not None:
+                raise JobExistsError(
+                    f"job {name!r} has left results on its cluster that were not fetched: fetch them (eps status "
+                    f"{name}), choose another name, or begin again in its place (--anew)"
+                )
             if not anew and can_be_resumed(job):
                 raise JobExistsError(
                     f"job {name!r} stopped before its end: go on with it (eps resume {name}), choose another name, or "

@@ -52,6 +52,8 @@ CONNECT_S = 1.0
 STOP_S, AGAIN_S = 5.0, 1.0
 STOP_SIGNALS = (signals.SIGTERM, signals.SIGINT, signals.SIGHUP)
 CANNOT_START = 2
+#: Whoever fetches once more what could not be fetched is waited for: a file system that is away has so long then.
+FETCH_AGAIN_S = 10.0
 #: YARN is told again to end an application that has not ended: a ResourceManager that fails may have forgotten it.
 KILL_AGAIN_S = 5.0
 
@@ -69,8 +71,8 @@ class Attendant:
         Its lock is held by this process.
     application_id : str
     client : Client
-    shared : Storage
-        The folder that the job's processes share.
+    shared : Storage or None
+        The folder that the job's processes share; None where it has gone.
     tied_fd : int, optional
         Read end of the client's pipe; its end of file ends the application.
     address : str
@@ -82,7 +84,7 @@ class Attendant:
         job: JobDir,
         application_id: str,
         client: Client,
-        shared: Storage,
+        shared: Storage | None,
         tied_fd: int | None = None,
         address: str = "",
     ) -> None:
@@ -129,13 +131,20 @@ class Attendant:
             signals.setitimer(signals.ITIMER_REAL, 0)
 
     def _follow(self) -> int:
+        ended, unfetched = self._job.ended() or {}, self._job.unfetched()
+        if unfetched is not None:
+            # YARN need not be asked any more.
+            self._progress, self._seen_s = float(ended.get("progress", 0.0)), float(ended.get("seen_s", 0.0))
+            found = str(ended["state"]), unfetched, int(ended["exit_code"])
+            return self._end(found, is_known=not ended.get("is_forgotten"))
         while True:
             with suppress(StorageError):
                 self._want_end(wished(self._job, self._application_id))
             report = self._report()
             if report is not None:
                 if report.ended:
-                    return self._end(report)
+                    # A ResourceManager that has lost its state does not know whether it has.
+                    return self._end(outcome(report, self._stop_reason), is_known=not self._inquiry.is_unknown)
                 self._note(report)
             if self._stop_reason:
                 self._kill()
@@ -271,11 +280,9 @@ class Attendant:
 
     # ---- the end
 
-    def _end(self, report: ApplicationReport) -> int:
-        """Fetch what the job has left, and note how it ended."""
-        state, reason, exit_code = outcome(report, self._stop_reason)
-        # A ResourceManager that has lost its state does not know whether it has.
-        is_over = not self._inquiry.is_unknown
+    def _end(self, found: tuple[str, str, int], *, is_known: bool) -> int:
+        """Fetch what the job has left, and note how it ended: as YARN knows it, unless its master has left a word."""
+        (state, reason, exit_code), is_over, more = found, is_known, {}
         try:
             word = self._fetched()
             if word is not None:
@@ -283,17 +290,19 @@ class Attendant:
         except StorageError as error:
             is_over = False
             logger.warning("what the job has left cannot be fetched: %s", error)
-            reason = f"{reason or state}; what it has left cannot be fetched: {error}"
+            more = {"unfetched": reason}
+            again = f"eps status {self._job.name} tries again"
+            reason = f"{reason or state}; what it has left cannot be fetched: {error}; {again}"
         if state == "failed":
             self._bring_logs()
         directory, self._exit_code = self._job, exit_code
         for path in (directory.supervisor_json, directory.master_json, directory.waiting_json, directory.ending_json):
             path.unlink(missing_ok=True)
-        ended = {"state": state, "exit_code": exit_code, "reason": reason, "time_s": round(time.time(), 3)}
+        ended = {"state": state, "exit_code": exit_code, "reason": reason, "time_s": round(time.time(), 3), **more}
         if not directory.report.exists() and self._seen_s:
             # No master could tell: what YARN knew of it is the best there is.
             ended |= {"progress": self._progress, "seen_s": round(self._seen_s, 3)}
-        if self._inquiry.is_unknown and not is_over:
+        if not is_known and not is_over:
             # Whoever starts it again asks YARN before.
             ended |= {"is_forgotten": True}
         write_json_atomic(self._job.ended_json, ended)
@@ -326,6 +335,8 @@ class Attendant:
     def _fetched(self) -> tuple[str, str, int] | None:
         """Fetch results; return how the job ended by its master's own word: state, reason, exit code."""
         word: tuple[str, str, int] | None = None
+        if self._shared is None:
+            return None
         for name in self._shared.names(RESULTS):
             self._answered()
             with self._shared.read(f"{RESULTS}/{name}") as source:
@@ -377,11 +388,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         application = Application.read(job)
         if application is None:
             raise StorageError(f"{job.path}: is no job on YARN")
-        job.ended_json.unlink(missing_ok=True)
+        unfetched = job.unfetched() is not None
+        if not unfetched:
+            job.ended_json.unlink(missing_ok=True)
         os.environ["HADOOP_CONF_DIR"] = application.conf_dir
         conf = read_configuration(Path(application.conf_dir))
         client = open_client(conf, application.client)
-        shared = open_storage(application.shared)
+        # Where nothing is named, nothing is left: it is not this process's working directory.
+        patience_s = FETCH_AGAIN_S if unfetched else None
+        shared = open_storage(application.shared, patience_s=patience_s) if application.shared else None
     except (EpsError, OSError) as error:
         print(f"eps.yarn.attendant: {error}", file=sys.stderr)
         return CANNOT_START

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
-from eps.errors import JobExistsError, JobNotFoundError
+from eps.errors import DeadlineError, JobExistsError, JobNotFoundError
 from eps.hadoop_conf import read_configuration
 from eps.storage.jobdir import JobDir, JobLock
+from eps.supervisor.start import SupervisorHandle
 from eps.yarn.application import Application
 from eps.yarn.clients import open_client
 from eps.yarn.facade import Client
@@ -16,10 +18,33 @@ from eps.yarn.submit import attend_again
 FETCH_S = 120.0
 
 
+def look_after(job: JobDir) -> SupervisorHandle | None:
+    """Have somebody attend to a job that may run; one that has ended is waited for until its results are here.
+
+    Returns
+    -------
+    SupervisorHandle or None
+        As of :func:`eps.yarn.submit.attend_again`, which says what is raised; None also where somebody does already.
+    """
+    try:
+        handle = attend_again(job.path)
+    except JobExistsError:
+        return None
+    if handle is None or job.ended() is None:
+        return handle
+    try:
+        with suppress(DeadlineError):
+            handle.wait(FETCH_S)
+    finally:
+        handle.close()
+    return None
+
+
 def settle_former(job: JobDir) -> None:
     """Find out how a job's application ended, where nobody on this machine attended to it any more.
 
     One that YARN had forgotten is asked for again: a ResourceManager that finds its state knows it, and it runs.
+    What could not be fetched when it ended is fetched, as far as that is possible now.
 
     Raises
     ------
@@ -33,20 +58,20 @@ def settle_former(job: JobDir) -> None:
         It wants Kerberos, and nobody has logged in.
     """
     application = Application.read(job)
-    if application is None or job.is_running() or (job.ended() is not None and not _is_forgotten(job)):
+    if application is None or job.is_running() or (job.is_settled() and not _is_forgotten(job)):
         return
-    client = open_client(read_configuration(Path(application.conf_dir)), application.client)
-    try:
-        if _is_forgotten(job):
-            try:
-                client.report(application.application_id)
-            except JobNotFoundError:
-                return
-            _take_end_back(job)
-        check_has_ended(client, application.application_id, job.name)
-    finally:
-        client.close()
-    handle = attend_again(job.path)
+    if job.ended() is None or _is_forgotten(job):
+        client = open_client(read_configuration(Path(application.conf_dir)), application.client)
+        try:
+            if _is_forgotten(job):
+                with suppress(JobNotFoundError):
+                    client.report(application.application_id)
+                    _take_end_back(job)
+            if job.ended() is None:
+                check_has_ended(client, application.application_id, job.name)
+        finally:
+            client.close()
+    handle = None if job.is_settled() else attend_again(job.path)
     if handle is None:
         return
     try:

@@ -149,7 +149,7 @@ def attend_again(directory: Path) -> SupervisorHandle | None:
     Returns
     -------
     SupervisorHandle or None
-        None where the job's end is known by now.
+        None where the job's end is known by now, and what it has left is here.
 
     Raises
     ------
@@ -160,7 +160,7 @@ def attend_again(directory: Path) -> SupervisorHandle | None:
     """
     job = JobDir(directory)
     with JobLock(job.lock) as lock:
-        if job.ended() is not None:
+        if job.is_settled():
             return None
         # Of the former one, whose number may be anybody's by now: whoever holds the lock may be sent a signal.
         job.supervisor_json.unlink(missing_ok=True)

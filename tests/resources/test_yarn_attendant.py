@@ -22,7 +22,7 @@ import pytest
 
 from eps.display import status_text
 from eps.ended import UNREACHABLE, ended_status, waiting_status
-from eps.errors import JobNotFoundError, PeerUnavailableError
+from eps.errors import JobNotFoundError, PeerUnavailableError, StorageError
 from eps.storage.atomic import read_json, write_json_atomic
 from eps.storage.claims import Claim, owner_of
 from eps.storage.jobdir import JobDir, can_be_resumed, create_job_dir
@@ -452,14 +452,52 @@ def test_results_that_cannot_be_fetched_are_said(
     shared.files["results/report.json"] = b"{}"
 
     def lost(path: str) -> Any:
-        from eps.errors import StorageError
-
         raise StorageError(f"{path}: every DataNode is gone")
 
     monkeypatch.setattr(shared, "read", lost)
     follow(ScriptedClient(FINISHED))
     ended = job.ended()
     assert ended is not None and "cannot be fetched: results/report.json: every DataNode is gone" in ended["reason"]
+    assert ended["reason"].endswith("; eps status a9a tries again") and not job.is_settled()
+
+
+@pytest.mark.parametrize("said", [FINISHED, KILLED])
+def test_what_could_not_be_fetched_is_fetched_again_without_yarn(
+    job: JobDir, shared: MemoryStorage, follow: Follow, staged: Application, monkeypatch: pytest.MonkeyPatch,
+    said: ApplicationReport,
+) -> None:  # fmt: skip
+    if said is FINISHED:
+        shared.files["results/ended.json"] = b'{"state": "finished", "exit_code": 0, "reason": "done"}'
+    shared.files["results/model.npz"] = b"the only copy"
+
+    def away(folder: str) -> list[str]:
+        raise StorageError("the NameNode is in safe mode")
+
+    runs = dataclasses.replace(RUNNING, progress=3 / 9)
+    monkeypatch.setattr(shared, "names", away)
+    for client in (ScriptedClient(runs, said), ScriptedClient(AssertionError("YARN has said how it ended"))):
+        follow(client)
+        ended = job.ended()
+        assert ended is not None and ended["state"] == said.final_status.lower().replace("succeeded", "finished")
+        assert ended["reason"].count("safe mode") == 1 and ended["progress"] == 3 / 9
+        assert job.unfetched() is not None and "results/model.npz" in shared.files
+    monkeypatch.undo()
+    follow(ScriptedClient(AssertionError("YARN has said how it ended")))
+    ended = job.ended()
+    assert ended is not None and ended["reason"] == ("done" if said is FINISHED else KILLED.diagnostics)
+    assert job.is_settled() and job.model.read_bytes() == b"the only copy" and shared.files == {}
+
+
+def test_of_one_that_yarn_has_forgotten_the_folder_stays_when_it_is_fetched_again(
+    job: JobDir, shared: MemoryStorage, follow: Follow, staged: Application, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("eps.yarn.inquiry.FORGOTTEN_S", 0.0)
+    shared.files["results/ended.json"] = b'{"state": "finished"}'
+    follow(ScriptedClient(JobNotFoundError("no such application")))
+    assert not job.is_settled()
+    del shared.files["results/ended.json"]
+    follow(ScriptedClient(AssertionError("asked")))
+    assert job.is_settled() and "job.zip" in shared.files, "it may run"
 
 
 @pytest.fixture

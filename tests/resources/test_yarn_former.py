@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 from collections.abc import Iterator
@@ -11,9 +12,10 @@ from typing import Any
 
 import pytest
 
+from eps.cli import main
 from eps.client import Job
 from eps.ended import UNREACHABLE, ended_status
-from eps.errors import JobExistsError, JobNotFoundError, PeerUnavailableError
+from eps.errors import JobExistsError, JobNotFoundError, PeerUnavailableError, StorageError
 from eps.jobspec_file import RunRequest
 from eps.launch import prepare_job
 from eps.master_link import wait_for
@@ -189,6 +191,53 @@ def test_of_two_who_would_attend_one_does(job: JobDir, monkeypatch: pytest.Monke
     assert attend_again(job.path) == "handle"  # type: ignore[comparison-overlap]
     write_json_atomic(job.ended_json, {"state": "killed", "exit_code": 1, "reason": "", "time_s": 1.0})
     assert attend_again(job.path) is None and others == [ATTENDANT], "its end is known, and what it left is fetched"
+
+
+@pytest.fixture
+def unfetched(job: JobDir, tmp_path: Path) -> Path:
+    """Where a job that has finished has its model, which could not be fetched."""
+    results = tmp_path / "shared" / "results"
+    results.mkdir(parents=True)
+    (results / "model.npz").write_bytes(b"the only copy")
+    write_json_atomic(results / "ended.json", {"state": "finished", "exit_code": 0, "reason": "done"})
+    # All that its attendant needs of a cluster is where it would be.
+    (tmp_path / "yarn-site.xml").write_text(
+        "<configuration><property><name>yarn.resourcemanager.webapp.address</name>"
+        "<value>127.0.0.1:9</value></property></configuration>"
+    )
+    Application(ID, str(tmp_path / "shared"), str(tmp_path), "rest").write(job)
+    ended = {"state": "finished", "exit_code": 0, "reason": "safe mode", "time_s": 1.0, "unfetched": ""}
+    write_json_atomic(job.ended_json, ended)
+    return results
+
+
+def test_what_could_not_be_fetched_comes_with_the_next_command(
+    job: JobDir, unfetched: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A whole attendant again, which asks no cluster."""
+    assert main(["status", "a9a"]) == 0
+    assert capsys.readouterr().out.startswith("a9a: finished (done)")
+    assert job.model.read_bytes() == b"the only copy" and job.is_settled() and not job.is_running()
+    assert not unfetched.exists()
+
+
+def test_a_job_whose_results_were_not_fetched_is_kept(
+    job: JobDir, unfetched: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(former, "attend_again", lambda path: None)
+    os.utime(job.path, (1.0, 1.0))
+    before = job.job_json.read_bytes()
+    assert main(["prune", "a9a"]) == 0
+    told = capsys.readouterr().err
+    assert "a9a is kept: what it has left on its cluster was not fetched: `eps status a9a` does (--resumable" in told
+    settings: dict[str, Any] = {"name": "a9a", "data": str(tmp_path / "rows.libsvm"), "iterations": 3}
+    with pytest.raises(JobExistsError, match=r"were not fetched: fetch them .eps status a9a.*--anew"):
+        prepare_job(RunRequest.from_values(settings))
+    with pytest.raises(StorageError, match=r"can be resumed when what it has left .* was fetched.*safe mode"):
+        Job.resume("a9a")
+    assert job.job_json.read_bytes() == before and (unfetched / "model.npz").exists() and not job.is_settled()
+    prepare_job(dataclasses.replace(RunRequest.from_values(settings), anew=True)).lock.close()
+    assert job.ended() is None
 
 
 @pytest.fixture
