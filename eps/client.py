@@ -186,14 +186,16 @@ class Job:
         if on_yarn and warm is not None:
             warm.cancel()
         warm = None if on_yarn else WarmSupervisor() if warm is None else warm
+        check: Callable[[JobSpec], None] | None = None
         try:
             if on_yarn:
                 from eps.yarn.former import settle_former
+                from eps.yarn.starting import check_prepared as check
 
                 settle_former(directory)
             from eps.resume import prepare_resume
 
-            resumed = prepare_resume(name, workers, servers)
+            resumed = prepare_resume(name, workers, servers, check)
             if on_begin is not None:
                 on_begin(resumed.describe(), resumed.warnings)
             if warm is None:

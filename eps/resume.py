@@ -7,8 +7,10 @@ import json
 import os
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
+from eps.config import JobSpec
 from eps.data.cut import prepare
 from eps.data.dataset import DatasetInfo, is_complete, open_dataset
 from eps.errors import ConfigError, DataError, JobExistsError, JobFinishedError, PlanError, StorageError
@@ -46,7 +48,9 @@ class Resumed:
         )
 
 
-def prepare_resume(name: str, workers: int = 0, servers: int = 0) -> Resumed:
+def prepare_resume(
+    name: str, workers: int = 0, servers: int = 0, check: Callable[[JobSpec], None] | None = None
+) -> Resumed:
     """Make the directory of a stopped job ready for another run; its lock is held afterwards.
 
     Parameters
@@ -54,6 +58,8 @@ def prepare_resume(name: str, workers: int = 0, servers: int = 0) -> Resumed:
     name : str
     workers, servers : int
         0 takes the size that the job was to have at the checkpoint.
+    check : callable, optional
+        Called with the settings, of that size, while everything is as it was; what it raises, this does.
 
     Raises
     ------
@@ -77,13 +83,15 @@ def prepare_resume(name: str, workers: int = 0, servers: int = 0) -> Resumed:
     except JobExistsError:
         raise JobExistsError(f"job {name!r} is running: only a job that has stopped can be resumed") from None
     try:
-        return _prepare(directory, lock, workers, servers)
+        return _prepare(directory, lock, workers, servers, check)
     except BaseException:
         lock.close()
         raise
 
 
-def _prepare(directory: JobDir, lock: JobLock, workers: int, servers: int) -> Resumed:
+def _prepare(
+    directory: JobDir, lock: JobLock, workers: int, servers: int, check: Callable[[JobSpec], None] | None
+) -> Resumed:
     ended, values = directory.outcome(), read_json(directory.job_json)
     if directory.unfetched() is not None:
         # A model may be among it: by its master's word it may have finished.
@@ -112,10 +120,12 @@ def _prepare(directory: JobDir, lock: JobLock, workers: int, servers: int) -> Re
         )
     runtime = dataclasses.replace(before, start=start)
     # The settings check a size; those of the job stay as they were asked.
-    dataclasses.replace(
+    sized = dataclasses.replace(
         before.spec, workers=start.workers or before.spec.workers, servers=start.servers or before.spec.servers
     )
     check_runtime(runtime)
+    if check is not None:
+        check(sized)
     dataset, prepared_again = _data_of(runtime)
     runtime = dataclasses.replace(runtime, dataset_dir=dataset.directory)
     store.remove_leftovers()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from eps.storage.jobdir import JobDir, jobs_dir
 
 if TYPE_CHECKING:
+    from eps.config import JobSpec
     from eps.jobspec_file import RunRequest
     from eps.launch import PreparedJob
     from eps.supervisor.start import SupervisorHandle
@@ -31,8 +32,17 @@ def start(
     return prepared.directory, handle
 
 
+def check_prepared(spec: JobSpec) -> None:
+    """Refuse a job that :func:`start_prepared` would, while nothing of it is cleared; raises as :func:`start`."""
+    from eps.yarn import within
+    from eps.yarn.submit import check_submission
+
+    if within.here() is None:
+        check_submission(spec)
+
+
 def start_prepared(prepared: PreparedJob, *, tied: bool) -> SupervisorHandle:
-    """Start a job that is prepared already, as one that is resumed; raises as :func:`start`."""
+    """Start a job that is prepared and checked already, as one that is resumed; raises as :func:`start`."""
     from eps.yarn import within
     from eps.yarn.submit import submit_prepared
 

@@ -84,9 +84,7 @@ def start_on_yarn(
     conf = environment_configuration()
     client = open_client(conf, request.spec.yarn_client)
     try:
-        check_job(Cluster(client), request.spec)
-        check_environment(request.spec.python)
-        check_file_systems(conf, request.spec, client)
+        _check(request.spec, client, conf)
         former = Application.read(JobDir(jobs_dir() / request.name)) if request.name else None
         # Where every container, and whoever resumes the job, finds its checkpoints.
         prepared = prepare_job(request, before_data, home_of(conf, request.spec, client) / CHECKPOINTS)
@@ -104,8 +102,30 @@ def start_on_yarn(
         client.close()
 
 
+def check_submission(spec: JobSpec) -> None:
+    """Refuse what the cluster would, before anything of a job is prepared or cleared; raises as :func:`start_on_yarn`.
+
+    Parameters
+    ----------
+    spec : JobSpec
+        Of the size that the job begins with.
+    """
+    conf = environment_configuration()
+    client = open_client(conf, spec.yarn_client)
+    try:
+        _check(spec, client, conf)
+    finally:
+        client.close()
+
+
+def _check(spec: JobSpec, client: Client, conf: HadoopConf) -> None:
+    check_job(Cluster(client), spec)
+    check_environment(spec.python)
+    check_file_systems(conf, spec, client)
+
+
 def submit_prepared(prepared: PreparedJob, *, tied: bool) -> SupervisorHandle:
-    """Submit a job that is prepared already, as one that is resumed; raises as :func:`start_on_yarn`."""
+    """Submit a job that is prepared and checked already, as one that is resumed; raises as :func:`start_on_yarn`."""
     try:
         conf = environment_configuration()
         client = open_client(conf, prepared.runtime.spec.yarn_client)
@@ -113,8 +133,6 @@ def submit_prepared(prepared: PreparedJob, *, tied: bool) -> SupervisorHandle:
         prepared.lock.close()
         raise
     try:
-        check_job(Cluster(client), prepared.runtime.spec)
-        check_file_systems(conf, prepared.runtime.spec, client)
         return _start(prepared, client, conf, tied)
     finally:
         prepared.lock.close()

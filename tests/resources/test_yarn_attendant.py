@@ -556,6 +556,28 @@ def test_checkpoints_of_its_own_go_with_a_job_that_has_finished(
     assert can_be_resumed(job) == (state in ("failed", "killed"))
 
 
+def test_where_nothing_is_shared_any_more_nothing_is_fetched(
+    job: JobDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Least of all from the folder in which a command was given."""
+    (tmp_path / "yarn-site.xml").write_text("<configuration></configuration>")
+    Application(ID, "", str(tmp_path), "rest").write(job)
+    here = tmp_path / "here" / "results"
+    here.mkdir(parents=True)
+    (here / "model.npz").write_bytes(b"of another project")
+    (here / "ended.json").write_text('{"state": "finished", "exit_code": 0, "reason": ""}')
+    monkeypatch.chdir(here.parent)
+    monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
+    monkeypatch.setattr(module, "open_client", lambda conf, kind: ScriptedClient(KILLED))
+    monkeypatch.setattr(module, "asked_at", lambda conf, kind: "")
+    # The fixture holds the lock, as whoever starts an attendant does.
+    monkeypatch.setattr(module, "JobLock", lambda path, fd: io.BytesIO())
+    assert module.main([str(job.path)]) == 1
+    ended = job.ended()
+    assert ended is not None and ended["state"] == "killed" and not job.model.exists()
+    assert sorted(path.name for path in here.iterdir()) == ["ended.json", "model.npz"]
+
+
 def test_results_pass_through_in_pieces(
     shared: MemoryStorage, job: JobDir, follow: Follow, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from eps.client import Job
+from eps.config import JobSpec
 from eps.errors import (
     AuthenticationError,
     ConfigError,
@@ -289,3 +291,28 @@ def test_who_has_been_resumed_is_there_after_a_refusal(
     assert job.job_json.exists() and Application.read(job) is None
     assert Claim.read(job) is not None, "prune finds its checkpoints"
     assert "/eps/checkpoints/a9a/owner.txt" in hdfs.nodes
+
+
+@pytest.mark.parametrize("why", ["queue", "interpreter", "file system"])
+def test_a_resumption_that_is_refused_leaves_what_the_job_has_brought(
+    request_: RunRequest, yarn: Cluster, hdfs: FakeHdfs, monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    monkeypatch.setattr("eps.yarn.submit.start_supervisor", lambda *_, **__: None)
+    start(request_)
+    (job,) = list_jobs()
+    for path in (job.report, job.ended_json):
+        path.write_text('{"state": "killed", "reason": "enough"}')
+    job.model.write_bytes(b"npz")
+    before = {path: path.read_bytes() for path in job.path.iterdir() if path.is_file()}
+    asked: list[JobSpec] = []
+
+    def refuse(*found: object) -> None:
+        asked.extend(each for each in found if isinstance(each, JobSpec))
+        raise ConfigError("refused")
+
+    checks = {"queue": "check_job", "interpreter": "check_environment", "file system": "check_file_systems"}
+    monkeypatch.setattr(f"eps.yarn.submit.{checks[why]}", refuse)
+    with pytest.raises(ConfigError, match="refused"):
+        Job.resume("a9a", workers=2)
+    assert {path: path.read_bytes() for path in job.path.iterdir() if path.is_file()} == before
+    assert not job.is_running() and all(spec.workers == 2 for spec in asked)
