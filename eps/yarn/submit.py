@@ -88,9 +88,7 @@ def start_on_yarn(
         former = Application.read(JobDir(jobs_dir() / request.name)) if request.name else None
         # Where every container, and whoever resumes the job, finds its checkpoints.
         prepared = prepare_job(request, before_data, home_of(conf, request.spec, client) / CHECKPOINTS)
-        if former is not None and former.shared:
-            # What could not be fetched when it ended: nothing else knows of it any more.
-            remove_shared(RemotePath.parse(former.shared))
+        _remove_former(former)
         try:
             return prepared, _start(prepared, client, conf, tied)
         except BaseException:
@@ -127,16 +125,29 @@ def _check(spec: JobSpec, client: Client, conf: HadoopConf) -> None:
 def submit_prepared(prepared: PreparedJob, *, tied: bool) -> SupervisorHandle:
     """Submit a job that is prepared and checked already, as one that is resumed; raises as :func:`start_on_yarn`."""
     try:
+        former = Application.read(prepared.directory)
         conf = environment_configuration()
         client = open_client(conf, prepared.runtime.spec.yarn_client)
     except BaseException:
         prepared.lock.close()
         raise
     try:
-        return _start(prepared, client, conf, tied)
+        handle = _start(prepared, client, conf, tied)
+        _remove_former(former)
+        return handle
     finally:
         prepared.lock.close()
         client.close()
+
+
+def _remove_former(former: Application | None) -> None:
+    """Remove what could not be fetched or removed when an application ended: nothing else knows of it any more."""
+    if former is None or not former.shared:
+        return
+    try:
+        former.storage().remove("")
+    except EpsError as error:
+        logger.warning("%s stays: %s", former.shared, error)
 
 
 def _start(prepared: PreparedJob, client: Client, conf: HadoopConf, tied: bool) -> SupervisorHandle:

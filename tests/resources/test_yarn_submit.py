@@ -25,6 +25,7 @@ from eps.launch import PreparedJob, prepare_job
 from eps.resume import prepare_resume
 from eps.storage.claims import Claim
 from eps.storage.jobdir import JobDir, list_jobs
+from eps.storage.locations import RemotePath
 from eps.yarn.application import Application
 from eps.yarn.rest import launch_json
 from eps.yarn.submit import start_on_yarn, submit, submit_prepared
@@ -291,6 +292,24 @@ def test_who_has_been_resumed_is_there_after_a_refusal(
     assert job.job_json.exists() and Application.read(job) is None
     assert Claim.read(job) is not None, "prune finds its checkpoints"
     assert "/eps/checkpoints/a9a/owner.txt" in hdfs.nodes
+
+
+def test_what_the_former_application_has_left_goes_when_the_job_was_resumed(
+    request_: RunRequest, yarn: Cluster, hdfs: FakeHdfs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("eps.yarn.submit.start_supervisor", lambda *_, **__: None)
+    start(request_)
+    (job,) = list_jobs()
+    former = Application.read(job)
+    assert former is not None
+    place = RemotePath.parse(former.shared).path
+    seen: list[bool] = []
+    monkeypatch.setattr("eps.yarn.submit.start_supervisor", lambda *_, **__: seen.append(place in hdfs.nodes))
+    submit_prepared(prepare_resume("a9a").prepared, tied=False)
+    now = Application.read(job)
+    assert now is not None and now.shared != former.shared and seen == [True], "not before somebody goes on"
+    jobs = {path.split("/")[3] for path in staged(hdfs)}
+    assert jobs == {RemotePath.parse(now.shared).name}
 
 
 @pytest.mark.parametrize("why", ["queue", "interpreter", "file system"])
