@@ -83,10 +83,11 @@ _PRUNE_DESCRIPTION = """\
 Remove the directories of jobs that have ended: report, model, checkpoints and logs.
 
 Those that could be resumed are kept, which are all that stopped before their end,
-those on YARN whose results could not be fetched (eps status NAME tries again), and
-those that ended within a minute, whose report somebody may be about to read.  A model
-that hscheduler results is to export has to be exported before.  With a job on YARN goes
-what it has in the cluster's file system, but not a --checkpoint-dir that was named.
+those on YARN whose results could not be fetched (eps status NAME tries again), those
+with damaged files (--state unreadable or --resumable removes them), and those that
+ended within a minute, whose report somebody may be about to read.  A model that
+hscheduler results is to export has to be exported before.  With a job on YARN goes what
+it has in the cluster's file system, but not a --checkpoint-dir that was named.
 
 Sweeps that were one application (hscheduler sweep --as one-application) are called
 sweeps/..., and are removed when they have ended and what they left was fetched, or

@@ -16,7 +16,8 @@ from eps.client import Job
 from eps.display import STOPPED_STATES, status_text
 from eps.errors import JobNotFoundError
 from eps.last_words import member_of
-from eps.storage.jobdir import JobDir, can_be_resumed, find_job
+from eps.storage.jobdir import JobDir, find_job
+from eps.storage.worth import can_be_resumed
 
 FOLLOW_POLL_S = 0.1
 #: Those of other hosts are brought whole by each look.

@@ -6,18 +6,47 @@ import argparse
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from eps.cli import EXIT_FAILED, EXIT_OK
 from eps.commands.jobs import RUNS, chosen_jobs, is_one_of, state_of
 from eps.display import ago_text, bytes_text, table
-from eps.errors import ConfigError, EpsError, JobExistsError
+from eps.errors import ConfigError, EpsError, JobExistsError, StorageError
 from eps.home import check_home
-from eps.storage.jobdir import JobDir, JobLock, can_be_resumed, remove_job
+from eps.storage.jobdir import JobDir, JobLock, remove_job
+from eps.storage.worth import Worth, worth_of
 
 _UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 _HEADER = ["NAME", "STATE", "STARTED", "SIZE"]
-_NEVERTHELESS = "(--resumable removes such ones, too)"
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What somebody wants to be removed."""
+
+    #: Whatever changed so long ago, in words and in seconds.
+    older_than: str
+    age_s: float
+    #: Also what something would be lost with.
+    resumable: bool = False
+    #: Also what is damaged.
+    unreadable: bool = False
+
+    @classmethod
+    def of(cls, older_than: str, states: Sequence[str], resumable: bool) -> Wanted:
+        """Return what options say; raises as :func:`_seconds`."""
+        return cls(older_than, _seconds(older_than), resumable, "unreadable" in states)
+
+
+@dataclass(frozen=True)
+class Keep:
+    """Why something is to be kept; empty where it need not be."""
+
+    #: Whatever somebody wants.
+    always: str = ""
+    #: Unless somebody wants it nevertheless: what would be lost.
+    mostly: str = ""
 
 
 @dataclass(frozen=True)
@@ -30,8 +59,7 @@ class _Ended:
     directory: JobDir
     #: As of :data:`eps.commands.jobs.STATES`.
     state: str
-    #: Of a sweep: why it is not to be removed just so; empty where nothing is lost with it.
-    keep: str = ""
+    keep: Keep = Keep()
     #: Of a sweep: why nobody knows how it is.
     trouble: EpsError | None = None
 
@@ -41,14 +69,16 @@ def prune(args: argparse.Namespace) -> int:
     check_home(writable=not args.dry_run)
     if not args.prefix and not args.all:
         raise ConfigError("nothing says which jobs: give what their names begin with, or --all")
-    before_s = time.time() - _seconds(args.older_than)
+    now_s, wanted = time.time(), Wanted.of(args.older_than, args.state, args.resumable)
     rows = [_HEADER]
     kept: dict[str, list[str]] = {}
     counts, total, failed = {"job": 0, "sweep": 0}, 0, False
     for each in _chosen(args.prefix, args.state or ["ended"]):
         row, size = [each.name, each.state, ago_text(each.directory.started_s())], each.directory.size_bytes()
         try:
-            why = _kept_for(each, before_s, args)
+            why = kept_for(each.state, now_s - each.directory.changed_s(), each.keep, wanted)
+            if not why and each.trouble is not None:
+                raise each.trouble
             if not why and not args.dry_run:
                 _remove(each.directory)
         except JobExistsError:
@@ -86,7 +116,7 @@ def _chosen(prefix: str, states: Sequence[str]) -> Iterator[_Ended]:
         A state is none.
     """
     for job in chosen_jobs(prefix, states):
-        yield _Ended("job", job.name, job, state_of(job))
+        yield _Ended("job", job.name, job, state_of(job), _keep_of(job))
     from eps.yarn.sweeps import list_sweeps, name_of_sweep, state_of_sweep
 
     for sweep in list_sweeps():
@@ -95,36 +125,52 @@ def _chosen(prefix: str, states: Sequence[str]) -> Iterator[_Ended]:
             continue
         try:
             found = state_of_sweep(sweep)
-            each = _Ended("sweep", name, sweep, found.state, found.keep)
+            each = _Ended("sweep", name, sweep, found.state, Keep(mostly=found.keep))
         except EpsError as error:
             each = _Ended("sweep", name, sweep, "unreadable", trouble=error)
         if is_one_of(each.state, states):
             yield each
 
 
-def _kept_for(each: _Ended, before_s: float, args: argparse.Namespace) -> str:
+def kept_for(state: str, age_s: float, keep: Keep, wanted: Wanted) -> str:
     """Return why something is not to be removed; empty where it is.
 
-    Raises
-    ------
-    EpsError
-        Nobody knows how it is.
+    Parameters
+    ----------
+    state : str
+        As of :data:`eps.commands.jobs.STATES`.
+    age_s : float
+        So long ago its directory changed, in seconds.
+    keep : Keep
+    wanted : Wanted
     """
-    job = each.directory
-    if each.state == RUNS:
+    if state == RUNS:
         return RUNS
-    if job.changed_s() > before_s:
-        return f"ended less than {args.older_than} ago (--older-than)"
-    if each.trouble is not None:
-        raise each.trouble
-    if each.kind == "job" and job.yarn_json.exists() and job.ended() is None:
-        return f"its application on YARN may run: `eps status {job.name}` finds that out"
-    if args.resumable:
+    if age_s < wanted.age_s:
+        return f"ended less than {wanted.older_than} ago (--older-than)"
+    if keep.always:
+        return keep.always
+    if not keep.mostly or wanted.resumable or (state == "unreadable" and wanted.unreadable):
         return ""
-    if each.kind == "job" and job.unfetched() is not None:
-        return f"what it has left on its cluster was not fetched: `eps status {job.name}` does {_NEVERTHELESS}"
-    keep = "stopped before the end and can be resumed" if can_be_resumed(job) else each.keep
-    return f"{keep} {_NEVERTHELESS}" if keep else ""
+    option = "--state unreadable" if state == "unreadable" else "--resumable"
+    return f"{keep.mostly} ({option} removes such ones, too)"
+
+
+def _keep_of(job: JobDir) -> Keep:
+    """Return why a job that does not run is to be kept."""
+    with suppress(StorageError):
+        if job.ended() is None and job.yarn_json.exists():
+            return Keep(always=f"its application on YARN may run: `eps status {job.name}` finds that out")
+    worth = worth_of(job)
+    if worth is None:
+        return Keep()
+    return Keep(
+        mostly={
+            Worth.RESUMABLE: "stopped before the end and can be resumed",
+            Worth.UNFETCHED: f"what it has left on its cluster was not fetched: `eps status {job.name}` does",
+            Worth.UNREADABLE: "may have stopped before its end, but its files are damaged",
+        }[worth]
+    )
 
 
 def _remove(job: JobDir) -> None:

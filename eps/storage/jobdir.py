@@ -50,6 +50,7 @@ from typing import Any
 
 from eps.errors import ConfigError, JobExistsError, JobNotFoundError, StorageError
 from eps.storage.atomic import read_json, write_bytes_atomic
+from eps.storage.worth import why_not_replaced
 
 DIRECTORY_MODE = 0o700
 #: In a job's directory, and in a store that takes its place between hosts.
@@ -452,16 +453,9 @@ def create_job_dir(name: str, home: Path | None = None, *, anew: bool = False) -
         except JobExistsError:
             raise JobExistsError(running) from None
         try:
-            if not anew and job.unfetched() is not None:
-                raise JobExistsError(
-                    f"job {name!r} has left results on its cluster that were not fetched: fetch them (eps status "
-                    f"{name}), choose another name, or begin again in its place (--anew)"
-                )
-            if not anew and can_be_resumed(job):
-                raise JobExistsError(
-                    f"job {name!r} stopped before its end: go on with it (eps resume {name}), choose another name, or "
-                    "begin again in its place (--anew)"
-                )
+            why = "" if anew else why_not_replaced(job)
+            if why:
+                raise JobExistsError(f"job {name!r} {why}, choose another name, or begin again in its place (--anew)")
             _empty(job)
             _make(job.logs)
             _make(job.containers)
@@ -516,15 +510,6 @@ def _changed_s(path: Path) -> float:
         return path.stat().st_mtime
     except OSError:
         return 0.0
-
-
-def can_be_resumed(job: JobDir) -> bool:
-    """Return whether ``eps resume`` starts a job again that does not run: from a checkpoint, or from its seed."""
-    try:
-        return read_json(job.job_json) is not None and job.outcome().get("state") != "finished"
-    except StorageError:
-        # What cannot be read cannot be resumed either.
-        return False
 
 
 def _empty(job: JobDir) -> None:

@@ -28,7 +28,7 @@ from eps.logs import set_up_logging
 from eps.storage.api import Storage
 from eps.storage.atomic import atomic_writer, write_json_atomic
 from eps.storage.claims import remove_claimed
-from eps.storage.jobdir import JobDir, JobLock, can_be_resumed
+from eps.storage.jobdir import JobDir, JobLock
 from eps.storage.locations import open_storage
 from eps.yarn.application import COPY_BYTES, ENDED_FILE, RESULTS, Application, remove_staged
 from eps.yarn.clients import asked_at, open_client
@@ -307,15 +307,15 @@ class Attendant:
             ended |= {"is_forgotten": True}
         write_json_atomic(self._job.ended_json, ended)
         if is_over:
-            self._remove_what_is_on_the_cluster()
+            self._remove_what_is_on_the_cluster(state)
         logger.info("%s: %s", state, reason or "no reason")
         return exit_code
 
-    def _remove_what_is_on_the_cluster(self) -> None:
+    def _remove_what_is_on_the_cluster(self, state: str) -> None:
         """Remove the job's folder, of which all that anybody still needs is here, and checkpoints that nobody needs."""
         try:
             remove_staged(self._job, self._shared)
-            if not can_be_resumed(self._job):
+            if state == "finished":
                 remove_claimed(self._job)
         except EpsError as error:
             logger.warning("%s: eps prune tries again", error)

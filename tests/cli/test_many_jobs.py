@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from eps.cli import main
+from eps.commands.prune import Keep, Wanted, kept_for
 from eps.display import ago_text
 from eps.storage.jobdir import JobDir, JobLock, create_job_dir, find_job, list_jobs, remove_job
 from tests.cli.conftest import FakeJob
@@ -200,6 +201,49 @@ def test_with_a_job_on_yarn_goes_what_it_has_on_the_cluster(
     assert "may-run is kept: its application on YARN may run: `eps status may-run` finds that out" in told
     assert f"lost is kept: {tmp_path}/no-conf" in told
     assert there() == {"lost", "may-run"}
+
+
+def test_a_job_whose_files_are_damaged_is_kept_unless_such_ones_are_meant(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    application = json.dumps({"application_id": "a_1", "shared": "", "conf_dir": "", "client": "rest"})
+    made("no-end", "killed", 1.0, **{"ended.json": "{", "yarn.json": application})
+    made("no-settings", "killed", 1.0, **{"job.json": "{"})
+    made("over", "finished", 1.0, **{"job.json": "{"})
+    assert main(["prune", "--all"]) == 0
+    told = capsys.readouterr().err
+    why = "may have stopped before its end, but its files are damaged"
+    assert f"no-end is kept: {why} (--state unreadable removes" in told
+    assert f"no-settings is kept: {why} (--resumable removes" in told
+    assert there() == {"no-end", "no-settings"}
+    assert main(["prune", "--all", "--state", "unreadable"]) == 0
+    assert there() == {"no-settings"}
+    assert main(["prune", "--all", "--resumable"]) == 0
+    assert there() == set()
+
+
+ALL = Wanted("1m", 60.0, resumable=True, unreadable=True)
+
+
+@pytest.mark.parametrize(
+    ("state", "age_s", "keep", "wanted", "why"),
+    [
+        ("running", 999.0, Keep(), ALL, "running"),
+        ("finished", 59.0, Keep(), ALL, "ended less than 1m ago (--older-than)"),
+        ("finished", 60.0, Keep(), Wanted("1m", 60.0), ""),
+        ("killed", 60.0, Keep(always="may run"), ALL, "may run"),
+        ("killed", 60.0, Keep(mostly="worth it"), Wanted("1m", 60.0, unreadable=True), "worth it (--resumable "),
+        ("killed", 60.0, Keep(mostly="worth it"), Wanted("1m", 60.0, resumable=True), ""),
+        ("unreadable", 60.0, Keep(mostly="damaged"), Wanted("1m", 60.0), "damaged (--state unreadable "),
+        ("unreadable", 60.0, Keep(mostly="damaged"), Wanted("1m", 60.0, unreadable=True), ""),
+        ("unreadable", 60.0, Keep(mostly="damaged"), Wanted("1m", 60.0, resumable=True), ""),
+    ],
+)
+def test_what_is_kept_follows_from_state_age_and_what_is_wanted(
+    state: str, age_s: float, keep: Keep, wanted: Wanted, why: str
+) -> None:
+    found = kept_for(state, age_s, keep, wanted)
+    assert found.startswith(why) and bool(found) == bool(why)
 
 
 def test_how_long_ago_is_told_as_people_say_it(monkeypatch: pytest.MonkeyPatch) -> None:

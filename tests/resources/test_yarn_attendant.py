@@ -25,8 +25,9 @@ from eps.ended import UNREACHABLE, ended_status, waiting_status
 from eps.errors import JobNotFoundError, PeerUnavailableError, StorageError
 from eps.storage.atomic import read_json, write_json_atomic
 from eps.storage.claims import Claim, owner_of
-from eps.storage.jobdir import JobDir, can_be_resumed, create_job_dir
+from eps.storage.jobdir import JobDir, create_job_dir
 from eps.storage.locations import RemotePath
+from eps.storage.worth import can_be_resumed
 from eps.yarn import attendant as module
 from eps.yarn.am import Results
 from eps.yarn.application import COPY_BYTES, Application
@@ -536,15 +537,18 @@ def test_what_was_not_fetched_or_may_be_in_use_stays_on_the_cluster(
     assert "job.zip" in shared.files and Application.read(job) == staged, "eps prune finds it"
 
 
-@pytest.mark.parametrize("state", ["finished", "failed", "killed", "unfetched"])
+@pytest.mark.parametrize("state", ["finished", "failed", "killed", "unfetched", "failed, job.json cannot be read"])
 def test_checkpoints_of_its_own_go_with_a_job_that_has_finished(
     job: JobDir, shared: MemoryStorage, follow: Follow, staged: Application, tmp_path: Path, state: str
 ) -> None:
     """What ended otherwise may be gone on with; so may one whose model is not here."""
     pytest.importorskip("hdfs")
     (tmp_path / "core-site.xml").write_text("<configuration></configuration>")
+    state, _, damaged = state.partition(", ")
     word = {"state": "finished"} if state == "unfetched" else {"state": state, "exit_code": 1, "reason": ""}
     shared.files["results/ended.json"] = json.dumps(word).encode()
+    if damaged:
+        job.job_json.write_text("{")
     with FakeHdfs() as hdfs:
         place = RemotePath("webhdfs", hdfs.authority, "/eps/checkpoints/a9a")
         Claim(str(place), owner_of(job), str(tmp_path)).write(job)
@@ -553,7 +557,7 @@ def test_checkpoints_of_its_own_go_with_a_job_that_has_finished(
         follow(ScriptedClient(RUNNING, FINISHED))
         left = [path for path in hdfs.nodes if "a9a" in path]
     assert (left == []) == (state == "finished") == (not job.claim_json.exists())
-    assert can_be_resumed(job) == (state in ("failed", "killed"))
+    assert can_be_resumed(job) == (state in ("failed", "killed") and not damaged)
 
 
 def test_where_nothing_is_shared_any_more_nothing_is_fetched(

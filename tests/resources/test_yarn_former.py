@@ -231,7 +231,7 @@ def test_a_job_whose_results_were_not_fetched_is_kept(
     told = capsys.readouterr().err
     assert "a9a is kept: what it has left on its cluster was not fetched: `eps status a9a` does (--resumable" in told
     settings: dict[str, Any] = {"name": "a9a", "data": str(tmp_path / "rows.libsvm"), "iterations": 3}
-    with pytest.raises(JobExistsError, match=r"were not fetched: fetch them .eps status a9a.*--anew"):
+    with pytest.raises(JobExistsError, match=r"left results on its cluster: fetch them .eps status a9a.*--anew"):
         prepare_job(RunRequest.from_values(settings))
     with pytest.raises(StorageError, match=r"can be resumed when what it has left .* was fetched.*safe mode"):
         Job.resume("a9a")

@@ -23,6 +23,7 @@ from eps.storage.jobdir import (
     find_job,
     list_jobs,
 )
+from eps.storage.worth import Worth, worth_of
 from tests.threads import at_once
 
 
@@ -182,7 +183,8 @@ def test_what_says_that_there_is_a_job_is_removed_before_what_takes_long(
     job, lock = create_job_dir("svm", tmp_path)
     lock.close()
     job.checkpoints.mkdir()
-    job.job_json.touch()
+    job.job_json.write_text("{}")
+    job.ended_json.write_text('{"state": "finished"}')
 
     def end_here(path: Path, *_: Any) -> None:
         raise OSError(5, "Input/output error")
@@ -252,13 +254,26 @@ def test_a_job_that_stopped_before_its_end_gives_way_only_to_one_that_begins_ane
     lock.close()
 
 
-@pytest.mark.parametrize("left", ["no settings", "no settings that can be read", "its end"])
+@pytest.mark.parametrize("damaged", ["job.json", "ended.json", "report.json"])
+def test_a_job_with_files_that_cannot_be_read_does_not_give_way_by_itself(tmp_path: Path, damaged: str) -> None:
+    job, lock = create_job_dir("hurt", tmp_path)
+    lock.close()
+    job.job_json.write_text("{}")
+    (job.path / damaged).write_text("{")
+    with pytest.raises(JobExistsError, match=r"'hurt' may have stopped .* damaged: see .*--anew"):
+        create_job_dir("hurt", tmp_path)
+    assert (job.path / damaged).exists() and worth_of(job) is Worth.UNREADABLE
+    create_job_dir("hurt", tmp_path, anew=True)[1].close()
+    assert not (job.path / damaged).exists()
+
+
+@pytest.mark.parametrize("left", ["no settings", "damaged settings and its end", "its end"])
 def test_a_job_that_cannot_be_resumed_gives_way(tmp_path: Path, left: str) -> None:
     job, lock = create_job_dir("over", tmp_path)
     (job.checkpoints / "0001-00000010").mkdir(parents=True)
     if left != "no settings":
         job.job_json.write_text("{}" if left == "its end" else "{")
-    if left == "its end":
+    if left != "no settings":
         job.ended_json.write_text('{"state": "finished", "reason": ""}')
     lock.close()
     create_job_dir("over", tmp_path)[1].close()
