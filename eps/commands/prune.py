@@ -18,6 +18,8 @@ from eps.storage.jobdir import JobDir, JobLock, remove_job
 from eps.storage.worth import Worth, worth_of
 
 _UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+#: How what is no job's name begins.
+SWEEPS = "sweeps/"
 _HEADER = ["NAME", "STATE", "STARTED", "SIZE"]
 
 
@@ -110,6 +112,8 @@ def _counted(counts: Mapping[str, int]) -> str:
 def _chosen(prefix: str, states: Sequence[str]) -> Iterator[_Ended]:
     """Yield jobs, the newest first, and then sweeps, by the beginning of their names and by how they are.
 
+    Sweeps are meant where no names are given, or such as no job can have.
+
     Raises
     ------
     ConfigError
@@ -117,6 +121,8 @@ def _chosen(prefix: str, states: Sequence[str]) -> Iterator[_Ended]:
     """
     for job in chosen_jobs(prefix, states):
         yield _Ended("job", job.name, job, state_of(job), _keep_of(job))
+    if prefix and not prefix.startswith(SWEEPS):
+        return
     from eps.yarn.sweeps import list_sweeps, name_of_sweep, state_of_sweep
 
     for sweep in list_sweeps():

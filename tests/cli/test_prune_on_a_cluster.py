@@ -186,6 +186,15 @@ def test_sweeps_that_have_ended_and_were_fetched_or_have_left_nothing_are_remove
     assert there() == [] and [name for name in sweeps.on_cluster() if name != "a1"] == []
 
 
+def test_a_prefix_means_sweeps_only_where_no_job_can_be_meant(
+    sweeps: Sweeps, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sweeps.make("d1", submitted=False)
+    for prefix in ("s", "sweep", "sweeps"):
+        assert pruned(capsys, prefix)[1] == "0 jobs removed, 0 B; 0 kept" and there() == ["d1"]
+    assert pruned(capsys, "sweeps/")[0] == [["sweeps/d1", "killed"]] and there() == []
+
+
 def test_what_runs_or_may_run_or_was_not_fetched_stays(
     sweeps: Sweeps, rm: FakeResourceManager, capsys: pytest.CaptureFixture[str]
 ) -> None:
