@@ -50,8 +50,11 @@ def deliver_results(directory: JobDir, request: RunRequest) -> None:
     Raises
     ------
     StorageError
-        They cannot be written.
+        They cannot be written; or the job has finished, and they could not be fetched from its cluster.
     """
+    ended = directory.ended() or {}
+    if ended.get("state") == "finished" and not directory.is_settled():
+        raise StorageError(f"job {directory.name!r}: {ended['reason']}")
     if request.report and directory.report.exists():
         copy_result(directory.report, location(request.report), f"job {directory.name!r} has no report")
     if request.export and directory.model.exists():

@@ -19,6 +19,7 @@ from eps.errors import JobExistsError, JobNotFoundError, PeerUnavailableError, S
 from eps.jobspec_file import RunRequest
 from eps.launch import prepare_job
 from eps.master_link import wait_for
+from eps.results import deliver_results
 from eps.storage.atomic import write_json_atomic
 from eps.storage.jobdir import JobDir, JobLock
 from eps.supervisor.start import kill_supervisor
@@ -219,6 +220,12 @@ def test_what_could_not_be_fetched_comes_with_the_next_command(
     assert capsys.readouterr().out.startswith("a9a: finished (done)")
     assert job.model.read_bytes() == b"the only copy" and job.is_settled() and not job.is_running()
     assert not unfetched.exists()
+
+
+def test_a_job_whose_results_were_not_fetched_has_not_brought_what_was_wanted(job: JobDir, unfetched: Path) -> None:
+    """Nobody is told that all is well, whether its model was to be exported or not."""
+    with pytest.raises(StorageError, match="job 'a9a': safe mode"):
+        deliver_results(job, RunRequest.from_values({**SETTINGS, "name": "a9a", "data": "sklearn:digits"}))
 
 
 def test_a_job_whose_results_were_not_fetched_is_kept(
