@@ -119,6 +119,18 @@ def test_one_that_yarn_had_forgotten_is_asked_for_again(
     assert attendant.waited_s > 0 and job.outcome()["reason"] == "enough"
 
 
+def test_what_one_that_yarn_has_forgotten_has_left_is_fetched_before_it_is_started_again(
+    forgotten: JobDir, job: JobDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_json_atomic(job.ended_json, {**(forgotten.ended() or {}), "unfetched": "forgotten"})
+    attendant = Ended(job)
+    monkeypatch.setattr(former, "read_configuration", lambda folder: folder)
+    monkeypatch.setattr(former, "open_client", lambda conf, kind: _Closing(JobNotFoundError("no such application")))
+    monkeypatch.setattr(former, "attend_again", lambda path: attendant)
+    settle_former(job)
+    assert attendant.waited_s > 0 and job.is_settled()
+
+
 def test_no_second_master_is_started_beside_one_that_yarn_had_forgotten(
     forgotten: JobDir, unattended: FakeResourceManager
 ) -> None:
