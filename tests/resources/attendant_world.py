@@ -11,12 +11,11 @@ from typing import Any
 
 import pytest
 
+from eps.errors import PeerUnavailableError
 from eps.storage.jobdir import JobDir, create_job_dir
 from eps.yarn import attendant as module
-from eps.yarn.attendant import (
-    STOP_SIGNALS,
-    Attendant,
-)
+from eps.yarn.application import Application
+from eps.yarn.attendant import STOP_SIGNALS, Attendant
 from eps.yarn.types import ApplicationReport
 from tests.fakes.storage import MemoryStorage
 
@@ -29,6 +28,7 @@ REPORT = ApplicationReport(
 RUNNING = dataclasses.replace(REPORT, state="RUNNING", host="127.0.0.11", rpc_port=4711)
 FINISHED = dataclasses.replace(RUNNING, state="FINISHED", final_status="SUCCEEDED")
 KILLED = dataclasses.replace(REPORT, state="KILLED", final_status="KILLED", diagnostics="Application killed by ada")
+AWAY = PeerUnavailableError("no ResourceManager can be reached")
 
 
 class ScriptedClient:
@@ -89,3 +89,12 @@ def follow(job: JobDir, shared: MemoryStorage) -> Follow:
         return Attendant(job, ID, client, shared, tied_fd, address).run()  # type: ignore[arg-type]
 
     return follow
+
+
+@pytest.fixture
+def staged(job: JobDir, shared: MemoryStorage) -> Application:
+    """Where the job keeps what it shares: its secrets, and results."""
+    application = Application(ID, "hdfs://nn:1/user/ada/.eps/jobs/a9a-1", "/etc/hadoop", "rest")
+    application.write(job)
+    shared.files.update({"job.zip": b"secrets", "results/report.json": b"{}", "state/log-1": b"x"})
+    return application

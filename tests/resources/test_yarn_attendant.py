@@ -31,6 +31,7 @@ from eps.yarn.types import ApplicationReport
 from tests.fakes.storage import MemoryStorage
 from tests.fakes.webhdfs import FakeHdfs
 from tests.resources.attendant_world import (
+    AWAY,
     FINISHED,
     ID,
     KILLED,
@@ -44,6 +45,7 @@ from tests.resources.attendant_world import follow as follow
 from tests.resources.attendant_world import job as job
 from tests.resources.attendant_world import quick as quick
 from tests.resources.attendant_world import shared as shared
+from tests.resources.attendant_world import staged as staged
 
 
 def test_clients_find_the_master_and_then_what_it_left(job: JobDir, shared: MemoryStorage, follow: Follow) -> None:
@@ -84,9 +86,6 @@ def test_a_resourcemanager_that_is_away_is_asked_again(follow: Follow, caplog: p
     away = PeerUnavailableError("no ResourceManager can be reached")
     assert follow(ScriptedClient(RUNNING, away, away, FINISHED)) == 0
     assert caplog.text.count("no ResourceManager can be reached") == 1
-
-
-AWAY = PeerUnavailableError("no ResourceManager can be reached")
 
 
 def test_a_resourcemanager_that_is_silent_is_told_of_and_what_was_known_last(
@@ -249,15 +248,6 @@ def test_of_one_that_yarn_has_forgotten_the_folder_stays_when_it_is_fetched_agai
     del shared.files["results/ended.json"]
     follow(ScriptedClient(AssertionError("asked")))
     assert job.is_settled() and "job.zip" in shared.files, "it may run"
-
-
-@pytest.fixture
-def staged(job: JobDir, shared: MemoryStorage) -> Application:
-    """Where the job keeps what it shares: its secrets, and results."""
-    application = Application(ID, "hdfs://nn:1/user/ada/.eps/jobs/a9a-1", "/etc/hadoop", "rest")
-    application.write(job)
-    shared.files.update({"job.zip": b"secrets", "results/report.json": b"{}", "state/log-1": b"x"})
-    return application
 
 
 def test_what_a_job_had_on_the_cluster_goes_when_its_results_are_here(

@@ -25,6 +25,7 @@ from eps.yarn.ending import wish
 from eps.yarn.types import ApplicationReport
 from tests.fakes.storage import MemoryStorage
 from tests.resources.attendant_world import (
+    AWAY,
     FINISHED,
     ID,
     KILLED,
@@ -37,6 +38,7 @@ from tests.resources.attendant_world import follow as follow
 from tests.resources.attendant_world import job as job
 from tests.resources.attendant_world import quick as quick
 from tests.resources.attendant_world import shared as shared
+from tests.resources.attendant_world import staged as staged
 
 #: What is raised where a finaliser runs is lost, and comes again.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
