@@ -75,8 +75,14 @@ def claim(folder: Location, owner: str, *formers: str) -> None:
     storage = open_storage(folder)
     if storage.names(""):
         storage.remove("")
-    with storage.write(OWNER) as file:
-        file.write(owner.encode("utf-8") + b"\n")
+    try:
+        with storage.write(OWNER) as file:
+            file.write(owner.encode("utf-8") + b"\n")
+    except BaseException:
+        # Also where somebody interrupts: nobody would know whose the empty folder is.
+        with suppress(StorageError):
+            storage.remove("")
+        raise
 
 
 def release(storage: Storage, owner: str) -> bool:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 
 from eps.errors import ConfigError, StorageError
 from eps.storage.claims import OWNER, Claim, claim, owner_of, release, remove_claimed
 from eps.storage.jobdir import JobDir
+from eps.storage.local import LocalStorage
 from eps.storage.locations import Location, RemotePath, open_storage
 from tests.fakes.webhdfs import FakeHdfs
 
@@ -44,6 +47,20 @@ def claimed(job: JobDir, hdfs: FakeHdfs, conf_dir: Path) -> RemotePath:
     claim(place, owner_of(job))
     hdfs.put(f"{place.path}/0001-00000010/manifest.json", b"{}")
     return place
+
+
+def test_who_is_interrupted_while_taking_a_folder_leaves_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Interrupted(LocalStorage):
+        @contextmanager
+        def write(self, path: str) -> Iterator[BinaryIO]:
+            (tmp_path / "a9a").mkdir()
+            raise KeyboardInterrupt
+            yield
+
+    monkeypatch.setattr("eps.storage.claims.open_storage", Interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        claim(tmp_path / "a9a", "one:/jobs/a9a")
+    assert not (tmp_path / "a9a").exists()
 
 
 def test_a_folder_goes_with_its_job_only(folder: Location) -> None:
