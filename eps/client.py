@@ -152,6 +152,7 @@ class Job:
         *,
         workers: int = 0,
         servers: int = 0,
+        python: str = "",
         detach: bool = False,
         on_begin: Callable[[str, Sequence[str]], None] | None = None,
         warm: WarmSupervisor | None = None,
@@ -163,17 +164,17 @@ class Job:
         name : str
         workers, servers : int
             0 takes the size that the job was to have at the checkpoint.
-        detach : bool
-            As of :meth:`start`.
+        python : str
+            On YARN, another interpreter or archive than it had; empty takes that.
+        detach, warm
+            As of :meth:`start` and :meth:`start_request`.
         on_begin : callable, optional
             Called with what it goes on from, and with warnings of what is damaged.
-        warm : WarmSupervisor, optional
-            As of :meth:`start_request`.
 
         Raises
         ------
         ConfigError
-            It cannot have that size; JobExistsError where it is running.
+            It cannot have that size or interpreter; JobExistsError where it is running.
         JobFinishedError
             It has finished; JobNotFoundError where there is none.
         ResourceError
@@ -195,7 +196,7 @@ class Job:
                 settle_former(directory)
             from eps.resume import prepare_resume
 
-            resumed = prepare_resume(name, workers, servers, check)
+            resumed = prepare_resume(name, workers, servers, python, check)
             if on_begin is not None:
                 on_begin(resumed.describe(), resumed.warnings)
             if warm is None:

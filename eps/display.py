@@ -13,6 +13,7 @@ from typing import Any, Protocol, TextIO
 from eps.core.evictions import TAKEN_AWAY
 from eps.core.reconfig import Operation, Phase
 from eps.ended import UNREACHABLE, WAITING_STATES
+from eps.yarn.outcome import CHECK_PYTHON
 
 Status = Mapping[str, Any]
 
@@ -165,9 +166,10 @@ class ChangeNews:
         return lines
 
 
-def how_to_resume(name: str) -> str:
-    """Return what to do with a job that ended before its time, as a sentence."""
-    return f"to go on with it, from its latest checkpoint or its seed: eps resume {name}"
+def how_to_resume(name: str, reason: str) -> str:
+    """Return what to do with a job that ended before its time, for a reason, as a sentence."""
+    python = " --python PATH" if CHECK_PYTHON in reason else ""
+    return f"to go on with it, from its latest checkpoint or its seed: eps resume {name}{python}"
 
 
 def loss_texts(status: Mapping[str, Any]) -> list[str]:
@@ -441,7 +443,7 @@ def status_text(status: Status, *, resumable: bool = False) -> str:
     lines += [f"  {title}: {why}" for title, why in troubles_of(status).items() if title != "checkpoint failed"]
     lines += [f"  {text}" for text in loss_texts(status)]
     if resumable:
-        lines.append(f"  {how_to_resume(status['name'])}")
+        lines.append(f"  {how_to_resume(status['name'], status['reason'])}")
     ended = status.get("changes", [])
     if ended:
         lines.append("  changes so far:")

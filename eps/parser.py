@@ -98,7 +98,8 @@ nothing; with --resumable also where it was not fetched.
 #: Said of an option that ``eps resume`` does not take.
 _RESUME_KEEPS = """\
 a job that goes on keeps the settings that it was started with, or its model would be another;
-what can be given anew is its size (--workers, --servers) and where its results go"""
+what can be given anew is its size (--workers, --servers), its interpreter on YARN (--python) and where its results
+go"""
 
 #: What the phases of a change mean, by whether it adds members.
 _PHASES = {
@@ -233,6 +234,9 @@ def _add_resume(commands: Any) -> None:
     parser.add_argument("name", metavar="NAME", help="the job that stopped")
     parser.add_argument("--workers", type=int, metavar="N", help="workers to begin with (default: as it was)")
     parser.add_argument("--servers", type=int, metavar="N", help="servers to begin with (default: as it was)")
+    parser.add_argument(
+        "--python", default="", metavar="PATH", help="yarn: interpreter or archive, as of eps run (default: as it was)"
+    )
     parser.add_argument("--report", default="", metavar="PATH", help="write the report here, as JSON")
     parser.add_argument("--export", default="", metavar="PATH", help="write the trained model here, as .npz")
     parser.add_argument("--detach", action="store_true", help="return when the job trains; it goes on by itself")

@@ -49,7 +49,11 @@ class Resumed:
 
 
 def prepare_resume(
-    name: str, workers: int = 0, servers: int = 0, check: Callable[[JobSpec], None] | None = None
+    name: str,
+    workers: int = 0,
+    servers: int = 0,
+    python: str = "",
+    check: Callable[[JobSpec], None] | None = None,
 ) -> Resumed:
     """Make the directory of a stopped job ready for another run; its lock is held afterwards.
 
@@ -58,6 +62,8 @@ def prepare_resume(
     name : str
     workers, servers : int
         0 takes the size that the job was to have at the checkpoint.
+    python : str
+        On YARN, another interpreter or archive than it had; empty takes that.
     check : callable, optional
         Called with the settings, of that size, while everything is as it was; what it raises, this does.
 
@@ -68,7 +74,8 @@ def prepare_resume(
     JobFinishedError
         It has finished.
     ConfigError
-        It cannot have that size, or its checkpoint is of another job; JobNotFoundError where there is none.
+        It cannot have that size or interpreter, or its checkpoint is of another job; JobNotFoundError where there is
+        none.
     DataError
         Its prepared data set has gone, and cannot be made again from what it was made of.
     ResourceError
@@ -83,14 +90,14 @@ def prepare_resume(
     except JobExistsError:
         raise JobExistsError(f"job {name!r} is running: only a job that has stopped can be resumed") from None
     try:
-        return _prepare(directory, lock, workers, servers, check)
+        return _prepare(directory, lock, workers, servers, python, check)
     except BaseException:
         lock.close()
         raise
 
 
 def _prepare(
-    directory: JobDir, lock: JobLock, workers: int, servers: int, check: Callable[[JobSpec], None] | None
+    directory: JobDir, lock: JobLock, workers: int, servers: int, python: str, check: Callable[[JobSpec], None] | None
 ) -> Resumed:
     ended, values = directory.outcome(), read_json(directory.job_json)
     if directory.unfetched() is not None:
@@ -104,6 +111,8 @@ def _prepare(
     if values is None:
         raise PlanError(f"job {directory.name!r} was never started: it has no {directory.job_json.name}")
     before = dataclasses.replace(Runtime.from_json(json.dumps(values)), job_dir=directory.path)
+    if python:
+        before = dataclasses.replace(before, spec=_with_python(before.spec, python))
     check_backend(before.spec)
     store = open_checkpoints(before.checkpoints)
     manifest, damaged = store.latest_valid(identity(before))
@@ -140,6 +149,15 @@ def _prepare(
         raise StorageError(f"{directory.path}: cannot be made ready: {error.strerror or error}") from error
     prepared = PreparedJob(directory, lock, runtime, dataset)
     return Resumed(prepared, manifest, tuple(warnings))
+
+
+def _with_python(spec: JobSpec, python: str) -> JobSpec:
+    """Return a job's settings with another interpreter, which changes no bit of its model."""
+    if spec.on != "yarn":
+        raise ConfigError(
+            f"python is {python!r}, but only containers on YARN have another one: the job is on {spec.on}"
+        )
+    return dataclasses.replace(spec, python=python)
 
 
 def _data_of(runtime: Runtime) -> tuple[DatasetInfo, list[str]]:

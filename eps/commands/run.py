@@ -138,7 +138,7 @@ def resume(args: argparse.Namespace) -> int:
         if value is not None and value < 1:
             raise ConfigError(f"{name} is {value}, but must be at least 1")
     workers, servers = args.workers or 0, args.servers or 0
-    job = Job.resume(args.name, workers=workers, servers=servers, detach=args.detach, on_begin=tell)
+    job = Job.resume(args.name, workers=workers, servers=servers, python=args.python, detach=args.detach, on_begin=tell)
     if args.detach:
         return _leave(job)
     report, code = _to_its_end(job, request, sys.stdout, args.quiet)
@@ -169,7 +169,7 @@ def _tell_why(report: Mapping[str, Any], code: int) -> None:
         for line in last_words(find_job(report["name"]), report.get("reason") or ""):
             print(f"eps: {line}", file=sys.stderr)
     if code != EXIT_OK and report["state"] != UNREACHABLE:
-        print(f"eps: {how_to_resume(report['name'])}", file=sys.stderr)
+        print(f"eps: {how_to_resume(report['name'], report.get('reason') or '')}", file=sys.stderr)
 
 
 def _started(request: RunRequest, stream: TextIO, quiet: bool) -> Job:

@@ -17,10 +17,11 @@ import eps
 import hscheduler.cli
 from eps.cli import main, printable
 from eps.client import Job
-from eps.errors import PeerUnavailableError, PlanError
+from eps.errors import ConfigError, PeerUnavailableError, PlanError
 from eps.jobspec_file import RunRequest
 from eps.parser import build_parser
 from eps.storage.jobdir import create_job_dir
+from eps.yarn.outcome import CHECK_PYTHON
 from tests.cli.conftest import FakeJob, change_of, status_of
 
 ROOT = Path(eps.__file__).parent.parent
@@ -372,7 +373,26 @@ def test_an_option_that_resume_does_not_take_is_told_with_the_reason(capsys: pyt
     told = capsys.readouterr().err
     assert told.startswith("usage: eps resume ")
     assert "resume takes no option --van: a job that goes on keeps the settings" in told
-    assert "--workers, --servers" in told
+    assert "--workers, --servers" in told and "--python" in told
+
+
+def test_a_job_that_failed_over_its_interpreter_is_told_to_go_on_with_another(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    directory, lock = create_job_dir("job")
+    directory.job_json.write_text("{}")
+    lock.close()
+    for reason, advice in (("worker-1 died", ""), (f"exit code 127: no such file; {CHECK_PYTHON}", " --python PATH")):
+        directory.ended_json.write_text(json.dumps({"state": "failed", "reason": reason}))
+        assert main(["status", "job"]) == 0
+        assert f"eps resume job{advice}\n" in capsys.readouterr().out
+
+    def resume(name: str, **settings: Any) -> None:
+        raise ConfigError(f"{name} with {settings['python']}")
+
+    monkeypatch.setattr(Job, "resume", resume)
+    assert main(["resume", "job", "--python", "/opt/python"]) == 2
+    assert capsys.readouterr().err == "eps: job with /opt/python\n"
 
 
 def test_one_argument_too_many_is_told_as_such(capsys: pytest.CaptureFixture[str]) -> None:

@@ -335,3 +335,30 @@ def test_a_resumption_that_is_refused_leaves_what_the_job_has_brought(
         Job.resume("a9a", workers=2)
     assert {path: path.read_bytes() for path in job.path.iterdir() if path.is_file()} == before
     assert not job.is_running() and all(spec.workers == 2 for spec in asked)
+
+
+def test_a_job_of_this_machine_is_not_resumed_with_another_interpreter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EPS_HOME", str(tmp_path / "home"))
+    (tmp_path / "rows.libsvm").write_text(ROWS)
+    prepare_job(RunRequest.from_values({"data": str(tmp_path / "rows.libsvm"), "name": "a9a"})).lock.close()
+    with pytest.raises(ConfigError, match="python is '/opt/python', but only containers on YARN"):
+        prepare_resume("a9a", python="/opt/python")
+
+
+def test_a_job_that_failed_over_its_interpreter_goes_on_with_another(
+    request_: RunRequest, yarn: Cluster, hdfs: FakeHdfs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("eps.yarn.submit.start_supervisor", lambda *_, **__: None)
+    start(request_.with_spec(python="/opt/wrong/python"))
+    (job,) = list_jobs()
+    before = job.job_json.read_bytes()
+    monkeypatch.setattr("eps.yarn.former.settle_former", lambda job: None)
+    for python in ("/nowhere/env.tar.gz", "python3"):
+        with pytest.raises(ConfigError, match="python is"):
+            Job.resume("a9a", python=python)
+    assert job.job_json.read_bytes() == before, "it is refused before anything is changed"
+    Job.resume("a9a", python="/opt/good/python").close()
+    assert yarn.launch is not None
+    assert "/opt/good/python" in yarn.launch.command and "wrong" not in yarn.launch.command
