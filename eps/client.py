@@ -447,7 +447,7 @@ class Job:
         """
         try:
             what = f"the start of job {self.name!r}"
-            wait_for(lambda: self.status()["state"] not in WAITING_STATES, timeout_s, what)
+            wait_for(lambda: self._link.answers() and self.status()["state"] not in WAITING_STATES, timeout_s, what)
         except DeadlineError as error:
             raise DeadlineError(f"{error}; {self.status()['reason'] or 'it is starting'}") from None
 

@@ -109,6 +109,12 @@ def waiting_status(directory: JobDir) -> dict[str, Any] | None:
     }
 
 
+def silence_of(directory: JobDir) -> str:
+    """Return since when the cluster of a job that runs has not answered, in words; empty where none is known not to."""
+    waiting = waiting_status(directory)
+    return waiting["reason"] if waiting is not None and waiting["state"] == UNREACHABLE else ""
+
+
 def _readable(path: Path) -> Mapping[str, Any] | None:
     """Return what stands in a file that tells no more than others do; None where it is damaged."""
     try:

@@ -14,7 +14,7 @@ from typing import Any
 import grpc
 
 from eps.core.types import Address
-from eps.ended import waiting_status
+from eps.ended import silence_of, waiting_status
 from eps.errors import DeadlineError, JobFinishedError, PeerUnavailableError
 from eps.pb import control_pb2 as pb
 from eps.pb.control_pb2_grpc import JobMasterStub
@@ -65,12 +65,13 @@ class MasterLink:
         self._give_up_s = give_up_s
         self._address: Address | None = None
         self._channel: grpc.Channel | None = None
+        self._told_silence = ""
 
     def call(self, method: str, request: Any, what: str, timeout_s: float = 60.0, *, waits: bool = True) -> Any:
         """Call a unary method, again while the master cannot be reached.
 
         Where the cluster has no room for a master yet, or starts it again, that is waited for; or, where ``waits`` is
-        False, None returned.
+        False, None returned.  Of a cluster that does not answer the log says so.
 
         Raises
         ------
@@ -136,6 +137,15 @@ class MasterLink:
                 yield Progress(status)
             time.sleep(WAITING_POLL_S)
 
+    def answers(self) -> bool:
+        """Return whether the job's cluster answers, as far as anybody knows; say once where it does not."""
+        silence = silence_of(self._job) if self._job.is_running() else ""
+        if silence and silence != self._told_silence:
+            # It says since when: the next one is another.
+            self._told_silence = silence
+            logger.warning("job %r: %s", self._job.name, silence)
+        return not silence
+
     def close(self) -> None:
         """Close the connection; harmless when repeated."""
         self._forget()
@@ -164,6 +174,7 @@ class MasterLink:
                 raise JobFinishedError(f"{what}: job {self._job.name!r} has ended") from unreachable
             if not waits and self._job.waiting_json.exists():
                 return None
+            self.answers()
             patience_s = self._give_up_s if since_s is None else next_master_s
             waited_s = time.monotonic() - (began_s if since_s is None else since_s)
             if waited_s > patience_s:

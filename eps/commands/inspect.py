@@ -14,9 +14,10 @@ from eps._version import __version__
 from eps.cli import EXIT_OK
 from eps.client import Job
 from eps.display import STOPPED_STATES, status_text
-from eps.errors import JobNotFoundError
+from eps.ended import silence_of, waiting_status
+from eps.errors import DeadlineError, JobNotFoundError, PeerUnavailableError, RpcError
 from eps.last_words import member_of
-from eps.storage.jobdir import JobDir, find_job
+from eps.storage.jobdir import JobDir
 from eps.storage.worth import can_be_resumed
 
 FOLLOW_POLL_S = 0.1
@@ -44,11 +45,19 @@ def status(args: argparse.Namespace) -> int:
 
 def logs(args: argparse.Namespace) -> int:
     """Show log files, those of all processes or of one."""
-    directory = find_job(args.name)
-    reader = LogReader(directory.logs, args.member)
+    with Job.find(args.name) as job:
+        directory = job.directory
+    reader, said = LogReader(directory.logs, args.member), ""
     with _source_of(directory) as (bring, pause_s):
-        bring()
         while True:
+            try:
+                bring()
+            except JobNotFoundError as error:
+                if not args.follow:
+                    raise
+                if str(error) != said:
+                    said = str(error)
+                    print(f"eps: {said}", file=sys.stderr, flush=True)
             # Asked before reading: what is written between the two is read in the next round.
             running = directory.is_running()
             for line in reader.new_lines():
@@ -57,7 +66,6 @@ def logs(args: argparse.Namespace) -> int:
             if not (args.follow and running):
                 break
             time.sleep(pause_s)
-            bring()
     if args.member and not reader.found:
         raise JobNotFoundError(
             f"job {args.name!r} has no log of {args.member!r}; it has {', '.join(reader.speakers())}"
@@ -67,14 +75,30 @@ def logs(args: argparse.Namespace) -> int:
 
 @contextmanager
 def _source_of(directory: JobDir) -> Iterator[tuple[Callable[[], object], float]]:
-    """Give what brings a job's logs to where they are read, and how long it is waited for more."""
+    """Give what brings a job's logs to where they are read, and how long it is waited for more.
+
+    It raises PeerUnavailableError where the job's cluster does not answer, JobNotFoundError where there are none yet.
+    """
     if not directory.yarn_json.exists():
         yield lambda: None, FOLLOW_POLL_S
         return
     from eps.yarn.logs import open_logs
 
-    with open_logs(directory) as fetch:
-        yield fetch, FOLLOW_REMOTE_S
+    def check() -> None:
+        if directory.is_running() and (silence := silence_of(directory)):
+            raise PeerUnavailableError(f"the logs of job {directory.name!r} cannot be had now: {silence}")
+
+    def bring() -> None:
+        try:
+            fetch()
+        except RpcError as error:
+            waiting = waiting_status(directory) if directory.is_running() else None
+            if waiting is None or isinstance(error, PeerUnavailableError | DeadlineError):
+                raise
+            raise JobNotFoundError(f"job {directory.name!r} has no logs yet: {waiting['reason']}") from error
+
+    with open_logs(directory, check) as fetch:
+        yield bring, FOLLOW_REMOTE_S
 
 
 class LogReader:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from eps.ended import BEING_STARTED, UNREACHABLE, waiting_status
+from eps.ended import BEING_STARTED, silence_of
 from eps.errors import DeadlineError, PeerUnavailableError
 from eps.storage.atomic import read_json, write_json_atomic
 from eps.storage.jobdir import JobDir
@@ -86,8 +86,7 @@ def end_application(job: JobDir, reason: str, timeout_s: float, tell: Callable[[
         if not is_running:
             break
         waited_s = time.monotonic() - began_s
-        waiting = waiting_status(job)
-        why = waiting["reason"] if waiting is not None and waiting["state"] == UNREACHABLE else ""
+        why = silence_of(job)
         text = f"waits for the end of {application_id or job.name}" + (f": {why}" if why else "")
         if text != said and (why or waited_s > NOTICED_S):
             said = text

@@ -41,6 +41,7 @@ logger = logging.getLogger(__name__)
 REFRESH_S = 6 * 3600.0
 #: The command begins a Java virtual machine, and asks every node.
 TIMEOUT_S = 60.0
+CHECK_S = 0.5
 CLI = "org.apache.hadoop.yarn.client.cli.LogsCLI"
 _CONTAINER = re.compile(r"Container: (container_\w+) on \S+")
 _FILE = re.compile(r"LogType:\s*(\S+)")
@@ -142,8 +143,14 @@ def fetch_logs(job: JobDir) -> list[str]:
 
 
 @contextmanager
-def open_logs(job: JobDir) -> Iterator[Callable[[], list[str]]]:
+def open_logs(job: JobDir, check: Callable[[], None] = lambda: None) -> Iterator[Callable[[], list[str]]]:
     """Give what brings a job's logs as :func:`fetch_logs`, as often as it is called; tokens last as long as the block.
+
+    Parameters
+    ----------
+    job : JobDir
+    check : callable
+        Called before each look, and every :data:`CHECK_S` of it; what it raises ends the look.
 
     Raises
     ------
@@ -159,6 +166,7 @@ def open_logs(job: JobDir) -> Iterator[Callable[[], list[str]]]:
 
     def fetch() -> list[str]:
         nonlocal looked
+        check()
         # The command knows also of what has ended, and takes a Java virtual machine.
         again, looked = looked, True
         if again and live is not None and job.is_running():
@@ -166,7 +174,7 @@ def open_logs(job: JobDir) -> Iterator[Callable[[], list[str]]]:
                 return _fetch(job, live.print_to)
             except RpcError as error:
                 logger.info("%s", error)
-        return _fetch(job, partial(_ask, application, proofs))
+        return _fetch(job, partial(_ask, application, proofs, check))
 
     try:
         yield fetch
@@ -191,22 +199,24 @@ def _fetch(job: JobDir, ask: Callable[[Path], None]) -> list[str]:
     return sorted(logs)
 
 
-def _ask(application: Application, proofs: _Proofs, printed: Path) -> None:
-    """Run the command; what it prints goes into a file."""
+def _ask(application: Application, proofs: _Proofs, check: Callable[[], None], printed: Path) -> None:
+    """Run the command; what it prints goes into a file.  Raises as :func:`fetch_logs`, and what ``check`` raises."""
     words = [find_java().command, "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", *java_options(os.environ)]
     words += ["-cp", os.pathsep.join(class_path(proofs.conf)), CLI, "-applicationId", application.application_id]
     try:
-        with printed.open("wb") as target:
-            done = subprocess.run(
+        with (
+            printed.open("wb") as target,
+            subprocess.Popen(
                 words,
                 stdout=target,
                 stderr=subprocess.PIPE,
                 text=True,
                 errors="replace",
-                timeout=TIMEOUT_S,
                 stdin=subprocess.DEVNULL,
                 env=proofs.environment(),
-            )
+            ) as command,
+        ):
+            said = _word_of(command, check)
     except OSError as error:
         if isinstance(error, EpsError):
             raise
@@ -215,8 +225,24 @@ def _ask(application: Application, proofs: _Proofs, printed: Path) -> None:
         raise DeadlineError(
             f"the logs of {application.application_id}: YARN did not give them within {TIMEOUT_S:g} s"
         ) from None
-    if done.returncode != 0 and _is_blank(printed):
-        raise RpcError(f"the logs of {application.application_id}: {_last_line(done.stderr.splitlines())}")
+    if command.returncode != 0 and _is_blank(printed):
+        raise RpcError(f"the logs of {application.application_id}: {_last_line(said.splitlines())}")
+
+
+def _word_of(command: subprocess.Popen[str], check: Callable[[], None]) -> str:
+    """Wait for a command, :data:`TIMEOUT_S` at most; return what it wrote on standard error."""
+    deadline_s = time.monotonic() + TIMEOUT_S
+    try:
+        while True:
+            try:
+                return command.communicate(timeout=CHECK_S)[1]
+            except subprocess.TimeoutExpired:
+                check()
+                if time.monotonic() > deadline_s:
+                    raise
+    except BaseException:
+        command.kill()
+        raise
 
 
 class _Proofs:

@@ -309,3 +309,31 @@ def test_who_watches_a_job_whose_master_is_lost_is_told_what_is_waited_for(
         monkeypatch.setattr(MasterLink, "_stub", stub)
         fake.dir.waiting_json.unlink()
         assert next(news).status["state"] == "running", "it is back"
+
+
+def test_a_change_says_once_that_the_cluster_does_not_answer_and_waits(
+    fake: FakeJob, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also where that is found out only after the job was known to train."""
+    away = {"reason": "the ResourceManager is away", "is_silent": True}
+    looked, stub = 0, MasterLink._stub
+    monkeypatch.setattr(master_link, "RETRY_S", 0.001)
+
+    def look(link: MasterLink) -> Any:
+        nonlocal looked
+        looked += 1
+        if looked == 2:
+            write_json_atomic(fake.dir.waiting_json, away, sync=False)
+        if looked == 5:
+            fake.dir.waiting_json.unlink()
+        return None if 2 <= looked < 5 else stub(link)
+
+    monkeypatch.setattr(MasterLink, "_stub", look)
+    fake.master.plans = [change_of()]
+    with Job.find("fake") as job:
+        assert job.add_workers(1, wait=False)["plan_id"] == 1
+        assert caplog.messages == ["job 'fake': the ResourceManager is away"]
+        write_json_atomic(fake.dir.waiting_json, {**away, "reason": "it is away again"}, sync=False)
+        with pytest.raises(DeadlineError, match="not within 0 s; it is away again"):
+            job.wait_until_trains(0.0)
+        assert caplog.messages[1:] == ["job 'fake': it is away again"]

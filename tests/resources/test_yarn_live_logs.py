@@ -58,7 +58,7 @@ def commands(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """Give what Hadoop's own command was asked to print, which is nothing."""
     found: list[Path] = []
 
-    def ask(application: Application, proofs: Any, printed: Path) -> None:
+    def ask(application: Application, proofs: Any, check: Any, printed: Path) -> None:
         found.append(printed)
         printed.write_text("")
 

@@ -1,4 +1,4 @@
-"""What ``eps logs`` proves with who it is on a cluster with Kerberos: one set of tokens, of which nothing is left."""
+"""What ``eps logs`` proves with who it is on a cluster with Kerberos, and what it says where no logs can be had."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from typing import Any, BinaryIO
 
 import pytest
 
+from eps.cli import main
 from eps.commands import inspect
 from eps.errors import PeerUnavailableError
+from eps.storage.atomic import write_json_atomic
 from eps.storage.hadoop_tokens import TOKEN_FILE_VARIABLE
 from eps.storage.jobdir import JobDir, create_job_dir
 from eps.yarn import logs
@@ -26,6 +28,23 @@ LogContents:
 begun
 End of LogType:stdout
 """
+
+
+class Command:
+    """One that has printed."""
+
+    def __init__(self, said: str = "", returncode: int = 0) -> None:
+        self.returncode = returncode
+        self._said = said
+
+    def __enter__(self) -> Command:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def communicate(self, timeout: float) -> tuple[None, str]:
+        return None, self._said
 
 
 class Issuer:
@@ -66,9 +85,9 @@ def proved(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Path, bytes]]:
         path = Path(env[TOKEN_FILE_VARIABLE])
         found.append((path, path.read_bytes()))
         stdout.write(SAID.encode())
-        return subprocess.CompletedProcess(words, 0, None, "")
+        return Command()
 
-    monkeypatch.setattr(logs.subprocess, "run", run)
+    monkeypatch.setattr(logs.subprocess, "Popen", run)
     monkeypatch.setattr(logs, "find_java", lambda: argparse.Namespace(command="java"))
     monkeypatch.setattr(logs, "class_path", lambda conf: ["hadoop.jar"])
     return found
@@ -148,9 +167,9 @@ def test_logs_that_are_larger_than_memory_are_brought(job: JobDir, monkeypatch: 
             head = f"Container: container_1_0001_01_{container} on node_1\nLogType:stderr\nLogContents:\n"
             stdout.write(f"{head}{said}End of LogType:stderr\n".encode())
         tracemalloc.start()
-        return subprocess.CompletedProcess(words, 0, None, "")
+        return Command()
 
-    monkeypatch.setattr(logs.subprocess, "run", run)
+    monkeypatch.setattr(logs.subprocess, "Popen", run)
     monkeypatch.setattr(logs, "find_java", lambda: argparse.Namespace(command="java"))
     monkeypatch.setattr(logs, "class_path", lambda conf: ["hadoop.jar"])
     try:
@@ -162,3 +181,82 @@ def test_logs_that_are_larger_than_memory_are_brought(job: JobDir, monkeypatch: 
     assert job.log("worker-1").stat().st_size == len(LINE) * LINES > 20 << 20
     assert most_bytes < 4 << 20
     assert not list(job.path.glob(".logs-*"))
+
+
+SILENT = {"reason": "the ResourceManager has not answered since 10:00:00, and is waited for", "is_silent": True}
+
+
+@pytest.fixture
+def open_job(job: JobDir, monkeypatch: pytest.MonkeyPatch) -> JobDir:
+    """Give one on a cluster that wants no proofs."""
+    (Path(Application.read(job).conf_dir) / "core-site.xml").write_text("<configuration/>")  # type: ignore[union-attr]
+    monkeypatch.setattr(logs, "find_java", lambda: argparse.Namespace(command="java"))
+    monkeypatch.setattr(logs, "class_path", lambda conf: ["hadoop.jar"])
+    return job
+
+
+@pytest.mark.parametrize("words", [[], ["worker-1"], ["--follow"]])
+def test_a_cluster_that_does_not_answer_is_not_asked_for_logs(
+    open_job: JobDir, words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_json_atomic(open_job.waiting_json, SILENT)
+    monkeypatch.setattr(logs.subprocess, "Popen", lambda *_, **__: pytest.fail("it would wait for a minute"))
+    assert main(["logs", "a9a", *words]) == 4
+    assert capsys.readouterr().err == f"eps: the logs of job 'a9a' cannot be had now: {SILENT['reason']}\n"
+
+
+def test_a_cluster_that_is_found_not_to_answer_is_not_waited_for(
+    open_job: JobDir, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    killed: list[Any] = []
+
+    class Hanging(Command):
+        def communicate(self, timeout: float) -> tuple[None, str]:
+            assert not open_job.waiting_json.exists(), "it is waited for"
+            write_json_atomic(open_job.waiting_json, SILENT)
+            raise subprocess.TimeoutExpired("java", timeout)
+
+        def kill(self) -> None:
+            killed.append(self)
+
+    monkeypatch.setattr(logs.subprocess, "Popen", lambda *_, **__: Hanging())
+    assert main(["logs", "a9a"]) == 4
+    assert SILENT["reason"] in capsys.readouterr().err and len(killed) == 1
+
+
+NONE = "Can not find the logs for the application: application_1_0001 with the appOwner: root"
+
+
+def test_a_job_that_waits_for_its_queue_has_no_logs_yet(
+    open_job: JobDir, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_json_atomic(open_job.waiting_json, {"reason": "application_1_0001 is ACCEPTED", "is_silent": False})
+    monkeypatch.setattr(logs.subprocess, "Popen", lambda *_, **__: Command(NONE, 255))
+    told = "eps: job 'a9a' has no logs yet: application_1_0001 is ACCEPTED\n"
+    assert main(["logs", "a9a"]) == 4
+    assert capsys.readouterr().err == told
+    rounds: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        rounds.append(seconds)
+        if len(rounds) == 2:
+            (open_job.logs / "master.log").write_text("begun\n")
+            open_job.waiting_json.unlink()
+            monkeypatch.setattr(logs.subprocess, "Popen", lambda *_, **__: Command())
+            monkeypatch.setattr(JobDir, "is_running", lambda self: False)
+
+    monkeypatch.setattr(inspect.time, "sleep", sleep)
+    assert main(["logs", "a9a", "--follow"]) == 0
+    found = capsys.readouterr()
+    assert (found.err, found.out) == (told, "[master] begun\n") and len(rounds) == 2, "who follows waits for them"
+
+
+def test_who_asks_for_the_logs_of_a_job_that_nobody_attends_to_has_it_attended_to(
+    open_job: JobDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else nobody would find out that its cluster does not answer, and who follows would stop at once."""
+    attended: list[Path] = []
+    monkeypatch.setattr(JobDir, "is_running", lambda self: False)
+    monkeypatch.setattr("eps.yarn.submit.attend_again", attended.append)
+    monkeypatch.setattr(logs.subprocess, "Popen", lambda *_, **__: Command())
+    assert main(["logs", "a9a"]) == 0 and attended == [open_job.path]
