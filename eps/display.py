@@ -226,6 +226,11 @@ def changes_of(status: Status) -> list[Mapping[str, Any]]:
     return [*status.get("changes", ()), *live, *status["queued"]]
 
 
+def _clock_text(status: Status, of: str = "/") -> str:
+    """Return how many clocks are complete, of how many where that is known."""
+    return f"{status['clock']}{of}{status['iterations']}" if status["iterations"] else str(status["clock"])
+
+
 def progress_line(status: Status, width: int = 0) -> str:
     """Return how far a job is, in one line; cut to ``width`` columns unless that is 0."""
     if status["state"] == UNREACHABLE:
@@ -241,8 +246,8 @@ def progress_line(status: Status, width: int = 0) -> str:
             line += f": {status['reason']}"
         return line[:width] if width else line
     total = max(1, status["iterations"])
-    full = _BAR_CELLS * status["clock"] // total
-    parts = [f"[{'#' * full}{'.' * (_BAR_CELLS - full)}] {status['clock']}/{status['iterations']}"]
+    full = min(_BAR_CELLS, _BAR_CELLS * status["clock"] // total)
+    parts = [f"[{'#' * full}{'.' * (_BAR_CELLS - full)}] {_clock_text(status)}"]
     parts.append(f"loss {number_text(status['loss'])}")
     parts += [f"{name} {number_text(value)}" for name, value in ordered_metrics(status["metrics"])[:1]]
     parts.append(f"{status['workers']}w {status['servers']}s v{status['membership_version']}")
@@ -285,7 +290,7 @@ def checkpoints_text(status: Status) -> str:
 def plain_line(status: Status) -> str:
     """Return how far a job is, for a file or a pipe: words and values, nothing else."""
     parts = [
-        f"clock {status['clock']}/{status['iterations']}",
+        f"clock {_clock_text(status)}",
         f"loss {number_text(status['loss'])}",
         *(f"{name} {number_text(value)}" for name, value in ordered_metrics(status["metrics"])[:1]),
         f"workers {status['workers']}",
@@ -411,9 +416,7 @@ def status_text(status: Status, *, resumable: bool = False) -> str:
     if status.get("as_of_s") is not None:
         what = "is what was known last" if status["state"] == UNREACHABLE else "is older than its end"
         lines.append(f"  what follows {what}: {as_of_text(status['as_of_s'])}")
-    lines.append(
-        f"  clock {status['clock']} of {status['iterations']}, membership version {status['membership_version']}"
-    )
+    lines.append(f"  clock {_clock_text(status, ' of ')}, membership version {status['membership_version']}")
     measured = [f"train loss {number_text(status['loss'])}"]
     measured += [f"test {name} {number_text(value)}" for name, value in ordered_metrics(status["metrics"])]
     lines.append("  " + ", ".join(measured))
@@ -463,7 +466,7 @@ def list_text(statuses: Sequence[Status]) -> str:
                 status["name"],
                 status["state"],
                 ago_text(status["started_s"]),
-                f"{status['clock']}/{status['iterations']}",
+                _clock_text(status),
                 number_text(status["loss"]),
                 f"{metrics[0][0]} {number_text(metrics[0][1])}" if metrics else "-",
                 str(status["workers"]),

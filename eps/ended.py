@@ -30,7 +30,8 @@ def ended_status(directory: JobDir) -> dict[str, Any]:
     that is not known); else it is None.
     """
     report = read_json(directory.report) or {}
-    settings = (read_json(directory.job_json) or {}).get("spec", {})
+    # What was fetched of a job that ran within a sweep's application has no settings but the report's.
+    settings = (read_json(directory.job_json) or {}).get("spec") or report.get("settings", {})
     # No word of its end: the supervisor itself was killed, or the machine went down.
     state, reason = "killed", NO_WORD
     if directory.yarn_json.exists():

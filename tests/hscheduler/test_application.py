@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from eps.cli import main as eps
 from eps.core.types import Address
 from eps.errors import ConfigError, JobNotFoundError, PeerUnavailableError, StorageError
 from eps.master_link import wait_for
@@ -449,6 +450,26 @@ def test_what_a_job_has_left_comes_to_a_directory_of_its_name(tmp_path: Path, mo
     assert (found / "report.json").read_text() == "report.json"
     assert (found / "logs" / "master.log").read_text() == "master.log"
     assert fetch_job(shared, "job-b") is None
+
+
+def test_a_trial_that_was_fetched_shows_the_iterations_of_its_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("EPS_HOME", str(tmp_path / "home"))
+    shared = LocalStorage(tmp_path / "shared")
+    report = {"state": "finished", "clock": 400, "settings": {"iterations": 400}}
+    for name, content in (("job-a/report.json", json.dumps(report)), ("job-b/master.log", "was lost")):
+        job, _, file_name = name.partition("/")
+        with shared.write(f"{JOBS}/{job}/{RESULTS}/{file_name}") as file:
+            file.write(content.encode())
+        assert fetch_job(shared, job) is not None
+    assert eps(["list"]) == 0
+    rows = {line.split()[0]: line.split() for line in capsys.readouterr().out.splitlines()}
+    assert "400/400" in rows["job-a"] and not any("/" in word for word in rows["job-b"]), rows
+    assert eps(["status", "job-a"]) == 0
+    assert "clock 400 of 400" in capsys.readouterr().out
+    assert eps(["status", "job-b"]) == 0
+    assert "clock 0," in capsys.readouterr().out, "nobody knows of how many"
 
 
 def test_its_page_asks_for_nothing_but_its_own_figures() -> None:
