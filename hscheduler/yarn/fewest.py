@@ -22,7 +22,7 @@ def start_with_fewest(view: View, head: Job) -> Decision | None:
     None where Algorithm 1 decides: their containers are of the size of its own, there is room, or all that can be
     spared is too little.
     """
-    spare = list(_in_turn(view))
+    spare = list(spared(view))
     if not _differ(spare, head) or _fits(view, head, ()) or not _fits(view, head, spare):
         return None
     enough = bisect_left(range(len(spare)), True, key=lambda number: _fits(view, head, spare[:number]))
@@ -43,7 +43,7 @@ def start_with_fewest(view: View, head: Job) -> Decision | None:
     return Decision((*shrinks, Start(head.job_id, tuple(places))), "as few containers as it takes")
 
 
-def _in_turn(view: View) -> Iterator[Container]:
+def spared(view: View) -> Iterator[Container]:
     """Yield what jobs can spare, one of each in turn; each keeps one worker and one server."""
     for role in (Role.WORKER, Role.SERVER):
         given = [view.containers(job, role)[: job.count(role) - 1] for job in view.removable(role)]

@@ -17,6 +17,7 @@ The choice is Algorithm 1's (:mod:`hscheduler.policies.elastic`), over what the 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -28,7 +29,7 @@ from hscheduler.core.words import count_of, counted
 from hscheduler.policies.elastic import schedule_incoming
 from hscheduler.policies.placing import listed
 from hscheduler.yarn.facts import Facts
-from hscheduler.yarn.fewest import start_with_fewest
+from hscheduler.yarn.fewest import spared, start_with_fewest
 from hscheduler.yarn.snapshot import Application, Ask, Held, Plan, Snapshot
 
 _SIZE = re.compile(r"(\d{1,9})x(\d{1,6})")
@@ -117,7 +118,7 @@ class _Planner:
         if not decision.actions:
             if view.gives_all:
                 self.held.add(application.application_id)
-            self.sentences.append(f"{application} waits for {wanted}: {_infeasible(decision, view)}")
+            self.sentences.append(f"{application} waits for {wanted}: {_infeasible(decision, view, need)}")
             return ()
         self.needs_room = True
         if not shrinks:
@@ -229,9 +230,16 @@ def _user_limit(snapshot: Snapshot, application: Application, partition: str, ne
     return ""
 
 
-def _infeasible(decision: Decision, view: _YarnView) -> str:
-    """Return why others have too little to give."""
+def _infeasible(decision: Decision, view: _YarnView, need: Resources) -> str:
+    """Return why others have too little to give, of the ``need`` of who waits."""
     why = next(iter(decision.waiting.values()), "there is no room")
+    given = list(spared(view))
+    size = sum((container.resources for container in given), NOTHING)
+    spare = f"{counted(len(given), 'container')} of {view.amount(size)}" if given else "no container"
+    why = f"{why}: {view.amount(need)} are wanted, and beside what is free {spare} could be spared"
+    for label, number in sorted(Counter(view.elsewhere).items()):
+        told = f"labelled {label!r}, which it does not ask for" if label else f"without the label {view.label!r}"
+        why = f"{why}, {number} more on nodes {told}"
     held_back = [
         f"{a.name} has not given its early feedback"
         for a, facts in view.others
@@ -273,6 +281,10 @@ class _YarnView:
         applications = [a for a in snapshot.applications if a.application_id != application.application_id]
         self.others = [(a, facts.get(a.application_id)) for a in applications]
         self._applications = {a.application_id: a for a in snapshot.applications}
+        self.label = partition
+        #: The label of the node of each container that jobs could spare, were it not for that label.
+        self.elsewhere: list[str] = []
+        self._labels = {n.node: n.partition for n in snapshot.nodes}
         nodes = {n.node: self._counted(n.free) for n in snapshot.nodes if n.partition == partition}
         freed: dict[str, Resources] = {}
         for a in applications:
@@ -299,26 +311,32 @@ class _YarnView:
     def _add(self, number: int, application: Application, facts: Facts, nodes: Mapping[str, Resources]) -> None:
         """Add a job that may give; what it has elsewhere counts as the one that it keeps."""
         there: dict[Role, list[Container]] = {Role.WORKER: [], Role.SERVER: []}
-        elsewhere = dict.fromkeys(there, 0)
+        elsewhere: dict[Role, list[str]] = {role: [] for role in there}
         newest: list[Held] = sorted(application.containers, key=lambda held: (held.age_ms, held.container_id))
         for held in newest:
             role = facts.roles.get(held.container_id)
             if role not in there or held.is_master or held.marked:
                 continue
             if held.node not in nodes:
-                elsewhere[role] += 1
+                elsewhere[role].append(self._labels.get(held.node, self.label))
                 continue
             size = self._counted(held.size)
             there[role].append(Container(held.container_id, application.application_id, role, size, held.node))
-        workers, servers = (len(there[role]) + min(1, elsewhere[role]) for role in (Role.WORKER, Role.SERVER))
+        workers, servers = (len(there[role]) + min(1, len(elsewhere[role])) for role in (Role.WORKER, Role.SERVER))
         most = max(1, workers), max(1, servers)
         request = JobRequest(application.application_id, "", *most, NOTHING, NOTHING, NOTHING, *most)
         job = Job(request, number, Phase.TRAINING, feedback=0.0, workers=workers, servers=servers)
+        for labels in elsewhere.values():
+            self.elsewhere += [label for label in labels[:-1] if label != self.label]
         self._jobs.append(job)
         self._containers[application.application_id] = there
 
     def _counted(self, size: Resources) -> Resources:
         return size if self._cores else replace(size, vcores=0)
+
+    def amount(self, size: Resources) -> str:
+        """Return an amount in words, as far as it counts."""
+        return str(size) if self._cores else f"{size.memory_mb} MiB"
 
     def _left_of_queue(self, snapshot: Snapshot, queue: str, partition: str, freed: Resources) -> Resources | None:
         for found in snapshot.queues:

@@ -192,6 +192,36 @@ def test_only_containers_on_nodes_with_the_label_make_room() -> None:
     assert planned(snapshot(job, there, labels={"n2:1": "gpu"}), (job, facts(job))).takes == (container(1, 6),)
 
 
+@pytest.mark.parametrize(
+    ("label", "counts_cores", "told"),
+    [
+        ("", True, ": 5 vcores and 5120 MiB are wanted, and beside what is free 2 containers of "
+         "2 vcores and 2048 MiB could be spared, 3 more on nodes labelled 'transient', which it does not ask for"),
+        ("transient", True, ": 5 vcores and 5120 MiB are wanted, and beside what is free 4 containers of "
+         "4 vcores and 4096 MiB could be spared, 1 more on nodes without the label 'transient'"),
+        ("", False, ": 5120 MiB are wanted, and beside what is free 2 containers of 2048 MiB could be spared, 3 more "
+         "on nodes labelled 'transient', which it does not ask for"),
+    ],
+)  # fmt: skip
+def test_what_is_wanted_and_could_be_spared_is_told_where_it_is_too_little(
+    label: str, counts_cores: bool, told: str
+) -> None:
+    # A server and two workers at n1, four workers at n2: one of each role stays, elsewhere where there is one.
+    job = running(1, {"n1:1": 3, "n2:1": 4})
+    asked = waiting(2, asks=(Ask(True, 1, Resources(5, 5120), label),))
+    found = snapshot(job, asked, labels={"n2:1": "transient"}, free={"n1:1": SIZE}, counts_cores=counts_cores)
+    plan = planned(found, (job, facts(job)))
+    assert plan.takes == () and plan.sentences[0].endswith(f"can spare too little{told}"), plan.sentences
+
+
+def test_where_nobody_can_spare_anything_that_is_told() -> None:
+    job = running(1, {"n1:1": 2})
+    plan = planned(snapshot(job, waiting(2)), (job, facts(job)))
+    assert plan.sentences[0].endswith(
+        ": 1 vcore and 1024 MiB are wanted, and beside what is free no container could be spared"
+    )
+
+
 def test_user_who_has_all_that_one_may_have_is_told() -> None:
     job = running(1, {"n1:1": 4}, user="bob")
     full = User("eps", "ada", "", Resources(4, 4096), Resources(4, 4096))
