@@ -11,29 +11,13 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from eps import interrupt
+from eps.exits import EXIT_INTERRUPTED, EXIT_OK, exit_code
 
 if TYPE_CHECKING:
     from argparse import Namespace
 
-EXIT_OK = 0
-EXIT_FAILED = 1
-EXIT_BAD_INPUT = 2
-EXIT_REFUSED = 3
-EXIT_NOT_FOUND = 4
-EXIT_INTERRUPTED = 130
-
 #: Commands of which it is not plain whether they have begun something.
 STARTING = (["run"], ["submit"], ["resume"])
-
-EXIT_CODES = """\
-exit codes:
-  0    done
-  1    the job failed
-  2    bad input or usage
-  3    the change was refused or aborted
-  4    no such job, or it cannot be reached
-  130  interrupted
-"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -77,19 +61,6 @@ def _chosen(argv: Sequence[str] | None) -> tuple[Callable[[Namespace], int], Nam
     args = build_parser().parse_args(argv)
     module, _, function = args.command.partition(":")
     return getattr(import_module(f"eps.commands.{module}"), function), args
-
-
-def exit_code(error: Exception) -> int:
-    """Return the exit code that stands for ``error``."""
-    from eps import errors
-
-    if isinstance(error, errors.ConfigError | errors.DataError | errors.AuthenticationError):
-        return EXIT_BAD_INPUT
-    if isinstance(error, errors.PlanError):
-        return EXIT_REFUSED
-    if isinstance(error, errors.JobNotFoundError | errors.PeerUnavailableError | errors.DeadlineError):
-        return EXIT_NOT_FOUND
-    return EXIT_FAILED
 
 
 def error_text(error: Exception) -> str:

@@ -10,9 +10,9 @@ import dataclasses
 from typing import Any, NoReturn
 
 from eps._version import __version__
-from eps.cli import EXIT_CODES
 from eps.config import JobSpec
 from eps.devcluster.options import add_devcluster
+from eps.exits import EXIT_CODES
 
 _DESCRIPTION = """\
 Train models on workers and servers whose number changes while training runs.

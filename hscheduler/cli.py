@@ -8,10 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from eps import interrupt
-
-EXIT_FAILED = 1
-EXIT_BAD_INPUT = 2
-EXIT_INTERRUPTED = 130
+from eps.exits import EXIT_CODES, EXIT_INTERRUPTED, exit_code
 
 _ON = "where jobs run: local, docker (containers of this host), or yarn (each an application; HADOOP_CONF_DIR's nodes)"
 
@@ -147,8 +144,8 @@ def build_parser() -> argparse.ArgumentParser:
     from eps import __version__
     from hscheduler.policies import POLICIES
 
-    raw = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser("hscheduler", description=_TEXT, epilog=_EXAMPLES, formatter_class=raw)
+    raw, epilog = argparse.RawDescriptionHelpFormatter, f"{_EXAMPLES}\n{EXIT_CODES}"
+    parser = argparse.ArgumentParser("hscheduler", description=_TEXT, epilog=epilog, formatter_class=raw)
     parser.add_argument("--version", action="version", version=f"hscheduler {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     names = ", ".join(POLICIES)
@@ -380,7 +377,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(argv: Sequence[str] | None) -> int:
     from importlib import import_module
 
-    from eps.errors import ConfigError, DataError, EpsError
+    from eps.errors import EpsError
 
     args = build_parser().parse_args(argv)
     module, _, function = args.command.partition(":")
@@ -388,4 +385,4 @@ def _run(argv: Sequence[str] | None) -> int:
         return int(getattr(import_module(f"hscheduler.commands.{module}"), function)(args))
     except EpsError as error:
         print(f"hscheduler: {error}", file=sys.stderr)
-        return EXIT_BAD_INPUT if isinstance(error, ConfigError | DataError) else EXIT_FAILED
+        return exit_code(error)

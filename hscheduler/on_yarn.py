@@ -22,6 +22,7 @@ from eps.yarn.checks import Cluster, check_job
 from eps.yarn.clients import AUTO, open_client
 from eps.yarn.types import ClusterNode
 from hscheduler.checks import working
+from hscheduler.core.resources import Resources
 from hscheduler.spec import ClusterSpec, Spec, memory_mb
 
 logger = logging.getLogger(__name__)
@@ -36,10 +37,10 @@ def placed(spec: Spec, on: str | None) -> Spec:
     Raises
     ------
     ConfigError
-        There is no such place, HADOOP_CONF_DIR names no cluster, or the Docker engine has no such image; or YARN
-        would take no trial, as of :func:`eps.yarn.checks.check_job`.
+        There is no such place, HADOOP_CONF_DIR names no cluster, or the Docker engine has no such image; no node has
+        room for a container; or YARN would take no trial, as of :func:`eps.yarn.checks.check_job`.
     ResourceError
-        The cluster has no node, or none has room for a container; or the Docker engine does not answer.
+        The cluster has no node; or the Docker engine does not answer.
     RpcError
         The ResourceManager cannot be reached.
     AuthenticationError
@@ -80,8 +81,10 @@ def cluster_of(asked: ClusterSpec, nodes: Sequence[ClusterNode]) -> ClusterSpec:
 
     Raises
     ------
+    ConfigError
+        One has no room for a container.
     ResourceError
-        There is none, or one has no room for a container.
+        There is none.
     """
     if not nodes:
         raise ResourceError("the cluster has no node that runs: see yarn node -list -all")
@@ -89,9 +92,9 @@ def cluster_of(asked: ClusterSpec, nodes: Sequence[ClusterNode]) -> ClusterSpec:
     memory = min(node.capacity.memory_mb for node in nodes)
     size = asked.container()
     if size.vcores > vcores or size.memory_mb > memory:
-        raise ResourceError(
-            f"a container of {size.vcores} vcores and {size.memory_mb} MiB fits no node of {vcores} vcores and "
-            f"{memory} MiB: set container_memory and container_vcores in [cluster]"
+        raise ConfigError(
+            f"a container of {size} fits no node of {Resources(vcores, memory)}: set container_memory and "
+            "container_vcores in [cluster]"
         )
     return dataclasses.replace(asked, nodes=len(nodes), vcores=vcores, memory=f"{memory}MiB")
 

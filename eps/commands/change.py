@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 import sys
 
-from eps.cli import EXIT_INTERRUPTED, EXIT_OK
 from eps.client import ChangeRecord, Job
 from eps.core.reconfig import UNCOMMITTED
 from eps.display import ChangeNews
 from eps.errors import ConfigError
+from eps.exits import EXIT_INTERRUPTED, EXIT_OK
 
 
 def members_of(text: str, adds: bool) -> int | list[str]:

@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from eps.cli import EXIT_FAILED, EXIT_OK
 from eps.errors import ConfigError
+from eps.exits import EXIT_FAILED, EXIT_OK
 
 if TYPE_CHECKING:
     from eps.chaos.verdict import Verdict

@@ -13,11 +13,11 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
-from eps.cli import EXIT_FAILED, EXIT_OK
 from eps.devcluster.cluster import ENDED, RUNNING, SILENT, Cluster, DaemonStatus, default_home
 from eps.devcluster.lifecycle import restart_daemons, start_cluster, stop_cluster
 from eps.devcluster.settings import KDC, ClusterSettings
 from eps.errors import ConfigError
+from eps.exits import EXIT_FAILED, EXIT_OK
 
 #: Where steps cannot be taken back, one of them is shown this often.
 STEP_EVERY_S = 10.0

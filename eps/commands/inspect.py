@@ -11,11 +11,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from eps._version import __version__
-from eps.cli import EXIT_OK
 from eps.client import Job
 from eps.display import STOPPED_STATES, status_text
 from eps.ended import silence_of, waiting_status
 from eps.errors import DeadlineError, JobNotFoundError, PeerUnavailableError, RpcError
+from eps.exits import EXIT_OK
 from eps.last_words import member_of
 from eps.storage.jobdir import JobDir
 from eps.storage.worth import can_be_resumed

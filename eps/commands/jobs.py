@@ -7,11 +7,11 @@ import json
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from eps.cli import EXIT_OK
 from eps.client import Job
 from eps.display import list_text
 from eps.ended import UNREACHABLE, ended_status
 from eps.errors import ConfigError, RpcError, StorageError
+from eps.exits import EXIT_OK
 from eps.home import check_home
 from eps.storage.jobdir import JobDir, list_jobs
 

@@ -6,8 +6,8 @@ import argparse
 import json
 import sys
 
-from eps.cli import EXIT_OK
 from eps.display import number_text, ordered_metrics
+from eps.exits import EXIT_OK
 from eps.storage.locations import location
 
 

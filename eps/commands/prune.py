@@ -9,10 +9,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from eps.cli import EXIT_FAILED, EXIT_OK
 from eps.commands.jobs import RUNS, chosen_jobs, is_one_of, state_of
 from eps.display import ago_text, bytes_text, table
 from eps.errors import ConfigError, EpsError, JobExistsError, StorageError
+from eps.exits import EXIT_FAILED, EXIT_OK
 from eps.home import check_home
 from eps.storage.jobdir import JobDir, JobLock, remove_job
 from eps.storage.worth import Worth, worth_of

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from eps import interrupt
-from eps.cli import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK
 from eps.client import Job, deliver
 from eps.config import JobSpec
 from eps.display import Display, PlainDisplay, TerminalDisplay, how_to_resume, summary_text
 from eps.ended import UNREACHABLE
 from eps.errors import ConfigError, DeadlineError, EpsError
+from eps.exits import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK
 from eps.jobspec_file import RunRequest, read_job_file
 from eps.last_words import last_words
 from eps.results import check_results

@@ -346,7 +346,7 @@ def test_a_sweep_has_one_follower(killed: str, yarn: RunningSweep, tmp_path: Pat
 @pytest.mark.parametrize(
     ("words", "code", "reason"),
     [
-        (["--resume", "nobody"], 1, "there is no sweep 'nobody' under "),
+        (["--resume", "nobody"], 4, "there is no sweep 'nobody' under "),
         (["--resume", ID, "sweep.toml"], 2, "SPEC.toml is for a sweep that begins"),
         (["--resume", ID, "--as", "one-application"], 2, "as is for a sweep that begins"),
         (["--resume", ID, "--web", "0"], 2, "web is not possible with one application"),
@@ -435,7 +435,7 @@ def test_a_sweep_whose_submission_was_not_answered_is_ended_and_its_id_is_told(
     lost: BaseException, away: BaseException | None,
 ) -> None:  # fmt: skip
     yarn.submitting, yarn.killing = lost, away
-    assert sweep(tmp_path) == (130 if isinstance(lost, KeyboardInterrupt) else 1)
+    assert sweep(tmp_path) == (130 if isinstance(lost, KeyboardInterrupt) else 4)
     assert yarn.noted is not None and yarn.noted.application_id == ID, "before YARN was told of it"
     assert yarn.killed == [ID] and staged(hdfs) == []
     assert Application.read(yarn.directory) == yarn.noted

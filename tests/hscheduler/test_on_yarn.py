@@ -39,11 +39,18 @@ def test_the_cluster_is_that_of_the_resourcemanager_and_every_node_counts_as_the
 
 
 @pytest.mark.parametrize(
-    ("nodes", "reason"),
-    [([], "no node that runs"), ([node(1, 500, 4)], "fits no node of 4 vcores and 500 MiB: set container_memory")],
+    ("nodes", "kind", "reason"),
+    [
+        ([], ResourceError, "no node that runs"),
+        (
+            [node(1, 500, 4)],
+            ConfigError,
+            "a container of 1 vcore and 512 MiB fits no node of 4 vcores and 500 MiB: set container_memory",
+        ),
+    ],
 )
-def test_a_cluster_without_room_is_refused(nodes: list[ClusterNode], reason: str) -> None:
-    with pytest.raises(ResourceError, match=reason):
+def test_a_cluster_without_room_is_refused(nodes: list[ClusterNode], kind: type[EpsError], reason: str) -> None:
+    with pytest.raises(kind, match=reason):
         cluster_of(SMALL, nodes)
 
 

@@ -61,7 +61,7 @@ def gone(tmp_path: Path) -> ServiceDir:
 def test_that_no_service_runs_is_said_at_once(
     gone: ServiceDir, command: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.main([*command, "--state", str(gone.path)]) == 1
+    assert cli.main([*command, "--state", str(gone.path)]) == 4
     told = f"no H-scheduler runs in {gone.path}: start it with hscheduler serve --state '{gone.path}'\n"
     assert capsys.readouterr().err.endswith(told)
 

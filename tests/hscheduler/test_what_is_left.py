@@ -89,7 +89,7 @@ def test_a_model_that_is_gone_is_told_with_where_it_would_be(
     path, best = tmp_path / "report.json", report["best"]["job_id"]
     trials = [{**trial, "name": f"sweep-0a1b2c-{trial['job_id']}"} for trial in report["trials"]]
     path.write_text(json.dumps({**report, "trials": trials}))
-    assert cli.main(["results", str(path), "--export-best", str(tmp_path / "model.npz")]) == 1
+    assert cli.main(["results", str(path), "--export-best", str(tmp_path / "model.npz")]) == 4
     told = capsys.readouterr().err
     assert f"model is that of {best}, job 'sweep-0a1b2c-{best}', which is not under EPS_HOME ({tmp_path})" in told
     assert "that was another home, or is gone" in told

@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 import eps
-from eps.cli import EXIT_BAD_INPUT, EXIT_OK, EXIT_REFUSED, main
+from eps.cli import main
 from eps.errors import ConfigError, DataError, JobExistsError, JobFinishedError, StorageError
+from eps.exits import EXIT_BAD_INPUT, EXIT_OK, EXIT_REFUSED
 from eps.master_link import wait_for
 from eps.storage.atomic import read_json
 from eps.storage.journal import replay

@@ -128,7 +128,7 @@ def test_a_job_is_submitted_waited_for_and_explained(served: Served, tmp_path: P
         with pytest.raises(JobNotFoundError, match="there is no job 'nobody'"):
             client.job("nobody")
     assert (tmp_path / "model.npz").stat().st_size > 1000
-    assert cli.main(["why", "nobody", *state]) == 1
+    assert cli.main(["why", "nobody", *state]) == 4
     assert "there is no job 'nobody'" in capsys.readouterr().err
 
 
