@@ -32,10 +32,12 @@ it again, and trials that were not over go on from their checkpoints (checkpoint
 Where this command is killed, the sweep goes on: --resume follows it again, or fetches what it has
 left when it has ended.
 
-SPEC.toml has the sections [cluster] (nodes, vcores, memory), [sweep] (trials, arrival,
-threshold, feedback_iteration, metric, direction (needed unless metric is a loss), seed, ...),
-[space] (settings to search, as in learning_rate = { loguniform = [1e-4, 1] }) and [job]
-(settings of `eps run` that all trials share); paths count from its folder.  Defaults of [sweep]:
+SPEC.toml has the sections [cluster] (nodes, vcores, memory; container_vcores = 1 and
+container_memory = "4GiB" of each worker, server and job master; on YARN the nodes are YARN's),
+[sweep] (trials, arrival, threshold, feedback_iteration, metric, direction (needed unless metric
+is a loss), seed, ...), [space] (settings to search, as in learning_rate =
+{ loguniform = [1e-4, 1] }) and [job] (settings of `eps run` that all trials share); paths count
+from its folder.  Defaults of [sweep]:
 threshold = 0 (as many jobs go on as fit the cluster as they ask), parallelism = 0 (no limit to
 the points tried at once), trial_timeout_s = 0 (no limit), kill_restart_s = -1 (below 0 a restart
 under the policy kill takes what it takes; else so many seconds at least).

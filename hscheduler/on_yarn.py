@@ -60,7 +60,7 @@ def placed(spec: Spec, on: str | None) -> Spec:
     try:
         cluster = cluster_of(spec.cluster, client.nodes())
         spec = dataclasses.replace(spec, cluster=cluster, job={**spec.job, **container_settings(cluster)})
-        told = Cluster(client)
+        told = Cluster(client, memory="container_memory in [cluster]")
         working(spec, lambda job: check_job(told, job))
         return spec
     finally:

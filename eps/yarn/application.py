@@ -180,7 +180,7 @@ def tags_of(spec: JobSpec) -> tuple[str, ...]:
     return (*(tag.strip() for tag in spec.tags.split(",") if tag.strip()), *ours)
 
 
-def home_location(conf: HadoopConf, user: str, staging: str = "") -> str:
+def home_location(conf: HadoopConf, user: str, staging: str = "") -> RemotePath:
     """Return the folder of the cluster's file system in which EPS keeps jobs and what they share.
 
     Parameters
@@ -189,5 +189,13 @@ def home_location(conf: HadoopConf, user: str, staging: str = "") -> str:
     user : str
     staging : str
         What the user says; empty: ``.eps`` in the user's home folder.
+
+    Raises
+    ------
+    ConfigError
+        It is no location on HDFS.
     """
-    return staging.rstrip("/") or f"hdfs://{default_authority(conf)}/user/{user}/.eps"
+    try:
+        return RemotePath.parse(staging.rstrip("/") or f"hdfs://{default_authority(conf)}/user/{user}/.eps")
+    except ConfigError as error:
+        raise ConfigError(f"staging: {error}" if staging else str(error)) from None

@@ -26,10 +26,13 @@ class Cluster:
         Errors of its methods are those of this.
     warns : bool
         Whether :meth:`warn` says anything; False where the user is told elsewhere.
+    memory : str
+        What the user sets how large containers are with.
     """
 
-    def __init__(self, client: Client, *, warns: bool = True) -> None:
+    def __init__(self, client: Client, *, warns: bool = True, memory: str = "memory_mb") -> None:
         self._client = client
+        self.memory = memory
         self._warns = warns
         self._told: set[str] = set()
         self._queues: dict[str, QueueReport | None] = {}
@@ -147,8 +150,8 @@ def _look_at_size(cluster: Cluster, queue: QueueReport, spec: JobSpec) -> None:
             containers = f"{_number(spec.workers, 'worker')}, {_number(spec.servers, 'server')} and a master"
             cluster.warn(
                 f"{containers} take {what}{where}, but queue {spec.queue!r} has no more than {at_most} with the nodes "
-                "that run now: the job waits until there are more; with fewer or smaller containers, or in another "
-                "queue, it need not"
+                "that run now: the job waits until there are more; with fewer or smaller containers "
+                f"({cluster.memory}), or in another queue, it need not"
             )
 
 

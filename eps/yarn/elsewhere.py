@@ -21,7 +21,6 @@ from eps.errors import ConfigError, StorageError
 from eps.hadoop_conf import HadoopConf
 from eps.storage.atomic import read_json, write_bytes_atomic, write_json_atomic
 from eps.storage.jobdir import DIRECTORY_MODE, MASTER_FILE, JobDir, check_job_name, jobs_dir
-from eps.storage.locations import RemotePath
 from eps.yarn.application import JOB_ARCHIVE, Application, home_location
 
 if TYPE_CHECKING:
@@ -107,7 +106,7 @@ class StagedJobs:
             write_bytes_atomic(job.path / name, found[name], sync=False)
 
     def _read_staged(self, name: str, user: str, master: Address) -> dict[str, bytes]:
-        jobs = RemotePath.parse(home_location(self._conf, user, self._staging)) / "jobs"
+        jobs = home_location(self._conf, user, self._staging) / "jobs"
         storage = jobs.storage(patience_s=PATIENCE_S)
         for folder in _folders(storage, name):
             if _listens(storage, folder) == master:

@@ -22,8 +22,11 @@ CONNECT_S = 5.0
 
 
 def home_of(conf: HadoopConf, spec: JobSpec, client: Client) -> RemotePath:
-    """Return the folder of the cluster's file system in which EPS keeps jobs and what they share."""
-    return RemotePath.parse(home_location(conf, client.user, spec.staging))
+    """Return the folder of the cluster's file system in which EPS keeps jobs and what they share.
+
+    Raises as :func:`~eps.yarn.application.home_location`.
+    """
+    return home_location(conf, client.user, spec.staging)
 
 
 def file_systems_of(home: RemotePath, spec: JobSpec) -> list[str]:

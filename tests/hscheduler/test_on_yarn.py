@@ -84,6 +84,7 @@ def test_a_sweep_of_trials_that_yarn_takes_is_placed(yarn: TellingYarn, caplog: 
     found = placed(sweep_of(workers=9, servers=4), "yarn")
     (said,) = caplog.messages
     assert "take 7168 MB and 14 vcores, but queue 'default' has no more than 6144" in said, "once, and taken"
+    assert "with fewer or smaller containers (container_memory in [cluster]), or in another queue" in said
     assert (found.cluster.nodes, found.cluster.vcores, found.job["memory_mb"]) == (2, 4, "512")
     assert yarn.asked == ["nodes", "default", "nodes"], "however many points are looked at"
 
@@ -161,3 +162,11 @@ def test_a_service_that_goes_on_knows_where_its_jobs_run() -> None:
     assert again.live(header) == live
     assert again.cluster(header) == asked.cluster(None) == found
     assert ServiceSettings().live(None) == LiveSettings()
+
+
+def test_the_help_of_sweep_names_what_sets_the_size_of_containers(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        build_parser().parse_args(["sweep", "--help"])
+    said, asked = capsys.readouterr().out, ClusterSpec()
+    assert f"container_vcores = {asked.container_vcores}" in said
+    assert f'container_memory = "{asked.container_memory}"' in said

@@ -85,7 +85,7 @@ def test_what_yarn_takes_is_taken(told: Told, settings: dict[str, Any], caplog: 
             {"workers": 4, "servers": 2},
             "4 workers, 2 servers and a master take 6656 MB and 7 vcores, but queue 'default' has no more than 6144 MB "
             "and 12 vcores with the nodes that run now: the job waits until there are more; with fewer or smaller "
-            "containers, or in another queue, it need not",
+            "containers (memory_mb), or in another queue, it need not",
         ),
         (
             Told(),

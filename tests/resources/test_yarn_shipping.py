@@ -104,8 +104,8 @@ def test_tokens_are_for_every_file_system_that_members_use() -> None:
 
 def test_files_of_jobs_are_in_the_users_home_unless_said_otherwise() -> None:
     conf = HadoopConf({"fs.defaultFS": "hdfs://lake"}, "/etc/hadoop")
-    assert home_location(conf, "ada") == "hdfs://lake/user/ada/.eps"
-    assert home_location(conf, "ada", "hdfs://lake/teams/x/") == "hdfs://lake/teams/x"
+    assert str(home_location(conf, "ada")) == "hdfs://lake/user/ada/.eps"
+    assert str(home_location(conf, "ada", "hdfs://lake/teams/x/")) == "hdfs://lake/teams/x"
 
 
 def test_containers_see_the_cluster_as_the_client_does(tmp_path: Path) -> None:

@@ -50,6 +50,12 @@ def test_an_address_that_leads_nowhere_is_named_with_its_setting(nobody: str, na
         check_file_systems(conf_of(nobody), JobSpec(), CLIENT)
 
 
+def test_what_is_no_location_is_named_with_its_setting(namenode: str) -> None:
+    for location, why in (("/nope", "'/nope' is no location on HDFS: expected"), ("webhdfs:///x", "names no host")):
+        with pytest.raises(ConfigError, match=f"^staging: .*{why}"):
+            check_file_systems(conf_of(namenode), JobSpec(staging=location), CLIENT)
+
+
 def test_the_web_address_of_a_name_that_nobody_knows_is_told(monkeypatch: pytest.MonkeyPatch, namenode: str) -> None:
     def connect(address: tuple[str, int], timeout_s: float) -> None:
         assert address == ("nowhere", 9870) and timeout_s == staging.CONNECT_S

@@ -17,7 +17,6 @@ import requests
 
 from eps.hadoop_conf import read_configuration
 from eps.master_link import wait_for
-from eps.storage.locations import open_storage
 from eps.yarn.application import home_location
 from hscheduler.cli import main
 from tests.yarn.hadoop import PATIENCE_S, Hadoop
@@ -72,7 +71,7 @@ def sweep(folder: Path, name: str, *flags: str, **settings: Any) -> tuple[int, d
 def staged(hadoop: Hadoop) -> list[str]:
     """Return what sweeps have on the cluster now."""
     conf = read_configuration(hadoop.conf_dir)
-    return open_storage(home_location(conf, getpass.getuser()) + "/sweeps").names("")
+    return (home_location(conf, getpass.getuser()) / "sweeps").storage().names("")
 
 
 def losses(report: dict[str, Any]) -> dict[str, tuple[str, float]]:
