@@ -54,6 +54,23 @@ def by_others_too() -> Iterator[None]:
             signal.signal(number, handler)
 
 
+@contextmanager
+def before_submission(name: str) -> Iterator[None]:
+    """Have whoever interrupts be told that nothing was submitted, unless there is more to tell: notes of the exception.
+
+    Parameters
+    ----------
+    name : str
+        Of what would be submitted.
+    """
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        if not getattr(error, "__notes__", ()):
+            error.add_note(f"{name}: interrupted; nothing was submitted")
+        raise
+
+
 def note() -> None:
     """Note an interrupt where nobody would see the exception, as on another thread: :func:`check` raises it."""
     global _told

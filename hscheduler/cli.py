@@ -368,7 +368,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with interrupt.noted():
             return _run(argv)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as error:
+        # What was interrupted may say what became of it.
+        for note in getattr(error, "__notes__", ()):
+            print(f"hscheduler: {note}", file=sys.stderr)
         return EXIT_INTERRUPTED
     except BrokenPipeError:
         # Whoever read has gone; the flush at exit must not complain either.

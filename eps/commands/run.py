@@ -6,8 +6,8 @@ import argparse
 import dataclasses
 import sys
 import threading
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -74,7 +74,7 @@ def submit(args: argparse.Namespace) -> int:
         request = dataclasses.replace(request, spec=dataclasses.replace(request.spec, on="yarn"))
     if request.spec.folds and request.spec.fold < 0:
         raise ConfigError("folds are trained one after the other by eps run: submit one with --fold")
-    with Job.start_request(request, detach=True) as job:
+    with _begun(request, detach=True) as job:
         application = read_json(job.directory.yarn_json) or {}
         print(f"{job.name}: {application.get('application_id')}; follow it with: eps status {job.name}")
     return EXIT_OK
@@ -83,7 +83,7 @@ def submit(args: argparse.Namespace) -> int:
 def _start(request: RunRequest) -> int:
     if request.report or request.export:
         raise ConfigError("report and export are written when the job ends: a detached one keeps them in its directory")
-    return _leave(Job.start_request(request, detach=True))
+    return _leave(_begun(request, detach=True))
 
 
 def _leave(started: Job) -> int:
@@ -178,13 +178,16 @@ def _started(request: RunRequest, stream: TextIO, quiet: bool) -> Job:
     notice = threading.Timer(NOTICED_S, print, (text,), {"file": stream, "flush": True})
     notice.daemon = True
     try:
-        return Job.start_request(request, before_data=None if quiet else notice.start)
-    except KeyboardInterrupt as error:
-        if request.spec.on == "yarn" and not getattr(error, "__notes__", ()):
-            error.add_note(f"{request.name or 'the job'}: interrupted; nothing was submitted")
-        raise
+        return _begun(request, before_data=None if quiet else notice.start)
     finally:
         notice.cancel()
+
+
+def _begun(request: RunRequest, *, detach: bool = False, before_data: Callable[[], None] | None = None) -> Job:
+    """Start a job; whoever interrupts its submission to YARN is told what became of it."""
+    told = interrupt.before_submission(request.name or "the job") if request.spec.on == "yarn" else nullcontext()
+    with told:
+        return Job.start_request(request, detach=detach, before_data=before_data)
 
 
 def _show(job: Job, stream: TextIO, quiet: bool) -> None:

@@ -245,11 +245,12 @@ def submit(prepared: PreparedJob, client: Client, conf: HadoopConf) -> Applicati
     return application
 
 
-def submit_noted(client: Client, job: JobDir, application: Application, submission: Submission) -> None:
+def submit_noted(client: Client, job: JobDir, application: Application, submission: Submission, ends: str = "") -> None:
     """Submit an application that a directory knows from before on.
 
     Where it is not known whether YARN has it, for the answer is lost or somebody interrupts, YARN is told to end it,
-    and the log which one that is.  The note goes only where YARN has none, or has refused it.
+    and the log which one that is.  The note goes only where YARN has none, or has refused it.  Whoever interrupts is
+    told the command that ends it: ``ends``, by default that of a job.
 
     Raises as :meth:`eps.yarn.facade.Client.submit`; StorageError where it cannot be noted.
     """
@@ -262,15 +263,16 @@ def submit_noted(client: Client, job: JobDir, application: Application, submissi
         if refused or not end_submitted(client, application, "its submission was cut short"):
             job.yarn_json.unlink(missing_ok=True)
         else:
-            _note_interrupt(error, application, job)
+            _note_interrupt(error, application, job, ends)
         raise
 
 
-def _note_interrupt(error: BaseException, application: Application, job: JobDir) -> None:
+def _note_interrupt(error: BaseException, application: Application, job: JobDir, ends: str = "") -> None:
     """Let whoever interrupted a submission be told what to do where YARN did not hear that it is to end."""
     if isinstance(error, KeyboardInterrupt):
-        name = application.application_id
-        error.add_note(f"{job.name}: interrupted while {name} was submitted: if it runs, eps kill {job.name} ends it")
+        ends = ends or f"eps kill {job.name}"
+        told = f"interrupted while {application.application_id} was submitted: if it runs, {ends} ends it"
+        error.add_note(f"{job.name}: {told}")
 
 
 def _is_refusal(error: BaseException, client: Client, application: Application) -> bool:

@@ -128,7 +128,8 @@ def submit_sweep(spec: Spec, policy: str, directory: JobDir, client: Client, con
         )
         kind = client_kind(conf, job.yarn_client)
         application = Application(client.new_application(), str(shared), conf.source, kind)
-        submit_noted(client, directory, application, submission)
+        ends = f"yarn application -kill {application.application_id}"
+        submit_noted(client, directory, application, submission, ends)
     except BaseException:
         remove_shared(shared)
         raise

@@ -50,6 +50,8 @@ from hscheduler.spec import Spec
 EXIT_FAILED = 1
 #: YARN ends an application that was interrupted within this, or what it has on the cluster stays there.
 KILL_S = 20.0
+#: What has no name before it is submitted.
+_NAME = "the sweep"
 
 
 @dataclass(frozen=True)
@@ -91,9 +93,10 @@ def sweep(args: argparse.Namespace) -> int:
         # The scheduler asks the ResourceManager for its nodes, which takes a ticket; containers have tokens.
         raise ConfigError("as is 'one-application', but the cluster wants Kerberos: leave --as out")
     wanted = Wanted.of(args)
-    spec = placed(spec, "yarn")
-    check_sweep(spec)
-    client = open_client(conf, str(spec.job.get("yarn_client", AUTO)))
+    with interrupt.before_submission(_NAME):
+        spec = placed(spec, "yarn")
+        check_sweep(spec)
+        client = open_client(conf, str(spec.job.get("yarn_client", AUTO)))
     try:
         # Nothing else stands for the application here, as an attendant stands for a job: it ends with this process.
         with interrupt.by_others_too():
@@ -248,7 +251,8 @@ def _interrupted(following: Following, shared: Storage, known: KnownSweep, wante
 
 def _submitted(spec: Spec, policy: str, known: KnownSweep, client: Client, conf: HadoopConf) -> Application:
     try:
-        return submit_sweep(spec, policy, known.job, client, conf)
+        with interrupt.before_submission(_NAME):
+            return submit_sweep(spec, policy, known.job, client, conf)
     except BaseException:
         if not known.job.yarn_json.exists():
             # YARN has nothing of it.

@@ -142,13 +142,15 @@ def test_a_job_that_ends_before_it_is_killed_is_told_of_as_one_that_has_ended(
         assert capsys.readouterr().out == "fake: has ended already (finished)\n"
 
 
+@pytest.mark.parametrize("command", [["run", "--on", "yarn"], ["run", "--on", "yarn", "--detach"], ["submit"]])
 @pytest.mark.parametrize(
     ("note", "told"),
     [("", "a9a: interrupted; nothing was submitted"), ("application_1_1 is ended", "application_1_1 is ended")],
 )
 def test_who_interrupts_a_submission_is_told_what_became_of_it(
-    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, note: str, told: str
-) -> None:
+    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, note: str, told: str,
+    command: list[str],
+) -> None:  # fmt: skip
     def start(request: RunRequest, **_: Any) -> None:
         interrupted = KeyboardInterrupt()
         if note:
@@ -156,7 +158,7 @@ def test_who_interrupts_a_submission_is_told_what_became_of_it(
         raise interrupted
 
     monkeypatch.setattr(Job, "start_request", start)
-    assert main(["run", "--on", "yarn", "--name", "a9a", "--data", "sklearn:digits"]) == 130
+    assert main([*command, "--name", "a9a", "--data", "sklearn:digits"]) == 130
     assert capsys.readouterr().err == f"eps: {told}\n"
 
 

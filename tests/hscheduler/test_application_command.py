@@ -443,6 +443,25 @@ def test_a_sweep_whose_submission_was_not_answered_is_ended_and_its_id_is_told(
     assert said.startswith(f"{ID} may run" if away else f"{ID} does not run: its submission was cut short")
 
 
+@pytest.mark.parametrize("where", ["placed", "submit_sweep", "submit"])
+def test_who_interrupts_the_submission_of_a_sweep_is_told_what_became_of_it(
+    yarn: RunningSweep, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    if where == "submit":
+        yarn.submitting = KeyboardInterrupt()
+    else:
+        monkeypatch.setattr(f"hscheduler.commands.application.{where}", interrupted)
+    assert sweep(tmp_path) == 130
+    told = "the sweep: interrupted; nothing was submitted"
+    if where == "submit":
+        name = yarn.directory.name
+        told = f"{name}: interrupted while {ID} was submitted: if it runs, yarn application -kill {ID} ends it"
+    assert capsys.readouterr().err == f"hscheduler: {told}\n"
+
+
 def test_of_a_sweep_that_yarn_refused_nothing_is_left(
     yarn: RunningSweep, hdfs: FakeHdfs, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
