@@ -303,7 +303,7 @@ def _add_jobs(commands: Any) -> None:
         "eps prune sweeps/ --dry-run",
         text=_PRUNE_DESCRIPTION,
     )
-    prune.add_argument("--all", action="store_true", help="whatever their names are")
+    prune.add_argument("--all", action="store_true", help="whatever their names are; not with a PREFIX")
     prune.add_argument("--dry-run", action="store_true", help="only say which ones it would be")
     prune.add_argument(
         "--older-than", default="1m", metavar="AGE", help="whose directory nothing has come to for so long; default: 1m"

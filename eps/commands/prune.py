@@ -69,6 +69,8 @@ class _Ended:
 def prune(args: argparse.Namespace) -> int:
     """Remove jobs and sweeps that have ended, with what they have on a cluster."""
     check_home(writable=not args.dry_run)
+    if args.prefix and args.all:
+        raise ConfigError(f"all is for jobs of any name, and {args.prefix!r} for some: give one of them")
     if not args.prefix and not args.all:
         raise ConfigError("nothing says which jobs: give what their names begin with, or --all")
     now_s, wanted = time.time(), Wanted.of(args.older_than, args.state, args.resumable)
@@ -94,7 +96,8 @@ def prune(args: argparse.Namespace) -> int:
             counts[each.kind] += 1
             total += size
     for why, names in kept.items():
-        told = f"{names[0]} is" if len(names) == 1 else f"{names[0]} and {len(names) - 1} others are"
+        others = len(names) - 1
+        told = f"{names[0]} and {others} other{'s' if others > 1 else ''} are" if others else f"{names[0]} is"
         print(f"{told} kept: {why}", file=sys.stderr)
     if len(rows) > 1:
         print(table(rows, indent=""))

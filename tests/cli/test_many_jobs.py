@@ -124,6 +124,12 @@ def test_what_is_needed_still_is_kept_and_told(
     assert fake.dir.path.exists()
 
 
+def test_names_and_all_are_not_for_the_same_command(jobs: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["prune", "sweep-b-", "--all", "--older-than", "0s"]) == 2
+    told = "eps: all is for jobs of any name, and 'sweep-b-' for some: give one of them\n"
+    assert capsys.readouterr().err == told and there() == set(jobs)
+
+
 def test_a_reason_is_told_once_and_a_directory_that_cannot_be_removed_is_a_failure(
     jobs: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

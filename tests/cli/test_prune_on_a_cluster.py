@@ -216,7 +216,7 @@ def test_what_runs_or_may_run_or_was_not_fetched_stays(
         everybody = ["b1", "b2", "b3", "b4", "b5"]
         assert there() == everybody and sweeps.on_cluster() == everybody[:-1]
         _, _, told = pruned(capsys, "--all", "--state", "running", "--resumable")
-        assert told == "sweeps/b1 and 1 others are kept: running\n"
+        assert told == "sweeps/b1 and 1 other are kept: running\n"
         rows, _, _ = pruned(capsys, "--all", "--resumable")
     assert rows == [["sweeps/b3", "finished"], ["sweeps/b4", "failed"]]
     assert there() == ["b1", "b2", "b5"] and sweeps.on_cluster() == ["b1", "b2"]
