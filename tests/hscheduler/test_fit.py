@@ -8,6 +8,7 @@ import json
 import pytest
 
 from eps.errors import ConfigError, DataError
+from eps.exits import EXIT_BAD_INPUT
 from hscheduler import cli
 from hscheduler.core.jobs import Phase
 from hscheduler.simulator.engine import Simulation
@@ -217,7 +218,7 @@ class TestCommands:
     def test_what_is_no_json_is_no_report(self, command, tmp_path, capsys):
         path = tmp_path / "notes.txt"
         path.write_text("[job] not JSON")
-        assert cli.main([*command, str(path)]) == cli.EXIT_BAD_INPUT
+        assert cli.main([*command, str(path)]) == EXIT_BAD_INPUT
         assert "notes.txt is no report or model of hscheduler: it is not JSON" in capsys.readouterr().err
 
     def test_a_model_is_used_for_a_sweep(self, report, tmp_path, capsys):

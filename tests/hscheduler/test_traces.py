@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from eps.errors import DataError
+from eps.exits import EXIT_BAD_INPUT
 from hscheduler import cli
 from hscheduler.core.resources import Resources
 from hscheduler.simulator.run import simulate_trace
@@ -124,5 +125,5 @@ def test_what_a_job_has_given_does_not_lie_idle_behind_a_large_one():
 def test_the_command_takes_a_file_that_is_no_trace_for_bad_input(tmp_path, capsys):
     path = tmp_path / "trace.csv"
     path.write_text("when,how long\n1,2\n")
-    assert cli.main(["simulate", "--trace", str(path)]) == cli.EXIT_BAD_INPUT
+    assert cli.main(["simulate", "--trace", str(path)]) == EXIT_BAD_INPUT
     assert f"{path}, line 1: no column 'timestamp'" in capsys.readouterr().err

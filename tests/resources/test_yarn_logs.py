@@ -257,6 +257,6 @@ def test_who_asks_for_the_logs_of_a_job_that_nobody_attends_to_has_it_attended_t
     """Else nobody would find out that its cluster does not answer, and who follows would stop at once."""
     attended: list[Path] = []
     monkeypatch.setattr(JobDir, "is_running", lambda self: False)
-    monkeypatch.setattr("eps.yarn.submit.attend_again", attended.append)
+    monkeypatch.setattr("eps.yarn.former.attend_again", attended.append)
     monkeypatch.setattr(logs.subprocess, "Popen", lambda *_, **__: Command())
     assert main(["logs", "a9a"]) == 0 and attended == [open_job.path]
