@@ -18,7 +18,6 @@ WAITING_STATES = ("starting", UNREACHABLE)
 NO_WORD = "its supervisor ended without a word"
 #: The same of a job on YARN, which needs nobody here to go on.
 UNATTENDED = "who attended to it here was ended, and its application may run: eps status {name} finds that out"
-
 #: Why nobody could be told that a job is to end, and what to do.
 BEING_STARTED = "another process still starts it: end that one, or run eps kill {name} again later"
 
@@ -112,8 +111,8 @@ def waiting_status(directory: JobDir) -> dict[str, Any] | None:
 
 def silence_of(directory: JobDir) -> str:
     """Return since when the cluster of a job that runs has not answered, in words; empty where none is known not to."""
-    waiting = waiting_status(directory)
-    return waiting["reason"] if waiting is not None and waiting["state"] == UNREACHABLE else ""
+    waiting = _readable(directory.waiting_json)
+    return str(waiting.get("reason", "")) if waiting is not None and waiting.get("is_silent") else ""
 
 
 def _readable(path: Path) -> Mapping[str, Any] | None:

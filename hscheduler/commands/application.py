@@ -18,6 +18,7 @@ from typing import Any
 from eps import interrupt
 from eps.display import table
 from eps.errors import ConfigError, EpsError, JobNotFoundError, StorageError
+from eps.exits import EXIT_FAILED
 from eps.hadoop_conf import HadoopConf, environment_configuration, read_configuration
 from eps.last_words import last_words
 from eps.storage.api import Storage
@@ -47,7 +48,6 @@ from hscheduler.exporters import Export, exporters
 from hscheduler.on_yarn import placed
 from hscheduler.spec import Spec
 
-EXIT_FAILED = 1
 #: YARN ends an application that was interrupted within this, or what it has on the cluster stays there.
 KILL_S = 20.0
 #: What has no name before it is submitted.

@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from eps.errors import ConfigError
+from eps.exits import EXIT_FAILED
 from hscheduler.commands.common import policies_of
 from hscheduler.metrics import metrics_text
 from hscheduler.on_yarn import PLACES, container_settings, yarn_cluster
@@ -20,7 +21,6 @@ from hscheduler.service.main import Service, ServiceSettings, forget
 from hscheduler.spec import ClusterSpec
 from hscheduler.view import SweepView
 
-EXIT_FAILED = 1
 #: How often it is looked whether the scheduler is well.
 LOOK_S = 1.0
 
