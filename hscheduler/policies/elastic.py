@@ -196,8 +196,14 @@ def _admission(view: View, head: Job, roles: Sequence[Role], removal: Removal) -
     return Decision((*shrinks, Start(head.job_id, tuple(placed))), sentence)
 
 
-def _infeasible(view: View, head: Job) -> str:
+def unplaced(view: View, head: Job) -> Sequence[Role]:
+    """Return what of a job that waits has no room in what is free, by its roles."""
     _, left = place(view.room(), head.request, roles_of(head.request, *size_of(head)))
+    return left
+
+
+def _infeasible(view: View, head: Job) -> str:
+    left = unplaced(view, head)
     masters, workers = left.count(Role.MASTER), left.count(Role.WORKER)
     servers = len(left) - workers - masters
     parts = [(masters, "master"), (workers, "worker"), (servers, "server")]

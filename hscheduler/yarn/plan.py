@@ -26,7 +26,7 @@ from hscheduler.core.jobs import Direction, Job, JobRequest, Phase
 from hscheduler.core.resources import NOTHING, Container, Resources, Role
 from hscheduler.core.room import FreeIndex, Room
 from hscheduler.core.words import count_of, counted
-from hscheduler.policies.elastic import schedule_incoming
+from hscheduler.policies.elastic import schedule_incoming, unplaced
 from hscheduler.policies.placing import listed
 from hscheduler.yarn.facts import Facts
 from hscheduler.yarn.fewest import spared, start_with_fewest
@@ -118,7 +118,7 @@ class _Planner:
         if not decision.actions:
             if view.gives_all:
                 self.held.add(application.application_id)
-            self.sentences.append(f"{application} waits for {wanted}: {_infeasible(decision, view, need)}")
+            self.sentences.append(f"{application} waits for {wanted}: {_infeasible(decision, view, application, need)}")
             return ()
         self.needs_room = True
         if not shrinks:
@@ -230,9 +230,13 @@ def _user_limit(snapshot: Snapshot, application: Application, partition: str, ne
     return ""
 
 
-def _infeasible(decision: Decision, view: _YarnView, need: Resources) -> str:
+def _infeasible(decision: Decision, view: _YarnView, application: Application, need: Resources) -> str:
     """Return why others have too little to give, of the ``need`` of who waits."""
     why = next(iter(decision.waiting.values()), "there is no room")
+    if not any(ask.for_master for ask in application.asks):
+        # YARN says how large containers are that are asked for, not what they are for.
+        missing = counted(len(unplaced(view, view.queue[0])), "container")
+        why = f"infeasible: there is no room for {missing}, and jobs with early feedback can spare too little"
     given = list(spared(view))
     size = sum((container.resources for container in given), NOTHING)
     spare = f"{counted(len(given), 'container')} of {view.amount(size)}" if given else "no container"

@@ -69,6 +69,17 @@ def test_members_that_a_job_waits_for_beside_its_master_are_made_room_for() -> N
     assert "waits for 3 containers" in plan.sentences[0]
 
 
+def test_what_containers_are_for_is_not_told_where_yarn_does_not_say_it() -> None:
+    job = running(1, {"n1:1": 2})
+    starts = dataclasses.replace(running(2, {}), asks=(Ask(False, 1, SIZE), Ask(False, 3, SIZE)))
+    plan = planned(snapshot(job, starts, free={"n1:1": SIZE}), (job, facts(job, feedback=False)))
+    assert plan.sentences == (
+        "application_1700000000000_0002 (job-2) waits for 4 containers: infeasible: there is no room for 3 containers, "
+        "and jobs with early feedback can spare too little: 4 vcores and 4096 MiB are wanted, and beside what is free "
+        "no container could be spared (job-1 has not given its early feedback)",
+    )
+
+
 TRIO = ("eps.workers=1", "eps.servers=1", "eps.worker=1024x1", "eps.server=1024x1")
 
 
