@@ -169,7 +169,10 @@ class Attendant:
     def _give_up(self) -> int:
         """Leave to the next attendant what this one cannot do within a signal's time; return an exit code."""
         if self._exit_code is not None:
-            logger.warning("%s: what the job has on the cluster stays, for eps prune", self._stop_reason)
+            logger.warning(
+                "%s: what the job may still have on the cluster is left to eps prune, its logs to eps logs",
+                self._stop_reason,
+            )
             return self._exit_code
         with suppress(StorageError):
             wish(self._job, self._application_id, self._stop_reason)
@@ -293,8 +296,6 @@ class Attendant:
             more = {"unfetched": reason}
             again = f"eps status {self._job.name} tries again"
             reason = f"{reason or state}; what it has left cannot be fetched: {error}; {again}"
-        if state == "failed":
-            self._bring_logs()
         directory, self._exit_code = self._job, exit_code
         for path in (directory.supervisor_json, directory.master_json, directory.waiting_json, directory.ending_json):
             path.unlink(missing_ok=True)
@@ -306,9 +307,12 @@ class Attendant:
             # Whoever starts it again asks YARN before.
             ended |= {"is_forgotten": True}
         write_json_atomic(self._job.ended_json, ended)
+        logger.info("%s: %s", state, reason or "no reason")
         if is_over:
             self._remove_what_is_on_the_cluster(state)
-        logger.info("%s: %s", state, reason or "no reason")
+        if state == "failed":
+            # Last: nothing is as large, and nothing else needs them.
+            self._bring_logs()
         return exit_code
 
     def _remove_what_is_on_the_cluster(self, state: str) -> None:
@@ -328,9 +332,6 @@ class Attendant:
             fetch_logs(self._job)
         except EpsError as error:
             logger.warning("%s", error)
-        except GaveUp:
-            # All else is here, and the next one would fetch it once more.
-            logger.warning("%s: the containers' logs are left to eps logs", self._stop_reason)
 
     def _fetched(self) -> tuple[str, str, int] | None:
         """Fetch results; return how the job ended by its master's own word: state, reason, exit code."""

@@ -22,12 +22,12 @@ from pathlib import Path
 from typing import IO
 
 from eps.devcluster.java import find_java
-from eps.errors import ConfigError, DeadlineError, EpsError, RpcError
+from eps.errors import ConfigError, DeadlineError, EpsError, RpcError, StorageError
 from eps.hadoop_conf import HadoopConf, read_configuration
 from eps.kerberos import java_options
 from eps.storage.atomic import atomic_writer
 from eps.storage.hadoop_tokens import TOKEN_FILE_VARIABLE
-from eps.storage.jobdir import JobDir
+from eps.storage.jobdir import DIRECTORY_MODE, JobDir
 from eps.supervisor.context import MASTER
 from eps.yarn.application import Application
 from eps.yarn.bridge import class_path
@@ -137,6 +137,8 @@ def fetch_logs(job: JobDir) -> list[str]:
         The command takes too long.
     RpcError
         It fails: the message has its last line.
+    StorageError
+        There is no room for them, or they cannot be written.
     """
     with open_logs(job) as fetch:
         return fetch()
@@ -185,6 +187,20 @@ def open_logs(job: JobDir, check: Callable[[], None] = lambda: None) -> Iterator
 
 
 def _fetch(job: JobDir, ask: Callable[[Path], None]) -> list[str]:
+    """Bring what ``ask`` writes into a file; raises as :func:`fetch_logs`."""
+    try:
+        return _brought(job, ask)
+    except EpsError:
+        raise
+    except OSError as error:
+        where = error.filename or job.path
+        raise StorageError(
+            f"{where}: the logs of job {job.name!r} cannot be written: {error.strerror or error}"
+        ) from error
+
+
+def _brought(job: JobDir, ask: Callable[[Path], None]) -> list[str]:
+    job.logs.mkdir(mode=DIRECTORY_MODE, exist_ok=True)
     # Beside the logs: a disk with room for them, not one that may be memory.
     with tempfile.TemporaryDirectory(dir=job.path, prefix=".logs-") as folder:
         printed = Path(folder) / "printed"
@@ -203,33 +219,27 @@ def _ask(application: Application, proofs: _Proofs, check: Callable[[], None], p
     """Run the command; what it prints goes into a file.  Raises as :func:`fetch_logs`, and what ``check`` raises."""
     words = [find_java().command, "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", *java_options(os.environ)]
     words += ["-cp", os.pathsep.join(class_path(proofs.conf)), CLI, "-applicationId", application.application_id]
-    try:
-        with (
-            printed.open("wb") as target,
-            subprocess.Popen(
+    environment = proofs.environment()
+    with printed.open("wb") as target:
+        try:
+            command = subprocess.Popen(
                 words,
                 stdout=target,
                 stderr=subprocess.PIPE,
                 text=True,
                 errors="replace",
                 stdin=subprocess.DEVNULL,
-                env=proofs.environment(),
-            ) as command,
-        ):
-            said = _word_of(command, check)
-    except OSError as error:
-        if isinstance(error, EpsError):
-            raise
-        raise ConfigError(f"{words[0]} cannot be run: {error.strerror}") from None
-    except subprocess.TimeoutExpired:
-        raise DeadlineError(
-            f"the logs of {application.application_id}: YARN did not give them within {TIMEOUT_S:g} s"
-        ) from None
+                env=environment,
+            )
+        except OSError as error:
+            raise ConfigError(f"{words[0]} cannot be run: {error.strerror}") from None
+        with command:
+            said = _word_of(command, check, application)
     if command.returncode != 0 and _is_blank(printed):
         raise RpcError(f"the logs of {application.application_id}: {_last_line(said.splitlines())}")
 
 
-def _word_of(command: subprocess.Popen[str], check: Callable[[], None]) -> str:
+def _word_of(command: subprocess.Popen[str], check: Callable[[], None], application: Application) -> str:
     """Wait for a command, :data:`TIMEOUT_S` at most; return what it wrote on standard error."""
     deadline_s = time.monotonic() + TIMEOUT_S
     try:
@@ -239,7 +249,9 @@ def _word_of(command: subprocess.Popen[str], check: Callable[[], None]) -> str:
             except subprocess.TimeoutExpired:
                 check()
                 if time.monotonic() > deadline_s:
-                    raise
+                    raise DeadlineError(
+                        f"the logs of {application.application_id}: YARN did not give them within {TIMEOUT_S:g} s"
+                    ) from None
     except BaseException:
         command.kill()
         raise

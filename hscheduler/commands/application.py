@@ -22,7 +22,6 @@ from eps.exits import EXIT_FAILED
 from eps.hadoop_conf import HadoopConf, environment_configuration, read_configuration
 from eps.last_words import last_words
 from eps.storage.api import Storage
-from eps.storage.jobdir import DIRECTORY_MODE
 from eps.storage.locations import open_storage
 from eps.yarn.application import Application, remove_staged
 from eps.yarn.clients import AUTO, open_client
@@ -336,7 +335,6 @@ def _bring_logs(ended: Ended, application: Application, known: KnownSweep) -> No
     if not failed and ended.state != "failed":
         return
     logs = known.job.logs
-    logs.mkdir(mode=DIRECTORY_MODE, exist_ok=True)
     try:
         fetch_logs(known.job)
         print(f"what the containers of {application.application_id} wrote is in {logs}", file=sys.stderr)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -210,6 +211,21 @@ def test_what_cannot_be_fetched_stays_where_it_is(
     assert resume(tmp_path, yarn.directory.name) == 1, "nor now"
     jobs_dir().unlink()
     assert resume(tmp_path, yarn.directory.name) == 0
+    assert (jobs_dir() / "sweep-2" / "model.npz").read_text() == "the model" and staged(hdfs) == []
+
+
+def test_where_there_is_no_room_for_logs_the_rest_is_here_all_the_same(
+    yarn: RunningSweep, hdfs: FakeHdfs, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    def full(**_: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setitem(REPORT["trials"][0], "phase", "failed")
+    monkeypatch.setattr("eps.yarn.logs.tempfile.TemporaryDirectory", full)
+    assert sweep(tmp_path) == 0
+    name = yarn.directory.name
+    assert f"the logs of job {name!r} cannot be written: No space left on device" in capsys.readouterr().err
     assert (jobs_dir() / "sweep-2" / "model.npz").read_text() == "the model" and staged(hdfs) == []
 
 

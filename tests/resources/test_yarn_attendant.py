@@ -250,6 +250,21 @@ def test_of_one_that_yarn_has_forgotten_the_folder_stays_when_it_is_fetched_agai
     assert job.is_settled() and "job.zip" in shared.files, "it may run"
 
 
+def test_how_a_job_failed_is_noted_before_its_logs_come_which_may_be_larger_than_the_disk(
+    job: JobDir, shared: MemoryStorage, follow: Follow, staged: Application, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared.files["results/ended.json"] = b'{"state": "failed", "exit_code": 1, "reason": "diverged"}'
+    seen: list[Any] = []
+
+    def bring(job: JobDir) -> list[str]:
+        seen.append((job.is_settled(), job.outcome()["reason"], dict(shared.files)))
+        raise StorageError(f"{job.path}: No space left on device")
+
+    monkeypatch.setattr("eps.yarn.logs.fetch_logs", bring)
+    assert follow(ScriptedClient(RUNNING, FINISHED)) == 1
+    assert seen == [(True, "diverged", {})] and job.is_settled()
+
+
 def test_what_a_job_had_on_the_cluster_goes_when_its_results_are_here(
     job: JobDir, shared: MemoryStorage, follow: Follow, staged: Application
 ) -> None:

@@ -6,6 +6,7 @@ import argparse
 import subprocess
 import tracemalloc
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -13,12 +14,13 @@ import pytest
 
 from eps.cli import main
 from eps.commands import inspect
-from eps.errors import PeerUnavailableError
+from eps.errors import PeerUnavailableError, StorageError
 from eps.storage.atomic import write_json_atomic
 from eps.storage.hadoop_tokens import TOKEN_FILE_VARIABLE
 from eps.storage.jobdir import JobDir, create_job_dir
 from eps.yarn import logs
 from eps.yarn.application import Application
+from tests.fakes.full_disk import no_file_beyond
 
 SECURE = """<configuration><property><name>hadoop.security.authentication</name><value>kerberos</value></property>
 </configuration>"""
@@ -181,6 +183,32 @@ def test_logs_that_are_larger_than_memory_are_brought(job: JobDir, monkeypatch: 
     assert job.log("worker-1").stat().st_size == len(LINE) * LINES > 20 << 20
     assert most_bytes < 4 << 20
     assert not list(job.path.glob(".logs-*"))
+
+
+def test_a_disk_that_is_full_is_named_and_not_java(open_job: JobDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    with ExitStack() as stack:
+
+        def run(words: Any, *, stdout: BinaryIO, **_: Any) -> Any:
+            stdout.write(SAID.replace("begun", 10_000 * "x").encode())
+            stdout.flush()
+            stack.enter_context(no_file_beyond(1000))
+            return Command()
+
+        monkeypatch.setattr(logs.subprocess, "Popen", run)
+        with pytest.raises(StorageError, match=rf"{open_job.path}: the logs of job 'a9a' cannot be written: File too"):
+            logs.fetch_logs(open_job)
+
+    def find_java() -> argparse.Namespace:
+        for path in open_job.path.glob(".logs-*"):
+            path.rmdir()
+        return argparse.Namespace(command="java")
+
+    monkeypatch.setattr(logs, "find_java", find_java)
+    with pytest.raises(
+        StorageError, match=rf"{open_job.path}/\.logs-.*: the logs of job 'a9a' cannot be written: No such"
+    ):
+        logs.fetch_logs(open_job)
+    assert not list(open_job.path.glob(".logs-*"))
 
 
 SILENT = {"reason": "the ResourceManager has not answered since 10:00:00, and is waited for", "is_silent": True}
