@@ -26,16 +26,16 @@ from eps.errors import DeadlineError, EpsError, JobNotFoundError, PeerUnavailabl
 from eps.hadoop_conf import read_configuration
 from eps.logs import set_up_logging
 from eps.storage.api import Storage
-from eps.storage.atomic import atomic_writer, write_json_atomic
-from eps.storage.claims import remove_claimed
+from eps.storage.atomic import write_json_atomic
 from eps.storage.jobdir import JobDir, JobLock
 from eps.storage.locations import open_storage
-from eps.yarn.application import COPY_BYTES, ENDED_FILE, RESULTS, Application, remove_staged
+from eps.yarn.application import Application
 from eps.yarn.clients import asked_at, open_client
 from eps.yarn.ending import wish, wished
 from eps.yarn.facade import Client
+from eps.yarn.fetching import End
 from eps.yarn.inquiry import Inquiry
-from eps.yarn.outcome import outcome, word_of
+from eps.yarn.outcome import outcome
 from eps.yarn.types import ApplicationReport
 
 logger = logging.getLogger(__name__)
@@ -91,7 +91,6 @@ class Attendant:
         self._job = job
         self._application_id = application_id
         self._client = client
-        self._shared = shared
         self._tied_fd = tied_fd
         self._address = address
         self._place: tuple[str, int] | None = None
@@ -101,11 +100,10 @@ class Attendant:
         self._progress = self._seen_s = 0.0
         self._noted: dict[str, Any] | None = None
         self._stop_reason = ""
-        #: Of a job whose end is being noted, or is.
-        self._exit_code: int | None = None
         self._killed_s: float | None = None
         self._said_s = -SAY_S
         self._inquiry = Inquiry(client, application_id)
+        self._end = End(job, shared, self._answered)
         self._signal_out, self._signal_in = os.pipe()
         os.set_blocking(self._signal_in, False)
 
@@ -136,7 +134,7 @@ class Attendant:
             # YARN need not be asked any more.
             self._progress, self._seen_s = float(ended.get("progress", 0.0)), float(ended.get("seen_s", 0.0))
             found = str(ended["state"]), unfetched, int(ended["exit_code"])
-            return self._end(found, is_known=not ended.get("is_forgotten"))
+            return self._fetch(found, is_known=not ended.get("is_forgotten"))
         while True:
             with suppress(StorageError):
                 self._want_end(wished(self._job, self._application_id))
@@ -144,7 +142,7 @@ class Attendant:
             if report is not None:
                 if report.ended:
                     # A ResourceManager that has lost its state does not know whether it has.
-                    return self._end(outcome(report, self._stop_reason), is_known=not self._inquiry.is_unknown)
+                    return self._fetch(outcome(report, self._stop_reason), is_known=not self._inquiry.is_unknown)
                 self._note(report)
             if self._stop_reason:
                 self._kill()
@@ -162,18 +160,17 @@ class Attendant:
         answers_s = time.monotonic() - self._answered_s
         # Again in any case: what is raised where a finaliser runs is lost.
         signals.setitimer(signals.ITIMER_REAL, AGAIN_S if answers_s >= STOP_S else STOP_S - answers_s)
-        is_noting_end = self._exit_code is not None and not self._job.ended_json.exists()
-        if answers_s >= STOP_S and not is_noting_end:
+        if answers_s >= STOP_S and not self._end.is_being_noted:
             raise GaveUp
 
     def _give_up(self) -> int:
         """Leave to the next attendant what this one cannot do within a signal's time; return an exit code."""
-        if self._exit_code is not None:
+        if self._end.exit_code is not None:
             logger.warning(
                 "%s: what the job may still have on the cluster is left to eps prune, its logs to eps logs",
                 self._stop_reason,
             )
-            return self._exit_code
+            return self._end.exit_code
         with suppress(StorageError):
             wish(self._job, self._application_id, self._stop_reason)
         self._job.supervisor_json.unlink(missing_ok=True)
@@ -283,74 +280,9 @@ class Attendant:
 
     # ---- the end
 
-    def _end(self, found: tuple[str, str, int], *, is_known: bool) -> int:
-        """Fetch what the job has left, and note how it ended: as YARN knows it, unless its master has left a word."""
-        (state, reason, exit_code), is_over, more = found, is_known, {}
-        try:
-            word = self._fetched()
-            if word is not None:
-                (state, reason, exit_code), is_over = word, True
-        except StorageError as error:
-            is_over = False
-            logger.warning("what the job has left cannot be fetched: %s", error)
-            more = {"unfetched": reason}
-            again = f"eps status {self._job.name} tries again"
-            reason = f"{reason or state}; what it has left cannot be fetched: {error}; {again}"
-        directory, self._exit_code = self._job, exit_code
-        for path in (directory.supervisor_json, directory.master_json, directory.waiting_json, directory.ending_json):
-            path.unlink(missing_ok=True)
-        ended = {"state": state, "exit_code": exit_code, "reason": reason, "time_s": round(time.time(), 3), **more}
-        if not directory.report.exists() and self._seen_s:
-            # No master could tell: what YARN knew of it is the best there is.
-            ended |= {"progress": self._progress, "seen_s": round(self._seen_s, 3)}
-        if not is_known and not is_over:
-            # Whoever starts it again asks YARN before.
-            ended |= {"is_forgotten": True}
-        write_json_atomic(self._job.ended_json, ended)
-        logger.info("%s: %s", state, reason or "no reason")
-        if is_over:
-            self._remove_what_is_on_the_cluster(state)
-        if state == "failed":
-            # Last: nothing is as large, and nothing else needs them.
-            self._bring_logs()
-        return exit_code
-
-    def _remove_what_is_on_the_cluster(self, state: str) -> None:
-        """Remove the job's folder, of which all that anybody still needs is here, and checkpoints that nobody needs."""
-        try:
-            remove_staged(self._job, self._shared)
-            if state == "finished":
-                remove_claimed(self._job)
-        except EpsError as error:
-            logger.warning("%s: eps prune tries again", error)
-
-    def _bring_logs(self) -> None:
-        """Bring the containers' logs of a job that failed: nobody should have to ask for them."""
-        from eps.yarn.logs import fetch_logs
-
-        try:
-            fetch_logs(self._job)
-        except EpsError as error:
-            logger.warning("%s", error)
-
-    def _fetched(self) -> tuple[str, str, int] | None:
-        """Fetch results; return how the job ended by its master's own word: state, reason, exit code."""
-        word: tuple[str, str, int] | None = None
-        if self._shared is None:
-            return None
-        for name in self._shared.names(RESULTS):
-            self._answered()
-            with self._shared.read(f"{RESULTS}/{name}") as source:
-                if name == ENDED_FILE:
-                    word = word_of(source.read(), f"{RESULTS}/{name}")
-                    continue
-                # A model may be larger than what this process should have.
-                with atomic_writer(self._job.path / name, sync=False) as target:
-                    while block := source.read(COPY_BYTES):
-                        target.write(block)
-                        # It answers, and what is here by now is not to be fetched once more.
-                        self._answered()
-        return word
+    def _fetch(self, found: tuple[str, str, int], *, is_known: bool) -> int:
+        """Fetch what the job has left, and note how it ended; parameters and result as of :meth:`End.note`."""
+        return self._end.note(found, is_known=is_known, progress=self._progress, seen_s=self._seen_s)
 
 
 def place_of(report: ApplicationReport) -> tuple[str, int] | None:

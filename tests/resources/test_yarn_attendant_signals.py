@@ -164,7 +164,7 @@ def test_who_is_told_to_end_when_all_is_fetched_gives_nothing_up_but_logs_and_wh
     if when == "noted":
         monkeypatch.setattr(shared, "remove", hang)
     elif when == "noting":
-        monkeypatch.setattr(module, "write_json_atomic", write)
+        monkeypatch.setattr("eps.yarn.fetching.write_json_atomic", write)
     else:
         monkeypatch.setattr("eps.yarn.logs.fetch_logs", hang)
     assert follow(ScriptedClient(RUNNING, FINISHED)) == code

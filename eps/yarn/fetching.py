@@ -1,0 +1,127 @@
+"""The end of a job on YARN, on the machine of whoever submitted it: what it has left is fetched, its end noted.  L3."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+
+from eps.errors import EpsError, StorageError
+from eps.storage.api import Storage
+from eps.storage.atomic import atomic_writer, write_json_atomic
+from eps.storage.claims import remove_claimed
+from eps.storage.jobdir import JobDir
+from eps.yarn.application import COPY_BYTES, ENDED_FILE, RESULTS, remove_staged
+from eps.yarn.outcome import word_of
+
+logger = logging.getLogger(__name__)
+
+
+class End:
+    """Fetches what a job has left when it has ended, notes how it ended, and removes what nobody needs any more.
+
+    Parameters
+    ----------
+    job : JobDir
+        Its lock is held by this process.
+    shared : Storage or None
+        The folder that the job's processes shared; None where it has gone.
+    answered : callable
+        Called whenever a piece has been fetched.
+
+    Attributes
+    ----------
+    exit_code : int or None
+        The job's; None until all that can be fetched was.
+    is_being_noted : bool
+        Whether that is here, and nobody knows of it yet.
+    """
+
+    def __init__(self, job: JobDir, shared: Storage | None, answered: Callable[[], None]) -> None:
+        self._job = job
+        self._shared = shared
+        self._answered = answered
+        self.exit_code: int | None = None
+        self.is_being_noted = False
+
+    def note(self, found: tuple[str, str, int], *, is_known: bool, progress: float, seen_s: float) -> int:
+        """Fetch what the job has left, and note how it ended; return its exit code.
+
+        Parameters
+        ----------
+        found : tuple
+            State, reason and exit code by YARN's word; that of its master, where it has left one, is better.
+        is_known : bool
+            Whether YARN knows that it has ended.
+        progress : float
+            How far it was by YARN's word.
+        seen_s : float, seconds of Unix time
+            When that was; 0 where nobody knows.
+        """
+        (state, reason, exit_code), is_over, more = found, is_known, {}
+        try:
+            word = self._fetched()
+            if word is not None:
+                (state, reason, exit_code), is_over = word, True
+        except StorageError as error:
+            is_over = False
+            logger.warning("what the job has left cannot be fetched: %s", error)
+            more = {"unfetched": reason}
+            again = f"eps status {self._job.name} tries again"
+            reason = f"{reason or state}; what it has left cannot be fetched: {error}; {again}"
+        directory, self.is_being_noted, self.exit_code = self._job, True, exit_code
+        for path in (directory.supervisor_json, directory.master_json, directory.waiting_json, directory.ending_json):
+            path.unlink(missing_ok=True)
+        ended = {"state": state, "exit_code": exit_code, "reason": reason, "time_s": round(time.time(), 3), **more}
+        if not directory.report.exists() and seen_s:
+            # No master could tell: what YARN knew of it is the best there is.
+            ended |= {"progress": progress, "seen_s": round(seen_s, 3)}
+        if not is_known and not is_over:
+            # Whoever starts it again asks YARN before.
+            ended |= {"is_forgotten": True}
+        write_json_atomic(directory.ended_json, ended)
+        self.is_being_noted = False
+        logger.info("%s: %s", state, reason or "no reason")
+        if is_over:
+            self._remove_what_is_on_the_cluster(state)
+        if state == "failed":
+            # Last: nothing is as large, and nothing else needs them.
+            self._bring_logs()
+        return exit_code
+
+    def _remove_what_is_on_the_cluster(self, state: str) -> None:
+        """Remove the job's folder, of which all that anybody still needs is here, and checkpoints that nobody needs."""
+        try:
+            remove_staged(self._job, self._shared)
+            if state == "finished":
+                remove_claimed(self._job)
+        except EpsError as error:
+            logger.warning("%s: eps prune tries again", error)
+
+    def _bring_logs(self) -> None:
+        """Bring the containers' logs of a job that failed: nobody should have to ask for them."""
+        from eps.yarn.logs import fetch_logs
+
+        try:
+            fetch_logs(self._job)
+        except EpsError as error:
+            logger.warning("%s", error)
+
+    def _fetched(self) -> tuple[str, str, int] | None:
+        """Fetch results; return how the job ended by its master's own word: state, reason, exit code."""
+        word: tuple[str, str, int] | None = None
+        if self._shared is None:
+            return None
+        for name in self._shared.names(RESULTS):
+            self._answered()
+            with self._shared.read(f"{RESULTS}/{name}") as source:
+                if name == ENDED_FILE:
+                    word = word_of(source.read(), f"{RESULTS}/{name}")
+                    continue
+                # A model may be larger than what this process should have.
+                with atomic_writer(self._job.path / name, sync=False) as target:
+                    while block := source.read(COPY_BYTES):
+                        target.write(block)
+                        # It answers, and what is here by now is not to be fetched once more.
+                        self._answered()
+        return word
