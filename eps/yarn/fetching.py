@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from eps.errors import EpsError, StorageError
 from eps.storage.api import Storage
-from eps.storage.atomic import atomic_writer, write_json_atomic
+from eps.storage.atomic import atomic_writer, read_json, write_json_atomic
 from eps.storage.claims import remove_claimed
 from eps.storage.jobdir import JobDir
 from eps.yarn.application import COPY_BYTES, ENDED_FILE, RESULTS, remove_staged
@@ -69,6 +69,12 @@ class End:
             more = {"unfetched": reason}
             again = f"eps status {self._job.name} tries again"
             reason = f"{reason or state}; what it has left cannot be fetched: {error}; {again}"
+        else:
+            if state == "finished" and not self._job.model.exists():
+                # It may have been removed as what could not be read: its checkpoints are all that is left of it.
+                state, exit_code = "failed", 1
+                reason = f"it finished, but did not leave its model: eps resume {self._job.name} makes it again"
+            self._correct_report(state, reason)
         directory, self.is_being_noted, self.exit_code = self._job, True, exit_code
         for path in (directory.supervisor_json, directory.master_json, directory.waiting_json, directory.ending_json):
             path.unlink(missing_ok=True)
@@ -88,6 +94,16 @@ class End:
             # Last: nothing is as large, and nothing else needs them.
             self._bring_logs()
         return exit_code
+
+    def _correct_report(self, state: str, reason: str) -> None:
+        """Have the report say how the job ended: its master wrote it before anybody could know."""
+        try:
+            report = read_json(self._job.report) or {}
+            if report.get("state", state) != state:
+                write_json_atomic(self._job.report, {**report, "state": state, "reason": reason}, sync=False)
+        except StorageError as error:
+            # How it ended is noted all the same.
+            logger.warning("%s", error)
 
     def _remove_what_is_on_the_cluster(self, state: str) -> None:
         """Remove the job's folder, of which all that anybody still needs is here, and checkpoints that nobody needs."""

@@ -77,7 +77,10 @@ def job(tmp_path: Path) -> Iterator[JobDir]:
 
 @pytest.fixture
 def shared() -> MemoryStorage:
-    return MemoryStorage()
+    """Where the job leaves what it brings: a model, whatever else."""
+    found = MemoryStorage()
+    found.files["results/model.npz"] = b"npz"
+    return found
 
 
 Follow = Callable[..., int]

@@ -55,7 +55,6 @@ def test_clients_find_the_master_and_then_what_it_left(job: JobDir, shared: Memo
         seen.append((read_json(job.master_json), waiting_status(job)))
 
     shared.files["results/report.json"] = b'{"clock": 9}'
-    shared.files["results/model.npz"] = b"npz"
     shared.files["results/ended.json"] = b'{"state": "finished", "exit_code": 0, "reason": "done"}'
     waits = dataclasses.replace(REPORT, diagnostics="Application is added\n to the queue:  AM limit reached")
     assert follow(ScriptedClient(waits, look, RUNNING, look, FINISHED)) == 0
@@ -185,7 +184,6 @@ def test_what_one_that_is_forgotten_has_left_is_fetched(
     job: JobDir, shared: MemoryStorage, follow: Follow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("eps.yarn.inquiry.FORGOTTEN_S", 0.0)
-    shared.files["results/model.npz"] = b"npz"
     shared.files["results/ended.json"] = b'{"state": "finished", "exit_code": 0, "reason": ""}'
     assert follow(ScriptedClient(JobNotFoundError("no such application"))) == 0
     assert ended_status(job)["state"] == "finished" and job.model.read_bytes() == b"npz"
@@ -199,7 +197,7 @@ def test_one_that_it_does_not_know_for_a_moment_goes_on(follow: Follow) -> None:
 def test_results_that_cannot_be_fetched_are_said(
     job: JobDir, shared: MemoryStorage, follow: Follow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shared.files["results/report.json"] = b"{}"
+    shared.files = {"results/report.json": b"{}"}
 
     def lost(path: str) -> Any:
         raise StorageError(f"{path}: every DataNode is gone")
@@ -313,6 +311,42 @@ def test_checkpoints_of_its_own_go_with_a_job_that_has_finished(
         left = [path for path in hdfs.nodes if "a9a" in path]
     assert (left == []) == (state == "finished") == (not job.claim_json.exists())
     assert can_be_resumed(job) == (state in ("failed", "killed") and not damaged)
+
+
+@pytest.mark.parametrize("removed", [True, False])
+def test_one_that_finished_and_whose_model_is_lost_is_made_again_from_its_checkpoints(
+    job: JobDir, shared: MemoryStorage, follow: Follow, staged: Application, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch, removed: bool,
+) -> None:  # fmt: skip
+    """Who wants to go on is told to remove what cannot be read; so it is as if it had never been left."""
+    pytest.importorskip("hdfs")
+    (tmp_path / "core-site.xml").write_text("<configuration></configuration>")
+    shared.files["results/ended.json"] = b'{"state": "finished", "exit_code": 0, "reason": ""}'
+    shared.files["results/report.json"] = b'{"state": "finished", "reason": "", "clock": 9}'
+    read = shared.read
+
+    def lost(path: str) -> Any:
+        if path.endswith("model.npz"):
+            raise StorageError(f"{path}: a block is missing")
+        return read(path)
+
+    with FakeHdfs() as hdfs:
+        place = RemotePath("webhdfs", hdfs.authority, "/eps/checkpoints/a9a")
+        Claim(str(place), owner_of(job), str(tmp_path)).write(job)
+        hdfs.put(f"{place.path}/owner.txt", f"{owner_of(job)}\n".encode())
+        hdfs.put(f"{place.path}/0001-00000040/manifest.json", b"{}")
+        if removed:
+            monkeypatch.setattr(shared, "read", lost)
+            assert follow(ScriptedClient(RUNNING, FINISHED)) == 0
+            assert not job.is_settled() and "a block is missing" in job.outcome()["reason"]
+        del shared.files["results/model.npz"]
+        assert follow(ScriptedClient(RUNNING, FINISHED)) == 1
+        assert f"{place.path}/0001-00000040/manifest.json" in hdfs.nodes
+    assert job.is_settled() and can_be_resumed(job) and job.claim_json.exists()
+    told = ("failed", "it finished, but did not leave its model: eps resume a9a makes it again")
+    assert (job.outcome()["state"], job.outcome()["reason"]) == told
+    assert read_json(job.report) == {"state": told[0], "reason": told[1], "clock": 9}
+    assert shared.files == {}, "nothing of that is needed any more"
 
 
 def test_where_nothing_is_shared_any_more_nothing_is_fetched(
