@@ -78,7 +78,11 @@ class End:
         directory, self.is_being_noted, self.exit_code = self._job, True, exit_code
         for path in (directory.supervisor_json, directory.master_json, directory.waiting_json, directory.ending_json):
             path.unlink(missing_ok=True)
-        ended = {"state": state, "exit_code": exit_code, "reason": reason, "time_s": round(time.time(), 3), **more}
+        before, ended_s = directory.ended() or {}, round(time.time(), 3)
+        if "unfetched" in before:
+            # What is fetched later ended when it did.
+            ended_s = before.get("time_s", ended_s)
+        ended = {"state": state, "exit_code": exit_code, "reason": reason, "time_s": ended_s, **more}
         if not directory.report.exists() and seen_s:
             # No master could tell: what YARN knew of it is the best there is.
             ended |= {"progress": progress, "seen_s": round(seen_s, 3)}

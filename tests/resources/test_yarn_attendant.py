@@ -221,7 +221,7 @@ def test_what_could_not_be_fetched_is_fetched_again_without_yarn(
     def away(folder: str) -> list[str]:
         raise StorageError("the NameNode is in safe mode")
 
-    runs = dataclasses.replace(RUNNING, progress=3 / 9)
+    runs, ended_s = dataclasses.replace(RUNNING, progress=3 / 9), set()
     monkeypatch.setattr(shared, "names", away)
     for client in (ScriptedClient(runs, said), ScriptedClient(AssertionError("YARN has said how it ended"))):
         follow(client)
@@ -229,11 +229,13 @@ def test_what_could_not_be_fetched_is_fetched_again_without_yarn(
         assert ended is not None and ended["state"] == said.final_status.lower().replace("succeeded", "finished")
         assert ended["reason"].count("safe mode") == 1 and ended["progress"] == 3 / 9
         assert job.unfetched() is not None and "results/model.npz" in shared.files
+        ended_s.add(ended["time_s"])
     monkeypatch.undo()
     follow(ScriptedClient(AssertionError("YARN has said how it ended")))
     ended = job.ended()
     assert ended is not None and ended["reason"] == ("done" if said is FINISHED else KILLED.diagnostics)
     assert job.is_settled() and job.model.read_bytes() == b"the only copy" and shared.files == {}
+    assert {*ended_s, ended["time_s"]} == {min(ended_s)}, "it ended once"
 
 
 def test_of_one_that_yarn_has_forgotten_the_folder_stays_when_it_is_fetched_again(
