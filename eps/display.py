@@ -233,7 +233,7 @@ def _clock_text(status: Status, of: str = "/") -> str:
 
 def progress_line(status: Status, width: int = 0) -> str:
     """Return how far a job is, in one line; cut to ``width`` columns unless that is 0."""
-    if status["state"] == UNREACHABLE:
+    if status["state"] in WAITING_STATES and status["state"] != "starting":
         line = plain_line(status)
         return line[:width] if width else line
     if status["state"] == "starting":

@@ -12,8 +12,10 @@ from eps.storage.jobdir import JobDir
 
 #: A job whose master cannot be asked, nor the cluster that knows where it is.
 UNREACHABLE = "unreachable"
+#: A job that has ended on its cluster, while what it has left there is brought here.
+FETCHING = "fetching"
 #: States of a job that nobody knows to train.
-WAITING_STATES = ("starting", UNREACHABLE)
+WAITING_STATES = ("starting", UNREACHABLE, FETCHING)
 #: Why a job ended that nobody saw end: its supervisor was killed, and could not say anything.
 NO_WORD = "its supervisor ended without a word"
 #: The same of a job on YARN, which needs nobody here to go on.
@@ -91,21 +93,25 @@ def waiting_status(directory: JobDir) -> dict[str, Any] | None:
     """Return the status of a job whose master does not listen, and may not for long; None where nothing is awaited.
 
     ``reason`` says what for: a queue, a node.  Where its cluster does not answer, its state is :data:`UNREACHABLE`, and
-    ``as_of_s`` says when it was known last how far it is.
+    ``as_of_s`` says when it was known last how far it is.  One that has ended is :data:`FETCHING`.
     """
     waiting = _readable(directory.waiting_json)
     if waiting is None:
         return None
     settings = (read_json(directory.job_json) or {}).get("spec", {})
-    is_silent, iterations = bool(waiting.get("is_silent")), int(settings.get("iterations", 0))
+    is_silent, is_fetching = bool(waiting.get("is_silent")), bool(waiting.get("is_fetching"))
+    clock = round(float(waiting.get("progress", 0.0)) * int(settings.get("iterations", 0)))
+    known = ended_status(directory)
+    # Of one that has ended the report may be here already.
+    is_old = is_silent or (is_fetching and not directory.report.exists())
     return {
-        **ended_status(directory),
-        "state": UNREACHABLE if is_silent else "starting",
+        **known,
+        "state": UNREACHABLE if is_silent else FETCHING if is_fetching else "starting",
         "reason": str(waiting.get("reason", "")),
-        "clock": round(float(waiting.get("progress", 0.0)) * iterations),
+        "clock": max(known["clock"], clock),
         "workers": settings.get("workers", 0),
         "servers": settings.get("servers", 0),
-        "as_of_s": float(waiting.get("seen_s", 0.0)) if is_silent else None,
+        "as_of_s": float(waiting.get("seen_s", 0.0)) if is_old else None,
     }
 
 
@@ -113,6 +119,12 @@ def silence_of(directory: JobDir) -> str:
     """Return since when the cluster of a job that runs has not answered, in words; empty where none is known not to."""
     waiting = _readable(directory.waiting_json)
     return str(waiting.get("reason", "")) if waiting is not None and waiting.get("is_silent") else ""
+
+
+def fetched_of(directory: JobDir) -> str:
+    """Return what is fetched of a job that has ended on its cluster, as a sentence; empty where nothing is."""
+    waiting = _readable(directory.waiting_json)
+    return str(waiting.get("reason", "")) if waiting is not None and waiting.get("is_fetching") else ""
 
 
 def _readable(path: Path) -> Mapping[str, Any] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -14,7 +15,7 @@ from typing import Any
 import grpc
 
 from eps.core.types import Address
-from eps.ended import silence_of, waiting_status
+from eps.ended import fetched_of, silence_of, waiting_status
 from eps.errors import DeadlineError, JobFinishedError, PeerUnavailableError
 from eps.pb import control_pb2 as pb
 from eps.pb.control_pb2_grpc import JobMasterStub
@@ -66,6 +67,8 @@ class MasterLink:
         self._address: Address | None = None
         self._channel: grpc.Channel | None = None
         self._told_silence = ""
+        #: When it is told that what the job has left is fetched, which may take no time at all; None before it is seen.
+        self._fetching_told_s: float | None = None
 
     def call(self, method: str, request: Any, what: str, timeout_s: float = 60.0, *, waits: bool = True) -> Any:
         """Call a unary method, again while the master cannot be reached.
@@ -138,13 +141,27 @@ class MasterLink:
             time.sleep(WAITING_POLL_S)
 
     def answers(self) -> bool:
-        """Return whether the job's cluster answers, as far as anybody knows; say once where it does not."""
-        silence = silence_of(self._job) if self._job.is_running() else ""
+        """Return whether the job's cluster answers, as far as anybody knows; say once where it does not.
+
+        Where a job has ended, and what it has left takes long to fetch, that is said as well.
+        """
+        if not self._job.is_running():
+            return True
+        self._look_for_fetching()
+        silence = silence_of(self._job)
         if silence and silence != self._told_silence:
             # It says since when: the next one is another.
             self._told_silence = silence
             logger.warning("job %r: %s", self._job.name, silence)
         return not silence
+
+    def _look_for_fetching(self) -> None:
+        fetched, now_s = fetched_of(self._job), time.monotonic()
+        if fetched and self._fetching_told_s is None:
+            self._fetching_told_s = now_s + NOTICED_S
+        elif fetched and self._fetching_told_s is not None and now_s > self._fetching_told_s:
+            self._fetching_told_s = math.inf
+            logger.warning("job %r: %s", self._job.name, fetched)
 
     def close(self) -> None:
         """Close the connection; harmless when repeated."""

@@ -13,7 +13,8 @@
         ├── master.json           where the job master listens
         ├── yarn.json             the application of a job that runs on YARN
         ├── claim.json            where checkpoints are on the cluster, if EPS chose the place; see eps.storage.claims
-        ├── waiting.json          {"reason", ...}: why its master does not listen, see eps.ended.waiting_status
+        ├── waiting.json          {"reason", ...}: why its master does not listen, or what of a job that has ended on
+        │                         its cluster is fetched; see eps.ended.waiting_status
         ├── ending.json           {"reason", ...}: a job on YARN is to end; see eps.yarn.ending
         ├── shared.json           {"location"}: the store that takes the place of this directory between hosts
         ├── status.json           how far the job was a second ago
@@ -219,7 +220,7 @@ class JobDir:
 
     @property
     def waiting_json(self) -> Path:
-        """Why the job's master does not listen yet; there only while it is waited for."""
+        """Why the job's master does not listen; there only while it, or what the job has left, is waited for."""
         return self.path / "waiting.json"
 
     @property

@@ -103,7 +103,7 @@ class Attendant:
         self._killed_s: float | None = None
         self._said_s = -SAY_S
         self._inquiry = Inquiry(client, application_id)
-        self._end = End(job, shared, self._answered)
+        self._end = End(job, shared, self._answered, self._note_fetching)
         self._signal_out, self._signal_in = os.pipe()
         os.set_blocking(self._signal_in, False)
 
@@ -127,6 +127,8 @@ class Attendant:
                     return self._follow()
         finally:
             signals.setitimer(signals.ITIMER_REAL, 0)
+            for path in (self._job.supervisor_json, self._job.waiting_json):
+                path.unlink(missing_ok=True)
 
     def _follow(self) -> int:
         ended, unfetched = self._job.ended() or {}, self._job.unfetched()
@@ -173,7 +175,6 @@ class Attendant:
             return self._end.exit_code
         with suppress(StorageError):
             wish(self._job, self._application_id, self._stop_reason)
-        self._job.supervisor_json.unlink(missing_ok=True)
         logger.warning(
             "%s: its cluster does not answer: whoever asks after the job next goes on with it", self._stop_reason
         )
@@ -208,7 +209,7 @@ class Attendant:
         """Note where the job master listens, or what is waited for."""
         self._last, place = report, place_of(report)
         if place is None:
-            self._note_waiting(described(report), is_silent=False)
+            self._note_waiting(described(report))
         else:
             self._progress, self._seen_s = report.progress, self._answered_unix_s
             self._note_place(place)
@@ -240,13 +241,21 @@ class Attendant:
         self._job.waiting_json.unlink(missing_ok=True)
         logger.info("the job master listens at %s:%d", host, port)
 
-    def _note_waiting(self, reason: str, *, is_silent: bool) -> None:
+    def _note_fetching(self, what: str) -> None:
+        """Note that the application has ended, whose master is not to be asked any more, and what is fetched of it."""
+        with suppress(StorageError):
+            # A disk that is full may have room for what is fetched.
+            self._note_waiting(f"application {self._application_id} has ended; {what}", is_fetching=True)
+        self._job.master_json.unlink(missing_ok=True)
+
+    def _note_waiting(self, reason: str, *, is_silent: bool = False, is_fetching: bool = False) -> None:
         """Note what is waited for, and for whoever asks how far the job was when that was known last."""
         self._place = None
         seen_s = self._seen_s or self._answered_unix_s
-        found = {"reason": reason, "is_silent": is_silent, "progress": self._progress, "seen_s": round(seen_s, 3)}
+        found = {"reason": reason, "progress": self._progress, "seen_s": round(seen_s, 3)}
+        found |= {"is_silent": is_silent, "is_fetching": is_fetching}
         before, self._noted = self._noted, found
-        if before is None or (before["reason"], before["is_silent"]) != (reason, is_silent):
+        if before is None or any(before[name] != found[name] for name in ("reason", "is_silent", "is_fetching")):
             write_json_atomic(self._job.waiting_json, found, sync=False)
             logger.info("%s", reason)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from eps.ended import BEING_STARTED, silence_of
+from eps.ended import BEING_STARTED, fetched_of, silence_of
 from eps.errors import DeadlineError, PeerUnavailableError
 from eps.storage.atomic import read_json, write_json_atomic
 from eps.storage.jobdir import JobDir
@@ -68,6 +68,7 @@ def end_application(job: JobDir, reason: str, timeout_s: float, tell: Callable[[
     ------
     DeadlineError
         It has not ended in time, or whoever attends to it was ended; the wish stays, if it has an application by now.
+        Or it has, and what it has left is not here in time.
     PeerUnavailableError
         The ResourceManager does not answer; it is told when it does.
     StorageError
@@ -86,13 +87,17 @@ def end_application(job: JobDir, reason: str, timeout_s: float, tell: Callable[[
         if not is_running:
             break
         waited_s = time.monotonic() - began_s
-        why = silence_of(job)
-        text = f"waits for the end of {application_id or job.name}" + (f": {why}" if why else "")
+        why, fetched = silence_of(job), fetched_of(job)
+        text = fetched or f"waits for the end of {application_id or job.name}" + (f": {why}" if why else "")
         if text != said and (why or waited_s > NOTICED_S):
             said = text
             tell(text)
         if why and waited_s > SILENT_S:
             raise PeerUnavailableError(f"job {job.name!r} has not ended: {why}; {later}")
+        if waited_s > timeout_s and fetched:
+            raise DeadlineError(
+                f"{fetched}: not within {timeout_s:g} s; eps status {job.name} shows whether it is here"
+            )
         if waited_s > timeout_s:
             # Whoever attends to it says who that is as soon as it can; who submits it does not.
             promise = later if job.supervisor_json.exists() else BEING_STARTED.format(name=job.name)

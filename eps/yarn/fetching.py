@@ -28,6 +28,8 @@ class End:
         The folder that the job's processes shared; None where it has gone.
     answered : callable
         Called whenever a piece has been fetched.
+    tell : callable
+        Called with what is fetched from now on, as a sentence.
 
     Attributes
     ----------
@@ -37,10 +39,13 @@ class End:
         Whether that is here, and nobody knows of it yet.
     """
 
-    def __init__(self, job: JobDir, shared: Storage | None, answered: Callable[[], None]) -> None:
+    def __init__(
+        self, job: JobDir, shared: Storage | None, answered: Callable[[], None], tell: Callable[[str], None]
+    ) -> None:
         self._job = job
         self._shared = shared
         self._answered = answered
+        self._tell = tell
         self.exit_code: int | None = None
         self.is_being_noted = False
 
@@ -76,7 +81,7 @@ class End:
                 reason = f"it finished, but did not leave its model: eps resume {self._job.name} makes it again"
             self._correct_report(state, reason)
         directory, self.is_being_noted, self.exit_code = self._job, True, exit_code
-        for path in (directory.supervisor_json, directory.master_json, directory.waiting_json, directory.ending_json):
+        for path in (directory.master_json, directory.ending_json):
             path.unlink(missing_ok=True)
         before, ended_s = directory.ended() or {}, round(time.time(), 3)
         if "unfetched" in before:
@@ -122,6 +127,7 @@ class End:
         """Bring the containers' logs of a job that failed: nobody should have to ask for them."""
         from eps.yarn.logs import fetch_logs
 
+        self._tell("the logs of its containers are fetched")
         try:
             fetch_logs(self._job)
         except EpsError as error:
@@ -132,6 +138,7 @@ class End:
         word: tuple[str, str, int] | None = None
         if self._shared is None:
             return None
+        self._tell(f"what it has left is fetched from {self._shared.describe(RESULTS)}")
         for name in self._shared.names(RESULTS):
             self._answered()
             with self._shared.read(f"{RESULTS}/{name}") as source:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 from contextlib import suppress
 from pathlib import Path
 
+from eps.ended import silence_of
 from eps.errors import DeadlineError, JobExistsError, JobNotFoundError
 from eps.hadoop_conf import read_configuration
+from eps.master_link import NOTICED_S
 from eps.storage.jobdir import JobDir, JobLock
 from eps.supervisor.start import SupervisorHandle
 from eps.yarn.application import Application
 from eps.yarn.clients import open_client
 from eps.yarn.facade import Client
 from eps.yarn.submit import attend_again
+
+logger = logging.getLogger(__name__)
 
 #: Whoever attends to an application that has ended fetches what it left, and ends.
 FETCH_S = 120.0
@@ -32,11 +37,8 @@ def look_after(job: JobDir) -> SupervisorHandle | None:
         return None
     if handle is None or job.ended() is None:
         return handle
-    try:
-        with suppress(DeadlineError):
-            handle.wait(FETCH_S)
-    finally:
-        handle.close()
+    with suppress(DeadlineError):
+        _wait_until_fetched(job, handle)
     return None
 
 
@@ -72,10 +74,29 @@ def settle_former(job: JobDir) -> None:
         finally:
             client.close()
     handle = None if job.is_settled() else attend_again(job.path)
-    if handle is None:
-        return
+    if handle is not None:
+        _wait_until_fetched(job, handle)
+
+
+def _wait_until_fetched(job: JobDir, handle: SupervisorHandle) -> None:
+    """Wait for whoever attends to a job that has ended, and say so where that takes long; let go of the handle.
+
+    Raises
+    ------
+    DeadlineError
+        What the job left is not here in time; it goes on being fetched.
+    """
     try:
-        handle.wait(FETCH_S)
+        try:
+            handle.wait(NOTICED_S)
+        except DeadlineError:
+            logger.warning("waits until what job %r has left on its cluster is here", job.name)
+            handle.wait(FETCH_S - NOTICED_S)
+    except DeadlineError:
+        raise DeadlineError(
+            f"what job {job.name!r} has left on its cluster is not here within {FETCH_S:g} s"
+            f" ({silence_of(job) or 'it is still fetched'}); eps status {job.name} shows whether it is"
+        ) from None
     finally:
         handle.close()
 

@@ -311,6 +311,26 @@ def test_who_watches_a_job_whose_master_is_lost_is_told_what_is_waited_for(
         assert next(news).status["state"] == "running", "it is back"
 
 
+def test_who_asks_for_a_change_of_a_job_that_has_ended_is_told_what_is_fetched_where_that_takes_long(
+    fake: FakeJob, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    fetched = "what it has left is fetched from hdfs://nn/results"
+    write_json_atomic(fake.dir.waiting_json, {"reason": fetched, "is_fetching": True}, sync=False)
+    monkeypatch.setattr(MasterLink, "_stub", lambda link: None)
+    monkeypatch.setattr(master_link, "NOTICED_S", 60.0)
+    with Job.find("fake") as job:
+        with pytest.raises(DeadlineError, match="not within 0 s; what it has left is fetched"):
+            job.wait_until_trains(0.0)
+        assert caplog.messages == [], "it may take no time at all"
+    # That much time has passed.
+    monkeypatch.setattr(master_link, "NOTICED_S", -1.0)
+    with Job.find("fake") as job:
+        for _ in range(4):
+            with pytest.raises(DeadlineError):
+                job.wait_until_trains(0.0)
+        assert caplog.messages == [f"job 'fake': {fetched}"]
+
+
 def test_a_change_says_once_that_the_cluster_does_not_answer_and_waits(
     fake: FakeJob, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

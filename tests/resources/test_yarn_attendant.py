@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
+import os
 import re
 import socket
 import time
@@ -16,8 +17,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from eps.display import status_text
-from eps.ended import UNREACHABLE, ended_status, waiting_status
+from eps.client import Job
+from eps.display import plain_line, progress_line, status_text
+from eps.ended import FETCHING, UNREACHABLE, ended_status, waiting_status
 from eps.errors import JobNotFoundError, PeerUnavailableError, StorageError
 from eps.storage.atomic import read_json
 from eps.storage.claims import Claim, owner_of
@@ -349,6 +351,34 @@ def test_one_that_finished_and_whose_model_is_lost_is_made_again_from_its_checkp
     assert (job.outcome()["state"], job.outcome()["reason"]) == told
     assert read_json(job.report) == {"state": told[0], "reason": told[1], "clock": 9}
     assert shared.files == {}, "nothing of that is needed any more"
+
+
+def test_who_asks_while_results_or_logs_come_is_told_so_and_waits_for_no_master(
+    job: JobDir, shared: MemoryStorage, follow: Follow, staged: Application, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The master that listened there is gone for good."""
+    shared.files["results/ended.json"] = b'{"state": "failed", "exit_code": 1, "reason": "diverged"}'
+    shared.files["results/report.json"] = b'{"state": "failed", "reason": "diverged", "clock": 4}'
+    names, seen = shared.names, []
+
+    def look(what: Any) -> list[str]:
+        with Job(job, patience_s=0.0) as asked:
+            seen.append(asked.status())
+        assert read_json(job.supervisor_json) == {"pid": os.getpid()} and not job.master_json.exists()
+        return names(what) if isinstance(what, str) else []
+
+    monkeypatch.setattr(shared, "names", look)
+    monkeypatch.setattr("eps.yarn.logs.fetch_logs", look)
+    assert follow(ScriptedClient(dataclasses.replace(RUNNING, progress=3 / 9), FINISHED)) == 1
+    results, logs = seen
+    assert (results["state"], logs["state"]) == (FETCHING, FETCHING)
+    assert results["reason"] == f"application {ID} has ended; what it has left is fetched from memory:results"
+    assert logs["reason"] == f"application {ID} has ended; the logs of its containers are fetched"
+    assert (results["clock"], logs["clock"]) == (3, 4) and results["as_of_s"] and logs["as_of_s"] is None
+    for line in (progress_line(results), plain_line(results)):
+        assert line == f"a9a: fetching: {results['reason']}"
+    assert "what follows is older than its end" in status_text(results)
+    assert not job.waiting_json.exists() and not job.supervisor_json.exists()
 
 
 def test_where_nothing_is_shared_any_more_nothing_is_fetched(

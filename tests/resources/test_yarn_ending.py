@@ -177,6 +177,18 @@ def test_only_of_one_that_somebody_attends_to_it_is_said_that_its_end_is_remembe
     assert str(raised.value) == f"job 'a9a' has not ended within {ENDED_S:g} s; {promise if attended else advice}"
 
 
+def test_of_one_that_has_ended_it_is_said_what_is_still_fetched(submission: Submission, clock: None) -> None:
+    submission.note(ID)
+    submission.attend()
+    fetched = f"application {ID} has ended; what it has left is fetched from hdfs://nn/shared/results"
+    write_json_atomic(submission.job.waiting_json, {"reason": fetched, "is_fetching": True})
+    told: list[str] = []
+    with pytest.raises(DeadlineError) as raised:
+        end_application(submission.job, "enough", 0.0, told.append)
+    assert told == [fetched]
+    assert str(raised.value) == f"{fetched}: not within {ENDED_S:g} s; eps status a9a shows whether it is here"
+
+
 def test_one_that_nobody_could_be_told_of_in_time_says_so(submission: Submission) -> None:
     with pytest.raises(DeadlineError, match="not within 0 s; another process still starts it: end that one, or run"):
         end_job(submission.job, "enough", 0.0, lambda text: None)

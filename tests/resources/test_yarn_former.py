@@ -15,7 +15,7 @@ import pytest
 from eps.cli import main
 from eps.client import Job
 from eps.ended import UNREACHABLE, ended_status
-from eps.errors import JobExistsError, JobNotFoundError, PeerUnavailableError, StorageError
+from eps.errors import DeadlineError, JobExistsError, JobNotFoundError, PeerUnavailableError, StorageError
 from eps.jobspec_file import RunRequest
 from eps.launch import prepare_job
 from eps.master_link import wait_for
@@ -238,6 +238,33 @@ def test_a_job_whose_results_were_not_fetched_has_not_brought_what_was_wanted(jo
     """Nobody is told that all is well, whether its model was to be exported or not."""
     with pytest.raises(StorageError, match="job 'a9a': safe mode"):
         deliver_results(job, RunRequest.from_values({**SETTINGS, "name": "a9a", "data": "sklearn:digits"}))
+
+
+class Slow(Ended):
+    """One that is not done in time."""
+
+    def wait(self, timeout_s: float) -> int:
+        self.waited_s += timeout_s
+        raise DeadlineError(f"supervisor 4711: its job has not ended within {timeout_s} s")
+
+
+def test_who_waits_long_for_what_a_job_has_left_says_so(
+    job: JobDir, unfetched: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    attendants: list[Slow] = []
+
+    def attend_again(path: Path) -> Slow:
+        attendants.append(Slow(job))
+        return attendants[-1]
+
+    monkeypatch.setattr(former, "attend_again", attend_again)
+    told = "waits until what job 'a9a' has left on its cluster is here"
+    with closing(Job.find("a9a")):
+        assert caplog.messages == [told]
+    late = r"what job 'a9a' has left on its cluster is not here within 120 s \(it is still fetched\); eps status a9a"
+    with pytest.raises(DeadlineError, match=late):
+        Job.resume("a9a")
+    assert caplog.messages == [told, told] and [each.waited_s for each in attendants] == [120.0, 120.0]
 
 
 def test_a_job_whose_results_were_not_fetched_is_kept(
