@@ -86,10 +86,10 @@ class PreparedJob:
 def _discard(directory: JobDir, claimed: Location | None) -> None:
     """Remove the directory of a job that does not run, and the folder that it has taken for its checkpoints."""
     try:
-        with JobLock(directory.lock):
+        with JobLock(directory.lock) as lock:
             if claimed is not None:
                 _release(claimed, owner_of(directory))
-        remove_job(directory)
+            remove_job(directory, lock)
     except JobExistsError:
         # Its processes have begun, or somebody else has the name by now.
         return

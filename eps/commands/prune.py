@@ -187,14 +187,16 @@ def _remove(job: JobDir) -> None:
 
     Raises as :func:`~eps.storage.jobdir.remove_job`, and ConfigError where nothing leads to the cluster any more.
     """
-    if not job.path.is_symlink() and (job.yarn_json.exists() or job.claim_json.exists()):
-        from eps.storage.claims import remove_claimed
-        from eps.yarn.application import remove_staged
+    if job.path.is_symlink() or not (job.yarn_json.exists() or job.claim_json.exists()):
+        remove_job(job)
+        return
+    from eps.storage.claims import remove_claimed
+    from eps.yarn.application import remove_staged
 
-        with JobLock(job.lock):
-            remove_staged(job)
-            remove_claimed(job)
-    remove_job(job)
+    with JobLock(job.lock) as lock:
+        remove_staged(job)
+        remove_claimed(job)
+        remove_job(job, lock)
 
 
 def _seconds(text: str) -> float:

@@ -467,8 +467,14 @@ def create_job_dir(name: str, home: Path | None = None, *, anew: bool = False) -
         return job, lock
 
 
-def remove_job(job: JobDir) -> None:
+def remove_job(job: JobDir, lock: JobLock | None = None) -> None:
     """Remove a job that has ended, with all that is kept of it.
+
+    Parameters
+    ----------
+    job : JobDir
+    lock : JobLock, optional
+        The job's, where the caller holds it for what else has to go: nobody starts the job again in between.  Closed.
 
     Raises
     ------
@@ -483,7 +489,7 @@ def remove_job(job: JobDir) -> None:
                 raise JobExistsError(f"job {job.name!r} is running")
             _unlink(job.path)
             return
-        with JobLock(job.lock):
+        with lock or JobLock(job.lock):
             _empty(job)
             try:
                 job.lock.unlink()

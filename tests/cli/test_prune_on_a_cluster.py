@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from eps.cli import main
+from eps.errors import JobExistsError
 from eps.storage.claims import Claim, owner_of
-from eps.storage.jobdir import JobDir, JobLock, create_job_dir, list_jobs
+from eps.storage.jobdir import JobDir, JobLock, create_job_dir, list_jobs, remove_job
 from eps.yarn.application import ENDED_FILE, Application
 from eps.yarn.sweeps import REPORT_FILE, list_sweeps, sweeps_dir
 from tests.fakes.resourcemanager import FakeResourceManager, resourcemanager
@@ -105,6 +106,23 @@ def test_a_job_whose_checkpoints_cannot_be_removed_is_kept_for_the_next_time(
     (job,) = (job for job in list_jobs() if job.name == "done")
     aged(job)
     assert main(["prune", "done"]) == 0 and "done" not in checkpoints(hdfs)
+
+
+def test_nobody_starts_a_job_again_whose_checkpoints_have_just_gone(
+    jobs: list[str], hdfs: FakeHdfs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[str] = []
+
+    def late(job: JobDir, lock: JobLock | None = None) -> None:
+        assert "stopped" not in checkpoints(hdfs)
+        with pytest.raises(JobExistsError, match="is running"):
+            JobLock(job.lock)
+        tried.append(job.name)
+        remove_job(job, lock)
+
+    monkeypatch.setattr("eps.commands.prune.remove_job", late)
+    assert main(["prune", "stopped", "--resumable"]) == 0
+    assert tried == ["stopped"] and "stopped" not in [job.name for job in list_jobs()]
 
 
 # ---- sweeps that were one application
