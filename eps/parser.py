@@ -87,7 +87,8 @@ those on YARN whose results could not be fetched (eps status NAME tries again), 
 with damaged files (--state unreadable or --resumable removes them), and those that
 ended within a minute, whose report somebody may be about to read.  A model that
 hscheduler results is to export has to be exported before.  With a job on YARN goes what
-it has in the cluster's file system, but not a --checkpoint-dir that was named.
+it has in the cluster's file system, but not a --checkpoint-dir that was named, nor what
+its files do not lead to any more because they are damaged: a warning names those.
 
 Sweeps that were one application (hscheduler sweep --as one-application) are called
 sweeps/..., and are meant by --all, and by a PREFIX only if that begins with sweeps/.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from eps.client import Job
@@ -38,8 +38,24 @@ def list_all(args: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-def chosen_jobs(prefix: str, states: Sequence[str]) -> list[JobDir]:
+def state_of(job: JobDir) -> str:
+    """Return how a job is, without asking its processes: ``running``, or how it ended."""
+    try:
+        return RUNS if job.is_running() else str(job.outcome().get("state", "killed"))
+    except StorageError:
+        return "unreadable"
+
+
+def chosen_jobs(prefix: str, states: Sequence[str], how_is: Callable[[JobDir], str] = state_of) -> list[JobDir]:
     """Return jobs by the beginning of their names and by how they are, the newest first.
+
+    Parameters
+    ----------
+    prefix : str
+    states : sequence of str
+        Of :data:`STATES`; empty for all.
+    how_is : callable
+        Says which of them a job is in.
 
     Raises
     ------
@@ -50,21 +66,13 @@ def chosen_jobs(prefix: str, states: Sequence[str]) -> list[JobDir]:
         if state not in STATES:
             raise ConfigError(f"state is {state!r}, but must be of {', '.join(STATES)}")
     named = [job for job in list_jobs() if job.name.startswith(prefix)]
-    found = [job for job in named if not states or is_one_of(state_of(job), states)]
+    found = [job for job in named if not states or is_one_of(how_is(job), states)]
     return sorted(found, key=lambda job: (-job.started_s(), job.name))
 
 
 def is_one_of(state: str, states: Collection[str]) -> bool:
     """Return whether something that is so is meant by any of ``states``."""
     return state in states or (state != RUNS and "ended" in states)
-
-
-def state_of(job: JobDir) -> str:
-    """Return how a job is, without asking its processes: ``running``, or how it ended."""
-    try:
-        return RUNS if job.is_running() else str(job.outcome().get("state", "killed"))
-    except StorageError:
-        return "unreadable"
 
 
 def _brief_status(directory: JobDir) -> dict[str, Any]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 from eps.commands.jobs import RUNS, chosen_jobs, is_one_of, state_of
 from eps.display import ago_text, bytes_text, table
@@ -16,6 +18,8 @@ from eps.exits import EXIT_FAILED, EXIT_OK
 from eps.home import check_home
 from eps.storage.jobdir import JobDir, JobLock, remove_job
 from eps.storage.worth import Worth, worth_of
+
+logger = logging.getLogger(__name__)
 
 _UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 #: How what is no job's name begins.
@@ -84,7 +88,7 @@ def prune(args: argparse.Namespace) -> int:
             if not why and each.trouble is not None:
                 raise each.trouble
             if not why and not args.dry_run:
-                _remove(each.directory)
+                _remove(each.directory, damaged_too=each.state == "unreadable")
         except JobExistsError:
             why = RUNS
         except EpsError as error:
@@ -122,8 +126,8 @@ def _chosen(prefix: str, states: Sequence[str]) -> Iterator[_Ended]:
     ConfigError
         A state is none.
     """
-    for job in chosen_jobs(prefix, states):
-        yield _Ended("job", job.name, job, state_of(job), _keep_of(job))
+    for job in chosen_jobs(prefix, states, _state_of):
+        yield _Ended("job", job.name, job, _state_of(job), _keep_of(job))
     if prefix and not prefix.startswith(SWEEPS):
         return
     from eps.yarn.sweeps import list_sweeps, name_of_sweep, state_of_sweep
@@ -165,37 +169,89 @@ def kept_for(state: str, age_s: float, keep: Keep, wanted: Wanted) -> str:
     return f"{keep.mostly} ({option} removes such ones, too)"
 
 
+@dataclass(frozen=True)
+class _Note:
+    """A file of a job that leads to what it has on a cluster."""
+
+    path: Path
+    #: Raises StorageError where the file is damaged.
+    read: Callable[[JobDir], object]
+    #: Removes what it leads to.
+    remove: Callable[[JobDir], None]
+
+
+def _notes_of(job: JobDir) -> Iterator[_Note]:
+    # Who prunes jobs of one machine needs nothing of YARN's.
+    if job.yarn_json.exists():
+        from eps.yarn.application import Application, remove_staged
+
+        yield _Note(job.yarn_json, Application.read, remove_staged)
+    if job.claim_json.exists():
+        from eps.storage.claims import Claim, remove_claimed
+
+        yield _Note(job.claim_json, Claim.read, remove_claimed)
+
+
+def _damage_of(job: JobDir) -> dict[Path, str]:
+    """Return which of its notes are damaged, and how."""
+    found = {}
+    for note in _notes_of(job):
+        try:
+            note.read(job)
+        except StorageError as error:
+            found[note.path] = str(error)
+    return found
+
+
+def _state_of(job: JobDir) -> str:
+    """Return how a job is, as :func:`eps.commands.jobs.state_of`; ``unreadable`` also where a note of it is damaged."""
+    found = state_of(job)
+    return "unreadable" if found != RUNS and _damage_of(job) else found
+
+
 def _keep_of(job: JobDir) -> Keep:
     """Return why a job that does not run is to be kept."""
+    may_run, damage = False, _damage_of(job)
     with suppress(StorageError):
-        if job.ended() is None and job.yarn_json.exists():
-            return Keep(always=f"its application on YARN may run: `eps status {job.name}` finds that out")
-    worth = worth_of(job)
-    if worth is None:
-        return Keep()
-    return Keep(
-        mostly={
-            Worth.RESUMABLE: "stopped before the end and can be resumed",
-            Worth.UNFETCHED: f"what it has left on its cluster was not fetched: `eps status {job.name}` does",
-            Worth.UNREADABLE: "may have stopped before its end, but its files are damaged",
-        }[worth]
-    )
+        may_run = job.ended() is None and job.yarn_json.exists()
+    if may_run and job.yarn_json not in damage:
+        return Keep(always=f"its application on YARN may run: `eps status {job.name}` finds that out")
+    lost = []
+    if (worth := worth_of(job)) is not None:
+        lost.append(
+            {
+                Worth.RESUMABLE: "stopped before the end and can be resumed",
+                Worth.UNFETCHED: f"what it has left on its cluster was not fetched: `eps status {job.name}` does",
+                Worth.UNREADABLE: "may have stopped before its end, but its files are damaged",
+            }[worth]
+        )
+    if damage:
+        whether = ", nor whether it runs there" if may_run else ""
+        lost.append(f"what it has on its cluster cannot be found{whether}: {'; '.join(damage.values())}")
+    return Keep(mostly="; ".join(lost))
 
 
-def _remove(job: JobDir) -> None:
+def _remove(job: JobDir, *, damaged_too: bool) -> None:
     """Remove a directory, after what it leads to on a cluster, of which nothing else knows.
 
     Raises as :func:`~eps.storage.jobdir.remove_job`, and ConfigError where nothing leads to the cluster any more.
+
+    Parameters
+    ----------
+    job : JobDir
+    damaged_too : bool
+        Where a note is damaged that says where something is on a cluster, that stays, and the log says so.
     """
-    if job.path.is_symlink() or not (job.yarn_json.exists() or job.claim_json.exists()):
+    if job.path.is_symlink():
         remove_job(job)
         return
-    from eps.storage.claims import remove_claimed
-    from eps.yarn.application import remove_staged
-
     with JobLock(job.lock) as lock:
-        remove_staged(job)
-        remove_claimed(job)
+        damage = _damage_of(job) if damaged_too else {}
+        for note in _notes_of(job):
+            if note.path in damage:
+                logger.warning("%s; what the job has on its cluster by that stays there", damage[note.path])
+            else:
+                note.remove(job)
         remove_job(job, lock)
 
 

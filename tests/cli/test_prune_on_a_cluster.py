@@ -125,6 +125,43 @@ def test_nobody_starts_a_job_again_whose_checkpoints_have_just_gone(
     assert tried == ["stopped"] and "stopped" not in [job.name for job in list_jobs()]
 
 
+@pytest.mark.parametrize("option", [["--state", "unreadable"], ["--resumable"]])
+@pytest.mark.parametrize("state", ["finished", "killed", "damaged", ""])
+@pytest.mark.parametrize("note", ["yarn.json", "claim.json"])
+def test_a_job_that_does_not_tell_what_it_has_on_the_cluster_is_removed_where_such_ones_are_meant(
+    jobs: list[str], hdfs: FakeHdfs, note: str, state: str, option: list[str],
+    capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    """Whether or not it says how it ended, and whichever of its two notes is damaged."""
+    (job,) = (job for job in list_jobs() if job.name == "done")
+    (job.path / note).write_text("{")
+    if state:
+        job.ended_json.write_text("{" if state == "damaged" else json.dumps({"state": state, "reason": ""}))
+    else:
+        job.ended_json.unlink()
+    aged(job)
+    assert main(["prune", "done"]) == 0
+    told = capsys.readouterr().err
+    if not state and note == "claim.json":
+        assert told.startswith("done is kept: its application on YARN may run: ")
+        assert main(["prune", "done", *option]) == 0 and checkpoints(hdfs) == jobs, "that can be found out"
+        return
+    whether = "" if state else ", nor whether it runs there"
+    worth = {
+        "finished": "",
+        "damaged": "may have stopped before its end, but its files are damaged; ",
+    }.get(state, "stopped before the end and can be resumed; ")
+    what = f"{worth}what it has on its cluster cannot be found{whether}: {job.path / note}: is not JSON"
+    assert told.startswith(f"done is kept: {what}")
+    assert told.endswith("(--state unreadable removes such ones, too)\n") and checkpoints(hdfs) == jobs
+    assert main(["prune", "done", *option]) == 0
+    rows = capsys.readouterr().out.splitlines()
+    assert rows[1].split()[:2] == ["done", "unreadable"] and rows[-1].startswith("1 job removed, ")
+    assert f"{job.path / note}: is not JSON" in caplog.text and "stays there" in caplog.text
+    assert ("done" in checkpoints(hdfs)) == (note == "claim.json"), "what can be found goes"
+    assert [each.name for each in list_jobs()] == ["mine", "stopped", "taken"]
+
+
 # ---- sweeps that were one application
 
 
