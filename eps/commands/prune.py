@@ -87,7 +87,7 @@ def prune(args: argparse.Namespace) -> int:
             why = kept_for(each.state, now_s - each.directory.changed_s(), each.keep, wanted)
             if not why and each.trouble is not None:
                 raise each.trouble
-            if not why and not args.dry_run:
+            if not why and not args.dry_run and not (why := _found_out(each)):
                 _remove(each.directory, damaged_too=each.state == "unreadable")
         except JobExistsError:
             why = RUNS
@@ -218,9 +218,12 @@ def _keep_of(job: JobDir) -> Keep:
         return Keep(always=f"its application on YARN may run: `eps status {job.name}` finds that out")
     lost = []
     if (worth := worth_of(job)) is not None:
+        stopped = "stopped before the end and can be resumed"
+        if worth is Worth.RESUMABLE and job.is_forgotten():
+            stopped = "YARN does not know its application any more, which may run: else it can be resumed"
         lost.append(
             {
-                Worth.RESUMABLE: "stopped before the end and can be resumed",
+                Worth.RESUMABLE: stopped,
                 Worth.UNFETCHED: f"what it has left on its cluster was not fetched: `eps status {job.name}` does",
                 Worth.UNREADABLE: "may have stopped before its end, but its files are damaged",
             }[worth]
@@ -229,6 +232,21 @@ def _keep_of(job: JobDir) -> Keep:
         whether = ", nor whether it runs there" if may_run else ""
         lost.append(f"what it has on its cluster cannot be found{whether}: {'; '.join(damage.values())}")
     return Keep(mostly="; ".join(lost))
+
+
+def _found_out(each: _Ended) -> str:
+    """Have YARN asked once more after a job that it had forgotten; return why that is to be kept now, if it is.
+
+    Raises as :func:`eps.yarn.former.settle_former`: JobExistsError where it runs.
+    """
+    if each.kind != "job" or each.state == "unreadable" or not each.directory.is_forgotten():
+        return ""
+    from eps.yarn.former import settle_former
+
+    settle_former(each.directory)
+    if each.directory.is_forgotten():
+        return ""
+    return f"how it ended was found out just now: see `eps status {each.name}`"
 
 
 def _remove(job: JobDir, *, damaged_too: bool) -> None:

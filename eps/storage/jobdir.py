@@ -347,6 +347,16 @@ class JobDir:
         found = (self.ended() or {}).get("unfetched")
         return None if found is None else str(found)
 
+    def is_forgotten(self) -> bool:
+        """Return whether a job counts as ended only because YARN did not know its application any more: it may run.
+
+        Raises
+        ------
+        StorageError
+            How it ended cannot be read.
+        """
+        return bool((self.ended() or {}).get("is_forgotten"))
+
     def is_settled(self) -> bool:
         """Return whether nobody has to look after it any more: it has ended, and what it has left is here.
 

@@ -60,12 +60,12 @@ def settle_former(job: JobDir) -> None:
         It wants Kerberos, and nobody has logged in.
     """
     application = Application.read(job)
-    if application is None or job.is_running() or (job.is_settled() and not _is_forgotten(job)):
+    if application is None or job.is_running() or (job.is_settled() and not job.is_forgotten()):
         return
-    if job.ended() is None or _is_forgotten(job):
+    if job.ended() is None or job.is_forgotten():
         client = open_client(read_configuration(Path(application.conf_dir)), application.client)
         try:
-            if _is_forgotten(job):
+            if job.is_forgotten():
                 with suppress(JobNotFoundError):
                     client.report(application.application_id)
                     _take_end_back(job)
@@ -101,16 +101,11 @@ def _wait_until_fetched(job: JobDir, handle: SupervisorHandle) -> None:
         handle.close()
 
 
-def _is_forgotten(job: JobDir) -> bool:
-    """Return whether a job counts as ended only because YARN did not know its application any more."""
-    return bool((job.ended() or {}).get("is_forgotten"))
-
-
 def _take_end_back(job: JobDir) -> None:
     """Have the next command about a job attend to it: its application is known again."""
     with JobLock(job.lock):
         # Somebody else may have found out by now how it did end.
-        if _is_forgotten(job):
+        if job.is_forgotten():
             job.ended_json.unlink()
 
 

@@ -125,6 +125,48 @@ def test_nobody_starts_a_job_again_whose_checkpoints_have_just_gone(
     assert tried == ["stopped"] and "stopped" not in [job.name for job in list_jobs()]
 
 
+def test_a_job_that_yarn_had_forgotten_is_asked_for_again_before_it_is_removed(
+    jobs: list[str], hdfs: FakeHdfs, rm: FakeResourceManager, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its application may run, and would lose its checkpoints."""
+    (job,) = (job for job in list_jobs() if job.name == "stopped")
+    job.ended_json.write_text(json.dumps({"state": "failed", "reason": "forgotten", "is_forgotten": True}))
+    aged(job)
+    why = "YARN does not know its application any more, which may run: else it can be resumed"
+    assert main(["prune", "stopped"]) == 0
+    assert capsys.readouterr().err == f"stopped is kept: {why} (--resumable removes such ones, too)\n" and not rm.asked
+    away = {"RemoteException": {"message": "it is not well"}}
+    for answer in ((500, away), (200, {"app": {"id": "application_1_0001", "state": "RUNNING"}})):
+        rm.answers["GET apps/application_1_0001"] = answer
+        assert main(["prune", "stopped", "--resumable"]) == (1 if answer[0] == 500 else 0)
+        assert checkpoints(hdfs) == jobs
+        told = "it is not well" if answer[0] == 500 else "stopped is kept: running\n"
+        assert told in capsys.readouterr().err
+    assert job.ended() is None, "the next command about it finds that it runs"
+    job.ended_json.write_text(json.dumps({"state": "failed", "reason": "forgotten", "is_forgotten": True}))
+    aged(job)
+    del rm.answers["GET apps/application_1_0001"]
+    assert main(["prune", "stopped", "--resumable"]) == 0
+    assert "stopped" not in checkpoints(hdfs) and not job.path.exists()
+
+
+def test_a_job_whose_end_is_found_out_when_it_is_to_be_removed_is_kept(
+    jobs: list[str], hdfs: FakeHdfs, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (job,) = (job for job in list_jobs() if job.name == "stopped")
+    job.ended_json.write_text(json.dumps({"state": "failed", "reason": "forgotten", "is_forgotten": True}))
+    aged(job)
+
+    def settle(job: JobDir) -> None:
+        job.ended_json.write_text(json.dumps({"state": "finished", "reason": ""}))
+
+    monkeypatch.setattr("eps.yarn.former.settle_former", settle)
+    assert main(["prune", "stopped", "--resumable"]) == 0
+    told = capsys.readouterr().err
+    assert told == "stopped is kept: how it ended was found out just now: see `eps status stopped`\n"
+    assert checkpoints(hdfs) == jobs and job.outcome()["state"] == "finished"
+
+
 @pytest.mark.parametrize("option", [["--state", "unreadable"], ["--resumable"]])
 @pytest.mark.parametrize("state", ["finished", "killed", "damaged", ""])
 @pytest.mark.parametrize("note", ["yarn.json", "claim.json"])
