@@ -13,7 +13,7 @@ from typing import Any, Protocol, TextIO
 from eps.core.evictions import TAKEN_AWAY
 from eps.core.reconfig import Operation, Phase
 from eps.ended import UNREACHABLE, WAITING_STATES
-from eps.yarn.outcome import CHECK_PYTHON
+from eps.yarn.advice import CHECK_PYTHON
 
 Status = Mapping[str, Any]
 

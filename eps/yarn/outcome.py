@@ -9,6 +9,7 @@ import json
 import re
 
 from eps.errors import StorageError
+from eps.yarn.advice import CHECK_FILES, CHECK_MEMORY, CHECK_PYTHON, CHECK_VIRTUAL
 from eps.yarn.errors import first_line
 from eps.yarn.exits import NEVER_STARTED, OUT_OF_MEMORY, OUT_OF_VIRTUAL_MEMORY, signalled
 from eps.yarn.types import ApplicationReport
@@ -20,16 +21,12 @@ _EXIT_CODE = re.compile(r"exited with\s+exitCode: (-?\d+)")
 _STDERR = re.compile(r"Last \d+ bytes of stderr :\s*\n(.*?)(?:\n\s*\n|\Z)", re.DOTALL)
 #: A shell's exit codes of a command that cannot be run, and what Python says of a package that is not there.
 _NO_COMMAND, _NO_MODULE = ("126", "127"), "No module named"
-CHECK_PYTHON = "the setting python must name an interpreter with EPS's packages on every node, or an archive of one"
 #: Before what a node says of a container that it could not start, or has ended.
 _DIAGNOSTICS = re.compile(r"Diagnostics: (?:\[[^\]\n]*\])?")
 #: After that: all its processes with their command lines, or YARN's own advice.
 _MORE = ("Dump of the process-tree", "For more detailed output")
 #: Of Java's stacks between: frames, and exceptions that say nothing.
 _STACK = re.compile(r"at |\.\.\. |(Caused by: )?([a-z][\w$]*\.)+[A-Z][\w$]*$")
-CHECK_FILES = "its files must be there, readable and whole; what EPS's own cache lacks is brought with the next job"
-CHECK_MEMORY = "give it more, as memory_mb=4096,master=2048 does"
-CHECK_VIRTUAL = f"{CHECK_MEMORY}, or have yarn.nodemanager.vmem-check-enabled set to false"
 #: Exit code of a container that is its node's doing -> what happened, and what to do.
 _BY_NODE = {
     NEVER_STARTED: ("could not be started by its node", CHECK_FILES),

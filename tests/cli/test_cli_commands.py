@@ -21,7 +21,7 @@ from eps.errors import ConfigError, PeerUnavailableError, PlanError
 from eps.jobspec_file import RunRequest
 from eps.parser import build_parser
 from eps.storage.jobdir import create_job_dir
-from eps.yarn.outcome import CHECK_PYTHON
+from eps.yarn.advice import CHECK_PYTHON
 from tests.cli.conftest import FakeJob, change_of, status_of
 
 ROOT = Path(eps.__file__).parent.parent
@@ -230,6 +230,13 @@ def test_help_imports_nothing_heavy() -> None:
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     assert found.stdout.strip() == "[]"
+
+
+def test_what_shows_a_job_knows_of_yarn_only_what_to_advise() -> None:
+    """Each command that prints anything would wait for it, also where no job is on YARN."""
+    code = "import sys, eps.display\nprint([m for m in sys.modules if m.startswith('eps.yarn.')])"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert found.stdout.strip() == "['eps.yarn.advice']"
 
 
 def test_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,7 +7,8 @@ import dataclasses
 import pytest
 
 from eps.errors import StorageError
-from eps.yarn.outcome import CHECK_FILES, CHECK_MEMORY, CHECK_PYTHON, CHECK_VIRTUAL, outcome, word_of
+from eps.yarn.advice import CHECK_FILES, CHECK_MEMORY, CHECK_PYTHON, CHECK_VIRTUAL
+from eps.yarn.outcome import outcome, word_of
 from eps.yarn.types import ApplicationReport
 
 ID = "application_1_0001"

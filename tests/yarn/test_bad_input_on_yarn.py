@@ -13,7 +13,7 @@ from eps.cli import main
 from eps.devcluster.settings import MASTER_ADDRESS
 from eps.storage.jobdir import find_job
 from eps.storage.locations import RemotePath, open_storage, write_public
-from eps.yarn.outcome import CHECK_FILES
+from eps.yarn.advice import CHECK_FILES
 from eps.yarn.rest import RestClient
 from eps.yarn.types import Submission
 from hscheduler.cli import main as hscheduler
