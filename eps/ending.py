@@ -39,16 +39,13 @@ def end_job(job: JobDir, reason: str, timeout_s: float, tell: Callable[[str], No
 
     try:
         wait_for(has_ended_or_is_on_yarn, timeout_s, what)
-    except DeadlineError:
-        if told and not job.yarn_json.exists():
+    except DeadlineError as error:
+        if not told:
+            raise DeadlineError(f"{error}; {BEING_STARTED.format(name=job.name)}") from None
+        if not job.yarn_json.exists():
             # It hangs, or was stopped.
             kill_supervisor(job, signal.SIGKILL)
-        try:
-            wait_for(has_ended_or_is_on_yarn, timeout_s, what)
-        except DeadlineError as error:
-            if told:
-                raise
-            raise DeadlineError(f"{error}; {BEING_STARTED.format(name=job.name)}") from None
+        wait_for(has_ended_or_is_on_yarn, timeout_s, what)
     if job.is_running():
         from eps.yarn.ending import end_application
 

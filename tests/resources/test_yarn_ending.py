@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from eps import ending as local
+from eps import master_link
 from eps.ending import end_job
 from eps.errors import DeadlineError
 from eps.storage.atomic import write_json_atomic
@@ -189,10 +190,20 @@ def test_of_one_that_has_ended_it_is_said_what_is_still_fetched(submission: Subm
     assert str(raised.value) == f"{fetched}: not within {ENDED_S:g} s; eps status a9a shows whether it is here"
 
 
-def test_one_that_nobody_could_be_told_of_in_time_says_so(submission: Submission) -> None:
+def test_one_that_nobody_could_be_told_of_in_time_says_so(
+    submission: Submission, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits = []
+
+    def wait_for(condition: Callable[[], bool], timeout_s: float, what: str) -> None:
+        waits.append(what)
+        master_link.wait_for(condition, timeout_s, what)
+
+    monkeypatch.setattr(local, "wait_for", wait_for)
     with pytest.raises(DeadlineError, match="not within 0 s; another process still starts it: end that one, or run"):
         end_job(submission.job, "enough", 0.0, lambda text: None)
     assert not submission.job.ending_json.exists()
+    assert waits == ["the end of job 'a9a'"], "no longer than it says"
 
 
 def test_of_one_that_has_ended_by_then_no_wish_is_left(submission: Submission) -> None:
