@@ -6,7 +6,7 @@ import dataclasses
 import logging
 import shutil
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
@@ -175,7 +175,8 @@ def prepare_job(
     request = _with_absolute_places(request) if own is None else request.with_spec(checkpoint_dir=str(own))
     spec = request.spec
     check_home(writable=True)
-    name = request.name or free_name(spec.model, is_taken=lambda name: own is not None and _is_others(own, name))
+    # Each machine counts its own jobs only.
+    name = request.name or free_name(spec.model, taken=[] if own is None else open_storage(own).names(""))
     check_job_name(name)
     former = JobDir(jobs_dir() / name)
     if former.is_running():
@@ -235,15 +236,6 @@ def _claim_of(former: JobDir) -> Claim | None:
     with suppress(StorageError):
         return Claim.read(former)
     return None
-
-
-def _is_others(folder: Location, name: str) -> bool:
-    """Tell whether somebody else has the checkpoints of a job of that name: each machine counts its own jobs only."""
-    try:
-        check_claim(folder / name, owner_of(JobDir(jobs_dir() / name)))
-    except JobExistsError:
-        return True
-    return False
 
 
 def _remove_formers(claimed: Claim) -> None:
@@ -332,15 +324,15 @@ def check_runtime(runtime: Runtime) -> None:
     check_descriptors(runtime, descriptor_limit())
 
 
-def free_name(model: str, ending: str = "", is_taken: Callable[[str], bool] = lambda name: False) -> str:
+def free_name(model: str, ending: str = "", taken: Collection[str] = ()) -> str:
     """Return the first name ``MODEL-<n>`` that no job has had, nor one of that name with ``ending``.
 
     Parameters
     ----------
     model : str
     ending : str
-    is_taken : callable, optional
-        Whether a name that is free on this machine is somebody else's.
+    taken : collection of str, optional
+        Names that are not free, though they may be on this machine.
     """
 
     def was_here(name: str) -> bool:
@@ -348,7 +340,7 @@ def free_name(model: str, ending: str = "", is_taken: Callable[[str], bool] = la
 
     stem = model.rpartition(":")[2].lower()
     names = (f"{stem}-{number}" for number in count(1))
-    return next(name for name in names if not was_here(name) and not is_taken(name))
+    return next(name for name in names if name not in taken and not was_here(name))
 
 
 def _initial_values(runtime: Runtime, dataset: DatasetInfo) -> np.ndarray:

@@ -166,6 +166,17 @@ def test_jobs_without_a_name_of_several_machines_share_no_folder(
         prepared_in(place, "softmax-1")
 
 
+def test_names_of_others_are_asked_for_at_once(
+    fake: FakeHdfs, remote: RemotePath, on_machine: Callable[[str, str], None]
+) -> None:
+    on_machine("laptop", "laptop")
+    for number in range(1, 41):
+        fake.put(f"/home/checkpoints/softmax-{number}/{OWNER}", b"edge:/home/ada/.eps/jobs/softmax\n")
+    assert prepared_in(remote / "home/checkpoints") == "softmax-41"
+    looked = {path for _, path, _, _ in fake.requests if path.startswith("/home/checkpoints")}
+    assert looked and not [path for path in looked if path != "/home/checkpoints" and "softmax-41" not in path]
+
+
 def test_a_machine_that_is_called_otherwise_has_its_folders_still(
     fake: FakeHdfs, remote: RemotePath, home: Path, on_machine: Callable[[str, str], None]
 ) -> None:
