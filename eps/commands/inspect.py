@@ -14,7 +14,7 @@ from eps._version import __version__
 from eps.client import Job
 from eps.display import STOPPED_STATES, status_text
 from eps.ended import silence_of, waiting_status
-from eps.errors import DeadlineError, JobNotFoundError, PeerUnavailableError, RpcError
+from eps.errors import DeadlineError, EpsError, JobNotFoundError, PeerUnavailableError, RpcError
 from eps.exits import EXIT_OK
 from eps.last_words import member_of
 from eps.storage.jobdir import JobDir
@@ -23,6 +23,10 @@ from eps.storage.worth import can_be_resumed
 FOLLOW_POLL_S = 0.1
 #: Those of other hosts are brought whole by each look.
 FOLLOW_REMOTE_S = 5.0
+#: Who follows the logs of a job that runs waits for the end of such.
+PASSING = (JobNotFoundError, PeerUnavailableError, DeadlineError)
+#: A log that begins otherwise than it did is another: that of the next run.
+HEAD_BYTES = 64
 
 
 def version(args: argparse.Namespace) -> int:
@@ -47,24 +51,35 @@ def logs(args: argparse.Namespace) -> int:
     """Show log files, those of all processes or of one."""
     with Job.find(args.name) as job:
         directory = job.directory
-    reader, said = LogReader(directory.logs, args.member), ""
-    with _source_of(directory) as (bring, pause_s):
+    reader, said = LogReader(directory.logs, args.member), set[str]()
+
+    def say(text: str) -> None:
+        if text not in said:
+            said.add(text)
+            print(f"eps: {text}", file=sys.stderr, flush=True)
+
+    with _source_of(directory, say) as (bring, pause_s):
         while True:
+            trouble: EpsError | None = None
             try:
                 bring()
-            except JobNotFoundError as error:
-                if not args.follow:
-                    raise
-                if str(error) != said:
-                    said = str(error)
-                    print(f"eps: {said}", file=sys.stderr, flush=True)
+            except EpsError as error:
+                trouble = error
             # Asked before reading: what is written between the two is read in the next round.
             running = directory.is_running()
-            for line in reader.new_lines():
+            # In any case: what is here may be all that there is of a run before.
+            lines = reader.new_lines()
+            for line in lines:
                 sys.stdout.write(line)
             sys.stdout.flush()
-            if not (args.follow and running):
+            if trouble is not None:
+                if not (args.follow and running and isinstance(trouble, PASSING)):
+                    raise trouble
+                say(str(trouble))
+            elif not (args.follow and running):
                 break
+            elif lines:
+                said.clear()
             time.sleep(pause_s)
     if args.member and not reader.found:
         raise JobNotFoundError(
@@ -74,10 +89,11 @@ def logs(args: argparse.Namespace) -> int:
 
 
 @contextmanager
-def _source_of(directory: JobDir) -> Iterator[tuple[Callable[[], object], float]]:
+def _source_of(directory: JobDir, say: Callable[[str], None]) -> Iterator[tuple[Callable[[], object], float]]:
     """Give what brings a job's logs to where they are read, and how long it is waited for more.
 
-    It raises PeerUnavailableError where the job's cluster does not answer, JobNotFoundError where there are none yet.
+    It calls ``say`` with what it waits for, and raises PeerUnavailableError where the job's cluster does not answer,
+    JobNotFoundError where there are none yet.
     """
     if not directory.yarn_json.exists():
         yield lambda: None, FOLLOW_POLL_S
@@ -95,9 +111,11 @@ def _source_of(directory: JobDir) -> Iterator[tuple[Callable[[], object], float]
             waiting = waiting_status(directory) if directory.is_running() else None
             if waiting is None or isinstance(error, PeerUnavailableError | DeadlineError):
                 raise
-            raise JobNotFoundError(f"job {directory.name!r} has no logs yet: {waiting['reason']}") from error
+            # Those of the run before are here.
+            which = "newer logs" if any(directory.logs.glob("*.log")) else "logs"
+            raise JobNotFoundError(f"job {directory.name!r} has no {which} yet: {waiting['reason']}") from error
 
-    with open_logs(directory, check) as fetch:
+    with open_logs(directory, check, say) as fetch:
         yield bring, FOLLOW_REMOTE_S
 
 
@@ -115,6 +133,7 @@ class LogReader:
         self._folder = folder
         self._member = member
         self._offsets: dict[Path, int] = {}
+        self._heads: dict[Path, bytes] = {}
         self._names: dict[Path, str] = {}
         self.found = False
 
@@ -127,6 +146,10 @@ class LogReader:
                 continue
             self.found = True
             with path.open("rb") as file:
+                head = file.read(HEAD_BYTES)
+                if not head.startswith(self._heads.get(path, b"")):
+                    self._offsets[path] = 0
+                self._heads[path] = head
                 file.seek(self._offsets.get(path, 0))
                 content = file.read()
             # The last line may be half written.

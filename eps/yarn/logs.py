@@ -34,6 +34,7 @@ from eps.yarn.bridge import class_path
 from eps.yarn.clients import open_client
 from eps.yarn.facade import Client
 from eps.yarn.live_logs import FILES, open_live_logs
+from eps.yarn.log_looks import Pace, Patience
 
 logger = logging.getLogger(__name__)
 
@@ -145,14 +146,20 @@ def fetch_logs(job: JobDir) -> list[str]:
 
 
 @contextmanager
-def open_logs(job: JobDir, check: Callable[[], None] = lambda: None) -> Iterator[Callable[[], list[str]]]:
+def open_logs(
+    job: JobDir, check: Callable[[], None] = lambda: None, tell: Callable[[str], None] = logger.warning
+) -> Iterator[Callable[[], list[str]]]:
     """Give what brings a job's logs as :func:`fetch_logs`, as often as it is called; tokens last as long as the block.
+
+    While the job runs, a look may bring nothing that would take a command, where the ones before brought nothing new.
 
     Parameters
     ----------
     job : JobDir
     check : callable
         Called before each look, and every :data:`CHECK_S` of it; what it raises ends the look.
+    tell : callable
+        Called with what is waited for.
 
     Raises
     ------
@@ -164,19 +171,27 @@ def open_logs(job: JobDir, check: Callable[[], None] = lambda: None) -> Iterator
         raise ConfigError(f"job {job.name!r} is none on YARN")
     conf = read_configuration(Path(application.conf_dir))
     proofs, live = _Proofs(conf, application), open_live_logs(conf, application.application_id)
-    looked = False
+    patience, pace, looked = Patience(conf, application, check, tell), Pace(), False
 
     def fetch() -> list[str]:
         nonlocal looked
         check()
         # The command knows also of what has ended, and takes a Java virtual machine.
         again, looked = looked, True
-        if again and live is not None and job.is_running():
-            try:
-                return _fetch(job, live.print_to)
-            except RpcError as error:
-                logger.info("%s", error)
-        return _fetch(job, partial(_ask, application, proofs, check))
+        if again and job.is_running():
+            if live is not None:
+                try:
+                    return _fetch(job, live.print_to)
+                except RpcError as error:
+                    logger.info("%s", error)
+            if not pace.is_due():
+                return []
+        patience.begin()
+        before_bytes = _size_bytes(job)
+        try:
+            return _fetch(job, partial(_ask, application, proofs, patience.look))
+        finally:
+            pace.note(is_new=_size_bytes(job) != before_bytes)
 
     try:
         yield fetch
@@ -184,6 +199,10 @@ def open_logs(job: JobDir, check: Callable[[], None] = lambda: None) -> Iterator
         proofs.close()
         if live is not None:
             live.close()
+
+
+def _size_bytes(job: JobDir) -> int:
+    return sum(path.stat().st_size for path in job.logs.glob("*.log"))
 
 
 def _fetch(job: JobDir, ask: Callable[[Path], None]) -> list[str]:

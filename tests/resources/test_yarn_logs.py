@@ -15,10 +15,11 @@ import pytest
 from eps.cli import main
 from eps.commands import inspect
 from eps.errors import PeerUnavailableError, StorageError
+from eps.master_link import NEXT_MASTER_S
 from eps.storage.atomic import write_json_atomic
 from eps.storage.hadoop_tokens import TOKEN_FILE_VARIABLE
 from eps.storage.jobdir import JobDir, create_job_dir
-from eps.yarn import logs
+from eps.yarn import log_looks, logs
 from eps.yarn.application import Application
 from tests.fakes.full_disk import no_file_beyond
 
@@ -71,6 +72,14 @@ class Issuer:
         self.closed += 1
 
 
+@pytest.fixture(autouse=True)
+def managers(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Whether the ResourceManager listens: one word for each time that it is asked, and the last for all others."""
+    found = [True]
+    monkeypatch.setattr(log_looks, "listens", lambda place: found.pop(0) if len(found) > 1 else found[0])
+    return found
+
+
 @pytest.fixture
 def issuer(monkeypatch: pytest.MonkeyPatch) -> Issuer:
     found = Issuer()
@@ -86,7 +95,7 @@ def proved(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Path, bytes]]:
     def run(words: Any, *, env: dict[str, str], stdout: BinaryIO, **_: Any) -> Any:
         path = Path(env[TOKEN_FILE_VARIABLE])
         found.append((path, path.read_bytes()))
-        stdout.write(SAID.encode())
+        stdout.write(SAID.replace("begun\n", "begun\n" * len(found)).encode())
         return Command()
 
     monkeypatch.setattr(logs.subprocess, "Popen", run)
@@ -109,8 +118,8 @@ def test_a_command_has_one_set_of_tokens_and_cancels_it(
     job: JobDir, issuer: Issuer, proved: list[tuple[Path, bytes]]
 ) -> None:
     with logs.open_logs(job) as fetch:
-        for _ in range(3):
-            assert fetch() == ["master"] and job.log("master").read_text() == "begun\n"
+        for number in range(1, 4):
+            assert fetch() == ["master"] and job.log("master").read_text() == "begun\n" * number
         assert issuer.cancelled == []
     assert [tokens for _, tokens in proved] == [b"token-1"] * 3
     assert issuer.cancelled == [b"token-1"] and issuer.closed == 1
@@ -223,14 +232,47 @@ def open_job(job: JobDir, monkeypatch: pytest.MonkeyPatch) -> JobDir:
     return job
 
 
-@pytest.mark.parametrize("words", [[], ["worker-1"], ["--follow"]])
-def test_a_cluster_that_does_not_answer_is_not_asked_for_logs(
-    open_job: JobDir, words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.fixture
+def silent(open_job: JobDir, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Its cluster is known not to answer; return what is said of its logs."""
     write_json_atomic(open_job.waiting_json, SILENT)
     monkeypatch.setattr(logs.subprocess, "Popen", lambda *_, **__: pytest.fail("it would wait for a minute"))
+    return f"eps: the logs of job 'a9a' cannot be had now: {SILENT['reason']}\n"
+
+
+@pytest.mark.parametrize("here", ["", "begun\n"])
+@pytest.mark.parametrize("words", [[], ["worker-1"]])
+def test_a_cluster_that_does_not_answer_is_not_asked_for_logs(
+    open_job: JobDir, silent: str, words: list[str], here: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Those that are here are shown all the same."""
+    if here:
+        (open_job.logs / "worker-1.log").write_text(here)
     assert main(["logs", "a9a", *words]) == 4
-    assert capsys.readouterr().err == f"eps: the logs of job 'a9a' cannot be had now: {SILENT['reason']}\n"
+    shown = here if words or not here else f"[worker-1] {here}"
+    assert capsys.readouterr() == (shown, silent)
+
+
+def test_who_follows_logs_waits_for_a_cluster_that_does_not_answer(
+    open_job: JobDir, silent: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (open_job.logs / "master.log").write_text("begun\n")
+    rounds: list[float] = []
+
+    def run(words: Any, *, stdout: BinaryIO, **_: Any) -> Any:
+        stdout.write(SAID.replace("begun\n", "begun\nwent on\n").encode())
+        monkeypatch.setattr(JobDir, "is_running", lambda self: False)
+        return Command()
+
+    def sleep(seconds: float) -> None:
+        rounds.append(seconds)
+        if len(rounds) == 3:
+            open_job.waiting_json.unlink()
+            monkeypatch.setattr(logs.subprocess, "Popen", run)
+
+    monkeypatch.setattr(inspect.time, "sleep", sleep)
+    assert main(["logs", "a9a", "--follow"]) == 0 and len(rounds) == 3
+    assert capsys.readouterr() == ("[master] begun\n[master] went on\n", silent)
 
 
 def test_a_cluster_that_is_found_not_to_answer_is_not_waited_for(
@@ -250,6 +292,55 @@ def test_a_cluster_that_is_found_not_to_answer_is_not_waited_for(
     monkeypatch.setattr(logs.subprocess, "Popen", lambda *_, **__: Hanging())
     assert main(["logs", "a9a"]) == 4
     assert SILENT["reason"] in capsys.readouterr().err and len(killed) == 1
+
+
+AWAY = "the logs of application_1_0001: waiting for the ResourceManager at localhost:8032, which does not answer"
+
+
+class Waiting(Command):
+    """One that has not printed yet, and takes half a second of a clock whenever it is looked at, for ``looks``."""
+
+    def __init__(self, looks: int = 1 << 30) -> None:
+        super().__init__()
+        self.now_s, self.looks, self.killed = 0.0, looks, False
+
+    def communicate(self, timeout: float) -> tuple[None, str]:
+        self.now_s, self.looks = self.now_s + timeout, self.looks - 1
+        if self.looks < 0:
+            return super().communicate(timeout)
+        raise subprocess.TimeoutExpired("java", timeout)
+
+    def kill(self) -> None:
+        self.killed = True
+
+    def clock(self, monkeypatch: pytest.MonkeyPatch) -> Waiting:
+        said = argparse.Namespace(monotonic=lambda: self.now_s)
+        for module in (logs, log_looks):
+            monkeypatch.setattr(module, "time", said)
+        monkeypatch.setattr(logs.subprocess, "Popen", lambda *_, **__: self)
+        return self
+
+
+def test_a_resourcemanager_that_is_gone_is_told_of_at_once_and_waited_for_as_long_as_a_job_master(
+    open_job: JobDir, managers: list[bool], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also where the job goes on, so that nobody else misses it."""
+    command, managers[:] = Waiting().clock(monkeypatch), [False]
+    (open_job.logs / "master.log").write_text("begun\n")
+    assert main(["logs", "a9a"]) == 4 and command.killed
+    gone = "the logs of application_1_0001 cannot be had now: no ResourceManager answers at localhost:8032 for 10 s"
+    assert capsys.readouterr() == ("[master] begun\n", f"eps: {AWAY}\neps: {gone}\n")
+    assert command.now_s == NEXT_MASTER_S + logs.CHECK_S
+
+
+def test_a_resourcemanager_that_comes_back_is_told_of_once(
+    open_job: JobDir, managers: list[bool], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Waiting(30).clock(monkeypatch)
+    managers[:] = [*[True] * 5, *[False] * 15, *[True] * 4, *[False] * 6]
+    assert main(["logs", "a9a"]) == 0
+    slow = "the logs of application_1_0001: waiting for YARN, which asks its nodes for them"
+    assert capsys.readouterr() == ("", f"eps: {AWAY}\neps: {slow}\n")
 
 
 NONE = "Can not find the logs for the application: application_1_0001 with the appOwner: root"
@@ -277,6 +368,47 @@ def test_a_job_that_waits_for_its_queue_has_no_logs_yet(
     assert main(["logs", "a9a", "--follow"]) == 0
     found = capsys.readouterr()
     assert (found.err, found.out) == (told, "[master] begun\n") and len(rounds) == 2, "who follows waits for them"
+
+
+def test_of_a_job_that_waits_for_its_queue_again_the_logs_of_its_former_run_are_shown(
+    open_job: JobDir, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They make way for those of the next run, which are shown from their beginning."""
+    (open_job.logs / "master.log").write_text("10:00:01 has begun\n10:00:09 fails\n")
+    write_json_atomic(open_job.waiting_json, {"reason": "application_1_0001 is ACCEPTED", "is_silent": False})
+    monkeypatch.setattr(logs.subprocess, "Popen", lambda *_, **__: Command(NONE, 255))
+    former = "[master] 10:00:01 has begun\n[master] 10:00:09 fails\n"
+    told = "eps: job 'a9a' has no newer logs yet: application_1_0001 is ACCEPTED\n"
+    assert main(["logs", "a9a"]) == 4
+    assert capsys.readouterr() == (former, told)
+
+    def run(words: Any, *, stdout: BinaryIO, **_: Any) -> Any:
+        stdout.write(SAID.replace("begun\n", "11:00:01 has begun\n").encode())
+        monkeypatch.setattr(JobDir, "is_running", lambda self: False)
+        return Command()
+
+    def sleep(seconds: float) -> None:
+        monkeypatch.setattr(logs.subprocess, "Popen", run)
+
+    monkeypatch.setattr(inspect.time, "sleep", sleep)
+    assert main(["logs", "a9a", "--follow"]) == 0
+    assert capsys.readouterr() == (f"{former}[master] 11:00:01 has begun\n", told)
+
+
+def test_a_command_that_brings_nothing_new_is_run_less_and_less_often(
+    job: JobDir, issuer: Issuer, proved: list[tuple[Path, bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A Java virtual machine every few seconds would be another job's worth of work."""
+    runs = []
+    with logs.open_logs(job) as fetch:
+        for look in range(40):
+            if fetch():
+                runs.append(look)
+                # The next one prints the same.
+                proved.clear()
+        assert runs == [0, 1, 3, 7, 15, 23, 31, 39]
+        monkeypatch.setattr(JobDir, "is_running", lambda self: False)
+        assert fetch() == ["master"], "the last look is at all of it"
 
 
 def test_who_asks_for_the_logs_of_a_job_that_nobody_attends_to_has_it_attended_to(
