@@ -19,6 +19,7 @@ from eps.devcluster.java import Java
 from eps.devcluster.locks import locked
 from eps.devcluster.maven import REPOSITORY_VARIABLE, Say, find_maven, run_maven
 from eps.devcluster.pom import NEEDED_CLASSES, SLF4J_BINDINGS, pom_digest, pom_text
+from eps.devcluster.settings import TRIED_VERSIONS
 from eps.errors import ConfigError, ResourceError
 from eps.storage.atomic import read_json, write_json_atomic
 
@@ -126,7 +127,13 @@ def _get(place: Path, version: str, pom: str, cache: Path, java: Java, say: Say,
         built = Path(folder)
         (built / "pom.xml").write_text(pom, encoding="utf-8")
         command = [maven, "--batch-mode", "--file", "pom.xml", "package"]
-        run_maven(command, built, {**environ, "JAVA_HOME": java.home}, say)
+        try:
+            run_maven(command, built, {**environ, "JAVA_HOME": java.home}, say)
+        except ResourceError as error:
+            if version in TRIED_VERSIONS:
+                raise
+            tried = ", ".join(TRIED_VERSIONS)
+            raise ResourceError(f"Hadoop {version} may be no release; {tried} were tried: {error}") from None
         lib = built / "target" / "lib"
         missing = missing_classes(lib.glob("*.jar"))
         if missing:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from eps.devcluster.settings import HADOOP_VERSION, QUEUES, ClusterSettings
+from eps.devcluster.settings import HADOOP_VERSION, QUEUES, TRIED_VERSIONS, ClusterSettings
 
 _DESCRIPTION = """\
 A real Hadoop on this host: NameNode, DataNode, ResourceManager and NodeManagers, each
@@ -94,7 +94,10 @@ def _add_start(commands: Any, add: AddCommand) -> None:
     for name, default, text in numbers:
         start.add_argument(f"--{name}", type=int, default=default, metavar="N", help=f"{text} (default {default})")
     start.add_argument(
-        "--hadoop-version", default=HADOOP_VERSION, metavar="X.Y.Z", help=f"3.3.0 or later (default {HADOOP_VERSION})"
+        "--hadoop-version",
+        default=HADOOP_VERSION,
+        metavar="X.Y.Z",
+        help=f"of Hadoop 3, from 3.3.0 on; {', '.join(TRIED_VERSIONS)} were tried (default {HADOOP_VERSION})",
     )
     repeated = (
         ("disable-preemption", "QUEUE", f"Hadoop's own preemption takes nothing from this queue ({', '.join(QUEUES)})"),

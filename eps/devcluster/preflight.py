@@ -35,7 +35,6 @@ def check_host(settings: ClusterSettings, home: Path) -> Java:
     """
     if not Path("/proc/self/stat").exists():
         raise ConfigError("the cluster needs Linux: it finds its processes in /proc, and its nodes in 127.0.0.0/8")
-    check_home(home)
     java = find_java()
     check_java(java, settings)
     for program, package in _PROGRAMS.items():
@@ -50,6 +49,8 @@ def check_host(settings: ClusterSettings, home: Path) -> Java:
         pwd.getpwuid(os.getuid())
     except KeyError:
         raise ConfigError(f"user {os.getuid()} has no name in /etc/passwd, and Hadoop needs one: useradd") from None
+    # Last: it makes the directory.
+    check_home(home)
     return java
 
 
@@ -71,7 +72,7 @@ def check_name(name: str) -> None:
 
 
 def check_home(home: Path) -> None:
-    """Refuse a place that Hadoop cannot have its files in.
+    """Make the directory of a cluster, or refuse a place that Hadoop cannot have its files in.
 
     Raises
     ------
@@ -83,6 +84,13 @@ def check_home(home: Path) -> None:
             f"home is {str(home)!r}, but must be a path of letters, digits and /._+@=~- only, for Hadoop misreads "
             "others: choose another with --home"
         )
+    check_room(home, _NEEDED_MB, "the cluster")
+    usage = shutil.disk_usage(next(path for path in (home, *home.parents) if path.exists()))
+    if usage.free < usage.total * _LEAST_FREE:
+        raise ConfigError(
+            f"the disk of {home} is {100 * (1 - usage.free / usage.total):.1f} % full: NodeManagers refuse that"
+        )
+    # Not before: of a cluster that is refused nothing is left.
     try:
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
@@ -91,9 +99,3 @@ def check_home(home: Path) -> None:
         ) from None
     if not os.access(home, os.W_OK | os.X_OK):
         raise ConfigError(f"home is {home}, which cannot be written: choose another with --home")
-    check_room(home, _NEEDED_MB, "the cluster")
-    usage = shutil.disk_usage(home)
-    if usage.free < usage.total * _LEAST_FREE:
-        raise ConfigError(
-            f"the disk of {home} is {100 * (1 - usage.free / usage.total):.1f} % full: NodeManagers refuse that"
-        )

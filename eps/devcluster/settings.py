@@ -11,6 +11,8 @@ from typing import Any
 from eps.errors import ConfigError
 
 HADOOP_VERSION = "3.5.0"
+#: Releases with which a cluster was tried; others of Hadoop 3 may do as well.
+TRIED_VERSIONS = ("3.3.6", "3.4.3", HADOOP_VERSION)
 #: Everything but the NodeManagers listens here.
 MASTER_ADDRESS = "127.0.0.1"
 #: NodeManager i listens at 127.0.0.(10 + i): exclude files and labels go by host, so each needs an address of its own.
@@ -94,7 +96,8 @@ class ClusterSettings:
             raise ConfigError(f"vcores is {self.vcores}, but must be at least 1")
         if not _VERSION.fullmatch(self.hadoop_version):
             raise ConfigError(
-                f"hadoop version is {self.hadoop_version!r}, but must be 3.3.0 or later, as {HADOOP_VERSION}"
+                f"hadoop version is {self.hadoop_version!r}, but must be a release of Hadoop 3, 3.3.0 or later: "
+                f"{', '.join(TRIED_VERSIONS)} were tried"
             )
         for queue in self.no_preemption:
             if queue not in QUEUES:

@@ -124,6 +124,17 @@ def test_what_maven_says_of_its_failure_is_shown(
     assert "Scanning" not in str(raised.value)
 
 
+@pytest.mark.parametrize("version", ["3.5.0", "3.9.9"])
+def test_of_a_version_that_nobody_knows_it_is_said_which_were_tried(
+    tmp_path: Path, java: Java, maven: Callable[[str], None], said: list[str], version: str
+) -> None:
+    maven(f'echo "[ERROR] Could not find artifact org.apache.hadoop:hadoop-common:jar:{version}"; exit 1')
+    with pytest.raises(ResourceError, match="Could not find artifact") as raised:
+        fetch(tmp_path / "cache", java, said, version)
+    told = "Hadoop 3.9.9 may be no release; 3.3.6, 3.4.3, 3.5.0 were tried: Maven could not get Hadoop's jars:\n"
+    assert str(raised.value).startswith(told) == (version == "3.9.9")
+
+
 def test_maven_is_run_with_the_java_that_was_found(
     tmp_path: Path, java: Java, maven: Callable[[str], None], said: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
+import shutil
 import socket
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import pytest
@@ -54,7 +56,11 @@ def blueprint(settings: ClusterSettings) -> Blueprint:
         ({"nodes": 0}, "nodes is 0, but must be 1 to 200"),
         ({"memory_mb": 100}, "memory is 100 MB"),
         ({"vcores": 0}, "vcores is 0"),
-        ({"hadoop_version": "2.10.2"}, r"hadoop version is '2\.10\.2', but must be 3\.3\.0 or later"),
+        (
+            {"hadoop_version": "2.10.2"},
+            r"hadoop version is '2\.10\.2', but must be a release of Hadoop 3, 3\.3\.0",
+        ),
+        ({"hadoop_version": "9.9.9"}, r"is '9\.9\.9', but .*: 3\.3\.6, 3\.4\.3, 3\.5\.0 were tried"),
         ({"no_preemption": ("other",)}, "queue is 'other', but must be one of default, batch"),
         ({"policies": ("a,b",)}, "policy is 'a,b', but must be the name of a Java class"),
         ({"properties": ((" a", "b"),)}, "property is ' a', but must be KEY=VALUE"),
@@ -280,6 +286,15 @@ def test_host_whose_name_leads_nowhere_is_told_what_to_do(monkeypatch: pytest.Mo
 def test_plugin_that_is_not_there_is_said_before_anything_starts(tmp_path: Path, java: Java) -> None:
     (tmp_path / "plugin").mkdir()
     good = ClusterSettings(rm_class_path=(f"{tmp_path}/plugin", f"{tmp_path}/plugin/*"))
-    assert check_host(good, tmp_path / "home") == java
     with pytest.raises(ConfigError, match=r"class path of the ResourceManager: there is no .*/nothing\.jar"):
         check_host(replace(good, rm_class_path=(f"{tmp_path}/nothing.jar",)), tmp_path / "home")
+    assert not (tmp_path / "home").exists()
+    assert check_host(good, tmp_path / "home") == java and (tmp_path / "home").is_dir()
+
+
+def test_a_disk_without_room_is_said_and_nothing_is_left_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for free, told in ((1_000, "the cluster needs 300 MB, but"), (10**9, r"is 99\.9 % full: NodeManagers refuse that")):
+        monkeypatch.setattr(shutil, "disk_usage", lambda path, free=free: SimpleNamespace(total=10**12, free=free))
+        with pytest.raises(ConfigError, match=told):
+            check_home(tmp_path / "far" / "home")
+        assert not (tmp_path / "far").exists()
