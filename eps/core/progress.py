@@ -150,17 +150,18 @@ def pause_and_slowdown(completed_s: Sequence[float], begin_s: float, end_s: floa
     -------
     pause_s : float
         The longest interval between two completed iterations that overlaps the plan's life, less the median of the
-        twenty intervals before it; never below 0.
+        twenty intervals before it; never below 0.  Of the interval in which the plan began, no more than came after
+        that: what held the job up before, as an outage of its cluster, is none of its doing.
     slowdown_s : float
         The sum of all such excess, positive and negative, never below 0.
     """
     # The interval that is running at the begin starts with the last completion before it.
     first = max(0, bisect_right(completed_s, begin_s) - 1)
     stop = min(len(completed_s), bisect_left(completed_s, end_s) + 1)
-    during = [b - a for a, b in pairwise(completed_s[first:stop])]
+    during = list(pairwise(completed_s[first:stop]))
     if not during:
         return 0.0, 0.0
     before = sorted(b - a for a, b in pairwise(completed_s[max(0, first - USUAL_CLOCKS) : first + 1]))
     usual_s = before[len(before) // 2] if before else 0.0
-    excess = [lasted_s - usual_s for lasted_s in during]
+    excess = [min(b - a - usual_s, b - begin_s) for a, b in during]
     return max(0.0, max(excess)), max(0.0, sum(excess))

@@ -152,6 +152,8 @@ def plain_cost(completed_s: list[float], begin_s: float, end_s: float) -> tuple[
     before = sorted(stop - start for start, stop in intervals[max(0, during[0] - 20) : during[0]])
     usual_s = before[len(before) // 2] if before else 0.0
     excess = [intervals[i][1] - intervals[i][0] - usual_s for i in during]
+    if intervals[during[0]][0] < begin_s:
+        excess[0] = min(excess[0], intervals[during[0]][1] - begin_s)
     return max(0.0, max(excess)), max(0.0, sum(excess))
 
 
@@ -175,6 +177,15 @@ def test_one_long_interval_is_the_pause() -> None:
     pause_s, slowdown_s = pause_and_slowdown(completed_s, begin_s=4.5, end_s=7.5)
 
     assert (pause_s, slowdown_s) == (2.0, 2.0)
+
+
+def test_an_outage_before_a_plan_is_no_pause_of_it() -> None:
+    """Who asks for a change while the cluster is away is heard when it is back."""
+    completed_s = [1.0, 2.0, 3.0, 4.0, 104.2, 105.2, 106.3]
+
+    pause_s, slowdown_s = pause_and_slowdown(completed_s, begin_s=104.0, end_s=106.0)
+
+    assert pause_s == pytest.approx(0.2) and slowdown_s == pytest.approx(0.3)
 
 
 def test_faster_iterations_afterwards_make_up_for_slow_ones_and_never_count_below_zero() -> None:
