@@ -140,7 +140,8 @@ def _chosen(prefix: str, states: Sequence[str]) -> Iterator[_Ended]:
             found = state_of_sweep(sweep)
             each = _Ended("sweep", name, sweep, found.state, Keep(mostly=found.keep))
         except EpsError as error:
-            each = _Ended("sweep", name, sweep, "unreadable", trouble=error)
+            unfound = _unfound(sweep, _damage_of(sweep))
+            each = _Ended("sweep", name, sweep, "unreadable", Keep(mostly=unfound), None if unfound else error)
         if is_one_of(each.state, states):
             yield each
 
@@ -203,6 +204,21 @@ def _damage_of(job: JobDir) -> dict[Path, str]:
     return found
 
 
+def _may_run(job: JobDir) -> bool:
+    """Return whether a job has an application on YARN of which nobody here has seen the end."""
+    with suppress(StorageError):
+        return job.ended() is None and job.yarn_json.exists()
+    return False
+
+
+def _unfound(job: JobDir, damage: Mapping[Path, str]) -> str:
+    """Return what nobody can find out any more for what is damaged; empty where nothing is."""
+    if not damage:
+        return ""
+    whether = ", nor whether it runs there" if _may_run(job) else ""
+    return f"what it has on its cluster cannot be found{whether}: {'; '.join(damage.values())}"
+
+
 def _state_of(job: JobDir) -> str:
     """Return how a job is, as :func:`eps.commands.jobs.state_of`; ``unreadable`` also where a note of it is damaged."""
     found = state_of(job)
@@ -211,10 +227,8 @@ def _state_of(job: JobDir) -> str:
 
 def _keep_of(job: JobDir) -> Keep:
     """Return why a job that does not run is to be kept."""
-    may_run, damage = False, _damage_of(job)
-    with suppress(StorageError):
-        may_run = job.ended() is None and job.yarn_json.exists()
-    if may_run and job.yarn_json not in damage:
+    damage = _damage_of(job)
+    if _may_run(job) and job.yarn_json not in damage:
         return Keep(always=f"its application on YARN may run: `eps status {job.name}` finds that out")
     lost = []
     if (worth := worth_of(job)) is not None:
@@ -228,9 +242,8 @@ def _keep_of(job: JobDir) -> Keep:
                 Worth.UNREADABLE: "may have stopped before its end, but its files are damaged",
             }[worth]
         )
-    if damage:
-        whether = ", nor whether it runs there" if may_run else ""
-        lost.append(f"what it has on its cluster cannot be found{whether}: {'; '.join(damage.values())}")
+    if unfound := _unfound(job, damage):
+        lost.append(unfound)
     return Keep(mostly="; ".join(lost))
 
 
@@ -239,12 +252,15 @@ def _found_out(each: _Ended) -> str:
 
     Raises as :func:`eps.yarn.former.settle_former`: JobExistsError where it runs.
     """
-    if each.kind != "job" or each.state == "unreadable" or not each.directory.is_forgotten():
+    job, is_forgotten = each.directory, False
+    with suppress(StorageError):
+        is_forgotten = each.kind == "job" and job.is_forgotten() and job.yarn_json not in _damage_of(job)
+    if not is_forgotten:
         return ""
     from eps.yarn.former import settle_former
 
-    settle_former(each.directory)
-    if each.directory.is_forgotten():
+    settle_former(job)
+    if job.is_forgotten():
         return ""
     return f"how it ended was found out just now: see `eps status {each.name}`"
 

@@ -167,6 +167,19 @@ def test_a_job_whose_end_is_found_out_when_it_is_to_be_removed_is_kept(
     assert checkpoints(hdfs) == jobs and job.outcome()["state"] == "finished"
 
 
+@pytest.mark.parametrize("note", ["yarn.json", "claim.json"])
+def test_a_job_that_yarn_had_forgotten_is_asked_for_where_its_notes_say_how(
+    jobs: list[str], rm: FakeResourceManager, note: str
+) -> None:
+    (job,) = (job for job in list_jobs() if job.name == "stopped")
+    job.ended_json.write_text(json.dumps({"state": "failed", "reason": "forgotten", "is_forgotten": True}))
+    (job.path / note).write_text("{")
+    aged(job)
+    rm.answers["GET apps/application_1_0001"] = (200, {"app": {"id": "application_1_0001", "state": "RUNNING"}})
+    assert main(["prune", "stopped", "--state", "unreadable"]) == 0
+    assert job.path.exists() == (note == "claim.json")
+
+
 @pytest.mark.parametrize("option", [["--state", "unreadable"], ["--resumable"]])
 @pytest.mark.parametrize("state", ["finished", "killed", "damaged", ""])
 @pytest.mark.parametrize("note", ["yarn.json", "claim.json"])
@@ -336,3 +349,23 @@ def test_a_sweep_of_which_nobody_knows_how_it_is_stays_and_is_an_error(
     why = {"yarn": "it is not well", "hdfs": "Permission denied", "configuration": "holds no configuration of Hadoop"}
     assert "sweeps/c1 is kept: " in (told := capsys.readouterr().err) and why[away] in told
     assert there() == ["c1"] and sweeps.on_cluster() == ["c1"]
+
+
+@pytest.mark.parametrize("option", [["--state", "unreadable"], ["--resumable"]])
+@pytest.mark.parametrize("ended", [False, True])
+def test_a_sweep_that_does_not_tell_what_it_has_on_the_cluster_is_removed_where_such_ones_are_meant(
+    sweeps: Sweeps, ended: bool, option: list[str],
+    capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    sweep = sweeps.make("e1", REPORT_FILE)
+    sweep.yarn_json.write_text("{")
+    if ended:
+        sweep.ended_json.write_text(json.dumps({"state": "finished", "reason": "all"}))
+    aged(sweep)
+    rows, _, told = pruned(capsys, "--all")
+    whether = "" if ended else ", nor whether it runs there"
+    what = f"what it has on its cluster cannot be found{whether}: {sweep.yarn_json}: is not JSON"
+    assert rows == [] and told.startswith(f"sweeps/e1 is kept: {what}") and there() == ["e1"]
+    rows, _, _ = pruned(capsys, "--all", *option)
+    assert rows == [["sweeps/e1", "unreadable"]] and there() == [] and sweeps.on_cluster() == ["e1"]
+    assert f"{sweep.yarn_json}: is not JSON" in caplog.text
