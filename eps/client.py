@@ -18,7 +18,7 @@ from typing import Any
 
 from eps.config import JobSpec
 from eps.core.reconfig import Operation, Phase
-from eps.ended import WAITING_STATES, ended_status, waiting_status
+from eps.ended import WAITING_STATES, ended_report, ended_status, waiting_status
 from eps.ending import end_job
 from eps.errors import (
     ConfigError,
@@ -288,6 +288,8 @@ class Job:
         ------
         DeadlineError
             It has not ended within ``timeout_s`` seconds.
+        StorageError
+            As of :meth:`report`.
         """
         wait_for(lambda: not self.running, timeout_s, f"the end of job {self.name!r}")
         if self._handle is not None:
@@ -304,23 +306,12 @@ class Job:
         ------
         PlanError
             It still runs.
+        StorageError
+            It has finished, and its report is not here: it could not be fetched from its cluster, say.
         """
         if self.running:
             raise PlanError(f"job {self.name!r} runs: it has no report yet")
-        report = read_json(self._directory.report)
-        if report is not None:
-            return dict(report)
-        status = ended_status(self._directory)
-        return {
-            "name": self.name,
-            "state": status["state"],
-            "reason": status["reason"],
-            "clock": status["clock"],
-            "metrics": {"train_loss": None},
-            "history": [],
-            "model_sha256": "",
-            "changes": [],
-        }
+        return ended_report(self._directory)
 
     def export(self, path: str | Path) -> None:
         """Copy the trained model to ``path``, which may be on HDFS.
@@ -562,6 +553,8 @@ def run(**settings: Any) -> dict[str, Any]:
         As :meth:`Job.start`.
     TrainingError
         The job failed or was killed; StoppedEarlyError where a scheduler ended it for its early feedback.
+    StorageError
+        It finished, and its results cannot be fetched from its cluster, or not be written.
     """
     request = RunRequest.from_values(settings)
     check_results(request)

@@ -89,6 +89,46 @@ def ended_status(directory: JobDir) -> dict[str, Any]:
     }
 
 
+def check_fetched(directory: JobDir) -> None:
+    """Refuse a job that has finished while what it has left is on its cluster only.
+
+    Raises
+    ------
+    StorageError
+        It could not be fetched: the message says why, and what to do.
+    """
+    ended = directory.ended() or {}
+    if ended.get("state") == "finished" and not directory.is_settled():
+        raise StorageError(f"job {directory.name!r}: {ended['reason']}")
+
+
+def ended_report(directory: JobDir) -> dict[str, Any]:
+    """Return the report of a job that has ended; of one whose master could not write any, what is known, in its form.
+
+    Raises
+    ------
+    StorageError
+        It has finished, and its report is not here: nobody knows how well.
+    """
+    report = read_json(directory.report)
+    if report is not None:
+        return dict(report)
+    check_fetched(directory)
+    status = ended_status(directory)
+    if status["state"] == "finished":
+        raise StorageError(f"job {directory.name!r} has finished, but has no report: {directory.report} is missing")
+    return {
+        "name": directory.name,
+        "state": status["state"],
+        "reason": status["reason"],
+        "clock": status["clock"],
+        "metrics": {"train_loss": None},
+        "history": [],
+        "model_sha256": "",
+        "changes": [],
+    }
+
+
 def waiting_status(directory: JobDir) -> dict[str, Any] | None:
     """Return the status of a job whose master does not listen, and may not for long; None where nothing is awaited.
 

@@ -6,6 +6,7 @@ import os
 import shutil
 from pathlib import Path
 
+from eps.ended import check_fetched
 from eps.errors import ConfigError, StorageError
 from eps.jobspec_file import RunRequest
 from eps.storage.jobdir import JobDir
@@ -52,9 +53,7 @@ def deliver_results(directory: JobDir, request: RunRequest) -> None:
     StorageError
         They cannot be written; or the job has finished, and they could not be fetched from its cluster.
     """
-    ended = directory.ended() or {}
-    if ended.get("state") == "finished" and not directory.is_settled():
-        raise StorageError(f"job {directory.name!r}: {ended['reason']}")
+    check_fetched(directory)
     if request.report and directory.report.exists():
         copy_result(directory.report, location(request.report), f"job {directory.name!r} has no report")
     if request.export and directory.model.exists():

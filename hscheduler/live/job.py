@@ -38,6 +38,7 @@ from hscheduler.core.jobs import Phase
 from hscheduler.core.resources import Container, Role
 from hscheduler.live.growth import Growth
 from hscheduler.live.history import feedback_of, number, some_losses
+from hscheduler.live.last_report import LastReport
 from hscheduler.live.places import Places, role_of
 from hscheduler.live.standstill import Standstill
 
@@ -465,8 +466,11 @@ class LiveJob:
             self._kill(order.why)
 
     def _kill(self, why: str) -> None:
-        # Over a line of its own: others may be waiting for an answer on the job's.
         try:
+            if self._job is not None and self._job.directory.ended() is not None:
+                # Whoever finds it would have fetched what it has left, and wait for that.
+                return
+            # Over a line of its own: others may be waiting for an answer on the job's.
             job = Job.find(self.name)
             try:
                 job.kill(why, self._end_timeout_s)
@@ -481,18 +485,29 @@ class LiveJob:
 
     def _watch(self) -> None:
         job: Job | None = None
+        last = LastReport(self.name, self._end_timeout_s, self._closing)
         try:
-            job = Job.find(self.name)
-            self._follow(job)
-            self._ended(job.wait(self._end_timeout_s))
+            report: dict[str, Any] | None = None
+            while report is None:
+                if job is not None:
+                    job.close()
+                job = Job.find(self.name)
+                self._follow(job)
+                report = last.of(job, self._seen_clock, is_wanted=not self._is_ended_for_good())
+            self._ended(report)
         except Exception as error:
             why = _told(error)
             _log(error, f"{self.name} cannot be watched")
             self._kill(why)
-            self._say(e.JobEnded(self.job_id, Phase.FAILED, self._why or why))
+            phase = Phase.KILLED if self._is_ended_for_good() else Phase.FAILED
+            self._say(e.JobEnded(self.job_id, phase, self._why or why))
         finally:
             if job is not None:
                 job.close()
+
+    def _is_ended_for_good(self) -> bool:
+        """Return whether the job was told to end, not to start again: it is not tried again, whatever it has left."""
+        return bool(self._why) and not self._gave_up and self._standstill.told_before_s() is None
 
     def _follow(self, job: Job) -> None:
         started, seen_s = False, math.nan

@@ -46,8 +46,12 @@ class FakeJob:
         self.watched_after: list[int] = []
         self.is_missing = False
         self.running = True
+        nowhere = Path("/nonexistent")
         self.directory = SimpleNamespace(
-            outcome=lambda: {} if self.running else self.outcome, report=Path("/nonexistent/report.json")
+            outcome=lambda: {} if self.running else self.outcome,
+            ended=lambda: None,
+            report=nowhere / "report.json",
+            yarn_json=nowhere / "yarn.json",
         )
         self.outcome: dict[str, Any] = {}
 
