@@ -53,7 +53,7 @@ def word_of(content: bytes, where: str) -> tuple[str, str, int]:
         found = json.loads(content)
         return str(found["state"]), str(found["reason"]), int(found["exit_code"])
     except (ValueError, KeyError, TypeError) as error:
-        raise StorageError(f"{where}: does not say how the job ended: {error!r}") from None
+        raise StorageError(f"{where}: does not say how the application ended: {error!r}") from None
 
 
 def outcome(report: ApplicationReport, stop_reason: str = "") -> tuple[str, str, int]:

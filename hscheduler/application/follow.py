@@ -144,12 +144,19 @@ class Following:
         Raises
         ------
         StorageError
-            It cannot be read.
+            It cannot be read, or is none.
         """
         if REPORT_FILE not in self._shared.names(""):
             return None
         with self._shared.read(REPORT_FILE) as file:
-            return dict(json.loads(file.read()))
+            content = file.read()
+        try:
+            found = json.loads(content)
+            if not isinstance(found, dict):
+                raise TypeError(f"a {type(found).__name__}, not an object")
+        except (ValueError, TypeError) as error:
+            raise StorageError(f"{self._shared.describe(REPORT_FILE)}: is no report of a sweep: {error!r}") from None
+        return found
 
     def ends_within(self, seconds: float) -> bool:
         """Return whether the application has ended, as soon as it has: YARN ends its containers first."""
@@ -193,8 +200,9 @@ class Following:
             with self._shared.read(SERVICE_FILE) as file:
                 found = json.loads(file.read())
             return Address(str(found["host"]), int(found["port"]))
-        except StorageError as error:
-            logger.info("%s", error)
+        except (StorageError, ValueError, KeyError, TypeError) as error:
+            # It is looked for again; whether the application has ended YARN says.
+            logger.info("%s: %r", self._shared.describe(SERVICE_FILE), error)
             return None
 
     def _watch(self, client: SchedulerClient) -> None:

@@ -28,7 +28,7 @@ from hscheduler.application.ends import LEAVE_ATTEMPTS, Ends
 from hscheduler.application.follow import LAST_REPORT_S, Following, fetch_job
 from hscheduler.application.inputs import staged
 from hscheduler.application.mirror import STATE, Mirror, restore
-from hscheduler.application.orders import SWEEP_FOLDER, SweepOrders
+from hscheduler.application.orders import SERVICE_FILE, SWEEP_FOLDER, SweepOrders
 from hscheduler.application.page import ApplicationPage
 from hscheduler.application.submit import BASE_MB, JOB_MB, master_resource, most_at_once
 from hscheduler.cli import main
@@ -357,8 +357,24 @@ def test_what_is_waited_for_is_told_once_and_results_are_the_masters_own_word(tm
 def test_a_word_on_the_end_that_cannot_be_read_is_told_with_its_file(tmp_path: Path, content: str) -> None:
     found = following(FakeClient(("FINISHED", "SUCCEEDED", "")), tmp_path, [])
     (tmp_path / "shared" / ENDED_FILE).write_text(content)
-    with pytest.raises(StorageError, match=f"{tmp_path}/shared/{ENDED_FILE}: does not say how the job ended"):
+    with pytest.raises(StorageError, match=f"{tmp_path}/shared/{ENDED_FILE}: does not say how the application ended"):
         found.run()
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"trials": [', "\xff"])
+def test_a_report_that_cannot_be_read_is_told_with_its_file(tmp_path: Path, content: str) -> None:
+    found = following(FakeClient(("FINISHED", "SUCCEEDED", "")), tmp_path, [])
+    (tmp_path / "shared" / REPORT_FILE).write_text(content, encoding="latin-1")
+    with pytest.raises(StorageError, match=f"{tmp_path}/shared/{REPORT_FILE}: is no report of a sweep"):
+        found.run()
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"host": "n1"}', '{"host": "n1", "port": null}', "\xff"])
+def test_a_place_that_cannot_be_read_is_looked_for_again(tmp_path: Path, content: str) -> None:
+    told: list[str] = []
+    found = following(FakeClient(("RUNNING", "UNDEFINED", ""), ("FINISHED", "SUCCEEDED", "")), tmp_path, told)
+    (tmp_path / "shared" / SERVICE_FILE).write_text(content, encoding="latin-1")
+    assert found.run().state == "finished" and not told
 
 
 UNKNOWN = JobNotFoundError("application_1_0001 is not known")

@@ -286,7 +286,7 @@ def test_what_was_not_fetched_or_may_be_in_use_stays_on_the_cluster(
     assert "job.zip" in shared.files
     shared.files["results/ended.json"] = b'{"state": "finished"}'
     follow(ScriptedClient(FINISHED))
-    assert "results/ended.json: does not say how the job ended" in ended_status(job)["reason"]
+    assert "results/ended.json: does not say how the application ended" in ended_status(job)["reason"]
     assert "job.zip" in shared.files
     shared.files["results/ended.json"] = b'{"state": "finished", "exit_code": 0, "reason": ""}'
     shared.stuck.add("")
