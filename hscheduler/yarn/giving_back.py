@@ -23,8 +23,8 @@ from hscheduler.yarn.facts import Facts
 from hscheduler.yarn.snapshot import Application, Held, Plan, Snapshot
 
 _ROLES = (Role.WORKER, Role.SERVER)
-#: Looks that were not taken, or one that took so long, make a break.
-MISSED_LOOKS, SLOW_LOOK_S = 3, 10.0
+#: A look that took longer makes a break; of one that saw nothing whoever looks says so (:meth:`Settled.begin_again`).
+SLOW_LOOK_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,19 +60,19 @@ class Settled:
     ----------
     settle_s : float, seconds
     every_s : float, seconds
-        How often it is looked.  What was free between two looks that are much further apart nobody knows.
+        Between a look and the next.  What was free while one took long nobody knows.
     """
 
     def __init__(self, settle_s: float, every_s: float) -> None:
         self._settle_s = settle_s
-        self._most_apart_s = max(MISSED_LOOKS * every_s, SLOW_LOOK_S)
+        self._most_apart_s = every_s + SLOW_LOOK_S
         #: (When, what), oldest first; each holds until the next.
         self._seen: list[tuple[float, Snapshot]] = []
         self._since_s = 0.0
         self._latest: Snapshot | None = None
 
     def begin_again(self) -> None:
-        """Forget what was seen: somebody is being given room, or is to have it, or nobody looked for a while."""
+        """Forget what was seen: somebody is being given room, or is to have it, or nothing could be seen."""
         self._seen, self._latest = [], None
 
     def note(self, snapshot: Snapshot, now_s: float) -> None:

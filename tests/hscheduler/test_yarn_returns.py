@@ -179,9 +179,10 @@ def test_node_that_came_meanwhile_has_had_nothing_free() -> None:
 
 
 @pytest.mark.parametrize(
-    ("every_s", "apart_s", "settled"), [(1.0, 100.0, False), (1.0, 9.0, True), (60.0, 100.0, True)]
+    ("every_s", "apart_s", "settled"),
+    [(1.0, 100.0, False), (1.0, 10.0, True), (60.0, 69.0, True), (60.0, 100.0, False)],
 )
-def test_what_was_free_between_looks_far_apart_nobody_knows(every_s: float, apart_s: float, settled: bool) -> None:
+def test_what_was_free_while_a_look_took_long_nobody_knows(every_s: float, apart_s: float, settled: bool) -> None:
     seen = Settled(5.0, every_s)
     seen.note(with_free(4, 5), 0.0)
     seen.note(with_free(4, 5), apart_s)
