@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from eps import interrupt
-from eps.exits import EXIT_CODES, EXIT_INTERRUPTED, exit_code
+from eps.exits import EXIT_CODES, EXIT_INTERRUPTED, EXIT_OK, exit_code
 
 _ON = "where jobs run: local, docker (containers of this host), or yarn (each an application; HADOOP_CONF_DIR's nodes)"
 
@@ -376,7 +376,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         # Whoever read has gone; the flush at exit must not complain either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        return EXIT_OK
 
 
 def _run(argv: Sequence[str] | None) -> int:

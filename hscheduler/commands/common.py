@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from eps.errors import ConfigError
+from eps.exits import EXIT_FAILED, EXIT_OK
 from eps.storage.atomic import PUBLIC_MODE, write_json_atomic
 from hscheduler.core.words import counted
 from hscheduler.page import write_page
@@ -20,7 +21,6 @@ from hscheduler.policies import POLICIES
 from hscheduler.report import point_text, table
 from hscheduler.spec import Spec
 
-EXIT_NOTHING_FINISHED = 1
 DEFAULT_POLICY = "elastic"
 
 
@@ -96,11 +96,11 @@ def tell_best(found: Mapping[str, Any], drawn: Path | None) -> int:
     best = found["best"]
     if best is None:
         print("no trial finished", file=sys.stderr)
-        return EXIT_NOTHING_FINISHED
+        return EXIT_FAILED
     print(f"best: {best_text(best)}")
     if drawn is not None:
         print(f"page: {drawn.absolute()}")
-    return 0
+    return EXIT_OK
 
 
 def best_text(best: Mapping[str, Any]) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 
 from eps.display import table
 from eps.errors import ConfigError
+from eps.exits import EXIT_FAILED, EXIT_OK
 from eps.jobspec_file import RunRequest, read_job_file
 from hscheduler.commands.common import report_path, tell_best, tell_failures, with_flags, write_results
 from hscheduler.core.words import count_of
@@ -19,8 +20,6 @@ from hscheduler.live.submission import Submission
 from hscheduler.service.client import SchedulerClient, number
 from hscheduler.service.directory import ServiceDir
 from hscheduler.spec import Spec
-
-EXIT_NOT_FINISHED = 1
 
 
 def client_of(args: argparse.Namespace) -> SchedulerClient:
@@ -45,7 +44,7 @@ def submit(args: argparse.Namespace) -> int:
         how = f"hscheduler why {submission.job_id}{flags_of(args)} says how it is"
         print(f"{submission.job_id} is submitted; {how}", flush=True)
         if not args.wait:
-            return 0
+            return EXIT_OK
         client.wait(submission)
         return _ended(submission)
 
@@ -55,7 +54,7 @@ def _ended(submission: Submission, first: str = "") -> int:
     loss = "" if submission.loss is None else f" with {submission.loss:.6g}"
     why = f": {submission.why}" if submission.why else ""
     print(f"{submission.job_id} {first}{submission.phase}{loss}{why}")
-    return 0 if submission.phase == "finished" else EXIT_NOT_FINISHED
+    return EXIT_OK if submission.phase == "finished" else EXIT_FAILED
 
 
 def sweep(args: argparse.Namespace) -> int:
@@ -79,12 +78,12 @@ def sweep(args: argparse.Namespace) -> int:
             print(f"sweep {name} was submitted before and is over; another --name runs it again", file=sys.stderr)
             if args.detach:
                 print(f"its results: hscheduler results {name}{flags}")
-                return 0
+                return EXIT_OK
             return _results(client, name, args, target, drawn, exports)
         where = f"hscheduler jobs {name}{flags} shows it, hscheduler kill {name}{flags} ends it"
         print(f"the service runs sweep {name}; {where}", flush=True)
         if args.detach:
-            return 0
+            return EXIT_OK
         try:
             for news in client.watch(name):
                 if not args.quiet:
@@ -119,14 +118,14 @@ def jobs(args: argparse.Namespace) -> int:
         found, about = client.jobs(args.sweep or "")
     if args.json:
         print(json.dumps({"scheduler": about, "jobs": found}, indent=1))
-        return 0
+        return EXIT_OK
     shown = [each for each in found if args.all or not each["is_over"]]
     rows = [("JOB", "SWEEP", "PHASE", "WORKERS", "SERVERS", "ITERATION", "FEEDBACK", "LOSS", "WHY"), *map(_row, shown)]
     print(table(rows, indent=""))
     over = len(found) - len(shown)
     more = f"; {over} that are over are not shown (--all)" if over else ""
     print(f"{about['policy']}: {about['used_vcores']} of {about['vcores']} vcores are taken{more}")
-    return 0
+    return EXIT_OK
 
 
 def why(args: argparse.Namespace) -> int:
@@ -144,7 +143,7 @@ def why(args: argparse.Namespace) -> int:
         print(f"{job['job_id']} is in phase {job['phase']!r} at iteration {job['iteration']}, with {size}{told}")
     for at_s, sentence in job.get("decisions", ()):
         print(f"{at_s:8.2f} s  {sentence}")
-    return 0
+    return EXIT_OK
 
 
 def kill(args: argparse.Namespace) -> int:
@@ -152,7 +151,7 @@ def kill(args: argparse.Namespace) -> int:
     with client_of(args) as client:
         ended = client.cancel(args.name, "killed on request")
     print(f"told to end: {', '.join(ended) or 'nothing of it was running or waiting'}")
-    return 0
+    return EXIT_OK
 
 
 def _row(job: dict[str, Any]) -> tuple[str, ...]:

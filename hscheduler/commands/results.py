@@ -14,6 +14,7 @@ from typing import Any
 
 from eps.display import number_text, table
 from eps.errors import ConfigError, StorageError
+from eps.exits import EXIT_OK
 from hscheduler.commands.common import report_path
 from hscheduler.exporters import exporters
 from hscheduler.live.best import export_best
@@ -38,7 +39,7 @@ def draw(args: argparse.Namespace) -> int:
     assert target is not None
     write_page(target, reports)
     print(f"page: {target}")
-    return 0
+    return EXIT_OK
 
 
 def results(args: argparse.Namespace) -> int:
@@ -57,7 +58,7 @@ def results(args: argparse.Namespace) -> int:
             export(report)
     if args.export_best:
         print(f"model of {export_best(found[0], args.export_best)}: {args.export_best}", file=sys.stderr)
-    return 0
+    return EXIT_OK
 
 
 def reports_of(args: argparse.Namespace) -> dict[str, dict[str, Any]]:

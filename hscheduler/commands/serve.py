@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from eps.errors import ConfigError
-from eps.exits import EXIT_FAILED
+from eps.exits import EXIT_FAILED, EXIT_OK
 from hscheduler.commands.common import policies_of
 from hscheduler.metrics import metrics_text
 from hscheduler.on_yarn import PLACES, container_settings, yarn_cluster
@@ -124,4 +124,4 @@ def serve(args: argparse.Namespace) -> int:
             print("H-scheduler stops; its jobs go on, and the next one with this state takes them up", flush=True)
         else:
             print("H-scheduler ends, and its jobs with it", flush=True)
-    return 0
+    return EXIT_OK

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from eps.errors import ConfigError
+from eps.exits import EXIT_OK
 from eps.storage.atomic import PUBLIC_MODE, write_json_atomic
 from hscheduler.checks import check_sizes
 from hscheduler.commands.common import DEFAULT_POLICY, policies_of, report_path, with_flags
@@ -45,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
         write_json_atomic(target, found, mode=PUBLIC_MODE)
     if drawn is not None:
         write_page(drawn, {each["policy"]: each for each in reports})
-    return 0
+    return EXIT_OK
 
 
 def fit_command(args: argparse.Namespace) -> int:
@@ -65,7 +66,7 @@ def fit_command(args: argparse.Namespace) -> int:
     print(", ".join(f"{name} {seconds:.3f}" for name, seconds in dataclasses.asdict(model.costs).items()))
     if target is not None:
         write_json_atomic(target, model.as_dict(), mode=PUBLIC_MODE)
-    return 0
+    return EXIT_OK
 
 
 def _one_workload(args: argparse.Namespace) -> None:
@@ -135,4 +136,4 @@ def _paper(args: argparse.Namespace, target: Path | None, model: Model | None) -
         print(table(list(by_model[name].values())))
     if target is not None:
         write_json_atomic(target, by_model, mode=PUBLIC_MODE)
-    return 0
+    return EXIT_OK

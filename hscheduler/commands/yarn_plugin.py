@@ -10,6 +10,7 @@ from contextlib import closing
 from functools import partial
 from pathlib import Path
 
+from eps.exits import EXIT_OK
 from eps.hadoop_conf import environment_configuration
 from eps.yarn.elsewhere import StagedJobs
 from eps.yarn.rest import RestClient
@@ -42,4 +43,4 @@ def yarn_plugin(args: argparse.Namespace) -> int:
         with PluginServer(planned, secret, address.host, address.port, tell=partial(print, flush=True)) as server:
             print(f"H-scheduler answers the plugin at http://{address.host}:{server.port}", flush=True)
             told.wait()
-    return 0
+    return EXIT_OK

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from contextlib import closing
 
 from eps.errors import ConfigError, RpcError
+from eps.exits import EXIT_OK
 from eps.hadoop_conf import environment_configuration
 from eps.yarn.elsewhere import StagedJobs
 from eps.yarn.rest import RestClient
@@ -59,13 +60,13 @@ def yarn_queue(args: argparse.Namespace) -> int:
                 plan = scheduler().round()
                 if plan is None or not plan.sentences:
                     print(f"nobody waits in {', '.join(queues)}", file=sys.stderr)
-                return 0
+                return EXIT_OK
             told = threading.Event()
             for number in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, lambda *_: told.set())
             print(f"H-scheduler makes room in {', '.join(queues)}", file=sys.stderr, flush=True)
             go_round(scheduler, args.every, told, tell)
-    return 0
+    return EXIT_OK
 
 
 def go_round(make: Callable[[], QueueScheduler], every_s: float, told: threading.Event, tell: Tell) -> None:
