@@ -113,7 +113,9 @@ masters, a user's limit, a label), that is said, and nobody shrinks.  When nobod
 room for --give-back seconds, jobs ask for what they gave, the smallest first, and never for more than
 they had (`eps status` says what a job has lent); what is not granted within three seconds is withdrawn.
 What was taken is known to the jobs, so this command may be ended and started again.  One such process for
-each queue; jobs of `hscheduler serve` and `sweep`, whose size that scheduler decides, are left alone.
+each queue: a second one on this machine, with the same EPS_HOME, is refused; one of another user, of another
+machine or with another EPS_HOME is not noticed, nor is `hscheduler yarn-plugin`, and both would plan.  Jobs
+of `hscheduler serve` and `sweep`, whose size that scheduler decides, are left alone.
 """
 
 _SUBMIT = """\

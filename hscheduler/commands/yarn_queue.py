@@ -14,9 +14,10 @@ from contextlib import closing
 
 from eps.errors import ConfigError, RpcError
 from eps.exits import EXIT_OK
-from eps.hadoop_conf import environment_configuration
+from eps.hadoop_conf import environment_configuration, resourcemanager_web_addresses
 from eps.yarn.elsewhere import StagedJobs
 from eps.yarn.rest import RestClient
+from hscheduler.live.watched_queues import watching
 from hscheduler.live.yarn_facts import Masters
 from hscheduler.live.yarn_queue import QueueScheduler, Tell
 
@@ -61,11 +62,12 @@ def yarn_queue(args: argparse.Namespace) -> int:
                 if plan is None or not plan.sentences:
                     print(f"nobody waits in {', '.join(queues)}", file=sys.stderr)
                 return EXIT_OK
-            told = threading.Event()
-            for number in (signal.SIGTERM, signal.SIGINT):
-                signal.signal(number, lambda *_: told.set())
-            print(f"H-scheduler makes room in {', '.join(queues)}", file=sys.stderr, flush=True)
-            go_round(scheduler, args.every, told, tell)
+            with watching(resourcemanager_web_addresses(conf), queues):
+                told = threading.Event()
+                for number in (signal.SIGTERM, signal.SIGINT):
+                    signal.signal(number, lambda *_: told.set())
+                print(f"H-scheduler makes room in {', '.join(queues)}", file=sys.stderr, flush=True)
+                go_round(scheduler, args.every, told, tell)
     return EXIT_OK
 
 

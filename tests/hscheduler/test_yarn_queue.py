@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +17,7 @@ import pytest
 from eps.errors import ConfigError, PeerUnavailableError, PlanError
 from hscheduler.cli import main
 from hscheduler.commands.yarn_queue import go_round
+from hscheduler.live.watched_queues import watching
 from hscheduler.live.yarn_queue import LEAVES_WITHIN_S, REST_S, QueueScheduler
 from tests.fakes.resourcemanager import FakeResourceManager, resourcemanager
 from tests.hscheduler.yarn_web import App, FakeJob, FakeMasters, FakeWeb
@@ -313,6 +318,40 @@ def test_what_cannot_work_is_refused(
 ) -> None:
     assert main(["yarn-queue", *words]) == 2
     assert capsys.readouterr().err == f"hscheduler: {error}\n"
+
+
+def test_second_process_in_a_queue_is_refused_and_told_of_the_first(
+    over_http: FakeResourceManager, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mine = f"process {os.getpid()} on {socket.gethostname()} makes room in it already (hscheduler yarn-queue)"
+    with watching([over_http.url.upper()], ["eps", "other"]):
+        # By its path, too, and beside one that is free.
+        for words, named in ((["eps"], "eps"), (["free", "root.eps"], "root.eps")):
+            assert main(["yarn-queue", *words]) == 2
+            assert capsys.readouterr() == ("", f"hscheduler: queue is {named!r}, but {mine}: end that first\n")
+        assert main(["yarn-queue", "eps", "--dry-run"]) == 0, "who only looks disturbs nobody"
+        # Another queue, the one that was let go of, and another cluster.
+        with watching([over_http.url], ["free"]), watching(["http://n1:8088"], ["eps"]):
+            pass
+    for lock in (tmp_path / "home" / "yarn-queues").iterdir():
+        lock.write_text("")
+    with watching([over_http.url], ["eps"]):
+        pass
+
+
+def test_queue_is_free_as_soon_as_the_process_in_it_is_killed(
+    over_http: FakeResourceManager, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = "import sys; from hscheduler.cli import main; sys.exit(main(['yarn-queue', 'eps', '--every', '60']))"
+    with subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL) as first:
+        try:
+            assert first.stderr is not None and b"makes room in eps" in first.stderr.readline()
+            assert main(["yarn-queue", "eps"]) == 2
+            assert f"but process {first.pid} on " in capsys.readouterr().err
+        finally:
+            first.kill()
+    with watching([over_http.url], ["eps"]):
+        pass
 
 
 def test_resourcemanager_that_is_away_is_waited_for_and_said_once() -> None:
