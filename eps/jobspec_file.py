@@ -57,8 +57,12 @@ class RunRequest:
         for name, value in own.items():
             if not isinstance(value, str | Path):
                 raise ConfigError(f"{source}: {name} is {value!r}, but must be text")
+        spec = JobSpec.from_dict(by_name, source)
+        # Here, and not of a job that was started once: that is to go on.
+        if spec.tags and not all(tag.strip() for tag in spec.tags.split(",")):
+            raise ConfigError(f"{source}: tags is {spec.tags!r}, but must be tags joined by commas, none of them empty")
         return cls(
-            spec=JobSpec.from_dict(by_name, source),
+            spec=spec,
             given=frozenset(by_name),
             anew=anew,
             **{name: str(value) for name, value in own.items()},

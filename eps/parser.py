@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-from typing import Any, NoReturn
+from typing import Any
 
 from eps._version import __version__
+from eps.arguments import CommandParser, count, given_name
 from eps.config import JobSpec
 from eps.devcluster.options import add_devcluster
 from eps.exits import EXIT_CODES
@@ -124,34 +125,9 @@ _GROUPS = {
 }
 
 
-class _CommandParser(argparse.ArgumentParser):
-    """The parser of one command, which refuses with its own usage what it does not know.
-
-    argparse lets the parser of the whole program do that, whose usage names no option of the command.
-    """
-
-    #: Why an unknown option is none, where that is not plain.
-    why_unknown = ""
-
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse all that there is."""
-        found, unknown = super().parse_known_args(args, namespace)
-        if unknown:
-            self._refuse(unknown)
-        return found, unknown
-
-    def _refuse(self, unknown: list[str]) -> NoReturn:
-        command = self.prog.removeprefix("eps ")
-        options = [word for word in unknown if word.startswith("-")]
-        if not options:
-            self.error(f"{command} takes no further argument: {' '.join(unknown)}")
-        why = f": {self.why_unknown}" if self.why_unknown else ""
-        self.error(f"{command} takes no option {', '.join(options)}{why}")
-
-
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser of ``eps``; a parsed command has ``command``, ``module:function``."""
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         "eps",
         description=_DESCRIPTION,
         epilog=EXIT_CODES,
@@ -159,7 +135,7 @@ def build_parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"eps {__version__}")
-    commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=_CommandParser)
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
     _add_run(commands)
     _add_resume(commands)
     _add_inspection(commands)
@@ -209,7 +185,9 @@ def _training_command(commands: Any, name: str, help_text: str, text: str, examp
         allow_abbrev=False,
     )
     parser.add_argument("job_file", nargs="?", metavar="JOB.toml", help="file with settings; flags go before it")
-    parser.add_argument("--name", metavar="NAME", help="name of the job (default: the model's, with a number)")
+    parser.add_argument(
+        "--name", type=given_name, metavar="NAME", help="name of the job (default: the model's, with a number)"
+    )
     parser.add_argument(
         "--anew",
         action="store_true",
@@ -291,7 +269,7 @@ def _add_jobs(commands: Any) -> None:
         "eps list sweep- --state failed,killed",
         "eps list --last 20",
     )
-    listing.add_argument("--last", type=_count, default=0, metavar="N", help="only the N newest")
+    listing.add_argument("--last", type=count, default=0, metavar="N", help="only the N newest")
     listing.add_argument("--json", action="store_true", help="print JSON")
     prune = _command(
         commands,
@@ -323,12 +301,6 @@ def _add_jobs(commands: Any) -> None:
             metavar="STATE,...",
             help="running, ended, finished, killed, failed or unreadable",
         )
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} must be a whole number, at least 1")
-    return int(text)
 
 
 def _add_changes(commands: Any) -> None:

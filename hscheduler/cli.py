@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from eps import interrupt
+from eps.arguments import CommandParser, given_name
 from eps.exits import EXIT_CODES, EXIT_INTERRUPTED, EXIT_OK, exit_code
 
 _ON = "where jobs run: local, docker (containers of this host), or yarn (each an application; HADOOP_CONF_DIR's nodes)"
@@ -149,7 +150,7 @@ def build_parser() -> argparse.ArgumentParser:
     from hscheduler.policies import POLICIES
 
     raw, epilog = argparse.RawDescriptionHelpFormatter, f"{_EXAMPLES}\n{EXIT_CODES}"
-    parser = argparse.ArgumentParser("hscheduler", description=_TEXT, epilog=epilog, formatter_class=raw)
+    parser = CommandParser("hscheduler", description=_TEXT, epilog=epilog, formatter_class=raw)
     parser.add_argument("--version", action="version", version=f"hscheduler {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     names = ", ".join(POLICIES)
@@ -245,7 +246,7 @@ def _add_exports(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_yarn_plugin(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def _add_yarn_plugin(commands: argparse._SubParsersAction[CommandParser]) -> None:
     plugin = commands.add_parser(
         "yarn-plugin",
         help="answer the plugin in a ResourceManager of YARN",
@@ -272,7 +273,7 @@ def _add_yarn_plugin(commands: argparse._SubParsersAction[argparse.ArgumentParse
     plugin.set_defaults(command="yarn_plugin:yarn_plugin")
 
 
-def _add_yarn_queue(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def _add_yarn_queue(commands: argparse._SubParsersAction[CommandParser]) -> None:
     queue = commands.add_parser(
         "yarn-queue",
         help="make room in a queue of YARN for applications that wait",
@@ -305,7 +306,7 @@ def _add_facts(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_service(commands: argparse._SubParsersAction[argparse.ArgumentParser], names: str) -> None:
+def _add_service(commands: argparse._SubParsersAction[CommandParser], names: str) -> None:
     """Add the commands of a service and of its clients."""
     raw = argparse.RawDescriptionHelpFormatter
     serve = commands.add_parser(
@@ -334,7 +335,7 @@ def _add_service(commands: argparse._SubParsersAction[argparse.ArgumentParser], 
     serve.set_defaults(command="serve:serve")
     submit = commands.add_parser("submit", help="submit a job to a service", description=_SUBMIT, formatter_class=raw)
     submit.add_argument("job", metavar="JOB.toml", help="settings of eps run")
-    submit.add_argument("--name", default="", help="its id; by default one that is new")
+    submit.add_argument("--name", type=given_name, help="its id; by default one that is new")
     submit.add_argument("--sweep", metavar="NAME", help="rank it among the jobs of this sweep")
     submit.add_argument(
         "--wait", action="store_true", help="wait for its end; 1 is the exit code where it did not finish"
@@ -356,7 +357,7 @@ def _add_service(commands: argparse._SubParsersAction[argparse.ArgumentParser], 
         "--scheduler", metavar="HOST:PORT", help="have a service run it, which decides by its own policy"
     )
     sweep.add_argument("--state", metavar="DIR", help="the same, by the service's directory")
-    sweep.add_argument("--name", default="", help="of the sweep at the service; by default one that is new")
+    sweep.add_argument("--name", type=given_name, help="of the sweep at the service; by default one that is new")
     sweep.add_argument("--detach", action="store_true", help="return as soon as the service has it")
     for name, each in (("submit", submit), ("jobs", jobs), ("why", why), ("kill", kill)):
         each.set_defaults(command=f"remote:{name}")

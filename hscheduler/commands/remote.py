@@ -71,7 +71,7 @@ def sweep(args: argparse.Namespace) -> int:
     # With whole names: a service runs somewhere else.
     tables = with_flags(Spec.read(Path(args.spec)), trials=args.trials, seed=args.seed).tables()
     with client_of(args) as client:
-        name = client.run_sweep(tables, args.name)
+        name = client.run_sweep(tables, args.name or "")
         flags = flags_of(args)
         if args.name and client.report(name)[1]:
             # The same file under the same name: its trials are not tried once more.

@@ -1,0 +1,70 @@
+"""Words that a command cannot use are refused in one sentence, by both programs: value, rule, and where help is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import eps.cli
+import hscheduler.cli
+from eps.errors import ConfigError
+from eps.jobspec_file import RunRequest
+
+MAINS = {"eps": eps.cli.main, "hscheduler": hscheduler.cli.main}
+
+
+@pytest.mark.parametrize(
+    ("words", "told", "where"),
+    [
+        ("eps run --grow-back x", "grow-back is 'x', but must be a number", "eps run"),
+        ("eps submit --stretch-s=x", "stretch is 'x', but must be a number", "eps submit"),
+        ("eps resume a9a --workers 2.5", "workers is '2.5', but must be a whole number", "eps resume"),
+        ("eps cancel a9a soon", "PLAN is 'soon', but must be a whole number", "eps cancel"),
+        ("eps list --last 0", "last is '0', but must be a whole number, at least 1", "eps list"),
+        ("eps devcluster start --nodes x", "nodes is 'x', but must be a whole number", "eps devcluster start"),
+        ("eps logs", "the following arguments are required: NAME", "eps logs"),
+        ("eps predict --model", "model: expected one argument", "eps predict"),
+        ("eps --no-such list", "eps takes no option --no-such", "eps"),
+        ("eps nope", "COMMAND is 'nope', but must be one of 'run', ", "eps"),
+        ("hscheduler sweep s.toml --trials x", "trials is 'x', but must be a whole number", "hscheduler sweep"),
+        ("hscheduler serve --kill-restart x", "kill-restart is 'x', but must be a number", "hscheduler serve"),
+        ("hscheduler yarn-queue a --every x", "every is 'x', but must be a number", "hscheduler yarn-queue"),
+        ("hscheduler compare s.toml --no-such", "compare takes no option --no-such", "hscheduler compare"),
+        ("hscheduler why a b", "why takes no further argument: b", "hscheduler why"),
+        ("hscheduler", "the following arguments are required: COMMAND", "hscheduler"),
+    ],
+)
+def test_a_word_that_cannot_be_used_is_told_without_the_usage(
+    words: str, told: str, where: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program, *rest = words.split()
+    with pytest.raises(SystemExit) as ended:
+        MAINS[program](rest)
+    shown = capsys.readouterr()
+    assert ended.value.code == 2 and not shown.out
+    assert shown.err.startswith(f"{program}: {told}") and shown.err.endswith(f" (see {where} --help)\n")
+    assert shown.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("words", ["eps run", "eps submit", "hscheduler submit job.toml", "hscheduler sweep s.toml"])
+def test_a_name_that_is_given_is_one(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    program, *rest = words.split()
+    with pytest.raises(SystemExit) as ended:
+        MAINS[program]([*rest, "--name", ""])
+    assert ended.value.code == 2
+    told = "name is '', but must not be empty: leave it out to have one chosen"
+    assert capsys.readouterr().err == f"{program}: {told} (see {program} {rest[0]} --help)\n"
+
+
+@pytest.mark.parametrize("tags", ["a,,b", "a,", ",", " "])
+def test_a_tag_that_is_given_is_one(
+    tags: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("EPS_HOME", str(tmp_path))
+    rule = f"tags is {tags!r}, but must be tags joined by commas, none of them empty"
+    assert eps.cli.main(["run", "--data", "sklearn:iris", "--tags", tags]) == 2
+    assert capsys.readouterr().err == f"eps: flags: {rule}\n"
+    with pytest.raises(ConfigError, match="must be tags joined by commas"):
+        RunRequest.from_values({"data": "sklearn:iris", "tags": tags}, "job.toml")
+    assert RunRequest.from_values({"data": "sklearn:iris", "tags": "a, b"}).spec.tags == "a, b"
