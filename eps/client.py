@@ -183,7 +183,7 @@ class Job:
             Its directory cannot be used.
         """
         directory = find_job(name)
-        on_yarn = (read_json(directory.job_json) or {}).get("spec", {}).get("on") == "yarn"
+        on_yarn = directory.runs_on() == "yarn"
         if on_yarn and warm is not None:
             warm.cancel()
         warm = None if on_yarn else WarmSupervisor() if warm is None else warm

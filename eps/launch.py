@@ -40,6 +40,7 @@ from eps.runtime import (
 )
 from eps.server.initial import INIT_FILE
 from eps.storage.atomic import atomic_writer, write_bytes_atomic
+from eps.storage.before import Before
 from eps.storage.claims import REMOVE_S, Claim, check_claim, claim, owner_of, release
 from eps.storage.jobdir import JobDir, JobLock, cache_dir, check_job_name, create_job_dir, jobs_dir, remove_job
 from eps.storage.locations import Location, is_remote, location, open_storage
@@ -60,6 +61,8 @@ class PreparedJob:
     lock: JobLock
     runtime: Runtime
     dataset: DatasetInfo
+    #: What to go back to where it cannot be started.
+    before: Before
 
     def start(self, *, tied: bool, warm: WarmSupervisor | None = None) -> SupervisorHandle:
         """Start the job's processes, by ``warm`` where there is one, and hand the lock to them.
@@ -68,11 +71,21 @@ class PreparedJob:
         ------
         ResourceError
             They cannot be started.
+        StorageError
+            The job's directory cannot be written.
         """
+        path = self.directory.path
         try:
-            if warm is not None:
-                return warm.give(self.directory.path, tied, self.lock)
-            return start_supervisor(self.directory.path, tied, lock=self.lock)
+            try:
+                self.before.set_aside()
+                handle = (
+                    start_supervisor(path, tied, lock=self.lock) if warm is None else warm.give(path, tied, self.lock)
+                )
+            except BaseException:
+                self.before.put_back()
+                raise
+            self.before.forget()
+            return handle
         finally:
             self.lock.close()
 
@@ -209,11 +222,12 @@ def prepare_job(
             with atomic_writer(directory.path / INIT_FILE, sync=False) as file:
                 np.save(file, initial, allow_pickle=False)
         write_bytes_atomic(directory.job_json, runtime.to_json().encode("utf-8"), sync=False)
+        before = Before(directory)
     except BaseException:
         lock.close()
         _discard(directory, claimed)
         raise
-    return PreparedJob(directory, lock, runtime, dataset)
+    return PreparedJob(directory, lock, runtime, dataset, before)
 
 
 def start_here(

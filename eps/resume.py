@@ -20,6 +20,7 @@ from eps.resources.choice import check_backend
 from eps.rpc.security import Security
 from eps.runtime import Runtime, Start, identity
 from eps.storage.atomic import read_json, write_bytes_atomic
+from eps.storage.before import Before
 from eps.storage.checkpoint import Manifest, history_lines, open_checkpoints
 from eps.storage.jobdir import DIRECTORY_MODE, JobDir, JobLock, cache_dir, find_job
 from eps.storage.journal import replay
@@ -142,12 +143,13 @@ def _prepare(
     try:
         warnings += _renew_token(directory)
         _clear(directory)
+        was = Before(directory)
         history = b"" if manifest is None else b"".join(history_lines(store.history(manifest)))
         write_bytes_atomic(directory.history, history)
         write_bytes_atomic(directory.job_json, runtime.to_json().encode("utf-8"))
     except OSError as error:
         raise StorageError(f"{directory.path}: cannot be made ready: {error.strerror or error}") from error
-    prepared = PreparedJob(directory, lock, runtime, dataset)
+    prepared = PreparedJob(directory, lock, runtime, dataset, was)
     return Resumed(prepared, manifest, tuple(warnings))
 
 
@@ -196,7 +198,7 @@ def _renew_token(directory: JobDir) -> list[str]:
 
 
 def _clear(directory: JobDir) -> None:
-    """Remove what only the run before meant; logs, journal and checkpoints stay."""
+    """Remove what only the processes of the run before meant; what else speaks of it stays until another one begins."""
     shutil.rmtree(directory.containers, ignore_errors=True)
     # The state of a job master whose members have gone is nobody's; the next run has another.
     shutil.rmtree(directory.state, ignore_errors=True)
@@ -205,10 +207,8 @@ def _clear(directory: JobDir) -> None:
     for path in (
         directory.supervisor_json,
         directory.master_json,
-        directory.status_json,
-        directory.report,
-        directory.model,
-        directory.ended_json,
+        directory.waiting_json,
+        directory.ending_json,
     ):
         path.unlink(missing_ok=True)
 

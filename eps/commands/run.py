@@ -7,7 +7,7 @@ import dataclasses
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -138,7 +138,10 @@ def resume(args: argparse.Namespace) -> int:
         if value is not None and value < 1:
             raise ConfigError(f"{name} is {value}, but must be at least 1")
     workers, servers = args.workers or 0, args.servers or 0
-    job = Job.resume(args.name, workers=workers, servers=servers, python=args.python, detach=args.detach, on_begin=tell)
+    with _told_of_submission(args.name, find_job(args.name).runs_on()):
+        job = Job.resume(
+            args.name, workers=workers, servers=servers, python=args.python, detach=args.detach, on_begin=tell
+        )
     if args.detach:
         return _leave(job)
     report, code = _to_its_end(job, request, sys.stdout, args.quiet)
@@ -185,9 +188,12 @@ def _started(request: RunRequest, stream: TextIO, quiet: bool) -> Job:
 
 def _begun(request: RunRequest, *, detach: bool = False, before_data: Callable[[], None] | None = None) -> Job:
     """Start a job; whoever interrupts its submission to YARN is told what became of it."""
-    told = interrupt.before_submission(request.name or "the job") if request.spec.on == "yarn" else nullcontext()
-    with told:
+    with _told_of_submission(request.name or "the job", request.spec.on):
         return Job.start_request(request, detach=detach, before_data=before_data)
+
+
+def _told_of_submission(name: str, runs_on: str) -> AbstractContextManager[None]:
+    return interrupt.before_submission(name) if runs_on == "yarn" else nullcontext()
 
 
 def _show(job: Job, stream: TextIO, quiet: bool) -> None:

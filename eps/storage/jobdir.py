@@ -24,6 +24,7 @@
         ├── containers/ID/        scratch space of a container; gone when it ends
         ├── checkpoints/          the parameters at some clocks; see eps.storage.checkpoint
         ├── history.jsonl         of a job that was resumed: what was measured before
+        ├── before/               how it ended and what it brought, for the moment in which another run of it begins
         ├── report.json           what the job measured
         ├── model.npz             the trained model
         └── ended.json            how it ended: {"state", "exit_code", "reason", "time_s"}; of a job that YARN does not
@@ -366,6 +367,16 @@ class JobDir:
             How it ended cannot be read.
         """
         return self.ended() is not None and self.unfetched() is None
+
+    def runs_on(self) -> str:
+        """Return what its settings have it run on: ``local``, ``yarn``; empty where it has none yet.
+
+        Raises
+        ------
+        StorageError
+            They cannot be read.
+        """
+        return str((read_json(self.job_json) or {}).get("spec", {}).get("on", ""))
 
     def outcome(self) -> Mapping[str, Any]:
         """Return ``state`` and ``reason`` of the end; empty where nobody left a word of it.

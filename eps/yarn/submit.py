@@ -26,6 +26,7 @@ from eps.hadoop_conf import FILES, SCHEDULER_FILE, HadoopConf, environment_confi
 from eps.jobspec_file import RunRequest
 from eps.launch import PreparedJob, prepare_job
 from eps.storage.atomic import write_bytes_atomic, write_json_atomic
+from eps.storage.before import Before
 from eps.storage.hdfs import FileStatus
 from eps.storage.jobdir import JobDir, JobLock, jobs_dir
 from eps.storage.locations import RemotePath
@@ -96,6 +97,8 @@ def start_on_yarn(
                 # YARN has nothing of it.
                 prepared.discard()
             raise
+        finally:
+            prepared.lock.close()
     finally:
         client.close()
 
@@ -123,21 +126,26 @@ def _check(spec: JobSpec, client: Client, conf: HadoopConf) -> None:
 
 
 def submit_prepared(prepared: PreparedJob, *, tied: bool) -> SupervisorHandle:
-    """Submit a job that is prepared and checked already, as one that is resumed; raises as :func:`start_on_yarn`."""
+    """Submit a job that is prepared and checked already, as one that is resumed; raises as :func:`start_on_yarn`.
+
+    Where YARN gets nothing of it, all is as it was before it was prepared.
+    """
     try:
         former = Application.read(prepared.directory)
-        conf = environment_configuration()
-        client = open_client(conf, prepared.runtime.spec.yarn_client)
-    except BaseException:
-        prepared.lock.close()
-        raise
-    try:
-        handle = _start(prepared, client, conf, tied)
-        _remove_former(former)
-        return handle
+        try:
+            conf = environment_configuration()
+            client = open_client(conf, prepared.runtime.spec.yarn_client)
+            try:
+                return _start(prepared, client, conf, tied)
+            finally:
+                client.close()
+        finally:
+            if Application.read(prepared.directory) == former:
+                prepared.before.put_back()
+            else:
+                _remove_former(former)
     finally:
         prepared.lock.close()
-        client.close()
 
 
 def _remove_former(former: Application | None) -> None:
@@ -152,22 +160,19 @@ def _remove_former(former: Application | None) -> None:
 
 def _start(prepared: PreparedJob, client: Client, conf: HadoopConf, tied: bool) -> SupervisorHandle:
     """Submit a job, and start the process that attends to it, which takes the job's lock over."""
+    application = submit(prepared, client, conf)
     try:
-        application = submit(prepared, client, conf)
-        try:
-            return start_supervisor(
-                prepared.directory.path,
-                tied,
-                lock=prepared.lock,
-                module=ATTENDANT,
-                close_timeout_s=CLOSE_TIMEOUT_S,
-            )
-        except BaseException as error:
-            end_submitted(client, application, "its client could not attend to it")
-            _note_interrupt(error, application, prepared.directory)
-            raise
-    finally:
-        prepared.lock.close()
+        return start_supervisor(
+            prepared.directory.path,
+            tied,
+            lock=prepared.lock,
+            module=ATTENDANT,
+            close_timeout_s=CLOSE_TIMEOUT_S,
+        )
+    except BaseException as error:
+        end_submitted(client, application, "its client could not attend to it")
+        _note_interrupt(error, application, prepared.directory)
+        raise
 
 
 def attend_again(directory: Path) -> SupervisorHandle | None:
@@ -238,33 +243,44 @@ def submit(prepared: PreparedJob, client: Client, conf: HadoopConf) -> Applicati
         )
         kind = client_kind(conf, spec.yarn_client)
         application = Application(client.new_application(), str(shared), conf.source, kind)
-        submit_noted(client, job, application, submission)
+        submit_noted(client, job, application, submission, before=prepared.before)
     except BaseException:
         remove_shared(shared)
         raise
     return application
 
 
-def submit_noted(client: Client, job: JobDir, application: Application, submission: Submission, ends: str = "") -> None:
+def submit_noted(
+    client: Client,
+    job: JobDir,
+    application: Application,
+    submission: Submission,
+    ends: str = "",
+    before: Before | None = None,
+) -> None:
     """Submit an application that a directory knows from before on.
 
     Where it is not known whether YARN has it, for the answer is lost or somebody interrupts, YARN is told to end it,
-    and the log which one that is.  The note goes only where YARN has none, or has refused it.  Whoever interrupts is
-    told the command that ends it: ``ends``, by default that of a job.
+    and the log which one that is.  Where YARN has none, or has refused it, all is as it was ``before``: by default
+    there was no other.  Whoever interrupts is told the command that ends it: ``ends``, by default that of a job.
 
     Raises as :meth:`eps.yarn.facade.Client.submit`; StorageError where it cannot be noted.
     """
+    before = before or Before(job)
     try:
         # Before YARN has it: should its answer be lost, or this process, whoever asks for the job finds it.
         application.write(job)
+        before.set_aside()
         client.submit(application.application_id, submission)
     except BaseException as error:
         refused = _is_refusal(error, client, application)
         if refused or not end_submitted(client, application, "its submission was cut short"):
-            job.yarn_json.unlink(missing_ok=True)
+            before.put_back()
         else:
+            before.forget()
             _note_interrupt(error, application, job, ends)
         raise
+    before.forget()
 
 
 def _note_interrupt(error: BaseException, application: Application, job: JobDir, ends: str = "") -> None:

@@ -162,6 +162,22 @@ def test_who_interrupts_a_submission_is_told_what_became_of_it(
     assert capsys.readouterr().err == f"eps: {told}\n"
 
 
+@pytest.mark.parametrize(("on", "told"), [("yarn", "eps: a9a: interrupted; nothing was submitted\n"), ("local", "")])
+def test_who_interrupts_a_resumption_is_told_whether_it_was_submitted(
+    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, on: str, told: str
+) -> None:
+    directory, lock = create_job_dir("a9a")
+    lock.close()
+    directory.job_json.write_text(json.dumps({"spec": {"on": on}}))
+
+    def resume(name: str, **_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Job, "resume", resume)
+    assert main(["resume", "a9a"]) == 130
+    assert capsys.readouterr().err == told
+
+
 def test_who_interrupts_a_job_that_yarn_does_not_end_is_told_who_goes_on(
     fake: FakeJob, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -35,12 +35,14 @@ class Cluster(TellingYarn):
         self.noted: Application | None = None
         self.launch: Launch | None = None
         self.submission: Submission | None = None
+        #: What an application is called that is to be submitted.
+        self.started = ID
 
     def obtain_tokens(self, file_systems: Collection[str] = ()) -> bytes:
         return b""
 
     def new_application(self) -> str:
-        return ID
+        return self.started
 
     def submit(self, application_id: str, submission: Submission) -> None:
         self.noted, self.launch = Application.read(self._directory), submission.launch

@@ -11,6 +11,7 @@ import pytest
 
 from eps.client import Job
 from eps.config import JobSpec
+from eps.ended import ended_status
 from eps.errors import (
     AuthenticationError,
     ConfigError,
@@ -23,6 +24,7 @@ from eps.hadoop_conf import HadoopConf
 from eps.jobspec_file import RunRequest
 from eps.launch import PreparedJob, prepare_job
 from eps.resume import prepare_resume
+from eps.storage.before import ASIDE
 from eps.storage.claims import Claim
 from eps.storage.jobdir import JobDir, list_jobs
 from eps.storage.locations import RemotePath
@@ -280,18 +282,68 @@ def test_an_interpreter_that_no_container_could_have_does_not_cost_the_job_whose
     assert job.job_json.exists() and "/eps/checkpoints/a9a/0001-00000002/manifest.json" in hdfs.nodes
 
 
-def test_who_has_been_resumed_is_there_after_a_refusal(
-    request_: RunRequest, yarn: Cluster, hdfs: FakeHdfs, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def stopped(request_: RunRequest, yarn: Cluster, hdfs: FakeHdfs, monkeypatch: pytest.MonkeyPatch) -> JobDir:
+    """A job that has failed, whose folder on the cluster could not be removed then."""
     monkeypatch.setattr("eps.yarn.submit.start_supervisor", lambda *_, **__: None)
     start(request_)
     (job,) = list_jobs()
-    yarn.submitting, yarn.killing = ConfigError("no such queue"), JobNotFoundError("no such application")
-    with pytest.raises(ConfigError, match="no such queue"):
+    for path in (job.report, job.ended_json):
+        path.write_text('{"state": "failed", "reason": "training diverged", "exit_code": 1}')
+    job.status_json.write_text("{}")
+    job.model.write_bytes(b"npz")
+    yarn.started = "application_1_0002"
+    return job
+
+
+def files_of(job: JobDir) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in job.path.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("listed", ["", "FAILED"])
+def test_a_resumption_that_yarn_refuses_leaves_the_job_as_it_was(
+    stopped: JobDir, yarn: Cluster, hdfs: FakeHdfs, listed: str
+) -> None:
+    """It lists what a queue refuses as an application that has failed."""
+    before, there = files_of(stopped), staged(hdfs)
+    yarn.submitting, yarn.killing = ConfigError("the queue is full"), JobNotFoundError("no such application")
+    yarn.state = listed
+    with pytest.raises(ConfigError, match="the queue is full"):
+        submit_prepared(prepare_resume("a9a", python="/opt/other/python").prepared, tied=False)
+    assert yarn.noted is not None and yarn.noted.application_id == yarn.started
+    assert files_of(stopped) == before and staged(hdfs) == there and not stopped.is_running()
+    assert ended_status(stopped)["reason"] == "training diverged"
+    assert Claim.read(stopped) is not None and "/eps/checkpoints/a9a/owner.txt" in hdfs.nodes
+    assert not (stopped.path / ASIDE).exists()
+
+
+def test_of_a_resumption_whose_files_cannot_be_brought_nothing_is_left(
+    stopped: JobDir, yarn: Cluster, hdfs: FakeHdfs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, there = files_of(stopped), staged(hdfs)
+
+    def interrupt(job: JobDir) -> None:
+        assert stopped.ended() and stopped.model.exists(), "who is killed now has lost nothing"
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("eps.yarn.submit.pack_job", interrupt)
+    with pytest.raises(KeyboardInterrupt):
         submit_prepared(prepare_resume("a9a").prepared, tied=False)
-    assert job.job_json.exists() and Application.read(job) is None
-    assert Claim.read(job) is not None, "prune finds its checkpoints"
-    assert "/eps/checkpoints/a9a/owner.txt" in hdfs.nodes
+    assert files_of(stopped) == before and staged(hdfs) == there and not stopped.is_running()
+
+
+def test_a_resumption_that_yarn_may_have_is_the_job_from_then_on(
+    stopped: JobDir, yarn: Cluster, hdfs: FakeHdfs
+) -> None:
+    former = Application.read(stopped)
+    assert former is not None and RemotePath.parse(former.shared).path in hdfs.nodes
+    yarn.submitting = DeadlineError("no answer")
+    with pytest.raises(DeadlineError):
+        submit_prepared(prepare_resume("a9a").prepared, tied=False)
+    noted = Application.read(stopped)
+    assert noted is not None and noted.application_id == yarn.started and yarn.killed == [yarn.started]
+    assert stopped.outcome() == {} and not stopped.model.exists() and not stopped.status_json.exists()
+    assert not (stopped.path / ASIDE).exists() and staged(hdfs) == [], "nothing else knows what the former has left"
 
 
 def test_what_the_former_application_has_left_goes_when_the_job_was_resumed(

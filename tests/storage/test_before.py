@@ -1,0 +1,91 @@
+"""What a job has left stays until another run of it has begun, and is back where none does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from eps.errors import ResourceError, StorageError
+from eps.jobspec_file import RunRequest
+from eps.launch import prepare_job
+from eps.resume import prepare_resume
+from eps.storage.before import ASIDE, Before
+from eps.storage.jobdir import JobDir, create_job_dir
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[JobDir]:
+    """A job that has ended; another run of it is being prepared."""
+    found, lock = create_job_dir("a9a", tmp_path)
+    found.report.write_text("{}")
+    found.model.write_bytes(b"npz")
+    found.ended_json.write_text('{"state": "failed"}')
+    found.job_json.write_text('{"spec": {}}')
+    yield found
+    lock.close()
+
+
+def files_of(job: JobDir) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in job.path.rglob("*") if path.is_file()}
+
+
+def test_what_another_run_wrote_and_what_was_set_aside_is_put_back(job: JobDir) -> None:
+    files, before = files_of(job), Before(job)
+    job.job_json.write_text('{"spec": {"python": "another"}}')
+    job.yarn_json.write_text("{}")
+    assert job.model.exists() and job.ended() is not None, "until it begins"
+    before.set_aside()
+    assert not job.model.exists() and job.outcome() == {}
+    before.put_back()
+    assert files_of(job) == files and not (job.path / ASIDE).exists()
+    before.put_back()
+    assert files_of(job) == files
+
+
+def test_of_what_was_set_aside_nothing_stays_when_another_run_has_begun(job: JobDir) -> None:
+    before = Before(job)
+    before.set_aside()
+    before.forget()
+    assert not (job.path / ASIDE).exists() and job.outcome() == {} and not job.model.exists()
+
+
+def test_what_somebody_had_set_aside_who_was_killed_does_not_come_back(job: JobDir) -> None:
+    Before(job).set_aside()
+    job.ended_json.write_text('{"state": "killed"}')
+    before = Before(job)
+    before.set_aside()
+    before.put_back()
+    assert job.outcome() == {"state": "killed"} and not job.model.exists()
+
+
+def test_a_directory_that_cannot_be_written_says_so(job: JobDir) -> None:
+    before = Before(job)
+    (job.path / ASIDE).write_text("no folder")
+    with pytest.raises(StorageError, match=r"cannot be made ready: Not a directory"):
+        before.set_aside()
+
+
+@pytest.mark.parametrize("why", [ResourceError("no processes left"), KeyboardInterrupt()])
+def test_a_job_whose_supervisor_cannot_be_started_again_is_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: BaseException
+) -> None:
+    monkeypatch.setenv("EPS_HOME", str(tmp_path / "home"))
+    (tmp_path / "rows.libsvm").write_text("1 1:1 2:0.5\n-1 2:1\n" * 12)
+    prepared = prepare_job(RunRequest.from_values({"data": str(tmp_path / "rows.libsvm"), "name": "a9a"}))
+    prepared.lock.close()
+    job = prepared.directory
+    job.ended_json.write_text('{"state": "failed", "reason": "training diverged"}')
+    job.report.write_text('{"state": "failed"}')
+    job.model.write_bytes(b"npz")
+    files, seen = files_of(job), []
+
+    def refuse(*_: object, **__: object) -> None:
+        seen.append(job.outcome())
+        raise why
+
+    monkeypatch.setattr("eps.launch.start_supervisor", refuse)
+    with pytest.raises(type(why)):
+        prepare_resume("a9a").prepared.start(tied=False)
+    assert seen == [{}] and files_of(job) == files and not job.is_running()
