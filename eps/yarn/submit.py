@@ -89,8 +89,8 @@ def start_on_yarn(
         former = Application.read(JobDir(jobs_dir() / request.name)) if request.name else None
         # Where every container, and whoever resumes the job, finds its checkpoints.
         prepared = prepare_job(request, before_data, home_of(conf, request.spec, client) / CHECKPOINTS)
-        _remove_former(former)
         try:
+            _remove_former(former)
             return prepared, _start(prepared, client, conf, tied)
         except BaseException:
             if not prepared.directory.yarn_json.exists():

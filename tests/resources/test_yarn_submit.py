@@ -258,6 +258,19 @@ def _interrupt() -> None:
     raise KeyboardInterrupt
 
 
+def test_who_interrupts_while_what_the_former_has_left_is_removed_leaves_no_job(
+    request_: RunRequest, yarn: Cluster, hdfs: FakeHdfs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("eps.yarn.submit.start_supervisor", lambda *_, **__: None)
+    start(request_)
+    with monkeypatch.context() as patched:
+        patched.setattr(Application, "storage", lambda application: _interrupt())
+        with pytest.raises(KeyboardInterrupt):
+            start(dataclasses.replace(request_, anew=True))
+    assert list_jobs() == [] and "/eps/checkpoints/a9a" not in hdfs.nodes
+    start(request_)
+
+
 def test_of_one_whose_submission_was_cut_short_stays_what_it_takes_to_find_it(
     request_: RunRequest, yarn: Cluster, hdfs: FakeHdfs
 ) -> None:
