@@ -15,7 +15,7 @@ import secrets
 import shlex
 import shutil
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -83,24 +83,26 @@ def start_on_yarn(
         Its file system cannot be used.
     """
     conf = environment_configuration()
-    client = open_client(conf, request.spec.yarn_client)
+    prepared: PreparedJob | None = None
     try:
-        _check(request.spec, client, conf)
-        former = Application.read(JobDir(jobs_dir() / request.name)) if request.name else None
-        # Where every container, and whoever resumes the job, finds its checkpoints.
-        prepared = prepare_job(request, before_data, home_of(conf, request.spec, client) / CHECKPOINTS)
-        try:
+        with closing(open_client(conf, request.spec.yarn_client)) as client:
+            _check(request.spec, client, conf)
+            former = Application.read(JobDir(jobs_dir() / request.name)) if request.name else None
+            # Where every container, and whoever resumes the job, finds its checkpoints.
+            prepared = prepare_job(request, before_data, home_of(conf, request.spec, client) / CHECKPOINTS)
             _remove_former(former)
             return prepared, _start(prepared, client, conf, tied)
-        except BaseException:
-            if not prepared.directory.yarn_json.exists():
+    except BaseException as error:
+        if prepared is not None:
+            if prepared.directory.yarn_json.exists():
+                _tell_of_application(error, prepared.directory)
+            else:
                 # YARN has nothing of it.
                 prepared.discard()
-            raise
-        finally:
-            prepared.lock.close()
+        raise
     finally:
-        client.close()
+        if prepared is not None:
+            prepared.lock.close()
 
 
 def check_submission(spec: JobSpec) -> None:
@@ -112,11 +114,8 @@ def check_submission(spec: JobSpec) -> None:
         Of the size that the job begins with.
     """
     conf = environment_configuration()
-    client = open_client(conf, spec.yarn_client)
-    try:
+    with closing(open_client(conf, spec.yarn_client)) as client:
         _check(spec, client, conf)
-    finally:
-        client.close()
 
 
 def _check(spec: JobSpec, client: Client, conf: HadoopConf) -> None:
@@ -130,19 +129,21 @@ def submit_prepared(prepared: PreparedJob, *, tied: bool) -> SupervisorHandle:
 
     Where YARN gets nothing of it, all is as it was before it was prepared.
     """
+    job = prepared.directory
     try:
-        former = Application.read(prepared.directory)
+        former = Application.read(job)
         try:
             conf = environment_configuration()
-            client = open_client(conf, prepared.runtime.spec.yarn_client)
-            try:
+            with closing(open_client(conf, prepared.runtime.spec.yarn_client)) as client:
                 return _start(prepared, client, conf, tied)
-            finally:
-                client.close()
-        finally:
-            if Application.read(prepared.directory) == former:
+        except BaseException as error:
+            if Application.read(job) == former:
                 prepared.before.put_back()
             else:
+                _tell_of_application(error, job)
+            raise
+        finally:
+            if Application.read(job) != former:
                 _remove_former(former)
     finally:
         prepared.lock.close()
@@ -160,8 +161,9 @@ def _remove_former(former: Application | None) -> None:
 
 def _start(prepared: PreparedJob, client: Client, conf: HadoopConf, tied: bool) -> SupervisorHandle:
     """Submit a job, and start the process that attends to it, which takes the job's lock over."""
-    application = submit(prepared, client, conf)
+    application: Application | None = None
     try:
+        application = submit(prepared, client, conf)
         return start_supervisor(
             prepared.directory.path,
             tied,
@@ -169,9 +171,9 @@ def _start(prepared: PreparedJob, client: Client, conf: HadoopConf, tied: bool) 
             module=ATTENDANT,
             close_timeout_s=CLOSE_TIMEOUT_S,
         )
-    except BaseException as error:
-        end_submitted(client, application, "its client could not attend to it")
-        _note_interrupt(error, application, prepared.directory)
+    except BaseException:
+        if application is not None:
+            end_submitted(client, application, "its client could not attend to it")
         raise
 
 
@@ -272,6 +274,7 @@ def submit_noted(
         application.write(job)
         before.set_aside()
         client.submit(application.application_id, submission)
+        before.forget()
     except BaseException as error:
         refused = _is_refusal(error, client, application)
         if refused or not end_submitted(client, application, "its submission was cut short"):
@@ -280,12 +283,18 @@ def submit_noted(
             before.forget()
             _note_interrupt(error, application, job, ends)
         raise
-    before.forget()
+
+
+def _tell_of_application(error: BaseException, job: JobDir) -> None:
+    """Let whoever interrupts be told of the application that the job has by now: also while its client is closed."""
+    application = Application.read(job)
+    if application is not None:
+        _note_interrupt(error, application, job)
 
 
 def _note_interrupt(error: BaseException, application: Application, job: JobDir, ends: str = "") -> None:
-    """Let whoever interrupted a submission be told what to do where YARN did not hear that it is to end."""
-    if isinstance(error, KeyboardInterrupt):
+    """Let whoever interrupted a submission be told, once, what to do where YARN did not hear that it is to end."""
+    if isinstance(error, KeyboardInterrupt) and not getattr(error, "__notes__", ()):
         ends = ends or f"eps kill {job.name}"
         told = f"interrupted while {application.application_id} was submitted: if it runs, {ends} ends it"
         error.add_note(f"{job.name}: {told}")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from eps import interrupt
 from eps.client import Job
 from eps.config import JobSpec
 from eps.ended import ended_status
@@ -335,14 +336,47 @@ def test_of_a_resumption_whose_files_cannot_be_brought_nothing_is_left(
 ) -> None:
     before, there = files_of(stopped), staged(hdfs)
 
-    def interrupt(job: JobDir) -> None:
+    def cut_short(job: JobDir) -> None:
         assert stopped.ended() and stopped.model.exists(), "who is killed now has lost nothing"
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("eps.yarn.submit.pack_job", interrupt)
+    monkeypatch.setattr("eps.yarn.submit.pack_job", cut_short)
     with pytest.raises(KeyboardInterrupt):
         submit_prepared(prepare_resume("a9a").prepared, tied=False)
     assert files_of(stopped) == before and staged(hdfs) == there and not stopped.is_running()
+
+
+@pytest.mark.parametrize("when", ["the client is closed", "its attendant is started"])
+@pytest.mark.parametrize("resumed", [True, False])
+def test_who_interrupts_when_yarn_has_it_is_told_so(
+    stopped: JobDir, request_: RunRequest, yarn: Cluster, monkeypatch: pytest.MonkeyPatch, when: str, resumed: bool
+) -> None:
+    """Closing a client takes a while where it is Java's."""
+    if when == "the client is closed":
+        monkeypatch.setattr(yarn, "close", _interrupt)
+    else:
+        monkeypatch.setattr("eps.yarn.submit.start_supervisor", lambda *_, **__: _interrupt())
+    with pytest.raises(KeyboardInterrupt) as raised, interrupt.before_submission("a9a"):
+        if resumed:
+            submit_prepared(prepare_resume("a9a").prepared, tied=False)
+        else:
+            start(dataclasses.replace(request_, anew=True))
+    told = f"a9a: interrupted while {yarn.started} was submitted: if it runs, eps kill a9a ends it"
+    assert raised.value.__notes__ == [told]
+    noted = Application.read(stopped)
+    assert noted is not None and noted.application_id == yarn.started and not stopped.is_running()
+    assert yarn.killed == [yarn.started] * (when == "its attendant is started")
+
+
+def test_who_interrupts_a_refusal_while_the_client_is_closed_is_told_that_nothing_was_submitted(
+    stopped: JobDir, yarn: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    yarn.submitting, yarn.killing = ConfigError("the queue is full"), JobNotFoundError("no such application")
+    monkeypatch.setattr(yarn, "close", _interrupt)
+    before = files_of(stopped)
+    with pytest.raises(KeyboardInterrupt) as raised, interrupt.before_submission("a9a"):
+        submit_prepared(prepare_resume("a9a").prepared, tied=False)
+    assert raised.value.__notes__ == ["a9a: interrupted; nothing was submitted"] and files_of(stopped) == before
 
 
 def test_a_resumption_that_yarn_may_have_is_the_job_from_then_on(
