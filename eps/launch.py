@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -46,6 +46,9 @@ from eps.storage.jobdir import JobDir, JobLock, cache_dir, check_job_name, creat
 from eps.storage.locations import Location, is_remote, location, open_storage
 from eps.supervisor.start import SupervisorHandle, WarmSupervisor, start_supervisor
 from eps.van.memory import descriptor_limit
+
+if TYPE_CHECKING:
+    from eps.yarn.application import Application
 
 logger = logging.getLogger(__name__)
 
@@ -196,7 +199,7 @@ def prepare_job(
         # Asked again when the directory is made; here it saves the wait for the data.
         raise JobExistsError(f"job {name!r} is running: end it or choose another name")
     elsewhere = location(spec.checkpoint_dir) / name if spec.checkpoint_dir else None
-    owner, formers = owner_of(former), _claim_of(former)
+    owner, formers, application = owner_of(former), _claim_of(former), _application_of(former)
     # This machine may have had another name then.
     aliases = () if formers is None or formers.folder != str(elsewhere) else (formers.owner,)
     if elsewhere is not None:
@@ -205,14 +208,15 @@ def prepare_job(
         before_data()
     runtime, dataset, initial = _with_data(request, name)
     directory, lock = create_job_dir(name, anew=request.anew)
-    claimed: Location | None = None
     try:
+        # Nothing else knows of it any more.
+        if application is not None:
+            remove_left(application.shared, application.remove)
         if formers is not None and formers.folder != str(elsewhere):
-            _remove_formers(formers)
+            remove_left(formers.folder, formers.remove)
         if elsewhere is not None:
             if own is not None:
                 Claim(str(elsewhere), owner, environment_configuration().source).write(directory)
-            claimed = elsewhere
             claim(elsewhere, owner, *aliases)
         if spec.tls:
             make_certificates(directory.tls)
@@ -225,7 +229,8 @@ def prepare_job(
         before = Before(directory)
     except BaseException:
         lock.close()
-        _discard(directory, claimed)
+        # What the former had there goes, too: nothing is left that knows of it.
+        _discard(directory, elsewhere)
         raise
     return PreparedJob(directory, lock, runtime, dataset, before)
 
@@ -252,12 +257,24 @@ def _claim_of(former: JobDir) -> Claim | None:
     return None
 
 
-def _remove_formers(claimed: Claim) -> None:
-    """Remove the checkpoints of the job whose place another takes: nothing else knows of them any more."""
+def _application_of(former: JobDir) -> Application | None:
+    """Return the application of the job whose place another takes; None also where its note is damaged."""
+    if not former.yarn_json.exists():
+        # Most are none of YARN's, and need nothing of what it takes.
+        return None
+    from eps.yarn.application import Application
+
+    with suppress(StorageError):
+        return Application.read(former)
+    return None
+
+
+def remove_left(what: str, remove: Callable[[], None]) -> None:
+    """Remove what a job has on a cluster that another run or another job takes the place of, as far as possible now."""
     try:
-        claimed.remove()
+        remove()
     except EpsError as error:
-        logger.warning("%s stays: %s", claimed.folder, error)
+        logger.warning("%s stays: %s", what, error)
 
 
 def _with_absolute_places(request: RunRequest) -> RunRequest:

@@ -56,6 +56,19 @@ class Application:
         conf = read_configuration(Path(self.conf_dir))
         return RemotePath.parse(self.shared).storage(patience_s=REMOVE_S, conf=conf)
 
+    def remove(self) -> None:
+        """Remove that folder, of which nobody needs anything any more.  Harmless when repeated.
+
+        Raises
+        ------
+        ConfigError
+            The configuration of its cluster cannot be read any more.
+        StorageError
+            It cannot be removed.
+        """
+        if self.shared:
+            self.storage().remove("")
+
     def write(self, job: JobDir) -> None:
         """Note it in the job's directory."""
         write_json_atomic(job.yarn_json, asdict(self), sync=True)

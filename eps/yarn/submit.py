@@ -24,11 +24,11 @@ from eps.data.publish import publish_dataset
 from eps.errors import ConfigError, EpsError, JobNotFoundError, RpcError, StorageError
 from eps.hadoop_conf import FILES, SCHEDULER_FILE, HadoopConf, environment_configuration, self_contained
 from eps.jobspec_file import RunRequest
-from eps.launch import PreparedJob, prepare_job
+from eps.launch import PreparedJob, prepare_job, remove_left
 from eps.storage.atomic import write_bytes_atomic, write_json_atomic
 from eps.storage.before import Before
 from eps.storage.hdfs import FileStatus
-from eps.storage.jobdir import JobDir, JobLock, jobs_dir
+from eps.storage.jobdir import JobDir, JobLock
 from eps.storage.locations import RemotePath
 from eps.supervisor.start import SupervisorHandle, start_supervisor
 from eps.yarn.application import CHECKPOINTS, JOB_ARCHIVE, ORDERS, Application, MasterOrders, resource_of, tags_of
@@ -87,10 +87,8 @@ def start_on_yarn(
     try:
         with closing(open_client(conf, request.spec.yarn_client)) as client:
             _check(request.spec, client, conf)
-            former = Application.read(JobDir(jobs_dir() / request.name)) if request.name else None
             # Where every container, and whoever resumes the job, finds its checkpoints.
             prepared = prepare_job(request, before_data, home_of(conf, request.spec, client) / CHECKPOINTS)
-            _remove_former(former)
             return prepared, _start(prepared, client, conf, tied)
     except BaseException as error:
         if prepared is not None:
@@ -143,20 +141,10 @@ def submit_prepared(prepared: PreparedJob, *, tied: bool) -> SupervisorHandle:
                 _tell_of_application(error, job)
             raise
         finally:
-            if Application.read(job) != former:
-                _remove_former(former)
+            if former is not None and Application.read(job) != former:
+                remove_left(former.shared, former.remove)
     finally:
         prepared.lock.close()
-
-
-def _remove_former(former: Application | None) -> None:
-    """Remove what could not be fetched or removed when an application ended: nothing else knows of it any more."""
-    if former is None or not former.shared:
-        return
-    try:
-        former.storage().remove("")
-    except EpsError as error:
-        logger.warning("%s stays: %s", former.shared, error)
 
 
 def _start(prepared: PreparedJob, client: Client, conf: HadoopConf, tied: bool) -> SupervisorHandle:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -265,11 +266,35 @@ def test_who_interrupts_while_what_the_former_has_left_is_removed_leaves_no_job(
     monkeypatch.setattr("eps.yarn.submit.start_supervisor", lambda *_, **__: None)
     start(request_)
     with monkeypatch.context() as patched:
-        patched.setattr(Application, "storage", lambda application: _interrupt())
+        patched.setattr(Application, "remove", lambda application: _interrupt())
         with pytest.raises(KeyboardInterrupt):
             start(dataclasses.replace(request_, anew=True))
     assert list_jobs() == [] and "/eps/checkpoints/a9a" not in hdfs.nodes
     start(request_)
+
+
+@pytest.mark.parametrize("on", ["yarn", "local"])
+@pytest.mark.parametrize("refused", [False, True])
+def test_what_the_former_application_has_left_goes_with_the_job_whose_place_is_taken(
+    request_: RunRequest, yarn: Cluster, hdfs: FakeHdfs, monkeypatch: pytest.MonkeyPatch, on: str, refused: bool
+) -> None:
+    """Its token and key above all; also where the one that takes its place gets no further."""
+    monkeypatch.setattr("eps.yarn.submit.start_supervisor", lambda *_, **__: None)
+    start(request_)
+    (job,) = list_jobs()
+    former = Application.read(job)
+    assert former is not None and f"{RemotePath.parse(former.shared).path}/job.zip" in hdfs.nodes
+    again = dataclasses.replace(request_, spec=dataclasses.replace(request_.spec, on=on), anew=True)
+    if refused:
+        monkeypatch.setattr("eps.launch.write_bytes_atomic", lambda *_, **__: _refuse())
+    with pytest.raises(StorageError) if refused else nullcontext():
+        start(again) if on == "yarn" else prepare_job(again).lock.close()
+    folders = [path for path in staged(hdfs) if path.startswith(RemotePath.parse(former.shared).path)]
+    assert folders == [] and list_jobs() == ([] if refused else [job])
+
+
+def _refuse() -> None:
+    raise StorageError("no space left")
 
 
 def test_of_one_whose_submission_was_cut_short_stays_what_it_takes_to_find_it(
