@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from eps.errors import StorageError
 from eps.storage.jobdir import JobDir, jobs_dir
 
 if TYPE_CHECKING:
@@ -51,9 +52,17 @@ def start_prepared(prepared: PreparedJob, *, tied: bool) -> SupervisorHandle:
 
 
 def settle_former_of(name: str) -> None:
-    """Find out how a job on YARN ended that had a new job's name; its files may not go while its application runs."""
+    """Find out how a job on YARN ended that had a new job's name; its files may not go while its application runs.
+
+    Where the note of its application is damaged nobody can: it is replaced if it has ended, or that is asked for.
+    """
     former = JobDir(jobs_dir() / name)
     if name and former.yarn_json.exists():
+        from eps.yarn.application import Application
         from eps.yarn.former import settle_former
 
+        try:
+            Application.read(former)
+        except StorageError:
+            return
         settle_former(former)

@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +19,7 @@ from eps.errors import (
     AuthenticationError,
     ConfigError,
     DeadlineError,
+    JobExistsError,
     JobNotFoundError,
     PeerUnavailableError,
     StorageError,
@@ -295,6 +297,32 @@ def test_what_the_former_application_has_left_goes_with_the_job_whose_place_is_t
 
 def _refuse() -> None:
     raise StorageError("no space left")
+
+
+@pytest.mark.parametrize("on", ["yarn", "local"])
+def test_a_job_whose_note_of_its_application_is_damaged_is_replaced_where_that_is_asked_for(
+    request_: RunRequest, yarn: Cluster, monkeypatch: pytest.MonkeyPatch, on: str
+) -> None:
+    monkeypatch.setattr("eps.yarn.submit.start_supervisor", lambda *_, **__: _Handle())
+    monkeypatch.setattr(PreparedJob, "start", lambda prepared, **_: prepared.lock.close() or _Handle())
+    start(request_)
+    (job,) = list_jobs()
+    job.yarn_json.write_text("{")
+    again = dataclasses.replace(request_, spec=dataclasses.replace(request_.spec, on=on))
+    warm: Any = _Handle()
+    with pytest.raises(JobExistsError, match=r"stopped before its end.*--anew"):
+        Job.start_request(again, warm=warm)
+    assert job.yarn_json.read_text() == "{"
+    Job.start_request(dataclasses.replace(again, anew=True), warm=warm)
+    (job,) = list_jobs()
+    assert job.runs_on() == on
+
+
+class _Handle:
+    """Of a process that nobody needs here."""
+
+    def cancel(self) -> None:
+        pass
 
 
 def test_of_one_whose_submission_was_cut_short_stays_what_it_takes_to_find_it(
