@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from eps.ended import BEING_STARTED
-from eps.errors import DeadlineError, EpsError
+from eps.errors import DeadlineError, EpsError, StorageError
 from eps.master_link import MasterLink, wait_for
 from eps.pb import control_pb2 as pb
 from eps.storage.jobdir import JobDir
@@ -26,15 +26,17 @@ def end_job(job: JobDir, reason: str, timeout_s: float, tell: Callable[[str], No
                 wait_for(lambda: not job.is_running(), timeout_s, what)
         finally:
             link.close()
-    told = False
+    told = is_wished = False
 
     def has_ended_or_is_on_yarn() -> bool:
-        nonlocal told
+        nonlocal told, is_wished
         # Who submits a job to YARN notes its application at any moment; who attends to it then is not to be ended.
         if job.yarn_json.exists() or not job.is_running():
             return True
         # Again until it is told: a supervisor that has just been started cannot be found yet.
         told = told or kill_supervisor(job)
+        if not told and not is_wished:
+            is_wished = _wish_no_submission(job, reason)
         return not job.is_running()
 
     try:
@@ -50,3 +52,14 @@ def end_job(job: JobDir, reason: str, timeout_s: float, tell: Callable[[str], No
         from eps.yarn.ending import end_application
 
         end_application(job, reason, timeout_s, tell)
+
+
+def _wish_no_submission(job: JobDir, reason: str) -> bool:
+    """Have a job end that is being submitted to YARN, by whoever does that; return whether it is one."""
+    with suppress(StorageError):
+        if job.runs_on() == "yarn":
+            from eps.yarn.ending import wish
+
+            wish(job, "", reason)
+            return True
+    return False

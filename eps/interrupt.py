@@ -2,7 +2,8 @@
 
 Python raises KeyboardInterrupt wherever the main thread happens to be.  Where that is a finaliser, or a callback that
 a library guards, the exception is printed or dropped, and the program goes on.  Here it is noted as well, and whoever
-does something long asks from time to time whether there was one.
+does something long asks from time to time whether there was one.  Others than who has the terminal may want the end of
+something long, too: that is asked for in the same way.
 """
 
 from __future__ import annotations
@@ -12,10 +13,13 @@ import select
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 
 _told = False
+#: What :func:`heed` calls.
+_look: ContextVar[Callable[[], None]] = ContextVar("look", default=lambda: None)
 
 
 @contextmanager
@@ -69,6 +73,27 @@ def before_submission(name: str) -> Iterator[None]:
         if not getattr(error, "__notes__", ()):
             error.add_note(f"{name}: interrupted; nothing was submitted")
         raise
+
+
+@contextmanager
+def heeding(look: Callable[[], None]) -> Iterator[None]:
+    """Have whoever does something long on this thread look, while this lasts, whether somebody wants its end.
+
+    Parameters
+    ----------
+    look : callable
+        Raises where somebody does; called often, and by threads that work for this one.
+    """
+    token = _look.set(look)
+    try:
+        yield
+    finally:
+        _look.reset(token)
+
+
+def heed() -> None:
+    """Look whether somebody wants the end of what is done here, as of :func:`heeding`, whose error this raises."""
+    _look.get()()
 
 
 def note() -> None:

@@ -91,6 +91,8 @@ def prepare_resume(
     except JobExistsError:
         raise JobExistsError(f"job {name!r} is running: only a job that has stopped can be resumed") from None
     try:
+        # Whoever wants the end of the job from now on wants that of this run.
+        directory.ending_json.unlink(missing_ok=True)
         return _prepare(directory, lock, workers, servers, python, check)
     except BaseException:
         lock.close()
@@ -208,7 +210,6 @@ def _clear(directory: JobDir) -> None:
         directory.supervisor_json,
         directory.master_json,
         directory.waiting_json,
-        directory.ending_json,
     ):
         path.unlink(missing_ok=True)
 

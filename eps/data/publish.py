@@ -9,9 +9,11 @@ import hashlib
 import secrets
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from contextvars import copy_context
 from pathlib import Path
 from typing import BinaryIO
 
+from eps import interrupt
 from eps.data.dataset import (
     INFO_NAME,
     NORMALIZER_NAME,
@@ -66,7 +68,9 @@ def publish_dataset(info: DatasetInfo, cache: RemotePath, *, public: bool = Fals
 
         # Side by side: HDFS takes its time to close a file, however small.
         with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="publish") as pool:
-            list(pool.map(copy, [*checksums, TEST_NAME, NORMALIZER_NAME]))
+            names = [*checksums, TEST_NAME, NORMALIZER_NAME]
+            # What stops this thread (eps.interrupt.heed) stops each of them; no two can be in one context.
+            list(pool.map(lambda context, name: context.run(copy, name), [copy_context() for _ in names], names))
         copy(INFO_NAME)
         if target.is_dir() and not _is_there(info, target):
             # Somebody removed files of it: nobody can use it.
@@ -109,6 +113,7 @@ def _copy(source: Path | RemotePath, storage: Storage, path: str, expected: str 
 def _digest(file: BinaryIO, copy: BinaryIO | None = None) -> str:
     digest = hashlib.sha256()
     while piece := file.read(_PIECE_BYTES):
+        interrupt.heed()
         digest.update(piece)
         if copy is not None:
             copy.write(piece)

@@ -40,7 +40,7 @@ class Before:
             #: What a start writes, the note of an application above all: its content by now, None where there is none.
             self._written = {
                 path: path.read_bytes() if path.exists() else None
-                for path in (job.yarn_json, job.shared_json, job.job_json, job.history, job.ending_json)
+                for path in (job.yarn_json, job.shared_json, job.job_json, job.history)
             }
         except OSError as error:
             raise StorageError(f"{job.path}: cannot be read: {error.strerror or error}") from error
@@ -72,6 +72,8 @@ class Before:
             for path in self._aside.iterdir() if self._aside.exists() else ():
                 os.replace(path, self._job.path / path.name)
             self.forget()
+            # What somebody wished of the run that does not begin.
+            self._job.ending_json.unlink(missing_ok=True)
             for path, content in self._written.items():
                 if content is None:
                     path.unlink(missing_ok=True)

@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO, cast
 from urllib.parse import urlsplit
 
+from eps import interrupt
 from eps.errors import StorageError
 from eps.hadoop_conf import HadoopConf
 from eps.storage.webhdfs import MissingError, Passing, Patience, WebHdfs, connect, trouble_of
@@ -62,8 +63,12 @@ class _Body:
 
     def __iter__(self) -> Iterator[bytes]:
         self._file.seek(0)
-        while piece := self._file.read(_PIECE_BYTES):
+        piece = self._file.read(_PIECE_BYTES)
+        while piece:
             yield piece
+            piece = self._file.read(_PIECE_BYTES)
+            if piece:
+                interrupt.heed()
 
 
 class HdfsStorage:
@@ -140,6 +145,8 @@ class HdfsStorage:
 
     def _send(self, path: str, file: BinaryIO, size_bytes: int, lost: list[str]) -> int:
         """Write a new file and return its number; the DataNodes that are ``lost`` are left out, where others are."""
+        # Before it is there, and then between its pieces: where a DataNode makes it a moment later, nobody removes it.
+        interrupt.heed()
         mode = {"permission": self._file_mode, "overwrite": "false", "createflag": "CREATE,SYNC_BLOCK"}
         url = self._web.data_node(self._web.client._create, path, lost, **mode)
         with _leaving_out(url, lost):

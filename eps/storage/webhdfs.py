@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
+from eps import interrupt
 from eps.errors import ConfigError, StorageError
 from eps.hadoop_conf import NAMENODE_PORT, HadoopConf, namenode_web_addresses
 from eps.kerberos import HttpAuth
@@ -358,6 +359,7 @@ class Patience:
         if now_s >= self._next_word_s:
             logger.warning("%s for now: %s; tries again for %.0f s", self._what, trouble.text, left_s)
             self._next_word_s = now_s + _TOLD_EVERY_S
+        interrupt.heed()
         time.sleep(min(self._pause_s, left_s))
         self._pause_s = min(2 * self._pause_s, _LAST_PAUSE_S)
 

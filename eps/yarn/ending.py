@@ -26,6 +26,13 @@ _LOOK_S = 0.05
 def wish(job: JobDir, application_id: str, reason: str) -> None:
     """Note that an application is to end, and why; the first reason stays.
 
+    Parameters
+    ----------
+    job : JobDir
+    application_id : str
+        Empty while the job is being submitted, or resumed: whichever it gets, or none.
+    reason : str
+
     Raises
     ------
     StorageError
@@ -36,8 +43,14 @@ def wish(job: JobDir, application_id: str, reason: str) -> None:
         write_json_atomic(job.ending_json, found, sync=True)
 
 
-def wished(job: JobDir, application_id: str) -> str:
+def wished(job: JobDir, application_id: str = "") -> str:
     """Return why an application is to end; empty where nobody wants that, or it was wanted of another one.
+
+    Parameters
+    ----------
+    job : JobDir
+    application_id : str
+        Empty while the job is being submitted: what was wished before that is gone (:mod:`eps.resume`).
 
     Raises
     ------
@@ -45,14 +58,15 @@ def wished(job: JobDir, application_id: str) -> str:
         The note cannot be read.
     """
     found = read_json(job.ending_json) or {}
-    return str(found.get("reason", "")) if found.get("application_id") == application_id else ""
+    is_meant = not application_id or found.get("application_id") in ("", application_id)
+    return str(found.get("reason", "")) if is_meant else ""
 
 
 def end_application(job: JobDir, reason: str, timeout_s: float, tell: Callable[[str], None]) -> None:
     """Have a job's application ended by whoever attends to it, and wait for the end.
 
-    Whoever submits or resumes it notes its application on the way, in the place of the one before: that is looked for
-    again and again.
+    Whoever submits or resumes it looks for the wish while its files are brought, and notes its application on the way,
+    in the place of the one before: that is looked for again and again.
 
     Parameters
     ----------
@@ -74,13 +88,18 @@ def end_application(job: JobDir, reason: str, timeout_s: float, tell: Callable[[
     StorageError
         Its directory cannot be used.
     """
-    application_id, later, said = "", "", ""
+    application_id, later, said, told = "", "", "", False
     began_s, timeout_s = time.monotonic(), max(timeout_s, ENDED_S)
     while True:
         # Looked at before its application is: of one that has ended nobody notes another.
         is_running = job.is_running()
         application = Application.read(job)
-        if application is not None and application.application_id != application_id and job.ended() is None:
+        if application is None or job.ended() is not None:
+            # Somebody starts it, or starts it again; who has noted its end, and is about to leave, attends to it still.
+            if is_running and not application_id and not told and not job.supervisor_json.exists():
+                told = True
+                wish(job, "", reason)
+        elif application.application_id != application_id:
             application_id = application.application_id
             wish(job, application_id, reason)
             later = f"it is remembered that {application_id} is to end, and YARN is told so when it answers"

@@ -19,9 +19,10 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import BinaryIO
 
+from eps import interrupt
 from eps.config import JobSpec
 from eps.data.publish import publish_dataset
-from eps.errors import ConfigError, EpsError, JobNotFoundError, RpcError, StorageError
+from eps.errors import ConfigError, EpsError, JobNotFoundError, RpcError, StorageError, TrainingError
 from eps.hadoop_conf import FILES, SCHEDULER_FILE, HadoopConf, environment_configuration, self_contained
 from eps.jobspec_file import RunRequest
 from eps.launch import PreparedJob, prepare_job, remove_left
@@ -35,6 +36,7 @@ from eps.yarn.application import CHECKPOINTS, JOB_ARCHIVE, ORDERS, Application, 
 from eps.yarn.bridge import CLASS_PATH_FILE
 from eps.yarn.checks import Cluster, check_job
 from eps.yarn.clients import client_kind, open_client
+from eps.yarn.ending import wished
 from eps.yarn.facade import Client
 from eps.yarn.launch import LOG_STREAMS
 from eps.yarn.shipping import CODE, ENVIRONMENT, JOB, Packed, pack_code, pack_job, packed, python_environment
@@ -81,6 +83,8 @@ def start_on_yarn(
         The cluster cannot be reached.
     StorageError
         Its file system cannot be used.
+    TrainingError
+        Somebody killed it before it was submitted.
     """
     conf = environment_configuration()
     prepared: PreparedJob | None = None
@@ -216,23 +220,32 @@ def submit(prepared: PreparedJob, client: Client, conf: HadoopConf) -> Applicati
     spec, job = prepared.runtime.spec, prepared.directory
     home = home_of(conf, spec, client)
     shared = home / "jobs" / f"{job.name}-{secrets.token_hex(4)}"
-    orders = common_orders(conf, spec, shared, client)
+
+    def look() -> None:
+        """Raise where somebody wants the end of the job; one who does so later finds its application."""
+        reason = wished(job)
+        if reason:
+            raise TrainingError(f"job {job.name!r} was killed before it was submitted: {reason}")
+
     try:
-        orders = with_job(prepared, orders, shared, home)
-        tokens = client.obtain_tokens(file_systems_of(home, spec))
-        launch = launch_of("eps.yarn.am", orders, orders.files, tokens)
-        submission = Submission(
-            name=job.name,
-            launch=launch,
-            resource=resource_of(spec, "master"),
-            queue=spec.queue,
-            tags=tags_of(spec),
-            label=spec.by_role("label", "master"),
-            max_attempts=MOST_ATTEMPTS,
-            failures_valid_s=FAILURES_VALID_S,
-        )
-        kind = client_kind(conf, spec.yarn_client)
-        application = Application(client.new_application(), str(shared), conf.source, kind)
+        with interrupt.heeding(look):
+            look()
+            orders = with_job(prepared, common_orders(conf, spec, shared, client), shared, home)
+            tokens = client.obtain_tokens(file_systems_of(home, spec))
+            launch = launch_of("eps.yarn.am", orders, orders.files, tokens)
+            submission = Submission(
+                name=job.name,
+                launch=launch,
+                resource=resource_of(spec, "master"),
+                queue=spec.queue,
+                tags=tags_of(spec),
+                label=spec.by_role("label", "master"),
+                max_attempts=MOST_ATTEMPTS,
+                failures_valid_s=FAILURES_VALID_S,
+            )
+            kind = client_kind(conf, spec.yarn_client)
+            application = Application(client.new_application(), str(shared), conf.source, kind)
+            look()
         submit_noted(client, job, application, submission, before=prepared.before)
     except BaseException:
         remove_shared(shared)

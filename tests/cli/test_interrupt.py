@@ -67,3 +67,18 @@ def test_what_is_ignored_is_no_interrupt() -> None:
         assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+def test_who_looks_for_others_does_so_on_its_own_thread_and_while_that_lasts() -> None:
+    looks: list[str] = []
+
+    def look() -> None:
+        looks.append(threading.current_thread().name)
+
+    with interrupt.heeding(look):
+        thread = threading.Thread(target=interrupt.heed)
+        thread.start()
+        thread.join()
+        interrupt.heed()
+    interrupt.heed()
+    assert looks == [threading.current_thread().name]

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import gzip
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from eps import interrupt
 from eps.config import JobSpec
 from eps.data import publish
 from eps.data.cut import check_inputs, dataset_key, prepare
 from eps.data.dataset import DatasetInfo, is_complete, open_dataset, split_name
 from eps.data.publish import publish_dataset
 from eps.data.settings import DataSettings
-from eps.errors import DataError, StorageError, TransferError
+from eps.errors import DataError, StorageError, TrainingError, TransferError
 from eps.launch import shape_of
 from eps.runtime import Runtime
 from eps.storage.locations import RemotePath
@@ -126,8 +128,8 @@ def test_what_arrives_otherwise_than_it_was_sent_is_no_data_set(
     fake: FakeHdfs, remote: RemotePath, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     info, cache = local(tmp_path), remote / "cache"
-    create = fake.create
-    monkeypatch.setattr(fake, "create", lambda path, params, content: create(path, params, bytes(len(content))))
+    fill = fake.fill
+    monkeypatch.setattr(fake, "fill", lambda node, content: fill(node, bytes(len(content))))
     with pytest.raises(StorageError, match=r"split-00000.eps: has SHA-256 .* was sent"):
         publish_dataset(info, cache)
     assert cache.storage().names("") == []
@@ -135,6 +137,21 @@ def test_what_arrives_otherwise_than_it_was_sent_is_no_data_set(
     (info.directory / split_name(0)).write_bytes(b"damaged here")
     with pytest.raises(StorageError, match=r"split-00000.eps: has SHA-256 .* prepare it again"):
         publish.publish_dataset(info, cache)
+
+
+def test_of_one_whose_publishing_is_to_end_nothing_is_there(fake: FakeHdfs, remote: RemotePath, tmp_path: Path) -> None:
+    """Its files are sent by several threads: none of them goes on."""
+    info, cache = local(tmp_path), remote / "cache"
+    looks: list[str] = []
+
+    def look() -> None:
+        looks.append(threading.current_thread().name)
+        raise TrainingError("enough")
+
+    with pytest.raises(TrainingError, match="enough"), interrupt.heeding(look):
+        publish_dataset(info, cache)
+    assert looks and all(name.startswith("publish") for name in looks)
+    assert fake.asked("CREATE") == [] and cache.storage().names("") == []
 
 
 # ---- a worker

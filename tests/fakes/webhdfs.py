@@ -164,12 +164,16 @@ class FakeHdfs:
             self.make_folders(path.rpartition("/")[0] or "/", "755")
             self.nodes[path] = Node(self.number(), content, "644")
 
-    def create(self, path: str, params: dict[str, str], content: bytes) -> None:
+    def create(self, path: str, params: dict[str, str]) -> Node:
         with self.lock:
             if path in self.nodes:
                 raise RemoteError("FileAlreadyExistsException", f"{path} already exists as a file or a folder")
             self.make_folders(path.rpartition("/")[0] or "/", "755")
-            self.nodes[path] = Node(self.number(), content, params.get("permission", "644"))
+            return self.nodes.setdefault(path, Node(self.number(), b"", params.get("permission", "644")))
+
+    def fill(self, node: Node, content: bytes) -> None:
+        """Have a file hold what was sent; one that was removed meanwhile stays so."""
+        node.content = content
 
     def rename(self, source: str, target: str, options: str) -> None:
         moved, taken = self.find(source), self.nodes.get(target)
@@ -335,12 +339,15 @@ class _Handler(BaseHTTPRequestHandler):
         cut = fault.bytes if fault is not None and fault.kind == "cut" else None
         if op == "CREATE":
             length = int(self.headers["Content-Length"])
-            content = self.rfile.read(length if cut is None else min(cut, length))
+            try:
+                # It is there before its content is.
+                node = self.fake.create(path, params)
+            finally:
+                content = self.rfile.read(length if cut is None else min(cut, length))
+            self.fake.fill(node, content)
             if len(content) < length or cut is not None:
-                # As of a DataNode that is killed: the file is there, and ends somewhere.
-                self.fake.create(path, params, content)
+                # As of a DataNode that is killed: the file ends somewhere.
                 raise _Cut
-            self.fake.create(path, params, content)
             self._answer(201)
         elif op == "OPEN":
             with self.fake.lock:

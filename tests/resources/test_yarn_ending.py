@@ -115,6 +115,73 @@ def test_one_that_is_submitted_meanwhile_is_ended_by_yarn_and_who_attends_to_it_
     assert sent == [(signal.SIGTERM, False)] * 3
 
 
+def test_one_that_has_no_application_yet_is_ended_by_who_brings_its_files(
+    submission: Submission, clock: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = submission.job
+    seen: list[str] = []
+
+    def kill_supervisor(job: JobDir, number: int = signal.SIGTERM) -> bool:
+        # Its settings come after its directory.
+        seen.append(wished(job))
+        if len(seen) == 2:
+            write_json_atomic(job.job_json, {"spec": {"on": "yarn"}})
+        if len(seen) == 4:
+            submission.leave()
+        return False
+
+    monkeypatch.setattr(local, "kill_supervisor", kill_supervisor)
+    end_job(job, "enough", 10.0, lambda text: pytest.fail(text))
+    assert seen == ["", "", "enough", "enough"] and wished(job, ID) == "enough", "whichever it gets"
+
+
+def test_one_that_is_resumed_is_ended_by_who_brings_its_files(submission: Submission, clock: None) -> None:
+    """Until it gets another application its directory says how the one before ended."""
+    job = submission.job
+    submission.note(FORMER)
+    ended = {"state": "failed", "exit_code": 1, "reason": "", "time_s": 1.0}
+    write_json_atomic(job.ended_json, ended)
+
+    def heed() -> None:
+        assert wished(job) == "enough"
+        job.ending_json.unlink()
+        submission.leave()
+
+    told, tell = telling(heed)
+    end_job(job, "enough", 0.0, tell)
+    assert told == ["waits for the end of a9a"] and job.ended() == ended
+
+
+def test_of_one_that_is_resumed_and_gets_an_application_first_that_is_ended(
+    submission: Submission, clock: None
+) -> None:
+    job = submission.job
+    submission.note(FORMER)
+    write_json_atomic(job.ended_json, {"state": "failed", "exit_code": 1, "reason": "", "time_s": 1.0})
+
+    def submit() -> None:
+        submission.note(ID)
+        job.ended_json.unlink()
+
+    def attend() -> None:
+        assert wished(job, ID) == "enough"
+        submission.end()
+
+    told, tell = telling(submit, attend)
+    end_job(job, "enough", 0.0, tell)
+    assert told == ["waits for the end of a9a", f"waits for the end of {ID}"]
+
+
+def test_of_one_that_ends_just_now_no_wish_is_left(submission: Submission, clock: None) -> None:
+    """Whoever attended to it has noted its end, and removes what is on the cluster."""
+    submission.note(ID)
+    submission.attend()
+    write_json_atomic(submission.job.ended_json, {"state": "finished", "exit_code": 0, "reason": "", "time_s": 1.0})
+    told, tell = telling(submission.leave)
+    end_application(submission.job, "enough", 0.0, tell)
+    assert told == ["waits for the end of a9a"] and not submission.job.ending_json.exists()
+
+
 def test_one_that_gets_an_application_at_the_last_moment_is_not_ended_by_a_signal(
     submission: Submission, clock: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

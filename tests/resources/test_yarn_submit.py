@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import subprocess
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from eps import interrupt
+from eps.cli import main
 from eps.client import Job
 from eps.config import JobSpec
 from eps.ended import ended_status
@@ -23,23 +25,29 @@ from eps.errors import (
     JobNotFoundError,
     PeerUnavailableError,
     StorageError,
+    TrainingError,
 )
 from eps.hadoop_conf import HadoopConf
 from eps.jobspec_file import RunRequest
 from eps.launch import PreparedJob, prepare_job
+from eps.master_link import wait_for
 from eps.resume import prepare_resume
 from eps.storage.before import ASIDE
 from eps.storage.claims import Claim
 from eps.storage.jobdir import JobDir, list_jobs
 from eps.storage.locations import RemotePath
 from eps.yarn.application import Application
+from eps.yarn.ending import wish, wished
 from eps.yarn.rest import launch_json
+from eps.yarn.shipping import Packed, pack_job
 from eps.yarn.submit import start_on_yarn, submit, submit_prepared
 from tests.fakes.submitting_yarn import ID, Cluster
 from tests.fakes.webhdfs import FakeHdfs
 
 pytest.importorskip("hdfs")
 
+#: More than anything here takes.
+PATIENCE_S = 60.0
 ROWS = "1 1:1 2:0.5\n-1 2:1\n" * 12
 
 
@@ -260,6 +268,81 @@ def test_of_a_job_that_was_refused_nothing_is_left(
 
 def _interrupt() -> None:
     raise KeyboardInterrupt
+
+
+class Killing:
+    """Somebody who kills a job while its files are brought: what follows waits until that is wished."""
+
+    def __init__(self, job: JobDir) -> None:
+        self._job = job
+        self._begun = threading.Event()
+        self._codes: list[int] = []
+        self._thread = threading.Thread(target=self._kill)
+        self._thread.start()
+
+    def _kill(self) -> None:
+        self._begun.wait(PATIENCE_S)
+        self._codes.append(main(["kill", "a9a"]))
+
+    def packed(self, job: JobDir) -> Packed:
+        self._begun.set()
+        wait_for(job.ending_json.exists, PATIENCE_S, "somebody to want its end")
+        return pack_job(job)
+
+    def ended(self) -> list[int]:
+        """Return the exit code of the command when it has ended."""
+        self._begun.set()
+        self._thread.join(PATIENCE_S)
+        return self._codes
+
+
+@pytest.fixture
+def killing(yarn: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Killing]:
+    found = Killing(JobDir(tmp_path / "home" / "jobs" / "a9a"))
+    yield found
+    found.ended()
+
+
+def test_a_job_that_is_killed_while_its_files_are_brought_is_not_submitted(
+    request_: RunRequest, yarn: Cluster, hdfs: FakeHdfs, monkeypatch: pytest.MonkeyPatch, killing: Killing,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.setattr("eps.yarn.submit.pack_job", killing.packed)
+    with pytest.raises(TrainingError, match="job 'a9a' was killed before it was submitted: killed on request"):
+        start(request_)
+    assert killing.ended() == [0] and capsys.readouterr().out == "a9a: killed\n"
+    assert yarn.noted is None and list_jobs() == [] and [path for path in own(hdfs) if "a9a" in path] == []
+    assert not [path for path in hdfs.nodes if ".tmp" in path]
+
+
+def test_a_resumption_that_is_killed_while_its_files_are_brought_leaves_the_job_as_it_was(
+    stopped: JobDir, yarn: Cluster, hdfs: FakeHdfs, monkeypatch: pytest.MonkeyPatch, killing: Killing
+) -> None:
+    before, there, noted = files_of(stopped), staged(hdfs), yarn.noted
+    monkeypatch.setattr("eps.yarn.submit.pack_job", killing.packed)
+    # Of the run before, which has ended since.
+    wish(stopped, ID, "too late")
+    prepared = prepare_resume("a9a").prepared
+    with pytest.raises(TrainingError, match="killed before it was submitted: killed on request"):
+        submit_prepared(prepared, tied=False)
+    assert killing.ended() == [0] and not stopped.is_running()
+    assert yarn.noted == noted and files_of(stopped) == before and staged(hdfs) == there
+
+
+def test_a_kill_that_comes_after_the_last_look_is_one_of_the_application(
+    cluster: Cluster, prepared: PreparedJob, conf: HadoopConf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Application, "write", _wishing(Application.write))
+    submit(prepared, cluster, conf)  # type: ignore[arg-type]
+    assert wished(prepared.directory, ID) == "enough"
+
+
+def _wishing(write: Callable[[Application, JobDir], None]) -> Callable[[Application, JobDir], None]:
+    def wishing(application: Application, job: JobDir) -> None:
+        wish(job, "", "enough")
+        write(application, job)
+
+    return wishing
 
 
 def test_who_interrupts_while_what_the_former_has_left_is_removed_leaves_no_job(

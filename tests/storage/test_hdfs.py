@@ -13,8 +13,10 @@ import hdfs
 import pytest
 import requests
 
-from eps.errors import ConfigError, StorageError
+from eps import interrupt
+from eps.errors import ConfigError, StorageError, TrainingError
 from eps.hadoop_conf import HadoopConf
+from eps.master_link import wait_for
 from eps.storage.hadoop_tokens import HDFS_KIND, HadoopToken
 from eps.storage.hdfs import HdfsStorage, open_hdfs
 from eps.storage.locations import RemotePath, is_remote, location, open_storage, read_file
@@ -155,6 +157,38 @@ def test_safe_mode_that_does_not_end_is_an_error_that_says_what_to_do(fake: Fake
     with pytest.raises(StorageError, match=r"safe mode .*dfsadmin -safemode leave; .*EPS_HDFS_PATIENCE_S"):
         put(impatient(fake), "file", CONTENT)
     assert not [p for p, node in fake.nodes.items() if node.content is not None]
+
+
+# ---- somebody wants the end of it
+
+
+def test_a_file_whose_sending_is_to_end_is_not_there(fake: FakeHdfs, storage: HdfsStorage) -> None:
+    looks: list[None] = []
+
+    def look() -> None:
+        looks.append(None)
+        if len(looks) == 2:
+            # Its first piece has left.
+            wait_for(lambda: any(path.endswith(".tmp") for path in list(fake.nodes)), PATIENCE_S, "the file")
+            raise TrainingError("enough")
+
+    with pytest.raises(TrainingError, match="enough"), interrupt.heeding(look):
+        put(storage, "file", CONTENT)
+    assert len(looks) == 2 and [p for p, node in fake.nodes.items() if node.content is not None] == []
+    with interrupt.heeding(lambda: looks.append(None)):
+        put(storage, "file", CONTENT)
+        put(storage, "small", b"x")
+    assert len(looks) == 2 + len(range(0, len(CONTENT), 1 << 20)) + 1
+
+
+def test_who_waits_for_a_namenode_looks_whether_that_is_to_end(fake: FakeHdfs, storage: HdfsStorage) -> None:
+    def look() -> None:
+        raise TrainingError("enough")
+
+    fake.fault("MKDIRS", "error", name="SafeModeException", message="Name node is in safe mode.", left=1000)
+    with pytest.raises(TrainingError, match="enough"), interrupt.heeding(look):
+        put(storage, "file", b"")
+    assert len(fake.asked("MKDIRS")) == 1
 
 
 def test_the_active_one_of_two_namenodes_is_found_and_found_again() -> None:
