@@ -156,13 +156,16 @@ def _start(prepared: PreparedJob, client: Client, conf: HadoopConf, tied: bool) 
     application: Application | None = None
     try:
         application = submit(prepared, client, conf)
-        return start_supervisor(
+        handle = start_supervisor(
             prepared.directory.path,
             tied,
             lock=prepared.lock,
             module=ATTENDANT,
             close_timeout_s=CLOSE_TIMEOUT_S,
         )
+        # What is left to do here must not make it run for longer than whoever attends to it does.
+        prepared.lock.close()
+        return handle
     except BaseException:
         if application is not None:
             end_submitted(client, application, "its client could not attend to it")

@@ -540,9 +540,11 @@ def test_what_the_former_application_has_left_goes_when_the_job_was_resumed(
     place = RemotePath.parse(former.shared).path
     seen: list[bool] = []
     monkeypatch.setattr("eps.yarn.submit.start_supervisor", lambda *_, **__: seen.append(place in hdfs.nodes))
+    remove = Application.remove
+    monkeypatch.setattr(Application, "remove", lambda each: [seen.append(job.is_running()), remove(each)])
     submit_prepared(prepare_resume("a9a").prepared, tied=False)
     now = Application.read(job)
-    assert now is not None and now.shared != former.shared and seen == [True], "not before somebody goes on"
+    assert now is not None and now.shared != former.shared and seen == [True, False], "not before somebody goes on"
     jobs = {path.split("/")[3] for path in staged(hdfs)}
     assert jobs == {RemotePath.parse(now.shared).name}
 
