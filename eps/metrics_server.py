@@ -12,6 +12,9 @@ from eps.metrics_text import CONTENT_TYPE
 #: Path -> (content type, what makes the text).
 Pages = Mapping[str, tuple[str, Callable[[], str]]]
 
+#: A server of HTTP looks so often whether it is to close, and keeps whoever closes it waiting no longer.
+CLOSE_S = 0.05
+
 
 class TextServer:
     """Serves a few texts, each made anew for every request, on a thread of its own.
@@ -59,7 +62,7 @@ class TextServer:
         self._server = ThreadingHTTPServer((host, port), Handler)
         self._server.daemon_threads = True
         self.port: int = self._server.server_address[1]
-        self._thread = threading.Thread(target=self._server.serve_forever, name="texts", daemon=True)
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(CLOSE_S,), name="texts", daemon=True)
         self._thread.start()
 
     def close(self) -> None:

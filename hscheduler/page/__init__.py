@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from eps.errors import ConfigError, EpsError, ResourceError
+from eps.metrics_server import CLOSE_S
 from eps.metrics_text import CONTENT_TYPE
 from eps.storage.atomic import PUBLIC_MODE, write_bytes_atomic
 
@@ -141,7 +142,7 @@ class PageServer:
             self._server = _Server(("127.0.0.1", port), Handler)
         except OSError as error:
             raise ResourceError(f"web is {port}, but that port cannot be had: {error.strerror}") from None
-        self._thread = threading.Thread(target=self._server.serve_forever, name="page", daemon=True)
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(CLOSE_S,), name="page", daemon=True)
         self._thread.start()
 
     @property

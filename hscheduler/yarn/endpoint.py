@@ -16,6 +16,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from eps.errors import ConfigError
+from eps.metrics_server import CLOSE_S
 from hscheduler.yarn.facts import JobFacts
 from hscheduler.yarn.plan import make_plan
 from hscheduler.yarn.snapshot import Plan, Snapshot
@@ -152,7 +153,8 @@ class PluginServer:
             raise ConfigError(f"cannot listen on {host}:{port}: {getattr(error, 'strerror', None) or error}") from None
         self.port = int(self._server.server_address[1])
         self._plans = Plans(planner, tell)
-        self._thread = threading.Thread(target=self._server.serve_forever, name="calls of YARN", daemon=True)
+        serve = self._server.serve_forever
+        self._thread = threading.Thread(target=serve, args=(CLOSE_S,), name="calls of YARN", daemon=True)
         self._thread.start()
 
     def answer(self, given: str, body: bytes) -> tuple[int, str, bytes]:
