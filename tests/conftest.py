@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import signal
@@ -73,6 +74,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item not in left_out]
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: [not item.nodeid.startswith(folder) for folder in JOBS])
+
+
+def pytest_collection_finish() -> None:
+    """Let collections of garbage pass over what is there for good: thousands of tests, and all modules."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")
