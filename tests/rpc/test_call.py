@@ -239,8 +239,13 @@ def test_an_unknown_name_becomes_the_base_class() -> None:
     assert type(decode_error(encode_error(PlanError("m")))) is PlanError
 
 
-def test_whoever_connects_and_says_nothing_is_sent_away(served: Served) -> None:
+def test_whoever_connects_and_says_nothing_is_sent_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = dict(rpc.CHANNEL_OPTIONS)
+    assert options["grpc.server_handshake_timeout_ms"] <= 5_000
+    monkeypatch.setattr(rpc, "CHANNEL_OPTIONS", (*(options | {"grpc.server_handshake_timeout_ms": 500}).items(),))
+    served = Served()
     with socket.create_connection((served.address.host, served.address.port), DEADLINE_S) as silent:
         # What the server says first, until it ends the connection.
         while silent.recv(4096):
             pass
+    served.close()

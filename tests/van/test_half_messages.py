@@ -41,12 +41,20 @@ FRAME = frame_of(REPLY, 1, Kind.REPLY)
 #: Of a wait for something else, on a busy machine.
 SOON_S = 5.0
 STALL_S = 0.8
+#: Where nothing comes in time, however long that is.
+LOST_S = 0.3
 
 
 @pytest.fixture
 def short_stall(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (wires, stream, requester):
         monkeypatch.setattr(module, "STALL_S", STALL_S)
+
+
+@pytest.fixture
+def shorter_stall(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (wires, stream, requester):
+        monkeypatch.setattr(module, "STALL_S", LOST_S)
 
 
 @contextmanager
@@ -130,7 +138,7 @@ def test_a_call_ends_in_time_while_its_reply_trickles_in(way: str, begin: int) -
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("taken_by", ["replies", "a thread"])
 @pytest.mark.parametrize("begin", [0, 500])
-def test_a_peer_whose_reply_trickles_in_is_lost(short_stall: None, way: str, taken_by: str, begin: int) -> None:
+def test_a_peer_whose_reply_trickles_in_is_lost(shorter_stall: None, way: str, taken_by: str, begin: int) -> None:
     done = threading.Event()
 
     def play(sock: socket.socket) -> None:
@@ -152,7 +160,7 @@ def test_a_peer_whose_reply_trickles_in_is_lost(short_stall: None, way: str, tak
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_peer_that_stops_for_good_is_lost_to_who_waits_for_others_too(short_stall: None, way: str) -> None:
+def test_a_peer_that_stops_for_good_is_lost_to_who_waits_for_others_too(shorter_stall: None, way: str) -> None:
     done = threading.Event()
     with answering(way, lambda sock: (send(sock, FRAME[:5000]), done.wait(DEADLINE_S))) as connection:  # type: ignore[func-returns-value]
         replies: Replies[int] = Replies()
@@ -179,7 +187,7 @@ def test_a_slow_reply_comes_as_long_as_it_goes_on_coming(short_stall: None, way:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_request_that_trickles_in_costs_its_sender_the_connection(short_stall: None, way: str) -> None:
+def test_a_request_that_trickles_in_costs_its_sender_the_connection(shorter_stall: None, way: str) -> None:
     listener = SocketVan(way, TOKEN).listen(echo)
     done = threading.Event()
     with nothing_left(spare_descriptors=2), proven(listener.address, way) as sock:
