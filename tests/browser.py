@@ -102,6 +102,12 @@ class Browser:
         found = self._call("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
         path.write_bytes(base64.b64decode(found["data"]))
 
+    def forget(self) -> None:
+        """Leave the page, and with it what it wrote and asked for."""
+        self.open("about:blank")
+        self.errors.clear()
+        self.requested.clear()
+
     def close(self) -> None:
         """End it, with all of its processes."""
         os.close(self._out)

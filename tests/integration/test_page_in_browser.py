@@ -42,17 +42,25 @@ stretch_s = 0.002
 """
 
 
-@pytest.fixture
-def browser(tmp_path: Path) -> Iterator[Browser]:
+@pytest.fixture(scope="module")
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     program = find_browser()
     if program is None:
         pytest.skip(f"none of {', '.join(PROGRAMS)} is installed")
-    found = Browser(program, tmp_path / "profile")
+    found = Browser(program, tmp_path_factory.mktemp("browser") / "profile")
     try:
         yield found
-        assert found.errors == []
     finally:
         found.close()
+
+
+@pytest.fixture
+def browser(chromium: Browser) -> Iterator[Browser]:
+    """Give the browser, which has asked for nothing yet; afterwards it is left with an empty page."""
+    yield chromium
+    errors = list(chromium.errors)
+    chromium.forget()
+    assert errors == []
 
 
 def report_of(trials: int) -> dict[str, Any]:
