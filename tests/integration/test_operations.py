@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +22,18 @@ TIMEOUT_S = 120.0
 ENDLESS = {"data": "sklearn:digits", "model": "softmax", "iterations": 1_000_000, "splits": 6, "partitions": 6}
 
 
-@pytest.fixture
-def job(home: Path) -> Iterator[eps.Job]:
-    """Give a job of two workers and two servers that would train for hours."""
+@contextmanager
+def endless() -> Iterator[eps.Job]:
+    """Run a job of two workers and two servers that would train for hours."""
     with eps.Job.start(name="endless", workers=2, servers=2, **ENDLESS) as started:
         wait_for_clock(started, 1)
+        yield started
+
+
+@pytest.fixture
+def job(home: Path) -> Iterator[eps.Job]:
+    """Give such a job."""
+    with endless() as started:
         yield started
 
 
@@ -72,26 +80,6 @@ def test_names_are_never_used_again(job: eps.Job) -> None:
 def test_removing_a_worker_that_was_added_sends_nothing(job: eps.Job) -> None:
     assert job.add_workers(1)["bytes_moved"] > 0
     assert job.remove_workers(1)["bytes_moved"] == 0
-
-
-@pytest.mark.parametrize(
-    ("operation", "argument", "error", "text"),
-    [
-        ("remove_workers", 2, PlanError, "at least one"),
-        ("remove_servers", ["server-1", "server-2"], PlanError, "at least one"),
-        ("remove_workers", ["worker-9"], UnknownMemberError, "worker-9"),
-        ("remove_workers", ["server-1"], UnknownMemberError, "server-1"),
-        ("add_workers", 5, PlanError, "6 splits"),
-        ("add_servers", 5, PlanError, "6 partitions"),
-        ("add_workers", 0, ConfigError, "at least 1"),
-    ],
-)
-def test_change_that_would_break_the_job_is_refused(
-    job: eps.Job, operation: str, argument: object, error: type[Exception], text: str
-) -> None:
-    with pytest.raises(error, match=text):
-        getattr(job, operation)(argument)
-    assert job.status()["membership_version"] == 1
 
 
 def test_same_request_id_adds_nothing_twice(job: eps.Job) -> None:
@@ -166,3 +154,35 @@ def test_a_worker_that_stays_holds_nothing_of_those_that_came_and_went(home: Pat
         # Each of four would be one more of both.
         few = lambda: held()[0] < descriptors + 4 and held()[1] < threads + 4  # noqa: E731
         wait_for(few, TIMEOUT_S, f"no more than {descriptors} descriptors and {threads} threads, but has {held()}")
+
+
+# ---- at the end of the file: one job is enough for all that is refused, and it ends with the file
+
+
+@pytest.fixture(scope="module")
+def untouched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[eps.Job]:
+    """Give a job whose changes are all refused."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("EPS_HOME", str(tmp_path_factory.mktemp("untouched")))
+        with endless() as started:
+            yield started
+
+
+@pytest.mark.parametrize(
+    ("operation", "argument", "error", "text"),
+    [
+        ("remove_workers", 2, PlanError, "at least one"),
+        ("remove_servers", ["server-1", "server-2"], PlanError, "at least one"),
+        ("remove_workers", ["worker-9"], UnknownMemberError, "worker-9"),
+        ("remove_workers", ["server-1"], UnknownMemberError, "server-1"),
+        ("add_workers", 5, PlanError, "6 splits"),
+        ("add_servers", 5, PlanError, "6 partitions"),
+        ("add_workers", 0, ConfigError, "at least 1"),
+    ],
+)
+def test_change_that_would_break_the_job_is_refused(
+    untouched: eps.Job, operation: str, argument: object, error: type[Exception], text: str
+) -> None:
+    with pytest.raises(error, match=text):
+        getattr(untouched, operation)(argument)
+    assert untouched.status()["membership_version"] == 1
