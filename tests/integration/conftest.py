@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import eps
 from eps.master_link import wait_for
+
+#: Returns the report of a job to which nothing happens, by its settings.
+RunUndisturbed = Callable[..., dict[str, Any]]
 
 #: A process that was sent SIGKILL is gone after this long, also on a busy machine.
 GONE_TIMEOUT_S = 20.0
@@ -49,3 +54,23 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     assert not [name for name in set(os.listdir("/dev/shm")) - segments if "eps" in name]
     for job in (directory / "jobs").glob("*"):
         assert not (job / "containers").exists() or not list((job / "containers").iterdir()), job
+
+
+@pytest.fixture(scope="session")
+def run_undisturbed(tmp_path_factory: pytest.TempPathFactory) -> RunUndisturbed:
+    """Give a function that trains a job in a home of its own, once for all tests that compare theirs with it."""
+    reports: dict[str, dict[str, Any]] = {}
+
+    def run(**settings: Any) -> dict[str, Any]:
+        key = json.dumps(settings, sort_keys=True)
+        if key not in reports:
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setenv("EPS_HOME", str(tmp_path_factory.mktemp("undisturbed")))
+                report = eps.run(name="undisturbed", **settings)
+            ledger = report["ledger"]
+            assert report["state"] == "finished", report["reason"]
+            assert (ledger["lost"], ledger["applied_twice"], ledger["applied"]) == (0, 0, ledger["expected"])
+            reports[key] = report
+        return reports[key]
+
+    return run

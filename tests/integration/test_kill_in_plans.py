@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ import pytest
 import eps
 from eps.chaos.trap import BYSTANDER, DONOR, ENVIRONMENT, MASTER, MASTER_LATE, RECEIVER, SPRUNG, VICTIMS
 from eps.core.reconfig import OPERATIONS, Operation, Phase
+from tests.integration.conftest import RunUndisturbed
 from tests.integration.test_operations import TIMEOUT_S, wait_for_clock
 
 PHASES = (Phase.PROPOSED, Phase.PREPARED, Phase.LISTS_UPDATED, Phase.COPIED, Phase.COMMITTED, Phase.SWITCHED)
@@ -55,12 +55,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize(("phase", "victim"), together if every else SELECTION)
 
 
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
+@pytest.fixture
+def undisturbed(run_undisturbed: RunUndisturbed) -> dict[str, Any]:
     """Give the report of the job when nothing happens to it."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("EPS_HOME", str(tmp_path_factory.mktemp("undisturbed")))
-        yield eps.run(name="undisturbed", **JOB)
+    return run_undisturbed(**JOB)
 
 
 def play(

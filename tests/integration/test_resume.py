@@ -19,13 +19,19 @@ from eps.exits import EXIT_BAD_INPUT, EXIT_OK, EXIT_REFUSED
 from eps.master_link import wait_for
 from eps.storage.atomic import read_json
 from eps.storage.journal import replay
-from tests.integration.conftest import processes_with
+from tests.integration.conftest import RunUndisturbed, processes_with
 from tests.integration.test_exactness import a9a, run
 from tests.integration.test_operations import TIMEOUT_S, wait_for_clock
 
 DNN = {
     "data": "sklearn:digits", "test": "0.2", "model": "dnn", "hidden": "32", "iterations": 300, "learning_rate": 0.01,
 }  # fmt: skip
+
+
+@pytest.fixture
+def undisturbed(run_undisturbed: RunUndisturbed) -> dict[str, Any]:
+    """Give the report of a job of :data:`DNN` that never stopped; its size changes nothing (test_exactness)."""
+    return run_undisturbed(workers=1, servers=1, **DNN)
 
 
 def kill_everything(job: eps.Job, home: Path) -> None:
@@ -53,8 +59,9 @@ def resume(name: str, **size: int) -> dict[str, Any]:
     return report
 
 
-def test_job_that_was_killed_twice_has_the_bits_and_the_history_of_one_that_never_stopped(home: Path) -> None:
-    undisturbed = run("undisturbed", workers=1, servers=1, **DNN)
+def test_job_that_was_killed_twice_has_the_bits_and_the_history_of_one_that_never_stopped(
+    home: Path, undisturbed: dict[str, Any]
+) -> None:
     settings = {**DNN, "checkpoint_every": "20", "keep": 3}
     at = ["30:add-workers=1", "50:add-servers=1", "290:remove-workers=1"]
     job = eps.Job.start(name="killed", workers=2, servers=2, at=at, **settings)
@@ -118,9 +125,10 @@ def test_job_without_a_checkpoint_starts_again_from_its_seed(home: Path) -> None
     assert report["model_sha256"] == undisturbed["model_sha256"] and report["checkpoints"]["complete"] == 0
 
 
-def test_job_that_is_killed_while_a_checkpoint_is_written_goes_on_from_the_one_before(home: Path) -> None:
+def test_job_that_is_killed_while_a_checkpoint_is_written_goes_on_from_the_one_before(
+    home: Path, undisturbed: dict[str, Any]
+) -> None:
     """Every attempt kills at another moment of the writing."""
-    undisturbed = run("undisturbed", workers=2, servers=2, **DNN)
     job = eps.Job.start(name="killed", workers=2, servers=2, checkpoint_every="5", **DNN)
     wait_for_checkpoints(job, 1)
     partial = 0
@@ -141,8 +149,9 @@ def test_job_that_is_killed_while_a_checkpoint_is_written_goes_on_from_the_one_b
     assert report["state"] == "finished" and report["model_sha256"] == undisturbed["model_sha256"]
 
 
-def test_damaged_checkpoints_are_named_and_not_used(home: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    undisturbed = run("undisturbed", workers=2, servers=2, **DNN)
+def test_damaged_checkpoints_are_named_and_not_used(
+    home: Path, capfd: pytest.CaptureFixture[str], undisturbed: dict[str, Any]
+) -> None:
     job = eps.Job.start(name="killed", workers=2, servers=2, checkpoint_every="10", **DNN)
     wait_for_checkpoints(job, 3)
     kill_everything(job, home)
@@ -224,8 +233,7 @@ def test_resumed_job_can_be_left_alone(home: Path, capfd: pytest.CaptureFixture[
     found.close()
 
 
-def test_server_that_joins_a_resumed_job_needs_no_checkpoint(home: Path) -> None:
-    undisturbed = run("undisturbed", workers=2, servers=2, **DNN)
+def test_server_that_joins_a_resumed_job_needs_no_checkpoint(home: Path, undisturbed: dict[str, Any]) -> None:
     job = eps.Job.start(name="joined", workers=2, servers=2, checkpoint_every="10", **DNN)
     wait_for_checkpoints(job, 1)
     kill_everything(job, home)
@@ -237,8 +245,9 @@ def test_server_that_joins_a_resumed_job_needs_no_checkpoint(home: Path) -> None
         assert resumed.wait(TIMEOUT_S)["model_sha256"] == undisturbed["model_sha256"]
 
 
-def test_checkpoints_go_on_where_the_job_master_is_killed_and_the_next_run_needs_no_state_of_it(home: Path) -> None:
-    undisturbed = run("undisturbed", workers=2, servers=2, **DNN)
+def test_checkpoints_go_on_where_the_job_master_is_killed_and_the_next_run_needs_no_state_of_it(
+    home: Path, undisturbed: dict[str, Any]
+) -> None:
     job = eps.Job.start(name="killed", workers=2, servers=2, checkpoint_every="10", **DNN)
     wait_for_checkpoints(job, 1)
     for _ in range(3):
@@ -258,8 +267,9 @@ def no_room_for_the_master(job: eps.Job) -> None:
 
 
 @pytest.mark.parametrize("every", ["20", ""], ids=["with checkpoints", "without"])
-def test_disk_that_is_full_at_the_end_is_told_and_the_model_can_be_had_again(home: Path, every: str) -> None:
-    undisturbed = run("undisturbed", workers=1, servers=1, **DNN)
+def test_disk_that_is_full_at_the_end_is_told_and_the_model_can_be_had_again(
+    home: Path, every: str, undisturbed: dict[str, Any]
+) -> None:
     with eps.Job.start(name="full", workers=1, servers=1, checkpoint_every=every, **DNN) as job:
         if every:
             wait_for_checkpoints(job, 1)
@@ -318,7 +328,7 @@ def test_job_goes_on_where_the_cache_was_emptied_and_the_token_lost(home: Path, 
 def test_job_whose_data_cannot_be_made_again_says_what_is_missing(home: Path, tmp_path: Path, fault: str) -> None:
     data = tmp_path / "rows.csv"
     digits_in_a_file(data)
-    settings = {"data": str(data), "label_column": "first", "model": "logistic", "iterations": 300}
+    settings = {"data": str(data), "label_column": "first", "model": "logistic", "iterations": 100_000}
     job = eps.Job.start(name="killed", workers=1, servers=1, checkpoint_every="10", **settings)
     wait_for_checkpoints(job, 1)
     job.kill()
