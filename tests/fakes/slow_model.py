@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from eps.ml.models.base import Model
+from eps.ml.models.softmax import Softmax
+
 _TEXT = """
 import os
 import time
 
-from eps.ml.models.softmax import Softmax
+from {module} import {name}
 
 
-class Slow(Softmax):
+class Slow({name}):
     def loss_and_gradient(self, params, X, y):
         if os.path.exists({path!r}):
             time.sleep({seconds!r})
@@ -20,14 +23,15 @@ class Slow(Softmax):
 
 
 class SlowModel:
-    """Trains what ``softmax`` does, to the same bits.
+    """Trains what ``like`` does, to the same bits.
 
     Parameters
     ----------
     folder : Path
         Where its file is made.
     seconds : float
-        What each call of a worker takes longer, until :meth:`hurry`.
+        What each call of a worker takes longer, until :meth:`hurry`: one for each of its splits in an iteration.
+    like : type of Model
 
     Attributes
     ----------
@@ -35,11 +39,14 @@ class SlowModel:
         The job's setting ``model``.
     """
 
-    def __init__(self, folder: Path, seconds: float = 0.02) -> None:
+    def __init__(self, folder: Path, seconds: float = 0.02, like: type[Model] = Softmax) -> None:
         self._gate = folder / "slowly"
         self._gate.touch()
         path = folder / "slow.py"
-        path.write_text(_TEXT.format(path=str(self._gate), seconds=seconds), encoding="utf-8")
+        path.write_text(
+            _TEXT.format(path=str(self._gate), seconds=seconds, module=like.__module__, name=like.__name__),
+            encoding="utf-8",
+        )
         self.setting = f"{path}:Slow"
 
     def hurry(self) -> None:

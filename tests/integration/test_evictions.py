@@ -11,16 +11,21 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import eps
 from eps.chaos.evictor import REASON, announce
 from eps.chaos.processes import marked, master_pid
 from eps.config import JobSpec
 from eps.core.reconfig import Operation
 from eps.master_link import wait_for
+from eps.ml.models.dnn import Dnn
 from hscheduler.core import events as e
 from hscheduler.core.jobs import JobRequest
 from hscheduler.core.resources import Resources
 from hscheduler.live.scheduler import LiveScheduler, LiveSettings
+from tests.fakes.slow_model import SlowModel
+from tests.integration.conftest import RunUndisturbed
 from tests.integration.test_kill_in_plans import JOB
 from tests.integration.test_operations import TIMEOUT_S, wait_for_clock
 
@@ -37,10 +42,20 @@ def wait_for_outcome(job: eps.Job, outcome: str, number: int) -> None:
     wait_for(lambda: job.status()["evictions"][outcome] >= number, TIMEOUT_S, f"{number} {outcome}")
 
 
-def test_containers_that_are_taken_away_change_no_bit(home: Path) -> None:
-    undisturbed = eps.run(name="undisturbed", **JOB)
-    # Its workers sleep now and then: there is time for all of it.
-    with marked(), eps.Job.start(name="evicted", **{**JOB, "stretch_s": 0.01, "iterations": 150}) as job:
+@pytest.fixture
+def undisturbed(run_undisturbed: RunUndisturbed) -> dict[str, Any]:
+    """Give the report of the job from which nothing is taken."""
+    return run_undisturbed(**JOB)
+
+
+@pytest.fixture
+def slow(tmp_path: Path) -> SlowModel:
+    """Give the job's model: there is time for all of it."""
+    return SlowModel(tmp_path, 0.01, like=Dnn)
+
+
+def test_containers_that_are_taken_away_change_no_bit(home: Path, undisturbed: dict[str, Any], slow: SlowModel) -> None:
+    with marked(), eps.Job.start(name="evicted", **{**JOB, "model": slow.setting}) as job:
         wait_for_clock(job, 5)
         take_away(job, ["worker-1", "server-1"], AMPLE_S)
         wait_for_outcome(job, "drained", 2)
@@ -49,6 +64,8 @@ def test_containers_that_are_taken_away_change_no_bit(home: Path) -> None:
         take_away(job, ["server-2"], AMPLE_S)
         os.kill(master_pid(job.directory), signal.SIGKILL)
         wait_for_outcome(job, "drained", 3)
+        wait_for(lambda: sizes(job) == (3, 3), TIMEOUT_S, "what was taken to be replaced")
+        slow.hurry()
         report = job.wait(TIMEOUT_S)
 
     assert report["model_sha256"] == undisturbed["model_sha256"]
@@ -67,9 +84,10 @@ def test_containers_that_are_taken_away_change_no_bit(home: Path) -> None:
     assert [len(report["membership"][-1][role]) for role in ("workers", "servers")] == [3, 3], "replaced"
 
 
-def test_what_is_taken_from_a_job_of_a_scheduler_is_given_back_by_the_scheduler(home: Path) -> None:
-    undisturbed = eps.run(name="undisturbed", **JOB)
-    spec = JobSpec(**{**JOB, "stretch_s": 0.01})
+def test_what_is_taken_from_a_job_of_a_scheduler_is_given_back_by_the_scheduler(
+    home: Path, undisturbed: dict[str, Any], slow: SlowModel
+) -> None:
+    spec = JobSpec(**{**JOB, "model": slow.setting})
     one = Resources(1, 1024)
     asked = JobRequest("t1", "s", 3, 3, one, one, one, most_workers=3, most_servers=3)
     with marked(), LiveScheduler({"node": Resources(7, 7 * 1024)}, LiveSettings("static")) as scheduler:
@@ -84,6 +102,7 @@ def test_what_is_taken_from_a_job_of_a_scheduler_is_given_back_by_the_scheduler(
         wait_for_outcome(job, "lost", 1)
         wait_for(lambda: sizes(job) == (3, 3), TIMEOUT_S, "the worker again")
         job.close()
+        slow.hurry()
         scheduler.wait(submission, TIMEOUT_S)
         told = scheduler.ask(lambda: [decision.sentence for decision in scheduler.record.decisions])
         assert scheduler.leaked() == 0

@@ -37,6 +37,7 @@ from hscheduler.pb import scheduler_pb2 as pb
 from hscheduler.pb.scheduler_pb2_grpc import HSchedulerStub
 from hscheduler.service.client import SchedulerClient
 from hscheduler.service.directory import ServiceDir
+from tests.fakes.slow_model import SlowModel
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.usefixtures("home", "no_leftovers")
@@ -132,8 +133,19 @@ def test_a_job_is_submitted_waited_for_and_explained(served: Served, tmp_path: P
     assert "there is no job 'nobody'" in capsys.readouterr().err
 
 
-def test_jobs_outlive_a_service_that_is_killed_and_are_taken_up(served: Served) -> None:
-    spec = JobSpec.from_dict({**JOB, "iterations": 400})
+@pytest.fixture
+def slow(tmp_path: Path) -> SlowModel:
+    """Give the model of jobs that are not to end while the service is away."""
+    return SlowModel(tmp_path, 0.015)
+
+
+def lasting(slow: SlowModel) -> JobSpec:
+    """Return a job that lasts until it is told to hurry, or a dozen seconds and more."""
+    return JobSpec.from_dict({**JOB, "model": slow.setting, "stretch_s": 0.0, "iterations": 200})
+
+
+def test_jobs_outlive_a_service_that_is_killed_and_are_taken_up(served: Served, slow: SlowModel) -> None:
+    spec = lasting(slow)
     with served.client() as client:
         client.open_sweep(e.SweepOpened("mine", threshold=2, feedback_iteration=5))
         jobs = [client.submit_job(f"job-{number}", spec, "mine") for number in (1, 2, 3)]
@@ -141,6 +153,7 @@ def test_jobs_outlive_a_service_that_is_killed_and_are_taken_up(served: Served) 
         served.end(signal.SIGKILL)
         assert Job.find(client_name(served, "job-1")).running
         served.start()
+        slow.hurry()
         for job in jobs:
             client.wait(job, TIMEOUT_S)
         assert {job.phase for job in jobs} <= {Phase.FINISHED, Phase.KILLED}
@@ -209,9 +222,9 @@ def test_a_sweep_that_is_killed_stays_so(served: Served) -> None:
     assert {job["why"] for job in jobs} == {"enough"}
 
 
-def test_a_service_that_is_told_to_stop_leaves_its_jobs_for_the_next(served: Served) -> None:
+def test_a_service_that_is_told_to_stop_leaves_its_jobs_for_the_next(served: Served, slow: SlowModel) -> None:
     with served.client() as client:
-        job = client.submit_job("job-1", JobSpec.from_dict({**JOB, "iterations": 400}))
+        job = client.submit_job("job-1", lasting(slow))
         wait_for(lambda: client.job("job-1")["iteration"] > 0, TIMEOUT_S, "the job to iterate")
         with Job.find(client_name(served, "job-1")) as found:
             # Its containers are what the scheduler granted: a user cannot take more behind its back.
@@ -224,17 +237,19 @@ def test_a_service_that_is_told_to_stop_leaves_its_jobs_for_the_next(served: Ser
             assert found.dry_run("add-workers", 1)
         assert "its jobs go on" in served.end(signal.SIGTERM)
         served.start()
+        slow.hurry()
         client.wait(job, TIMEOUT_S)
         assert job.phase is Phase.FINISHED and job.loss is not None
 
 
-def test_a_service_that_fails_leaves_its_jobs_for_the_next(served: Served) -> None:
+def test_a_service_that_fails_leaves_its_jobs_for_the_next(served: Served, slow: SlowModel) -> None:
     with served.client() as client, socket.create_server(("127.0.0.1", 0)) as taken:
-        job = client.submit_job("job-1", JobSpec.from_dict({**JOB, "iterations": 400}))
+        job = client.submit_job("job-1", lasting(slow))
         wait_for(lambda: client.job("job-1")["iteration"] > 0, TIMEOUT_S, "the job to iterate")
         served.end(signal.SIGKILL)
         assert "that port cannot be had" in served.start_in_vain("--web", str(taken.getsockname()[1]))
         served.start()
+        slow.hurry()
         client.wait(job, TIMEOUT_S)
         assert job.phase is Phase.FINISHED
 

@@ -20,6 +20,7 @@ from eps.devcluster.processes import Process, with_variable
 from eps.errors import ConfigError, TrainingError
 from eps.master_link import wait_for
 from eps.storage.atomic import read_json
+from tests.fakes.slow_model import SlowModel
 from tests.integration.conftest import asked_phases
 from tests.yarn.hadoop import PATIENCE_S, Hadoop
 
@@ -108,11 +109,12 @@ def test_a_job_is_found_by_its_name_whatever_became_of_its_client(on_yarn: Hadoo
     assert logs(argparse.Namespace(name="alone", member="worker-3", follow=False)) == 0
 
 
-def test_what_yarn_takes_is_drained_before(on_yarn: Hadoop) -> None:
+def test_what_yarn_takes_is_drained_before(on_yarn: Hadoop, tmp_path: Path) -> None:
     """A queue that is owed its share takes containers of another's job, and a node is decommissioned."""
     settings = {**JOB, "workers": 4, "servers": 3, "iterations": 500}
     local = eps.run(**settings)
-    with Job.start(**{**settings, "stretch_s": 0.03}, on="yarn", name="giving") as job:
+    slow = SlowModel(tmp_path, 0.05)
+    with Job.start(**{**settings, "model": slow.setting}, on="yarn", name="giving") as job:
         reach(job, 3)
         # 12 vcores, of which this job has 8 in a queue of 6; the other queue has not used its own.
         with Job.start(
@@ -129,6 +131,7 @@ def test_what_yarn_takes_is_drained_before(on_yarn: Hadoop) -> None:
         try:
             wait_for(lambda: job.status()["evictions"]["drained"] > before, PATIENCE_S, f"{node} to be drained")
             wait_for(lambda: node not in hosts_of(job), PATIENCE_S, f"everybody to have left {node}")
+            slow.hurry()
             report = job.wait(PATIENCE_S)
         finally:
             on_yarn.recommission(node)

@@ -21,7 +21,7 @@ from tests.yarn.hadoop import PATIENCE_S, Hadoop
 pytestmark = pytest.mark.usefixtures("no_leftovers")
 
 JOB: dict[str, Any] = {
-    "data": "sklearn:digits", "model": "softmax", "test": "0.2", "iterations": 200, "splits": 6, "partitions": 4,
+    "data": "sklearn:digits", "model": "softmax", "test": "0.2", "iterations": 300, "splits": 6, "partitions": 4,
     "memory_mb": "512",
 }  # fmt: skip
 MAIN = "import sys; from hscheduler.cli import main; sys.exit(main(sys.argv[1:]))"
@@ -33,7 +33,7 @@ from eps.ml.models import Softmax
 class Unhurried(Softmax):
     def loss_and_gradient(self, params, X, y):
         if not os.path.exists({go!r}):
-            time.sleep(0.25)
+            time.sleep(0.1)
         return super().loss_and_gradient(params, X, y)
 """
 
