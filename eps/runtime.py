@@ -199,7 +199,17 @@ def identity(runtime: Runtime) -> dict[str, Any]:
     spec = dataclasses.asdict(runtime.spec)
     data = hashlib.sha256("".join(runtime.shape.split_checksums).encode("utf-8")).hexdigest()
     found = {name: value for name, value in spec.items() if name not in _HOW_IT_RUNS}
-    return {**found, "parameters": runtime.key_space.num_keys, "content of its splits": data}
+    model = {"model": _model_of(runtime.spec)}
+    return {**found, **model, "parameters": runtime.key_space.num_keys, "content of its splits": data}
+
+
+def _model_of(spec: JobSpec) -> str:
+    """Return what the model is; of a user's own what its file has, for each container has its copy elsewhere."""
+    path, colon, name = spec.model.rpartition(":")
+    if not colon:
+        return spec.model
+    content = hashlib.sha256(Path(path).read_bytes()).hexdigest()
+    return f"{Path(path).name}:{name}, SHA-256 {content[:16]}"
 
 
 def settled(spec: JobSpec, num_features: int, num_outputs: int) -> JobSpec:

@@ -153,6 +153,20 @@ def test_identity_tells_jobs_apart_by_what_they_train_and_not_by_how() -> None:
         assert identity(make_runtime(False, **changes)) != identity(one), changes
 
 
+def test_identity_of_a_job_with_a_model_of_its_own_is_the_same_in_every_container(tmp_path: Path) -> None:
+    """A job on YARN writes its checkpoints from one container, and is resumed from another."""
+    for folder in ("here", "there", "else"):
+        (tmp_path / folder / "model-code").mkdir(parents=True)
+        text = "from eps.ml.models.softmax import Softmax\n\n\nclass Mine(Softmax):\n    pass\n"
+        (tmp_path / folder / "model-code" / "mine.py").write_text(text + "# other\n" * (folder == "else"))
+    here = dataclasses.replace(
+        make_runtime(False, model=f"{tmp_path}/here/model-code/mine.py:Mine"), job_dir=tmp_path / "here"
+    )
+    assert here.within(tmp_path / "there").spec.model == f"{tmp_path}/there/model-code/mine.py:Mine"
+    assert identity(here.within(tmp_path / "there")) == identity(here)
+    assert identity(here.within(tmp_path / "else")) != identity(here), "its author has changed it"
+
+
 def test_a_membership_that_is_said_again_begins_nothing_again(tmp_path: Path) -> None:
     """The checkpoint with which the job began may be gone by then."""
     runtime = dataclasses.replace(make_runtime(False), job_dir=tmp_path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from hscheduler.live.scheduler import LiveScheduler, LiveSettings
 from hscheduler.live.yarn_nodes import YarnNodes
 from hscheduler.on_yarn import container_settings, yarn_cluster
 from hscheduler.spec import ClusterSpec, request_of
+from tests.fakes.slow_model import SlowModel
 from tests.yarn.hadoop import PATIENCE_S, Hadoop
 from tests.yarn.test_jobs_on_yarn import JOB, hosts_of, reach
 
@@ -68,12 +70,16 @@ def size_of(job: Job) -> tuple[int, int]:
     return status["workers"], status["servers"]
 
 
-def test_a_job_that_was_stopped_goes_on_from_its_checkpoint_where_its_labels_say(on_yarn: Hadoop) -> None:
+def test_a_job_that_was_stopped_goes_on_from_its_checkpoint_where_its_labels_say(
+    on_yarn: Hadoop, tmp_path: Path
+) -> None:
     local = eps.run(**JOB)
+    # A model of one's own: each container has its file elsewhere.
+    slow = SlowModel(tmp_path)
     settings: dict[str, Any] = {
         **JOB, "on": "yarn", "checkpoint_every": "10", "label": "server=transient", "execution": "worker=opportunistic",
     }  # fmt: skip
-    with Job.start(**{**settings, "stretch_s": 0.02}, name="stopped") as job:
+    with Job.start(**{**settings, "model": slow.setting}, name="stopped") as job:
         wait_for(lambda: (job.status()["checkpoints"].get("latest_clock") or 0) >= 10, PATIENCE_S, "a checkpoint")
         with pytest.raises(JobExistsError, match="is running"):
             Job.resume("stopped")
@@ -86,6 +92,7 @@ def test_a_job_that_was_stopped_goes_on_from_its_checkpoint_where_its_labels_say
         reach(job, 12)
         servers = {m["host"] for m in job.status()["members"] if m["role"] == "server"}
         kinds = execution_types(job)
+        slow.hurry()
         report = job.wait(PATIENCE_S)
     assert stopped["state"] == "killed" and "goes on at clock" in told[0]
     assert report["state"] == "finished" and report["model_sha256"] == local["model_sha256"]
