@@ -23,8 +23,8 @@ from eps.resources.api import (
     Exited,
     ResourceManager,
 )
-from eps.resources.bell import Bell
 from eps.resources.share import EndContainers, KillContainer, ReleaseContainer, WantContainer, Wish
+from eps.resources.supervised import SupervisedManager
 from eps.rpc.brokering import BrokerLine
 from eps.rpc.security import Security
 from eps.storage.jobdir import JobDir
@@ -46,7 +46,7 @@ def open_brokered(note: Mapping[str, Any], job: JobDir, supervisor: ResourceMana
     return BrokeredResourceManager(BrokerLine(str(note["broker"]), Security.of_job(job.path)), supervisor)
 
 
-class BrokeredResourceManager:
+class BrokeredResourceManager(SupervisedManager):
     """A broker's desk as a :class:`~eps.resources.api.ResourceManager`.
 
     Parameters
@@ -54,7 +54,7 @@ class BrokeredResourceManager:
     line : BrokerLine
         Closed with this object.
     supervisor : ResourceManager, optional
-        Who hears that the job master lives, and how the job ended; not closed with this object.
+        As of the base.
 
     Raises
     ------
@@ -65,11 +65,12 @@ class BrokeredResourceManager:
     """
 
     def __init__(self, line: BrokerLine, supervisor: ResourceManager | None = None) -> None:
-        self._line, self._supervisor = line, supervisor
+        self._line = line
         self._session = secrets.token_hex(8)
         self.adopted: Mapping[str, int] = self._open()
-        #: Held by whoever looks at or changes what follows; nobody asks another process meanwhile.
+        #: The lock; nobody asks another process while it is held.
         self._changed = threading.Condition()
+        super().__init__(self._changed, supervisor)
         self._used = set(self.adopted)
         #: Requested, and not heard to be granted.
         self._waiting: set[str] = set()
@@ -79,9 +80,6 @@ class BrokeredResourceManager:
         self._wishes: list[tuple[int, Wish]] = []
         self._num_wishes = 0
         self._heard_s = time.monotonic()
-        self._gone = ""
-        self._closed = False
-        self._bell = Bell(*([] if supervisor is None else [supervisor.fileno()]))
         self._threads = [
             threading.Thread(target=target, name=f"broker-{target.__name__.strip('_')}", daemon=True)
             for target in (self._say, self._hear)
@@ -105,71 +103,23 @@ class BrokeredResourceManager:
         What is granted nevertheless is given back without a word.
         """
         with self._changed:
-            return not self._closed and self._withdraw(container_id)
+            return not self._closed.is_set() and self._withdraw(container_id)
 
     def release(self, container_id: str) -> None:
         """Give a container back by id; harmless for one that has ended or is unknown."""
         with self._changed:
-            if not self._closed and not self._withdraw(container_id) and container_id in self._there:
+            if not self._closed.is_set() and not self._withdraw(container_id) and container_id in self._there:
                 self._wish(ReleaseContainer(container_id))
 
     def kill(self, container_id: str) -> None:
         """End a container's process at once; harmless for one that is not running."""
         with self._changed:
-            if not self._closed and container_id in self._there:
+            if not self._closed.is_set() and container_id in self._there:
                 self._wish(KillContainer(container_id))
-
-    def poll(self) -> list[ContainerEvent]:
-        """Return what has happened since the last call, in order.
-
-        Raises
-        ------
-        ResourceError
-            The broker, or the supervisor, is gone, and everything that happened before has been returned.
-        """
-        with self._changed:
-            self._check_open()
-            events, self._events = self._events, []
-            if not self._gone:
-                self._bell.hush()
-            elif not events:
-                raise ResourceError(self._gone)
-        if self._supervisor is not None:
-            try:
-                self._supervisor.poll()
-            except ResourceError:
-                if not events:
-                    raise
-        return events
-
-    def wait(self, timeout_s: float | None = None) -> bool:
-        """Block until :meth:`poll` has something to say; return False at the timeout.
-
-        Raises
-        ------
-        ResourceError
-            The manager is closed.
-        """
-        return self._bell.wait(timeout_s)
-
-    def fileno(self) -> int:
-        """Return a descriptor that is readable while :meth:`poll` has something to say."""
-        return self._bell.fileno()
-
-    def beat(self, progress: int, patience_s: float = 0.0) -> None:
-        """Tell the supervisor that the job master lives; see :class:`~eps.resources.api.ResourceManager`."""
-        if self._supervisor is not None:
-            self._supervisor.beat(progress, patience_s)
 
     def room(self) -> Mapping[str, int]:
         """Return nothing: who has the application decides who of its jobs gets what."""
         return {}
-
-    def silent_s(self) -> float:
-        """Return for how long the broker, or the supervisor, has not listened, in seconds; 0.0 where both do."""
-        silent_s = time.monotonic() - self._heard_s
-        broker_s = 0.0 if silent_s < HEAR_S + LATE_S else silent_s
-        return broker_s if self._supervisor is None else max(broker_s, self._supervisor.silent_s())
 
     def end_job(self, exit_code: int, state: str, reason: str = "") -> None:
         """Give back whatever still runs, and tell the supervisor how the job ended."""
@@ -186,20 +136,24 @@ class BrokeredResourceManager:
     def close(self) -> None:
         """Let go of the broker; harmless when repeated.  Containers are left as they are."""
         with self._changed:
-            if self._closed:
+            if self._closed.is_set():
                 return
-            self._closed = True
+            self._closed.set()
             self._bell.close()
             self._changed.notify_all()
         self._line.close()
         for thread in self._threads:
             thread.join(_JOIN_S)
 
+    def _source_silent_s(self) -> float:
+        silent_s = time.monotonic() - self._heard_s
+        return 0.0 if silent_s < HEAR_S + LATE_S else silent_s
+
     # ---- with the lock held
 
-    def _check_open(self) -> None:
-        if self._closed:
-            raise ResourceError("the resource manager is closed")
+    def _take_events(self) -> list[ContainerEvent]:
+        events, self._events = self._events, []
+        return events
 
     def _wish(self, wish: Wish) -> None:
         self._num_wishes += 1
@@ -215,7 +169,7 @@ class BrokeredResourceManager:
         return True
 
     def _note(self, events: list[ContainerEvent]) -> None:
-        if events and not self._closed:
+        if events and not self._closed.is_set():
             self._events += events
             self._bell.ring()
 
@@ -247,8 +201,8 @@ class BrokeredResourceManager:
     def _say(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._closed or bool(self._gone) or bool(self._wishes))
-                if self._closed or self._gone:
+                self._changed.wait_for(lambda: self._closed.is_set() or bool(self._gone) or bool(self._wishes))
+                if self._closed.is_set() or self._gone:
                     return
                 wishes = list(self._wishes)
             try:
@@ -263,7 +217,7 @@ class BrokeredResourceManager:
 
     def _hear(self) -> None:
         after = 0
-        while not self._closed and not self._gone:
+        while not self._closed.is_set() and not self._gone:
             try:
                 found = self._line.hear(self._session, after, HEAR_S)
             except EpsError as error:
@@ -279,7 +233,7 @@ class BrokeredResourceManager:
     def _is_over(self, error: EpsError) -> bool:
         """Return whether there is nobody to speak to any more; wait a moment where there may be."""
         with self._changed:
-            if self._closed:
+            if self._closed.is_set():
                 return True
             if not isinstance(error, PeerUnavailableError | DeadlineError):
                 self._gone = self._gone or str(error)
@@ -287,4 +241,4 @@ class BrokeredResourceManager:
                 self._changed.notify_all()
                 return True
             # Until it is closed: nothing else ends the wait.
-            return self._changed.wait_for(lambda: self._closed, RETRY_S)
+            return self._changed.wait_for(self._closed.is_set, RETRY_S)

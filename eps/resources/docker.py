@@ -25,7 +25,6 @@ from typing import Any
 
 from eps.errors import EpsError, ResourceError
 from eps.resources.api import NO_NEWS, ContainerEvent, ContainerRequest, ResourceManager
-from eps.resources.bell import Bell
 from eps.resources.book import ContainerBook, Phase
 from eps.resources.docker_container import CONTAINER, INSTANCE, JOB, DockerSettings, JobLabels, build_container
 from eps.resources.docker_engine import (
@@ -39,6 +38,7 @@ from eps.resources.docker_engine import (
     engine_host,
 )
 from eps.resources.engine_silence import EngineSilence
+from eps.resources.supervised import SupervisedManager
 from eps.storage.jobdir import JobDir
 from eps.supervisor.protocol import exit_reason
 
@@ -83,7 +83,7 @@ def open_docker(
             time.sleep(RETRY_S)
 
 
-class DockerResourceManager:
+class DockerResourceManager(SupervisedManager):
     """A Docker engine on this host as a :class:`~eps.resources.api.ResourceManager`.
 
     Parameters
@@ -96,7 +96,7 @@ class DockerResourceManager:
     max_containers : int
         Containers that may be there at once; a request beyond it waits for the end of another.  0 sets no limit.
     supervisor : ResourceManager, optional
-        Who hears that the job master lives, and how the job ended; not closed with this object.
+        As of the base.
 
     Raises
     ------
@@ -116,14 +116,14 @@ class DockerResourceManager:
         max_containers: int = 0,
         supervisor: ResourceManager | None = None,
     ) -> None:
-        self._engine, self._settings, self._job, self._supervisor = engine, settings, job, supervisor
+        self._engine, self._settings, self._job = engine, settings, job
         self._labels = JobLabels.of(job)
         self._label = f"{INSTANCE}={self._labels.instance}"
         self._since_s = time.time()
         found = engine.find(JOB)
         self.adopted: Mapping[str, int] = self._adopt(found)
         self._book = ContainerBook(max_containers, self.adopted)
-        self._lock = threading.Lock()
+        super().__init__(threading.Lock(), supervisor)
         #: What was asked for, by container.
         self._requests: dict[str, ContainerRequest] = {}
         #: Containers that the engine has started.
@@ -135,12 +135,8 @@ class DockerResourceManager:
         self._missing: set[str] = set()
         self._ending = False
         self._silence = EngineSilence(settings.engine_timeout_s)
-        #: Why there will be no more containers.
-        self._gone = ""
         self._events: Events | None = None
-        self._closed = threading.Event()
         self._look_now = threading.Event()
-        self._bell = Bell(*([] if supervisor is None else [supervisor.fileno()]))
         # One connection is for events, one to look.
         self._hands = ThreadPoolExecutor(MOST_CALLS - 2, thread_name_prefix="docker")
         self._threads = [
@@ -188,57 +184,14 @@ class DockerResourceManager:
         with self._lock:
             self._end_soon(container_id, self._engine.kill)
 
-    def poll(self) -> list[ContainerEvent]:
-        """Return what has happened since the last call, in order.
-
-        Raises
-        ------
-        ResourceError
-            The supervisor is gone, or the engine for too long, and everything that happened before has been returned.
-        """
-        with self._lock:
-            self._check_open()
-            events = self._book.take_events()
-            if not self._gone:
-                self._bell.hush()
-            elif not events:
-                raise ResourceError(self._gone)
-        if self._supervisor is not None:
-            try:
-                self._supervisor.poll()
-            except ResourceError:
-                if not events:
-                    raise
-        return events
-
-    def wait(self, timeout_s: float | None = None) -> bool:
-        """Block until :meth:`poll` has something to say; return False at the timeout.
-
-        Raises
-        ------
-        ResourceError
-            The manager is closed.
-        """
-        return self._bell.wait(timeout_s)
-
-    def fileno(self) -> int:
-        """Return a descriptor that is readable while :meth:`poll` has something to say."""
-        return self._bell.fileno()
-
     def beat(self, progress: int, patience_s: float = 0.0) -> None:
-        """Tell the supervisor that the job master lives; see :class:`~eps.resources.api.ResourceManager`."""
+        """Note how far the job is, and tell the supervisor; see :class:`~eps.resources.api.ResourceManager`."""
         self._silence.on_progress(progress, time.monotonic())
-        if self._supervisor is not None:
-            self._supervisor.beat(progress, patience_s)
+        super().beat(progress, patience_s)
 
     def room(self) -> Mapping[str, int]:
         """Return nothing: no other job waits for containers of this one."""
         return {}
-
-    def silent_s(self) -> float:
-        """Return for how long the engine, or the supervisor, has not listened, in seconds; 0.0 where both do."""
-        engine_s = self._silence.silent_s(time.monotonic())
-        return engine_s if self._supervisor is None else max(engine_s, self._supervisor.silent_s())
 
     def end_job(self, exit_code: int, state: str, reason: str = "") -> None:
         """End whatever still runs, and tell the supervisor how the job ended."""
@@ -272,11 +225,13 @@ class DockerResourceManager:
             thread.join(RETRY_S)
         self._engine.close()
 
+    def _source_silent_s(self) -> float:
+        return self._silence.silent_s(time.monotonic())
+
     # ---- with the lock held
 
-    def _check_open(self) -> None:
-        if self._closed.is_set():
-            raise ResourceError("the resource manager is closed")
+    def _take_events(self) -> list[ContainerEvent]:
+        return self._book.take_events()
 
     def _wake(self) -> None:
         if self._book.events and not self._closed.is_set():
@@ -335,7 +290,7 @@ class DockerResourceManager:
         self._silence.on_silence(time.monotonic())
 
     def _is_silent(self) -> bool:
-        return self._silence.silent_s(time.monotonic()) > 0.0
+        return self._source_silent_s() > 0.0
 
     def _is_wanted(self, container_id: str) -> bool:
         return not self._ending and not self._gone and container_id not in self._to_end
