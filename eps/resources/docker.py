@@ -37,7 +37,7 @@ from eps.resources.docker_engine import (
     OutOfMemory,
     engine_host,
 )
-from eps.resources.engine_silence import EngineSilence
+from eps.resources.engine_silence import EngineSilence, LaunchPatience
 from eps.resources.supervised import SupervisedManager
 from eps.storage.jobdir import JobDir
 from eps.supervisor.protocol import exit_reason
@@ -265,23 +265,37 @@ class DockerResourceManager(SupervisedManager):
             logger.exception("M a call of the Docker engine failed")
 
     def _ask(self, what: Callable[[str], None], name: str) -> None:
-        self._patiently(lambda: what(name))
-
-    def _patiently(self, work: Callable[[], Any], goes_on: Callable[[EngineSilentError], bool] | None = None) -> Any:
-        """Do something with the engine, which may be being started again, while it ``goes_on``; else for a while."""
+        """Have a container ended by an engine that may be being started again: it is waited for a while."""
         until_s = time.monotonic() + ENGINE_PATIENCE_S
+
+        def goes_on(asked_s: float, error: EngineSilentError) -> bool:
+            self._note_silence()
+            return time.monotonic() < until_s
+
+        self._patiently(lambda: what(name), goes_on)
+
+    def _patiently(self, work: Callable[[], Any], goes_on: Callable[[float, EngineSilentError], bool]) -> Any:
+        """Do something with the engine; where it did not answer, do it again while it ``goes_on``, told since when."""
         while True:
             asked_s = time.monotonic()
             try:
                 result = work()
             except EngineSilentError as error:
-                self._note_silence()
-                waits = time.monotonic() < until_s if goes_on is None else goes_on(error)
-                if not waits or self._closed.wait(RETRY_S):
+                if not goes_on(asked_s, error) or self._closed.wait(RETRY_S):
                     raise
             else:
-                self._silence.on_answer(asked_s)
+                self._silence.on_answer()
                 return result
+
+    def _answers(self) -> bool:
+        """Return whether the engine answers what it has no reason to take long for."""
+        try:
+            self._engine.find(self._label)
+        except ResourceError:
+            self._note_silence()
+            return False
+        self._silence.on_answer()
+        return True
 
     def _note_silence(self) -> None:
         if not self._is_silent():
@@ -336,25 +350,26 @@ class DockerResourceManager(SupervisedManager):
                 self._end_soon(container_id, how)
             self._wake()
 
-    def _launch_patience(self, container_id: str) -> Callable[[EngineSilentError], bool]:
+    def _launch_patience(self, container_id: str) -> Callable[[float, EngineSilentError], bool]:
         """Return what says whether a launch that was not answered is tried again; it raises where the engine refuses.
 
         It is, as long as it is wanted: an engine that stays away ends the job, not one container after the other.  One
         that answers other calls only ends the container, and the job's own rules say what follows.
         """
-        failed_s: float | None = None
+        patience, told = LaunchPatience(self._settings.engine_timeout_s), False
 
-        def goes_on(error: EngineSilentError) -> bool:
-            nonlocal failed_s
-            now_s = time.monotonic()
-            if failed_s is None:
-                failed_s = now_s
+        def goes_on(asked_s: float, error: EngineSilentError) -> bool:
+            nonlocal told
+            if not told:
+                told = True
                 # Its words only: who keeps the record would keep the connection.
                 logger.warning("M tries again to launch %s: %s", container_id, str(error))
-            if self._silence.is_refused(failed_s, now_s):
+            patience.on_failure(asked_s, others_answered=self._answers())
+            now_s = time.monotonic()
+            if patience.is_over(now_s):
                 raise ResourceError(
-                    f"{error}; other calls were answered in these {now_s - failed_s:.0f} s (engine_timeout_s is "
-                    f"{self._silence.most_s:g}): the engine's log may say why"
+                    f"{error}; other calls were answered in these {patience.tried_s(now_s):.0f} s (engine_timeout_s is "
+                    f"{patience.most_s:g}): the engine's log may say why"
                 ) from error
             return self._is_wanted(container_id)
 
@@ -420,10 +435,9 @@ class DockerResourceManager(SupervisedManager):
         while not self._closed.is_set():
             self._look_now.wait(LOOK_AGAIN_S if self._missing or self._is_silent() else LOOK_S)
             self._look_now.clear()
-            asked_s = time.monotonic()
             try:
                 self._compare()
-                self._silence.on_answer(asked_s)
+                self._silence.on_answer()
             except ResourceError:
                 self._note_silence()
                 self._give_up_in_time()

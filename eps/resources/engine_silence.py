@@ -11,20 +11,18 @@ class EngineSilence:
     Parameters
     ----------
     most_s : float, seconds
-        What a job waits that stands still, and a launch that alone is not answered.
+        What a job waits that stands still.
     """
 
     def __init__(self, most_s: float) -> None:
         self.most_s = most_s
         self._since_s: float | None = None
-        self._answered_s = float("-inf")
         self._progress: int | None = None
         self._further_s = 0.0
 
-    def on_answer(self, asked_s: float) -> None:
-        """Note that the engine answers what it was asked at ``asked_s``."""
+    def on_answer(self) -> None:
+        """Note that the engine answers."""
         self._since_s = None
-        self._answered_s = max(self._answered_s, asked_s)
 
     def on_silence(self, now_s: float) -> None:
         """Note that it did not answer."""
@@ -44,9 +42,33 @@ class EngineSilence:
         """Return whether a job that ``waits`` for a container has got no further for too long."""
         return waits and self._since_s is not None and now_s - max(self._since_s, self._further_s) >= self.most_s
 
-    def is_refused(self, failed_s: float, now_s: float) -> bool:
-        """Return whether what the engine has not answered since ``failed_s`` is to be given up.
 
-        It is where the engine answers what it was asked later: else it is away, and may do this too when it is back.
-        """
-        return self._answered_s > failed_s and now_s - failed_s >= self.most_s
+class LaunchPatience:
+    """How long one launch is tried again that is not answered, by an engine that answers other calls.
+
+    One that is away does nothing at all: whether it would do this is not known before it is back.
+
+    Parameters
+    ----------
+    most_s : float, seconds
+        What a launch is waited for.
+    """
+
+    def __init__(self, most_s: float) -> None:
+        self.most_s = most_s
+        self._since_s: float | None = None
+
+    def on_failure(self, asked_s: float, *, others_answered: bool) -> None:
+        """Note that the engine did not answer what it was asked at ``asked_s``, and whether it answers others since."""
+        if not others_answered:
+            self._since_s = None
+        elif self._since_s is None:
+            self._since_s = asked_s
+
+    def tried_s(self, now_s: float) -> float:
+        """Return for how long it has answered others only, in seconds."""
+        return 0.0 if self._since_s is None else now_s - self._since_s
+
+    def is_over(self, now_s: float) -> bool:
+        """Return whether the launch is to be given up."""
+        return self._since_s is not None and self.tried_s(now_s) >= self.most_s

@@ -69,6 +69,8 @@ class FakeDockerEngine:
         self.loses = ""
         #: End of the path of calls that are neither carried out nor answered; empty: each is.
         self.ignores = ""
+        #: End of the path of calls that are not carried out, and stay open until the engine goes away; empty: none.
+        self.hangs = ""
         #: End of the path of a call at which the engine goes away, and is not there any more; empty: it stays.
         self.breaks_at = ""
         #: Keeps ended containers, as an engine does that is busy.
@@ -190,6 +192,11 @@ class _Calls(BaseHTTPRequestHandler):
             return
         if engine.ignores and path.endswith(engine.ignores):
             self.close_connection = True
+            return
+        if engine.hangs and path.endswith(engine.hangs):
+            self.close_connection = True
+            with engine.changed:
+                engine.changed.wait_for(lambda: engine.generation != generation)
             return
         if path == "/events":
             self._stream(engine, query, generation)

@@ -18,11 +18,12 @@ import pytest
 
 from eps.errors import ConfigError, ResourceError
 from eps.resources import docker as backend
+from eps.resources import docker_engine
 from eps.resources.api import Allocated, ContainerEvent, ContainerRequest, Exited, Running
 from eps.resources.docker import DockerResourceManager
 from eps.resources.docker_container import DockerSettings, JobLabels, build_container
 from eps.resources.docker_engine import DockerEngine, Events, Found
-from eps.resources.engine_silence import EngineSilence
+from eps.resources.engine_silence import EngineSilence, LaunchPatience
 from eps.storage.jobdir import JobDir, JobLock, create_job_dir
 from tests.docker_host import connect, image_of_nothing, no_engine, settings, why_no_docker
 from tests.fakes.docker_engine import IMAGE, FakeContainer, FakeDockerEngine
@@ -298,7 +299,7 @@ def test_what_is_done_without_the_engine_is_no_answer_of_it(
     scratch = job[0].scratch("c-1")
     scratch.mkdir(parents=True)
     with monkeypatch.context() as patch:
-        patch.setattr(EngineSilence, "on_answer", lambda silence, asked_s: answers.append(asked_s))
+        patch.setattr(EngineSilence, "on_answer", lambda silence: answers.append(time.monotonic()))
         manager.request(ContainerRequest("c-1", "worker"))
         manager.release("c-1")
         until(manager, Exited)
@@ -366,6 +367,43 @@ def test_a_launch_that_alone_is_not_answered_is_given_up(
     wait_for(lambda: not engine.containers)
     engine.ignores = ""
     assert run(manager, "c-2").container_id == "c-2"
+
+
+def test_after_a_launch_that_failed_the_engine_is_asked_whether_it_is_there(
+    engine: FakeDockerEngine, manager: DockerResourceManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that is ended cuts a launch off, answers a look still, and then nothing."""
+    found: list[bool] = []
+    on_failure = LaunchPatience.on_failure
+
+    def noted(patience: LaunchPatience, asked_s: float, *, others_answered: bool) -> None:
+        found.append(others_answered)
+        on_failure(patience, asked_s, others_answered=others_answered)
+
+    monkeypatch.setattr(LaunchPatience, "on_failure", noted)
+    engine.ignores = "/containers/create"
+    manager.request(ContainerRequest("c-1", "worker"))
+    wait_for(lambda: len(found) >= 2)
+    assert all(found) and manager.silent_s() == 0.0
+    engine.go_away()
+    wait_for(lambda: found[-2:] == [False, False] and manager.silent_s() > 0.0)
+    engine.ignores = ""
+    engine.come_back()
+    assert isinstance(until(manager, (Running, Exited)), Running)
+
+
+def test_a_launch_that_hangs_is_given_up_after_so_long_not_twice(
+    engine: FakeDockerEngine, job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(docker_engine, "LAUNCH_TIMEOUT_S", 0.5)
+    patience = dataclasses.replace(settings(IMAGE), engine_timeout_s=0.5)
+    manager = DockerResourceManager(DockerEngine(), patience, job[0])
+    engine.hangs = "/containers/create"
+    manager.request(ContainerRequest("c-1", "worker"))
+    news = until(manager, (Running, Exited))
+    assert isinstance(news, Exited) and news.reason.endswith("(engine_timeout_s is 0.5): the engine's log may say why")
+    assert engine.asked.count("POST /containers/create") == 1
+    manager.close()
 
 
 @pytest.mark.parametrize("lost", ["/containers/create", "-c-1/start", "-c-1/json"])

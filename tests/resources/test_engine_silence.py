@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from eps.resources.engine_silence import EngineSilence
+from eps.resources.engine_silence import EngineSilence, LaunchPatience
 
 
 @pytest.fixture
@@ -36,17 +36,31 @@ def test_a_job_that_waits_for_no_container_is_not_ended(silence: EngineSilence) 
 
 
 def test_an_answer_ends_the_silence(silence: EngineSilence) -> None:
-    silence.on_answer(68.0)
+    silence.on_answer()
     assert silence.silent_s(69.0) == 0.0 and not silence.is_too_long(1000.0, waits=True)
     silence.on_silence(1000.0)
     assert not silence.is_too_long(1059.0, waits=True) and silence.is_too_long(1060.0, waits=True)
 
 
-def test_what_alone_is_not_answered_is_given_up(silence: EngineSilence) -> None:
-    """One that is away does nothing at all: whether it would do this nobody knows."""
-    assert not silence.is_refused(10.0, 1000.0)
-    silence.on_answer(9.0)
-    assert not silence.is_refused(10.0, 1000.0), "that was asked before"
-    silence.on_answer(11.0)
-    silence.on_silence(12.0)
-    assert not silence.is_refused(10.0, 69.0) and silence.is_refused(10.0, 70.0)
+def test_a_launch_that_alone_is_not_answered_is_given_up() -> None:
+    launch = LaunchPatience(60.0)
+    launch.on_failure(10.0, others_answered=True)
+    assert not launch.is_over(69.0) and launch.is_over(70.0)
+    launch.on_failure(30.0, others_answered=True)
+    assert launch.is_over(70.0), "it was asked for before"
+
+
+def test_a_launch_that_takes_as_long_as_it_may_is_tried_once() -> None:
+    launch = LaunchPatience(300.0)
+    launch.on_failure(0.0, others_answered=True)
+    assert launch.is_over(300.0)
+
+
+def test_a_launch_is_not_given_up_for_an_engine_that_is_away() -> None:
+    """Whether it would do this nobody knows; not that it did others once, nor that it does them again."""
+    launch = LaunchPatience(60.0)
+    launch.on_failure(0.0, others_answered=True)
+    launch.on_failure(1.0, others_answered=False)
+    assert not launch.is_over(1000.0) and launch.tried_s(1000.0) == 0.0
+    launch.on_failure(1000.0, others_answered=True)
+    assert not launch.is_over(1059.0) and launch.is_over(1060.0)
