@@ -52,6 +52,10 @@ LOOK_S, LOOK_AGAIN_S = 5.0, 0.5
 #: a container, waits for it.
 ENGINE_PATIENCE_S = 20.0
 RETRY_S = 0.2
+#: Threads that launch containers, and threads that end them: a launch may hang for long, and no end waits for it.  One
+#: connection more is for events, one to look.
+NUM_LAUNCHERS = 10
+NUM_ENDERS = MOST_CALLS - 2 - NUM_LAUNCHERS
 #: The last containers of a job are given so long.
 END_S = 10.0
 _LONGEST_LINE = 300
@@ -137,8 +141,8 @@ class DockerResourceManager(SupervisedManager):
         self._silence = EngineSilence(settings.engine_timeout_s)
         self._events: Events | None = None
         self._look_now = threading.Event()
-        # One connection is for events, one to look.
-        self._hands = ThreadPoolExecutor(MOST_CALLS - 2, thread_name_prefix="docker")
+        self._launchers = ThreadPoolExecutor(NUM_LAUNCHERS, thread_name_prefix="docker-launch")
+        self._enders = ThreadPoolExecutor(NUM_ENDERS, thread_name_prefix="docker-end")
         self._threads = [
             threading.Thread(target=target, name=f"docker-{target.__name__.strip('_')}", daemon=True)
             for target in (self._listen, self._look)
@@ -147,7 +151,7 @@ class DockerResourceManager(SupervisedManager):
             thread.start()
         for stray in filter(self._labels.is_stray, found):
             logger.warning("M removes container %s of a run that is over", stray.name)
-            self._soon(self._ask, engine.remove, stray.name)
+            self._soon(self._enders, self._ask, engine.remove, stray.name)
 
     def _adopt(self, found: Iterable[Found]) -> dict[str, int]:
         """Return the containers that the job master before this one started -> pid."""
@@ -205,7 +209,7 @@ class DockerResourceManager(SupervisedManager):
             self._supervisor.beat(NO_NEWS, 2 * END_S)
         if not self._gone:
             # Members were told to end before; who has not is not waited for.
-            wait([self._hands.submit(self._try, self._ask, self._engine.remove, name) for name in names], END_S)
+            wait([self._enders.submit(self._try, self._ask, self._engine.remove, name) for name in names], END_S)
         if self._supervisor is not None:
             self._supervisor.end_job(exit_code, state, reason)
 
@@ -220,7 +224,8 @@ class DockerResourceManager(SupervisedManager):
         self._look_now.set()
         if events is not None:
             events.close()
-        self._hands.shutdown(wait=False, cancel_futures=True)
+        for threads in (self._launchers, self._enders):
+            threads.shutdown(wait=False, cancel_futures=True)
         for thread in self._threads:
             thread.join(RETRY_S)
         self._engine.close()
@@ -239,22 +244,22 @@ class DockerResourceManager(SupervisedManager):
 
     def _launch(self, granted: Iterable[ContainerRequest]) -> None:
         for request in granted:
-            self._soon(self._launch_one, request)
+            self._soon(self._launchers, self._launch_one, request)
 
     def _end_soon(self, container_id: str, how: Callable[[str], None]) -> None:
         if self._closed.is_set() or not self._book.is_there(container_id):
             return
         if container_id in self._started:
-            self._soon(self._ask, how, self._labels.name(container_id))
+            self._soon(self._enders, self._ask, how, self._labels.name(container_id))
         else:
             self._to_end[container_id] = how
 
     # ---- on other threads
 
-    def _soon(self, work: Callable[..., None], *values: Any) -> None:
+    def _soon(self, threads: ThreadPoolExecutor, work: Callable[..., None], *values: Any) -> None:
         # Refused only where this object has been closed, or the interpreter ends.
         with suppress(RuntimeError):
-            self._hands.submit(self._try, work, *values)
+            threads.submit(self._try, work, *values)
 
     def _try(self, work: Callable[..., None], *values: Any) -> None:
         try:
@@ -281,7 +286,7 @@ class DockerResourceManager(SupervisedManager):
             try:
                 result = work()
             except EngineSilentError as error:
-                if not goes_on(asked_s, error) or self._closed.wait(RETRY_S):
+                if self._closed.is_set() or not goes_on(asked_s, error) or self._closed.wait(RETRY_S):
                     raise
             else:
                 self._silence.on_answer()
@@ -337,6 +342,8 @@ class DockerResourceManager(SupervisedManager):
         try:
             pid = self._patiently(lambda: self._engine.launch(name, config), self._launch_patience(container_id))
         except ResourceError as error:
+            if self._closed.is_set():
+                return
             with suppress(ResourceError):
                 self._engine.remove(name)
             self._on_end(container_id, None, f"could not be launched: {error}")
@@ -428,7 +435,7 @@ class DockerResourceManager(SupervisedManager):
             self._to_end.pop(container_id, None)
             self._launch(granted)
             self._wake()
-        self._soon(shutil.rmtree, self._job.scratch(container_id), True)
+        self._soon(self._enders, shutil.rmtree, self._job.scratch(container_id), True)
 
     def _look(self) -> None:
         """Compare what the engine has with what it said, now and then."""
@@ -450,7 +457,7 @@ class DockerResourceManager(SupervisedManager):
         for each in found:
             # One whose launch was given up, and which came after all.
             if self._book.phase(each.labels[CONTAINER]) is Phase.ENDED:
-                self._soon(self._ask, self._engine.remove, each.name)
+                self._soon(self._enders, self._ask, self._engine.remove, each.name)
         there = {each.labels[CONTAINER] for each in found if each.is_running}
         missing = expected - there
         for container_id in sorted(missing & self._missing):

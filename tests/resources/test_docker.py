@@ -20,9 +20,9 @@ from eps.errors import ConfigError, ResourceError
 from eps.resources import docker as backend
 from eps.resources import docker_engine
 from eps.resources.api import Allocated, ContainerEvent, ContainerRequest, Exited, Running
-from eps.resources.docker import DockerResourceManager
+from eps.resources.docker import NUM_LAUNCHERS, DockerResourceManager
 from eps.resources.docker_container import DockerSettings, JobLabels, build_container
-from eps.resources.docker_engine import DockerEngine, Events, Found
+from eps.resources.docker_engine import MOST_CALLS, DockerEngine, Events, Found
 from eps.resources.engine_silence import EngineSilence, LaunchPatience
 from eps.storage.jobdir import JobDir, JobLock, create_job_dir
 from tests.docker_host import connect, image_of_nothing, no_engine, settings, why_no_docker
@@ -404,6 +404,16 @@ def test_a_launch_that_hangs_is_given_up_after_so_long_not_twice(
     assert isinstance(news, Exited) and news.reason.endswith("(engine_timeout_s is 0.5): the engine's log may say why")
     assert engine.asked.count("POST /containers/create") == 1
     manager.close()
+
+
+def test_launches_that_hang_hold_up_no_end(engine: FakeDockerEngine, manager: DockerResourceManager) -> None:
+    run(manager)
+    engine.hangs = "/containers/create"
+    for number in range(2, 2 + MOST_CALLS):
+        manager.request(ContainerRequest(f"c-{number}", "worker"))
+    wait_for(lambda: engine.asked.count("POST /containers/create") >= 1 + NUM_LAUNCHERS)
+    manager.release("c-1")
+    assert until(manager, Exited) == Exited("c-1", None, "was ended by SIGTERM")
 
 
 @pytest.mark.parametrize("lost", ["/containers/create", "-c-1/start", "-c-1/json"])
