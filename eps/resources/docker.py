@@ -274,7 +274,7 @@ class DockerResourceManager(SupervisedManager):
         until_s = time.monotonic() + ENGINE_PATIENCE_S
 
         def goes_on(asked_s: float, error: EngineSilentError) -> bool:
-            self._note_silence()
+            self._note_silence(asked_s)
             return time.monotonic() < until_s
 
         self._patiently(lambda: what(name), goes_on)
@@ -289,24 +289,25 @@ class DockerResourceManager(SupervisedManager):
                 if self._closed.is_set() or not goes_on(asked_s, error) or self._closed.wait(RETRY_S):
                     raise
             else:
-                self._silence.on_answer()
+                self._silence.on_answer(time.monotonic())
                 return result
 
     def _answers(self) -> bool:
         """Return whether the engine answers what it has no reason to take long for."""
+        asked_s = time.monotonic()
         try:
             self._engine.find(self._label)
         except ResourceError:
-            self._note_silence()
+            self._note_silence(asked_s)
             return False
-        self._silence.on_answer()
+        self._silence.on_answer(time.monotonic())
         return True
 
-    def _note_silence(self) -> None:
+    def _note_silence(self, asked_s: float) -> None:
         if not self._is_silent():
             # From now on its return, and the end of all patience, are looked for.
             self._look_now.set()
-        self._silence.on_silence(time.monotonic())
+        self._silence.on_silence(asked_s)
 
     def _is_silent(self) -> bool:
         return self._source_silent_s() > 0.0
@@ -386,6 +387,7 @@ class DockerResourceManager(SupervisedManager):
         """Take in what the engine says; where it goes away, wait for it."""
         told = ""
         while not self._closed.is_set():
+            asked_s = time.monotonic()
             try:
                 with self._engine.events(self._label, self._since_s) as events:
                     told = ""
@@ -399,7 +401,7 @@ class DockerResourceManager(SupervisedManager):
                         self._on_event(event)
                     self._since_s = max(self._since_s, events.last_s)
             except ResourceError as error:
-                self._note_silence()
+                self._note_silence(asked_s)
                 # Once in a silence: it may be a long one.
                 if str(error) != told:
                     told = str(error)
@@ -442,11 +444,12 @@ class DockerResourceManager(SupervisedManager):
         while not self._closed.is_set():
             self._look_now.wait(LOOK_AGAIN_S if self._missing or self._is_silent() else LOOK_S)
             self._look_now.clear()
+            asked_s = time.monotonic()
             try:
                 self._compare()
-                self._silence.on_answer()
+                self._silence.on_answer(time.monotonic())
             except ResourceError:
-                self._note_silence()
+                self._note_silence(asked_s)
                 self._give_up_in_time()
 
     def _compare(self) -> None:

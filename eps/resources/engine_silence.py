@@ -17,17 +17,18 @@ class EngineSilence:
     def __init__(self, most_s: float) -> None:
         self.most_s = most_s
         self._since_s: float | None = None
+        self._heard_s = float("-inf")
         self._progress: int | None = None
         self._further_s = 0.0
 
-    def on_answer(self) -> None:
+    def on_answer(self, now_s: float) -> None:
         """Note that the engine answers."""
-        self._since_s = None
+        self._since_s, self._heard_s = None, now_s
 
-    def on_silence(self, now_s: float) -> None:
-        """Note that it did not answer."""
+    def on_silence(self, asked_s: float) -> None:
+        """Note that it did not answer what it was asked at ``asked_s``, which may be long ago."""
         if self._since_s is None:
-            self._since_s = now_s
+            self._since_s = max(asked_s, self._heard_s)
 
     def on_progress(self, progress: int, now_s: float) -> None:
         """Note how far the job is, by a number that changes as it gets further."""

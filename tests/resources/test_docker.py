@@ -262,6 +262,18 @@ def test_a_silence_of_the_engine_is_told_once(
     assert told and len(told) == len(set(told))
 
 
+def test_an_engine_that_hangs_has_been_silent_since_it_was_asked(
+    engine: FakeDockerEngine, job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(docker_engine, "TIMEOUT_S", 1.0)
+    manager = connect(IMAGE, job[0])
+    wait_for(lambda: "GET /events" in engine.asked)
+    engine.hangs = "/containers/json"
+    wait_for(lambda: manager.silent_s() > 0.0)
+    assert manager.silent_s() >= 1.0
+    manager.close()
+
+
 def test_containers_outlive_a_silence_of_the_engine(engine: FakeDockerEngine, manager: DockerResourceManager) -> None:
     run(manager)
     engine.go_away(with_containers=False)
@@ -299,7 +311,7 @@ def test_what_is_done_without_the_engine_is_no_answer_of_it(
     scratch = job[0].scratch("c-1")
     scratch.mkdir(parents=True)
     with monkeypatch.context() as patch:
-        patch.setattr(EngineSilence, "on_answer", lambda silence: answers.append(time.monotonic()))
+        patch.setattr(EngineSilence, "on_answer", lambda silence, now_s: answers.append(now_s))
         manager.request(ContainerRequest("c-1", "worker"))
         manager.release("c-1")
         until(manager, Exited)

@@ -36,10 +36,20 @@ def test_a_job_that_waits_for_no_container_is_not_ended(silence: EngineSilence) 
 
 
 def test_an_answer_ends_the_silence(silence: EngineSilence) -> None:
-    silence.on_answer()
+    silence.on_answer(68.0)
     assert silence.silent_s(69.0) == 0.0 and not silence.is_too_long(1000.0, waits=True)
     silence.on_silence(1000.0)
     assert not silence.is_too_long(1059.0, waits=True) and silence.is_too_long(1060.0, waits=True)
+
+
+def test_a_silence_begins_with_the_question_that_is_not_answered(silence: EngineSilence) -> None:
+    """An engine that hangs is found to be silent when the question has been waited for; it may have answered others."""
+    silence.on_answer(20.0)
+    silence.on_silence(30.0)
+    assert silence.silent_s(60.0) == 30.0 and silence.is_too_long(90.0, waits=True)
+    silence.on_answer(100.0)
+    silence.on_silence(95.0)
+    assert silence.silent_s(125.0) == 25.0
 
 
 def test_a_launch_that_alone_is_not_answered_is_given_up() -> None:
