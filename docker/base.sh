@@ -15,6 +15,8 @@ mirror="${MIRROR:-$(configured | awk '
     /^deb / { for (i = 2; i <= NF; i++) if ($i ~ /^https?:/) { print $i; exit } }')}"
 root="$(mktemp -d)"
 trap 'rm -rf "$root"' EXIT
+# It becomes the image's own root, which whoever runs there must be able to enter.
+chmod 755 "$root"
 debootstrap --variant=minbase --include=ca-certificates "$suite" "$root" "${mirror:?no mirror: set MIRROR}" >&2
 rm -rf "$root"/var/cache/apt/archives/*.deb "$root"/var/lib/apt/lists/* "$root"/usr/share/{doc,man,locale}/* "$root"/var/log/*
 # What this machine trusts beyond Debian's list: a mirror or an index inside a company may need it.
