@@ -191,7 +191,24 @@ class DockerResourceManager(SupervisedManager):
     def beat(self, progress: int, patience_s: float = 0.0) -> None:
         """Note how far the job is, and tell the supervisor; see :class:`~eps.resources.api.ResourceManager`."""
         self._silence.on_progress(progress, time.monotonic())
+        # Not where a question fails: an engine that hangs keeps each waiting for long.
+        self._give_up_in_time()
         super().beat(progress, patience_s)
+
+    def _give_up_in_time(self) -> None:
+        """Let the job end where it has waited for the engine long enough."""
+        with self._lock:
+            waits = any(self._book.phase(each) is Phase.LAUNCHING for each in self._book.there())
+            if self._gone or self._closed.is_set() or not self._silence.is_too_long(time.monotonic(), waits=waits):
+                return
+            silent_s, most_s = self._silence.silent_s(time.monotonic()), self._silence.most_s
+            self._gone = (
+                f"the Docker engine at {engine_host()} has not answered for {silent_s:.0f} s, and the job gets no "
+                f"further without it (engine_timeout_s is {most_s:g}): start it, then eps resume {self._job.name} goes "
+                "on from the latest checkpoint, or from the seed"
+            )
+            logger.error("M %s", self._gone)
+            self._bell.ring()
 
     def room(self) -> Mapping[str, int]:
         """Return nothing: no other job waits for containers of this one."""
@@ -305,7 +322,7 @@ class DockerResourceManager(SupervisedManager):
 
     def _note_silence(self, asked_s: float) -> None:
         if not self._is_silent():
-            # From now on its return, and the end of all patience, are looked for.
+            # From now on its return is looked for.
             self._look_now.set()
         self._silence.on_silence(asked_s)
 
@@ -314,21 +331,6 @@ class DockerResourceManager(SupervisedManager):
 
     def _is_wanted(self, container_id: str) -> bool:
         return not self._ending and not self._gone and container_id not in self._to_end
-
-    def _give_up_in_time(self) -> None:
-        """Let the job end where it has waited for the engine long enough."""
-        with self._lock:
-            waits = any(self._book.phase(each) is Phase.LAUNCHING for each in self._book.there())
-            if self._gone or self._closed.is_set() or not self._silence.is_too_long(time.monotonic(), waits=waits):
-                return
-            silent_s, most_s = self._silence.silent_s(time.monotonic()), self._silence.most_s
-            self._gone = (
-                f"the Docker engine at {engine_host()} has not answered for {silent_s:.0f} s, and the job gets no "
-                f"further without it (engine_timeout_s is {most_s:g}): start it, then eps resume {self._job.name} goes "
-                "on from the latest checkpoint, or from the seed"
-            )
-            logger.error("M %s", self._gone)
-            self._bell.ring()
 
     def _stop(self, name: str) -> None:
         self._engine.stop(name, math.ceil(self._settings.grace_s))
@@ -450,7 +452,6 @@ class DockerResourceManager(SupervisedManager):
                 self._silence.on_answer(time.monotonic())
             except ResourceError:
                 self._note_silence(asked_s)
-                self._give_up_in_time()
 
     def _compare(self) -> None:
         """End the containers that the engine had no longer twice in a row: once may be an event on its way."""

@@ -71,6 +71,7 @@ class FakeDockerEngine:
         self.ignores = ""
         #: End of the path of calls that are not carried out, and stay open until the engine goes away; empty: none.
         self.hangs = ""
+        self.num_hanging = 0
         #: End of the path of a call at which the engine goes away, and is not there any more; empty: it stays.
         self.breaks_at = ""
         #: Keeps ended containers, as an engine does that is busy.
@@ -196,7 +197,9 @@ class _Calls(BaseHTTPRequestHandler):
         if engine.hangs and path.endswith(engine.hangs):
             self.close_connection = True
             with engine.changed:
+                engine.num_hanging += 1
                 engine.changed.wait_for(lambda: engine.generation != generation)
+                engine.num_hanging -= 1
             return
         if path == "/events":
             self._stream(engine, query, generation)
