@@ -403,6 +403,8 @@ class DockerResourceManager(SupervisedManager):
                         self._on_event(event)
                     self._since_s = max(self._since_s, events.last_s)
             except ResourceError as error:
+                if self._closed.is_set():
+                    return
                 self._note_silence(asked_s)
                 # Once in a silence: it may be a long one.
                 if str(error) != told:

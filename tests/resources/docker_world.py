@@ -27,9 +27,9 @@ Job = tuple[JobDir, JobLock]
 def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDockerEngine]:
     engine = FakeDockerEngine(tmp_path)
     monkeypatch.setenv("DOCKER_HOST", engine.url)
-    # As often as a test can wait for.
+    # As often as a test can wait for; a second look that misses a container must not come before the word of its end.
     monkeypatch.setattr(backend, "LOOK_S", 0.05)
-    monkeypatch.setattr(backend, "LOOK_AGAIN_S", 0.05)
+    monkeypatch.setattr(backend, "LOOK_AGAIN_S", 0.3)
     yield engine
     with no_engine():
         engine.close()
