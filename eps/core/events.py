@@ -51,6 +51,8 @@ class ContainerExited:
 
     container_id: str
     reason: str
+    #: The cluster took or lost it: its process has done nothing to end.
+    taken: bool = False
 
 
 @dataclass(frozen=True, slots=True)

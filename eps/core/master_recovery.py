@@ -18,7 +18,17 @@ from eps.core.master_members import JobMembers
 from eps.core.membership import Membership
 from eps.core.plan_driver import REGISTRATION_PATIENCE_S
 from eps.core.reconfig import Change, Operation, Phase, Plan
-from eps.core.recovery import MOST_FRUITLESS, Loss, Recovery, Start, roll_back, take_over
+from eps.core.recovery import (
+    MOST_FRUITLESS,
+    STARTING_NUM,
+    STARTING_S,
+    TAKEN_PATIENCE_S,
+    Loss,
+    Recovery,
+    Start,
+    roll_back,
+    take_over,
+)
 from eps.core.settings import CoreSettings
 from eps.core.types import MemberId, Role
 from eps.errors import EpsError
@@ -48,7 +58,15 @@ class RecoveringJob(JobMembers):
         #: How many members of each role were asked for; those that are lost are replaced.
         self.wanted = {Role.WORKER: num_workers, Role.SERVER: num_servers}
         self._recoveries = 0
-        self._fruitless = 0
+        #: Incidents since the job got further in which members ended by themselves, and those in which they were taken.
+        self._fruitless = self._taken = 0
+        #: When the first of the latter was.
+        self._taken_since_s = 0.0
+        #: Container of a member that fell silent -> its name, the reason, and whether others were lost with it: how the
+        #: container ends says whether that counts.
+        self._silenced: dict[str, tuple[MemberId, str, bool]] = {}
+        #: When the first of those was lost that fell silent together while the job started.
+        self._silence_s = -1.0
         #: The highest clock that was ever the first incomplete one, when members were lost.
         self._furthest = settings.first_clock
         self._replacements = 0
@@ -82,6 +100,7 @@ class RecoveringJob(JobMembers):
     def _on_exited(self, event: e.ContainerExited | e.MemberLost) -> None:
         record = self._by_container.pop(event.container_id, None)
         if record is None:
+            self._on_end_of_silenced(event)
             return
         name, driver = record.name, self.driver
         self.members.pop(name, None)
@@ -95,16 +114,20 @@ class RecoveringJob(JobMembers):
         elif self.recovery is not None and name in self.recovery.newcomers:
             # Somebody else is asked for in its place.
             del self.recovery.newcomers[name]
-            self._note_loss(name, event.reason, together=False)
+            self._note_loss(name, event)
         elif self.membership is None:
-            if name in self._initial and self._note_loss(name, event.reason, together=False):
+            together = isinstance(event, e.MemberLost) and record.launched_s <= self._silence_s
+            if isinstance(event, e.MemberLost) and not together:
+                self._silence_s = self._now_s
+            if name in self._initial and self._note_loss(name, event, together=together):
                 self._request_container(name)
         elif name in self.membership.members or (driver is not None and name in driver.concerned):
-            self._lose(name, event.reason)
+            self._lose(name, event)
 
-    def _lose(self, name: MemberId, reason: str) -> None:
+    def _lose(self, name: MemberId, event: e.ContainerExited | e.MemberLost) -> None:
         """Begin to recover from the loss of a member, or of one more."""
-        if not self._note_loss(name, reason, together=self.recovery is not None):
+        reason = event.reason
+        if not self._note_loss(name, event, together=self.recovery is not None):
             return
         if self.driver is not None and self.driver.plan.undecided:
             self._abort(self.driver.plan, f"{name} ended unexpectedly: {reason}")
@@ -122,24 +145,53 @@ class RecoveringJob(JobMembers):
         """Return whether somebody may not have gone back yet: then what members hold is of two incarnations."""
         return self.membership is not None and self.membership.goes_back and bool(self._unacked)
 
-    def _note_loss(self, name: MemberId, reason: str, *, together: bool) -> bool:
+    def _note_loss(self, name: MemberId, event: e.ContainerExited | e.MemberLost, *, together: bool = False) -> bool:
         """Write a loss down; return False where it ends the job, because nothing is gained by going on.
 
         Members that are lost ``together`` are one loss; newcomers that do not take part are each one more.
         """
+        self._journal({"kind": "lost", "member": name, "reason": event.reason})
+        self.losses.append(Loss(name, event.reason, self.progress.completed, self._now_s))
+        # The end of who is evicted says nothing about the job.
+        if self._announced(name):
+            return self._count_loss(name, event.reason, together, taken=True)
+        if isinstance(event, e.MemberLost):
+            # A machine that was lost falls silent, and so does who hangs: the end of its container tells.
+            self._silenced[event.container_id] = name, event.reason, together
+            return True
+        return self._count_loss(name, event.reason, together, event.taken)
+
+    def _on_end_of_silenced(self, event: e.ContainerExited | e.MemberLost) -> None:
+        if event.container_id in self._silenced and isinstance(event, e.ContainerExited):
+            self._count_loss(*self._silenced.pop(event.container_id), event.taken)
+
+    def _count_loss(self, name: MemberId, reason: str, together: bool, taken: bool) -> bool:
+        """Count a loss; return False where it ends the job.
+
+        Who ends by itself again and again dies of what the job does.  What the cluster takes or loses says nothing of
+        that, and only has to end some time.
+        """
         if self.progress.completed > self._furthest:
             # What a job that went back completes again is nothing new.
-            self._fruitless = 0
+            self._fruitless = self._taken = 0
             self._furthest = self.progress.completed
-        # The end of who is evicted says nothing about the job.
-        self._fruitless += not together and not self._announced(name)
-        self._journal({"kind": "lost", "member": name, "reason": reason})
-        self.losses.append(Loss(name, reason, self.progress.completed, self._now_s))
-        limit = MOST_FRUITLESS if self.membership is not None else MOST_FRUITLESS // 4
-        if self._fruitless >= limit:
-            also = f"; {self._fruitless} members ended like that without one complete clock between them"
-            self._end(JobState.FAILED, f"{name} ended unexpectedly: {reason}{also}")
-        return self._fruitless < limit
+        starts = self.membership is None
+        limit = STARTING_NUM if starts else MOST_FRUITLESS
+        also = ""
+        if taken and not together:
+            self._taken_since_s = self._taken_since_s if self._taken else self._now_s
+            self._taken += 1
+            lasted_s = self._now_s - self._taken_since_s
+            if self._taken >= limit and lasted_s >= (STARTING_S if starts else TAKEN_PATIENCE_S):
+                also = f"the cluster took members {self._taken} times within {lasted_s:.0f} s"
+        elif not together:
+            self._fruitless += 1
+            if self._fruitless >= limit:
+                also = f"{self._fruitless} members ended like that"
+        if also:
+            why = f"{name} ended unexpectedly: {reason}; {also} without one complete clock between them"
+            self._end(JobState.FAILED, why)
+        return not also
 
     def _ask(self) -> None:
         assert self.recovery is not None and self.membership is not None

@@ -204,7 +204,7 @@ class MasterState(RestartedJob):
         if needed and record is not None and target.startswith(Role.SERVER.value):
             # Its owner cannot serve what a follower that others count on does not get: it must not be counted on.
             self._out.append(e.ReleaseContainer(record.container_id))
-            self._on_exited(e.ContainerExited(record.container_id, f"cannot be reached: {reason}"))
+            self._on_exited(e.MemberLost(record.container_id, f"cannot be reached: {reason}"))
 
     def _on_clock(self, report: m.ClockReported, at_s: float) -> None:
         if self.membership is None or report.incarnation != self.membership.incarnation:

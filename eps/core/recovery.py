@@ -21,6 +21,11 @@ from eps.core.types import Address, MemberId, Role, member_number
 
 #: Losses without a complete clock between them, after which a job gives up: its members die of what it does.
 MOST_FRUITLESS = 12
+#: A job from which the cluster takes members gives up when as many were taken without a complete clock, and for so
+#: long: what is taken says nothing about the job, but must not go on for ever.
+TAKEN_PATIENCE_S = 1800.0
+#: While a job starts nothing is lost by giving up: so much sooner.
+STARTING_NUM, STARTING_S = MOST_FRUITLESS // 4, TAKEN_PATIENCE_S / 6
 
 
 @dataclass

@@ -45,7 +45,8 @@ class RestartedJob(EvictedJob):
             if pid is not None:
                 self._on_launched(e.ContainerLaunched(container_id, pid))
             elif record.launched:
-                self._on_exited(e.ContainerExited(container_id, ENDED_AWAY))
+                # Most often its node is lost, too.  Masters that bring the job no further are counted elsewhere.
+                self._on_exited(e.ContainerExited(container_id, ENDED_AWAY, taken=True))
             else:
                 self._out.append(e.RequestContainer(container_id, record.role))
         self._give_again()

@@ -510,7 +510,7 @@ class Master:
         elif isinstance(event, ContainerEnded):
             self._containers.discard(event.container_id)
             self._sessions.forget(event.container_id)
-            self.put(e.ContainerExited(event.container_id, event.reason))
+            self.put(e.ContainerExited(event.container_id, event.reason, event.taken))
 
     def _export(self, number: int) -> None:
         try:

@@ -50,12 +50,14 @@ class ContainerRunning(_message.Message):
     def __init__(self, pid: _Optional[int] = ..., host: _Optional[str] = ...) -> None: ...
 
 class ContainerExited(_message.Message):
-    __slots__ = ("code", "reason")
+    __slots__ = ("code", "reason", "taken")
     CODE_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    TAKEN_FIELD_NUMBER: _ClassVar[int]
     code: int
     reason: str
-    def __init__(self, code: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+    taken: bool
+    def __init__(self, code: _Optional[int] = ..., reason: _Optional[str] = ..., taken: _Optional[bool] = ...) -> None: ...
 
 class ContainerWarned(_message.Message):
     __slots__ = ("deadline_s", "reason", "for_others")

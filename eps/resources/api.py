@@ -66,6 +66,8 @@ class Exited:
     code: int | None
     #: How it ended, as words after the container's name: ``exited with code 1``, ``was withdrawn``.
     reason: str
+    #: The cluster took or lost it: its process has done nothing to end.
+    taken: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,13 +90,13 @@ class ContainerBook:
             self._phases[container_id] = Phase.RUNNING
             self.events.append(Running(container_id, pid, host))
 
-    def on_end(self, container_id: str, code: int | None, reason: str) -> list[ContainerRequest]:
+    def on_end(self, container_id: str, code: int | None, reason: str, taken: bool = False) -> list[ContainerRequest]:
         """Note that a container is gone, once; return what is granted in its place and must be launched."""
         if not self.is_there(container_id):
             return []
         self._phases[container_id] = Phase.ENDED
         self._num_there -= 1
-        self.events.append(Exited(container_id, code, reason))
+        self.events.append(Exited(container_id, code, reason, taken))
         return self._grant()
 
     def take_events(self) -> list[ContainerEvent]:

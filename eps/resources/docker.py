@@ -431,12 +431,12 @@ class DockerResourceManager(SupervisedManager):
             reason += f": it needed more memory than {limit}"
         return None, reason
 
-    def _on_end(self, container_id: str, code: int | None, reason: str) -> None:
+    def _on_end(self, container_id: str, code: int | None, reason: str, taken: bool = False) -> None:
         with self._lock:
             # Of a job that ends for want of the engine nothing more is told: it would ask for others.
             if self._closed.is_set() or self._gone or not self._book.is_there(container_id):
                 return
-            granted = self._book.on_end(container_id, code, reason)
+            granted = self._book.on_end(container_id, code, reason, taken)
             self._started.discard(container_id)
             self._to_end.pop(container_id, None)
             self._launch(granted)
@@ -469,7 +469,7 @@ class DockerResourceManager(SupervisedManager):
         for container_id in sorted(missing & self._missing):
             code = self._engine.exit_code(self._labels.name(container_id))
             if code is None:
-                self._on_end(container_id, None, "is gone: the Docker engine does not know it any more")
+                self._on_end(container_id, None, "is gone: the Docker engine does not know it any more", taken=True)
             else:
                 self._on_end(container_id, *self._how_ended(container_id, code))
         self._missing = missing

@@ -28,7 +28,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 
-from eps.errors import DeadlineError, EpsError, ResourceError, RpcError
+from eps.errors import DeadlineError, EpsError, PeerUnavailableError, ResourceError, RpcError
 from eps.logs import LimitedLog
 from eps.resources.api import ContainerEvent, ContainerRequest
 from eps.resources.bell import Bell
@@ -493,17 +493,18 @@ class YarnResourceManager:
         with self._lock:
             if self._closed or not self._allocation.is_starting(container_id):
                 return
-        failure = None
+        failure: EpsError | None = None
         try:
             self._nm.start(order.grant.container, build_launch(self._template, order.request, order.grant))
         except EpsError as error:
-            failure = str(error)
+            failure = error
         logger.info("M %s is %s on %s", container_id, order.grant.container, order.grant.node)
         with self._lock:
             if failure is None:
                 self._allocation.on_started(container_id)
             else:
-                self._allocation.on_start_failed(container_id, failure)
+                lost = isinstance(failure, PeerUnavailableError | DeadlineError)
+                self._allocation.on_start_failed(container_id, str(failure), unreachable=lost)
             self._pass_on()
 
     # ---- the thread that watches the owner

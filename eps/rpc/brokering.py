@@ -164,8 +164,8 @@ def _news(number: int, event: ContainerEvent) -> pb.ContainerNews:
             news.allocated = True
         case Running(_, pid, host):
             news.running.pid, news.running.host = pid, host
-        case Exited(_, code, reason):
-            news.exited.reason = reason
+        case Exited(_, code, reason, taken):
+            news.exited.reason, news.exited.taken = reason, taken
             if code is not None:
                 news.exited.code = code
         case EvictionWarning(_, deadline_s, reason, for_others):
@@ -182,7 +182,8 @@ def _event_of(message: pb.ContainerNews) -> ContainerEvent:
             return Running(container_id, message.running.pid, message.running.host)
         case "exited":
             exited = message.exited
-            return Exited(container_id, exited.code if exited.HasField("code") else None, exited.reason)
+            code = exited.code if exited.HasField("code") else None
+            return Exited(container_id, code, exited.reason, exited.taken)
         case "warned":
             warned = message.warned
             return EvictionWarning(container_id, warned.deadline_s, warned.reason, warned.for_others)

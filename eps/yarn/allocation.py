@@ -28,7 +28,7 @@ from eps.resources.api import (
     Exited,
     Running,
 )
-from eps.yarn.exits import exit_of
+from eps.yarn.exits import exit_of, is_taken
 from eps.yarn.names import RequestNames
 from eps.yarn.room import Headroom, fitting
 from eps.yarn.types import (
@@ -330,7 +330,8 @@ class Allocation:
         for record in list(self._records.values()):
             if record.grant is not None and record.lost_s is not None and now_s >= record.lost_s:
                 self._give_back(record.grant.container)
-                self._end(record, None, record.purpose or f"was lost with its node {record.grant.host}")
+                reason = record.purpose or f"was lost with its node {record.grant.host}"
+                self._end(record, None, reason, taken=not record.purpose)
                 continue
             grant_s = self._limits.grant_s
             if record.phase is _Phase.ASKED and grant_s is not None and now_s - record.asked_s >= grant_s:
@@ -345,14 +346,14 @@ class Allocation:
             self._start_failures.pop(record.grant.host, None)
             self._events.append(Running(container_id, record.grant.sequence, record.grant.host))
 
-    def on_start_failed(self, container_id: str, reason: str) -> None:
-        """Note that a node could not start a container, or cannot be reached."""
+    def on_start_failed(self, container_id: str, reason: str, *, unreachable: bool = False) -> None:
+        """Note that a node could not start a container, or is ``unreachable``."""
         record = self._records.get(container_id)
         if record is None or record.phase is not _Phase.STARTING or record.grant is None:
             return
         host = record.grant.host
         self._give_back(record.grant.container)
-        self._end(record, None, f"could not be started on {host}: {reason}")
+        self._end(record, None, f"could not be started on {host}: {reason}", taken=unreachable)
         self._start_failures[host] = self._start_failures.get(host, 0) + 1
         if self._start_failures[host] == self._limits.start_failures:
             self._blacklist.append(host)
@@ -476,11 +477,11 @@ class Allocation:
         if record.grant is not None:
             self._by_container[record.grant.container] = record
 
-    def _end(self, record: _Record, code: int | None, reason: str) -> None:
+    def _end(self, record: _Record, code: int | None, reason: str, taken: bool = False) -> None:
         del self._records[record.request.container_id], self._by_number[record.number]
         if record.grant is not None:
             del self._by_container[record.grant.container]
-        self._events.append(Exited(record.request.container_id, code, reason))
+        self._events.append(Exited(record.request.container_id, code, reason, taken))
 
     def _on_granted(self, grant: Grant, now_s: float) -> None:
         record = self._by_number.get(grant.number)
@@ -501,7 +502,8 @@ class Allocation:
         self._unheard.pop(completed.container, None)
         record = self._by_container.get(completed.container)
         if record is not None and record.grant is not None:
-            self._end(record, *exit_of(completed, record.grant, record.purpose))
+            taken = is_taken(completed, record.purpose)
+            self._end(record, *exit_of(completed, record.grant, record.purpose), taken)
 
     def _take_kept(self, kept: Sequence[Grant]) -> None:
         """Give back what nobody counts on: of containers found late, the job master was told that they had ended."""

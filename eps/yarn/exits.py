@@ -24,6 +24,19 @@ NEVER_STARTED = -1000
 #: The NodeManager was started again and did not find it.
 LOST_BY_NODE = 154
 
+#: Exit statuses by which YARN says that it took a container or lost it, whatever its process did.
+TAKEN = frozenset(
+    {
+        ABORTED,
+        DISKS_FAILED,
+        PREEMPTED,
+        KILLED_BY_MASTER,
+        KILLED_BY_RESOURCE_MANAGER,
+        KILLED_WITH_APPLICATION,
+        MADE_ROOM,
+        LOST_BY_NODE,
+    }
+)
 #: Exit statuses of a container that was told to end.
 ENDED_ON_PURPOSE = frozenset({ABORTED, KILLED_BY_MASTER, 128 + signals.SIGKILL, 128 + signals.SIGTERM})
 #: How a node says that a container was ended by a signal, and that it was not its own (``ContainerImpl``).
@@ -78,6 +91,23 @@ def exit_of(completed: Completed, grant: Grant, purpose: str = "") -> tuple[int 
     if signal := signalled(status, completed.diagnostics, grant.host):
         return None, signal
     return status, _with(f"exited with code {status}", last_words(completed.diagnostics) if status else "")
+
+
+def is_taken(completed: Completed, purpose: str = "") -> bool:
+    """Return whether the cluster took or lost a container that nobody here had ended.
+
+    Parameters
+    ----------
+    completed : Completed
+    purpose : str
+        As of :func:`exit_of`.
+    """
+    status, said = completed.exit_status, completed.diagnostics.lower()
+    if purpose and status in ENDED_ON_PURPOSE:
+        return False
+    # A node that stops ends what it runs.
+    by_node = bool(signalled(status, said)) and ON_REQUEST in said and OTHERS not in said
+    return status in TAKEN or by_node
 
 
 def signalled(status: int, diagnostics: str, host: str = "") -> str:

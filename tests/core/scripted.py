@@ -100,8 +100,8 @@ class ScriptedMaster:
     def register(self, name: MemberId) -> None:
         self.step(e.MemberRegistered(self._containers[name], self.address_of(name), 1))
 
-    def exit(self, name: MemberId, reason: str = "ended") -> None:
-        self.step(e.ContainerExited(self._containers[name], reason))
+    def exit(self, name: MemberId, reason: str = "ended", *, taken: bool = False) -> None:
+        self.step(e.ContainerExited(self._containers[name], reason, taken))
 
     def request(self, change: Change, *, dry_run: bool = False, request_id: str = "") -> e.Answer:
         """Ask for a change and return the answer."""

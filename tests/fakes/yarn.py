@@ -108,7 +108,7 @@ class FakeYarn:
         self.odd_answer: EpsError | None = None
         self._refusal = ""
         self._refused: tuple[int, ...] = ()
-        self._unstartable: dict[int, str] = {}
+        self._unstartable: dict[int, EpsError] = {}
         self._killed = ""
 
     def clients(self) -> tuple[FakeAm, FakeNm]:
@@ -211,10 +211,10 @@ class FakeYarn:
         with self.lock:
             self._refusal, self._refused = reason, numbers
 
-    def fail_start(self, number: int, reason: str) -> None:
+    def fail_start(self, number: int, reason: str, kind: type[EpsError] = ResourceError) -> None:
         """Let no node start the container of this number."""
         with self.lock:
-            self._unstartable[number] = reason
+            self._unstartable[number] = kind(reason)
 
     def end_attempt(self, reason: str) -> None:
         """End the attempt, as a kill of the application does."""
@@ -402,7 +402,7 @@ class FakeNm:
         with self._yarn.lock:
             found = self._found(container)
             if found.grant.number in self._yarn._unstartable:
-                raise ResourceError(self._yarn._unstartable[found.grant.number])
+                raise self._yarn._unstartable[found.grant.number]
             assert found.launch is None, f"{container} is started twice"
             found.launch = launch
             self._yarn._begun(found)

@@ -121,6 +121,17 @@ def test_a_wish_that_is_said_twice_is_taken_once_and_news_are_kept_until_they_ar
     line.close()
 
 
+def test_an_end_says_whether_the_cluster_took_the_container(two: BrokeredYarn) -> None:
+    one = two.master("one")
+    running(one, "c-1")
+    running(one, "c-2")
+    two.yarn.crash(1, -102, "")
+    two.yarn.crash(2, 139, "")
+    ended = [e for e in collect(one, (Exited, "c-1"), (Exited, "c-2")) if isinstance(e, Exited)]
+    assert {e.container_id: e.taken for e in ended} == {"c-1": True, "c-2": False}
+    one.close()
+
+
 def test_a_warning_arrives_with_all_that_is_known_of_it(two: BrokeredYarn) -> None:
     one = two.master("one")
     running(one, "c-1")

@@ -39,7 +39,7 @@ def test_an_end_that_was_not_heard_of_is_found(engine: FakeDockerEngine, manager
     engine.forgets = True
     engine.exits("c-2", 3, unheard=True)
     reason = "is gone: the Docker engine does not know it any more"
-    assert until(manager, Exited, "c-2") == Exited("c-2", None, reason)
+    assert until(manager, Exited, "c-2") == Exited("c-2", None, reason, taken=True)
 
 
 def test_an_engine_that_is_started_again_loses_containers_and_gives_new_ones(

@@ -264,8 +264,8 @@ def test_a_container_that_cannot_be_started_is_given_back_and_says_why() -> None
     allocation = asked(1)
     allocation.on_allocated(AllocateResult((grant(1),)), 1.0)
     allocation.take_events()
-    allocation.on_start_failed(name(1), "connection refused")
-    assert allocation.take_events() == [Exited(name(1), None, "could not be started on node-1: connection refused")]
+    allocation.on_start_failed(name(1), "no such user")
+    assert allocation.take_events() == [Exited(name(1), None, "could not be started on node-1: no such user")]
     assert allocation.take_turn() == Turn(releases=(yarn_name(2),))
     assert not allocation.has_containers
 
@@ -381,7 +381,7 @@ def test_a_preempted_container_that_was_not_drained_ends_as_preempted() -> None:
     allocation.on_allocated(AllocateResult(preemption=Preemption(negotiable=(yarn_name(2),))), 5.0)
     allocation.on_allocated(AllocateResult(completed=(Completed(yarn_name(2), -102),)), 20.0)
     _, exited = allocation.take_events()
-    assert isinstance(exited, Exited) and "was preempted" in exited.reason
+    assert isinstance(exited, Exited) and "was preempted" in exited.reason and exited.taken
 
 
 def test_a_container_that_leaves_already_is_not_warned_of() -> None:
@@ -430,7 +430,7 @@ def test_containers_of_a_lost_node_end_when_yarn_says_so() -> None:
     lost = NodeUpdate("node-1:8041", NodeChange.UNUSABLE, "LOST")
     completed = Completed(yarn_name(2), -100, "Container released on a *lost* node")
     allocation.on_allocated(AllocateResult(nodes=(lost,), completed=(completed,)), 5.0)
-    assert allocation.take_events() == [Exited(name(1), None, "was lost with its node node-1")]
+    assert allocation.take_events() == [Exited(name(1), None, "was lost with its node node-1", taken=True)]
 
 
 def test_containers_of_an_unusable_node_that_nobody_speaks_of_count_as_ended_after_a_while() -> None:
@@ -440,7 +440,7 @@ def test_containers_of_an_unusable_node_that_nobody_speaks_of_count_as_ended_aft
     allocation.on_allocated(AllocateResult(), 34.9)
     assert allocation.take_events() == []
     allocation.on_allocated(AllocateResult(), 35.0)
-    assert allocation.take_events() == [Exited(name(1), None, "was lost with its node node-1")]
+    assert allocation.take_events() == [Exited(name(1), None, "was lost with its node node-1", taken=True)]
     assert allocation.take_turn() == Turn(releases=(yarn_name(2),))
 
 

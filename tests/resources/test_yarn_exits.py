@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from eps.yarn.exits import exit_of, last_words
+from eps.yarn.exits import exit_of, is_taken, last_words
 from eps.yarn.types import Completed, Grant, Resource
 
 CONTAINER = "container_1_0001_01_000002"
@@ -98,6 +98,33 @@ def test_what_was_ended_on_purpose_says_the_purpose(status: int) -> None:
 @pytest.mark.parametrize(("status", "word"), [(-102, "preempted"), (-101, "disks"), (3, "code 3")])
 def test_what_ended_otherwise_before_its_purpose_says_how(status: int, word: str) -> None:
     assert word in exit_of(Completed(CONTAINER, status), GRANT, "was released")[1]
+
+
+@pytest.mark.parametrize(
+    ("status", "diagnostics"),
+    [
+        *((status, "") for status in (-100, -101, -102, -105, -106, -107, -108, 154)),
+        (143, BY_OTHERS.rpartition("[")[0]),
+    ],
+)
+def test_what_the_cluster_takes_or_loses_is_told_from_what_a_process_does(status: int, diagnostics: str) -> None:
+    assert is_taken(Completed(CONTAINER, status, diagnostics))
+
+
+@pytest.mark.parametrize(
+    ("status", "diagnostics", "purpose"),
+    [
+        *((status, "", "") for status in (0, 1, 137, 139, 143, -103, -104, -109, -1000)),
+        (1, FAILED, ""),
+        (143, BY_OTHERS, ""),
+        (-100, "", "was released"),
+        (-105, "", "was killed by the job master"),
+    ],
+)
+def test_what_a_process_does_and_what_the_job_ends_itself_is_not_taken(
+    status: int, diagnostics: str, purpose: str
+) -> None:
+    assert not is_taken(Completed(CONTAINER, status, diagnostics), purpose)
 
 
 def test_last_words_are_never_long_and_may_be_none() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from eps.errors import DeadlineError, ResourceError
+from eps.errors import DeadlineError, PeerUnavailableError, ResourceError
 from eps.master_link import wait_for
 from eps.resources.api import Allocated, ContainerEvent, ContainerRequest, EvictionWarning, Exited, Running
 from eps.resources.yarn import HANGS_EXIT_CODE, Place, Timing, YarnResourceManager
@@ -199,6 +199,17 @@ def test_a_process_that_fails_tells_its_last_words(yarn: FakeYarn, make: Make) -
     run(manager, 1)
     yarn.crash(1, 1, "Last 4096 bytes of stderr :\nImportError: no eps\n")
     assert collect(manager, Exited, 1)[-1] == Exited(name(1), 1, "exited with code 1: ImportError: no eps")
+
+
+def test_a_container_is_taken_whose_node_cannot_be_reached_and_not_one_that_its_node_refuses(
+    yarn: FakeYarn, make: Make
+) -> None:
+    manager = make()
+    yarn.fail_start(1, "connection refused", PeerUnavailableError)
+    yarn.fail_start(2, "no such user")
+    request(manager, 1, 2)
+    ended = {e.container_id: e.taken for e in collect(manager, Exited, 1, 2) if isinstance(e, Exited)}
+    assert ended == {name(1): True, name(2): False}
 
 
 def test_a_request_that_is_never_granted_says_what_yarn_has_left(yarn: FakeYarn, make: Make) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from eps.core import events as e
 from eps.core.reconfig import Phase
 from eps.core.types import Role
-from tests.sim.job import SimJob
+from tests.sim.job import TAKEN, SimJob
 
 #: Deadlines: none at all, shorter than most drains, about as long, long enough, and never reached.
 DEADLINES_S = (0.0, 0.05, 0.4, 2.0, 10.0, 1000.0)
@@ -95,6 +95,6 @@ class EvictingJob(SimJob):
         self.count("taken away")
         process = self.processes.get(container_id)
         if process is None:
-            self.on_process_ended(container_id, "evicted")
+            self.on_process_ended(container_id, TAKEN)
         else:
-            process.end("evicted")
+            process.end(TAKEN)

@@ -34,6 +34,8 @@ from tests.sim.worker import SimWorker
 EXPORT_S = 4.0
 #: In the hostile mode, somebody cancels an addition whose containers do not come.
 GIVE_UP_S = 4.0
+#: How a container ends that the cluster takes.
+TAKEN = "evicted"
 #: Events that a failed job tells.
 STORY = 40
 
@@ -173,7 +175,7 @@ class SimJob:
     def on_process_ended(self, container_id: str, reason: str) -> None:
         if container_id not in self._exited:
             self._exited.add(container_id)
-            self._on_container(e.ContainerExited(container_id, reason))
+            self._on_container(e.ContainerExited(container_id, reason, taken=reason == TAKEN))
 
     def _on_container(self, event: e.Event) -> None:
         """Let the master hear from the resource manager: in order there, but not with what its members say."""
