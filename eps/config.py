@@ -374,6 +374,11 @@ class JobSpec:
                 found = value.strip()
         return found or general
 
+    @property
+    def interchangeable(self) -> bool:
+        """Whether a server can be had where a worker was: both go to the same nodes, in the same way."""
+        return all(self.by_role(name, "worker") == self.by_role(name, "server") for name in ("label", "execution"))
+
     def number_by_role(self, name: str, role: str) -> int:
         """Return the number that a setting says of a role.
 

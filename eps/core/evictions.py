@@ -6,13 +6,13 @@ Source: Proteus §3.3 (an *eviction* is announced, a *failure* is not, and an *e
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
 from eps.core.membership import Membership
 from eps.core.reconfig import Operation, Plan
-from eps.core.types import MemberId, Role, members_of
+from eps.core.types import MemberId, Role, member_number, members_of
 
 #: Why a container is taken away, where nobody said.
 TAKEN_AWAY = "is to be taken away"
@@ -79,6 +79,16 @@ def next_to_drain(membership: Membership, warned: Collection[MemberId]) -> tuple
     going = {role: tuple(name for name in membership.of_role(role) if name in warned) for role in Role}
     at_once = [name for role, names in going.items() if names != membership.of_role(role) for name in names]
     return tuple(at_once) or going[Role.WORKER] + going[Role.SERVER]
+
+
+def gives_room(workers: Sequence[MemberId], going: Collection[MemberId]) -> MemberId | None:
+    """Return the worker whose container is given up so that a server can be had in its room; None where none is.
+
+    The newest of those that stay, never the last: what it computed others can compute, but nobody can without a server.
+    The other way round it is not so: a server takes partitions along.
+    """
+    staying = sorted((name for name in workers if name not in going), key=member_number)
+    return staying[-1] if len(staying) > 1 else None
 
 
 def is_all_of_a_role(membership: Membership, names: Collection[MemberId]) -> bool:

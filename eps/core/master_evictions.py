@@ -10,6 +10,10 @@ from whoever the room was meant for, though:
 - Where the room is somebody else's to get (``for_others``), the job asks again only for what fits into room that the
   resource manager sees to be free for good (:class:`~eps.core.events.RoomSeen`), and takes that back where it is not
   granted soon.
+- Where no server would be left and none is granted in the place of those that go, the job gives a worker's container
+  up for one (:func:`~eps.core.evictions.gives_room`), before the servers are gone or afterwards: workers without a
+  server only hold what others want, too.  Not where somebody manages the job's size, who counts workers and servers and
+  grants the last of a role by itself; nor where a worker's container would not do for a server.
 - Where somebody manages the job's size it asks for nobody but the last worker and the last server: the containers were
   that manager's to grant, and often it is that manager who has them taken away.
 
@@ -20,15 +24,17 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
+from contextlib import suppress
 
 from eps.core import events as e
 from eps.core.events import JobState
-from eps.core.evictions import TAKEN_AWAY, Eviction, Outcome, may_go_on, next_to_drain
+from eps.core.evictions import TAKEN_AWAY, Eviction, Outcome, gives_room, may_go_on, next_to_drain
 from eps.core.lent import REGAIN
 from eps.core.master_recovery import REPLACEMENT, RecoveringJob
 from eps.core.reconfig import Change, Operation, Phase, Plan
 from eps.core.settings import CoreSettings
 from eps.core.types import MemberId, MemberRecord, Role, members_of, role_of
+from eps.errors import EpsError
 
 #: Request ids of drains begin with this.
 EVICTION = "evict-"
@@ -39,6 +45,11 @@ MOST_DRAIN_DOUBLINGS = 5
 RETURN = f"{REPLACEMENT}given-"
 #: A request that stands for longer would take what others are given meanwhile.
 RETURN_PATIENCE_S = 3.0
+#: A server without which the job cannot go on gets a worker's room when it is not granted for so long, much less than
+#: what preempted containers are usually left; doubled each time that it has not helped.
+ROOM_PATIENCE_S = 3.0
+#: Request ids of removals by which a server gets a worker's room begin with this.
+ROOM = f"{REPLACEMENT}room-"
 
 
 class EvictedJob(RecoveringJob):
@@ -50,11 +61,26 @@ class EvictedJob(RecoveringJob):
         As of :class:`~eps.core.master_members.JobMembers`.
     managed : bool
         Somebody else decides about the job's size.
+    interchangeable : bool
+        A server can be had where a worker was.
     """
 
-    def __init__(self, settings: CoreSettings, num_workers: int, num_servers: int, *, managed: bool = False) -> None:
+    def __init__(
+        self,
+        settings: CoreSettings,
+        num_workers: int,
+        num_servers: int,
+        *,
+        managed: bool = False,
+        interchangeable: bool = True,
+    ) -> None:
         super().__init__(settings, num_workers, num_servers)
         self._managed = managed
+        self._gives_room = interchangeable and not managed
+        #: Since when no server is granted without which the job cannot go on, or since a worker gave its room for one.
+        self._no_server_s: float | None = None
+        #: Workers that have given their room up since.
+        self._rooms = 0
         #: Every eviction that was announced, oldest first.
         self.evictions: list[Eviction] = []
         #: Container -> the one that is not over.
@@ -253,12 +279,54 @@ class EvictedJob(RecoveringJob):
         late = self._now_s - driver.plan.reached_s[Phase.PROPOSED] >= RETURN_PATIENCE_S
         return f"not granted within {RETURN_PATIENCE_S:g} s: somebody else has the room" if late else ""
 
+    # ---- a worker's room for a server
+
+    def _needs_room(self) -> bool:
+        """Return whether the job waits for the container of a server without which it cannot go on."""
+        recovery, driver = self.recovery, self.driver
+        if recovery is not None:
+            return any(role_of(n) is Role.SERVER and not self.members[n].launched for n in recovery.newcomers)
+        if driver is None or driver.plan.phase is not Phase.PROPOSED or not driver.plan.request_id.startswith(EVICTION):
+            return False
+        return bool(set(members_of(Role.SERVER, driver.plan.added)) - driver.granted)
+
+    def _make_room(self) -> None:
+        """Give a worker's container up where a server is waited for that nothing else gives room to."""
+        if not self._needs_room():
+            if self.draining or self.recovery is not None:
+                # The worker leaves first; then the server is asked for again.
+                return
+            self._no_server_s, self._rooms = None, 0
+            return
+        if self._no_server_s is None:
+            self._no_server_s = self._now_s
+        patience_s = ROOM_PATIENCE_S * 2 ** min(self._rooms, MOST_DRAIN_DOUBLINGS)
+        if not self._gives_room or self.membership is None or self._now_s - self._no_server_s < patience_s:
+            return
+        workers = [name for name in self.membership.workers if name in self.members]
+        name = gives_room(workers, {eviction.name for eviction in self._warned.values()})
+        if name is None:
+            return
+        self._no_server_s, self._rooms = self._now_s, self._rooms + 1
+        if self.recovery is not None:
+            container_id = self.members[name].container_id
+            self.given[Role.WORKER] += bool(self.given[Role.SERVER])
+            self._out.append(e.ReleaseContainer(container_id))
+            reason = f"gave its container up for a server: none was granted within {patience_s:g} s"
+            self._on_exited(e.ContainerExited(container_id, reason, taken=True))
+            return
+        with suppress(EpsError):
+            # The removal has the drain make way, which comes back after it.
+            self._accept(f"{ROOM}{len(self.plans) + 1}", Change(Operation.REMOVE_WORKERS, 1, (name,)), dry_run=False)
+
     # ---- the size
 
     def _count_size(self, plan: Plan) -> None:
         """Take in what a plan that is released means for the size that is asked for."""
         as_before = (REPLACEMENT,) if self._managed else (REPLACEMENT, EVICTION)
         counts = not plan.request_id.startswith(as_before)
+        if plan.request_id.startswith(ROOM) and any(eviction.for_others for eviction in self._warned.values()):
+            self.given[Role.WORKER] += 1
         for role in Role:
             self.wanted[role] += counts * (len(members_of(role, plan.added)) - len(members_of(role, plan.removed)))
             self._lack(role)

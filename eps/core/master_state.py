@@ -55,6 +55,8 @@ class MasterState(RestartedJob):
         Number of the first container: log files of an earlier run have those before.
     managed : bool
         Somebody else decides about the job's size: what is taken away of it is not asked for again.
+    interchangeable : bool
+        A server can be had where a worker was.
     """
 
     def __init__(
@@ -68,8 +70,9 @@ class MasterState(RestartedJob):
         checkpoints: CheckpointDriver | None = None,
         first_container: int = 1,
         managed: bool = False,
+        interchangeable: bool = True,
     ) -> None:
-        super().__init__(settings, num_workers, num_servers, managed=managed)
+        super().__init__(settings, num_workers, num_servers, managed=managed, interchangeable=interchangeable)
         self._next_container = first_container
         self._queue: list[Plan] = []
         self._triggers = sorted(triggers, key=lambda t: t.clock)
@@ -518,6 +521,7 @@ class MasterState(RestartedJob):
         self._replace_silent()
         if self.state in ENDED_STATES:
             return
+        self._make_room()
         if self.driver is not None:
             shrink = next((str(p.change) for p in self._queue if not p.change.operation.adds), "")
             last = self.progress.completed >= self.settings.iterations - 1

@@ -176,6 +176,7 @@ class Master:
             checkpoints=driver_of(self._runtime),
             first_container=start.first_container,
             managed=bool(self._runtime.manager),
+            interchangeable=spec.interchangeable,
         )
         history = earlier_history(self._runtime, self._job_dir)
         state.progress.restore(history)

@@ -60,6 +60,19 @@ def test_what_a_container_gets_may_differ_by_role() -> None:
 
 
 @pytest.mark.parametrize(
+    ("values", "found"),
+    [
+        ({}, True),
+        ({"label": "gpu", "execution": "opportunistic,master=guaranteed"}, True),
+        ({"label": "worker=transient"}, False),
+        ({"execution": "worker=opportunistic"}, False),
+    ],
+)
+def test_a_server_can_be_had_where_a_worker_was_unless_they_go_elsewhere(values: dict[str, str], found: bool) -> None:
+    assert JobSpec(**values).interchangeable is found
+
+
+@pytest.mark.parametrize(
     ("values", "reason"),
     [
         ({"memory_mb": "server=1024"}, "says no number from 1 on for a worker: one without a role .* 1024,server=4096"),

@@ -29,8 +29,11 @@ class ScriptedMaster:
         triggers: Sequence[Trigger] = (),
         *,
         managed: bool = False,
+        interchangeable: bool = True,
     ) -> None:
-        self.state = MasterState(settings, num_workers, num_servers, triggers, managed=managed)
+        self.state = MasterState(
+            settings, num_workers, num_servers, triggers, managed=managed, interchangeable=interchangeable
+        )
         self.now_s = 0.0
         self.all: list[e.Command] = []
         self.last: list[e.Command] = []
