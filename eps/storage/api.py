@@ -9,8 +9,8 @@ Seven rules, which ``tests/contract/test_storage_contract.py`` checks of every i
 1. What ``write`` returns is there whole when its block has ended, and survives a loss of power; when the block raises,
    ``path`` is as it was.  Where ``write`` itself fails, ``path`` is the old or the new file, whole, never a mixture.
 2. ``write`` makes the folders that ``path`` needs.
-3. ``rename`` moves a folder with all that is in it, at once, and durably; it takes the place of nothing.  Where it
-   fails, the folder is whole under its old name or its new one: to know which, look.
+3. ``rename`` moves a file, or a folder with all that is in it, at once, and durably; it takes the place of nothing.
+   Where it fails, it is whole under its old name or its new one: to know which, look.
 4. ``names`` of a folder that does not exist are none.
 5. ``remove`` takes a folder with all that is in it; to remove what is not there is harmless.
 6. Every failure is a :class:`~eps.errors.StorageError` that names the path and the reason.  After one of ``write`` or
@@ -37,7 +37,7 @@ class Storage(Protocol):
         """Return the names in a folder, sorted (rule 4)."""
 
     def rename(self, folder: str, target: str) -> None:
-        """Move a folder to a name that is free (rule 3)."""
+        """Move a folder or a file to a name that is free (rule 3)."""
 
     def remove(self, path: str) -> None:
         """Remove a file or a folder (rule 5)."""

@@ -182,7 +182,7 @@ class HdfsStorage:
             return False
 
     def rename(self, folder: str, target: str) -> None:
-        """Move a folder to a name that is free.
+        """Move a folder or a file to a name that is free.
 
         Raises
         ------

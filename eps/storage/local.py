@@ -163,7 +163,7 @@ class LocalStorage:
             raise StorageError(f"{self._root / folder}: cannot be listed: {error.strerror}") from error
 
     def rename(self, folder: str, target: str) -> None:
-        """Move a folder to a name that is free.
+        """Move a folder or a file to a name that is free.
 
         Raises
         ------

@@ -6,19 +6,25 @@ It says the same as :class:`eps.storage.wal.EventLog`, with four differences tha
   one at once; a torn end, which only the last log can have, is cut off by writing that log anew.
 * Before it reads, it fences: who had the last log open can write no more of it (as HBase does with the logs of region
   servers).  A master that only seemed to be dead finds that there is a later log than its own, and is told so.
-* A file of its own says that records are missing (``gap-``); where the store takes not even that, it is tried with
-  every snapshot again.
+* A log has its name only when its head is written, and the head says who wrote it: so a log that this process tried to
+  begin, and does not know whether it did, is not taken for another master's.
+* A file of its own says that records are missing (``gap-``): its name does, so that it takes no room.  Where the store
+  takes not even that, it is tried with every snapshot again.
 * Each record carries the time at which it was written: the store does not keep it for a file that is open.
+
+Whoever fences looks for a gap afterwards; whoever cannot write says that there is a gap, and then looks whether it was
+fenced: so one of the two learns of the other, and nothing is restored that the master before went on from unlogged.
 """
 
 from __future__ import annotations
 
 import re
+import secrets
 import struct
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Protocol
+from typing import NoReturn, Protocol
 
 from eps.errors import StorageError
 from eps.storage.api import Storage
@@ -28,6 +34,7 @@ from eps.storage.wal import KEPT, LOG_HEAD, Replay, frame, parts_of, records_of,
 MOST_FENCES = 10
 _NAME = re.compile(r"(snapshot|log|gap)-(\d{8})")
 _TIME = struct.Struct("<d")
+_IDENTITY_BYTES = 16
 
 
 class DamagedLogError(StorageError):
@@ -43,6 +50,15 @@ class AppendFile(Protocol):
     def sync(self) -> None:
         """Return when everything written would survive a loss of power."""
 
+    def is_fenced(self) -> bool:
+        """Return whether somebody has fenced it; who is at it just now is waited for.
+
+        Raises
+        ------
+        StorageError
+            That cannot be known.
+        """
+
     def close(self) -> None:
         """Write no more; harmless when repeated."""
 
@@ -50,14 +66,19 @@ class AppendFile(Protocol):
 class LogStorage(Storage, Protocol):
     """A store in which a log can be kept."""
 
-    def append(self, path: str) -> AppendFile:
-        """Make the file ``path``, with the folders that it needs.
+    def append(self, path: str, head: bytes) -> AppendFile:
+        """Make the file ``path``, which begins with ``head``, with the folders that it needs.
+
+        Nobody finds it without its head.
 
         Raises
         ------
         StorageError
-            There is such a file, or it cannot be made.
+            There is such a file, or it cannot be made; it may be there where the store's answer was lost.
         """
+
+    def mark(self, path: str) -> None:
+        """Make an empty file, also where no content can be written; one that is there stays."""
 
     def fence(self, path: str) -> None:
         """See to it that nobody who has ``path`` open can write to it any more, and that all that was written shows."""
@@ -81,6 +102,10 @@ class SharedLog:
         self.error = ""
         self._file: AppendFile | None = None
         self._number = -1
+        #: What each log begins with that this process writes.
+        self._head = LOG_HEAD + frame(secrets.token_bytes(_IDENTITY_BYTES))
+        #: Logs that it could not begin, or does not know to have begun.
+        self._tried: set[int] = set()
 
     @classmethod
     def open(
@@ -209,12 +234,10 @@ class SharedLog:
             return file.read()
 
     def _start_log(self, number: int) -> None:
-        file = self._storage.append(self._path("log", number))
         try:
-            file.write(LOG_HEAD)
+            file = self._storage.append(self._path("log", number), self._head)
         except StorageError:
-            with suppress(StorageError):
-                file.close()
+            self._tried.add(number)
             raise
         self.close()
         self._file, self._number = file, number
@@ -232,21 +255,42 @@ class SharedLog:
         """Refuse everything until the next snapshot, and see to it that nobody restores a state that misses events."""
         if not self.error and self._file is not None:
             self.error = str(error)
-            with suppress(StorageError):
-                numbers = self._numbers()
-                self._check_not_superseded(numbers)
-                self._mark_gap()
+            if self._seems_superseded(self._file):
+                self._supersede()
+            self._mark_gap()
+            # Whoever fences it after this sees the mark.
+            if self._seems_superseded(self._file):
+                self._supersede()
         raise error
 
+    def _seems_superseded(self, file: AppendFile) -> bool:
+        """Return whether another master has taken over; False also where that cannot be known."""
+        with suppress(StorageError):
+            if file.is_fenced():
+                return True
+        with suppress(StorageError):
+            return self._is_superseded(self._numbers())
+        return False
+
+    def _is_superseded(self, numbers: Mapping[str, Sequence[int]]) -> bool:
+        return any(number > self._number and not self._is_own(number) for number in numbers["log"])
+
     def _check_not_superseded(self, numbers: Mapping[str, Sequence[int]]) -> None:
-        if max([self._number, *numbers["log"]]) > self._number:
-            self.error = f"{self.path}: another job master has taken over"
-            self._on_superseded()
-            raise StorageError(self.error)
+        if self._is_superseded(numbers):
+            self._supersede()
+
+    def _is_own(self, number: int) -> bool:
+        """Return whether this process began a log; raises StorageError where that cannot be known."""
+        return number in self._tried and self._read("log", number).startswith(self._head)
+
+    def _supersede(self) -> NoReturn:
+        self.error = f"{self.path}: another job master has taken over"
+        self._on_superseded()
+        raise StorageError(self.error)
 
     def _mark_gap(self) -> None:
-        with suppress(StorageError), self._storage.write(self._path("gap", self._number)) as file:
-            file.write(LOG_HEAD)
+        with suppress(StorageError):
+            self._storage.mark(self._path("gap", self._number))
 
     # ---- recovery
 
@@ -256,11 +300,15 @@ class SharedLog:
         logs = numbers["log"]
         if logs:
             self._storage.fence(self._path("log", logs[-1]))
-            numbers = self._numbers()
-            if numbers["log"] != logs:
-                return False
         dropped: list[str] = []
-        snapshot, base = self._newest_snapshot(numbers["snapshot"], dropped)
+        snapshot, base = self._newest_snapshot(self._numbers()["snapshot"], dropped)
+        for number in logs[:-1]:
+            # Its writer may have failed to close it, or to begin the last.
+            if number >= base:
+                self._storage.fence(self._path("log", number))
+        numbers = self._numbers()
+        if numbers["log"] != logs:
+            return False
         logs = [number for number in logs if number >= base]
         if snapshot is None:
             if not numbers["snapshot"] and len(logs) <= 1:
@@ -279,14 +327,18 @@ class SharedLog:
                 f"{self.path}: records are missing, because writing one failed; nothing can be restored"
             )
         records: list[bytes] = []
-        for number in logs:
+        ends = True
+        for number in reversed(logs):
             data = self._read("log", number)
             where = self._storage.describe(self._path("log", number))
-            found, size_bytes = records_of(data, where, number == logs[-1], dropped)
+            # One that was begun, and that nothing was written to, ends none.
+            found, size_bytes = records_of(data, where, ends, dropped)
+            ends = ends and len(found) <= 1
             if size_bytes < len(data):
                 with self._storage.write(self._path("log", number)) as file:
                     file.write(data[:size_bytes] or LOG_HEAD)
-            records += found
+            # The first says who wrote it.
+            records = found[1:] + records
         age_s = max(0.0, time.time() - _TIME.unpack_from(records[-1])[0]) if records else 0.0
         self.recovered = Replay(snapshot, tuple(r[_TIME.size :] for r in records), tuple(dropped), age_s)
         number = max([base, *logs]) + 1 if logs else base

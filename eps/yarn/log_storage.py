@@ -6,8 +6,10 @@ take several connections for that.
 
 from __future__ import annotations
 
+import posixpath
+import secrets
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import BinaryIO
 
 from eps.errors import EpsError, StorageError
@@ -28,7 +30,8 @@ def _as_storage_errors() -> Iterator[None]:
 class _Appended:
     """Implements :class:`eps.storage.shared_log.AppendFile`."""
 
-    def __init__(self, stream: HadoopStream) -> None:
+    def __init__(self, files: HadoopFiles, stream: HadoopStream) -> None:
+        self._files = files
         self._stream = stream
 
     def write(self, data: bytes) -> None:
@@ -39,6 +42,11 @@ class _Appended:
     def sync(self) -> None:
         with _as_storage_errors():
             self._stream.sync()
+
+    def is_fenced(self) -> bool:
+        """Return whether HDFS has closed the file for somebody else."""
+        with _as_storage_errors():
+            return self._files.was_taken_over(self._stream.url)
 
     def close(self) -> None:
         with _as_storage_errors():
@@ -59,10 +67,34 @@ class HadoopLogStorage:
         self._files = files
         self._shared = shared
 
-    def append(self, path: str) -> _Appended:
-        """Make a file to append to."""
+    def append(self, path: str, head: bytes) -> _Appended:
+        """Make a file to append to; it gets its name when its head is on the DataNodes.
+
+        HDFS makes a file before any DataNode takes its content: one that none takes would stay, and stand in the way.
+        A file that is open can be renamed, for it is known by a number.
+        """
+        folder, name = posixpath.split(path)
+        temporary = posixpath.join(folder, f".{name}.{secrets.token_hex(6)}.tmp")
         with _as_storage_errors():
-            return _Appended(self._files.open(self.describe(path)))
+            stream = self._files.open(self.describe(temporary))
+            try:
+                stream.write(head)
+                stream.flush()
+                self._shared.rename(temporary, path)
+            except BaseException:
+                # Removed first: closing waits for content of which no DataNode knows.
+                with suppress(EpsError):
+                    self._shared.remove(temporary)
+                with suppress(EpsError):
+                    stream.close()
+                raise
+            stream.url = self.describe(path)
+            return _Appended(self._files, stream)
+
+    def mark(self, path: str) -> None:
+        """Make an empty file: the NameNode alone does that, no DataNode."""
+        with _as_storage_errors():
+            self._files.touch(self.describe(path))
 
     def fence(self, path: str) -> None:
         """Have HDFS close a file for whoever wrote it (lease recovery)."""
@@ -82,7 +114,7 @@ class HadoopLogStorage:
         return self._shared.names(folder)
 
     def rename(self, folder: str, target: str) -> None:
-        """Move a folder."""
+        """Move a folder or a file."""
         self._shared.rename(folder, target)
 
     def remove(self, path: str) -> None:

@@ -131,6 +131,16 @@ def test_a_folder_is_renamed_with_all_that_is_in_it(storage: Storage) -> None:
     assert storage.names("") == ["new"] and get(storage, "new/b/c") == b"2"
 
 
+def test_a_file_is_renamed_and_takes_the_place_of_nothing(storage: Storage) -> None:
+    put(storage, "folder/.one", b"1")
+    storage.rename("folder/.one", "folder/one")
+    assert storage.names("folder") == ["one"] and get(storage, "folder/one") == b"1"
+    put(storage, "folder/.two", b"2")
+    with pytest.raises(StorageError, match="one"):
+        storage.rename("folder/.two", "folder/one")
+    assert get(storage, "folder/one") == b"1" and get(storage, "folder/.two") == b"2"
+
+
 def test_a_rename_takes_the_place_of_nothing(storage: Storage) -> None:
     put(storage, "one/a", b"1")
     put(storage, "two/a", b"2")

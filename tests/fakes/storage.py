@@ -57,6 +57,8 @@ class MemoryStorage:
         self.unsynced: set[str] = set()
         #: What cannot be removed.
         self.stuck: set[str] = set()
+        #: Names can be given, and contents neither written nor read, as by an HDFS that has lost its DataNodes.
+        self.without_contents = False
 
     def describe(self, path: str) -> str:
         return f"memory:{path}"
@@ -65,9 +67,14 @@ class MemoryStorage:
         if self.read_only:
             raise StorageError(f"{self.describe(path)}: cannot be written: {os.strerror(errno.EROFS)}")
 
+    def _check_contents(self, path: str) -> None:
+        if self.without_contents:
+            raise StorageError(f"{self.describe(path)}: no DataNode is there")
+
     @contextmanager
     def write(self, path: str) -> Iterator[BinaryIO]:
         self._check(path)
+        self._check_contents(path)
         if path in self._folders() or any(path.startswith(f"{name}/") for name in self.files):
             raise StorageError(f"{self.describe(path)}: cannot be written: {os.strerror(errno.EISDIR)}")
         file = _Limited(self.room_bytes)
@@ -86,6 +93,7 @@ class MemoryStorage:
     def read(self, path: str) -> Iterator[BinaryIO]:
         if path not in self.files:
             raise StorageError(f"{self.describe(path)}: cannot be read: {os.strerror(errno.ENOENT)}")
+        self._check_contents(path)
         yield io.BytesIO(self.files[path])
 
     def _folders(self) -> set[str]:
@@ -97,9 +105,10 @@ class MemoryStorage:
 
     def rename(self, folder: str, target: str) -> None:
         self._check(folder)
-        if folder not in self._folders() or target in self._folders() or target in self.files:
+        is_there = folder in self._folders() or folder in self.files
+        if not is_there or target in self._folders() or target in self.files:
             raise StorageError(f"{self.describe(folder)}: cannot become {target}")
-        moved = {path: target + path[len(folder) :] for path in self.files if path.startswith(f"{folder}/")}
+        moved = {path: target + path[len(folder) :] for path in self.files if f"{path}/".startswith(f"{folder}/")}
         for path, new in moved.items():
             self.files[new] = self.files.pop(path)
         self._sync(target)
@@ -179,6 +188,9 @@ class _Appended:
     def sync(self) -> None:
         self._storage.check_append(self._path, self)
 
+    def is_fenced(self) -> bool:
+        return self._storage.is_fenced(self._path, self)
+
     def close(self) -> None:
         self.is_open = False
 
@@ -191,39 +203,73 @@ class LoggedStorage(MemoryStorage):
         self._writers: dict[str, _Appended] = {}
         #: Nothing more can be appended, as where every copy of a file's last block is lost.
         self.appends_fail = False
+        #: The next files that are begun are there, and nobody is told.
+        self.unanswered = 0
+        #: Files that nobody has closed, and whose writer lost what it wrote to: they cannot be read before a fence.
+        self.unclosed: set[str] = set()
 
-    def append(self, path: str) -> _Appended:
+    def append(self, path: str, head: bytes) -> _Appended:
         self._check(path)
+        self._check_contents(path)
         if path in self.files:
             raise StorageError(f"{self.describe(path)}: cannot be made: {os.strerror(errno.EEXIST)}")
-        self.files[path] = b""
+        self.files[path] = head
+        if self.unanswered:
+            self.unanswered -= 1
+            raise StorageError(f"{self.describe(path)}: cannot be made: no answer")
         self._writers[path] = _Appended(self, path)
         return self._writers[path]
 
+    def mark(self, path: str) -> None:
+        self._check(path)
+        self.files.setdefault(path, b"")
+
+    @contextmanager
+    def read(self, path: str) -> Iterator[BinaryIO]:
+        if path in self.unclosed:
+            raise StorageError(f"{self.describe(path)}: cannot be read at byte 0: Cannot obtain block length")
+        with super().read(path) as file:
+            yield file
+
     def fence(self, path: str) -> None:
         self._writers.pop(path, None)
+        self.unclosed.discard(path)
+
+    def is_fenced(self, path: str, writer: _Appended) -> bool:
+        return self._writers.get(path) is not writer
 
     def check_append(self, path: str, writer: _Appended) -> None:
-        if self.appends_fail or self.read_only or self._writers.get(path) is not writer or not writer.is_open:
+        fails = self.appends_fail or self.read_only or self.without_contents
+        if fails and path in self._writers:
+            self.unclosed.add(path)
+        if fails or self._writers.get(path) is not writer or not writer.is_open:
             raise StorageError(f"{self.describe(path)}: cannot be written: the file is not open for this process")
 
 
 class _Fenced:
     """A file of a folder that several processes share, open to append until another of them fences it."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, head: bytes) -> None:
         self._path = path
         self._file = path.open("xb", buffering=0)
+        self._file.write(head)
 
     def write(self, data: bytes) -> None:
         # Whoever fences it puts another file in its place; in between nobody may be writing.
         with _alone(self._path.parent):
-            if self._file.closed or not os.path.samestat(os.fstat(self._file.fileno()), os.stat(self._path)):
+            if self._file.closed or self._is_replaced():
                 raise StorageError(f"{self._path}: cannot be written: another process has taken it over")
             self._file.write(data)
 
+    def _is_replaced(self) -> bool:
+        return not os.path.samestat(os.fstat(self._file.fileno()), os.stat(self._path))
+
     def sync(self) -> None:
         self.write(b"")
+
+    def is_fenced(self) -> bool:
+        with _alone(self._path.parent):
+            return self._is_replaced()
 
     def close(self) -> None:
         self._file.close()
@@ -239,13 +285,16 @@ def _alone(folder: Path) -> Iterator[None]:
 class SharedFolder(LocalStorage):
     """A folder of this machine as :class:`eps.storage.shared_log.LogStorage`, also between processes."""
 
-    def append(self, path: str) -> _Fenced:
+    def append(self, path: str, head: bytes) -> _Fenced:
         target = Path(self.describe(path))
         target.parent.mkdir(parents=True, exist_ok=True)
         try:
-            return _Fenced(target)
+            return _Fenced(target, head)
         except OSError as error:
             raise StorageError(f"{target}: cannot be made: {error.strerror}") from error
+
+    def mark(self, path: str) -> None:
+        Path(self.describe(path)).touch()
 
     def fence(self, path: str) -> None:
         target = Path(self.describe(path))

@@ -76,7 +76,7 @@ def test_a_master_that_was_taken_over_from_writes_no_more(storage: LoggedStorage
     told = []
     first = written(storage, RECORDS[0], on_superseded=lambda: told.append(True))
     second = opened(storage)
-    with pytest.raises(StorageError, match="not open for this process"):
+    with pytest.raises(StorageError, match="another job master has taken over"):
         first.append(b"decided by somebody who is not the master any more")
     assert told == [True]
     for method in (first.begin, first.snapshot):
@@ -112,8 +112,8 @@ def test_one_that_never_gets_a_log_that_stays_gives_up(storage: LoggedStorage) -
     fence = storage.fence
 
     def late(path: str) -> None:
-        number = int(path[-8:]) + 1
-        storage.append(f"state/log-{number:08d}")
+        number = int(storage.names("state")[-2][-8:]) + 1
+        storage.append(f"state/log-{number:08d}", LOG_HEAD)
         fence(path)
 
     storage.fence = late  # type: ignore[method-assign]
@@ -129,7 +129,8 @@ def test_wherever_the_last_record_is_torn_it_is_dropped_and_the_log_goes_on(stor
         storage.files[LOG] = whole[:size]
         log = opened(storage)
         assert log.recovered.records == RECORDS[:-1]
-        assert "record 5 is damaged" in log.recovered.dropped[0] and LOG in log.recovered.dropped[0]
+        # The first says who wrote it.
+        assert "record 6 is damaged" in log.recovered.dropped[0] and LOG in log.recovered.dropped[0]
         log.append(b"next")
         assert opened(storage).recovered.records == (*RECORDS[:-1], b"next")
 
@@ -235,11 +236,11 @@ def test_one_that_begins_another_log_while_it_is_taken_over_from_loses_nothing_a
     first = written(storage, b"one", on_superseded=lambda: told.append(True))
     act = getattr(storage, step)
 
-    def late(path: str) -> Any:
+    def late(*words: Any) -> Any:
         monkeypatch.setattr(storage, step, act)
         first.begin()
         first.append(b"two")
-        return act(path)
+        return act(*words)
 
     monkeypatch.setattr(storage, step, late)
     second = opened(storage)
@@ -249,3 +250,164 @@ def test_one_that_begins_another_log_while_it_is_taken_over_from_loses_nothing_a
         first.append(b"four")
     assert told == [True]
     assert opened(storage).recovered.records == (b"one", b"two", b"three")
+
+
+def lost_contents(storage: LoggedStorage, log: SharedLog) -> None:
+    """Have a log lose what it writes to, and see that it is so."""
+    storage.without_contents = True
+    with pytest.raises(StorageError):
+        log.append(RECORDS[1])
+    assert log.error
+
+
+@pytest.mark.parametrize("tries", [1, 3])
+def test_a_log_whose_store_takes_only_names_for_a_while_goes_on_afterwards_and_the_next_master_has_all_of_it(
+    storage: LoggedStorage, tries: int
+) -> None:
+    log = written(storage, RECORDS[0])
+    lost_contents(storage, log)
+    for _ in range(tries):
+        with pytest.raises(StorageError, match="no DataNode is there"):
+            log.snapshot(b"meanwhile")
+    storage.without_contents = False
+    log.snapshot(b"whole")
+    assert not log.error
+    log.append(RECORDS[2])
+    found = opened(storage).recovered
+    assert (found.snapshot, found.records, found.dropped) == ((b"whole",), (RECORDS[2],), ())
+
+
+def test_that_records_are_missing_is_noted_where_only_names_are_taken(storage: LoggedStorage) -> None:
+    lost_contents(storage, written(storage, RECORDS[0]))
+    assert storage.names("state") == ["gap-00000000", "log-00000000", "snapshot-00000000"]
+    storage.without_contents = False
+    with pytest.raises(StorageError, match="records are missing"):
+        opened(storage)
+
+
+@pytest.mark.parametrize("error", [False, True], ids=["while all is well", "while it mends itself"])
+def test_a_log_that_was_begun_without_an_answer_is_not_taken_for_anothers(storage: LoggedStorage, error: bool) -> None:
+    log = written(storage, RECORDS[0])
+    if error:
+        lost_contents(storage, log)
+        storage.without_contents = False
+    storage.unanswered = 2
+    for _ in range(2):
+        with pytest.raises(StorageError, match="no answer"):
+            log.snapshot(b"later")
+    if not error:
+        # What it had begun before is whole, and goes on.
+        log.append(RECORDS[1])
+        assert opened(storage).recovered.records == RECORDS[:2]
+        return
+    log.snapshot(b"later")
+    log.append(RECORDS[2])
+    found = opened(storage).recovered
+    assert (found.snapshot, found.records) == ((b"later",), (RECORDS[2],))
+
+
+def test_a_torn_end_before_logs_that_were_begun_in_vain_is_dropped(storage: LoggedStorage) -> None:
+    log = written(storage, *RECORDS)
+    storage.unanswered = 1
+    with pytest.raises(StorageError, match="no answer"):
+        log.begin()
+    storage.files[LOG] = storage.files[LOG][:-1]
+    assert opened(storage).recovered.records == RECORDS[:-1]
+
+
+def test_a_log_that_was_begun_without_an_answer_and_cannot_be_read_now_ends_nobody(storage: LoggedStorage) -> None:
+    log = written(storage, RECORDS[0])
+    storage.unanswered = 1
+    with pytest.raises(StorageError, match="no answer"):
+        log.begin()
+    lost_contents(storage, log)
+    assert "gap-00000000" in storage.names("state")
+    storage.without_contents = False
+    log.snapshot(b"whole")
+    assert opened(storage).recovered.snapshot == (b"whole",)
+
+
+def test_a_log_that_another_master_begins_in_the_place_of_one_that_was_tried_in_vain_is_not_ones_own(
+    storage: LoggedStorage,
+) -> None:
+    told: list[bool] = []
+    first = written(storage, RECORDS[0], on_superseded=lambda: told.append(True))
+    storage.without_contents = True
+    with pytest.raises(StorageError, match="no DataNode is there"):
+        first.begin()
+    storage.without_contents = False
+    second = opened(storage)
+    assert storage.names("state")[:2] == ["log-00000000", "log-00000001"]
+    with pytest.raises(StorageError, match="another job master has taken over"):
+        first.begin()
+    assert told == [True]
+    second.append(RECORDS[1])
+    assert opened(storage).recovered.records == RECORDS[:2]
+
+
+def test_every_log_that_is_read_is_closed_for_its_writer_first(storage: LoggedStorage) -> None:
+    log = written(storage, RECORDS[0])
+    storage.unanswered = 1
+    with pytest.raises(StorageError, match="no answer"):
+        log.begin()
+    # Its process is killed; nobody has closed either.
+    storage.unclosed = {"state/log-00000000", "state/log-00000001"}
+    assert opened(storage).recovered.records == RECORDS[:1]
+
+
+def test_whoever_cannot_write_because_it_is_being_taken_over_from_leaves_no_gap_to_the_next(
+    storage: LoggedStorage,
+) -> None:
+    told: list[bool] = []
+    first = written(storage, RECORDS[0], on_superseded=lambda: told.append(True))
+    # The next one has not begun a log of its own yet.
+    storage.fence(LOG)
+    with pytest.raises(StorageError, match="another job master has taken over"):
+        first.append(RECORDS[1])
+    assert told == [True]
+    assert opened(storage).recovered.records == RECORDS[:1]
+
+
+def test_one_that_is_fenced_while_it_notes_a_gap_does_not_go_on(
+    storage: LoggedStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[bool] = []
+    first = written(storage, RECORDS[0], on_superseded=lambda: told.append(True))
+    mark = storage.mark
+
+    def late(path: str) -> None:
+        mark(path)
+        storage.fence(LOG)
+
+    monkeypatch.setattr(storage, "mark", late)
+    storage.appends_fail = True
+    with pytest.raises(StorageError, match="another job master has taken over"):
+        first.append(RECORDS[1])
+    assert told == [True]
+    with pytest.raises(StorageError, match="records are missing"):
+        opened(storage)
+
+
+def test_a_job_master_outlives_a_store_without_contents_and_can_be_started_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    storage = LoggedStorage()
+    master = trained(5)
+    log = StateLog(opened(storage))
+    log.begin(master.state, master.now_s)
+    log.record(e.Tick(), master.now_s)
+    storage.without_contents = True
+    now_s = master.now_s
+    for _ in range(4):
+        log.record(e.Tick(), now_s)
+        log.keep_short(master.state, now_s)
+        assert log.error
+        now_s += 60.0
+    storage.without_contents = False
+    log.keep_short(master.state, now_s)
+    assert not log.error and caplog.text.count("logged again") == 1
+    log.close()
+    storage.unclosed = set(storage.names("state"))
+    found = StateLog(opened(storage)).restore()
+    assert found is not None
+    assert_same(found.state, master.state)

@@ -6,6 +6,7 @@ import json
 import os
 import urllib.request
 from pathlib import Path
+from unittest.mock import ANY
 
 import pytest
 
@@ -13,13 +14,17 @@ from eps.errors import ConfigError, EpsError, JobNotFoundError, PeerUnavailableE
 from eps.resources.api import ContainerRequest, EvictionWarning, Exited, Running
 from eps.resources.yarn import YarnResourceManager
 from eps.storage.locations import RemotePath
+from eps.storage.shared_log import SharedLog
+from eps.storage.wal import Replay
 from eps.yarn.allocation import PREEMPTED, WANTED_BACK, Limits
+from eps.yarn.log_storage import HadoopLogStorage
 from eps.yarn.types import ClusterNode, Launch, Resource, Submission
 from tests.yarn.in_java import DEADLINE_S, client, dfsadmin, rmadmin, session
 from tests.yarn.unmanaged import YarnBackend, collect, reasons, wait_until
 
 #: What the test has begun that goes on afterwards.
 _begun: list[YarnBackend] = []
+_logs: list[SharedLog] = []
 
 
 def want(manager: YarnResourceManager, *names: str, memory_mb: int = 128) -> None:
@@ -206,6 +211,55 @@ def logs() -> None:
         assert (folder / "log").read_bytes() == b"one two "
     finally:
         folder.parent.storage().remove(folder.name)
+
+
+def log_of_a_master() -> None:
+    """Begin the log of a job master."""
+    log = SharedLog.open(_log_store(), "state", _must_not_be)
+    log.snapshot(b"state")
+    log.append(b"one")
+    _logs.append(log)
+
+
+def log_without_data_node() -> None:
+    """See that nothing is left of what is tried while HDFS takes names only, but that records are missing."""
+    with pytest.raises(StorageError, match="log-00000000 cannot be written"):
+        _logs[0].append(b"two")
+    for _ in range(2):
+        with pytest.raises(StorageError, match="cannot be written"):
+            _logs[0].snapshot(b"meanwhile")
+    assert _log_store().names("state") == ["gap-00000000", "log-00000000", "snapshot-00000000"]
+
+
+def log_afterwards() -> None:
+    """See that the log goes on, and that whoever takes over has all of it, and is the only one."""
+    first, store, told = _logs.pop(), _log_store(), list[bool]()
+    first._on_superseded = lambda: told.append(True)
+    try:
+        first.snapshot(b"whole")
+        first.append(b"three")
+        # What nobody has closed must not be needed: its writer lost what it wrote to.
+        assert SharedLog.open(store, "state", _must_not_be).recovered == Replay((b"whole",), (b"three",), (), ANY)
+        with pytest.raises(StorageError, match="another job master has taken over"):
+            first.append(b"late")
+        assert told == [True]
+        # With the snapshot that was begun after it lost, it is read, and closed for that.
+        store.fence("state/log-00000000")
+        with store.read("state/log-00000000") as file:
+            assert b"one" in file.read()
+    finally:
+        store.remove("")
+
+
+def _log_store() -> HadoopLogStorage:
+    from eps.yarn.hadoop.files import HadoopFiles
+
+    folder = RemotePath.parse(f"{session().get('fs.defaultFS')}/user/{session().user}/a-log")
+    return HadoopLogStorage(HadoopFiles(session()), folder.storage(patience_s=1.0))
+
+
+def _must_not_be() -> None:
+    raise AssertionError("this master was taken for one that another has taken over from")
 
 
 def tokens() -> None:

@@ -158,6 +158,29 @@ def test_a_master_killed_in_phases_of_a_plan_comes_back_and_what_is_never_grante
 
 
 @pytest.mark.every_fault
+def test_a_job_outlives_the_only_data_node_and_its_master_can_be_lost_afterwards(
+    on_yarn: Hadoop, begin: Begin, slow: SlowModel, undisturbed: dict[str, Any]
+) -> None:
+    """``tests/storage/test_log_storage.py`` has the log of that master with a fake HDFS."""
+    job = begin("no-data-node")
+    before = pids(job)
+    on_yarn.kill("datanode")
+    try:
+        wait_for(lambda: bool(status_of(job).get("storage_error")), PATIENCE_S, "its log to fail")
+        reach(job, job.status()["clock"] + 5)
+    finally:
+        on_yarn.restart("datanode")
+    wait_for(lambda: status_of(job).get("storage_error") == "", PATIENCE_S, "its log to go on")
+    reach(job, job.status()["clock"] + 5)
+    assert status_of(job)["generation"] == 1 and pids(job) == before
+    assert master_of(job).send(signal.SIGKILL)
+    wait_for(lambda: status_of(job).get("generation") == 2, PATIENCE_S, "the next job master")
+    wait_for(lambda: pids(job) == before, PATIENCE_S, "its members, who are who they were")
+    report = judge(job, slow, undisturbed)
+    assert (report["generation"], report["losses"]) == (2, [])
+
+
+@pytest.mark.every_fault
 def test_members_of_a_node_whose_nodemanager_was_killed_end_themselves(
     on_yarn: Hadoop, begin: Begin, slow: SlowModel, undisturbed: dict[str, Any]
 ) -> None:

@@ -49,6 +49,17 @@ def test_logs_outlive_their_writer(java: InJava) -> None:
     java(faults.logs)
 
 
+@pytest.mark.every_fault
+def test_the_log_of_a_master_outlives_the_only_data_node(java: InJava, hadoop: Hadoop) -> None:
+    java(faults.log_of_a_master)
+    hadoop.kill("datanode")
+    try:
+        java(faults.log_without_data_node)
+    finally:
+        hadoop.restart("datanode")
+    java(faults.log_afterwards)
+
+
 def test_tokens_are_handed_on_without_the_masters_own(java: InJava) -> None:
     java(faults.tokens)
 

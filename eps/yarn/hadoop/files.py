@@ -16,6 +16,8 @@ from eps.yarn.hadoop.session import HadoopSession
 DIRECTORY_MODE, FILE_MODE = 0o700, 0o600
 #: A file that its writer left open is closed within this.
 TAKE_OVER_S = 90.0
+#: Between the refusal of its writer and that.
+TAKING_OVER_S = 1.0
 _LOOK_S = 0.2
 
 
@@ -67,6 +69,40 @@ class HadoopFiles:
                 raise
         return HadoopStream(self._session, url, stream)
 
+    def touch(self, url: str) -> None:
+        """Make an empty file, where there is none.
+
+        Raises
+        ------
+        StorageError
+            The cluster does not take it.
+        """
+        with _errors(self._session, f"{url} cannot be made"):
+            files, path = self._at(url)
+            self._make_folder(files, path.getParent())
+            files.createNewFile(path)
+
+    def was_taken_over(self, url: str, timeout_s: float = TAKING_OVER_S) -> bool:
+        """Return whether a file that this process writes was closed for another one; see :meth:`take_over`.
+
+        A DataNode refuses its writer a moment before the NameNode closes it, so that is waited for.
+
+        Raises
+        ------
+        StorageError
+            The cluster does not say.
+        """
+        end_s = time.monotonic() + timeout_s
+        with _errors(self._session, f"{url} cannot be looked at"):
+            files, path = self._at(url)
+            if not hasattr(files, "isFileClosed"):
+                return False
+            while not files.isFileClosed(path):
+                if time.monotonic() >= end_s:
+                    return False
+                time.sleep(_LOOK_S)
+        return True
+
     def take_over(self, url: str, timeout_s: float = TAKE_OVER_S) -> None:
         """Close a file in the place of a writer that is gone: it writes no more, and what it flushed counts.
 
@@ -104,27 +140,28 @@ class HadoopStream:
 
     def __init__(self, session: HadoopSession, url: str, stream: Any) -> None:
         self._session = session
-        self._url = url
+        #: Where it is, in errors too; whoever renames it changes that.
+        self.url = url
         self._stream = stream
 
     def write(self, data: bytes) -> None:
         """Write, as far as this process: nobody else sees it before :meth:`flush`."""
-        with _errors(self._session, f"{self._url} cannot be written"):
+        with _errors(self._session, f"{self.url} cannot be written"):
             self._stream.write(jbytes(data))
 
     def flush(self) -> None:
         """Hand what was written to every DataNode that keeps it: it outlives this process, and readers see it."""
-        with _errors(self._session, f"{self._url} cannot be written"):
+        with _errors(self._session, f"{self.url} cannot be written"):
             self._stream.hflush()
 
     def sync(self) -> None:
         """Have it on the DataNodes' disks: it outlives a loss of power."""
-        with _errors(self._session, f"{self._url} cannot be written"):
+        with _errors(self._session, f"{self.url} cannot be written"):
             self._stream.hsync()
 
     def close(self) -> None:
         """End the file; harmless when repeated."""
-        with _errors(self._session, f"{self._url} cannot be closed"):
+        with _errors(self._session, f"{self.url} cannot be closed"):
             self._stream.close()
 
     def __enter__(self) -> HadoopStream:
