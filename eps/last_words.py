@@ -6,12 +6,15 @@ import re
 from pathlib import Path
 
 from eps.storage.jobdir import JobDir
+from eps.supervisor.context import MASTER
 
 #: Lines that are shown, and their longest.
 MOST_LINES, MOST_COLUMNS = 12, 300
 #: A member's name, in the lines that its process writes, and in the reason of an end.
 _SPEAKER = re.compile(rb"\b[WS]\[((?:worker|server)-\d+)\]")
 _MEMBER = re.compile(r"\b(?:worker|server)-\d+\b", re.ASCII)
+#: A later job master of a job on YARN: the next attempt of the application, with a log of its own.
+_LATER_MASTER = re.compile(rf"{MASTER}-(\d+)", re.ASCII)
 _HEAD_BYTES = _TAIL_BYTES = 64 * 1024
 
 
@@ -24,14 +27,26 @@ def member_of(path: Path) -> str | None:
     return None if match is None else match.group(1).decode("ascii")
 
 
+def attempt_of(path: Path) -> int:
+    """Return which of a job's masters wrote a log, from 1; 0 where none did."""
+    if path.stem == MASTER:
+        return 1
+    match = _LATER_MASTER.fullmatch(path.stem)
+    return 0 if match is None else int(match[1])
+
+
+def _masters(directory: JobDir) -> list[Path]:
+    return [path for path in directory.logs.glob(f"{MASTER}*.log") if attempt_of(path)]
+
+
 def last_words(directory: JobDir, reason: str) -> list[str]:
     """Return the last lines of the log of whoever is at fault, with a line above them that says whose they are.
 
-    That is the member that the reason of the job's end names first, else the job master.  At most
+    That is the member that the reason of the job's end names first, else the job master, the last of them.  At most
     :data:`MOST_LINES` lines; none where there is no such log.
     """
     named = _MEMBER.search(reason)
-    path, who = directory.log("master"), "the job master"
+    path, who = max(_masters(directory), key=attempt_of, default=directory.log(MASTER)), "the job master"
     if named is not None:
         for found in sorted(directory.logs.glob("container-*.log")):
             if member_of(found) == named.group():

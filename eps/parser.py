@@ -253,7 +253,11 @@ def _add_inspection(commands: Any) -> None:
     )
     logs.add_argument("name", metavar="NAME")
     logs.add_argument(
-        "member", metavar="MEMBER", nargs="?", default="", help="worker-N, server-N, master or supervisor"
+        "member",
+        metavar="MEMBER",
+        nargs="?",
+        default="",
+        help="worker-N, server-N, master (on YARN, all attempts of it; master-N is a later one alone) or supervisor",
     )
     logs.add_argument("--follow", action="store_true", help="go on until the job has ended")
 

@@ -16,9 +16,10 @@ from eps.display import STOPPED_STATES, status_text
 from eps.ended import silence_of, waiting_status
 from eps.errors import DeadlineError, EpsError, JobNotFoundError, PeerUnavailableError, RpcError
 from eps.exits import EXIT_OK
-from eps.last_words import member_of
+from eps.last_words import attempt_of, member_of
 from eps.storage.jobdir import JobDir
 from eps.storage.worth import can_be_resumed
+from eps.supervisor.context import MASTER
 
 FOLLOW_POLL_S = 0.1
 #: Those of other hosts are brought whole by each look.
@@ -126,7 +127,8 @@ class LogReader:
     ----------
     folder : Path
     member : str
-        A member, ``master``, ``supervisor`` or a container; empty for all.
+        A member, ``master`` (all that the job has had), ``supervisor``, the name of a log file without its end, as
+        ``master-2``, or a container; empty for all.
     """
 
     def __init__(self, folder: Path, member: str = "") -> None:
@@ -140,9 +142,9 @@ class LogReader:
     def new_lines(self) -> list[str]:
         """Return lines that were not returned before, each with the name of who wrote it unless one was asked for."""
         lines = []
-        for path in sorted(self._folder.glob("*.log")):
+        for path in sorted(self._folder.glob("*.log"), key=lambda path: (attempt_of(path), path)):
             name = self._name(path)
-            if self._member and self._member not in (name, path.stem):
+            if self._member and self._member not in (name, path.stem, MASTER if attempt_of(path) else ""):
                 continue
             self.found = True
             with path.open("rb") as file:
@@ -155,7 +157,7 @@ class LogReader:
             # The last line may be half written.
             end = content.rfind(b"\n") + 1
             self._offsets[path] = self._offsets.get(path, 0) + end
-            prefix = "" if self._member else f"[{name}] "
+            prefix = "" if self._member in (name, path.stem) else f"[{name}] "
             lines += [f"{prefix}{line}\n" for line in content[:end].decode("utf-8", "replace").splitlines()]
         return lines
 

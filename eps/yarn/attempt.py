@@ -19,6 +19,7 @@ from eps.van.memory import raise_descriptor_limit, tune_malloc
 from eps.yarn.allocation import Limits
 from eps.yarn.application import ORDERS, MasterOrders
 from eps.yarn.facade import AmClient, NmClient
+from eps.yarn.outcome import OUR_WORD
 
 if TYPE_CHECKING:
     from eps.yarn.hadoop.session import HadoopSession
@@ -92,7 +93,14 @@ def preemption_wait_ms(conf_dir: str) -> str:
 def leave(reason: str) -> None:
     """End this process at once: whatever it still did, the next attempt does already, or nobody wants any more."""
     logger.critical("M %s: this one ends", reason)
+    _last_word(reason)
+    sys.stderr.flush()
     os._exit(SUPERSEDED)
+
+
+def _last_word(reason: object) -> None:
+    """Write what YARN shows the end of to whoever asks why the application failed."""
+    print(f"{OUR_WORD}{reason}", file=sys.stderr)
 
 
 def begin(run: Callable[[MasterOrders, str], int]) -> int:
@@ -115,8 +123,7 @@ def begin(run: Callable[[MasterOrders, str], int]) -> int:
         return run(orders, host)
     except EpsError as error:
         logger.exception("M cannot begin")
-        # YARN shows the end of this to whoever asks why the application failed.
-        print(f"eps: {error}", file=sys.stderr)
+        _last_word(error)
         return CANNOT_START
 
 

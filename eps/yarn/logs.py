@@ -25,6 +25,7 @@ from eps.devcluster.java import find_java
 from eps.errors import ConfigError, DeadlineError, EpsError, RpcError, StorageError
 from eps.hadoop_conf import HadoopConf, read_configuration
 from eps.kerberos import java_options
+from eps.last_words import attempt_of
 from eps.storage.atomic import atomic_writer
 from eps.storage.hadoop_tokens import TOKEN_FILE_VARIABLE
 from eps.storage.jobdir import DIRECTORY_MODE, JobDir
@@ -231,7 +232,15 @@ def _brought(job: JobDir, ask: Callable[[Path], None]) -> list[str]:
                 for part in parts:
                     with part.open("rb") as source:
                         shutil.copyfileobj(source, target)
+    _remove_masters_after(job, max((attempt_of(job.log(name)) for name in logs), default=0))
     return sorted(logs)
+
+
+def _remove_masters_after(job: JobDir, attempt: int) -> None:
+    """Remove logs of later masters than the latest that this run has had: they are of a run before."""
+    for path in job.logs.glob(f"{MASTER}-*.log"):
+        if attempt_of(path) > attempt > 0:
+            path.unlink(missing_ok=True)
 
 
 def _ask(application: Application, proofs: _Proofs, check: Callable[[], None], printed: Path) -> None:

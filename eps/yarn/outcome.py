@@ -27,6 +27,8 @@ _DIAGNOSTICS = re.compile(r"Diagnostics: (?:\[[^\]\n]*\])?")
 _MORE = ("Dump of the process-tree", "For more detailed output")
 #: Of Java's stacks between: frames, and exceptions that say nothing.
 _STACK = re.compile(r"at |\.\.\. |(Caused by: )?([a-z][\w$]*\.)+[A-Z][\w$]*$")
+#: What our processes log as an error, or worse (:func:`eps.logs.set_up_logging`).
+_LOGGED = re.compile(r"[\d:.]{8,} [EC] [\w.]+: (?:M )?(\S.*)")
 #: Exit code of a container that is its node's doing -> what happened, and what to do.
 _BY_NODE = {
     NEVER_STARTED: ("could not be started by its node", CHECK_FILES),
@@ -70,7 +72,8 @@ def cause(diagnostics: str) -> str:
     """Return why an application ended, from all that YARN has to say about it.
 
     That is the last word of our own process, where YARN quotes one; else what its node says of files or
-    memory; else the last line that a process wrote which could not begin; else everything in one line.
+    memory; else the last error that our process logged; else the last line that a process wrote which could not
+    begin, and that is none of a stack of Java's; else everything in one line.
     """
     lines = [line.strip() for line in diagnostics.splitlines() if line.strip()]
     ours = [line.removeprefix(OUR_WORD) for line in lines if line.startswith(OUR_WORD)]
@@ -80,13 +83,21 @@ def cause(diagnostics: str) -> str:
     if code is not None and int(code[1]) in _BY_NODE and (why := _word_of_node(diagnostics)):
         what, hint = _BY_NODE[int(code[1])]
         return f"its application master {what}: {why}; {hint}"
-    words = said[1].strip().splitlines() if said is not None else []
+    word = _last_line(said[1]) if said is not None else ""
     if code is not None and (signal := signalled(int(code[1]), diagnostics)):
-        return f"its application master {signal}" + (f": {words[-1].strip()}" if words else "")
-    if code is None or not words:
+        return f"its application master {signal}" + (f": {word}" if word else "")
+    if code is None or not word:
         return " ".join(lines)
-    hint = f"; {CHECK_PYTHON}" if code[1] in _NO_COMMAND or _NO_MODULE in words[-1] else ""
-    return f"its application master ended with exit code {code[1]}: {words[-1].strip()}{hint}"
+    hint = f"; {CHECK_PYTHON}" if code[1] in _NO_COMMAND or _NO_MODULE in word else ""
+    return f"its application master ended with exit code {code[1]}: {word}{hint}"
+
+
+def _last_line(said: str) -> str:
+    """Return the line of a process's standard error that says most about its end; empty where there is none."""
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    logged = [match[1] for line in lines if (match := _LOGGED.fullmatch(line))]
+    words = logged or [line for line in lines if not _STACK.match(line)] or lines
+    return words[-1] if words else ""
 
 
 def _word_of_node(diagnostics: str) -> str:

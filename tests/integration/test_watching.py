@@ -84,3 +84,9 @@ def test_the_log_is_that_of_whom_the_reason_names(tmp_path: Path) -> None:
     assert last_words(directory, "nobody knows")[0].startswith("the last lines of the log of the job master")
     assert last_words(directory, "worker-9 is not there")[0].startswith("the last lines of the log of the job master")
     assert last_words(JobDir(tmp_path / "none"), "worker-1") == []
+    # Attempts of a master on YARN.
+    for attempt in (2, 10, 9):
+        directory.log(f"master-{attempt}").write_text(f"M is attempt {attempt}\n")
+    assert last_words(directory, "nobody knows") == [
+        f"the last lines of the log of the job master ({directory.log('master-10')}):", "  M is attempt 10",
+    ]  # fmt: skip

@@ -97,6 +97,31 @@ def test_who_follows_asks_the_nodes_for_what_is_new(cluster: Cluster, job: JobDi
     assert (cluster.asked(MASTER), cluster.asked(WORKER), cluster.asked(STRANGER)) == (1, 2, 0)
 
 
+def test_all_attempts_of_the_master_are_shown_in_their_order_or_one_of_them(job: JobDir) -> None:
+    job.logs.mkdir(exist_ok=True)
+    for name in ("master", "master-2", "master-10", "supervisor", "container-0001"):
+        job.log(name).write_text(f"of {name}\n")
+    every = ["of master\n", "[master-2] of master-2\n", "[master-10] of master-10\n"]
+    assert LogReader(job.logs, "master").new_lines() == every
+    assert LogReader(job.logs, "master-2").new_lines() == ["of master-2\n"]
+    assert len(LogReader(job.logs).new_lines()) == 5
+
+
+def test_logs_of_masters_of_a_run_before_go_when_those_of_a_later_one_come(
+    cluster: Cluster, job: JobDir, commands: list[Path]
+) -> None:
+    job.logs.mkdir(exist_ok=True)
+    job.log("master-2").write_text("of the run that was resumed\n")
+    cluster.wrote(WORKER, "W[worker-1] begins\n")
+    with logs.open_logs(job) as fetch:
+        fetch()
+        fetch()
+        assert job.log("master-2").exists(), "nothing is known of its masters yet"
+        cluster.wrote(MASTER, PLACED)
+        fetch()
+    assert not job.log("master-2").exists() and job.log("master").read_text() == PLACED
+
+
 def test_where_the_nodes_tell_nothing_the_command_does(cluster: Cluster, job: JobDir, commands: list[Path]) -> None:
     with logs.open_logs(job) as fetch:
         fetch()

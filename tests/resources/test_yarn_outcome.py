@@ -63,6 +63,31 @@ def test_of_a_master_that_could_not_begin_its_last_line_is_the_reason() -> None:
     )
 
 
+#: As of a real YARN, of a master that found that another had taken over: Hadoop's client had logged what it met.
+ENDED_ITSELF = NOT_STARTED.replace("127", "71").replace(
+    "bash: line 1: a warning\nenv: '/nowhere/python': No such file or directory",
+    "07:55:18.950 E eps.master.main: M goes on, and cannot be started again until this is mended: all are bad\n"
+    "07:55:19.528 C eps.yarn.attempt: M another job master has taken over: this one ends\n"
+    "07:55:19.600 I eps.master.main: M is still told something\n"
+    "org.apache.hadoop.ipc.RemoteException(java.io.IOException): File could only be written to 0 nodes\n"
+    "\tat org.apache.hadoop.util.concurrent.SubjectInheritingThread.run(SubjectInheritingThread.java:209)",
+)
+
+
+def test_of_a_master_that_ended_itself_its_own_words_are_the_reason_not_a_stack_of_java() -> None:
+    failed = dataclasses.replace(REPORT, state="FAILED", final_status="FAILED", diagnostics=ENDED_ITSELF)
+    word = "its application master ended with exit code 71: another job master has taken over: this one ends"
+    assert outcome(failed)[1] == word
+    # The line that it writes last may come before what a thread of Java still writes.
+    last = ENDED_ITSELF.replace("org.apache", "eps: another job master has taken over\norg.apache", 1)
+    assert outcome(dataclasses.replace(failed, diagnostics=last))[1] == (
+        "its application master could not go on: another job master has taken over"
+    )
+    unlogged = ENDED_ITSELF.replace(" E eps", " W eps").replace(" C eps", " W eps")
+    said = outcome(dataclasses.replace(failed, diagnostics=unlogged))[1]
+    assert said.endswith("IOException): File could only be written to 0 nodes")
+
+
 #: As of a real YARN, of one whose environment was on HDFS when it was submitted, and not when its node was to bring it.
 NOT_BROUGHT = """\
 Application application_1_0001 failed 3 times in previous 60000 milliseconds (global limit =10; local limit is =3) due \
