@@ -255,13 +255,22 @@ class SharedLog:
         """Refuse everything until the next snapshot, and see to it that nobody restores a state that misses events."""
         if not self.error and self._file is not None:
             self.error = str(error)
-            if self._seems_superseded(self._file):
-                self._supersede()
-            self._mark_gap()
-            # Whoever fences it after this sees the mark.
-            if self._seems_superseded(self._file):
-                self._supersede()
+            if self._answers():
+                if self._seems_superseded(self._file):
+                    self._supersede()
+                self._mark_gap()
+                # Whoever fences it after this sees the mark.
+                if self._seems_superseded(self._file):
+                    self._supersede()
         raise error
+
+    def _answers(self) -> bool:
+        """Return whether the store answers, which is soon known; a client that appends may wait for it for longer."""
+        try:
+            self._numbers()
+        except StorageError:
+            return False
+        return True
 
     def _seems_superseded(self, file: AppendFile) -> bool:
         """Return whether another master has taken over; False also where that cannot be known."""

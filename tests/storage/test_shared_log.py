@@ -315,6 +315,26 @@ def test_a_torn_end_before_logs_that_were_begun_in_vain_is_dropped(storage: Logg
     assert opened(storage).recovered.records == RECORDS[:-1]
 
 
+def test_a_store_that_does_not_answer_is_asked_for_nothing_that_may_take_long(
+    storage: LoggedStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = written(storage, RECORDS[0])
+    storage.appends_fail = True
+
+    def silent(folder: str) -> list[str]:
+        raise StorageError(f"{folder}: cannot be listed: no answer")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(storage, "names", silent)
+        with pytest.raises(StorageError, match="not open"):
+            log.append(RECORDS[1])
+    assert "gap-00000000" not in storage.names("state")
+    storage.appends_fail, storage.room_bytes = False, 16
+    with pytest.raises(StorageError):
+        log.snapshot(b"a state that the store has no room for")
+    assert "gap-00000000" in storage.names("state"), "it is noted as soon as that is possible"
+
+
 def test_a_log_that_was_begun_without_an_answer_and_cannot_be_read_now_ends_nobody(storage: LoggedStorage) -> None:
     log = written(storage, RECORDS[0])
     storage.unanswered = 1
