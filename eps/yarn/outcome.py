@@ -83,21 +83,22 @@ def cause(diagnostics: str) -> str:
     if code is not None and int(code[1]) in _BY_NODE and (why := _word_of_node(diagnostics)):
         what, hint = _BY_NODE[int(code[1])]
         return f"its application master {what}: {why}; {hint}"
-    word = _last_line(said[1]) if said is not None else ""
+    words = _words(said[1]) if said is not None else []
+    word = words[-1] if words else ""
     if code is not None and (signal := signalled(int(code[1]), diagnostics)):
         return f"its application master {signal}" + (f": {word}" if word else "")
     if code is None or not word:
         return " ".join(lines)
+    # One that was not ended by others has said why.
+    word = next((match[1] for line in reversed(words) if (match := _LOGGED.fullmatch(line))), word)
     hint = f"; {CHECK_PYTHON}" if code[1] in _NO_COMMAND or _NO_MODULE in word else ""
     return f"its application master ended with exit code {code[1]}: {word}{hint}"
 
 
-def _last_line(said: str) -> str:
-    """Return the line of a process's standard error that says most about its end; empty where there is none."""
+def _words(said: str) -> list[str]:
+    """Return what a process wrote on standard error, without the lines of stacks of Java where there are others."""
     lines = [line.strip() for line in said.splitlines() if line.strip()]
-    logged = [match[1] for line in lines if (match := _LOGGED.fullmatch(line))]
-    words = logged or [line for line in lines if not _STACK.match(line)] or lines
-    return words[-1] if words else ""
+    return [line for line in lines if not _STACK.match(line)] or lines
 
 
 def _word_of_node(diagnostics: str) -> str:
