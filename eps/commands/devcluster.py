@@ -14,6 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from eps.devcluster.cluster import ENDED, RUNNING, SILENT, Cluster, DaemonStatus, default_home
+from eps.devcluster.decommission import decommission, recommission
 from eps.devcluster.lifecycle import restart_daemons, start_cluster, stop_cluster
 from eps.devcluster.settings import KDC, ClusterSettings
 from eps.errors import ConfigError
@@ -66,6 +67,24 @@ def restart(args: argparse.Namespace) -> int:
     return EXIT_OK
 
 
+def let_go(args: argparse.Namespace) -> int:
+    """Let a node of a cluster go with notice."""
+    with _Progress() as say, _terminated_is_interrupted():
+        host = decommission(_home(args), args.node, args.within, say)
+    when = f"within {args.within} s" if args.within else "at once"
+    print(f"node {host} is decommissioned {when}: eps devcluster recommission{_home_words(args)} {host} takes it back")
+    return EXIT_OK
+
+
+def take_back(args: argparse.Namespace) -> int:
+    """Take a node of a cluster back."""
+    timeout_s = _timeout_s(args)
+    with _Progress() as say, _terminated_is_interrupted():
+        host = recommission(_home(args), args.node, say, timeout_s)
+    print(f"node {host} is there")
+    return EXIT_OK
+
+
 def status(args: argparse.Namespace) -> int:
     """Show a cluster's daemons, and how to mend it; succeeds where all of them work."""
     cluster = Cluster.at(_home(args))
@@ -76,26 +95,27 @@ def status(args: argparse.Namespace) -> int:
         print(f"{'daemon':<16} {'state':<14} {'pid':>7}  {'address':<21} log")
         for one in found:
             print(f"{one.name:<16} {one.state:<14} {one.pid or '-':>7}  {one.address:<21} {one.log}")
-        if advice := _advice(found, cluster.settings, f" --home {shlex.quote(args.home)}" if args.home else ""):
+        if advice := _advice(found, cluster, _home_words(args)):
             print(f"\n{advice}")
-    return EXIT_OK if all(one.state == RUNNING for one in found) else EXIT_FAILED
+    works = all(one.state == RUNNING or cluster.is_excluded(one.name) for one in found)
+    return EXIT_OK if works else EXIT_FAILED
 
 
-def _advice(found: Sequence[DaemonStatus], settings: ClusterSettings, home: str) -> str:
-    """Return what to run where daemons do not work; empty where all do.
+def _advice(found: Sequence[DaemonStatus], cluster: Cluster, home: str) -> str:
+    """Return what to run where daemons do not work, or were let go; empty where all work.
 
     Parameters
     ----------
     found : sequence of DaemonStatus
-    settings : ClusterSettings
-        Of the cluster.
+    cluster : Cluster
     home : str
         The words that say where it is, a blank before each.
     """
-    ended = [one.name for one in found if one.state == ENDED]
-    silent = [one.name for one in found if one.state == SILENT]
-    if len(ended) == len(found):
-        options = "" if settings == ClusterSettings() else ", with the options that it was started with"
+    excluded = [one.name for one in found if cluster.is_excluded(one.name)]
+    ended = [one.name for one in found if one.state == ENDED and one.name not in excluded]
+    silent = [one.name for one in found if one.state == SILENT and one.name not in excluded]
+    if all(one.state == ENDED for one in found):
+        options = "" if cluster.settings == ClusterSettings() else ", with the options that it was started with"
         return f"nothing runs: eps devcluster start{home}{options}"
     if KDC in ended + silent:
         return f"{KDC} does not work, and nothing does without its keys: eps devcluster stop{home}, and start it again"
@@ -107,7 +127,13 @@ def _advice(found: Sequence[DaemonStatus], settings: ClusterSettings, home: str)
         )
         if names
     ]
+    lines += [f"{name} is decommissioned: eps devcluster recommission{home} {name}" for name in excluded]
     return "\n".join(lines)
+
+
+def _home_words(args: argparse.Namespace) -> str:
+    """Return the words that say where a cluster is, a blank before each."""
+    return f" --home {shlex.quote(args.home)}" if args.home else ""
 
 
 def _timeout_s(args: argparse.Namespace) -> float:

@@ -121,6 +121,15 @@ class Cluster:
         return tuple(node_address(number) for number in range(1, self.settings.nodes + 1))
 
     @property
+    def excluded(self) -> tuple[str, ...]:
+        """The hosts of the nodes that were decommissioned, or are to be."""
+        return tuple(_text(self.places.exclude).split())
+
+    def is_excluded(self, daemon: str) -> bool:
+        """Return whether a daemon is the NodeManager of one of these."""
+        return address_of(daemon) in self.excluded
+
+    @property
     def hdfs_url(self) -> str:
         """``hdfs://HOST:PORT``."""
         return f"hdfs://{self.address(NAMENODE)}"
@@ -194,8 +203,9 @@ class Cluster:
         DeadlineError
             It is not ready after ``timeout_s``; the message has the last lines of every log.
         """
-        nodes = self.settings.nodes
-        self._wait(self.daemons, lambda: probe.what_is_missing(self.record.ports, nodes), timeout_s, say)
+        there = [daemon for daemon in self.daemons if not self.is_excluded(daemon)]
+        nodes = sum(1 for daemon in there if node_number(daemon))
+        self._wait(there, lambda: probe.what_is_missing(self.record.ports, nodes), timeout_s, say)
 
     def wait_back(self, daemon: str, since_ms: float, timeout_s: float, say: Say) -> None:
         """Wait until a daemon that was started at ``since_ms`` (Unix time) works with all others that run.
@@ -210,6 +220,7 @@ class Cluster:
             It does not after ``timeout_s``.
         """
         nodes = [name for name in self.daemons if node_number(name) and daemon == RESOURCEMANAGER]
+        nodes = [name for name in nodes if not self.is_excluded(name)]
         nodes = [name for name in nodes if self.is_running(name) and probe.answers(name, self.record.ports)]
 
         def missing() -> str:

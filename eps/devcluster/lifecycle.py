@@ -98,7 +98,7 @@ def start_cluster(home: Path, settings: ClusterSettings, say: Say, timeout_s: fl
     """
     java = check_host(settings, home)
     places = Places(home)
-    with _held(places, say):
+    with held(places, say):
         record = read_record(places)
         if record is not None and (running := _running(places, record, settings)):
             _complete(running, say, timeout_s)
@@ -133,7 +133,7 @@ def stop_cluster(home: Path, say: Say) -> bool:
     places = Places(home)
     if not home.exists():
         return False
-    with _held(places, say):
+    with held(places, say):
         return _clean(places, read_record(places), say)
 
 
@@ -152,7 +152,7 @@ def restart_daemons(home: Path, names: Collection[str], say: Say, timeout_s: flo
     places = Places(home)
     if not home.exists():
         raise Cluster.absent(home)
-    with _held(places, say):
+    with held(places, say):
         cluster = Cluster.at(home)
         for name in names:
             _check_daemon(cluster, name)
@@ -173,7 +173,7 @@ def restart_daemon(cluster: Cluster, daemon: str, say: Say, timeout_s: float = R
     DaemonEndedError, DeadlineError, ResourceError
         As :func:`start_cluster`; the other daemons are left as they are.
     """
-    with _held(cluster.places, say):
+    with held(cluster.places, say):
         _restart(cluster, [daemon], say, timeout_s)
 
 
@@ -201,6 +201,8 @@ def write_files(cluster: Cluster) -> None:
 def _start(cluster: Cluster, say: Say, timeout_s: float) -> None:
     deadline = time.monotonic() + timeout_s
     write_record(cluster.places, cluster.record)
+    # All nodes are there again.
+    cluster.places.exclude.unlink(missing_ok=True)
     write_files(cluster)
     say(f"starting {len(cluster.daemons)} daemons of Hadoop {cluster.settings.hadoop_version}", False)
     try:
@@ -217,7 +219,7 @@ def _complete(cluster: Cluster, say: Say, timeout_s: float) -> None:
     deadline = time.monotonic() + timeout_s
     # Of a starter that was killed before it could write them down: they have the ports of those that are missing.
     _end_strays(cluster.places, cluster.record)
-    missing = [daemon for daemon in cluster.daemons if not cluster.is_running(daemon)]
+    missing = [daemon for daemon in cluster.daemons if not (cluster.is_running(daemon) or cluster.is_excluded(daemon))]
     try:
         if missing:
             _restart(cluster, missing, say, timeout_s)
@@ -273,7 +275,12 @@ def _check_daemon(cluster: Cluster, name: str) -> None:
 
 
 def _check_master(cluster: Cluster, name: str, names: Collection[str]) -> None:
-    """Refuse to start a daemon that would wait in vain for the one at which it registers."""
+    """Refuse to start a daemon that would wait in vain for the one at which it registers, or be turned away there."""
+    if cluster.is_excluded(name):
+        raise ConfigError(
+            f"daemon is {name!r}, but its node was decommissioned: "
+            f"eps devcluster recommission --home {cluster.places.home} {name} takes it back"
+        )
     master = NAMENODE if name == DATANODE else RESOURCEMANAGER if node_number(name) else name
     if master not in names and not cluster.is_running(master):
         raise ConfigError(
@@ -433,11 +440,13 @@ def _end_strays(places: Places, record: Record | None) -> list[Process]:
     return killed
 
 
-def _held(places: Places, say: Say) -> AbstractContextManager[None]:
+def held(places: Places, say: Say) -> AbstractContextManager[None]:
+    """Give the lock of a home, which one command has at a time; raises as :func:`~eps.devcluster.locks.locked`."""
+
     def waits() -> None:
         say(f"another command is at work at {places.home}: waiting for it", False)
 
-    return locked(places.lock, _LOCK_TIMEOUT_S, waits, "another eps devcluster start, stop or restart")
+    return locked(places.lock, _LOCK_TIMEOUT_S, waits, "another command of eps devcluster")
 
 
 def _begin_log(path: Path) -> None:

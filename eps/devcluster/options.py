@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from eps.devcluster.settings import HADOOP_VERSION, QUEUES, TRIED_VERSIONS, ClusterSettings
+from eps.devcluster.settings import HADOOP_VERSION, QUEUES, TRIED_VERSIONS, WITHIN_S, ClusterSettings
 
 _DESCRIPTION = """\
 A real Hadoop on this host: NameNode, DataNode, ResourceManager and NodeManagers, each
@@ -31,6 +31,11 @@ _RESTART = """\
 Start daemons of a cluster again, each ended first where it runs, with the same ports and
 data; the others go on, and jobs with them as far as they outlive it.  The containers of a
 NodeManager are lost with it.  eps devcluster status lists the daemons.
+"""
+_DECOMMISSION = """\
+Let a node go, as an administrator does who needs the machine: YARN warns jobs of the
+containers that they have there, EPS drains them, and what is left at the deadline is
+killed.  No new ones begin there, and in the end YARN has the NodeManager end itself.
 """
 _DEFAULTS = ClusterSettings()
 
@@ -66,9 +71,34 @@ def add_devcluster(commands: Any, add: AddCommand) -> None:
     restart.add_argument(
         "daemon", nargs="+", metavar="DAEMON", help="namenode, datanode, resourcemanager, or nodemanager-1 and up"
     )
-    for one in (stop, status, restart):
+    let_go = add(
+        inner,
+        "decommission",
+        "let a node go, with notice to what runs there",
+        "devcluster:let_go",
+        "eps devcluster decommission nodemanager-2 --within 60",
+        text=_DECOMMISSION,
+    )
+    take_back = add(
+        inner,
+        "recommission",
+        "take a node back that was let go",
+        "devcluster:take_back",
+        "eps devcluster recommission nodemanager-2",
+    )
+    for one in (let_go, take_back):
+        one.add_argument("node", metavar="NODE", help="nodemanager-1 and up, or its host: 127.0.0.11 and up")
+    let_go.add_argument(
+        "--within",
+        type=int,
+        default=WITHIN_S,
+        metavar="S",
+        help=f"seconds that its containers have; with 0 they are not warned (default {WITHIN_S})",
+    )
+    for one in (stop, status, restart, let_go, take_back):
         _add_home(one)
     _add_timeout(restart, "to work again")
+    _add_timeout(take_back, "to work again")
 
 
 def _add_home(parser: Any) -> None:

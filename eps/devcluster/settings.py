@@ -18,6 +18,8 @@ MASTER_ADDRESS = "127.0.0.1"
 #: NodeManager i listens at 127.0.0.(10 + i): exclude files and labels go by host, so each needs an address of its own.
 FIRST_NODE = 11
 MOST_NODES = 200
+#: What containers have to leave a node that is decommissioned, in seconds: Hadoop's own default.
+WITHIN_S = 3600
 QUEUES = ("default", "batch")
 #: A label that the last node has; others may use it while nobody asks for it.
 TRANSIENT_LABEL = "transient"

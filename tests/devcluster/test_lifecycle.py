@@ -462,3 +462,63 @@ def test_hadoops_commands_are_given_its_files_and_their_words(home: Path) -> Non
 def test_home_without_a_cluster_is_not_found(tmp_path: Path) -> None:
     with pytest.raises(JobNotFoundError, match="eps devcluster start makes one"):
         Cluster.at(tmp_path)
+
+
+def test_a_node_that_is_let_go_stays_so_until_it_is_taken_back(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cluster, flags = start(home, TWO_NODES), ["--home", str(home)]
+    assert main(["devcluster", "decommission", "nodemanager-2", "--within", "60", *flags]) == 0
+    back = f"eps devcluster recommission --home {home}"
+    assert (
+        capsys.readouterr().out == f"node 127.0.0.12 is decommissioned within 60 s: {back} 127.0.0.12 takes it back\n"
+    )
+    assert cluster.places.exclude.read_text() == "127.0.0.12\n"
+    # YARN has its NodeManager end itself: nobody starts that again, or waits for it.
+    kill_all([cluster.record.processes["nodemanager-2"]])
+    start(home, TWO_NODES)
+    assert not Cluster.at(home).is_running("nodemanager-2")
+    assert main(["devcluster", "restart", "resourcemanager", *flags]) == 0
+    capsys.readouterr()
+    assert main(["devcluster", "status", *flags]) == 0
+    assert capsys.readouterr().out.endswith(f"\n\nnodemanager-2 is decommissioned: {back} nodemanager-2\n")
+    assert main(["devcluster", "restart", "nodemanager-2", *flags]) == 2
+    assert f"its node was decommissioned: {back} nodemanager-2 takes it back" in capsys.readouterr().err
+    before = pids(Cluster.at(home))
+    assert main([*back.split()[1:], "127.0.0.12"]) == 0
+    assert capsys.readouterr().out == "node 127.0.0.12 is there\n"
+    assert cluster.places.exclude.read_text() == "" and len(pids(Cluster.at(home)) - before) == 1
+    # One that works on is not ended.
+    before = pids(Cluster.at(home))
+    assert main(["devcluster", "decommission", "127.0.0.11", "--within", "0", *flags]) == 0
+    assert "127.0.0.11 is decommissioned at once" in capsys.readouterr().out
+    assert main(["devcluster", "recommission", "127.0.0.11", *flags]) == 0
+    assert pids(Cluster.at(home)) == before
+    assert main(["devcluster", "decommission", "nodemanager-1", *flags]) == 0
+    stop(home)
+    start(home, TWO_NODES)
+    assert cluster.places.exclude.read_text() == "", "a cluster that is started anew has all its nodes"
+    stop(home)
+
+
+def test_a_node_that_cannot_be_let_go_is_told_with_those_that_can(
+    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flags = ["--home", str(home)]
+    cluster = start(home, TWO_NODES)
+
+    def refused(*words: str, code: int = 2) -> str:
+        assert main(["devcluster", *words, *flags]) == code
+        return capsys.readouterr().err
+
+    assert refused("decommission", "nodemanager-3") == (
+        f"eps: node is 'nodemanager-3', but the cluster at {home} has nodemanager-1 to nodemanager-2, "
+        "which are 127.0.0.11 to 127.0.0.12\n"
+    )
+    assert "within is -1, but must be at least 0 seconds" in refused("decommission", "nodemanager-1", "--within=-1")
+    monkeypatch.setenv("FAKE_JAVA", "rmadmin=refuses")
+    assert "the resourcemanager refuses: -refreshNodes -g 60 -server" in refused(
+        "decommission", "nodemanager-1", "--within=60", code=1
+    )
+    assert cluster.places.exclude.read_text() == ""
+    kill_all([cluster.record.processes["resourcemanager"]])
+    assert "eps devcluster restart --home" in refused("recommission", "nodemanager-1")
+    stop(home)

@@ -10,6 +10,7 @@ from typing import Any
 
 from eps.devcluster import probe
 from eps.devcluster.cluster import Cluster
+from eps.devcluster.decommission import decommission, recommission
 from eps.devcluster.lifecycle import restart_daemon
 from eps.devcluster.processes import Process, kill_all, with_variable
 from eps.devcluster.settings import RESOURCEMANAGER, nodemanager
@@ -135,16 +136,11 @@ class Hadoop:
 
     def decommission(self, node: str, timeout_s: int) -> None:
         """Let a node go: its containers have ``timeout_s``.  Returns as soon as the ResourceManager knows."""
-        self.cluster.places.exclude.write_text(f"{node}\n", encoding="ascii")
-        self.run_cli("yarn", "rmadmin", "-refreshNodes", "-g", str(timeout_s), "-server")
+        decommission(self.home, node, timeout_s, lambda text, step: None)
 
     def recommission(self, node: str) -> None:
-        """Take a node back that was decommissioned, or was to be; its NodeManager may have to be started again."""
-        self.cluster.places.exclude.write_text("", encoding="ascii")
-        self.run_cli("yarn", "rmadmin", "-refreshNodes")
-        # One that had gone to the end has been told to end itself; one that had not works on.
-        if self.node_states().get(node) != "RUNNING" or not self.process(self.daemon_of(node)).is_alive():
-            self.restart(self.daemon_of(node))
+        """Take a node back that was decommissioned, or was to be."""
+        recommission(self.home, node, lambda text, step: None, PATIENCE_S)
 
     def daemon_of(self, node: str) -> str:
         """Return the NodeManager of a node."""
