@@ -202,7 +202,9 @@ def location(text: str | Location) -> Location:
     return text
 
 
-def open_storage(where: str | Location, *, public: bool = False, patience_s: float | None = None) -> Storage:
+def open_storage(
+    where: str | Location, *, public: bool = False, patience_s: float | None = None, conf: HadoopConf | None = None
+) -> Storage:
     """Return the store whose root is a folder on this machine or on HDFS; nothing is made or asked yet.
 
     Parameters
@@ -212,6 +214,8 @@ def open_storage(where: str | Location, *, public: bool = False, patience_s: flo
         On HDFS: everybody may read what is written; by default its user alone, as on this machine.
     patience_s : float, optional
         On HDFS: how long to wait for what may pass; default: :data:`eps.storage.webhdfs.PATIENCE_S`.
+    conf : HadoopConf, optional
+        On HDFS: the configuration; default: that of ``HADOOP_CONF_DIR``.
 
     Raises
     ------
@@ -220,7 +224,7 @@ def open_storage(where: str | Location, *, public: bool = False, patience_s: flo
     """
     found = location(where)
     if isinstance(found, RemotePath):
-        return found.storage(public=public, patience_s=patience_s)
+        return found.storage(public=public, patience_s=patience_s, conf=conf)
     return LocalStorage(found)
 
 

@@ -16,7 +16,7 @@ from eps.storage.api import Storage
 from eps.storage.atomic import read_json, write_json_atomic
 from eps.storage.claims import REMOVE_S
 from eps.storage.jobdir import JobDir
-from eps.storage.locations import RemotePath
+from eps.storage.locations import RemotePath, open_storage
 from eps.yarn.allocation import Placement
 from eps.yarn.launch import RoleTemplate
 from eps.yarn.types import Execution, FileKind, LocalFile, Resource, Visibility
@@ -54,7 +54,7 @@ class Application:
             The configuration of its cluster cannot be read any more.
         """
         conf = read_configuration(Path(self.conf_dir))
-        return RemotePath.parse(self.shared).storage(patience_s=REMOVE_S, conf=conf)
+        return open_storage(self.shared, patience_s=REMOVE_S, conf=conf)
 
     def remove(self) -> None:
         """Remove that folder, of which nobody needs anything any more.  Harmless when repeated.
@@ -132,7 +132,7 @@ class MasterOrders:
         return cls(values["shared"], values["python"], files, dict(values["env"]))
 
 
-def remove_staged(job: JobDir, store: Storage | None = None) -> None:
+def remove_staged(job: JobDir) -> None:
     """Remove what a job that has ended keeps on the cluster: its archive, with its secrets, its log, its results.
 
     Checkpoints stay (:func:`eps.storage.claims.remove_claimed`), and what jobs share.  Harmless when repeated.
@@ -141,8 +141,6 @@ def remove_staged(job: JobDir, store: Storage | None = None) -> None:
     ----------
     job : JobDir
         Whose lock the caller holds.
-    store : Storage, optional
-        Of that folder, where the caller has it open.
 
     Raises
     ------
@@ -154,9 +152,7 @@ def remove_staged(job: JobDir, store: Storage | None = None) -> None:
     application = Application.read(job)
     if application is None or not application.shared:
         return
-    if store is None:
-        store = application.storage()
-    store.remove("")
+    application.remove()
     replace(application, shared="").write(job)
 
 

@@ -120,6 +120,8 @@ def end_application(job: JobDir, reason: str, timeout_s: float, tell: Callable[[
         if waited_s > timeout_s:
             # Whoever attends to it says who that is as soon as it can; who submits it does not.
             promise = later if job.supervisor_json.exists() else BEING_STARTED.format(name=job.name)
+            if application_id and job.ended() is not None:
+                promise = f"{application_id} has, and whoever attends to it is about to"
             raise DeadlineError(f"job {job.name!r} has not ended within {timeout_s:g} s; {promise}")
         time.sleep(_LOOK_S)
     if job.ended() is None and application is not None:

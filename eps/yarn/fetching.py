@@ -98,7 +98,8 @@ class End:
         self.is_being_noted = False
         logger.info("%s: %s", state, reason or "no reason")
         if is_over:
-            self._remove_what_is_on_the_cluster(state)
+            self._tell("what it has there is removed")
+            remove_ended(self._job)
         if state == "failed":
             # Last: nothing is as large, and nothing else needs them.
             self._bring_logs()
@@ -113,15 +114,6 @@ class End:
         except StorageError as error:
             # How it ended is noted all the same.
             logger.warning("%s", error)
-
-    def _remove_what_is_on_the_cluster(self, state: str) -> None:
-        """Remove the job's folder, of which all that anybody still needs is here, and checkpoints that nobody needs."""
-        try:
-            remove_staged(self._job, self._shared)
-            if state == "finished":
-                remove_claimed(self._job)
-        except EpsError as error:
-            logger.warning("%s: eps prune tries again", error)
 
     def _bring_logs(self) -> None:
         """Bring the containers' logs of a job that failed: nobody should have to ask for them."""
@@ -152,3 +144,17 @@ class End:
                         # It answers, and what is here by now is not to be fetched once more.
                         self._answered()
         return word
+
+
+def remove_ended(job: JobDir) -> None:
+    """Remove the folder of a job that has ended, whose lock the caller holds, and checkpoints that nobody needs.
+
+    All that anybody still needs of that folder is here.  A file system that is away is waited for shortly only: the job
+    counts as running as long.
+    """
+    try:
+        remove_staged(job)
+        if job.outcome().get("state") == "finished":
+            remove_claimed(job)
+    except EpsError as error:
+        logger.warning("%s: eps status %s tries again", error, job.name)

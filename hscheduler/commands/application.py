@@ -285,14 +285,14 @@ def _take_away(shared: Storage, ended: Ended, known: KnownSweep) -> bool:
         told = f"what the sweep has left stays at {shared.describe('')}, for it cannot be fetched: {error}"
         print(f"hscheduler: {told}; {known.how_again} fetches it", file=sys.stderr)
         return False
-    _remove(known, shared)
+    _remove(known)
     return True
 
 
-def _remove(known: KnownSweep, shared: Storage | None = None) -> None:
+def _remove(known: KnownSweep) -> None:
     """Remove what a sweep has on the cluster, of which nothing is needed any more."""
     try:
-        remove_staged(known.job, shared)
+        remove_staged(known.job)
     except EpsError as error:
         told = f"what the sweep has on the cluster stays there, for it cannot be removed: {error}"
         print(f"hscheduler: {told}; {known.how_again} tries again", file=sys.stderr)

@@ -15,7 +15,6 @@ import pytest
 
 from eps.errors import ConfigError, DeadlineError, JobNotFoundError, PeerUnavailableError, StorageError
 from eps.hadoop_conf import HadoopConf
-from eps.storage.api import Storage
 from eps.storage.jobdir import JobDir, JobLock, jobs_dir
 from eps.storage.locations import RemotePath, open_storage
 from eps.yarn.application import ENDED_FILE, RESULTS, Application
@@ -300,7 +299,7 @@ def test_what_was_fetched_is_told_again_though_the_cluster_knows_nothing_of_it_a
     yarn: RunningSweep, hdfs: FakeHdfs, tmp_path: Path, capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    def end_here(job: JobDir, shared: Storage | None) -> None:
+    def end_here(job: JobDir) -> None:
         for path in staged(hdfs):
             del hdfs.nodes[path]
         raise KilledError

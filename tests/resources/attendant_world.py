@@ -95,8 +95,9 @@ def follow(job: JobDir, shared: MemoryStorage) -> Follow:
 
 
 @pytest.fixture
-def staged(job: JobDir, shared: MemoryStorage) -> Application:
+def staged(job: JobDir, shared: MemoryStorage, monkeypatch: pytest.MonkeyPatch) -> Application:
     """Where the job keeps what it shares: its secrets, and results."""
+    monkeypatch.setattr(Application, "storage", lambda application: shared)
     application = Application(ID, "hdfs://nn:1/user/ada/.eps/jobs/a9a-1", "/etc/hadoop", "rest")
     application.write(job)
     shared.files.update({"job.zip": b"secrets", "results/report.json": b"{}", "state/log-1": b"x"})

@@ -22,7 +22,8 @@ from eps.display import plain_line, progress_line, status_text
 from eps.ended import FETCHING, UNREACHABLE, ended_status, waiting_status
 from eps.errors import JobNotFoundError, PeerUnavailableError, StorageError
 from eps.storage.atomic import read_json
-from eps.storage.claims import Claim, owner_of
+from eps.storage.claims import REMOVE_S, Claim, owner_of
+from eps.storage.hdfs import HdfsStorage
 from eps.storage.jobdir import JobDir
 from eps.storage.locations import RemotePath
 from eps.storage.worth import can_be_resumed
@@ -224,15 +225,15 @@ def test_what_could_not_be_fetched_is_fetched_again_without_yarn(
         raise StorageError("the NameNode is in safe mode")
 
     runs, ended_s = dataclasses.replace(RUNNING, progress=3 / 9), set()
-    monkeypatch.setattr(shared, "names", away)
     for client in (ScriptedClient(runs, said), ScriptedClient(AssertionError("YARN has said how it ended"))):
-        follow(client)
+        with monkeypatch.context() as patch:
+            patch.setattr(shared, "names", away)
+            follow(client)
         ended = job.ended()
         assert ended is not None and ended["state"] == said.final_status.lower().replace("succeeded", "finished")
         assert ended["reason"].count("safe mode") == 1 and ended["progress"] == 3 / 9
         assert job.unfetched() is not None and "results/model.npz" in shared.files
         ended_s.add(ended["time_s"])
-    monkeypatch.undo()
     follow(ScriptedClient(AssertionError("YARN has said how it ended")))
     ended = job.ended()
     assert ended is not None and ended["reason"] == ("done" if said is FINISHED else KILLED.diagnostics)
@@ -278,6 +279,25 @@ def test_what_a_job_had_on_the_cluster_goes_when_its_results_are_here(
     assert Application.read(job) == dataclasses.replace(staged, shared="")
 
 
+def test_who_removes_what_a_job_had_on_the_cluster_does_not_keep_others_waiting(
+    job: JobDir, shared: MemoryStorage, follow: Follow, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Whoever waits for the job's end would wait until HDFS has left safe mode."""
+    pytest.importorskip("hdfs")
+    (tmp_path / "core-site.xml").write_text("<configuration></configuration>")
+    asked: list[float] = []
+
+    def remove(store: HdfsStorage, path: str) -> None:
+        asked.append(store._web.patience_s)
+        raise StorageError("the NameNode is in safe mode")
+
+    monkeypatch.setattr(HdfsStorage, "remove", remove)
+    place = Application(ID, "hdfs://nn:1/user/ada/.eps/jobs/a9a-1", str(tmp_path), "rest")
+    place.write(job)
+    assert follow(ScriptedClient(RUNNING, FINISHED)) == 0
+    assert asked == [REMOVE_S] and Application.read(job) == place and job.is_settled()
+
+
 def test_what_was_not_fetched_or_may_be_in_use_stays_on_the_cluster(
     job: JobDir, shared: MemoryStorage, follow: Follow, staged: Application, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -291,7 +311,7 @@ def test_what_was_not_fetched_or_may_be_in_use_stays_on_the_cluster(
     shared.files["results/ended.json"] = b'{"state": "finished", "exit_code": 0, "reason": ""}'
     shared.stuck.add("")
     assert follow(ScriptedClient(FINISHED)) == 0
-    assert "job.zip" in shared.files and Application.read(job) == staged, "eps prune finds it"
+    assert "job.zip" in shared.files and Application.read(job) == staged, "the next command finds it"
 
 
 @pytest.mark.parametrize("state", ["finished", "failed", "killed", "unfetched", "failed, job.json cannot be read"])

@@ -245,6 +245,20 @@ def test_only_of_one_that_somebody_attends_to_it_is_said_that_its_end_is_remembe
     assert str(raised.value) == f"job 'a9a' has not ended within {ENDED_S:g} s; {promise if attended else advice}"
 
 
+def test_of_one_that_has_ended_it_is_not_said_that_somebody_starts_it(submission: Submission, clock: None) -> None:
+    """Whoever attends to it has said its last word, and is about to leave."""
+    submission.note(ID)
+
+    def end(text: str) -> None:
+        ended = {"state": "killed", "exit_code": 1, "reason": "enough", "time_s": 1.0}
+        write_json_atomic(submission.job.ended_json, ended)
+
+    with pytest.raises(DeadlineError) as raised:
+        end_application(submission.job, "enough", 0.0, end)
+    leaves = f"{ID} has, and whoever attends to it is about to"
+    assert str(raised.value) == f"job 'a9a' has not ended within {ENDED_S:g} s; {leaves}"
+
+
 def test_of_one_that_has_ended_it_is_said_what_is_still_fetched(submission: Submission, clock: None) -> None:
     submission.note(ID)
     submission.attend()
