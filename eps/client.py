@@ -222,10 +222,10 @@ class Job:
         """
         check_home(writable=False)
         directory = find_job(name)
-        if directory.yarn_json.exists() and not directory.is_running() and not directory.is_settled():
+        if directory.yarn_json.exists() and not directory.is_running():
             from eps.yarn.former import look_after
 
-            # The application may well run: only who attended to it here was ended.
+            # The application may well run, where only who attended to it here was ended.
             return cls(directory, look_after(directory))
         return cls(directory)
 

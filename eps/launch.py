@@ -118,7 +118,7 @@ def _release(folder: Location, owner: str) -> None:
         release(open_storage(folder, patience_s=REMOVE_S), owner)
     except EpsError as error:
         # What stopped the job may stop this as well; the next job of the name takes the folder again.
-        logger.warning("%s stays: %s", folder, error)
+        logger.warning("%s stays, for the next job of its name or for hdfs dfs -rm -r: %s", folder, error)
 
 
 def data_settings(spec: JobSpec) -> DataSettings:

@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from eps.ended import silence_of
-from eps.errors import DeadlineError, JobExistsError, JobNotFoundError
+from eps.errors import DeadlineError, JobExistsError, JobNotFoundError, StorageError
 from eps.hadoop_conf import read_configuration
 from eps.master_link import NOTICED_S
 from eps.storage.jobdir import JobDir, JobLock
@@ -15,6 +15,7 @@ from eps.supervisor.start import SupervisorHandle
 from eps.yarn.application import Application
 from eps.yarn.clients import open_client
 from eps.yarn.facade import Client
+from eps.yarn.fetching import remove_ended
 from eps.yarn.submit import attend_again
 
 logger = logging.getLogger(__name__)
@@ -26,11 +27,16 @@ FETCH_S = 120.0
 def look_after(job: JobDir) -> SupervisorHandle | None:
     """Have somebody attend to a job that may run; one that has ended is waited for until its results are here.
 
+    Of one whose results are here, what could not be removed from its cluster is, as far as that is possible now.
+
     Returns
     -------
     SupervisorHandle or None
         As of :func:`eps.yarn.submit.attend_again`, which says what is raised; None also where somebody does already.
     """
+    if job.is_settled():
+        _remove_what_is_left(job)
+        return None
     try:
         handle = attend_again(job.path)
     except JobExistsError:
@@ -40,6 +46,18 @@ def look_after(job: JobDir) -> SupervisorHandle | None:
     with suppress(DeadlineError):
         _wait_until_fetched(job, handle)
     return None
+
+
+def _remove_what_is_left(job: JobDir) -> None:
+    """Remove what a job that has ended still has on its cluster, as whoever attended to it would have."""
+    # Where somebody has started it again by now, or its note is damaged, it is not to be removed here.
+    with suppress(JobExistsError, StorageError):
+        application = Application.read(job)
+        if application is None or not application.shared or job.is_forgotten():
+            return
+        with JobLock(job.lock):
+            if job.is_settled() and not job.is_forgotten():
+                remove_ended(job)
 
 
 def settle_former(job: JobDir) -> None:

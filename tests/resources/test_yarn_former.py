@@ -234,6 +234,34 @@ def test_what_could_not_be_fetched_comes_with_the_next_command(
     assert not unfetched.exists()
 
 
+def test_what_could_not_be_removed_when_a_job_ended_goes_with_the_next_command(
+    job: JobDir, unfetched: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """HDFS was in safe mode just then, say; its results are here."""
+    ended = {"state": "killed", "exit_code": 1, "reason": "enough", "time_s": 1.0}
+    write_json_atomic(job.ended_json, {**ended, "is_forgotten": True})
+    assert main(["status", "a9a"]) == 0
+    assert unfetched.exists(), "it may run, and need that"
+    write_json_atomic(job.ended_json, ended)
+    with JobLock(job.lock):
+        assert former.look_after(job) is None and unfetched.exists(), "somebody begins it again"
+    with monkeypatch.context() as patch:
+
+        def refuse(application: Application) -> None:
+            raise StorageError("the NameNode is in safe mode")
+
+        patch.setattr(Application, "remove", refuse)
+        assert main(["status", "a9a"]) == 0
+    assert unfetched.exists()
+    assert main(["status", "a9a"]) == 0
+    assert not unfetched.exists() and not (Application.read(job) or pytest.fail("it is known")).shared
+    capsys.readouterr()
+    # What is damaged keeps nobody from being told how it ended.
+    job.yarn_json.write_text("{")
+    assert main(["status", "a9a"]) == 0
+    assert capsys.readouterr().out.startswith("a9a: killed (enough)")
+
+
 def test_a_job_whose_results_were_not_fetched_has_not_brought_what_was_wanted(job: JobDir, unfetched: Path) -> None:
     """Nobody is told that all is well, whether its model was to be exported or not."""
     with pytest.raises(StorageError, match="job 'a9a': safe mode"):
