@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from eps.client import Job
@@ -38,15 +40,55 @@ def list_all(args: argparse.Namespace) -> int:
     return EXIT_OK
 
 
+@dataclass(frozen=True)
+class Note:
+    """A file of a job that leads to what it has on a cluster."""
+
+    path: Path
+    #: Raises StorageError where the file is damaged.
+    read: Callable[[JobDir], object]
+    #: Removes what it leads to.
+    remove: Callable[[JobDir], None]
+
+
+def notes_of(job: JobDir) -> Iterator[Note]:
+    """Yield what of a job leads to its cluster."""
+    # Who prunes jobs of one machine needs nothing of YARN's.
+    if job.yarn_json.exists():
+        from eps.yarn.application import Application, remove_staged
+
+        yield Note(job.yarn_json, Application.read, remove_staged)
+    if job.claim_json.exists():
+        from eps.storage.claims import Claim, remove_claimed
+
+        yield Note(job.claim_json, Claim.read, remove_claimed)
+
+
+def damage_of(job: JobDir) -> dict[Path, str]:
+    """Return which of its notes are damaged, and how."""
+    found = {}
+    for note in notes_of(job):
+        try:
+            note.read(job)
+        except StorageError as error:
+            found[note.path] = str(error)
+    return found
+
+
 def state_of(job: JobDir) -> str:
-    """Return how a job is, without asking its processes: ``running``, or how it ended."""
+    """Return how a job is, without asking its processes: ``running``, or how it ended.
+
+    It is ``unreadable``, too, where nobody can tell what it has on its cluster.
+    """
     try:
-        return RUNS if job.is_running() else str(job.outcome().get("state", "killed"))
+        if job.is_running():
+            return RUNS
+        return "unreadable" if damage_of(job) else str(job.outcome().get("state", "killed"))
     except StorageError:
         return "unreadable"
 
 
-def chosen_jobs(prefix: str, states: Sequence[str], how_is: Callable[[JobDir], str] = state_of) -> list[JobDir]:
+def chosen_jobs(prefix: str, states: Sequence[str]) -> list[JobDir]:
     """Return jobs by the beginning of their names and by how they are, the newest first.
 
     Parameters
@@ -54,8 +96,6 @@ def chosen_jobs(prefix: str, states: Sequence[str], how_is: Callable[[JobDir], s
     prefix : str
     states : sequence of str
         Of :data:`STATES`; empty for all.
-    how_is : callable
-        Says which of them a job is in.
 
     Raises
     ------
@@ -66,7 +106,7 @@ def chosen_jobs(prefix: str, states: Sequence[str], how_is: Callable[[JobDir], s
         if state not in STATES:
             raise ConfigError(f"state is {state!r}, but must be of {', '.join(STATES)}")
     named = [job for job in list_jobs() if job.name.startswith(prefix)]
-    found = [job for job in named if not states or is_one_of(how_is(job), states)]
+    found = [job for job in named if not states or is_one_of(state_of(job), states)]
     return sorted(found, key=lambda job: (-job.started_s(), job.name))
 
 
@@ -86,7 +126,9 @@ def _brief_status(directory: JobDir) -> dict[str, Any]:
 
 def _status_of(directory: JobDir) -> dict[str, Any]:
     if not directory.is_running():
-        return ended_status(directory)
+        found = ended_status(directory)
+        damage = "; ".join(damage_of(directory).values())
+        return {**found, "state": "unreadable", "reason": damage} if damage else found
     job = Job(directory, patience_s=LIST_PATIENCE_S)
     try:
         return job.status(LIST_PATIENCE_S)

@@ -6,12 +6,12 @@ import argparse
 import logging
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from eps.commands.jobs import RUNS, chosen_jobs, is_one_of, state_of
+from eps.commands.jobs import RUNS, chosen_jobs, damage_of, is_one_of, notes_of, state_of
 from eps.display import ago_text, bytes_text, table
 from eps.errors import ConfigError, EpsError, JobExistsError, StorageError
 from eps.exits import EXIT_FAILED, EXIT_OK
@@ -126,8 +126,8 @@ def _chosen(prefix: str, states: Sequence[str]) -> Iterator[_Ended]:
     ConfigError
         A state is none.
     """
-    for job in chosen_jobs(prefix, states, _state_of):
-        yield _Ended("job", job.name, job, _state_of(job), _keep_of(job))
+    for job in chosen_jobs(prefix, states):
+        yield _Ended("job", job.name, job, state_of(job), _keep_of(job))
     if prefix and not prefix.startswith(SWEEPS):
         return
     from eps.yarn.sweeps import list_sweeps, name_of_sweep, state_of_sweep
@@ -140,7 +140,7 @@ def _chosen(prefix: str, states: Sequence[str]) -> Iterator[_Ended]:
             found = state_of_sweep(sweep)
             each = _Ended("sweep", name, sweep, found.state, Keep(mostly=found.keep))
         except EpsError as error:
-            unfound = _unfound(sweep, _damage_of(sweep))
+            unfound = _unfound(sweep, damage_of(sweep))
             each = _Ended("sweep", name, sweep, "unreadable", Keep(mostly=unfound), None if unfound else error)
         if is_one_of(each.state, states):
             yield each
@@ -170,40 +170,6 @@ def kept_for(state: str, age_s: float, keep: Keep, wanted: Wanted) -> str:
     return f"{keep.mostly} ({option} removes such ones, too)"
 
 
-@dataclass(frozen=True)
-class _Note:
-    """A file of a job that leads to what it has on a cluster."""
-
-    path: Path
-    #: Raises StorageError where the file is damaged.
-    read: Callable[[JobDir], object]
-    #: Removes what it leads to.
-    remove: Callable[[JobDir], None]
-
-
-def _notes_of(job: JobDir) -> Iterator[_Note]:
-    # Who prunes jobs of one machine needs nothing of YARN's.
-    if job.yarn_json.exists():
-        from eps.yarn.application import Application, remove_staged
-
-        yield _Note(job.yarn_json, Application.read, remove_staged)
-    if job.claim_json.exists():
-        from eps.storage.claims import Claim, remove_claimed
-
-        yield _Note(job.claim_json, Claim.read, remove_claimed)
-
-
-def _damage_of(job: JobDir) -> dict[Path, str]:
-    """Return which of its notes are damaged, and how."""
-    found = {}
-    for note in _notes_of(job):
-        try:
-            note.read(job)
-        except StorageError as error:
-            found[note.path] = str(error)
-    return found
-
-
 def _may_run(job: JobDir) -> bool:
     """Return whether a job has an application on YARN of which nobody here has seen the end."""
     with suppress(StorageError):
@@ -219,15 +185,9 @@ def _unfound(job: JobDir, damage: Mapping[Path, str]) -> str:
     return f"what it has on its cluster cannot be found{whether}: {'; '.join(damage.values())}"
 
 
-def _state_of(job: JobDir) -> str:
-    """Return how a job is, as :func:`eps.commands.jobs.state_of`; ``unreadable`` also where a note of it is damaged."""
-    found = state_of(job)
-    return "unreadable" if found != RUNS and _damage_of(job) else found
-
-
 def _keep_of(job: JobDir) -> Keep:
     """Return why a job that does not run is to be kept."""
-    damage = _damage_of(job)
+    damage = damage_of(job)
     if _may_run(job) and job.yarn_json not in damage:
         return Keep(always=f"its application on YARN may run: `eps status {job.name}` finds that out")
     lost = []
@@ -254,7 +214,7 @@ def _found_out(each: _Ended) -> str:
     """
     job, is_forgotten = each.directory, False
     with suppress(StorageError):
-        is_forgotten = each.kind == "job" and job.is_forgotten() and job.yarn_json not in _damage_of(job)
+        is_forgotten = each.kind == "job" and job.is_forgotten() and job.yarn_json not in damage_of(job)
     if not is_forgotten:
         return ""
     from eps.yarn.former import settle_former
@@ -280,8 +240,8 @@ def _remove(job: JobDir, *, damaged_too: bool) -> None:
         remove_job(job)
         return
     with JobLock(job.lock) as lock:
-        damage = _damage_of(job) if damaged_too else {}
-        for note in _notes_of(job):
+        damage = damage_of(job) if damaged_too else {}
+        for note in notes_of(job):
             if note.path in damage:
                 logger.warning("%s; what the job has on its cluster by that stays there", damage[note.path])
             else:

@@ -92,6 +92,17 @@ class Application:
         except KeyError as error:
             raise StorageError(f"{job.yarn_json}: has no {error}") from None
 
+    @classmethod
+    def needed(cls, job: JobDir) -> Application | None:
+        """Return as :meth:`read`, for whoever cannot go on where the note is damaged, and is told what can be done."""
+        try:
+            return cls.read(job)
+        except StorageError as error:
+            raise StorageError(
+                f"{error}: nobody can tell any more what job {job.name!r} has on its cluster; eps prune {job.name} "
+                "--state unreadable removes it here, and eps run --anew begins one in its place"
+            ) from None
+
 
 @dataclass(frozen=True)
 class MasterOrders:

@@ -77,7 +77,7 @@ def settle_former(job: JobDir) -> None:
     AuthenticationError
         It wants Kerberos, and nobody has logged in.
     """
-    application = Application.read(job)
+    application = Application.needed(job)
     if application is None or job.is_running() or (job.is_settled() and not job.is_forgotten()):
         return
     if job.ended() is None or job.is_forgotten():

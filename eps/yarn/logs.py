@@ -167,7 +167,7 @@ def open_logs(
     AuthenticationError, ConfigError
         As :func:`eps.yarn.clients.open_client`, and where the job is not on YARN.
     """
-    application = Application.read(job)
+    application = Application.needed(job)
     if application is None:
         raise ConfigError(f"job {job.name!r} is none on YARN")
     conf = read_configuration(Path(application.conf_dir))

@@ -133,7 +133,7 @@ def submit_prepared(prepared: PreparedJob, *, tied: bool) -> SupervisorHandle:
     """
     job = prepared.directory
     try:
-        former = Application.read(job)
+        former = Application.needed(job)
         try:
             conf = environment_configuration()
             with closing(open_client(conf, prepared.runtime.spec.yarn_client)) as client:

@@ -12,7 +12,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from eps.errors import JobNotFoundError
+from eps.errors import JobNotFoundError, StorageError
 from eps.hadoop_conf import read_configuration
 from eps.storage.api import Storage
 from eps.storage.jobdir import JobDir, eps_home
@@ -68,7 +68,12 @@ def state_of_sweep(sweep: JobDir) -> SweepState:
     """
     if sweep.is_running():
         return SweepState("running")
-    ended, application = sweep.ended(), Application.read(sweep)
+    application = Application.read(sweep)
+    try:
+        ended = sweep.ended()
+    except StorageError as error:
+        # It is noted when all that is to be fetched is here.
+        return SweepState("unreadable", f"how it ended cannot be read: {error}")
     if ended is not None or application is None or not application.shared:
         return SweepState(str((ended or {}).get("state", "killed")))
     report = report_of(application)

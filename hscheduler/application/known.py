@@ -103,7 +103,10 @@ class KnownSweep:
         found, report = self.job.ended(), read_json(self.job.report)
         if found is None:
             return None
-        return Ended(str(found["state"]), str(found["reason"]), None if report is None else dict(report))
+        try:
+            return Ended(str(found["state"]), str(found["reason"]), None if report is None else dict(report))
+        except KeyError as error:
+            raise StorageError(f"{self.job.ended_json}: has no {error}") from None
 
 
 def known_sweeps() -> Iterator[KnownSweep]:

@@ -28,7 +28,7 @@ from eps.yarn.clients import AUTO, open_client
 from eps.yarn.facade import Client
 from eps.yarn.logs import fetch_logs
 from eps.yarn.submit import end_submitted
-from eps.yarn.sweeps import report_of
+from eps.yarn.sweeps import name_of_sweep, report_of
 from hscheduler.application.follow import Ended, Following, fetch_job
 from hscheduler.application.known import KnownSweep, known_sweep, known_sweeps
 from hscheduler.application.submit import submit_sweep
@@ -144,9 +144,16 @@ def sweeps(args: argparse.Namespace) -> int:
     """List the sweeps that are applications, and were submitted from this machine."""
     rows = [("SWEEP", "APPLICATION", "STATE", "DONE", "RESULTS")]
     over = 0
+    damaged: list[str] = []
     away: dict[tuple[str, str], str] = {}
     for known in known_sweeps():
-        application, ended = known.application(), known.kept()
+        try:
+            application, ended = known.application(), known.kept()
+        except StorageError as error:
+            # One that is damaged does not hide the others.
+            rows.append((known.sweep_id, "-", "unreadable", "", ""))
+            damaged.append(f"{error}: eps prune {name_of_sweep(known.job)} --state unreadable removes it")
+            continue
         if application is None:
             continue
         name = known.sweep_id, application.application_id
@@ -158,7 +165,7 @@ def sweeps(args: argparse.Namespace) -> int:
         else:
             over += 1
     print(table(rows, indent=""))
-    for why in dict.fromkeys(away.values()):
+    for why in (*damaged, *dict.fromkeys(away.values())):
         print(f"hscheduler: {why}", file=sys.stderr)
     more = f"; {over} whose results are here are not shown (--all)" if over else ""
     print(f"hscheduler sweep --resume SWEEP follows one again, or fetches what it has left{more}")

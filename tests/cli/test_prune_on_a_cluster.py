@@ -369,3 +369,37 @@ def test_a_sweep_that_does_not_tell_what_it_has_on_the_cluster_is_removed_where_
     rows, _, _ = pruned(capsys, "--all", *option)
     assert rows == [["sweeps/e1", "unreadable"]] and there() == [] and sweeps.on_cluster() == ["e1"]
     assert f"{sweep.yarn_json}: is not JSON" in caplog.text
+
+
+def test_a_sweep_that_does_not_tell_how_it_ended_is_removed_where_such_ones_are_meant(
+    sweeps: Sweeps, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sweep = sweeps.make("f1", REPORT_FILE)
+    sweep.ended_json.write_text("{")
+    aged(sweep)
+    rows, _, told = pruned(capsys, "--all")
+    what = f"how it ended cannot be read: {sweep.ended_json}: is not JSON"
+    assert rows == [] and told.startswith(f"sweeps/f1 is kept: {what}") and there() == ["f1"]
+    rows, _, _ = pruned(capsys, "sweeps/f1", "--state", "unreadable")
+    assert rows == [["sweeps/f1", "unreadable"]] and there() == [] and sweeps.on_cluster() == []
+
+
+@pytest.mark.parametrize("command", [["resume"], ["logs"]])
+def test_a_job_that_does_not_tell_what_it_has_on_the_cluster_is_told_of_with_what_can_be_done(
+    jobs: list[str], capsys: pytest.CaptureFixture[str], command: list[str]
+) -> None:
+    (job,) = (job for job in list_jobs() if job.name == "stopped")
+    job.job_json.write_text(json.dumps({"spec": {"iterations": 9, "on": "yarn"}}))
+    job.yarn_json.write_text("{")
+    assert main([*command, "stopped"]) == 1
+    told = capsys.readouterr().err
+    assert f"{job.yarn_json}: is not JSON" in told
+    assert "nobody can tell any more what job 'stopped' has on its cluster; eps prune stopped --state" in told
+    assert main(["list", "--json"]) == 0
+    found = {each["name"]: each for each in json.loads(capsys.readouterr().out)}
+    assert {name: each["state"] for name, each in found.items()} == {
+        "done": "finished", "mine": "finished", "stopped": "unreadable", "taken": "finished",
+    }  # fmt: skip
+    assert "yarn.json: is not JSON" in found["stopped"]["reason"]
+    assert main(["list", "--state", "unreadable", "--json"]) == 0
+    assert [each["name"] for each in json.loads(capsys.readouterr().out)] == ["stopped"]

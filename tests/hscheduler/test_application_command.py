@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -293,6 +294,23 @@ def test_a_sweep_whose_client_was_killed_is_followed_again(
     assert ID not in told and "1 whose results are here are not shown (--all)" in told
     assert main(["sweeps", "--all"]) == 0
     assert f"{killed}  {ID}  finished        fetched" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("content", ["{", '{"state": "finished"}'])
+def test_a_sweep_that_is_damaged_does_not_hide_the_others(
+    killed: str, yarn: RunningSweep, tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str
+) -> None:
+    yarn.said = ["RUNNING"]
+    damaged = tmp_path / "home" / "sweeps" / "0123456789ab"
+    shutil.copytree(tmp_path / "home" / "sweeps" / killed, damaged)
+    (damaged / "ended.json").write_text(content)
+    for flags in ([], ["--all"]):
+        assert main(["sweeps", *flags]) == 0
+        told = capsys.readouterr()
+        assert f"{killed}  {ID}" in told.out
+        assert "0123456789ab  -" in told.out and "unreadable" in told.out
+        assert f"{damaged}/ended.json: " in told.err
+        assert "eps prune sweeps/0123456789ab --state unreadable removes it" in told.err
 
 
 def test_what_was_fetched_is_told_again_though_the_cluster_knows_nothing_of_it_any_more(
