@@ -265,6 +265,20 @@ def namenode_web_addresses(conf: HadoopConf, authority: str) -> tuple[str, ...]:
     return tuple(found)
 
 
+def guess_of(conf: HadoopConf, authority: str) -> str:
+    """Return what is to be said of the address of :func:`namenode_web_addresses` where that is a guess; else nothing.
+
+    It is one where the configuration is not about this NameNode.
+    """
+    if authority in conf.get_list("dfs.nameservices") or _is_namenode(conf, authority):
+        return ""
+    source = f"{conf.source} is not about the NameNode" if conf.source else "HADOOP_CONF_DIR is not set, which tells of"
+    return (
+        f"that port is a guess, for {source} {authority}: see that this is where a NameNode listens for Hadoop's own "
+        f"clients, or name the port of its web pages, as webhdfs://{_host(authority)}:{NAMENODE_HTTP_PORT}"
+    )
+
+
 def _is_namenode(conf: HadoopConf, authority: str) -> bool:
     """Tell whether the configuration is about this NameNode, and not about another cluster's."""
     ours = {default_authority(conf), conf.get("dfs.namenode.rpc-address")} - {""}

@@ -29,7 +29,7 @@ from urllib.parse import urlsplit
 from eps import interrupt
 from eps.errors import StorageError
 from eps.hadoop_conf import HadoopConf
-from eps.storage.webhdfs import MissingError, Passing, Patience, WebHdfs, connect, trouble_of
+from eps.storage.webhdfs import MissingError, Passing, WebHdfs, connect, trouble_of
 
 #: What is written is kept in memory up to this size.
 _MOST_IN_MEMORY_BYTES = 64 << 20
@@ -275,7 +275,7 @@ class _Reader(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         view = memoryview(buffer).cast("B")[: self._status.size_bytes - self._at]
-        patience = Patience(f"{self._where}: cannot be read at byte {self._at}", self._web.patience_s)
+        patience = self._web.patience(f"{self._where}: cannot be read at byte {self._at}")
         while len(view):
             try:
                 if self._answer is None:

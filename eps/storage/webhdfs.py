@@ -24,7 +24,7 @@ from urllib.parse import urlsplit
 
 from eps import interrupt
 from eps.errors import ConfigError, StorageError
-from eps.hadoop_conf import NAMENODE_PORT, HadoopConf, namenode_web_addresses
+from eps.hadoop_conf import NAMENODE_PORT, HadoopConf, guess_of, namenode_web_addresses
 from eps.kerberos import HttpAuth
 from eps.storage.hadoop_tokens import TOKEN_FILE_VARIABLE, HadoopToken, hdfs_token, parse_tokens
 
@@ -44,6 +44,10 @@ _TOLD_EVERY_S = 10.0
 #: A query in a text, and a token wherever else it stands.
 _QUERY = re.compile(r"""\?[\w.%-]+=[^\s"'<>()]*|\b(delegation|token)=[^\s"'<>()&]*""")
 SEE_IT_RUNS = "see that HDFS runs, and that HADOOP_CONF_DIR leads to it"
+_NOT_A_WEB_PORT = (
+    "that port is one for Hadoop's own clients, which speak no HTTP: hdfs:// names a NameNode by that port, "
+    "webhdfs:// by the one of its web pages (dfs.namenode.http-address)"
+)
 
 #: What Hadoop calls an error that goes by itself; as of ``RemoteException.exception``.
 _PASSING = frozenset(
@@ -127,6 +131,8 @@ class Trouble:
     passes: bool
     #: There is no such file or folder.
     missing: bool = False
+    #: Nobody was found at an address.
+    unreachable: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "text", _QUERY.sub("", self.text))
@@ -168,14 +174,22 @@ def trouble_of(error: BaseException) -> Trouble | None:
     from urllib3 import exceptions as u3
 
     if isinstance(error, HdfsError):
-        message = error.message if isinstance(error.message, str) else str(error.message)
+        # What is no answer of WebHDFS comes as it was sent.
+        message = error.message.decode("utf-8", "replace") if isinstance(error.message, bytes) else str(error.message)
+        if "Hadoop IPC port" in message:
+            return Trouble(_NOT_A_WEB_PORT, passes=False)
         return remote_trouble(0, getattr(error, "exception", None) or "", message)
     if isinstance(error, rq.SSLError):
         return Trouble(f"TLS with {_asked(error)} fails: {innermost(error)}", passes=False)
+    unknown = _innermost(error)
+    if isinstance(unknown, socket.gaierror):
+        text = f"the host of {_asked(error)} is not known ({unknown.strerror})"
+        return Trouble(text, passes=True, unreachable=True)
     if isinstance(error, rq.Timeout | u3.TimeoutError):
         return Trouble(f"{_asked(error)} does not answer in time", passes=True)
     if isinstance(error, rq.ConnectionError | rq.ChunkedEncodingError | u3.ProtocolError | u3.NewConnectionError):
-        return Trouble(f"{_asked(error)} cannot be reached, or the connection broke: {SEE_IT_RUNS}", passes=True)
+        text = f"{_asked(error)} cannot be reached, or the connection broke: {SEE_IT_RUNS}"
+        return Trouble(text, passes=True, unreachable=True)
     if isinstance(error, ConnectionError | TimeoutError | EOFError):
         return Trouble(f"the connection broke ({error})", passes=True)
     if isinstance(error, rq.RequestException | u3.HTTPError):
@@ -187,10 +201,15 @@ def trouble_of(error: BaseException) -> Trouble | None:
 
 def innermost(error: BaseException) -> str:
     """Return the innermost reason of an error of requests: the outer ones repeat the address, with its query."""
+    error = _innermost(error)
+    return getattr(error, "strerror", None) or str(error)
+
+
+def _innermost(error: BaseException) -> BaseException:
     while True:
         inner = error.__cause__ or error.__context__ or getattr(error, "reason", None)
         if not isinstance(inner, BaseException) or inner is error:
-            return getattr(error, "strerror", None) or str(error)
+            return error
         error = inner
 
 
@@ -214,12 +233,19 @@ class WebHdfs:
         Its raw operations may be called by several threads.
     patience_s : float
         How long something that may go by itself is waited for.
+    guess : str
+        Where its address is one: what is to be said of it where nobody is there.
     """
 
-    def __init__(self, name: str, client: Any, patience_s: float = PATIENCE_S) -> None:
+    def __init__(self, name: str, client: Any, patience_s: float = PATIENCE_S, guess: str = "") -> None:
         self.name = name
         self.client = client
         self.patience_s = patience_s
+        self._guess = guess
+
+    def patience(self, what: str) -> Patience:
+        """Return what waits for these NameNodes; ``what`` begins its messages."""
+        return Patience(what, self.patience_s, self._guess)
 
     def ask(self, what: str, act: Callable[[], T]) -> T:
         """Return what ``act`` returns; it is called again as long as what stops it may go by itself.
@@ -238,7 +264,7 @@ class WebHdfs:
         StorageError
             It cannot be done, or not within the deadline.
         """
-        patience = Patience(what, self.patience_s)
+        patience = self.patience(what)
         while True:
             try:
                 return act()
@@ -324,10 +350,12 @@ class Patience:
     what : str
         Begins the messages.
     patience_s : float
+    guess : str
+        Said where nobody is found at an address.
     """
 
-    def __init__(self, what: str, patience_s: float) -> None:
-        self._what, self._patience_s = what, patience_s
+    def __init__(self, what: str, patience_s: float, guess: str = "") -> None:
+        self._what, self._patience_s, self._guess = what, patience_s, guess
         self.again()
 
     def again(self) -> None:
@@ -346,6 +374,9 @@ class Patience:
         trouble = Trouble(str(error), passes=True) if isinstance(error, Passing) else trouble_of(error)
         if trouble is None:
             raise error
+        if trouble.unreachable and self._guess:
+            nobody = getattr(_innermost(error), "errno", None) == socket.EAI_NONAME
+            trouble = Trouble(f"{trouble.text.removesuffix(f': {SEE_IT_RUNS}')}; {self._guess}", passes=not nobody)
         if not trouble.passes:
             # Not from the error: whoever prints what led to it would print the address, and a token in it.
             raise (MissingError if trouble.missing else StorageError)(f"{self._what}: {trouble.text}") from None
@@ -396,7 +427,8 @@ def connect(
     login = choose_login(conf, environ, tokens, authority, addresses_of(authority) if tokens else ())
     name = f"{scheme}://{authority}"
     client = _kerberos_client(urls, name, conf) if login.kind == "kerberos" else _client(urls, login)
-    return WebHdfs(name, client, _patience_s(environ, patience_s))
+    guess = guess_of(conf, authority) if scheme == "hdfs" else ""
+    return WebHdfs(name, client, _patience_s(environ, patience_s), guess)
 
 
 def web_addresses(scheme: str, authority: str, conf: HadoopConf) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -294,6 +295,63 @@ def test_what_is_missing_is_told_apart(fake: FakeHdfs, storage: HdfsStorage) -> 
         storage.names("file")
     with pytest.raises(StorageError, match="is a folder"), storage.read(""):
         pass
+
+
+@pytest.mark.parametrize(
+    ("number", "waited"), [(socket.EAI_NONAME, False), (socket.EAI_AGAIN, True)], ids=["unknown", "unknown for now"]
+)
+def test_where_nobody_knows_a_namenode_it_is_said_what_was_guessed(
+    monkeypatch: pytest.MonkeyPatch, number: int, waited: bool
+) -> None:
+    def getaddrinfo(host: str, *rest: object, **more: object) -> None:
+        raise socket.gaierror(number, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    found = open_hdfs("hdfs", "nohost:1234", "/", HadoopConf(), patience_s=0.2, environ={})
+    with pytest.raises(StorageError) as raised:
+        found.status("x")
+    guess = "that port is a guess, for HADOOP_CONF_DIR is not set, which tells of nohost:1234: see that this is where"
+    told = str(raised.value)
+    assert f"the host of nohost:9870 is not known (Name or service not known); {guess}" in told
+    assert told.endswith("it was waited for 0.2 s (EPS_HDFS_PATIENCE_S sets that)") == waited
+    assert "webhdfs://nohost:9870" in told
+
+
+def test_of_a_namenode_that_the_configuration_knows_nothing_is_guessed(fake: FakeHdfs) -> None:
+    port = fake.ports[0]
+    values = {"fs.defaultFS": "hdfs://127.0.0.1:8020", "dfs.namenode.http-address": f"127.0.0.1:{port}"}
+    with refusing_connections(fake):
+        for authority, guess in (
+            ("127.0.0.1:8020", ""),
+            (f"localhost:{port}", "that port is a guess, for /conf is"),
+        ):
+            found = open_hdfs("hdfs", authority, "/", HadoopConf(values, "/conf"), patience_s=0.0, environ={})
+            with pytest.raises(StorageError, match="cannot be reached") as raised:
+                found.status("x")
+            assert (guess or "see that HDFS runs, and that HADOOP_CONF_DIR leads to it") in str(raised.value)
+            assert ("guess" in str(raised.value)) == bool(guess)
+
+
+def test_a_port_for_hadoops_own_clients_is_told() -> None:
+    said = b"It looks like you are making an HTTP request to a Hadoop IPC port. This is not the correct port\r\n"
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(65536)
+                connection.sendall(b"HTTP/1.1 404 Not Found\r\nContent-type: text/plain\r\n\r\n" + said)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        authority = f"127.0.0.1:{server.getsockname()[1]}"
+        with pytest.raises(StorageError) as raised:
+            open_hdfs("webhdfs", authority, "/", HadoopConf(), patience_s=PATIENCE_S, environ={}).status("x")
+        thread.join()
+    assert str(raised.value).startswith(
+        f"webhdfs://{authority}/x: cannot be read: that port is one for Hadoop's own cl"
+    )
+    assert "b'" not in str(raised.value) and "dfs.namenode.http-address" in str(raised.value)
 
 
 def test_what_answers_and_is_no_webhdfs_is_told() -> None:
