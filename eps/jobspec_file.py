@@ -14,7 +14,7 @@ from typing import Any
 
 from eps.config import JobSpec
 from eps.errors import ConfigError
-from eps.storage.locations import is_remote
+from eps.storage.locations import has_scheme
 
 #: Keys of a job file and of :func:`eps.run` that are not settings of the job itself.
 RUN_KEYS = ("name", "report", "export", "anew")
@@ -137,7 +137,7 @@ def located(name: str, value: Any, folder: Path) -> Any:
 
 
 def _beside(path: str, folder: Path) -> str:
-    if not path or path.startswith("sklearn:") or is_remote(path):
+    if not path or path.startswith("sklearn:") or has_scheme(path):
         return path
     return str(folder / Path(path).expanduser())
 

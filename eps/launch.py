@@ -43,7 +43,7 @@ from eps.storage.atomic import atomic_writer, write_bytes_atomic
 from eps.storage.before import Before
 from eps.storage.claims import REMOVE_S, Claim, check_claim, claim, owner_of, release
 from eps.storage.jobdir import JobDir, JobLock, cache_dir, check_job_name, create_job_dir, jobs_dir, remove_job
-from eps.storage.locations import Location, is_remote, location, open_storage
+from eps.storage.locations import Location, has_scheme, location, open_storage
 from eps.supervisor.start import SupervisorHandle, WarmSupervisor, start_supervisor
 from eps.van.memory import descriptor_limit
 
@@ -282,7 +282,10 @@ def _with_absolute_places(request: RunRequest) -> RunRequest:
     text = request.spec.checkpoint_dir
     if not text:
         return request
-    place = location(text) if is_remote(text) else Path(text).expanduser().absolute()
+    try:
+        place = location(text) if has_scheme(text) else Path(text).expanduser().absolute()
+    except ConfigError as error:
+        raise ConfigError(f"checkpoint_dir: {error}") from None
     return request.with_spec(checkpoint_dir=str(place))
 
 

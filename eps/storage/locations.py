@@ -11,6 +11,7 @@ from __future__ import annotations
 import io
 import os
 import posixpath
+import re
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -29,12 +30,18 @@ if TYPE_CHECKING:
     from eps.storage.hdfs import FileStatus, HdfsStorage
 
 SCHEMES = ("hdfs", "webhdfs", "swebhdfs")
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 
 def is_remote(text: str) -> bool:
     """Tell whether a text names a location on HDFS."""
     scheme, colon, _ = text.partition("://")
     return bool(colon) and scheme in SCHEMES
+
+
+def has_scheme(text: str) -> bool:
+    """Tell whether a text names a file system, whichever it is, and so is no path of this machine."""
+    return bool(_SCHEME.match(text))
 
 
 @dataclass(frozen=True)
@@ -195,9 +202,12 @@ def location(text: str | Location) -> Location:
     Raises
     ------
     ConfigError
-        As of :meth:`RemotePath.parse`.
+        As of :meth:`RemotePath.parse`; or it is on a file system that is neither.
     """
     if isinstance(text, str):
+        if has_scheme(text) and not is_remote(text):
+            known = ", ".join(f"{scheme}://" for scheme in SCHEMES)
+            raise ConfigError(f"{text!r} is on no file system that EPS knows: expected a path here, or {known}")
         return RemotePath.parse(text) if is_remote(text) else Path(text)
     return text
 

@@ -91,6 +91,33 @@ def test_a_job_knows_where_its_checkpoints_are(tmp_path: Path) -> None:
     assert identity(there) == identity(runtime())
 
 
+@pytest.mark.parametrize("place", ["s3://bucket/ck", "file:///ck"])
+def test_checkpoints_on_another_file_system_are_refused_and_are_no_folder_here(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path / "empty")
+    known = (
+        f"checkpoint_dir: {place!r} is on no file system that EPS knows: expected a path here, or hdfs://, webhdfs://"
+    )
+    for spec in (
+        JobSpec(data="sklearn:iris", model="softmax", checkpoint_dir=place),
+        in_file(tmp_path / "job.toml", place),
+    ):
+        with pytest.raises(ConfigError) as raised:
+            prepare_job(RunRequest.of_spec(spec, "job"))
+        assert str(raised.value).startswith(known)
+    with pytest.raises(ConfigError, match="is on no file system that EPS knows"):
+        check_results(RunRequest(JobSpec(), export=place))
+    assert list(Path.cwd().iterdir()) == [] and not (home / "jobs" / "job").exists()
+
+
+def in_file(path: Path, place: str) -> JobSpec:
+    """Return the settings of a job file that names a folder for checkpoints."""
+    path.write_text(f'data = "sklearn:iris"\nmodel = "softmax"\ncheckpoint-dir = "{place}"\n')
+    return RunRequest.from_values(read_job_file(path), str(path)).spec
+
+
 def test_a_folder_is_taken_once(fake: FakeHdfs, remote: RemotePath, tmp_path: Path) -> None:
     for folder in (remote / "c/job", tmp_path / "c" / "job"):
         claim(folder, "one:/jobs/job")
