@@ -13,7 +13,7 @@ import zlib
 from pathlib import Path
 
 from eps.errors import DataError, StorageError
-from eps.storage.locations import Location, RemotePath, is_remote, location
+from eps.storage.locations import Location, RemotePath, has_scheme, location
 
 _HASH_CHUNK_BYTES = 1 << 20
 
@@ -28,7 +28,7 @@ def input_paths(text: str) -> tuple[Location, ...]:
     StorageError
         HDFS cannot be asked.
     ConfigError
-        HDFS cannot be found.
+        HDFS cannot be found, or it is on another file system.
     """
     whole = _located(text)
     # A name may have a comma in it; without one there is nothing to ask twice.
@@ -37,16 +37,18 @@ def input_paths(text: str) -> tuple[Location, ...]:
     if not paths:
         raise DataError(f"{text!r} names no file: give a path, or paths divided by commas")
     for path in paths:
-        if not path.is_file():
-            raise DataError(
-                f"{path}: no such file: data must be an existing file, hdfs://HOST:PORT/PATH or sklearn:NAME"
-            )
+        # What is on HDFS is asked for once where it is there.
+        if path.is_file():
+            continue
+        if path.is_dir():
+            raise DataError(f"{path}: is a folder, but data must be files: name those in it, divided by commas")
+        raise DataError(f"{path}: no such file: data must be an existing file, hdfs://HOST:PORT/PATH or sklearn:NAME")
     return paths
 
 
 def _located(text: str) -> Location:
     stripped = text.strip()
-    return location(stripped) if is_remote(stripped) else Path(os.path.expanduser(stripped))
+    return location(stripped) if has_scheme(stripped) else Path(os.path.expanduser(stripped))
 
 
 def read_input(path: Location) -> bytes:

@@ -17,7 +17,7 @@ from eps.data.cut import check_inputs, dataset_key, prepare
 from eps.data.dataset import DatasetInfo, is_complete, open_dataset, split_name
 from eps.data.publish import publish_dataset
 from eps.data.settings import DataSettings
-from eps.errors import DataError, StorageError, TrainingError, TransferError
+from eps.errors import ConfigError, DataError, StorageError, TrainingError, TransferError
 from eps.launch import shape_of
 from eps.runtime import Runtime
 from eps.storage.locations import RemotePath
@@ -60,6 +60,21 @@ def test_files_on_hdfs_give_the_splits_of_the_same_files_here(
     here = prepare(settings_of(tmp_path / "train", test=str(tmp_path / "rest")), tmp_path / "a")
     there = prepare(settings_of(remote / "data/train", test=str(remote / "data/rest")), tmp_path / "b")
     assert there.split_checksums == here.split_checksums and there.num_test_rows == here.num_test_rows == 23
+
+
+def test_a_folder_and_another_file_system_are_told_apart_from_a_file_that_is_missing(
+    fake: FakeHdfs, remote: RemotePath, tmp_path: Path
+) -> None:
+    fake.put("/data/train", ROWS.encode())
+    for folder in (remote / "data", tmp_path):
+        with pytest.raises(DataError, match=f"{folder}: is a folder, but data must be files: name those in it"):
+            prepare(settings_of(folder), tmp_path / "a")
+    for missing in (remote / "data/none", tmp_path / "none"):
+        with pytest.raises(DataError, match=f"{missing}: no such file"):
+            prepare(settings_of(missing), tmp_path / "a")
+    for text in ("s3://a/b", f"{tmp_path / 'train'},s3://a/b"):
+        with pytest.raises(ConfigError, match="'s3://a/b' is on no file system that EPS knows"):
+            prepare(settings_of(text), tmp_path / "a")
 
 
 def test_labels_beside_images_are_found_and_several_files_are_read(fake: FakeHdfs, remote: RemotePath) -> None:
