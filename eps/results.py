@@ -40,7 +40,8 @@ def check_results(request: RunRequest) -> None:
 
 def _check_remote(name: str, path: RemotePath) -> None:
     if not path.parent.is_dir():
-        raise ConfigError(f"{name} is {path}, but its folder {path.parent} must exist")
+        makes = f"hdfs dfs -mkdir -p {path.parent} makes it"
+        raise ConfigError(f"{name} is {path}, but its folder {path.parent} must exist: {makes}")
     if path.is_dir():
         raise ConfigError(f"{name} is {path}, but must be a file that can be written")
 

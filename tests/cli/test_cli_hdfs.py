@@ -43,7 +43,9 @@ def test_results_that_cannot_be_written_are_refused_before_training(fake: FakeHd
     fake.put("/folder/file", b"")
     check_results(RunRequest(JobSpec(), export=str(remote / "folder/model.npz"), report=str(remote / "folder/file")))
     with pytest.raises(
-        ConfigError, match=r"export is webhdfs://.*/none/m, but its folder webhdfs://.*/none must exist"
+        ConfigError,
+        match=r"export is webhdfs://.*/none/m, but its folder webhdfs://.*/none must exist: "
+        r"hdfs dfs -mkdir -p webhdfs://.*/none makes it",
     ):
         check_results(RunRequest(JobSpec(), export=str(remote / "none/m")))
     with pytest.raises(ConfigError, match=r"report is .*/folder, but must be a file"):
