@@ -301,6 +301,8 @@ def check_request(request: RunRequest) -> None:
     model = load_model(spec.model)
     check_combination(model, optimizer_settings(spec))
     check_given(model, spec.optimizer, request.given)
+    if "image" in request.given and spec.on != "docker":
+        raise ConfigError(f"image is {spec.image!r}, but only containers of docker have one: the job is on {spec.on}")
     check_model(spec)
     if spec.tls:
         check_tls()

@@ -79,10 +79,14 @@ def check_job(cluster: Cluster, spec: JobSpec) -> None:
     for role in reversed(ROLES):
         _check_container(cluster, queue, spec, role)
     tags = tags_of(spec)
-    if len(tags) > MOST_TAGS or any(len(tag) > LONGEST_TAG or not tag.isascii() for tag in tags):
+    for tag in tags:
+        if not tag.isascii():
+            odd = next(character for character in tag if not character.isascii())
+            raise ConfigError(f"tags is {spec.tags!r}, but YARN takes ASCII characters only, which {odd!r} is not")
+    if len(tags) > MOST_TAGS or any(len(tag) > LONGEST_TAG for tag in tags):
         raise ConfigError(
             f"tags is {spec.tags!r}, but YARN takes at most {MOST_TAGS}, of which EPS needs 4, of at most "
-            f"{LONGEST_TAG} ASCII characters"
+            f"{LONGEST_TAG} characters"
         )
     _look_at_size(cluster, queue, spec)
 

@@ -100,6 +100,11 @@ def test_refused_change_ends_with_3(fake: FakeJob, capsys: pytest.CaptureFixture
         (["run", "--model-options", '{"rank": 8}', "--data", "x"], 2, "Logistic has no option rank"),
         (["run", "--at", "1:add-workers=0", "--data", "x"], 2, "a change must concern at least 1 member"),
         (["run", "--momentum", "0.5", "--data", "x"], 2, "momentum is given, but optimizer is 'adam'"),
+        (
+            ["run", "--image", "mine", "--data", "x"],
+            2,
+            "image is 'mine', but only containers of docker have one: the job",
+        ),
         (["run", "--model", "/nowhere/my.py:Net", "--data", "x"], 2, "/nowhere/my.py does not exist"),
         (["run", "--data", "a\x1b[31m"], 2, "a\\x1b[31m: no such file"),
         (["predict", "--model", "nowhere.npz", "--data", "x"], 2, "no such file"),

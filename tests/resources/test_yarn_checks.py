@@ -52,7 +52,12 @@ def check(told: Told, **settings: Any) -> None:
             {"label": "worker=transient", "memory_mb": "64,worker=3000"},
             "which gives a worker 3000, but must give it at most 2048: no node with label 'transient' has more",
         ),
-        (Told(), {"tags": "x" * 101}, "at most 10, of which EPS needs 4, of at most 100 ASCII"),
+        (Told(), {"tags": "x" * 101}, "at most 10, of which EPS needs 4, of at most 100 char"),
+        (
+            Told(),
+            {"tags": "a b,\u00fc"},
+            "tags is 'a b,\u00fc', but YARN takes ASCII characters only, which '\u00fc' is not",
+        ),
     ],
 )
 def test_what_yarn_would_refuse_or_never_grant_is_refused(told: Told, settings: dict[str, Any], reason: str) -> None:
