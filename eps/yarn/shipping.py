@@ -7,8 +7,12 @@ from __future__ import annotations
 
 import hashlib
 import io
+import logging
+import subprocess
 import sys
+import tarfile
 import zipfile
+import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +21,8 @@ import eps
 from eps.errors import ConfigError, StorageError
 from eps.storage.jobdir import JobDir
 
+logger = logging.getLogger(__name__)
+
 #: Of every member of an archive: when it was made must not change its bytes.
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 #: Names of what is unpacked in a container's folder.
@@ -24,6 +30,8 @@ CODE, JOB, ENVIRONMENT = "eps-code", "eps-job", "eps-env"
 _PACKAGES = ("eps", "hscheduler")
 #: Endings of what is code, or is read by it.
 _SHIPPED = (".py", ".html", ".properties")
+#: An interpreter of this machine has so long to show that it is one.
+INTERPRETER_S = 20.0
 _ARCHIVES = (".zip", ".tar.gz", ".tgz", ".tar")
 
 
@@ -125,3 +133,53 @@ def python_environment(text: str) -> PythonEnvironment:
             f"({', '.join(_ARCHIVES)}) of an environment"
         )
     return PythonEnvironment(text)
+
+
+def check_here(environment: PythonEnvironment) -> None:
+    """Refuse what this machine can tell of an environment: an archive that is none, a path that is no interpreter.
+
+    Nodes may have an interpreter where this machine has nothing.
+
+    Raises
+    ------
+    ConfigError
+        It could not start a container.
+    """
+    if environment.archive:
+        if "://" not in environment.archive:
+            _check_archive(Path(environment.archive))
+        return
+    path = Path(environment.interpreter)
+    if environment.interpreter == sys.executable:
+        return
+    if not path.exists():
+        logger.warning("python is %s, which is not on this machine: every node must have it", path)
+        return
+    told = f"python is {path}, but must be an interpreter"
+    if not path.is_file():
+        raise ConfigError(f"{told}: that is a folder")
+    try:
+        done = subprocess.run(
+            [path, "-c", "print(6 * 7)"], capture_output=True, stdin=subprocess.DEVNULL, timeout=INTERPRETER_S
+        )
+    except OSError as error:
+        raise ConfigError(f"{told}: it cannot be run ({error.strerror})") from None
+    except subprocess.TimeoutExpired:
+        raise ConfigError(f"{told}: it does not answer here within {INTERPRETER_S:g} s") from None
+    if done.stdout.strip() != b"42":
+        raise ConfigError(f"{told}: run here it is no Python (exit code {done.returncode})")
+
+
+def _check_archive(path: Path) -> None:
+    try:
+        if path.suffix == ".zip":
+            with zipfile.ZipFile(path) as archive:
+                is_empty = not archive.namelist()
+        else:
+            with tarfile.open(path) as unpacked:
+                # All of it takes long: that something is in it is enough for one that was cut short, or never filled.
+                is_empty = unpacked.next() is None
+    except (OSError, EOFError, zlib.error, tarfile.TarError, zipfile.BadZipFile) as error:
+        raise ConfigError(f"python is {path}, which cannot be unpacked: {error or type(error).__name__}") from None
+    if is_empty:
+        raise ConfigError(f"python is {path}, but that archive is empty: make it with conda-pack or venv-pack")

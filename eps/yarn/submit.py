@@ -39,7 +39,17 @@ from eps.yarn.clients import client_kind, open_client
 from eps.yarn.ending import wished
 from eps.yarn.facade import Client
 from eps.yarn.launch import LOG_STREAMS
-from eps.yarn.shipping import CODE, ENVIRONMENT, JOB, Packed, pack_code, pack_job, packed, python_environment
+from eps.yarn.shipping import (
+    CODE,
+    ENVIRONMENT,
+    JOB,
+    Packed,
+    check_here,
+    pack_code,
+    pack_job,
+    packed,
+    python_environment,
+)
 from eps.yarn.staging import check_file_systems, file_systems_of, home_of
 from eps.yarn.types import FileKind, Launch, LocalFile, Submission, Visibility
 
@@ -210,9 +220,10 @@ def check_environment(python: str) -> None:
     StorageError
         The file system that it is on cannot be asked.
     """
-    archive = python_environment(python).archive
-    if "://" in archive:
-        _remote_archive(archive)
+    environment = python_environment(python)
+    if "://" in environment.archive:
+        _remote_archive(environment.archive)
+    check_here(environment)
 
 
 def submit(prepared: PreparedJob, client: Client, conf: HadoopConf) -> Application:

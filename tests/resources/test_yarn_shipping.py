@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,7 +23,7 @@ from eps.yarn.container import own_job_dir
 from eps.yarn.launch import build_launch
 from eps.yarn.logs import name_logs, split_logs
 from eps.yarn.shipping import ENVIRONMENT, JOB, PythonEnvironment, pack_code, pack_job, python_environment
-from eps.yarn.submit import file_systems_of, pack_conf
+from eps.yarn.submit import check_environment, file_systems_of, pack_conf
 from eps.yarn.types import FileKind, Grant, LocalFile, Resource, Visibility
 
 pytest.importorskip("requests")
@@ -73,6 +74,43 @@ def test_the_interpreter_is_a_path_or_an_archive(tmp_path: Path) -> None:
     assert python_environment("hdfs:///envs/a.zip").archive == "hdfs:///envs/a.zip"
     with pytest.raises(ConfigError, match="must be the absolute path of an interpreter that every node has"):
         python_environment("python3")
+
+
+def test_what_this_machine_can_tell_of_an_interpreter_is_told_before_it_is_brought(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refused(name: object) -> str:
+        with pytest.raises(ConfigError) as raised:
+            check_environment(str(name))
+        return str(raised.value).replace(f"python is {name}, ", "")
+
+    script, text, folder = tmp_path / "script", tmp_path / "text", tmp_path
+    script.write_text("#!/bin/sh\nexit 3\n")
+    script.chmod(0o755)
+    text.write_text("root:x:0:0\n")
+    assert refused(script) == "but must be an interpreter: run here it is no Python (exit code 3)"
+    assert refused(text) == "but must be an interpreter: it cannot be run (Permission denied)"
+    assert refused(folder) == "but must be an interpreter: that is a folder"
+    for name in ("cut.tar.gz", "cut.tgz", "cut.tar", "cut.zip"):
+        (tmp_path / name).write_bytes(b"")
+        assert refused(tmp_path / name).startswith("which cannot be unpacked: ")
+    for name, mode in (("none.tar.gz", "w:gz"), ("none.tar", "w")):
+        tarfile.open(tmp_path / name, mode).close()
+    zipfile.ZipFile(tmp_path / "none.zip", "w").close()
+    for name in ("none.tar.gz", "none.tar", "none.zip"):
+        assert refused(tmp_path / name) == "but that archive is empty: make it with conda-pack or venv-pack"
+    # What may be right is left to the nodes.
+    check_environment("")
+    link = tmp_path / "python"
+    link.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    link.chmod(0o755)
+    check_environment(str(link))
+    with tarfile.open(tmp_path / "env.tar.gz", "w:gz") as archive:
+        archive.add(text, "bin/python")
+    check_environment(str(tmp_path / "env.tar.gz"))
+    assert caplog.messages == []
+    check_environment(str(tmp_path / "nowhere"))
+    assert caplog.messages == [f"python is {tmp_path}/nowhere, which is not on this machine: every node must have it"]
 
 
 def test_orders_survive_the_way_to_the_master() -> None:
