@@ -166,8 +166,13 @@ def read_model(path: Location) -> ExportedModel:
     """
     try:
         # Opened here: numpy leaves a damaged archive open.
-        with read_file(path) as file, np.load(file, allow_pickle=False) as archive:
-            return _read(archive)
+        with read_file(path) as file:
+            # Of anything else NumPy says how to have it run what is in it.
+            if not zipfile.is_zipfile(file):
+                raise DataError("not a model exported by EPS: it is no archive of arrays")
+            file.seek(0)
+            with np.load(file, allow_pickle=False) as archive:
+                return _read(archive)
     except FileNotFoundError:
         raise DataError(f"{path}: no such file: expected a model exported by EPS") from None
     except StorageError:

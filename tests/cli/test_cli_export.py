@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import json
 from collections.abc import Mapping
@@ -150,12 +151,13 @@ def test_regression_predicts_values(tmp_path: Path) -> None:
     assert (values_text(found.values), found.metrics["rmse"]) == ("3.25\n", 0.0)
 
 
-@pytest.mark.parametrize("content", [b"", b"not a zip", b"PK\x03\x04 broken"])
+@pytest.mark.parametrize("content", [b"", b"not a zip", b"PK\x03\x04 broken", gzip.compress(b"1 1:1\n", mtime=0)])
 def test_file_that_is_no_export_is_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "x.npz"
     path.write_bytes(content)
-    with pytest.raises(DataError, match="not a model exported by EPS"):
+    with pytest.raises(DataError, match="not a model exported by EPS") as raised:
         read_model(path)
+    assert "pickle" not in str(raised.value), "nobody is told how to run what is in it"
 
 
 def test_archive_without_a_description_is_refused(tmp_path: Path) -> None:
