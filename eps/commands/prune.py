@@ -81,7 +81,8 @@ def prune(args: argparse.Namespace) -> int:
     rows = [_HEADER]
     kept: dict[str, list[str]] = {}
     counts, total, failed = {"job": 0, "sweep": 0}, 0, False
-    for each in _chosen(args.prefix, args.state or ["ended"]):
+    # Who names some is told of those that run; of all jobs they are not meant.
+    for each in _chosen(args.prefix, args.state or (["ended", RUNS] if args.prefix else ["ended"])):
         row, size = [each.name, each.state, ago_text(each.directory.started_s())], each.directory.size_bytes()
         try:
             why = kept_for(each.state, now_s - each.directory.changed_s(), each.keep, wanted)

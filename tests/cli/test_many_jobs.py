@@ -121,6 +121,8 @@ def test_what_is_needed_still_is_kept_and_told(
     assert main(["prune", "--all", "--older-than", "0s", "--resumable", "--state", "ended,running"]) == 0
     assert capsys.readouterr().err == "fake is kept: running\n"
     assert there() == {"fake"}
+    assert main(["prune", "fake"]) == 0
+    assert capsys.readouterr() == ("0 jobs removed, 0 B; 1 kept\n", "fake is kept: running\n")
     assert fake.dir.path.exists()
 
 

@@ -318,7 +318,8 @@ def test_what_runs_or_may_run_or_was_not_fetched_stays(
         aged(followed)
         rows, last, told = pruned(capsys, "sweeps/")
         asked = [path for _, path, _, _ in rm.asked]
-        assert rows == [] and last.endswith("; 3 kept") and "apps/application_1_b1" not in asked
+        assert rows == [] and last.endswith("; 5 kept") and "apps/application_1_b1" not in asked
+        assert "sweeps/b1 and 1 other are kept: running\n" in told
         assert "sweeps/b5 is kept: ended less than 1m ago" in told
         where = "sweeps/b3 is kept: what it has left was not fetched from webhdfs://"
         assert where in told and "/eps/sweeps/b3: hscheduler sweep --resume b3 does (--resumable removes" in told
