@@ -96,6 +96,9 @@ class RestClient:
         self._requests = requests
         self._conf = conf
         self._addresses = list(addresses or resourcemanager_web_addresses(conf))
+        self._whence = (
+            "that is where it was said to be" if addresses else f"its address is from {conf.source}/yarn-site.xml"
+        )
         self._lock = threading.Lock()
         self._session = requests.Session()
         # A proxy from the environment is for the world outside, not for the cluster.
@@ -295,12 +298,9 @@ class RestClient:
             with self._lock:
                 self._addresses.sort(key=lambda known: known != address)
             return _judged(answer, what, may_miss or _APPLICATION.match(path) is not None)
-        where = f"{self._conf.source}/yarn-site.xml"
         if reasons and all("did not answer" in reason for reason in reasons):
             raise DeadlineError(f"{what}: {'; '.join(reasons)}")
-        raise PeerUnavailableError(
-            f"{what}: no ResourceManager can be reached ({'; '.join(reasons)}); its address is from {where}"
-        )
+        raise PeerUnavailableError(f"{what}: no ResourceManager can be reached ({'; '.join(reasons)}); {self._whence}")
 
 
 def user_name(environ: Mapping[str, str]) -> str:

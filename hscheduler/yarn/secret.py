@@ -19,7 +19,7 @@ def secret_of(path: Path) -> bytes:
     Raises
     ------
     StorageError
-        It cannot be read or written, is empty, or others may read it.
+        It cannot be read or written, is empty or a folder, or others may read it.
     """
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -30,6 +30,8 @@ def secret_of(path: Path) -> bytes:
     else:
         with os.fdopen(descriptor, "w", encoding="ascii") as file:
             file.write(f"{secrets.token_hex(_SECRET_BYTES)}\n")
+    if path.is_dir():
+        raise StorageError(f"{path}: is a folder, but must be a file with the secret, or none yet")
     try:
         if path.stat().st_mode & _OTHERS:
             raise StorageError(f"{path}: others may read the secret: chmod 600 {path}")

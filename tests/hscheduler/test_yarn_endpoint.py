@@ -259,6 +259,8 @@ def test_secret_is_made_once_and_is_its_owners_alone(tmp_path: Path) -> None:
     path.chmod(0o640)
     with pytest.raises(StorageError, match="others may read the secret: chmod 600"):
         secret_of(path)
+    with pytest.raises(StorageError, match="is a folder, but must be a file with the secret"):
+        secret_of(tmp_path)
     path.chmod(0o600)
     path.write_text("\n")
     with pytest.raises(StorageError, match="is empty"):

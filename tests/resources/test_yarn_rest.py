@@ -197,6 +197,10 @@ def test_the_active_one_of_two_resourcemanagers_is_asked() -> None:
         with pytest.raises(PeerUnavailableError, match=r"is a standby.*its address is from /etc/hadoop/yarn-site.xml"):
             client.report(ID)
         client.close()
+        client = RestClient(HadoopConf(values, "/etc/hadoop", {}), addresses=[second.url])
+        with pytest.raises(PeerUnavailableError, match=r"is a standby\); that is where it was said to be"):
+            client.report(ID)
+        client.close()
 
 
 def test_a_resourcemanager_that_is_not_there_is_named_with_the_file_that_says_so(rm: FakeResourceManager) -> None:
