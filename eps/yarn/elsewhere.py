@@ -44,6 +44,8 @@ class StagedJobs:
 
     Raises
     ------
+    ConfigError
+        Where they were told to be staged is no location on HDFS.
     StorageError
         No directory can be made.
     """
@@ -51,6 +53,9 @@ class StagedJobs:
     def __init__(self, conf: HadoopConf, staging: str = "") -> None:
         self._conf = conf
         self._staging = staging
+        if staging:
+            # Not only when somebody's job is looked for.
+            home_location(conf, "", staging)
         try:
             self._folder = Path(tempfile.mkdtemp(prefix="eps-masters-"))
         except OSError as error:

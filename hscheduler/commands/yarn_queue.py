@@ -60,7 +60,11 @@ def yarn_queue(args: argparse.Namespace) -> int:
             if args.dry_run:
                 plan = scheduler().round()
                 if plan is None or not plan.sentences:
-                    print(f"nobody waits in {', '.join(queues)}", file=sys.stderr)
+                    told_of = f"nobody waits in {', '.join(queues)}"
+                    if args.json:
+                        tell(told_of, "")
+                    else:
+                        print(told_of, file=sys.stderr)
                 return EXIT_OK
             with watching(resourcemanager_web_addresses(conf), queues):
                 told = threading.Event()

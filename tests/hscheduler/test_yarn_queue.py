@@ -301,6 +301,11 @@ def test_dry_run_where_nobody_waits_says_so(over_http: FakeResourceManager, caps
     over_http.answers["GET apps"] = 200, {"apps": {}}
     assert main(["yarn-queue", "eps", "--dry-run"]) == 0
     assert capsys.readouterr() == ("", "nobody waits in eps\n")
+    assert main(["yarn-queue", "eps", "--dry-run", "--json"]) == 0
+    told = capsys.readouterr()
+    assert (json.loads(told.out)["sentence"], told.err) == ("nobody waits in eps", "")
+    assert main(["yarn-queue", "eps", "--dry-run", "--staging", "/foo"]) == 2
+    assert "staging: '/foo' is no location on HDFS" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
