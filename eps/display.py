@@ -355,9 +355,11 @@ class PlainDisplay:
         for line in [*self._news.lines(changes_of(status)), *self._news.troubles(status)]:
             self._write(line)
         now_s, line = self._now_s(), plain_line(status)
+        # Of what is waited for only how long it has been changes.
+        told = _DIGITS.sub("", line) if status["state"] in WAITING_STATES else line
         ended = status["state"] not in ("starting", "running")
-        if line != self._last and (ended or now_s - self._last_s >= self._interval_s):
-            self._last, self._last_s = line, now_s
+        if told != self._last and (ended or now_s - self._last_s >= self._interval_s):
+            self._last, self._last_s = told, now_s
             self._write(line)
 
     def _write(self, line: str) -> None:

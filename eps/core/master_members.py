@@ -76,7 +76,7 @@ class JobMembers:
         role = Role(name.partition("-")[0])
         container_id = f"container-{self._next_container:04d}"
         self._next_container += 1
-        record = MemberRecord(name, container_id, role)
+        record = MemberRecord(name, container_id, role, asked_s=self._now_s)
         self.members[name] = record
         self._by_container[container_id] = record
         self._out.append(e.RequestContainer(container_id, role))
@@ -89,7 +89,11 @@ class JobMembers:
 
     def _on_granted(self, container_id: str) -> None:
         record = self._by_container.get(container_id)
-        if record is None or self.driver is None or record.name not in self.driver.plan.added:
+        if record is None:
+            return
+        if not record.granted:
+            record.granted, record.granted_s = True, self._now_s
+        if self.driver is None or record.name not in self.driver.plan.added:
             return
         if record.name not in self.driver.granted:
             self.driver.granted.add(record.name)

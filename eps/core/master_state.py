@@ -30,8 +30,6 @@ from eps.errors import DIVERGED, EpsError, JobFinishedError, PlanError, Transfer
 
 #: Orders that are not acknowledged are sent again after this long.
 RESEND_S = 1.0
-#: A job has failed if one of its first members was started and has not registered after this long.
-START_PATIENCE_S = 300.0
 #: An export that failed is tried again after this long, and this often in all.
 EXPORT_AGAIN_S = 0.5
 MOST_EXPORTS = 4
@@ -83,7 +81,7 @@ class MasterState(RestartedJob):
         self._aborted = 0
         self._stop_on_divergence = stop_on_divergence
         self.checkpoints = checkpoints or CheckpointDriver(Schedule(), settings.num_partitions, settings.iterations)
-        self._resend_at_s = self._started_s = 0.0
+        self._resend_at_s = 0.0
         #: Number of the export that runs, or ran last.
         self._export = 0
         #: What the export found that ended the job (:class:`eps.core.events.ExportDone`), for the report; empty before.
@@ -96,7 +94,6 @@ class MasterState(RestartedJob):
     def start(self, now_s: float) -> list[Command]:
         """Ask for the first containers."""
         self._out, self._now_s = [], now_s
-        self._started_s = now_s
         workers, servers = self._counted(Role.WORKER), self._counted(Role.SERVER)
         self._journal({"kind": "started", "workers": workers, "servers": servers}, sync=True)
         for name in self._initial:
@@ -528,11 +525,8 @@ class MasterState(RestartedJob):
             overdue = self.driver.overdue(self._now_s, shrink, last) or self._returns_in_vain()
             if overdue:
                 self._abort(self.driver.plan, overdue)
-        late = [n for n in self._initial if self.membership is None and n in self.members and self.members[n].silent]
-        if late and self._now_s - self._started_s >= START_PATIENCE_S:
-            self._end(JobState.FAILED, f"{late[0]} did not register within {START_PATIENCE_S:g} s")
-            return
-        if self._now_s < self._resend_at_s:
+        self._look_at_start()
+        if self.state in ENDED_STATES or self._now_s < self._resend_at_s:
             return
         self._resend_at_s = self._now_s + RESEND_S
         if self.recovery is not None:

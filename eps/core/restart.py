@@ -1,6 +1,6 @@
 """A job master that another process takes over, and one whose job has ended: what is said then.  L0, pure.
 
-The fourth layer of :class:`eps.core.master_state.MasterState`.
+The fifth layer of :class:`eps.core.master_state.MasterState`.
 
 A state is a function of the events that it has seen, so the next process has it whole.  What it does not have is what
 its commands have done: what was on its way when the process before ended.  Every one of them may be given again, so
@@ -15,14 +15,14 @@ from abc import abstractmethod
 
 from eps.core import events as e
 from eps.core.events import ENDED_STATES
-from eps.core.master_evictions import EvictedJob
+from eps.core.master_start import StartingJob
 from eps.errors import JobFinishedError
 
 #: Why a container is taken to have ended whose process did not outlive the master's.
 ENDED_AWAY = "ended while the job master was away"
 
 
-class RestartedJob(EvictedJob):
+class RestartedJob(StartingJob):
     """A job whose master may be another process than before."""
 
     @abstractmethod
@@ -48,6 +48,7 @@ class RestartedJob(EvictedJob):
                 # Most often its node is lost, too.  Masters that bring the job no further are counted elsewhere.
                 self._on_exited(e.ContainerExited(container_id, ENDED_AWAY, taken=True))
             else:
+                record.asked_s, record.granted = self._now_s, False
                 self._out.append(e.RequestContainer(container_id, record.role))
         self._give_again()
 

@@ -41,6 +41,10 @@ class MemberRecord:
     role: Role
     address: Address | None = None
     pid: int = 0
+    #: When its container was asked for, and whether and when it was granted, in seconds on the master's clock.
+    asked_s: float = 0.0
+    granted: bool = False
+    granted_s: float = 0.0
     launched: bool = False
     launched_s: float = 0.0
     #: Member that it has connected to -> which way the data goes.

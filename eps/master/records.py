@@ -192,7 +192,7 @@ def status(runtime: Runtime, state: MasterState, started_s: float, now_s: float)
     return {
         "name": runtime.name,
         "state": str(state.state),
-        "reason": state.reason,
+        "reason": state.reason or state.start_waits_for(now_s),
         # Of a job that runs, they are of now.
         "as_of_s": None,
         "clock": clock,

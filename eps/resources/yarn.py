@@ -276,6 +276,11 @@ class YarnResourceManager:
         with self._lock:
             return self._allocation.granted()
 
+    def waiting(self) -> dict[str, str]:
+        """Return what is known of why each container that was asked for has not been granted, by our id."""
+        with self._lock:
+            return self._allocation.waiting(self.silent_s())
+
     def end_job(self, exit_code: int, state: str, reason: str = "") -> None:
         """End whatever still runs, and have YARN know how the job ended; returns when it does.
 

@@ -46,6 +46,10 @@ from eps.yarn.types import (
 )
 
 RELEASED = "was released"
+#: What to do where a request is not granted.
+ASK_LESS = (
+    "ask for fewer or smaller ones (--workers, --servers, --memory-mb, --vcores) or wait longer (--container-timeout)"
+)
 KILLED = "was killed by the job master"
 #: Of a container that is taken away whatever the job does, and of one that is unless the job gives as much otherwise.
 PREEMPTED = "is preempted: YARN gives its room to another queue or application"
@@ -336,7 +340,8 @@ class Allocation:
             grant_s = self._limits.grant_s
             if record.phase is _Phase.ASKED and grant_s is not None and now_s - record.asked_s >= grant_s:
                 self._take_back(record)
-                self._end(record, None, self._why_not_granted(record, grant_s, silent_s))
+                why = self._why_not_granted(record, silent_s)
+                self._end(record, None, f"was not granted within {grant_s:g} s: {why}; {ASK_LESS}")
 
     def on_started(self, container_id: str) -> None:
         """Note that a node has started a container."""
@@ -383,6 +388,11 @@ class Allocation:
     def granted(self) -> dict[str, str]:
         """Return what YARN calls each container that is there, by our id."""
         return {name: record.grant.container for name, record in self._records.items() if record.grant is not None}
+
+    def waiting(self, silent_s: float = 0.0) -> dict[str, str]:
+        """Return what is known of why each request that was asked has not been granted, by our id."""
+        asked = {name: record for name, record in self._records.items() if record.phase is _Phase.ASKED}
+        return {name: self._why_not_granted(record, silent_s) for name, record in asked.items()}
 
     def room(self, now_s: float) -> dict[str, int]:
         """Return how many containers of each role fit into room that nobody else seems to want.
@@ -550,9 +560,9 @@ class Allocation:
             left_s = max(0.0, doomed_s - now_s)
             self._events.append(EvictionWarning(record.request.container_id, left_s, reason, record.for_others))
 
-    def _why_not_granted(self, record: _Record, grant_s: float, silent_s: float) -> str:
+    def _why_not_granted(self, record: _Record, silent_s: float) -> str:
         ask, last = self._ask_of(record), self._last
-        words = f"was not granted within {grant_s:g} s: it asks for {ask.resource}"
+        words = f"it asks for {ask.resource}"
         if ask.label:
             words += f" on nodes labelled {ask.label!r}"
         if silent_s:

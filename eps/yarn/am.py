@@ -123,11 +123,11 @@ class YarnMaster(Master):
     def __init__(
         self, runtime: Runtime, job: JobDir, resources: YarnResourceManager, *others: Any, **more: Any
     ) -> None:
-        self._granted = resources.granted
+        self._granted, self._waiting = resources.granted, resources.waiting
         super().__init__(runtime, job, resources, *others, **more)
 
     def _status(self) -> dict[str, Any]:
-        found = with_grants(super()._status(), self._granted())
+        found = with_why(with_grants(super()._status(), self._granted()), self._waiting())
         # Of the nodes that its containers may be on; empty: any without one, and what others leave free.
         labels = {str(role): self._runtime.spec.by_role("label", str(role)) for role in Role}
         return {**found, "manager": self.manager, "labels": labels}
@@ -137,6 +137,14 @@ def with_grants(status: dict[str, Any], granted: Mapping[str, str]) -> dict[str,
     """Return a status with YARN's name of each member's container, empty before it is granted."""
     members = [{**member, "granted": granted.get(member["container"], "")} for member in status["members"]]
     return {**status, "members": members}
+
+
+def with_why(status: dict[str, Any], waiting: Mapping[str, str]) -> dict[str, Any]:
+    """Return a status that also says what YARN has told of why a job that starts waits for a container."""
+    known = [why for member in status["members"] if (why := waiting.get(member["container"]))]
+    if status["state"] != JobState.STARTING or not status["reason"] or not known:
+        return status
+    return {**status, "reason": f"{status['reason']}; {known[0]}"}
 
 
 def run(orders: MasterOrders, job: JobDir, host: str) -> int:

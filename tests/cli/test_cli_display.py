@@ -176,6 +176,17 @@ def test_a_cluster_that_is_away_is_told_of_once_and_again_when_it_is_back() -> N
     assert progress_line(away) == lines[1]
 
 
+def test_what_a_job_that_starts_waits_for_is_told_once_in_a_pipe_however_long_it_takes() -> None:
+    stream = io.StringIO()
+    display = PlainDisplay(stream, interval_s=0.0)
+    waits = "waits for 1 container, asked for {} s ago: server-3"
+    for waited_s in (2, 3, 65):
+        display.show(status_of(state="starting", reason=waits.format(waited_s)))
+    assert stream.getvalue() == f"fake: starting: {waits.format(2)}\n"
+    starting = status_of(state="starting", reason=waits.format(65))
+    assert waits.format(65) in status_text(starting) and waits.format(65) in progress_line(starting)
+
+
 def test_status_says_which_loss_is_which() -> None:
     assert "train loss 0.2500, test accuracy 0.8750, test f1 0.5000, test loss 0.3000" in status_text(status_of())
 

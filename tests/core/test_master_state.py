@@ -117,6 +117,7 @@ def test_job_whose_containers_are_lost_at_the_start_again_and_again_fails() -> N
     master.request_containers()
 
     for _ in range(3):
+        master.launch("server-1")
         master.exit("server-1", "no image")
 
     also = "; 3 members ended like that without one complete clock between them"

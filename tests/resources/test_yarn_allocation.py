@@ -346,10 +346,19 @@ def test_a_request_for_which_no_node_has_room_says_that() -> None:
     assert "8192 MB and 9 vcores left" in reason and "none of its 1 node has that much free" in reason
 
 
-def test_without_a_limit_a_request_waits() -> None:
+def test_a_request_that_is_never_granted_ends_with_what_to_do() -> None:
+    reason = waited(AllocateResult(headroom=Resource(512, 1), num_nodes=3)).reason
+    assert "--memory-mb" in reason and "--workers" in reason and "--container-timeout" in reason
+
+
+def test_without_a_limit_a_request_waits_and_it_is_known_why() -> None:
     allocation = asked(1)
-    allocation.on_allocated(AllocateResult(), 1e6)
+    allocation.on_allocated(AllocateResult(headroom=Resource(512, 1), num_nodes=3), 1e6)
     assert allocation.take_events() == [] and allocation.is_waiting(1.0)
+    (why,) = allocation.waiting().values()
+    assert why.startswith("it asks for 1024 MB and 1 vcore; YARN has 512 MB and 1 vcore left for this job")
+    assert "has not answered for 7 s" in allocation.waiting(7.0)[name(1)]
+    assert started(1).waiting() == {}
 
 
 # ---- evictions

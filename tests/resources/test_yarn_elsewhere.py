@@ -15,7 +15,7 @@ from eps.hadoop_conf import HadoopConf
 from eps.rpc.security import Security
 from eps.storage.atomic import read_json
 from eps.storage.jobdir import JobDir, create_job_dir
-from eps.yarn.am import with_grants
+from eps.yarn.am import with_grants, with_why
 from eps.yarn.application import JOB_ARCHIVE, Application
 from eps.yarn.elsewhere import StagedJobs
 from eps.yarn.shipping import packed
@@ -144,3 +144,15 @@ def test_status_tells_yarns_names_of_containers() -> None:
     found = with_grants(status, {"c-1": "container_1"})
     assert [member["granted"] for member in found["members"]] == ["container_1", ""]
     assert (found["clock"], "granted" in status["members"][0]) == (3, False)  # type: ignore[index]
+
+
+def test_status_of_a_job_that_starts_tells_what_yarn_has_said_of_the_container_that_it_waits_for() -> None:
+    status = {
+        "state": "starting",
+        "reason": "waits for 1 container, asked for 65 s ago: server-3",
+        "members": [{"name": "worker-1", "container": "c-1"}, {"name": "server-3", "container": "c-6"}],
+    }
+    why = {"c-6": "it asks for 1024 MB and 1 vcore"}
+    assert with_why(status, why)["reason"] == f"{status['reason']}; it asks for 1024 MB and 1 vcore"
+    assert with_why(status, {}) == status and with_why({**status, "reason": ""}, why)["reason"] == ""
+    assert with_why({**status, "state": "failed"}, why)["reason"] == status["reason"]
