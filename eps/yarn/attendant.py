@@ -34,7 +34,7 @@ from eps.yarn.clients import asked_at, open_client
 from eps.yarn.ending import wish, wished
 from eps.yarn.facade import Client
 from eps.yarn.fetching import End
-from eps.yarn.inquiry import Inquiry
+from eps.yarn.inquiry import Inquiry, why_waiting
 from eps.yarn.outcome import outcome
 from eps.yarn.types import ApplicationReport
 
@@ -309,9 +309,9 @@ def listens(place: tuple[str, int]) -> bool:
 
 
 def described(report: ApplicationReport) -> str:
-    """Return how an application is, with YARN's word on why: the queue's limits, the label, the AM's share."""
-    said = " ".join(report.diagnostics.split())
-    return f"application {report.application_id} is {report.state}" + (f": {said}" if said else "")
+    """Return how an application is, with YARN's word on why."""
+    why = why_waiting(report.diagnostics)
+    return f"application {report.application_id} is {report.state}" + (f": {why}" if why else "")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 
 from eps.errors import EpsError, JobNotFoundError
@@ -10,6 +11,9 @@ from eps.yarn.types import ApplicationReport
 
 #: An application that a ResourceManager which answers does not know is given up after this long.
 FORGOTTEN_S = 30.0
+#: In the diagnostics of an application that waits: when they were written, and the label of its master.
+_LOOKED_AT = re.compile(r"\[[^\[\]]*\b\d\d:\d\d:\d\d\b[^\[\]]*\]")
+_LABEL = re.compile(r"AM Partition = ([\w-]+)")
 
 
 class Inquiry:
@@ -64,3 +68,13 @@ class Inquiry:
 def _forgotten(application_id: str) -> ApplicationReport:
     said = "YARN does not know the application any more: its ResourceManager has lost its state"
     return ApplicationReport(application_id, "", "EPS", "", "", "FAILED", "FAILED", said, "", -1, "", 0.0, (), 0, 0, 0)
+
+
+def why_waiting(diagnostics: str) -> str:
+    """Return what YARN says an application waits for, in one line: a limit of its queue, or room for its master.
+
+    YARN also tells when it last looked, and the figures of that moment: both change all the time.
+    """
+    said, _, details = " ".join(_LOOKED_AT.sub("", diagnostics).split()).partition(" Details :")
+    label = _LABEL.search(details)
+    return said.rstrip(".") + (f" (nodes labelled {label[1]!r})" if label is not None else "")

@@ -21,7 +21,7 @@ from eps.storage.atomic import write_bytes_atomic
 from eps.storage.jobdir import DIRECTORY_MODE, JobDir, jobs_dir
 from eps.yarn.application import RESULTS, Application
 from eps.yarn.facade import Client
-from eps.yarn.inquiry import Inquiry
+from eps.yarn.inquiry import Inquiry, why_waiting
 from eps.yarn.outcome import outcome
 from eps.yarn.submit import end_submitted
 from eps.yarn.sweeps import REPORT_FILE, said_end
@@ -178,7 +178,7 @@ class Following:
 
     def _look(self, report: ApplicationReport) -> None:
         if report.state != "RUNNING":
-            why = shorten(" ".join(report.diagnostics.split()), LONGEST_WHY, placeholder=" ...")
+            why = shorten(why_waiting(report.diagnostics), LONGEST_WHY, placeholder=" ...")
             self._say(f"{report.application_id} is {report.state}" + (f": {why}" if why else ""))
             return
         place = self._found_place()

@@ -72,6 +72,28 @@ def test_clients_find_the_master_and_then_what_it_left(job: JobDir, shared: Memo
     assert not job.master_json.exists() and not job.waiting_json.exists() and not job.supervisor_json.exists()
 
 
+@pytest.mark.parametrize(
+    ("told", "said"),
+    [
+        (
+            "[Mon Nov 23 07:38:3{} +0000 2026] Application is added to the scheduler and is not yet activated. Queue's "
+            "AM resource limit exceeded.  Details : AM Partition = <DEFAULT_PARTITION>; AM Resource Request = "
+            "<memory:512, vCores:1>; Queue Resource Limit for AM = <memory:51{}, vCores:1>",
+            "Application is added to the scheduler and is not yet activated. Queue's AM resource limit exceeded",
+        ),
+        (
+            "[Mon Nov 23 07:38:3{} +0000 2026] Application is Activated, waiting for resources to be assigned for AM.  "
+            "Details : AM Partition = transient ; Partition Resource = <memory:1228{}, vCores:12>",
+            "Application is Activated, waiting for resources to be assigned for AM (nodes labelled 'transient')",
+        ),
+    ],
+    ids=["limit", "label"],
+)
+def test_what_a_master_waits_for_is_said_without_what_changes_every_second(told: str, said: str) -> None:
+    texts = {module.described(dataclasses.replace(REPORT, diagnostics=told.format(n, n))) for n in range(3)}
+    assert texts == {f"application {ID} is ACCEPTED: {said}"}
+
+
 def test_a_master_that_is_lost_is_waited_for_and_found_again(job: JobDir, follow: Follow) -> None:
     seen: list[Any] = []
 
