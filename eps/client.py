@@ -18,7 +18,7 @@ from typing import Any
 
 from eps.config import JobSpec
 from eps.core.reconfig import Operation, Phase
-from eps.ended import WAITING_STATES, ended_report, ended_status, waiting_status
+from eps.ended import ended_report, ended_status, waiting_status
 from eps.ending import end_job
 from eps.errors import (
     ConfigError,
@@ -30,7 +30,7 @@ from eps.errors import (
 )
 from eps.home import check_home
 from eps.jobspec_file import RunRequest
-from eps.master_link import GIVE_UP_S, MasterLink, Progress, wait_for
+from eps.master_link import GIVE_UP_S, MasterLink, Progress, WaitNews, wait_for
 from eps.pb import control_pb2 as pb
 from eps.resources.choice import check_backend
 from eps.results import check_results, copy_result, deliver_results
@@ -428,8 +428,8 @@ class Job:
         reply: pb.ChangeReply = self._link.call(_METHODS[operation], request, f"{operation} of job {self.name!r}")
         return reply
 
-    def wait_until_trains(self, timeout_s: float = 60.0) -> None:
-        """Wait until the job has got its first workers and servers, or has ended.
+    def wait_until_trains(self, timeout_s: float = 60.0, tell: Callable[[str], None] = lambda text: None) -> None:
+        """Wait until the job has got its first workers and servers, or has ended; ``tell`` is told what that waits for.
 
         Raises
         ------
@@ -438,7 +438,8 @@ class Job:
         """
         try:
             what = f"the start of job {self.name!r}"
-            wait_for(lambda: self._link.answers() and self.status()["state"] not in WAITING_STATES, timeout_s, what)
+            waits = WaitNews(tell)
+            wait_for(lambda: self._link.answers() and not waits.go_on(self.status()), timeout_s, what)
         except DeadlineError as error:
             raise DeadlineError(f"{error}; {self.status()['reason'] or 'it is starting'}") from None
 

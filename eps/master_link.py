@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import logging
 import math
+import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -15,7 +16,7 @@ from typing import Any
 import grpc
 
 from eps.core.types import Address
-from eps.ended import fetched_of, silence_of, waiting_status
+from eps.ended import WAITING_STATES, fetched_of, silence_of, waiting_status
 from eps.errors import DeadlineError, JobFinishedError, PeerUnavailableError
 from eps.pb import control_pb2 as pb
 from eps.pb.control_pb2_grpc import JobMasterStub
@@ -36,6 +37,7 @@ RETRY_S = 0.05
 #: How often it is looked whether a job that waits for its cluster still does.
 WAITING_POLL_S = 0.2
 LONGEST_RETRY_S = 1.0
+_DIGITS = re.compile(r"\d+", re.ASCII)
 
 #: The generated class has no annotations.
 _make_stub: Callable[[grpc.Channel], JobMasterStub] = JobMasterStub
@@ -219,6 +221,38 @@ class MasterLink:
         connection, self._channel, self._address = self._channel, None, None
         if connection is not None:
             connection.close()
+
+
+class WaitNews:
+    """Tells whoever waits for a job to train what that waits for: after a second, and when it is something else.
+
+    Parameters
+    ----------
+    tell : callable
+        Called with a sentence.
+    """
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self._tell = tell
+        self._tell_s = time.monotonic() + NOTICED_S
+        self._told = ""
+
+    def go_on(self, status: Mapping[str, Any]) -> bool:
+        """Return whether a job of that status is still to be waited for."""
+        waits = status["state"] in WAITING_STATES
+        if waits and time.monotonic() >= self._tell_s:
+            text = f"job {status['name']!r} is waited for: {waiting_text(status)}"
+            # For how long it waits changes all the time.
+            what = _DIGITS.sub("", text)
+            if what != self._told:
+                self._told = what
+                self._tell(text)
+        return waits
+
+
+def waiting_text(status: Mapping[str, Any]) -> str:
+    """Return how a job is that waits, and for what where that is known: ``it is starting: waits for 1 container``."""
+    return f"it is {status['state']}" + (f": {status['reason']}" if status["reason"] else "")
 
 
 def _opened(stub: JobMasterStub, after_clock: int, what: str) -> tuple[Any, pb.ProgressUpdate | None]:

@@ -332,7 +332,11 @@ def _add_change(commands: Any, role: str, adds: bool) -> None:
     parser.add_argument("name", metavar="NAME")
     parser.add_argument("members", metavar="N" if adds else "N|NAMES", nargs="?" if adds else None, default="1")
     parser.add_argument("--dry-run", action="store_true", help="print what would move; nothing happens")
-    parser.add_argument("--no-wait", action="store_true", help="print the plan's number and return at once")
+    parser.add_argument(
+        "--no-wait",
+        action="store_true",
+        help="print the plan's number and return at once; refused while the job starts",
+    )
     parser.add_argument(
         "--request-id", default="", metavar="ID", help="the same id again is the same change (default: a new one)"
     )

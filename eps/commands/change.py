@@ -8,8 +8,10 @@ import sys
 from eps.client import ChangeRecord, Job
 from eps.core.reconfig import UNCOMMITTED
 from eps.display import ChangeNews
-from eps.errors import ConfigError
+from eps.ended import WAITING_STATES
+from eps.errors import ConfigError, DeadlineError, PlanError
 from eps.exits import EXIT_INTERRUPTED, EXIT_OK
+from eps.master_link import NOTICED_S, waiting_text
 
 
 def members_of(text: str, adds: bool) -> int | list[str]:
@@ -34,6 +36,7 @@ def change(args: argparse.Namespace) -> int:
     members = members_of(args.members, args.operation.startswith("add-"))
     job = Job.find(args.name)
     try:
+        _wait_until_trains(job, args)
         if args.dry_run:
             print(job.dry_run(args.operation, members))
             return EXIT_OK
@@ -44,6 +47,28 @@ def change(args: argparse.Namespace) -> int:
         return _change_and_wait(job, args, members)
     finally:
         job.close()
+
+
+def _wait_until_trains(job: Job, args: argparse.Namespace) -> None:
+    """Wait for a job that is starting, and say what it waits for; with ``--no-wait`` not longer than a start may take.
+
+    Raises
+    ------
+    PlanError
+        It has still no workers and servers that could be added to or removed, and is not to be waited for.
+    """
+    if not args.no_wait:
+        job.wait_until_trains(tell=lambda text: print(text, file=sys.stderr, flush=True))
+        return
+    try:
+        job.wait_until_trains(NOTICED_S)
+    except DeadlineError:
+        status = job.status()
+        if status["state"] in WAITING_STATES:
+            raise PlanError(
+                f"{args.operation} refused: job {args.name!r} does not train yet: {waiting_text(status)}; without "
+                "--no-wait it is waited for"
+            ) from None
 
 
 def _change_and_wait(job: Job, args: argparse.Namespace, members: int | list[str]) -> int:

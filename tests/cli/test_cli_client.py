@@ -24,7 +24,7 @@ from eps.errors import (
     StorageError,
     UnknownMemberError,
 )
-from eps.master_link import MasterLink
+from eps.master_link import MasterLink, WaitNews
 from eps.storage.atomic import write_json_atomic
 from eps.storage.jobdir import JobDir
 from tests.cli.conftest import FakeJob, change_of, status_of
@@ -357,3 +357,19 @@ def test_a_change_says_once_that_the_cluster_does_not_answer_and_waits(
         with pytest.raises(DeadlineError, match="not within 0 s; it is away again"):
             job.wait_until_trains(0.0)
         assert caplog.messages[1:] == ["job 'fake': it is away again"]
+
+
+def test_what_a_job_waits_for_is_told_once_until_it_is_something_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(master_link, "NOTICED_S", 0.0)
+    told: list[str] = []
+    news = WaitNews(told.append)
+    looked = [
+        news.go_on(status_of(state="starting", reason=reason))
+        for reason in ("", "waits for 2 containers for 3 s", "waits for 2 containers for 4 s", "waits for room")
+    ]
+    assert looked == [True] * 4 and not news.go_on(status_of())
+    assert [text.removeprefix("job 'fake' is waited for: it is ") for text in told] == [
+        "starting",
+        "starting: waits for 2 containers for 3 s",
+        "starting: waits for room",
+    ]

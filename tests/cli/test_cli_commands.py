@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import os
 import signal
@@ -15,8 +16,10 @@ import pytest
 
 import eps
 import hscheduler.cli
+from eps import master_link
 from eps.cli import main, printable
 from eps.client import Job
+from eps.commands import change
 from eps.errors import ConfigError, PeerUnavailableError, PlanError
 from eps.jobspec_file import RunRequest
 from eps.parser import build_parser
@@ -62,6 +65,38 @@ def test_change_without_waiting_prints_its_number(fake: FakeJob, capsys: pytest.
     assert capsys.readouterr().out == "plan 1\n"
     ((method, request),) = fake.master.asked
     assert (method, list(request.names), request.request_id) == ("RemoveWorkers", ["worker-1", "worker-2"], "r")
+
+
+WAITS = "waits for 1 container, asked for 65 s ago: server-3"
+
+
+def test_change_of_a_job_that_starts_is_refused_at_once_with_what_that_waits_for(
+    fake: FakeJob, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(change, "NOTICED_S", 0.0)
+    fake.master.status = status_of(state="starting", reason=WAITS)
+    assert main(["add-workers", "fake", "1", "--no-wait"]) == 3
+    assert capsys.readouterr().err == (
+        f"eps: add-workers refused: job 'fake' does not train yet: it is starting: {WAITS}; without --no-wait it is "
+        "waited for\n"
+    )
+    assert not fake.master.asked
+
+
+def test_change_that_waits_for_the_start_of_its_job_says_so(fake: FakeJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Errors(io.StringIO):
+        """The job trains as soon as somebody is told that it does not."""
+
+        def write(self, text: str) -> int:
+            fake.master.status = status_of()
+            return super().write(text)
+
+    monkeypatch.setattr(master_link, "NOTICED_S", 0.0)
+    monkeypatch.setattr(sys, "stderr", told := Errors())
+    fake.master.status = status_of(state="starting", reason=WAITS)
+    fake.master.plans = [change_of()]
+    assert main(["add-workers", "fake", "2"]) == 0
+    assert told.getvalue() == f"job 'fake' is waited for: it is starting: {WAITS}\n"
 
 
 def test_dry_run_prints_the_moves(fake: FakeJob, capsys: pytest.CaptureFixture[str]) -> None:
