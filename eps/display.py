@@ -514,7 +514,16 @@ def summary_text(report: Mapping[str, Any]) -> str:
     if report.get("changes"):
         lines.append("  changes:")
         lines.append(changes_table(report["changes"]))
+        lines += [f"  {text}" for change in report["changes"] if (text := not_done_text(change))]
     return "\n".join(lines)
+
+
+def not_done_text(change: Mapping[str, Any]) -> str:
+    """Return that a change which was asked for beforehand did not happen, and why; empty where it did."""
+    if change["phase"] != "aborted" or change.get("asked_at") is None:
+        return ""
+    asked = f"{change['asked_at']}:{change['operation']}={change['asked']}"
+    return f"--at {asked} did not happen: {change['reason'] or 'no reason given'}"
 
 
 def changes_table(changes: Sequence[Mapping[str, Any]]) -> str:

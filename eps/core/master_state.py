@@ -30,6 +30,8 @@ from eps.errors import DIVERGED, EpsError, JobFinishedError, PlanError, Transfer
 
 #: Orders that are not acknowledged are sent again after this long.
 RESEND_S = 1.0
+#: Request ids of changes that were asked for beforehand begin with this; their clock and a number follow.
+AT = "at-"
 #: An export that failed is tried again after this long, and this often in all.
 EXPORT_AGAIN_S = 0.5
 MOST_EXPORTS = 4
@@ -374,7 +376,7 @@ class MasterState(RestartedJob):
     def _fire_triggers(self) -> None:
         while self._triggers and self.progress.completed >= self._triggers[0].clock:
             trigger = self._triggers.pop(0)
-            request_id = f"at-{trigger.clock}-{len(self.plans) + 1}"
+            request_id = f"{AT}{trigger.clock}-{len(self.plans) + 1}"
             try:
                 self._accept(request_id, trigger.change, dry_run=False)
             except EpsError as error:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -18,7 +19,7 @@ from eps.core.history import ClockRecord
 from eps.core.lent import LEND, REGAIN, lent
 from eps.core.master_evictions import EVICTION
 from eps.core.master_recovery import PROTECTION, REPLACEMENT
-from eps.core.master_state import MasterState
+from eps.core.master_state import AT, MasterState
 from eps.core.membership import Membership
 from eps.core.progress import pause_and_slowdown
 from eps.core.reconfig import Operation, Phase, Plan
@@ -30,6 +31,7 @@ from eps.runtime import Runtime
 #: What request ids of changes begin with that the job itself asks for: in the place of lost members, for partitions
 #: without a follower, or before an eviction.
 _OWN = (REPLACEMENT, PROTECTION, EVICTION)
+_AT = re.compile(rf"{AT}(\d+)-")
 #: Changes that a status shows, the latest; the report has them all.
 MOST_CHANGES = 20
 #: What a status says of a resource manager that does not listen.
@@ -137,6 +139,8 @@ def change_entry(plan: Plan, completed_s: Sequence[float], now_s: float) -> dict
         "plan_id": plan.plan_id,
         "operation": str(plan.change.operation),
         "asked_by": _asked_by(plan),
+        # The clock of one that was asked for beforehand.
+        "asked_at": int(at[1]) if (at := _AT.match(plan.request_id)) else None,
         "asked": ",".join(plan.change.names) if plan.change.names else plan.change.count,
         "names": list(plan.added or plan.removed),
         "added": list(plan.added),

@@ -220,6 +220,16 @@ def test_summary_tells_metrics_changes_ledger_and_model() -> None:
     assert "aborted 10 (cancelled)" in text
 
 
+def test_summary_says_which_changes_that_were_asked_for_beforehand_did_not_happen() -> None:
+    reason = "still waiting for containers when remove-workers=1 was asked"
+    at = {"operation": "add-servers", "asked": 1, "asked_at": 60, "phase": "aborted", "reason": reason}
+    by_hand = {**at, "asked_at": None}
+    changes = [change_of(asked_at=40), {**change_of(2, "aborted"), **at}, {**change_of(3, "aborted"), **by_hand}]
+    report = {"name": "a9a", "state": "finished", "clock": 200, "changes": changes}
+    told = [line for line in summary_text(report).splitlines() if "did not happen" in line]
+    assert told == [f"  --at 60:add-servers=1 did not happen: {reason}"]
+
+
 def test_summary_of_a_job_that_failed_early_has_only_the_reason() -> None:
     report = {"name": "x", "state": "failed", "reason": "worker-1 died", "clock": 0, "metrics": {"train_loss": None}}
     assert summary_text(report) == "x: failed (worker-1 died)"

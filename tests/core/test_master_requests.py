@@ -7,10 +7,10 @@ import pytest
 from eps.core import events as e
 from eps.core import messages as m
 from eps.core.plan_driver import GROWTH_PATIENCE_S, REGISTRATION_PATIENCE_S
-from eps.core.reconfig import Change, Operation, Phase, Plan
+from eps.core.reconfig import ENDED, Change, Operation, Phase, Plan
 from eps.core.settings import Trigger
 from eps.errors import UnknownMemberError
-from eps.master.records import live_entry
+from eps.master.records import change_entry, live_entry
 from tests.core.scripted import (
     ADD_SERVER,
     ADD_WORKER,
@@ -376,6 +376,18 @@ def test_container_that_comes_after_its_plan_was_aborted_is_released() -> None:
 
 
 # ---- triggers
+
+
+def test_change_that_was_asked_for_beforehand_gives_way_like_any_other_and_is_told_of_as_such() -> None:
+    master = running(triggers=(Trigger(2, ADD_SERVER), Trigger(3, REMOVE_WORKER)))
+    for clock in range(3):
+        master.clock(clock)
+    master.tick(GROWTH_PATIENCE_S)
+    growth, shrink = master.state.plans.values()
+    entries = [change_entry(plan, (), master.now_s) for plan in (growth, shrink, master.ask(ADD_WORKER))]
+
+    assert growth.phase is Phase.ABORTED and shrink.phase not in ENDED
+    assert [entry["asked_at"] for entry in entries] == [2, 3, None]
 
 
 def test_change_is_asked_at_its_clock() -> None:
