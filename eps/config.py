@@ -240,8 +240,9 @@ class JobSpec:
     )
     container_timeout_s: float = _option(
         0.0,
-        "yarn: seconds that a container is waited for: then a change of size that needs it is given up, and a job that "
-        "cannot begin without it asks twice more and fails; 0, the default: for ever",
+        "yarn: seconds that a container is waited for: then a change of size that needs it is given up; a job that "
+        "starts begins without it, or, where it has no worker or no server, asks twice more and fails; 0, the default: "
+        "for ever",
         group="cluster",
     )
     engine_timeout_s: float = _option(

@@ -84,7 +84,7 @@ def change_title(change: Mapping[str, Any]) -> str:
         return f"plan {change['plan_id']} followers for partitions without one"
     if change["operation"] == Operation.DRAIN:
         return f"plan {change['plan_id']} {change['asked']} will be taken away: drained before"
-    whom = " in the place of lost members" if change.get("asked_by") == "job" else ""
+    whom = " to have the size that was asked for" if change.get("asked_by") == "job" else ""
     return f"plan {change['plan_id']} {change['operation']}={change['asked']}{whom}"
 
 
@@ -216,8 +216,12 @@ def evictions_text(status: Mapping[str, Any]) -> str:
 
 def lent_text(status: Status) -> str:
     """Return how many members left so that others got their room, and are to come back; empty for none."""
-    numbers = [(number, role) for role, number in status.get("lent", {}).items() if number]
-    return " and ".join(f"{number} {role}{'' if number == 1 else 's'}" for number, role in numbers)
+    return _members_text(status.get("lent", {}))
+
+
+def _members_text(counts: Mapping[str, int]) -> str:
+    """Return how many members of each role: ``2 workers and 1 server``; empty for none."""
+    return " and ".join(f"{n} {role}{'' if n == 1 else 's'}" for role, n in counts.items() if n)
 
 
 def changes_of(status: Status) -> list[Mapping[str, Any]]:
@@ -265,9 +269,19 @@ def progress_line(status: Status, width: int = 0) -> str:
     return line[:width] if width else line
 
 
+def _smaller_text(status: Status) -> str:
+    """Return what a job lacks that began with less than it asked for; empty where it has that, or others got it."""
+    evictions = status.get("evictions") or {}
+    lacks = "" if evictions.get("asked") else _members_text(evictions.get("given", {}))
+    return (
+        f"{lacks} not granted in time at the start, and asked for when there is room that nobody wants" if lacks else ""
+    )
+
+
 def troubles_of(status: Status) -> dict[str, str]:
     """Return what goes wrong while the job goes on, and why, each with a title of few words."""
     found = {
+        "smaller than asked for": _smaller_text(status) if status["state"] in LIVE_STATES else "",
         "checkpoint failed": status.get("checkpoints", {}).get("error"),
         "disk trouble": status.get("storage_error"),
         "no containers": status.get("resources_error"),

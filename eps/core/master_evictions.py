@@ -88,7 +88,7 @@ class EvictedJob(RecoveringJob):
         self._drain_at_s = 0.0
         #: Drains that were aborted, one after the other.
         self._not_drained = 0
-        #: Role -> members that left so that others get their room, and are still missing.
+        #: Role -> members that left so that others get their room, or did not get any at the start, and are missing.
         self.given = dict.fromkeys(Role, 0)
         #: What fitted into the room that was seen, and when.
         self._fits: Mapping[Role, int] = {}

@@ -126,8 +126,12 @@ class JobMembers:
             self.driver.newcomers[record.name] = event.address
         elif self.recovery is not None and record.name in self.recovery.newcomers:
             self.recovery.newcomers[record.name] = event.address
-        elif self.state is JobState.STARTING and all(self.members[n].address for n in self._initial):
+        elif self.state is JobState.STARTING and self._is_complete():
             self._begin()
+
+    def _is_complete(self) -> bool:
+        """Return whether all first members are there."""
+        return all(self.members[name].address for name in self._initial)
 
     def _begin(self) -> None:
         """Everybody is there: the first membership holds from the first clock."""

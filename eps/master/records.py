@@ -102,7 +102,7 @@ def evictions_entry(state: MasterState, most: int = 0) -> dict[str, Any]:
     """Return what was announced to be taken away, and what became of it; of ``most`` members, the latest, unless 0.
 
     ``drain_s`` has, for each plan that drained members, the seconds from when it was asked to its release.  ``given``:
-    how many members of each role are missing whose room others were to get.
+    how many members of each role are missing whose room others were to get, or that were not granted at the start.
     """
     plans = [p for p in state.plans.values() if p.change.operation is Operation.DRAIN and p.phase is Phase.RELEASED]
     taken = {str(p.plan_id): p.reached_s[Phase.RELEASED] - p.reached_s[Phase.QUEUED] for p in plans}

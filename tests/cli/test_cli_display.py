@@ -320,7 +320,19 @@ def test_what_a_job_has_lent_to_others_is_told_until_it_has_that_again() -> None
     assert "  lent to others of its queue: 2 workers and 1 server" in text
 
 
+def test_job_that_began_with_less_than_it_asked_for_says_so_until_it_has_the_rest() -> None:
+    began = status_of(evictions={"asked": 0, "given": {"worker": 0, "server": 1}})
+    said = "smaller than asked for: 1 server not granted in time at the start"
+    assert said in status_text(began) and "smaller than asked for" in progress_line(began)
+    assert "smaller" not in status_text(status_of(evictions={"asked": 0, "given": {"worker": 0, "server": 0}}))
+    stream = io.StringIO()
+    display = PlainDisplay(stream, interval_s=60.0)
+    for status in (began, began):
+        display.show(status)
+    assert stream.getvalue().count("smaller than asked for") == 1
+
+
 def test_what_the_job_asks_for_itself_says_what_for() -> None:
     text = status_text({**status_of(), "changes": [{**change_of(), "asked_by": "job"}]})
 
-    assert " in the place of lost members: " in text
+    assert " to have the size that was asked for: " in text

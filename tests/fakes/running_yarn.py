@@ -39,6 +39,7 @@ from tests.fakes.yarn_am import PLACE
 ROOT = Path(__file__).resolve().parents[2]
 #: For everything that is waited for, also on a busy machine.
 PATIENCE_S = 90.0
+CAPACITY = Resource(16384, 16)
 NODES = ("127.0.0.11:8041", "127.0.0.12:8041")
 
 
@@ -51,12 +52,14 @@ class RunningYarn(FakeYarn):
         For containers, and what they share.
     traps : str
         As of :mod:`eps.chaos.trap`; only masters can be their victims.
+    capacity : Resource
+        Of each node.
     settings
         Of the job, whose model is a softmax that takes its time until :meth:`report`.
     """
 
-    def __init__(self, folder: Path, traps: str = "", **settings: Any) -> None:
-        super().__init__({node: Resource(16384, 16) for node in NODES})
+    def __init__(self, folder: Path, traps: str = "", capacity: Resource = CAPACITY, **settings: Any) -> None:
+        super().__init__(dict.fromkeys(NODES, capacity))
         self._folder, self._traps = folder, traps
         self.shared = folder / "shared"
         self.shared.mkdir(parents=True)

@@ -23,7 +23,8 @@ from eps.master_link import wait_for
 from eps.resources.yarn import Timing
 from eps.yarn.application import STATE
 from eps.yarn.attempt import SUPERSEDED
-from tests.fakes.running_yarn import NODES, PATIENCE_S, RunningYarn, wake
+from eps.yarn.types import Resource
+from tests.fakes.running_yarn import CAPACITY, NODES, PATIENCE_S, RunningYarn, wake
 from tests.integration.test_kill_in_plans import PHASES
 
 pytestmark = pytest.mark.usefixtures("no_leftovers")
@@ -76,6 +77,23 @@ def everybody_is_used(yarn: RunningYarn, size: int) -> None:
 
 
 # ---- the job master
+
+
+def test_a_job_that_gets_less_than_it_asked_for_begins_and_has_the_rest_when_there_is_room(
+    begin: Begin, undisturbed: dict[str, Any]
+) -> None:
+    # One worker fits on each of two nodes.
+    room = Resource(4096, 16)
+    yarn = begin(capacity=room, workers=3, memory_mb="512,worker=2560", container_timeout_s=2.0, grow_back_s=1.0)
+    status = yarn.reach(1)
+    assert (status["workers"], status["servers"]) == (2, 2) and status["evictions"]["given"]["worker"] == 1
+    with yarn.lock:
+        yarn.capacity[NODES[0]] = CAPACITY
+    wait_for(lambda: not any(yarn.job.status()["evictions"]["given"].values()), PATIENCE_S, "the third worker")
+    everybody_is_used(yarn, 5)
+    report = yarn.report()
+    judge(report, undisturbed)
+    assert (report["losses"], report["generation"]) == ([], 1)
 
 
 def test_a_master_killed_in_every_phase_of_every_plan_changes_no_bit_and_leaks_no_container(
