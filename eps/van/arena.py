@@ -93,7 +93,9 @@ class Segment:
             fcntl.fcntl(self.descriptor, _F_ADD_SEALS, _SEAL_SEAL | _SEAL_SHRINK | _SEAL_GROW)
             self.mapping = mmap.mmap(self.descriptor, size_bytes)
         except BaseException:
-            os.close(self.descriptor)
+            # Closed once: by then its number may be that of another file.
+            descriptor, self.descriptor = self.descriptor, -1
+            os.close(descriptor)
             raise
         self.address = address_of(self.mapping)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import signal
@@ -11,6 +12,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,7 +21,7 @@ from eps.core.types import Address
 from eps.errors import DeadlineError, PeerUnavailableError
 from eps.van import arena as arena_module
 from eps.van.api import MIB, Connection, Handler, Limits, Listener, Message, ReplyTo
-from eps.van.arena import SLAB_BYTES, Arena, Reader
+from eps.van.arena import SLAB_BYTES, Arena, Reader, Segment
 from eps.van.sockets import SocketVan
 from tests.van.raw_peers import (
     DEADLINE_S,
@@ -292,6 +294,22 @@ def test_without_memory_to_share_arrays_go_through_the_socket(monkeypatch: pytes
         monkeypatch.setattr(os, "memfd_create", refuse)
         received = connection.call(Message(b"", (np.arange(MIB),)), DEADLINE_S)
         assert received.arrays[0].tolist() == list(range(MIB))
+
+
+def test_a_segment_that_cannot_be_made_closes_nobody_elses_descriptor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(descriptor: int, size_bytes: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "ftruncate", refuse)
+    with pytest.raises(OSError, match="No space") as caught:
+        Segment(1, MIB, False)
+    # It has the number that is free again, while what was not made is still held by the error.
+    with (tmp_path / "other").open("wb") as other:
+        del caught
+        gc.collect()
+        os.fstat(other.fileno())
 
 
 def test_a_segment_that_could_not_be_passed_for_lack_of_room_is_passed_later() -> None:
