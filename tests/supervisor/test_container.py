@@ -150,7 +150,9 @@ def test_an_address_of_the_sixth_version_is_one(tmp_path: Path) -> None:
 def test_a_tied_container_ends_when_nobody_holds_the_jobs_lock(tmp_path: Path) -> None:
     job, lock = create_job_dir("job", tmp_path)
     with container(environ_of(job.path, BEHAVIOUR="stay", EPS_TIED="1")) as process:
-        assert process.stdout is not None and process.stdout.readline()
+        assert process.stdout is not None and process.stderr is not None
+        # Where it ends instead, it says why.
+        assert process.stdout.readline(), process.stderr.read()
         # Whoever looks holds it for an instant, and is nobody's end.
         assert job.is_running() and process.poll() is None
         (scratch,) = job.containers.iterdir()
