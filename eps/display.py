@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 import shutil
 import time
 from collections import Counter
@@ -12,7 +11,7 @@ from typing import Any, Protocol, TextIO
 
 from eps.core.evictions import TAKEN_AWAY
 from eps.core.reconfig import Operation, Phase
-from eps.ended import UNREACHABLE, WAITING_STATES
+from eps.ended import UNREACHABLE, WAITING_STATES, without_figures
 from eps.yarn.advice import CHECK_PYTHON
 
 Status = Mapping[str, Any]
@@ -27,7 +26,6 @@ LIVE_STATES = ("starting", "running", "exporting")
 #: States of a job that ended before its time.
 STOPPED_STATES = ("failed", "killed")
 _BAR_CELLS = 20
-_DIGITS = re.compile(r"\d+", re.ASCII)
 
 
 class Display(Protocol):
@@ -139,12 +137,11 @@ class ChangeNews:
     def troubles(self, status: Status) -> list[str]:
         """Return a line for each trouble that was not there before, or had another reason; one of a cluster is over."""
         before, self._troubles = self._troubles, troubles_of(status)
-        # Of what lasts, only how long it has lasted changes with every look.
-        told = {title: _DIGITS.sub("", why) for title, why in before.items()}
+        told = {title: without_figures(why) for title, why in before.items()}
         was_away, self._away = self._away, status["state"] == UNREACHABLE
         back = [f"{status['name']}: its cluster answers again"] if was_away and status["state"] in LIVE_STATES else []
         return back + [
-            f"{title}: {why}" for title, why in self._troubles.items() if told.get(title) != _DIGITS.sub("", why)
+            f"{title}: {why}" for title, why in self._troubles.items() if told.get(title) != without_figures(why)
         ]
 
     def lines(self, changes: Iterable[Mapping[str, Any]]) -> list[str]:
@@ -369,8 +366,7 @@ class PlainDisplay:
         for line in [*self._news.lines(changes_of(status)), *self._news.troubles(status)]:
             self._write(line)
         now_s, line = self._now_s(), plain_line(status)
-        # Of what is waited for only how long it has been changes.
-        told = _DIGITS.sub("", line) if status["state"] in WAITING_STATES else line
+        told = without_figures(line) if status["state"] in WAITING_STATES else line
         ended = status["state"] not in ("starting", "running")
         if told != self._last and (ended or now_s - self._last_s >= self._interval_s):
             self._last, self._last_s = told, now_s

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ NO_WORD = "its supervisor ended without a word"
 UNATTENDED = "who attended to it here was ended, and its application may run: eps status {name} finds that out"
 #: Why nobody could be told that a job is to end, and what to do.
 BEING_STARTED = "another process still starts it: end that one, or run eps kill {name} again later"
+_DIGITS = re.compile(r"\d+", re.ASCII)
 
 
 def ended_status(directory: JobDir) -> dict[str, Any]:
@@ -157,14 +159,22 @@ def waiting_status(directory: JobDir) -> dict[str, Any] | None:
 
 def silence_of(directory: JobDir) -> str:
     """Return since when the cluster of a job that runs has not answered, in words; empty where none is known not to."""
-    waiting = _readable(directory.waiting_json)
-    return str(waiting.get("reason", "")) if waiting is not None and waiting.get("is_silent") else ""
+    return _reason_where(directory, "is_silent")
 
 
 def fetched_of(directory: JobDir) -> str:
     """Return what is fetched of a job that has ended on its cluster, as a sentence; empty where nothing is."""
+    return _reason_where(directory, "is_fetching")
+
+
+def without_figures(text: str) -> str:
+    """Return what is told without its figures: of what lasts, only for how long changes with every look."""
+    return _DIGITS.sub("", text)
+
+
+def _reason_where(directory: JobDir, kind: str) -> str:
     waiting = _readable(directory.waiting_json)
-    return str(waiting.get("reason", "")) if waiting is not None and waiting.get("is_fetching") else ""
+    return str(waiting.get("reason", "")) if waiting is not None and waiting.get(kind) else ""
 
 
 def _readable(path: Path) -> Mapping[str, Any] | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import math
-import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -16,7 +15,7 @@ from typing import Any
 import grpc
 
 from eps.core.types import Address
-from eps.ended import WAITING_STATES, fetched_of, silence_of, waiting_status
+from eps.ended import WAITING_STATES, fetched_of, silence_of, waiting_status, without_figures
 from eps.errors import DeadlineError, JobFinishedError, PeerUnavailableError
 from eps.pb import control_pb2 as pb
 from eps.pb.control_pb2_grpc import JobMasterStub
@@ -37,7 +36,6 @@ RETRY_S = 0.05
 #: How often it is looked whether a job that waits for its cluster still does.
 WAITING_POLL_S = 0.2
 LONGEST_RETRY_S = 1.0
-_DIGITS = re.compile(r"\d+", re.ASCII)
 
 #: The generated class has no annotations.
 _make_stub: Callable[[grpc.Channel], JobMasterStub] = JobMasterStub
@@ -242,8 +240,7 @@ class WaitNews:
         waits = status["state"] in WAITING_STATES
         if waits and time.monotonic() >= self._tell_s:
             text = f"job {status['name']!r} is waited for: {waiting_text(status)}"
-            # For how long it waits changes all the time.
-            what = _DIGITS.sub("", text)
+            what = without_figures(text)
             if what != self._told:
                 self._told = what
                 self._tell(text)

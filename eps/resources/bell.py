@@ -60,3 +60,25 @@ class Bell:
         if fd >= 0:
             self._ready.close()
             os.close(fd)
+
+
+class Belled:
+    """What of a :class:`~eps.resources.api.ResourceManager` its bell does."""
+
+    _bell: Bell
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Block until :meth:`poll` has something to say; return False at the timeout.
+
+        Give a timeout where another thread may close this object: closing does not wake a wait.
+
+        Raises
+        ------
+        ResourceError
+            The manager is closed.
+        """
+        return self._bell.wait(timeout_s)
+
+    def fileno(self) -> int:
+        """Return a descriptor that is readable while :meth:`poll` has something to say."""
+        return self._bell.fileno()

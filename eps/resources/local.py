@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping
 
 from eps.errors import ProtocolError, ResourceError
 from eps.resources.api import ContainerEvent, ContainerRequest
-from eps.resources.bell import Bell
+from eps.resources.bell import Bell, Belled
 from eps.resources.book import ContainerBook, Phase
 from eps.supervisor.protocol import (
     MAX_LINE_BYTES,
@@ -41,7 +41,7 @@ HOST = "localhost"
 MOST_UNREAD_BYTES = 16 << 10
 
 
-class LocalResourceManager:
+class LocalResourceManager(Belled):
     """The supervisor's channel as a :class:`~eps.resources.api.ResourceManager`.
 
     Parameters
@@ -117,22 +117,6 @@ class LocalResourceManager:
             if self._gone and not events:
                 raise ResourceError("the supervisor is gone: its channel is closed")
             return events
-
-    def wait(self, timeout_s: float | None = None) -> bool:
-        """Block until :meth:`poll` has something to say; return False at the timeout.
-
-        Give a timeout where another thread may close this object: closing does not wake a wait.
-
-        Raises
-        ------
-        ResourceError
-            The manager is closed.
-        """
-        return self._bell.wait(timeout_s)
-
-    def fileno(self) -> int:
-        """Return a descriptor that is readable while :meth:`poll` has something to say."""
-        return self._bell.fileno()
 
     def beat(self, progress: int, patience_s: float = 0.0) -> None:
         """Tell the supervisor that the job master lives; see :class:`~eps.resources.api.ResourceManager`."""

@@ -8,10 +8,10 @@ from contextlib import AbstractContextManager
 
 from eps.errors import ResourceError
 from eps.resources.api import ContainerEvent, ResourceManager
-from eps.resources.bell import Bell
+from eps.resources.bell import Bell, Belled
 
 
-class SupervisedManager(ABC):
+class SupervisedManager(Belled, ABC):
     """What of a :class:`~eps.resources.api.ResourceManager` brings news, and tells the supervisor of the job master.
 
     Parameters
@@ -51,20 +51,6 @@ class SupervisedManager(ABC):
                 if not events:
                     raise
         return events
-
-    def wait(self, timeout_s: float | None = None) -> bool:
-        """Block until :meth:`poll` has something to say; return False at the timeout.
-
-        Raises
-        ------
-        ResourceError
-            The manager is closed.
-        """
-        return self._bell.wait(timeout_s)
-
-    def fileno(self) -> int:
-        """Return a descriptor that is readable while :meth:`poll` has something to say."""
-        return self._bell.fileno()
 
     def beat(self, progress: int, patience_s: float = 0.0) -> None:
         """Tell the supervisor that the job master lives; see :class:`~eps.resources.api.ResourceManager`."""

@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from eps.errors import DeadlineError, EpsError, PeerUnavailableError, ResourceError, RpcError
 from eps.logs import LimitedLog
 from eps.resources.api import ContainerEvent, ContainerRequest
-from eps.resources.bell import Bell
+from eps.resources.bell import Bell, Belled
 from eps.yarn.allocation import Allocation, Limits, StartContainer, StopContainer
 from eps.yarn.facade import AmClient, AskRefusedError, AttemptEndedError, NmClient, NotRegisteredError
 from eps.yarn.launch import LaunchTemplate, build_launch
@@ -87,7 +87,7 @@ def end_process(reason: str) -> None:
     os._exit(HANGS_EXIT_CODE)
 
 
-class YarnResourceManager:
+class YarnResourceManager(Belled):
     """YARN as a :class:`~eps.resources.api.ResourceManager`.
 
     ``pid`` of its events is the container's number within the application attempt: YARN does not tell process ids.
@@ -238,22 +238,6 @@ class YarnResourceManager:
             elif not events:
                 raise ResourceError(self._gone)
             return events
-
-    def wait(self, timeout_s: float | None = None) -> bool:
-        """Block until :meth:`poll` has something to say; return False at the timeout.
-
-        Give a timeout where another thread may close this object: closing does not wake a wait.
-
-        Raises
-        ------
-        ResourceError
-            The manager is closed.
-        """
-        return self._bell.wait(timeout_s)
-
-    def fileno(self) -> int:
-        """Return a descriptor that is readable while :meth:`poll` has something to say."""
-        return self._bell.fileno()
 
     def beat(self, progress: int, patience_s: float = 0.0) -> None:
         """Say that the owner thread lives: from the first beat on, this process ends where no other comes in time."""
