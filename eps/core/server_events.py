@@ -118,8 +118,12 @@ class PromoteArrived:
 
 @dataclass(frozen=True, slots=True)
 class UpdateAcked:
-    """A follower has everything of a partition before ``sequence``: its snapshot, or an update, is acknowledged."""
+    """A follower has everything of a partition before ``sequence``: its snapshot, or an update, is acknowledged.
 
+    ``plan_id`` is that of the command which sent it: what was sent for an aborted plan may be acknowledged late.
+    """
+
+    plan_id: int
     partition: int
     follower: MemberId
     sequence: int

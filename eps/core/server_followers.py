@@ -104,7 +104,8 @@ class ReplicatingServer:
 
     def _on_acked(self, event: s.UpdateAcked) -> None:
         state = self.partitions.get(event.partition)
-        if state is None or event.follower not in state.followers:
+        # Of a plan that was aborted: the next one's snapshot is not there yet, and its updates follow on that.
+        if state is None or state.followers.get(event.follower) != event.plan_id:
             return
         if event.follower not in state.in_sync:
             # Under BSP whoever pushed keeps it until the next clock's parameters have come: nothing is lost.

@@ -163,7 +163,7 @@ class Outgoing:
 
         def done() -> None:
             self._snapshots[plan_id, partition] = m.PartitionSent(name, plan_id, partition, size_bytes, seal.left)
-            self._step(s.UpdateAcked(partition, command.to, command.sequence))
+            self._step(s.UpdateAcked(plan_id, partition, command.to, command.sequence))
 
         self._stream(plan_id, command.to).send(lambda: message, size_bytes, lambda: self._soon(done))
 
@@ -181,7 +181,7 @@ class Outgoing:
         )
         keys = () if update.keys is None else (update.keys,)
         message = Message(header, (update.gradient, update.exponents, *keys))
-        acked = s.UpdateAcked(command.partition, command.to, command.sequence + 1)
+        acked = s.UpdateAcked(command.plan_id, command.partition, command.to, command.sequence + 1)
         stream = self._stream(command.plan_id, command.to)
         stream.send(lambda: message, message.size_bytes, lambda: self._soon(lambda: self._step(acked)))
 

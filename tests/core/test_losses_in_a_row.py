@@ -35,11 +35,11 @@ def test_a_copy_counts_when_it_has_all_that_workers_were_told_is_applied() -> No
     update = next(c for c in commands if isinstance(c, s.SendUpdate))
     assert any(isinstance(c, s.AckPush) for c in commands), "nothing is lost with a follower that has nothing yet"
 
-    commands = owner.step(s.UpdateAcked(0, S2, snapshot.sequence))
+    commands = owner.step(s.UpdateAcked(1, 0, S2, snapshot.sequence))
     assert not any(isinstance(c, s.ReportSent) for c in commands), "it lacks what worker-1 was told is applied"
     commands = owner.step(s.PushArrived("later", 0, 1, (0,)))
     assert not any(isinstance(c, s.AckPush) for c in commands), "from now on nothing is acknowledged that it lacks"
-    commands = owner.step(s.UpdateAcked(0, S2, update.sequence + 1))
+    commands = owner.step(s.UpdateAcked(1, 0, S2, update.sequence + 1))
     assert s.ReportSent(1, 0) in commands
 
 

@@ -438,6 +438,27 @@ def test_later_plan_ends_what_an_unheard_abort_left_at_the_donor() -> None:
     assert donor.follow(plan_id=1) == [], "an order of plan 1 that comes late"
 
 
+@pytest.mark.parametrize("settings", [BSP, SSP])
+def test_what_was_sent_for_an_aborted_plan_and_is_acknowledged_late_says_nothing_of_the_next(
+    settings: CoreSettings,
+) -> None:
+    """Found by simulation: plan 2's own acknowledgements then seemed to lack one before them, for ever."""
+    donor = Server(settings)
+    donor.follow(plan_id=1)
+    donor.push(-1, *ALL)
+    donor.follow(plan_id=2)
+    donor.push(0, *ALL)
+
+    assert donor.step(s.UpdateAcked(1, 0, "server-2", 0)) == [], "the first snapshot"
+    assert donor.step(s.UpdateAcked(1, 0, "server-2", 1)) == [], "the update that followed it"
+    assert not donor.state.partitions[0].in_sync
+
+    donor.step(s.UpdateAcked(2, 0, "server-2", 1))
+    donor.step(s.UpdateAcked(2, 0, "server-2", 2))
+    assert donor.state.partitions[0].in_sync == {"server-2": 2}
+    assert not donor.state.partitions[0].joining, "reported as sent"
+
+
 def test_later_plan_ends_what_an_unheard_abort_left_at_the_follower() -> None:
     follower = Server(BSP, "server-2")
     follower.snapshot(clock=1, plan_id=1)

@@ -46,9 +46,9 @@ def follower(settings: CoreSettings = BSP) -> Server:
     return Server(settings, S2, followed(1, (S1, S1), FOLLOWED))
 
 
-def acked(server: Server, sequence: int, partition: int = 0, name: str = S2) -> list[s.ServerCommand]:
+def acked(server: Server, sequence: int, partition: int = 0, name: str = S2, plan_id: int = 0) -> list[s.ServerCommand]:
     """Let a follower acknowledge every update before ``sequence``."""
-    return server.step(s.UpdateAcked(partition, name, sequence))
+    return server.step(s.UpdateAcked(plan_id, partition, name, sequence))
 
 
 def requests(commands: list[s.ServerCommand], kind: type) -> list[object]:
@@ -135,12 +135,12 @@ def test_follower_that_is_being_brought_up_holds_nobody_up_until_it_has_caught_u
     server.push(0, *ALL)
     before = server.pull(1)
     server.push(1, *ALL)
-    acked(server, 1)
+    acked(server, 1, plan_id=1)
     caught_up = server.pull(2, request="held")
 
     assert before == [s.AnswerPull("pull", 0, 1)]
     assert caught_up == []
-    assert requests(acked(server, 2), s.AnswerPull) == ["held"]
+    assert requests(acked(server, 2, plan_id=1), s.AnswerPull) == ["held"]
 
 
 def test_plan_promotes_a_standing_follower_and_nothing_is_sent() -> None:

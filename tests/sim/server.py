@@ -304,7 +304,7 @@ class SimServer(SimProcess):
                 self._snapshots[key] = snapshot
 
                 def done() -> None:
-                    self.step(s.UpdateAcked(command.partition, command.to, command.sequence))
+                    self.step(s.UpdateAcked(command.plan_id, command.partition, command.to, command.sequence))
 
                 self._stream(command.plan_id, command.to).send(snapshot, done)
             case s.ReportSent(plan_id, partition):
@@ -317,7 +317,7 @@ class SimServer(SimProcess):
                     self.repeat_snapshot(self._snapshots[plan_id, partition], self._address_of(to))
             case s.SendUpdate(plan_id, partition, to, sequence, clock, splits):
                 total = self.stores[partition].last_total
-                acked = s.UpdateAcked(partition, to, sequence + 1)
+                acked = s.UpdateAcked(plan_id, partition, to, sequence + 1)
                 update = Update(plan_id, partition, sequence, clock, splits, total)
                 self._stream(plan_id, to).send(update, lambda: self.step(acked))
             case s.SendPromote(plan_id, partition, to, sequence):

@@ -152,7 +152,8 @@ class SimWorker(SimProcess):
                 kept.pushed = False
         if self.state.incarnation > incarnation:
             self._kept, self._values = [], {}
-        for kept in self._kept if not self.job.live_workers else ():
+        # Once: what is said again after the worker's release would keep it from leaving.
+        for kept in self._kept if self.state.version > version and not self.job.live_workers else ():
             # It would have reported when all was pushed, and may have nothing left to push now.
             self.say(self._report(kept.work, 1.0))
         return acked
