@@ -115,7 +115,7 @@ def change_outcome(change: Mapping[str, Any]) -> str:
     return (
         f"{who}from clock {change['committed_clock']} in {seconds_text(total_s)}; "
         f"moved {bytes_text(change['bytes_moved'])}, pause {seconds_text(change['pause_s'])}, "
-        f"slowdown {seconds_text(change['slowdown_s'])}"
+        f"slowdown {seconds_text(change['slowdown_s'])}{'' if change.get('settled', True) else ' so far'}"
     )
 
 
@@ -428,10 +428,12 @@ def status_text(status: Status, *, resumable: bool = False) -> str:
     if status.get("as_of_s") is not None:
         what = "is what was known last" if status["state"] == UNREACHABLE else "is older than its end"
         lines.append(f"  what follows {what}: {as_of_text(status['as_of_s'])}")
-    lines.append(f"  clock {_clock_text(status, ' of ')}, membership version {status['membership_version']}")
-    measured = [f"train loss {number_text(status['loss'])}"]
+    # Not known of one whose master has gone and left no figures here.
+    version = f", membership version {status['membership_version']}" if status["membership_version"] else ""
+    lines.append(f"  clock {_clock_text(status, ' of ')}{version}")
+    measured = [f"train loss {number_text(status['loss'])}"] if status["loss"] is not None or version else []
     measured += [f"test {name} {number_text(value)}" for name, value in ordered_metrics(status["metrics"])]
-    lines.append("  " + ", ".join(measured))
+    lines += [f"  {', '.join(measured)}"] if measured else []
     lines += speed_texts(status)
     if status["members"]:
         rows = [["MEMBER", "PID", "ADDRESS", "REACHES", "HOLDS"]]

@@ -153,6 +153,8 @@ def change_entry(plan: Plan, completed_s: Sequence[float], now_s: float) -> dict
         "bytes_moved": plan.bytes_moved,
         "pause_s": round(pause_s, 6),
         "slowdown_s": round(slowdown_s, 6),
+        # No iteration has ended since: the one under way may have been held up for longer than is known yet.
+        "settled": plan.ended and bool(completed_s) and completed_s[-1] >= ended,
     }
 
 

@@ -230,6 +230,12 @@ def test_status_of_a_job_without_a_report_says_as_of_when_it_is(fake: FakeJob) -
     ]
 
 
+def test_status_of_a_job_whose_master_is_gone_leaves_out_what_is_not_known(fake: FakeJob) -> None:
+    told = status_text({**status_of(clock=40, loss=None, metrics={}), "membership_version": 0}).splitlines()
+    assert told[1] == "  clock 40 of 200"
+    assert not any("train loss" in line for line in told)
+
+
 def test_status_of_a_job_with_a_report_is_not_old(fake: FakeJob) -> None:
     write_json_atomic(fake.dir.status_json, {**status_of(clock=40), "as_of_s": 1_800_000_000.5})
     fake.end(report={"name": "fake", "state": "finished", "reason": "", "clock": 200})

@@ -80,6 +80,8 @@ def test_each_phase_of_a_change_is_told_once() -> None:
     (line,) = news.lines([change_of(phase="released")])
     assert line.startswith("plan 1 add-workers=2: lists-updated +10 ms, copied +10 ms, committed +10 ms")
     assert line.endswith("| added worker-3, worker-4 from clock 61 in 70 ms; moved 2.92 MB, pause 1.2 ms, slowdown 0")
+    unsettled = ChangeNews().lines([change_of(phase="released", settled=False)])
+    assert unsettled[0].endswith("pause 1.2 ms, slowdown 0 so far"), "the next iteration is under way"
 
 
 def test_phases_of_one_instant_are_told_in_their_order() -> None:

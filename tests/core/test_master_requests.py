@@ -321,6 +321,21 @@ def test_a_change_says_what_it_waits_for_and_for_how_long() -> None:
     assert waits(growth)[0] == ""
 
 
+def test_what_a_change_cost_is_settled_when_an_iteration_has_ended_since() -> None:
+    """The one that is under way may be held up for longer than anybody knows yet."""
+    master = running()
+    master.clock(-1)
+    master.clock(0)
+    plan = master.carry_out(ADD_WORKER)
+    completed_s = master.state.progress.history.completed_s
+    assert plan.phase is Phase.RELEASED and not change_entry(plan, completed_s, master.now_s)["settled"]
+    master.tick(10.0)
+    assert change_entry(plan, completed_s, master.now_s)["pause_s"] == 0.0
+    master.clock(master.state.progress.completed)
+    found = change_entry(plan, completed_s, master.now_s)
+    assert found["settled"] and found["pause_s"] > 9.0
+
+
 def test_addition_without_containers_does_not_hold_the_last_iteration_for_ever() -> None:
     master = running(iterations=4)
     plan = master.ask(Change(Operation.ADD_WORKERS, 2))
