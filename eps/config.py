@@ -168,6 +168,13 @@ class JobSpec:
         group="size",
     )
     max_containers: int = _option(0, "containers that may run at once; 0 sets no limit", group="size")
+    start_with: float = _option(
+        0.5,
+        "part of its workers and of its servers with which a job begins when its cluster has granted nothing more for "
+        "20 seconds; 1: all of them, 0: one of each",
+        group="size",
+        metavar="PART",
+    )
     at: tuple[str, ...] = _option(
         (), "K:CHANGE asks for a change when clock K is complete, as in 40:add-workers=2", group="size"
     )
@@ -241,7 +248,7 @@ class JobSpec:
     container_timeout_s: float = _option(
         0.0,
         "yarn: seconds that a container is waited for: then a change of size that needs it is given up; a job that "
-        "starts begins without it, or, where it has no worker or no server, asks twice more and fails; 0, the default: "
+        "starts begins without it, or, where it has too few (--start-with), asks twice more and fails; 0, the default: "
         "for ever",
         group="cluster",
     )
@@ -378,8 +385,10 @@ class JobSpec:
 
     @property
     def interchangeable(self) -> bool:
-        """Whether a server can be had where a worker was: both go to the same nodes, in the same way."""
-        return all(self.by_role(name, "worker") == self.by_role(name, "server") for name in ("label", "execution"))
+        """Whether a server can be had where a worker was: on the same nodes, in the same way, and no larger."""
+        alike = all(self.by_role(name, "worker") == self.by_role(name, "server") for name in ("label", "execution"))
+        sizes = ("memory_mb", "vcores")
+        return alike and all(self.number_by_role(n, "worker") >= self.number_by_role(n, "server") for n in sizes)
 
     def number_by_role(self, name: str, role: str) -> int:
         """Return the number that a setting says of a role.
@@ -405,6 +414,8 @@ class JobSpec:
             kind = self.by_role("execution", role) or EXECUTIONS[0]
             if kind not in EXECUTIONS:
                 raise ConfigError(f"execution is {self.execution!r}, but must name {' or '.join(EXECUTIONS)}")
+        if not 0 <= self.start_with <= 1:
+            raise ConfigError(f"start_with is {self.start_with}, but must be from 0 to 1")
         if not 0 < self.engine_timeout_s < float("inf"):
             raise ConfigError(f"engine_timeout_s is {self.engine_timeout_s}, but must be above 0 and finite")
         for name in ("container_timeout_s", "grow_back_s"):

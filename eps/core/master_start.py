@@ -3,27 +3,42 @@
 The fourth layer of :class:`eps.core.master_state.MasterState`.
 
 Jobs that start at the same time on a full cluster could wait for each other for ever, each with nearly all that it
-asked for.  So a job that has got a worker and a server, and nothing more for a while, takes the rest of its requests
-back and begins; one that has several of one role only gives up one of these for one of the other.  What it lacks it
+asked for.  So a job that has got a part of its workers and of its servers with which it may begin (``start_with``), and
+nothing more for a while, takes the rest of its requests back and begins; one that has more of one role than that, and
+less of the other, gives up one of these for one of the other.  What it lacks it
 asks for as one does whose room others were to get (:mod:`eps.core.master_evictions`).  One whose size somebody manages
 has been granted what it asks for, and waits.
+
+A job that cannot begin with what it holds, and has none to give for another, must not keep it for ever either: as many
+such jobs as a cluster has containers would each hold one.  After a while it *rests*: it gives all back, asks for
+nothing, and then for the least that it may begin with.  How long it holds and rests differs from job to job, or all
+would give back and ask again together; and it rests longer than it holds, so that few of many compete (after the
+randomized, growing delays of Metcalfe and Boggs, Ethernet, CACM 1976).  It holds longer each time, too, or one on a
+busy cluster, where two containers seldom come free shortly after each other, would never begin.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
+from zlib import crc32
 
 from eps.core import events as e
 from eps.core import messages as m
 from eps.core.events import JobState
 from eps.core.master_evictions import EvictedJob
-from eps.core.types import MemberRecord, Role
+from eps.core.types import MemberRecord, Role, role_of
 
 #: A job has failed if one of its first members was started and has not registered after this long.
 START_PATIENCE_S = 300.0
 #: A job that can begin does so without what it has asked for when nothing was granted for so long: more than most
 #: clusters take from one container to the next, and more than jobs that make room for it take to leave.
 SMALLER_S = 20.0
+#: A job that cannot begin holds what it has for so many times as long before it rests, drawn between these bounds,
+HOLDS = (1.0, 2.0)
+#: and rests for so many times as long; both doubled each time, but not for ever: room that came free meanwhile is idle.
+RESTS = (0.5, 3.0)
+MOST_DOUBLINGS = 3
 #: A job that cannot begin has failed when so many of its first requests were given up.
 MOST_VAIN = 3
 #: What is waited for longer than this is told.
@@ -37,6 +52,13 @@ class StartingJob(EvictedJob):
     _swapped_s = 0.0
     #: First requests that the resource manager gave up.
     _num_vain = 0
+    #: What differs from job to job.
+    _seed = ""
+    #: The part of its workers, and of its servers, with which the job may begin; never with none of a role.
+    _start_with = 0.5
+    #: How often the job gave back all that it had, and until when it asks for nothing.
+    _num_rests = 0
+    _rests_until_s: float | None = None
 
     @property
     def not_granted(self) -> tuple[MemberRecord, ...]:
@@ -47,6 +69,11 @@ class StartingJob(EvictedJob):
 
     def start_waits_for(self, now_s: float) -> str:
         """Return what a job that starts waits for, and how long it has, as a sentence; empty where it does not long."""
+        if self._rests_until_s is not None:
+            return (
+                "has given back the containers with which it could not begin, so that others can, "
+                f"{self._num_rests} times so far; asks again in {max(0.0, self._rests_until_s - now_s):.0f} s"
+            )
         missing = [record for record in self.not_granted if now_s - record.asked_s >= TOLD_S]
         if missing:
             count, waited_s = len(missing), now_s - min(record.asked_s for record in missing)
@@ -58,6 +85,12 @@ class StartingJob(EvictedJob):
         """Give up a job of which one that was started does not register; or begin without those that nobody grants."""
         if self.membership is not None:
             return
+        if self._rests_until_s is not None:
+            if self._now_s >= self._rests_until_s:
+                self._rests_until_s = None
+                for name in self._initial:
+                    self._request_container(name)
+            return
         for name in self._initial:
             record = self.members.get(name)
             # From its own launch on: a container may have been granted late.
@@ -67,16 +100,21 @@ class StartingJob(EvictedJob):
         missing = self.not_granted
         # Whatever was asked for or granted since may bring more.
         last_s = max(max(self.members[name].asked_s, self.members[name].granted_s) for name in self._initial)
-        if self._managed or not missing or self._now_s - max(last_s, self._swapped_s) < SMALLER_S:
+        waited_s = self._now_s - max(last_s, self._swapped_s)
+        if self._managed or not missing or waited_s < SMALLER_S:
             return
         if self._can_do_without(missing):
             self._do_without(missing)
             return
-        granted = [record for record in map(self.members.__getitem__, self._initial) if record.granted]
-        if len(granted) > 1 and self._gives_room:
-            # All of one role: its last one gives its room for one of the other.
+        role = next((role for role in Role if self._num_granted(role) > self._least(role)), None)
+        if role is not None and self._gives_room:
+            # Its last one gives its room for one of the other role; and what is granted from now on is of that.
+            records = [self.members[name] for name in self._initial if role_of(name) is role]
+            given = [record for record in records if record.granted][-1:]
             self._swapped_s = self._now_s
-            self._do_without(granted[-1:])
+            self._do_without([*given, *(record for record in records if not record.granted)])
+        elif waited_s >= self._hold_s and any(map(self._num_granted, Role)):
+            self._rest()
 
     def _on_exited(self, event: e.ContainerExited | e.MemberLost) -> None:
         record = self._by_container.get(event.container_id)
@@ -99,19 +137,53 @@ class StartingJob(EvictedJob):
             # Nobody was lost: there never was anybody.
             self._end(JobState.FAILED, f"{record.name} was never granted a container: the last one asked for {reason}")
 
+    def _num_granted(self, role: Role) -> int:
+        return sum(role_of(name) is role and self.members[name].granted for name in self._initial)
+
+    def _least(self, role: Role) -> int:
+        """Return the number of a role with which the job may begin."""
+        return max(1, math.ceil(self._start_with * self.wanted[role]))
+
     def _can_do_without(self, missing: Collection[MemberRecord]) -> bool:
-        """Return whether the job could begin with those first members that were granted their containers."""
-        roles = {record.role for record in map(self.members.__getitem__, self._initial) if record.granted}
-        return bool(missing) and not self._managed and roles == set(Role)
+        """Return whether the job may begin with those first members that were granted their containers."""
+        enough = all(self._num_granted(role) >= self._least(role) for role in Role)
+        return bool(missing) and not self._managed and enough
+
+    @property
+    def _hold_s(self) -> float:
+        """How long the job keeps containers with which it cannot begin."""
+        return self._drawn_s("holds", *HOLDS)
+
+    def _drawn_s(self, what: str, least: float, most: float) -> float:
+        """Return a time between two bounds that differs from job to job, and is the same where a state is restored."""
+        drawn = crc32(f"{self._seed} {what} {self._num_rests}".encode()) / 2**32
+        return SMALLER_S * (least + drawn * (most - least)) * 2.0 ** min(self._num_rests, MOST_DOUBLINGS)
+
+    def _rest(self) -> None:
+        """Give everything back and ask for nothing for a while, and then for the least that a job can begin with."""
+        records = [self.members[name] for name in self._initial]
+        names = {role: [name for name in self._initial if role_of(name) is role] for role in Role}
+        self._initial = [name for role in Role for name in names[role][: self._least(role)]]
+        for record in records:
+            self._give_up(record, "the job cannot begin with what it has, and leaves it to others")
+            self.given[record.role] += record.name not in self._initial
+        rest_s = self._drawn_s("rests", *RESTS)
+        self._num_rests += 1
+        self._rests_until_s = self._now_s + rest_s
+        self._journal({"kind": "rests", "gives": [r.name for r in records if r.granted], "seconds": round(rest_s, 6)})
+
+    def _give_up(self, record: MemberRecord, reason: str) -> None:
+        """Give back what a first member has, or asks for."""
+        del self.members[record.name], self._by_container[record.container_id]
+        if record.address is not None:
+            self._send(record.name, m.Shutdown(reason))
+        self._out.append(e.ReleaseContainer(record.container_id))
 
     def _do_without(self, missing: Collection[MemberRecord]) -> None:
         """Begin without some: what they have is given back, and they are asked for when nobody wants the room."""
         for record in missing:
             self._initial.remove(record.name)
-            del self.members[record.name], self._by_container[record.container_id]
-            if record.address is not None:
-                self._send(record.name, m.Shutdown("the job begins without it"))
-            self._out.append(e.ReleaseContainer(record.container_id))
+            self._give_up(record, "the job begins without it")
             self.given[record.role] += 1
         self._journal({"kind": "smaller", "without": [record.name for record in missing]})
         if self._is_complete():

@@ -57,6 +57,10 @@ class MasterState(RestartedJob):
         Somebody else decides about the job's size: what is taken away of it is not asked for again.
     interchangeable : bool
         A server can be had where a worker was.
+    start_with : float
+        The part of its workers, and of its servers, with which the job may begin, 0 to 1.
+    seed : str
+        Differs from job to job.
     """
 
     def __init__(
@@ -71,8 +75,11 @@ class MasterState(RestartedJob):
         first_container: int = 1,
         managed: bool = False,
         interchangeable: bool = True,
+        start_with: float = 0.5,
+        seed: str = "",
     ) -> None:
         super().__init__(settings, num_workers, num_servers, managed=managed, interchangeable=interchangeable)
+        self._start_with, self._seed = start_with, seed
         self._next_container = first_container
         self._queue: list[Plan] = []
         self._triggers = sorted(triggers, key=lambda t: t.clock)

@@ -31,8 +31,9 @@ from eps.core.types import Role
 from eps.errors import ConfigError, DeadlineError, EpsError, PlanError, ResourceError, StorageError
 from eps.logs import set_up_logging
 from eps.master import records
-from eps.master.checkpoints import CheckpointFinisher, driver_of, earlier_history, pending_name
+from eps.master.checkpoints import CheckpointFinisher, earlier_history, pending_name
 from eps.master.export import export, why_no_model, why_no_report
+from eps.master.first_state import first_state
 from eps.master.leaving import leave_supervisor
 from eps.master.metrics import serve_metrics
 from eps.master.place import open_place
@@ -166,18 +167,7 @@ class Master:
             return state, state.step(event, self._now())
         if self._resources.adopted:
             raise StorageError(f"{self._job_dir.state}: containers run, but nothing was logged")
-        spec, start = self._runtime.spec, self._runtime.start
-        state = MasterState(
-            self._runtime.settings,
-            start.workers or spec.workers,
-            start.servers or spec.servers,
-            [trigger for trigger in spec.triggers() if trigger.clock > start.triggers_asked],
-            stop_on_divergence=spec.on_divergence == "stop",
-            checkpoints=driver_of(self._runtime),
-            first_container=start.first_container,
-            managed=bool(self._runtime.manager),
-            interchangeable=spec.interchangeable,
-        )
+        state = first_state(self._runtime)
         history = earlier_history(self._runtime, self._job_dir)
         state.progress.restore(history)
         if history:

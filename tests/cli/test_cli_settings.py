@@ -66,6 +66,9 @@ def test_what_a_container_gets_may_differ_by_role() -> None:
         ({"label": "gpu", "execution": "opportunistic,master=guaranteed"}, True),
         ({"label": "worker=transient"}, False),
         ({"execution": "worker=opportunistic"}, False),
+        ({"memory_mb": "1024,server=4096"}, False),
+        ({"vcores": "1,server=2"}, False),
+        ({"memory_mb": "4096,server=1024", "vcores": "2,server=1"}, True),
     ],
 )
 def test_a_server_can_be_had_where_a_worker_was_unless_they_go_elsewhere(values: dict[str, str], found: bool) -> None:

@@ -30,9 +30,16 @@ class ScriptedMaster:
         *,
         managed: bool = False,
         interchangeable: bool = True,
+        start_with: float = 0.5,
     ) -> None:
         self.state = MasterState(
-            settings, num_workers, num_servers, triggers, managed=managed, interchangeable=interchangeable
+            settings,
+            num_workers,
+            num_servers,
+            triggers,
+            managed=managed,
+            interchangeable=interchangeable,
+            start_with=start_with,
         )
         self.now_s = 0.0
         self.all: list[e.Command] = []

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from random import Random
 
 import pytest
 
 from eps.core import events as e
 from eps.core import messages as m
 from eps.core.events import JobState
-from eps.core.master_start import SMALLER_S, START_PATIENCE_S
+from eps.core.master_start import MOST_DOUBLINGS, RESTS, SMALLER_S, START_PATIENCE_S
+from eps.core.master_state import MasterState
 from eps.core.reconfig import Operation
 from eps.core.settings import CoreSettings
-from eps.core.types import Role
+from eps.core.types import Address, Role
 from eps.master.state_log import StateLog
 from tests.core.scripted import ScriptedMaster, starting
 from tests.core.test_evictions import carry_on
@@ -122,30 +124,184 @@ def test_job_that_has_all_of_one_role_only_gives_up_one_of_these_for_one_of_the_
     for name in ("worker-1", "worker-2", "worker-3"):
         master.register(name)
     given_up = []
-    for _ in range(3):
+    for _ in range(2):
         master.tick(after_s=SMALLER_S / 2)
         before = len(master.commands(e.ReleaseContainer))
         master.tick(after_s=SMALLER_S / 2)
         given_up.append(len(master.commands(e.ReleaseContainer)) - before)
-    (first, second) = master.commands(e.ReleaseContainer)
+    (first,) = master.commands(e.ReleaseContainer)
     told = [to for to, order in master.sent(m.Shutdown)]
     master.register("server-1")
     waiting = master.state.membership
     master.tick(after_s=SMALLER_S + 1)
 
-    assert given_up == [1, 1, 0], "the last one stays"
-    assert [first.container_id, second.container_id] == [master.container_of(f"worker-{n}") for n in (3, 2)]
-    assert told == ["worker-3", "worker-2"] and master.step(e.ContainerExited(first.container_id, "was released")) == []
-    assert waiting is None and master.membership.members == ("worker-1", "server-1") and not master.state.losses
-    assert master.state.given == {Role.WORKER: 2, Role.SERVER: 1}
+    assert given_up == [1, 0], "it may begin with two, and not with one"
+    assert first.container_id == master.container_of("worker-3")
+    assert told == ["worker-3"] and master.step(e.ContainerExited(first.container_id, "was released")) == []
+    assert waiting is None and master.membership.members == ("worker-1", "worker-2", "server-1")
+    assert master.state.given == {Role.WORKER: 1, Role.SERVER: 1} and not master.state.losses
 
 
-@pytest.mark.parametrize("granted", [(), ("worker-1",), ("server-1",)], ids=str)
-def test_job_without_a_worker_or_without_a_server_waits(granted: tuple[str, ...]) -> None:
-    master = begun(*granted)
-    master.tick(after_s=10 * SMALLER_S)
+def test_job_that_gives_one_of_a_role_for_one_of_the_other_is_not_granted_more_of_the_first() -> None:
+    master = begun("server-1", "server-2")
+    master.tick(after_s=SMALLER_S)
+    asked = [name for name, record in master.state.members.items() if not record.granted]
+
+    assert asked == ["worker-1", "worker-2", "worker-3"]
+    assert master.commands(e.ReleaseContainer) == [e.ReleaseContainer(master.container_of("server-2"))]
+
+
+def test_job_that_is_granted_nothing_waits() -> None:
+    master = begun()
+    master.tick(after_s=1000 * SMALLER_S)
 
     assert master.state.membership is None and not master.commands(e.ReleaseContainer)
+
+
+# ---- what it cannot begin with
+
+
+def resting(*granted: str) -> ScriptedMaster:
+    """Return a job that has just given back what it had, for it could not begin with it."""
+    master = begun(*granted)
+    master.tick(after_s=SMALLER_S)
+    assert not master.commands(e.ReleaseContainer)
+    master.tick(after_s=SMALLER_S)
+    return master
+
+
+@pytest.mark.parametrize("granted", [("worker-1",), ("server-1",), ("worker-1", "server-2"), ("worker-1", "worker-3")])
+def test_job_that_cannot_begin_with_what_it_has_leaves_it_to_others_and_then_asks_for_the_least(
+    granted: tuple[str, ...],
+) -> None:
+    master = resting(*granted)
+    given_back, words = master.commands(e.ReleaseContainer), master.state.start_waits_for(master.now_s)
+    asked_before = len(master.commands(e.RequestContainer))
+    master.tick(after_s=SMALLER_S * min(RESTS) - 1)
+    meanwhile = len(master.commands(e.RequestContainer)) - asked_before
+    master.tick(after_s=SMALLER_S * max(RESTS))
+    names = sorted(master.state.members)
+
+    assert [each.container_id for each in given_back] == [f"container-000{n}" for n in range(1, 6)]
+    assert meanwhile == 0 and "has given back the containers with which it could not begin" in words
+    assert names == ["server-1", "worker-1", "worker-2"], "half of three workers and two servers"
+    assert master.state.given == {Role.WORKER: 1, Role.SERVER: 1}, "the rest comes when there is room"
+    for name in names:
+        master.register(name)
+    assert master.membership.members == ("worker-1", "worker-2", "server-1") and not master.state.losses
+
+
+def test_each_time_it_holds_longer_what_it_cannot_begin_with() -> None:
+    """On a busy cluster the second container may come free long after the first."""
+    master, held_s = begun("worker-1"), []
+    for _ in range(10):
+        begun_s = master.now_s
+        while "worker-1" in master.state.members:
+            master.tick()
+        held_s.append(master.now_s - begun_s)
+        while "worker-1" not in master.state.members:
+            master.tick()
+        master.step(e.ContainerGranted(master.state.members["worker-1"].container_id))
+
+    assert all(SMALLER_S * 2**k <= held_s[k] <= SMALLER_S * 2 ** (k + 1) + 2 for k in range(MOST_DOUBLINGS))
+    assert max(held_s) <= SMALLER_S * 2 ** (MOST_DOUBLINGS + 1) + 2, "and not for ever"
+
+
+def test_process_of_a_container_that_was_given_back_is_told_to_end_and_harms_nothing() -> None:
+    master = begun()
+    master.register("worker-1")
+    old = master.container_of("worker-1")
+    master.tick(after_s=2 * SMALLER_S)
+    told = [to for to, order in master.sent(m.Shutdown)]
+    late = master.step(e.MemberRegistered(old, master.address_of("x"), 1))
+    master.step(e.ContainerExited(old, "was released"))
+    master.tick(after_s=SMALLER_S * max(RESTS))
+
+    assert told == ["worker-1"] and late == [e.ReleaseContainer(old)]
+    assert master.container_of("worker-1") != old and not master.state.losses
+
+
+@pytest.mark.parametrize(("start_with", "least"), [(0.0, (1, 1)), (0.5, (2, 1)), (0.7, (3, 2)), (1.0, (3, 2))])
+def test_job_begins_with_no_less_than_it_may(start_with: float, least: tuple[int, int]) -> None:
+    settings = CoreSettings(6, 4, 100, reproducible=False)
+    for workers, servers in ((w, s) for w in range(1, 4) for s in range(1, 3)):
+        master = ScriptedMaster(settings, 3, 2, start_with=start_with)
+        master.request_containers()
+        for name in (*(f"worker-{i + 1}" for i in range(workers)), *(f"server-{i + 1}" for i in range(servers))):
+            master.register(name)
+        master.tick(after_s=SMALLER_S)
+        begins = workers >= least[0] and servers >= least[1]
+        assert (master.state.membership is not None) == begins, (workers, servers)
+
+
+@pytest.mark.parametrize("fair", [True, False], ids=["fair", "first-come"])
+@pytest.mark.parametrize(
+    ("jobs", "slots", "workers", "servers"), [(2, 2, 1, 1), (2, 10, 3, 3), (6, 6, 3, 1), (20, 20, 4, 2), (12, 9, 2, 2)]
+)
+def test_jobs_that_start_together_on_too_few_containers_all_begin_in_the_end(
+    jobs: int, slots: int, workers: int, servers: int, *, fair: bool
+) -> None:
+    for seed in range(5):
+        pool = Pool(seed, jobs, slots, workers, servers, fair=fair)
+        pool.run()
+
+
+class Pool:
+    """Jobs that start within the same seconds on containers of one size, and run for a minute when they have begun."""
+
+    def __init__(self, seed: int, jobs: int, slots: int, workers: int, servers: int, *, fair: bool) -> None:
+        self._random, self._free, self._fair = Random(seed), slots, fair
+        settings = CoreSettings(16, 8, 1000, reproducible=False)
+        self._jobs = [MasterState(settings, workers, servers, seed=f"{seed} {n}") for n in range(jobs)]
+        self._asked: list[list[str]] = [[] for _ in self._jobs]
+        self._have: list[set[str]] = [set() for _ in self._jobs]
+        self._begun_s: dict[int, float] = {}
+        self._now_s = 0.0
+        for number, job in enumerate(self._jobs):
+            self._do(number, job.start(0.0))
+
+    def run(self) -> None:
+        """Run until all jobs have begun, and fail where they do not within the hour."""
+        while len(self._begun_s) < len(self._jobs):
+            self._grant()
+            self._now_s += 1.0
+            assert self._now_s < 3600, f"begun: {sorted(self._begun_s)}; held: {[len(h) for h in self._have]}"
+            for number, job in enumerate(self._jobs):
+                self._step(number, e.Tick())
+                if job.membership is not None:
+                    self._begun_s.setdefault(number, self._now_s)
+                if self._now_s - self._begun_s.get(number, self._now_s) > 60.0:
+                    self._step(number, e.KillRequested("done"))
+
+    def _step(self, number: int, event: e.Event) -> None:
+        self._do(number, self._jobs[number].step(event, self._now_s))
+        self._jobs[number].validate()
+
+    def _do(self, number: int, commands: list[e.Command]) -> None:
+        asked, have = self._asked[number], self._have[number]
+        for command in commands:
+            match command:
+                case e.RequestContainer(container_id):
+                    asked.append(container_id)
+                case e.ReleaseContainer(container_id) if container_id in asked:
+                    asked.remove(container_id)
+                case e.ReleaseContainer(container_id) if container_id in have:
+                    have.remove(container_id)
+                    self._free += 1
+                case e.EndJob():
+                    self._free += len(have)
+                    asked.clear()
+                    have.clear()
+
+    def _grant(self) -> None:
+        while self._free and any(self._asked):
+            waiting = [number for number, asked in enumerate(self._asked) if asked]
+            number = min(waiting, key=lambda n: len(self._have[n])) if self._fair else waiting[0]
+            container_id = self._asked[number].pop(self._random.randrange(len(self._asked[number])))
+            self._free -= 1
+            self._have[number].add(container_id)
+            self._step(number, e.ContainerGranted(container_id))
+            self._step(number, e.MemberRegistered(container_id, Address(f"{number}-{container_id}", 1), 1))
 
 
 def test_job_whose_size_somebody_manages_waits_for_all() -> None:
@@ -191,18 +347,33 @@ def test_request_that_is_given_up_for_a_job_that_can_begin_is_no_loss() -> None:
 
 def test_next_master_asks_again_before_it_begins_with_less(tmp_path: Path) -> None:
     master = begun()
-    for name in ("worker-1", "server-1"):
+    for name in ("worker-1", "worker-2", "server-1"):
         master.register(name)
     log = StateLog(tmp_path / "state")
     log.begin(master.state, master.now_s)
     log.close()
     restored = StateLog(tmp_path / "state").restore()
     assert restored is not None
-    running = {master.container_of(name): 1 for name in ("worker-1", "server-1")}
+    running = {master.container_of(name): 1 for name in ("worker-1", "worker-2", "server-1")}
     restored.state.step(e.MasterRestarted(2, running), SMALLER_S)
     restored.state.step(e.Tick(), SMALLER_S + 1)
     waiting = restored.state.membership
     restored.state.step(e.Tick(), 2 * SMALLER_S)
 
     assert waiting is None
-    assert restored.state.membership is not None and restored.state.membership.members == ("worker-1", "server-1")
+    assert restored.state.membership is not None
+    assert restored.state.membership.members == ("worker-1", "worker-2", "server-1")
+
+
+def test_next_master_rests_as_long_and_asks_again(tmp_path: Path) -> None:
+    master = resting("worker-1")
+    log = StateLog(tmp_path / "state")
+    log.begin(master.state, master.now_s)
+    log.close()
+    restored = StateLog(tmp_path / "state").restore()
+    assert restored is not None
+    at_once = restored.state.step(e.MasterRestarted(2, {}), master.now_s)
+    afterwards = restored.state.step(e.Tick(), master.now_s + SMALLER_S * max(RESTS))
+
+    assert not any(isinstance(command, e.RequestContainer) for command in at_once)
+    assert sum(isinstance(command, e.RequestContainer) for command in afterwards) == 3

@@ -1,0 +1,28 @@
+"""The state with which the first master of a job begins: its settings, as the pure core takes them.  L3."""
+
+from __future__ import annotations
+
+import time
+
+from eps.core.master_state import MasterState
+from eps.master.checkpoints import driver_of
+from eps.runtime import Runtime
+
+
+def first_state(runtime: Runtime) -> MasterState:
+    """Return the state of a job that nobody was the master of before."""
+    spec, start = runtime.spec, runtime.start
+    return MasterState(
+        runtime.settings,
+        start.workers or spec.workers,
+        start.servers or spec.servers,
+        [trigger for trigger in spec.triggers() if trigger.clock > start.triggers_asked],
+        stop_on_divergence=spec.on_divergence == "stop",
+        checkpoints=driver_of(runtime),
+        first_container=start.first_container,
+        managed=bool(runtime.manager),
+        interchangeable=spec.interchangeable,
+        start_with=spec.start_with,
+        # Later masters have it from the log, with the rest of the state.
+        seed=f"{runtime.name} {time.time_ns()}",
+    )
