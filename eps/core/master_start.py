@@ -20,14 +20,15 @@ busy cluster, where two containers seldom come free shortly after each other, wo
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from types import MappingProxyType
 from zlib import crc32
 
 from eps.core import events as e
 from eps.core import messages as m
 from eps.core.events import JobState
 from eps.core.master_evictions import EvictedJob
-from eps.core.types import MemberRecord, Role, role_of
+from eps.core.types import MemberId, MemberRecord, Role, role_of
 
 #: A job has failed if one of its first members was started and has not registered after this long.
 START_PATIENCE_S = 300.0
@@ -39,7 +40,7 @@ HOLDS = (1.0, 2.0)
 #: and rests for so many times as long; both doubled each time, but not for ever: room that came free meanwhile is idle.
 RESTS = (0.5, 3.0)
 MOST_DOUBLINGS = 3
-#: A job that cannot begin has failed when so many of its first requests were given up.
+#: A job that cannot begin has failed when the resource manager gave up one of its first members so often.
 MOST_VAIN = 3
 #: What is waited for longer than this is told.
 TOLD_S = 1.0
@@ -50,8 +51,8 @@ class StartingJob(EvictedJob):
 
     #: When one member gave its container for one of the other role.
     _swapped_s = 0.0
-    #: First requests that the resource manager gave up.
-    _num_vain = 0
+    #: First member -> how often a container for it was given up.
+    _vain: Mapping[MemberId, int] = MappingProxyType({})
     #: What differs from job to job.
     _seed = ""
     #: The part of its workers, and of its servers, with which the job may begin; never with none of a role.
@@ -129,9 +130,9 @@ class StartingJob(EvictedJob):
     def _ask_again(self, record: MemberRecord, reason: str) -> None:
         """Ask once more for a container that was given up, unless that has been in vain too often."""
         del self.members[record.name], self._by_container[record.container_id]
-        self._num_vain += 1
+        self._vain = {**self._vain, record.name: self._vain.get(record.name, 0) + 1}
         self._journal({"kind": "not-granted", "member": record.name, "reason": reason})
-        if self._num_vain < MOST_VAIN:
+        if self._vain[record.name] < MOST_VAIN:
             self._request_container(record.name)
         else:
             # Nobody was lost: there never was anybody.

@@ -55,6 +55,18 @@ def test_container_that_was_granted_late_has_all_of_its_time_to_register() -> No
     assert (master.state.state, master.state.reason) == (JobState.FAILED, "server-2 did not register within 300 s")
 
 
+def test_containers_that_are_given_up_together_are_asked_for_twice_more() -> None:
+    master = begun("worker-1", "worker-2", "worker-3")
+    for _ in range(2):
+        for name in ("server-1", "server-2"):
+            master.exit(name, "was not granted within 4 s")
+    waiting = master.state.state
+    master.exit("server-2", "was not granted within 4 s")
+
+    assert waiting is JobState.STARTING
+    assert master.state.state is JobState.FAILED and master.state.reason.startswith("server-2 was never granted")
+
+
 def test_job_that_fails_for_lack_of_a_container_says_that_it_was_never_granted() -> None:
     master = begun()
     for _ in range(3):

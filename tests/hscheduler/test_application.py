@@ -485,7 +485,7 @@ def test_a_trial_that_was_fetched_shows_the_iterations_of_its_report(
     assert eps(["status", "job-a"]) == 0
     assert "clock 400 of 400" in capsys.readouterr().out
     assert eps(["status", "job-b"]) == 0
-    assert "clock 0," in capsys.readouterr().out, "nobody knows of how many"
+    assert "  clock 0\n" in capsys.readouterr().out, "nobody knows of how many"
 
 
 def test_its_page_asks_for_nothing_but_its_own_figures() -> None:
