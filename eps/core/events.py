@@ -191,6 +191,9 @@ class MasterRestarted:
 class Tick:
     """Time has passed."""
 
+    #: For how long the resource manager has not answered; 0.0 where it does.
+    silent_s: float = 0.0
+
 
 Event = (
     ContainerGranted

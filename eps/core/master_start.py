@@ -51,6 +51,8 @@ class StartingJob(EvictedJob):
 
     #: When one member gave its container for one of the other role.
     _swapped_s = 0.0
+    #: When the resource manager was silent last.
+    _unanswered_s = 0.0
     #: First member -> how often a container for it was given up.
     _vain: Mapping[MemberId, int] = MappingProxyType({})
     #: What differs from job to job.
@@ -82,10 +84,13 @@ class StartingJob(EvictedJob):
             return f"waits for {count} container{'s' if count > 1 else ''}, asked for {waited_s:.0f} s ago: {names}"
         return ""
 
-    def _look_at_start(self) -> None:
+    def _look_at_start(self, silent_s: float) -> None:
         """Give up a job of which one that was started does not register; or begin without those that nobody grants."""
         if self.membership is not None:
             return
+        if silent_s:
+            # Who does not answer grants nothing, however much room there is.
+            self._unanswered_s = self._now_s
         if self._rests_until_s is not None:
             if self._now_s >= self._rests_until_s:
                 self._rests_until_s = None
@@ -101,7 +106,7 @@ class StartingJob(EvictedJob):
         missing = self.not_granted
         # Whatever was asked for or granted since may bring more.
         last_s = max(max(self.members[name].asked_s, self.members[name].granted_s) for name in self._initial)
-        waited_s = self._now_s - max(last_s, self._swapped_s)
+        waited_s = self._now_s - max(last_s, self._swapped_s, self._unanswered_s)
         if self._managed or not missing or waited_s < SMALLER_S:
             return
         if self._can_do_without(missing):

@@ -151,8 +151,8 @@ class MasterState(RestartedJob):
                 self._out.extend(self.checkpoints.finished(event, now_s))
             case e.MasterRestarted():
                 self._on_restarted(event)
-            case e.Tick():
-                self._on_tick()
+            case e.Tick(silent_s):
+                self._on_tick(silent_s)
         self._advance()
         return self._out
 
@@ -523,7 +523,7 @@ class MasterState(RestartedJob):
         assert self.membership is not None
         return m.GrantHorizon(self.horizon, self.progress.completed, self.membership.version)
 
-    def _on_tick(self) -> None:
+    def _on_tick(self, silent_s: float) -> None:
         self._replace_silent()
         if self.state in ENDED_STATES:
             return
@@ -534,7 +534,7 @@ class MasterState(RestartedJob):
             overdue = self.driver.overdue(self._now_s, shrink, last) or self._returns_in_vain()
             if overdue:
                 self._abort(self.driver.plan, overdue)
-        self._look_at_start()
+        self._look_at_start(silent_s)
         if self.state in ENDED_STATES or self._now_s < self._resend_at_s:
             return
         self._resend_at_s = self._now_s + RESEND_S

@@ -320,7 +320,7 @@ class Master:
         self._note_status()
         self._look_for_silence()
         self._look_for_room()
-        return e.Tick()
+        return e.Tick(self._resources.silent_s())
 
     def _look_for_room(self) -> None:
         """Let a job that has made room for others grow back when nobody wants that room any more."""

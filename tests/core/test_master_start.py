@@ -119,6 +119,19 @@ def test_what_it_lacks_is_asked_for_when_there_is_room_that_nobody_wants() -> No
     assert [p.change.operation for p in master.state.plans.values()] == [Operation.ADD_WORKERS, Operation.ADD_SERVERS]
 
 
+def test_while_the_resource_manager_does_not_answer_nothing_is_taken_back() -> None:
+    """On an idle cluster whose ResourceManager fails over, all is granted when it is back."""
+    master = smaller(after_s=SMALLER_S - 1)
+    master.step(e.Tick(silent_s=SMALLER_S), SMALLER_S)
+    master.tick(after_s=SMALLER_S - 1)
+    waiting = master.state.membership
+    for name in ("worker-3", "server-2"):
+        master.register(name)
+
+    assert waiting is None and not master.commands(e.ReleaseContainer)
+    assert len(master.membership.members) == 5
+
+
 def test_every_grant_is_a_reason_to_wait_for_the_next() -> None:
     master = begun()
     for name in ("worker-1", "server-1", "worker-2"):
