@@ -8,8 +8,8 @@ in the place of those that left, as after losses: its users asked for a size.  W
 from whoever the room was meant for, though:
 
 - Where the room is somebody else's to get (``for_others``), the job asks again only for what fits into room that the
-  resource manager sees to be free for good (:class:`~eps.core.events.RoomSeen`), and takes that back where it is not
-  granted soon.
+  resource manager sees to be free for good (:class:`~eps.core.events.RoomSeen`), and takes back what is not granted
+  soon after it was asked for, or after the last grant.
 - Where no server would be left and none is granted in the place of those that go, the job gives a worker's container
   up for one (:func:`~eps.core.evictions.gives_room`), before the servers are gone or afterwards: workers without a
   server only hold what others want, too.  Not where somebody manages the job's size, who counts workers and servers and
@@ -43,7 +43,7 @@ DRAIN_AGAIN_S = 0.25
 MOST_DRAIN_DOUBLINGS = 5
 #: Request ids of changes by which members come back whose room others were to get begin with this.
 RETURN = f"{REPLACEMENT}given-"
-#: A request that stands for longer would take what others are given meanwhile.
+#: A request that stands for longer without a grant would take what others are given meanwhile.
 RETURN_PATIENCE_S = 3.0
 #: A server without which the job cannot go on gets a worker's room when it is not granted for so long, much less than
 #: what preempted containers are usually left; doubled each time that it has not helped.
@@ -267,17 +267,28 @@ class EvictedJob(RecoveringJob):
                 self._ask_for(role, count, RETURN)
                 return
 
-    def _returns_in_vain(self) -> str:
-        """Return why the plan in flight, by which members come back, is given up; or nothing."""
+    def _look_at_return(self) -> None:
+        """Take back what of the plan in flight, by which members come back, is not granted in time."""
         driver = self.driver
         if driver is None or driver.plan.phase is not Phase.PROPOSED:
-            return ""
+            return
         if not driver.plan.request_id.startswith((RETURN, REGAIN)):
-            return ""
-        if driver.granted == set(driver.plan.added):
-            return ""
-        late = self._now_s - driver.plan.reached_s[Phase.PROPOSED] >= RETURN_PATIENCE_S
-        return f"not granted within {RETURN_PATIENCE_S:g} s: somebody else has the room" if late else ""
+            return
+        waiting = [self.members[name] for name in driver.plan.added if name not in driver.granted]
+        # Free room is not granted all at once: YARN gives a container for each node and heartbeat.
+        last_s = max([driver.granted_s, *(record.asked_s for record in waiting)])
+        if not waiting or self._now_s - last_s < RETURN_PATIENCE_S:
+            return
+        if not driver.granted:
+            reason = f"not granted within {RETURN_PATIENCE_S:g} s: somebody else has the room, or none is in one piece"
+            self._abort(driver.plan, reason)
+            return
+        # Who was granted a container comes: to ask for as many again would be in vain again.
+        self._journal({"kind": "smaller", "plan": driver.plan.plan_id, "without": [r.name for r in waiting]})
+        for record in waiting:
+            self._dismiss(record.name, "the change goes on without it")
+        self.driver = driver.with_granted()
+        self.driver.note_launched(self._now_s)
 
     # ---- a worker's room for a server
 

@@ -109,8 +109,7 @@ class JobMembers:
         record.pid = event.pid
         if self.driver is not None and record.name in self.driver.plan.added:
             self.driver.launched.add(record.name)
-            if self.driver.launched == set(self.driver.plan.added):
-                self.driver.plan.barriers_s.setdefault("B1", self._now_s)
+            self.driver.note_launched(self._now_s)
 
     def _on_registered(self, event: e.MemberRegistered) -> None:
         record = self._by_container.get(event.container_id)
@@ -174,6 +173,16 @@ class JobMembers:
         if record is not None and peer is not None:
             here = {name: way for name, way in record.ways.items() if name in self.members}
             record.ways = {**here, peer: report.way}
+
+    def _dismiss(self, name: MemberId, why: str) -> None:
+        """Give back what a member has that is not to take part; harmless where it has ended."""
+        record = self.members.pop(name, None)
+        if record is None:
+            return
+        self._by_container.pop(record.container_id, None)
+        if record.address is not None:
+            self._send(name, m.Shutdown(why))
+        self._out.append(e.ReleaseContainer(record.container_id))
 
     @abstractmethod
     def _say_again(self, name: MemberId) -> None: ...

@@ -250,7 +250,9 @@ class MasterState(RestartedJob):
         for plan in [*([self.driver.plan] if self.driver is not None else ()), *self._queue]:
             operation = plan.change.operation
             if operation in OPERATIONS and not plan.request_id.startswith(REPLACEMENT):
-                asked[operation.role] += plan.change.count if operation.adds else -plan.change.count
+                # One that was not granted all goes on with less.
+                count = len(plan.added) or plan.change.count
+                asked[operation.role] += count if operation.adds else -count
         return asked
 
     def _on_change(self, event: e.ChangeRequested) -> None:
@@ -488,12 +490,7 @@ class MasterState(RestartedJob):
         for name in driver.before.members:
             self._send(name, m.AbortPlan(plan.turn))
         for name in plan.added:
-            record = self.members.pop(name, None)
-            if record is not None:
-                self._by_container.pop(record.container_id, None)
-                if record.address is not None:
-                    self._send(name, m.Shutdown(f"plan {plan.plan_id} was aborted: {reason}"))
-                self._out.append(e.ReleaseContainer(record.container_id))
+            self._dismiss(name, f"plan {plan.plan_id} was aborted: {reason}")
 
     # ---- horizon, time, end
 
@@ -531,9 +528,10 @@ class MasterState(RestartedJob):
         if self.driver is not None:
             shrink = next((str(p.change) for p in self._queue if not p.change.operation.adds), "")
             last = self.progress.completed >= self.settings.iterations - 1
-            overdue = self.driver.overdue(self._now_s, shrink, last) or self._returns_in_vain()
+            overdue = self.driver.overdue(self._now_s, shrink, last)
             if overdue:
                 self._abort(self.driver.plan, overdue)
+        self._look_at_return()
         self._look_at_start(silent_s)
         if self.state in ENDED_STATES or self._now_s < self._resend_at_s:
             return

@@ -99,6 +99,17 @@ class PlanDriver:
                 # A standing follower has it already.
                 self.sent[move.item] = self.received[move.item] = STANDING
 
+    def with_granted(self) -> PlanDriver:
+        """Return the plan's way with those newcomers alone that have a container; nobody has been told of any yet."""
+        self.plan.added = tuple(name for name in self.plan.added if name in self.granted)
+        self.plan.transfer = plan_transfer(self.before, self.plan.added, self.plan.removed)
+        return replace(self, transfer=self.plan.transfer, sent={}, received={})
+
+    def note_launched(self, now_s: float) -> None:
+        """Pass barrier 1 of an addition once the container of every newcomer is up."""
+        if self.launched == set(self.plan.added):
+            self.plan.barriers_s.setdefault("B1", now_s)
+
     @property
     def concerned(self) -> tuple[MemberId, ...]:
         """Everybody who takes part: members before the change, and those that come."""

@@ -49,6 +49,8 @@ class RestartedJob(StartingJob):
                 self._on_exited(e.ContainerExited(container_id, ENDED_AWAY, taken=True))
             else:
                 record.asked_s, record.granted = self._now_s, False
+                if self.driver is not None:
+                    self.driver.granted.discard(record.name)
                 self._out.append(e.RequestContainer(container_id, record.role))
         self._give_again()
 

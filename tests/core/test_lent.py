@@ -74,6 +74,20 @@ def test_what_is_not_granted_in_time_is_withdrawn_and_owed_still() -> None:
     assert e.ReleaseContainer(container) in master.all and owed(master) == (1, 0)
 
 
+def test_what_is_granted_in_part_comes_back_in_part_and_the_rest_is_owed_still() -> None:
+    master = running()
+    carried_out(master, TWO_WORKERS, f"{LEND}1")
+    plan = asked(master, Change(Operation.ADD_WORKERS, 2), f"{REGAIN}2")
+    before = master.state.asked_size()[Role.WORKER]
+    master.step(e.ContainerGranted(master.container_of(plan.added[0])))
+    master.tick(RETURN_PATIENCE_S)
+    after = master.state.asked_size()[Role.WORKER]
+    again = asked(master, Change(Operation.ADD_WORKERS, 2), f"{REGAIN}2")
+    carry_on(master)
+    assert plan is again and plan.phase is Phase.RELEASED and plan.added == ("worker-4",)
+    assert (before, after, master.state.wanted[Role.WORKER]) == (3, 2, 2) and owed(master) == (1, 0)
+
+
 def test_same_request_of_two_at_once_is_one_change() -> None:
     master = running()
     carried_out(master, REMOVE_WORKER, f"{LEND}1")

@@ -35,6 +35,8 @@ class LivingJob(FakeJob):
         self.gone: list[str] = []
         #: Those of the plan in flight: newcomer -> container, empty before it is granted.
         self.coming: dict[str, str] = {}
+        #: When one of these was granted last.
+        self._granted_s = 0.0
         self._requests: dict[str, Plan] = {}
         self._containers = 1
         self._members = dict.fromkeys(ROLES, 0)
@@ -110,6 +112,7 @@ class LivingJob(FakeJob):
             self.names[name] = self._new(role)
         else:
             self.coming[next(member for member, granted in self.coming.items() if not granted)] = name
+            self._granted_s = self.now_s
 
     def step(self, now_s: float) -> None:
         """Let a second pass."""
@@ -142,10 +145,18 @@ class LivingJob(FakeJob):
             else:
                 plan.removed = plan.change.names
         elif adds and not all(self.coming.values()):
-            if self.now_s - plan.reached_s[Phase.PROPOSED] >= RETURN_PATIENCE_S:
-                self._abort(plan, "not granted in time")
+            if self.now_s - max(plan.reached_s[Phase.PROPOSED], self._granted_s) >= RETURN_PATIENCE_S:
+                self._take_back(plan)
         else:
             self._finish(plan)
+
+    def _take_back(self, plan: Plan) -> None:
+        """Go on with those that were granted; without any, not at all."""
+        granted = {member: name for member, name in self.coming.items() if name}
+        if not granted:
+            self._abort(plan, "not granted in time")
+            return
+        self.app.asks, self.coming, plan.added = 0, granted, tuple(granted)
 
     def _finish(self, plan: Plan) -> None:
         following = (Phase.PREPARED, Phase.LISTS_UPDATED, Phase.COPIED, Phase.COMMITTED, Phase.SWITCHED, Phase.RELEASED)
