@@ -1,7 +1,7 @@
 """The job master when containers will be taken away: their members leave in time, by an ordinary plan.  L0, pure.
 
-Between :class:`eps.core.master_recovery.RecoveringJob` and the master that another process takes over.  What is decided
-is in :mod:`eps.core.evictions`; here is when, and what must be said.
+Between :class:`eps.core.master_recovery.RecoveringJob` and :class:`eps.core.master_start.StartingJob`.  What is
+decided is in :mod:`eps.core.evictions`; here is when, and what must be said.
 
 Who is not gone at the deadline is lost like anybody else, and recovered from.  After a drain the job asks for members
 in the place of those that left, as after losses: its users asked for a size.  What it asks for again it must not take
@@ -296,7 +296,7 @@ class EvictedJob(RecoveringJob):
         """Return whether the job waits for the container of a server without which it cannot go on."""
         recovery, driver = self.recovery, self.driver
         if recovery is not None:
-            return any(role_of(n) is Role.SERVER and not self.members[n].launched for n in recovery.newcomers)
+            return any(role_of(n) is Role.SERVER and not self.members[n].granted for n in recovery.newcomers)
         if driver is None or driver.plan.phase is not Phase.PROPOSED or not driver.plan.request_id.startswith(EVICTION):
             return False
         return bool(set(members_of(Role.SERVER, driver.plan.added)) - driver.granted)

@@ -154,6 +154,14 @@ def test_server_whose_container_is_launched_costs_no_worker_however_long_it_take
     assert released(master) == []
 
 
+def test_server_whose_container_is_granted_and_slow_to_start_costs_no_worker() -> None:
+    master = bereft()
+    master.step(e.ContainerGranted(master.container_of("server-4")))
+    wait(master, 4 * ROOM_PATIENCE_S)
+
+    assert released(master) == [] and not master.state.members["server-4"].launched
+
+
 def test_what_was_given_for_others_is_not_asked_for_again_after_the_recovery() -> None:
     master = bereft(for_others=True)
     wait(master, ROOM_PATIENCE_S + 0.5)
