@@ -77,7 +77,7 @@ class EvictedJob(RecoveringJob):
         super().__init__(settings, num_workers, num_servers)
         self._managed = managed
         self._gives_room = interchangeable and not managed
-        #: Since when no server is granted without which the job cannot go on, or since a worker gave its room for one.
+        #: Since when a server is asked for without which the job cannot go on, or since a worker gave its room for it.
         self._no_server_s: float | None = None
         #: Workers that have given their room up since.
         self._rooms = 0
@@ -304,10 +304,10 @@ class EvictedJob(RecoveringJob):
     def _make_room(self) -> None:
         """Give a worker's container up where a server is waited for that nothing else gives room to."""
         if not self._needs_room():
-            if self.draining or self.recovery is not None:
-                # The worker leaves first; then the server is asked for again.
-                return
-            self._no_server_s, self._rooms = None, 0
+            self._no_server_s = None
+            if not self.draining and self.recovery is None:
+                self._rooms = 0
+            # Else the worker leaves first; then the server is asked for again, and has as long to be granted.
             return
         if self._no_server_s is None:
             self._no_server_s = self._now_s

@@ -92,6 +92,21 @@ def test_worker_gives_its_room_for_a_server_before_all_of_them_are_taken_away() 
     assert master.state.wanted == {Role.WORKER: 3, Role.SERVER: 2}, "its users asked for that"
 
 
+def test_server_has_its_time_to_be_granted_the_room_however_long_the_worker_took_to_leave() -> None:
+    master = running()
+    warn(master, *SERVERS, in_s=120.0, for_others=True)
+    wait(master, ROOM_PATIENCE_S + 0.5)
+    wait(master, 4 * ROOM_PATIENCE_S)
+    carry_on(master)
+    drain = master.driver.plan
+    wait(master, 2 * ROOM_PATIENCE_S)
+    still = master.driver.plan is drain
+    wait(master, 0.5)
+
+    assert still and drain.change.operation is Operation.DRAIN
+    assert master.driver.plan.change == Change(Operation.REMOVE_WORKERS, 1, ("worker-2",))
+
+
 def test_worker_that_gave_its_room_is_asked_for_again_only_where_nobody_else_waits() -> None:
     asked = []
     for for_others in (True, False):
