@@ -25,7 +25,6 @@ from types import MappingProxyType
 from zlib import crc32
 
 from eps.core import events as e
-from eps.core import messages as m
 from eps.core.events import JobState
 from eps.core.master_evictions import EvictedJob
 from eps.core.types import MemberId, MemberRecord, Role, role_of
@@ -171,25 +170,18 @@ class StartingJob(EvictedJob):
         names = {role: [name for name in self._initial if role_of(name) is role] for role in Role}
         self._initial = [name for role in Role for name in names[role][: self._least(role)]]
         for record in records:
-            self._give_up(record, "the job cannot begin with what it has, and leaves it to others")
+            self._dismiss(record.name, "the job cannot begin with what it has, and leaves it to others")
             self.given[record.role] += record.name not in self._initial
         rest_s = self._drawn_s("rests", *RESTS)
         self._num_rests += 1
         self._rests_until_s = self._now_s + rest_s
         self._journal({"kind": "rests", "gives": [r.name for r in records if r.granted], "seconds": round(rest_s, 6)})
 
-    def _give_up(self, record: MemberRecord, reason: str) -> None:
-        """Give back what a first member has, or asks for."""
-        del self.members[record.name], self._by_container[record.container_id]
-        if record.address is not None:
-            self._send(record.name, m.Shutdown(reason))
-        self._out.append(e.ReleaseContainer(record.container_id))
-
     def _do_without(self, missing: Collection[MemberRecord]) -> None:
         """Begin without some: what they have is given back, and they are asked for when nobody wants the room."""
         for record in missing:
             self._initial.remove(record.name)
-            self._give_up(record, "the job begins without it")
+            self._dismiss(record.name, "the job begins without it")
             self.given[record.role] += 1
         self._journal({"kind": "smaller", "without": [record.name for record in missing]})
         if self._is_complete():
