@@ -101,6 +101,9 @@ class MemberRegistered:
     container_id: str
     address: Address
     pid: int
+    #: Of the last order that it has heard: its master's generation, and how many events that had taken in; 0 before.
+    heard_generation: int = 0
+    heard_step: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,6 +48,10 @@ class JobMembers:
         self.settings = settings
         #: Counts the processes that have had this state.
         self.generation = 1
+        #: Events taken in.  Orders tell, so members know what a master that is restored must know.
+        self.steps = 0
+        #: Generation of each master before this one -> the events of which there are records.
+        self._logged: dict[int, int] = {}
         self.state = JobState.STARTING
         #: Why the job ended as it did.
         self.reason = ""
@@ -117,6 +121,7 @@ class JobMembers:
             self._out.append(e.ReleaseContainer(event.container_id))
             return
         self._on_launched(e.ContainerLaunched(event.container_id, event.pid))
+        record.generation = self.generation
         again, record.address, record.pid = record.address is not None, event.address, event.pid
         self._out.append(e.Name(event.container_id, record.name))
         if again:

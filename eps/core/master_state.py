@@ -115,6 +115,7 @@ class MasterState(RestartedJob):
     def step(self, event: e.Event, now_s: float) -> list[Command]:
         """Take one event in and return what to do, in order."""
         self._out, self._now_s = [], now_s
+        self.steps += 1
         if self.state in ENDED_STATES:
             self._after_the_end(event)
             return self._out

@@ -6,7 +6,12 @@ A state is a function of the events that it has seen, so the next process has it
 its commands have done: what was on its way when the process before ended.  Every one of them may be given again, so
 what is outstanding is simply said once more.
 
-Source: design section 4 (every message is idempotent; a process killed at any step leads to a correct end).
+A process that could log no event, nor note that one is missing, has gone on all the same, and what it told its members
+since is unknown to the next.  So every order carries the number of the last event that led to it, and members say which
+they have heard when they register.  Nothing good can come of a state that is older than that: the job ends.
+
+Source: design section 4 (every message is idempotent; a process killed at any step leads to a correct end).  Whoever
+has less of the log than a voter leads nobody: Raft (Ongaro and Ousterhout 2014, section 5.4.1).
 """
 
 from __future__ import annotations
@@ -14,12 +19,18 @@ from __future__ import annotations
 from abc import abstractmethod
 
 from eps.core import events as e
-from eps.core.events import ENDED_STATES
+from eps.core.events import ENDED_STATES, JobState
 from eps.core.master_start import StartingJob
+from eps.core.types import MemberRecord
 from eps.errors import JobFinishedError
 
 #: Why a container is taken to have ended whose process did not outlive the master's.
 ENDED_AWAY = "ended while the job master was away"
+#: Why a job ends whose log misses records that nobody could note as missing.
+MISSING = (
+    "the job master cannot go on: records are missing from its log, for {who} has heard of more than they say; nothing "
+    "can be restored: eps resume goes on from the latest checkpoint, or the seed"
+)
 
 
 class RestartedJob(StartingJob):
@@ -54,6 +65,20 @@ class RestartedJob(StartingJob):
                 self._out.append(e.RequestContainer(container_id, record.role))
         self._give_again()
 
+    def _on_registered(self, event: e.MemberRegistered) -> None:
+        record = self._by_container.get(event.container_id)
+        if record is not None and self._misses(record, event):
+            self._end(JobState.FAILED, MISSING.format(who=record.name))
+            return
+        super()._on_registered(event)
+
+    def _misses(self, record: MemberRecord, event: e.MemberRegistered) -> bool:
+        """Return whether a member has heard of what this state does not know."""
+        if event.heard_generation == self.generation != record.generation:
+            # Nobody hears of a master before it has registered there: one before was of this generation, too.
+            return True
+        return event.heard_step > self._logged.get(event.heard_generation, self.steps)
+
     def _after_the_end(self, event: e.Event) -> None:
         """Answer what comes after a job has ended."""
         if isinstance(event, e.ChangeRequested | e.CancelRequested):
@@ -66,6 +91,7 @@ class RestartedJob(StartingJob):
             self._out.append(e.EndJob(self.state, self.reason))
 
     def _begin_generation(self, event: e.MasterRestarted) -> None:
+        self._logged[self.generation] = self.steps - 1
         self.generation = event.generation
         record = {"kind": "restarted", "generation": event.generation, "running": len(event.running)}
         self._journal(record, sync=True)

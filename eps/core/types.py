@@ -47,6 +47,8 @@ class MemberRecord:
     granted_s: float = 0.0
     launched: bool = False
     launched_s: float = 0.0
+    #: Generation of the master that it registered with last; 0 before.
+    generation: int = 0
     #: Member that it has connected to -> which way the data goes.
     ways: dict[MemberId, str] = field(default_factory=dict)
 

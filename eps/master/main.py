@@ -149,7 +149,7 @@ class Master:
         )
         beat_s = runtime.spec.member_timeout_s / BEATS
         self._beat_s = min(BEAT_S, beat_s)
-        self._sessions = Sessions(self.put, runtime.to_json(), self._state.generation, beat_s=beat_s)
+        self._sessions = Sessions(self.put, runtime.to_json(), self._state, beat_s=beat_s)
         # Whoever does not come back is as lost as one that falls silent.
         self._sessions.expect(r.container_id for r in self._state.members.values() if r.address is not None)
         self._tick_due_s = self._note_due_s = self._beat_due_s = 0.0

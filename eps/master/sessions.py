@@ -7,7 +7,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, Protocol
 
 import grpc
 
@@ -25,6 +25,14 @@ from eps.rpc.report_queue import BEAT_S
 OLDEST_REPORT_S = 60.0
 
 logger = logging.getLogger(__name__)
+
+
+class Author(Protocol):
+    """Whose orders they are."""
+
+    #: See :class:`eps.core.master_members.JobMembers`.
+    generation: int
+    steps: int
 
 
 class _Line:
@@ -82,8 +90,8 @@ class Sessions(MemberSessionServicer):
         Takes events; never blocks.
     job_json : str
         The job's settings, sent with the welcome.
-    generation : int
-        Of this master.
+    author : Author
+        The state of this master; its generation stays.
     now : callable
         Seconds, steady.
     beat_s : float, seconds
@@ -94,13 +102,14 @@ class Sessions(MemberSessionServicer):
         self,
         put: Callable[..., None],
         job_json: str,
-        generation: int,
+        author: Author,
         now: Callable[[], float] = time.monotonic,
         beat_s: float = BEAT_S,
     ) -> None:
         self._put = put
         self._job_json = job_json
-        self._generation = generation
+        self._author = author
+        self._generation = author.generation
         self._now = now
         self._beat_s = beat_s
         self._lock = threading.Lock()
@@ -126,7 +135,8 @@ class Sessions(MemberSessionServicer):
         if before is not None:
             before.end()
         context.add_callback(line.end)
-        self._put(e.MemberRegistered(container_id, Address(hello.address.host, hello.address.port), hello.pid))
+        address, heard = Address(hello.address.host, hello.address.port), (hello.heard_generation, hello.heard_step)
+        self._put(e.MemberRegistered(container_id, address, hello.pid, *heard))
         threading.Thread(
             target=self._read, args=(container_id, line, first.reports[1:], reports), name="reports", daemon=True
         ).start()
@@ -178,7 +188,7 @@ class Sessions(MemberSessionServicer):
             welcome = pb.Welcome(name=name, generation=self._generation, job_json=self._job_json)
             for address in servers:
                 welcome.servers.add(host=address.host, port=address.port)
-            line.outgoing.put(pb.Order(welcome=welcome, generation=self._generation))
+            line.outgoing.put(pb.Order(welcome=welcome, generation=self._generation, step=self._author.steps))
             line.admit()
 
     def send(self, to: MemberId, order: Order) -> None:
@@ -186,7 +196,7 @@ class Sessions(MemberSessionServicer):
         with self._lock:
             line = self._lines.get(self._container_of.get(to, ""))
         if line is not None:
-            line.outgoing.put(order_to_pb(order, self._generation))
+            line.outgoing.put(self._order(order))
 
     def dismiss(self, container_id: str, reason: str) -> None:
         """Tell a process that the job does not count on any more to end itself, where it can be told.
@@ -197,7 +207,7 @@ class Sessions(MemberSessionServicer):
             line = self._lines.pop(container_id, None)
             self._watch.forget(container_id)
         if line is not None:
-            line.outgoing.put(order_to_pb(Shutdown(reason), self._generation))
+            line.outgoing.put(self._order(Shutdown(reason)))
             line.end()
 
     def expect(self, container_ids: Iterable[str]) -> None:
@@ -216,7 +226,7 @@ class Sessions(MemberSessionServicer):
             self._watch.forget(container_id)
             line = self._lines.get(container_id)
         if line is not None:
-            line.outgoing.put(order_to_pb(Shutdown("its container has ended"), self._generation))
+            line.outgoing.put(self._order(Shutdown("its container has ended")))
             line.outgoing.put(None)
 
     def silent(self, timeout_s: float) -> list[tuple[str, str]]:
@@ -226,6 +236,9 @@ class Sessions(MemberSessionServicer):
         """
         with self._lock:
             return self._watch.silent(self._now(), timeout_s)
+
+    def _order(self, order: Order) -> pb.Order:
+        return order_to_pb(order, self._generation, self._author.steps)
 
     def close(self) -> None:
         """End every stream."""

@@ -4,7 +4,8 @@ The state is a function of its events, so a log of events is enough; a snapshot 
 without end, the history, is in columns, which are copied as they are.
 
 A log that cannot be written does not end a job: training goes on without it, the reason is shown, and snapshots are
-tried until one heals it.  Until then the master cannot be started again.
+tried until one heals it.  Until then the master cannot be started again: the log says so, or where not even that could
+be written, the members do (:mod:`eps.core.restart`).
 """
 
 from __future__ import annotations

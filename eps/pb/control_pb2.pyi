@@ -318,18 +318,22 @@ class Reports(_message.Message):
     def __init__(self, reports: _Optional[_Iterable[_Union[Report, _Mapping]]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("container_id", "address", "pid", "name", "generation")
+    __slots__ = ("container_id", "address", "pid", "name", "generation", "heard_generation", "heard_step")
     CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     PID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
+    HEARD_GENERATION_FIELD_NUMBER: _ClassVar[int]
+    HEARD_STEP_FIELD_NUMBER: _ClassVar[int]
     container_id: str
     address: Address
     pid: int
     name: str
     generation: int
-    def __init__(self, container_id: _Optional[str] = ..., address: _Optional[_Union[Address, _Mapping]] = ..., pid: _Optional[int] = ..., name: _Optional[str] = ..., generation: _Optional[int] = ...) -> None: ...
+    heard_generation: int
+    heard_step: int
+    def __init__(self, container_id: _Optional[str] = ..., address: _Optional[_Union[Address, _Mapping]] = ..., pid: _Optional[int] = ..., name: _Optional[str] = ..., generation: _Optional[int] = ..., heard_generation: _Optional[int] = ..., heard_step: _Optional[int] = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ("name", "generation", "job_json", "servers")
@@ -450,7 +454,7 @@ class TakeInventory(_message.Message):
     def __init__(self, recovery: _Optional[int] = ...) -> None: ...
 
 class Order(_message.Message):
-    __slots__ = ("update_lists", "update_membership", "grant_horizon", "send_partitions", "send_splits", "abort_plan", "release_plan", "shutdown", "load_splits", "take_inventory", "take_checkpoint", "welcome", "generation")
+    __slots__ = ("update_lists", "update_membership", "grant_horizon", "send_partitions", "send_splits", "abort_plan", "release_plan", "shutdown", "load_splits", "take_inventory", "take_checkpoint", "welcome", "generation", "step")
     UPDATE_LISTS_FIELD_NUMBER: _ClassVar[int]
     UPDATE_MEMBERSHIP_FIELD_NUMBER: _ClassVar[int]
     GRANT_HORIZON_FIELD_NUMBER: _ClassVar[int]
@@ -464,6 +468,7 @@ class Order(_message.Message):
     TAKE_CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
     update_lists: UpdateLists
     update_membership: UpdateMembership
     grant_horizon: GrantHorizon
@@ -477,7 +482,8 @@ class Order(_message.Message):
     take_checkpoint: TakeCheckpoint
     welcome: Welcome
     generation: int
-    def __init__(self, update_lists: _Optional[_Union[UpdateLists, _Mapping]] = ..., update_membership: _Optional[_Union[UpdateMembership, _Mapping]] = ..., grant_horizon: _Optional[_Union[GrantHorizon, _Mapping]] = ..., send_partitions: _Optional[_Union[SendPartitions, _Mapping]] = ..., send_splits: _Optional[_Union[SendSplits, _Mapping]] = ..., abort_plan: _Optional[_Union[AbortPlan, _Mapping]] = ..., release_plan: _Optional[_Union[ReleasePlan, _Mapping]] = ..., shutdown: _Optional[_Union[Shutdown, _Mapping]] = ..., load_splits: _Optional[_Union[LoadSplits, _Mapping]] = ..., take_inventory: _Optional[_Union[TakeInventory, _Mapping]] = ..., take_checkpoint: _Optional[_Union[TakeCheckpoint, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., generation: _Optional[int] = ...) -> None: ...
+    step: int
+    def __init__(self, update_lists: _Optional[_Union[UpdateLists, _Mapping]] = ..., update_membership: _Optional[_Union[UpdateMembership, _Mapping]] = ..., grant_horizon: _Optional[_Union[GrantHorizon, _Mapping]] = ..., send_partitions: _Optional[_Union[SendPartitions, _Mapping]] = ..., send_splits: _Optional[_Union[SendSplits, _Mapping]] = ..., abort_plan: _Optional[_Union[AbortPlan, _Mapping]] = ..., release_plan: _Optional[_Union[ReleasePlan, _Mapping]] = ..., shutdown: _Optional[_Union[Shutdown, _Mapping]] = ..., load_splits: _Optional[_Union[LoadSplits, _Mapping]] = ..., take_inventory: _Optional[_Union[TakeInventory, _Mapping]] = ..., take_checkpoint: _Optional[_Union[TakeCheckpoint, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., generation: _Optional[int] = ..., step: _Optional[int] = ...) -> None: ...
 
 class AddRequest(_message.Message):
     __slots__ = ("count", "request_id", "dry_run", "manager")

@@ -162,9 +162,9 @@ def report_from_pb(message: pb.Report) -> m.Report:
     return cast(m.Report, _from_pb(message, _REPORTS))
 
 
-def order_to_pb(order: m.Order, generation: int) -> pb.Order:
-    """Return the wire form of an order of this generation of the master."""
-    message = pb.Order(generation=generation)
+def order_to_pb(order: m.Order, generation: int, step: int) -> pb.Order:
+    """Return the wire form of an order of this generation of the master, given after so many events."""
+    message = pb.Order(generation=generation, step=step)
     part = getattr(message, _FIELDS[type(order)])
     part.SetInParent()
     _filler(cast(Any, type(order)))(part, order)

@@ -149,6 +149,8 @@ class MemberSession:
         self._on_end: Callable[[EpsError | None], None] | None = None
         #: The highest generation of a master that this member has heard of; orders of lower ones count for nothing.
         self._generation = 0
+        #: Generation and step of the last order.
+        self._heard = 0, 0
         self._heard_s = time.monotonic()
         self._attempts = 0
         self._stream: Any = None
@@ -256,6 +258,7 @@ class MemberSession:
         hello = pb.Hello(container_id=self._container_id, pid=self._pid, generation=self._generation)
         hello.address.host, hello.address.port = self._address.host, self._address.port
         hello.name = self._welcomed.name if self._welcomed is not None else ""
+        hello.heard_generation, hello.heard_step = self._heard
         return pb.Report(hello=hello)
 
     def _hear(self, message: pb.Order) -> None:
@@ -263,6 +266,8 @@ class MemberSession:
             return
         self._generation, self._heard_s = message.generation, time.monotonic()
         kind = message.WhichOneof("kind")
+        if kind is not None:
+            self._heard = message.generation, message.step
         if kind == "welcome":
             if self._welcomed is not None:
                 logger.info("attached again to the job master, generation %d", message.generation)

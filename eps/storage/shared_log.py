@@ -9,11 +9,13 @@ It says the same as :class:`eps.storage.wal.EventLog`, with four differences tha
 * A log has its name only when its head is written, and the head says who wrote it: so a log that this process tried to
   begin, and does not know whether it did, is not taken for another master's.
 * A file of its own says that records are missing (``gap-``): its name does, so that it takes no room.  Where the store
-  takes not even that, it is tried with every snapshot again.
+  takes not even that, it is tried with every snapshot again; a master that is restored before learns from its members
+  that it misses something (:mod:`eps.core.restart`).
 * Each record carries the time at which it was written: the store does not keep it for a file that is open.
 
 Whoever fences looks for a gap afterwards; whoever cannot write says that there is a gap, and then looks whether it was
-fenced: so one of the two learns of the other, and nothing is restored that the master before went on from unlogged.
+fenced: so one of the two learns of the other, and where a gap can be noted, nothing is restored that misses what the
+master before has done unlogged.
 """
 
 from __future__ import annotations

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 from eps.core import events as e
 from eps.core import messages as m
 from eps.core.events import JobState
 from eps.core.reconfig import Change, Operation
-from eps.core.restart import ENDED_AWAY
+from eps.core.restart import ENDED_AWAY, MISSING
 from eps.core.types import Role
 from tests.core.scripted import ScriptedMaster, running
 
@@ -101,3 +103,69 @@ def test_a_member_that_attaches_again_is_not_told_that_a_plan_in_flight_is_decid
     assert master.driver.plan.membership is not None
     master.register("worker-1")
     assert {order.plan_id for _, order in master.sent(m.UpdateMembership)} == {1}
+
+
+# ---- what a member has heard, and the records do not say
+
+
+def attach(master: ScriptedMaster, name: str, generation: int, step: int) -> None:
+    """Let a member register again that has heard an order of this generation, which followed so many events."""
+    container_id = master.state.members[name].container_id
+    master.step(e.MemberRegistered(container_id, master.address_of(name), 1, generation, step))
+
+
+def is_ended_by(master: ScriptedMaster, name: str) -> bool:
+    """Return whether the job has ended because a member has heard of more than its master knows."""
+    if master.state.state is JobState.RUNNING:
+        return False
+    assert (master.state.state, master.state.reason) == (JobState.FAILED, MISSING.format(who=name))
+    return True
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_a_member_that_has_heard_of_more_than_the_records_say_ends_the_job(more: int) -> None:
+    master = running()
+    steps = master.state.steps
+    restart(master)
+    # What this master takes in is nothing that the one before has told.
+    master.tick()
+    attach(master, "worker-2", 1, steps)
+    attach(master, "worker-1", 1, steps + more)
+    assert is_ended_by(master, "worker-1") is bool(more)
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_what_a_member_has_heard_before_the_last_master_counts_as_well(more: int) -> None:
+    master = running()
+    steps = master.state.steps
+    restart(master)
+    master.tick()
+    restart(master, generation=3)
+    attach(master, "server-1", 1, steps + more)
+    assert is_ended_by(master, "server-1") is bool(more)
+
+
+def test_a_member_that_opens_its_session_again_has_heard_of_nothing_that_its_master_does_not_know() -> None:
+    master = running()
+    attach(master, "worker-1", 1, master.state.steps)
+    restart(master)
+    attach(master, "worker-1", 1, 0)
+    attach(master, "worker-1", 2, master.state.steps)
+    assert not is_ended_by(master, "worker-1")
+
+
+def test_a_member_that_has_heard_another_master_of_the_same_generation_ends_the_job() -> None:
+    master = running()
+    restart(master)
+    for _ in range(3):
+        master.tick()
+    # Nobody had logged that the one before took over, and this one has come further meanwhile.
+    attach(master, "worker-1", 2, master.state.steps - 2)
+    assert is_ended_by(master, "worker-1")
+
+
+def test_what_a_process_has_heard_that_is_not_of_the_job_does_not_matter() -> None:
+    master = running()
+    restart(master)
+    commands = master.step(e.MemberRegistered("container-9999", master.address_of("worker-1"), 1, 1, 10_000))
+    assert commands == [e.ReleaseContainer("container-9999")]

@@ -17,6 +17,9 @@ import pytest
 from eps.errors import StorageError
 from eps.storage.local import LocalStorage
 
+#: See :class:`SharedFolder`.
+AWAY = ".away"
+
 
 def directories_cannot_be_synced(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every sync of a directory of this machine fail, and no sync of a file."""
@@ -255,6 +258,7 @@ class _Fenced:
         self._file.write(head)
 
     def write(self, data: bytes) -> None:
+        _check_not_away(self._path)
         # Whoever fences it puts another file in its place; in between nobody may be writing.
         with _alone(self._path.parent):
             if self._file.closed or self._is_replaced():
@@ -275,6 +279,11 @@ class _Fenced:
         self._file.close()
 
 
+def _check_not_away(path: Path) -> None:
+    if (path.parent / AWAY).exists():
+        raise StorageError(f"{path}: cannot be written: the store is away")
+
+
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
     with (folder / ".fence").open("wb") as lock:
@@ -283,10 +292,14 @@ def _alone(folder: Path) -> Iterator[None]:
 
 
 class SharedFolder(LocalStorage):
-    """A folder of this machine as :class:`eps.storage.shared_log.LogStorage`, also between processes."""
+    """A folder of this machine as :class:`eps.storage.shared_log.LogStorage`, also between processes.
+
+    While a file :data:`AWAY` is in the folder of a log, nothing of that can be written.
+    """
 
     def append(self, path: str, head: bytes) -> _Fenced:
         target = Path(self.describe(path))
+        _check_not_away(target)
         target.parent.mkdir(parents=True, exist_ok=True)
         try:
             return _Fenced(target, head)
@@ -294,7 +307,9 @@ class SharedFolder(LocalStorage):
             raise StorageError(f"{target}: cannot be made: {error.strerror}") from error
 
     def mark(self, path: str) -> None:
-        Path(self.describe(path)).touch()
+        target = Path(self.describe(path))
+        _check_not_away(target)
+        target.touch()
 
     def fence(self, path: str) -> None:
         target = Path(self.describe(path))

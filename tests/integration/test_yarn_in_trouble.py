@@ -21,10 +21,12 @@ from eps.core.reconfig import OPERATIONS, Operation
 from eps.errors import EpsError, PlanError
 from eps.master_link import wait_for
 from eps.resources.yarn import Timing
-from eps.yarn.application import STATE
+from eps.storage.atomic import read_json
+from eps.yarn.application import ENDED_FILE, RESULTS, STATE
 from eps.yarn.attempt import SUPERSEDED
 from eps.yarn.types import Resource
 from tests.fakes.running_yarn import CAPACITY, NODES, PATIENCE_S, RunningYarn, wake
+from tests.fakes.storage import AWAY
 from tests.integration.test_kill_in_plans import PHASES
 
 pytestmark = pytest.mark.usefixtures("no_leftovers")
@@ -145,6 +147,28 @@ def test_a_store_that_hangs_for_longer_than_a_master_may_ends_none(begin: Begin,
     report = yarn.report()
     judge(report, undisturbed)
     assert report["generation"] == 1
+
+
+@pytest.mark.every_fault
+def test_a_master_lost_while_nothing_can_be_logged_ends_the_job_and_says_how_to_go_on(begin: Begin) -> None:
+    """Nor can it be noted that records are missing, as while HDFS as a whole is started again."""
+    yarn = begin()
+    yarn.reach(10)
+    away = yarn.shared / STATE / AWAY
+    away.touch()
+    # The job goes on, and changes.
+    assert yarn.job.add_workers(1)["phase"] == "released"
+    status = yarn.reach(yarn.job.status()["clock"] + 10)
+    assert "away" in status["storage_error"] and status["workers"] == 3
+    master = yarn.master()
+    assert master.send(signal.SIGSTOP)
+    away.unlink()
+    assert master.send(signal.SIGKILL)
+    wait_for(lambda: yarn.ended is not None, PATIENCE_S, "the application to end")
+    wait_for(lambda: not yarn.master().is_alive(), PATIENCE_S, "its master to end")
+    ended = read_json(yarn.shared / RESULTS / ENDED_FILE)
+    assert ended is not None and ended["state"] == "failed"
+    assert "records are missing" in ended["reason"] and "eps resume" in ended["reason"]
 
 
 @pytest.mark.parametrize("wakes", ["late", "early"])

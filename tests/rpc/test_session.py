@@ -18,6 +18,7 @@ from eps.core import messages as m
 from eps.core.types import Address
 from eps.errors import EpsError, PeerUnavailableError
 from eps.master.sessions import Sessions
+from eps.master_link import wait_for
 from eps.pb import control_pb2 as pb
 from eps.pb.control_pb2_grpc import MemberSessionServicer, add_MemberSessionServicer_to_server
 from eps.rpc.call import serve, stop
@@ -62,8 +63,10 @@ class StandIn:
         self, generation: int, known: Sequence[str] = ("container-1",), judges: bool = True, **options: Any
     ) -> None:
         self.generation, self._known, self._judges = generation, known, judges
+        #: Events that it has taken in, as orders say it.
+        self.steps = 0
         self.heard = Gathered()
-        self.sessions = Sessions(self._put, "{}", generation, **{"beat_s": 0.02, **options})
+        self.sessions = Sessions(self._put, "{}", self, **{"beat_s": 0.02, **options})
         self.server, port = serve(lambda server: add_MemberSessionServicer_to_server(self.sessions, server))
         self.place = MasterPlace(f"127.0.0.1:{port}", generation)
 
@@ -211,6 +214,27 @@ def test_member_that_started_without_a_master_is_named_by_the_next_one(cast: Cas
     assert master.reports(1) == [clock_report(0)]
 
 
+def test_a_member_says_which_order_it_has_heard_last_to_the_next_master(cast: Cast) -> None:
+    first = cast(StandIn(1))
+    first.steps = 5
+    member = cast(Member(first.place))
+    member.welcome()
+    first.steps = 8
+    first.sessions.send("worker-1", m.AbortPlan(1))
+    member.ordered.wait(bool)
+    # Of what it was not told it knows nothing.
+    first.steps = 11
+    beats = member.session._heard_s
+    wait_for(lambda: member.session._heard_s > beats, DEADLINE_S, "a sign of life")
+    first.die()
+    second = cast(StandIn(2))
+    member.place = second.place
+    (again,) = (i for i in second.heard.wait(bool) if isinstance(i, e.MemberRegistered))
+    assert (again.heard_generation, again.heard_step) == (1, 8)
+    (registered,) = (i for i in first.heard.items if isinstance(i, e.MemberRegistered))
+    assert (registered.heard_generation, registered.heard_step) == (0, 0)
+
+
 def test_stream_that_broke_is_opened_again_at_the_same_master(cast: Cast) -> None:
     master = cast(StandIn(1))
     member = cast(Member(master.place))
@@ -226,7 +250,7 @@ def test_orders_of_an_older_generation_are_ignored(cast: Cast) -> None:
     member = cast(Member(master.place))
     member.welcome()
     for generation, plan_id in ((1, 1), (3, 2), (2, 3), (3, 4)):
-        master.orders.put(order_to_pb(m.AbortPlan(plan_id), generation))
+        master.orders.put(order_to_pb(m.AbortPlan(plan_id), generation, 1))
     orders = member.ordered.wait(lambda found: m.AbortPlan(4) in found)
     assert orders[-2:] == [m.AbortPlan(2), m.AbortPlan(4)] and m.AbortPlan(3) not in orders
 

@@ -2,12 +2,13 @@
 
 What a restored state has not done is what the commands of the last event would have done: in the lossy mode the master
 dies before it executes them.  Its members register again, as the real ones do when the next master is there; clients
-that have no answer ask again.
+that have no answer ask again.  What they say to have heard is known to it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from eps.core import events as e
 from eps.core.master_state import MasterState
 from eps.master.state_log import StateLog
 from tests.sim.job import SimJob
+from tests.sim.process import SimProcess
 
 #: Members find the next master within this time.
 FIND_S = 0.2
@@ -45,6 +47,8 @@ class MortalJob(SimJob):
         self._log = StateLog(directory, snapshot_events=20)
         self._begun = False
         self._registered: dict[str, e.MemberRegistered] = {}
+        #: Generation and step of the last order of each container.
+        self._heard: dict[str, tuple[int, int]] = {}
 
     def run(self, limit_s: float = 120.0) -> None:
         """Run the job to its end, and close its log."""
@@ -61,8 +65,7 @@ class MortalJob(SimJob):
 
     def on_event(self, event: e.Event) -> None:
         """Log it; then let the master take it in, or die with it."""
-        self._log.record(event, self.net.now_s)
-        assert not self._log.error
+        self._record(event)
         if isinstance(event, e.MemberRegistered):
             self._registered[event.container_id] = event
         dies = self.counted["master died"] < MOST_DEATHS and self.chance(self._deaths)
@@ -80,18 +83,28 @@ class MortalJob(SimJob):
             # Not in the middle of an event: commands of one may cause the next.
             self.net.after(0.0, self._restore)
 
+    def _record(self, event: e.Event) -> None:
+        self._log.record(event, self.net.now_s)
+        assert not self._log.error
+
     def _restore(self) -> None:
         """Put the state that the log says in the place of the master's; they are the same."""
+        restored = self._logged()
+        assert_same(restored, self.master)
+        self.master = restored
+
+    def _logged(self) -> MasterState:
+        """Return the state that the log says to the next master."""
         self.count("master died")
         self._log.close()
         self._log = StateLog(self._directory, snapshot_events=20)
         restored = self._log.restore()
         assert restored is not None and restored.now_s <= self.net.now_s
-        assert_same(restored.state, self.master)
-        self.master = restored.state
+        return restored.state
 
     def _take_over(self, last: e.Event) -> None:
         self._restore()
+        heard = dict(self._heard)
         running = {c: 1 for c, process in self.processes.items() if process.alive}
         if isinstance(last, e.ContainerLaunched):
             # Here the process begins when its launch has been said.
@@ -100,11 +113,19 @@ class MortalJob(SimJob):
         for container_id in running:
             registered = self._registered.get(container_id)
             if registered is not None:
-                self.net.after(self.share() * FIND_S, lambda r=registered: self._register_again(r))
+                # Orders are told to processes that have not found the next master, too: they have heard none of it yet.
+                generation, step = heard.get(container_id, (0, 0))
+                again = replace(registered, heard_generation=generation, heard_step=step)
+                self.net.after(self.share() * FIND_S, lambda r=again: self._register_again(r))
 
     def _register_again(self, registered: e.MemberRegistered) -> None:
         if self.processes[registered.container_id].alive:
             self.on_event(registered)
+
+    def _tell(self, container_id: str, act: Callable[[SimProcess], None]) -> None:
+        # Before it is there.
+        self._heard[container_id] = self.master.generation, self.master.steps
+        super()._tell(container_id, act)
 
     def _grant(self, container_id: str) -> None:
         # What was asked before the master died is granted all the same.

@@ -7,7 +7,14 @@ from functools import partial
 from pathlib import Path
 from random import Random
 
+import pytest
+
+from eps.core import events as e
 from eps.core.events import JobState
+from eps.core.reconfig import OPERATIONS, Change, Operation, Phase
+from eps.core.settings import CoreSettings
+from tests.fakes.network import RELIABLE
+from tests.sim.faithful import Breaks
 from tests.sim.job import SimJob
 from tests.sim.mortal import MortalJob
 from tests.sim.random_jobs import faithful_job, hostile_job, schedule
@@ -47,3 +54,48 @@ def test_masters_die_in_every_state_of_a_job_and_nearly_all_jobs_finish(tmp_path
         assert job.master.generation == job.counted["master died"] + 1
     assert met["master died"] > 25, met
     assert ends[JobState.FINISHED] >= 10, ends
+
+
+class UnloggedJob(MortalJob):
+    """A job that changes its size while nothing can be logged, nor noted as missing; then its master is lost."""
+
+    is_away = False
+
+    def share(self) -> float:
+        # Members find the next master at once: here nobody may compute what only the one before had granted.
+        return 0.0 if self.counted["master died"] else super().share()
+
+    def _record(self, event: e.Event) -> None:
+        if not self.is_away:
+            super()._record(event)
+
+    def on_event(self, event: e.Event) -> None:
+        super().on_event(event)
+        if self.is_away and self.master.plans and self.master.plans[1].phase is Phase.RELEASED:
+            self.is_away = False
+            self.net.after(0.0, lambda: self._take_over(event))
+
+    def _restore(self) -> None:
+        """Put the state that the log says in the place of the master's: it is an older one."""
+        before, self.master = self.master, self._logged()
+        assert self.master.steps < before.steps
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize("seed", range(3))
+def test_a_job_whose_next_master_misses_what_nobody_could_log_ends_and_says_so(
+    seed: int, operation: Operation, tmp_path: Path
+) -> None:
+    job = UnloggedJob(
+        seed, CoreSettings(8, 4, 60), 3, 2,
+        faults=RELIABLE, breaks=Breaks(), iteration_s=0.1, directory=tmp_path / "log", deaths=0.0, lossy=False,
+    )  # fmt: skip
+
+    def change() -> None:
+        job.is_away = True
+        job.ask("change", Change(operation, 1))
+
+    job.at(2.0, change)
+    job.run(LIMIT_S)
+    assert job.master.state is JobState.FAILED and "records are missing" in job.master.reason
+    assert job.counted["master died"] == 1

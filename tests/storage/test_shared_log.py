@@ -9,10 +9,12 @@ import pytest
 
 from eps.core import events as e
 from eps.core import messages as m
+from eps.core.events import JobState
 from eps.errors import StorageError
 from eps.master.state_log import HEAL_S, StateLog
 from eps.storage.shared_log import SharedLog
 from eps.storage.wal import LOG_HEAD, Replay, frame
+from tests.core.scripted import ADD_WORKER, running
 from tests.fakes.storage import LoggedStorage
 from tests.sim.mortal import assert_same
 from tests.storage.test_state_log import trained
@@ -163,23 +165,54 @@ def test_the_snapshot_before_is_taken_where_the_last_is_damaged(storage: LoggedS
     assert "snapshot-00000001" in found.dropped[0]
 
 
-@pytest.mark.parametrize("gap_can_be_marked", [True, False])
-def test_nothing_is_restored_from_a_log_that_misses_records(storage: LoggedStorage, gap_can_be_marked: bool) -> None:
+def test_nothing_is_restored_from_a_log_that_misses_records(storage: LoggedStorage) -> None:
     log = written(storage, RECORDS[0])
     storage.appends_fail = True
-    storage.read_only = not gap_can_be_marked
     with pytest.raises(StorageError, match="not open"):
         log.append(RECORDS[1])
-    storage.appends_fail = storage.read_only = False
+    storage.appends_fail = False
     with pytest.raises(StorageError, match="not open"):
         log.append(RECORDS[2])
-    if gap_can_be_marked:
-        with pytest.raises(StorageError, match="records are missing"):
-            opened(storage)
+    with pytest.raises(StorageError, match="records are missing"):
+        opened(storage)
     log.snapshot(b"whole")
     log.append(RECORDS[3])
     found = opened(storage).recovered
     assert (found.snapshot, found.records) == ((b"whole",), (RECORDS[3],))
+
+
+def test_a_master_that_is_restored_without_what_nobody_could_note_as_missing_ends_when_it_hears_of_it(
+    storage: LoggedStorage,
+) -> None:
+    master = running()
+    log = StateLog(opened(storage))
+    log.begin(master.state, master.now_s)
+    act = master.step
+
+    def step(event: e.Event, after_s: float = 0.001) -> list[e.Command]:
+        log.record(event, master.now_s + after_s)
+        return act(event, after_s)
+
+    master.step = step  # type: ignore[method-assign]
+    master.tick()
+    logged = master.state.steps
+    storage.read_only = True
+    master.carry_out(ADD_WORKER)
+    assert master.membership.version == 2 and "not open" in log.error
+    storage.read_only = False
+    # Its node is lost before it tries again.
+    found = StateLog(opened(storage)).restore()
+    assert found is not None
+    assert found.state.membership is not None and found.state.membership.version == 1
+    assert found.state.steps == logged < master.state.steps
+    found.state.step(e.MasterRestarted(2, {r.container_id: 1 for r in master.state.members.values()}), found.now_s)
+    known = found.state.members["worker-1"]
+    assert known.address is not None
+    last_heard = e.MemberRegistered(known.container_id, known.address, 1, 1, master.state.steps)
+    commands = found.state.step(last_heard, found.now_s)
+    (end,) = (command for command in commands if isinstance(command, e.EndJob))
+    assert end.state is JobState.FAILED
+    assert "records are missing" in end.reason and "worker-1" in end.reason and "eps resume" in end.reason
 
 
 def test_a_gap_that_could_not_be_marked_is_marked_before_the_log_goes_on(storage: LoggedStorage) -> None:
