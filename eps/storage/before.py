@@ -30,20 +30,24 @@ class Before:
     Raises
     ------
     StorageError
-        A file cannot be read.
+        A file cannot be read, or what was set aside for an earlier run cannot be removed.
     """
 
     def __init__(self, job: JobDir) -> None:
         self._job = job
         self._aside = job.path / ASIDE
         try:
+            if self._aside.exists():
+                # Of somebody who was killed just then.  Another run has begun since, or may have: what is there is
+                # older than what that one has left.
+                shutil.rmtree(self._aside)
             #: What a start writes, the note of an application above all: its content by now, None where there is none.
             self._written = {
                 path: path.read_bytes() if path.exists() else None
                 for path in (job.yarn_json, job.shared_json, job.job_json, job.history)
             }
         except OSError as error:
-            raise StorageError(f"{job.path}: cannot be read: {error.strerror or error}") from error
+            raise StorageError(f"{job.path}: cannot be made ready: {error.strerror or error}") from error
 
     def set_aside(self) -> None:
         """Have nothing tell of the run before: another one begins.
@@ -56,9 +60,6 @@ class Before:
         job = self._job
         found = [path for path in (job.report, job.model, job.status_json, job.ended_json) if path.exists()]
         try:
-            if self._aside.exists():
-                # Of somebody who was killed just then: another run has begun, or may have.
-                shutil.rmtree(self._aside)
             if found:
                 self._aside.mkdir(mode=DIRECTORY_MODE)
             for path in found:

@@ -51,20 +51,27 @@ def test_of_what_was_set_aside_nothing_stays_when_another_run_has_begun(job: Job
     assert not (job.path / ASIDE).exists() and job.outcome() == {} and not job.model.exists()
 
 
-def test_what_somebody_had_set_aside_who_was_killed_does_not_come_back(job: JobDir) -> None:
+@pytest.mark.parametrize("begins", [True, False])
+def test_what_somebody_had_set_aside_who_was_killed_does_not_come_back(job: JobDir, begins: bool) -> None:
+    """Whoever is interrupted while a job's files are brought to a cluster has set nothing aside."""
     Before(job).set_aside()
     job.ended_json.write_text('{"state": "killed"}')
+    job.report.write_text('{"clock": 900}')
     before = Before(job)
-    before.set_aside()
+    if begins:
+        before.set_aside()
     before.put_back()
-    assert job.outcome() == {"state": "killed"} and not job.model.exists()
+    assert job.outcome() == {"state": "killed"} and not job.model.exists() and not (job.path / ASIDE).exists()
+    assert job.report.read_text() == '{"clock": 900}'
 
 
 def test_a_directory_that_cannot_be_written_says_so(job: JobDir) -> None:
     before = Before(job)
     (job.path / ASIDE).write_text("no folder")
-    with pytest.raises(StorageError, match=r"cannot be made ready: Not a directory"):
+    with pytest.raises(StorageError, match=r"cannot be made ready: File exists"):
         before.set_aside()
+    with pytest.raises(StorageError, match=r"cannot be made ready: Not a directory"):
+        Before(job)
 
 
 @pytest.mark.parametrize("why", [ResourceError("no processes left"), KeyboardInterrupt()])
