@@ -195,7 +195,13 @@ _HOW_IT_RUNS = frozenset(
 
 
 def identity(runtime: Runtime) -> dict[str, Any]:
-    """Return what must be the same for a checkpoint of one job to be one of another: settings, data, key space."""
+    """Return what must be the same for a checkpoint of one job to be one of another: settings, data, key space.
+
+    Raises
+    ------
+    ConfigError
+        The file of a user's own model cannot be read.
+    """
     spec = dataclasses.asdict(runtime.spec)
     data = hashlib.sha256("".join(runtime.shape.split_checksums).encode("utf-8")).hexdigest()
     found = {name: value for name, value in spec.items() if name not in _HOW_IT_RUNS}
@@ -208,7 +214,12 @@ def _model_of(spec: JobSpec) -> str:
     path, colon, name = spec.model.rpartition(":")
     if not colon:
         return spec.model
-    content = hashlib.sha256(Path(path).read_bytes()).hexdigest()
+    try:
+        content = hashlib.sha256(Path(path).read_bytes()).hexdigest()
+    except OSError as error:
+        raise ConfigError(
+            f"model file {path} cannot be read: {error.strerror or error}; put back the file that the job began with"
+        ) from None
     return f"{Path(path).name}:{name}, SHA-256 {content[:16]}"
 
 

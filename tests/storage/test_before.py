@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from eps.errors import ResourceError, StorageError
+from eps.errors import ConfigError, ResourceError, StorageError
 from eps.jobspec_file import RunRequest
-from eps.launch import prepare_job
+from eps.launch import MODEL_CODE, prepare_job
 from eps.resume import prepare_resume
 from eps.storage.before import ASIDE, Before
 from eps.storage.jobdir import JobDir, create_job_dir
@@ -96,3 +96,21 @@ def test_a_job_whose_supervisor_cannot_be_started_again_is_as_it_was(
     with pytest.raises(type(why)):
         prepare_resume("a9a").prepared.start(tied=False)
     assert seen == [{}] and files_of(job) == files and not job.is_running()
+
+
+def test_a_job_whose_model_file_has_gone_is_not_resumed_and_is_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EPS_HOME", str(tmp_path / "home"))
+    (tmp_path / "rows.libsvm").write_text("1 1:1 2:0.5\n-1 2:1\n" * 12)
+    (tmp_path / "mine.py").write_text("from eps.ml.models import MODELS\n\nclass Mine(MODELS['softmax']):\n    pass\n")
+    settings = {"data": str(tmp_path / "rows.libsvm"), "model": f"{tmp_path}/mine.py:Mine", "name": "a9a"}
+    prepared = prepare_job(RunRequest.from_values(settings))
+    prepared.lock.close()
+    job = prepared.directory
+    (job.path / MODEL_CODE / "mine.py").unlink()
+    files = files_of(job)
+
+    with pytest.raises(ConfigError, match=r"mine\.py cannot be read: No such file or directory; put back the file"):
+        prepare_resume("a9a")
+    assert files_of(job) == files and not job.is_running()
