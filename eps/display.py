@@ -25,6 +25,8 @@ LONG_S = 1.0
 LIVE_STATES = ("starting", "running", "exporting")
 #: States of a job that ended before its time.
 STOPPED_STATES = ("failed", "killed")
+#: What a job itself asked for a change for -> how its title says so; drains and followers have titles of their own.
+_PURPOSES = {"room": " to give a server its room", "size": " to have the size that was asked for"}
 _BAR_CELLS = 20
 
 
@@ -82,8 +84,8 @@ def change_title(change: Mapping[str, Any]) -> str:
         return f"plan {change['plan_id']} followers for partitions without one"
     if change["operation"] == Operation.DRAIN:
         return f"plan {change['plan_id']} {change['asked']} will be taken away: drained before"
-    whom = " to have the size that was asked for" if change.get("asked_by") == "job" else ""
-    return f"plan {change['plan_id']} {change['operation']}={change['asked']}{whom}"
+    what_for = _PURPOSES.get(str(change.get("purpose")), "")
+    return f"plan {change['plan_id']} {change['operation']}={change['asked']}{what_for}"
 
 
 def phases_in_order(change: Mapping[str, Any]) -> list[tuple[str, float]]:

@@ -17,7 +17,7 @@ from eps.core import evictions
 from eps.core.events import ENDED_STATES
 from eps.core.history import ClockRecord
 from eps.core.lent import LEND, REGAIN, lent
-from eps.core.master_evictions import EVICTION
+from eps.core.master_evictions import EVICTION, ROOM
 from eps.core.master_recovery import PROTECTION, REPLACEMENT
 from eps.core.master_state import AT, MasterState
 from eps.core.membership import Membership
@@ -28,9 +28,9 @@ from eps.core.types import Role
 from eps.ml.metrics import EvalSums
 from eps.runtime import Runtime
 
-#: What request ids of changes begin with that the job itself asks for: in the place of lost members, for partitions
-#: without a follower, or before an eviction.
-_OWN = (REPLACEMENT, PROTECTION, EVICTION)
+#: What request ids of changes begin with that the job itself asks for -> what for; the first that fits: a server in a
+#: worker's place, the size that was asked for, partitions without a follower, containers that are taken away.
+_OWN = {ROOM: "room", REPLACEMENT: "size", PROTECTION: "followers", EVICTION: "eviction"}
 _AT = re.compile(rf"{AT}(\d+)-")
 #: Changes that a status shows, the latest; the report has them all.
 MOST_CHANGES = 20
@@ -139,6 +139,8 @@ def change_entry(plan: Plan, completed_s: Sequence[float], now_s: float) -> dict
         "plan_id": plan.plan_id,
         "operation": str(plan.change.operation),
         "asked_by": _asked_by(plan),
+        # What for, where the job itself asked; else empty.
+        "purpose": _purpose(plan),
         # The clock of one that was asked for beforehand.
         "asked_at": int(at[1]) if (at := _AT.match(plan.request_id)) else None,
         "asked": ",".join(plan.change.names) if plan.change.names else plan.change.count,
@@ -160,9 +162,14 @@ def change_entry(plan: Plan, completed_s: Sequence[float], now_s: float) -> dict
 
 def _asked_by(plan: Plan) -> str:
     """Return who asked for a change: the job itself, whoever makes room in its queue, or a user."""
-    if plan.request_id.startswith(_OWN):
+    if _purpose(plan):
         return "job"
     return "queue" if plan.request_id.startswith((LEND, REGAIN)) else "user"
+
+
+def _purpose(plan: Plan) -> str:
+    """Return what the job itself asked for a change for; empty where somebody else asked for it."""
+    return next((purpose for prefix, purpose in _OWN.items() if plan.request_id.startswith(prefix)), "")
 
 
 def live_entry(state: MasterState, plan: Plan, now_s: float) -> dict[str, Any]:
@@ -213,7 +220,7 @@ def status(runtime: Runtime, state: MasterState, started_s: float, now_s: float)
         "losses": [loss_entry(loss) for loss in state.losses[-MOST_CHANGES:]],
         "evictions": evictions_entry(state, MOST_CHANGES),
         # Members of each role that left so that others of its queue got their room, and are to come back.
-        "lent": {str(role): number for role, number in lent(state.plans.values(), _OWN).items()},
+        "lent": {str(role): number for role, number in lent(state.plans.values(), tuple(_OWN)).items()},
         "loss": number(history[-1].loss) if history else None,
         "metrics": metrics_of(runtime, evaluated) if evaluated else {},
         "checkpoints": checkpoints_entry(state),

@@ -403,6 +403,7 @@ def test_change_that_was_asked_for_beforehand_gives_way_like_any_other_and_is_to
 
     assert growth.phase is Phase.ABORTED and shrink.phase not in ENDED
     assert [entry["asked_at"] for entry in entries] == [2, 3, None]
+    assert {(entry["asked_by"], entry["purpose"]) for entry in entries} == {("user", "")}
 
 
 def test_change_is_asked_at_its_clock() -> None:

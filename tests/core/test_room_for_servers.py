@@ -11,6 +11,7 @@ from eps.core.master_evictions import DRAIN_AGAIN_S, ROOM_PATIENCE_S
 from eps.core.reconfig import Change, Operation, Phase
 from eps.core.settings import CoreSettings
 from eps.core.types import MemberId, Role
+from eps.master.records import change_entry
 from tests.core.scripted import ScriptedMaster, running
 from tests.core.test_evictions import carry_on, drains, managed, outcomes, warn
 from tests.core.test_master_recovery import replacements
@@ -90,6 +91,12 @@ def test_worker_gives_its_room_for_a_server_before_all_of_them_are_taken_away() 
     assert not master.state.losses, "nobody was lost, and nothing is computed again"
     assert {outcomes(master)[name].value for name in SERVERS} == {"drained"}
     assert master.state.wanted == {Role.WORKER: 3, Role.SERVER: 2}, "its users asked for that"
+    told = [change_entry(plan, (), master.now_s) for plan in (first, removal, drain)]
+    assert [(entry["asked_by"], entry["purpose"]) for entry in told] == [
+        ("job", "eviction"),
+        ("job", "room"),
+        ("job", "eviction"),
+    ]
 
 
 def test_server_has_its_time_to_be_granted_the_room_however_long_the_worker_took_to_leave() -> None:
