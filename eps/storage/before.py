@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+from typing import Any
 
 from eps.errors import StorageError
-from eps.storage.atomic import write_bytes_atomic
+from eps.storage.atomic import read_json, write_bytes_atomic, write_json_atomic
 from eps.storage.jobdir import DIRECTORY_MODE, JobDir
 
 logger = logging.getLogger(__name__)
@@ -20,7 +21,8 @@ class Before:
     """What another run of a job takes the place of: how it ended and what it brought, and what is written over.
 
     All that somebody would miss stays where it is until that run begins, so whoever is killed while its files are
-    brought to a cluster has lost nothing.
+    brought to a cluster has lost nothing.  Where somebody is killed just then, whoever finds out that the run has not
+    begun puts back what was set aside (:func:`put_back_ended`), or else :func:`forget` does away with it.
 
     Parameters
     ----------
@@ -38,8 +40,8 @@ class Before:
         self._aside = job.path / ASIDE
         try:
             if self._aside.exists():
-                # Of somebody who was killed just then.  Another run has begun since, or may have: what is there is
-                # older than what that one has left.
+                # Of somebody who was killed just then.  Another run has begun since, or nobody could tell: what is
+                # there is older than what that one has left.
                 shutil.rmtree(self._aside)
             #: What a start writes, the note of an application above all: its content by now, None where there is none.
             self._written = {
@@ -58,7 +60,8 @@ class Before:
             It cannot be moved.
         """
         job = self._job
-        found = [path for path in (job.report, job.model, job.status_json, job.ended_json) if path.exists()]
+        # How it ended goes first: while that is there, nobody looks whether the rest is to come back.
+        found = [path for path in (job.ended_json, job.report, job.model, job.status_json) if path.exists()]
         try:
             if found:
                 self._aside.mkdir(mode=DIRECTORY_MODE)
@@ -70,9 +73,7 @@ class Before:
     def put_back(self) -> None:
         """Have all be as it was, as far as that is possible: nothing has begun.  Harmless when repeated."""
         try:
-            for path in self._aside.iterdir() if self._aside.exists() else ():
-                os.replace(path, self._job.path / path.name)
-            self.forget()
+            _move_back(self._job)
             # What somebody wished of the run that does not begin.
             self._job.ending_json.unlink(missing_ok=True)
             for path, content in self._written.items():
@@ -85,4 +86,52 @@ class Before:
 
     def forget(self) -> None:
         """Remove what was set aside: another run has begun, or may have."""
-        shutil.rmtree(self._aside, ignore_errors=True)
+        forget(self._job)
+
+
+def put_back_ended(job: JobDir, **more: Any) -> dict[str, Any] | None:
+    """Have a job that somebody started again be as it had ended: its run never began, and who started it was killed.
+
+    What that start has written stays: whoever asks after the job finds the run that it was to be.  It can be repeated
+    where it was cut short.
+
+    Parameters
+    ----------
+    job : JobDir
+        Its lock is held.
+    **more
+        What is noted of that end besides.
+
+    Returns
+    -------
+    dict or None
+        How it had ended; None where nothing was set aside.
+
+    Raises
+    ------
+    StorageError
+        It cannot be read or moved.
+    """
+    aside = job.path / ASIDE / job.ended_json.name
+    ended = read_json(aside)
+    if ended is None:
+        return None
+    try:
+        write_json_atomic(aside, {**ended, **more})
+        _move_back(job)
+    except OSError as error:
+        raise StorageError(f"{job.path}: not all of it is as it was: {error.strerror or error}") from error
+    return dict(ended)
+
+
+def forget(job: JobDir) -> None:
+    """Remove what was set aside: another run of a job has begun, or may have."""
+    shutil.rmtree(job.path / ASIDE, ignore_errors=True)
+
+
+def _move_back(job: JobDir) -> None:
+    """Move all that was set aside to where it was; how the job ended last: then nobody looks for the rest."""
+    aside = job.path / ASIDE
+    for path in sorted(aside.iterdir() if aside.exists() else (), key=lambda path: path.name == job.ended_json.name):
+        os.replace(path, job.path / path.name)
+    forget(job)

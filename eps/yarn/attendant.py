@@ -27,6 +27,7 @@ from eps.hadoop_conf import read_configuration
 from eps.logs import set_up_logging
 from eps.storage.api import Storage
 from eps.storage.atomic import write_json_atomic
+from eps.storage.before import forget
 from eps.storage.jobdir import JobDir, JobLock
 from eps.storage.locations import open_storage
 from eps.yarn.application import Application
@@ -142,6 +143,9 @@ class Attendant:
                 self._want_end(wished(self._job, self._application_id))
             report = self._report()
             if report is not None:
+                if not self._inquiry.is_unknown:
+                    # Where it takes another run's place, there is no way back: it has begun.
+                    forget(self._job)
                 if report.ended:
                     # A ResourceManager that has lost its state does not know whether it has.
                     return self._fetch(outcome(report, self._stop_reason), is_known=not self._inquiry.is_unknown)

@@ -9,9 +9,10 @@ from collections.abc import Callable
 from eps.errors import EpsError, StorageError
 from eps.storage.api import Storage
 from eps.storage.atomic import atomic_writer, read_json, write_json_atomic
+from eps.storage.before import put_back_ended
 from eps.storage.claims import remove_claimed
 from eps.storage.jobdir import JobDir
-from eps.yarn.application import COPY_BYTES, ENDED_FILE, RESULTS, remove_staged
+from eps.yarn.application import COPY_BYTES, ENDED_FILE, RESULTS, STATE, remove_staged
 from eps.yarn.outcome import word_of
 
 logger = logging.getLogger(__name__)
@@ -63,11 +64,12 @@ class End:
         seen_s : float, seconds of Unix time
             When that was; 0 where nobody knows.
         """
-        (state, reason, exit_code), is_over, more = found, is_known, {}
+        (state, reason, exit_code), is_over, has_begun, more = found, is_known, True, {}
         try:
             word = self._fetched()
             if word is not None:
                 (state, reason, exit_code), is_over = word, True
+            has_begun = is_over or self._has_begun()
         except StorageError as error:
             is_over = False
             logger.warning("what the job has left cannot be fetched: %s", error)
@@ -83,6 +85,10 @@ class End:
         directory, self.is_being_noted, self.exit_code = self._job, True, exit_code
         for path in (directory.master_json, directory.ending_json):
             path.unlink(missing_ok=True)
+        if not has_begun and (former := put_back_ended(directory, is_forgotten=True)) is not None:
+            self.exit_code, self.is_being_noted = int(former.get("exit_code", exit_code)), False
+            logger.info("%s; nothing of it is there: the job is as it was before: %s", reason, former.get("reason"))
+            return self.exit_code
         before, ended_s = directory.ended() or {}, round(time.time(), 3)
         if "unfetched" in before:
             # What is fetched later ended when it did.
@@ -104,6 +110,10 @@ class End:
             # Last: nothing is as large, and nothing else needs them.
             self._bring_logs()
         return exit_code
+
+    def _has_begun(self) -> bool:
+        """Return whether a master of the application has left anything in the folder that they share."""
+        return self._shared is not None and any(self._shared.names(folder) for folder in (STATE, RESULTS))
 
     def _correct_report(self, state: str, reason: str) -> None:
         """Have the report say how the job ended: its master wrote it before anybody could know."""

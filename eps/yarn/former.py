@@ -10,6 +10,7 @@ from eps.ended import silence_of
 from eps.errors import DeadlineError, JobExistsError, JobNotFoundError, StorageError
 from eps.hadoop_conf import read_configuration
 from eps.master_link import NOTICED_S
+from eps.storage.before import Before
 from eps.storage.jobdir import JobDir, JobLock
 from eps.supervisor.start import SupervisorHandle
 from eps.yarn.application import Application
@@ -124,7 +125,8 @@ def _take_end_back(job: JobDir) -> None:
     with JobLock(job.lock):
         # Somebody else may have found out by now how it did end.
         if job.is_forgotten():
-            job.ended_json.unlink()
+            # It may be the end of the run before, put back; what that one brought is not this one's either.
+            Before(job).set_aside()
 
 
 def check_has_ended(client: Client, application_id: str, name: str) -> None:

@@ -119,6 +119,19 @@ def test_one_that_yarn_had_forgotten_is_asked_for_again(
     assert attendant.waited_s > 0 and job.outcome()["reason"] == "enough"
 
 
+def test_a_resumption_that_yarn_knows_again_has_not_what_the_run_before_has_brought(
+    forgotten: JobDir, job: JobDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That was put back when YARN did not know the resumption."""
+    job.report.write_text('{"state": "failed", "clock": 40}')
+    job.model.write_bytes(b"npz")
+    monkeypatch.setattr(former, "read_configuration", lambda folder: folder)
+    monkeypatch.setattr(former, "open_client", lambda conf, kind: _Closing(RUNNING))
+    with pytest.raises(JobExistsError, match=rf"job 'a9a' is running \({ID}\)"):
+        settle_former(job)
+    assert job.outcome() == {} and not job.model.exists()
+
+
 def test_what_one_that_yarn_has_forgotten_has_left_is_fetched_before_it_is_started_again(
     forgotten: JobDir, job: JobDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from eps.errors import ConfigError, ResourceError, StorageError
 from eps.jobspec_file import RunRequest
 from eps.launch import MODEL_CODE, prepare_job
 from eps.resume import prepare_resume
-from eps.storage.before import ASIDE, Before
+from eps.storage.before import ASIDE, Before, put_back_ended
 from eps.storage.jobdir import JobDir, create_job_dir
 
 
@@ -49,6 +50,35 @@ def test_of_what_was_set_aside_nothing_stays_when_another_run_has_begun(job: Job
     before.set_aside()
     before.forget()
     assert not (job.path / ASIDE).exists() and job.outcome() == {} and not job.model.exists()
+
+
+def test_whoever_is_killed_on_the_way_leaves_no_end_beside_what_is_still_set_aside(
+    job: JobDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who finds an end of the job looks no further."""
+    moved: list[tuple[str, str]] = []
+    replace = os.replace
+
+    def note(source: Path, target: Path) -> None:
+        moved.append((Path(source).name, Path(target).parent.name))
+        replace(source, target)
+
+    files, before = files_of(job), Before(job)
+    monkeypatch.setattr(os, "replace", note)
+    before.set_aside()
+    before.put_back()
+    assert files_of(job) == files and len(moved) == 6
+    assert moved[0] == ("ended.json", ASIDE) and moved[-1] == ("ended.json", job.name)
+
+
+def test_how_a_job_had_ended_comes_back_with_what_is_noted_besides(job: JobDir) -> None:
+    assert put_back_ended(job) is None and job.model.exists()
+    Before(job).set_aside()
+    # Whoever did so before was killed on the way.
+    os.replace(job.path / ASIDE / "model.npz", job.model)
+    assert put_back_ended(job, is_forgotten=True) == {"state": "failed"}
+    assert job.ended() == {"state": "failed", "is_forgotten": True}
+    assert job.model.exists() and job.report.exists() and not (job.path / ASIDE).exists()
 
 
 @pytest.mark.parametrize("begins", [True, False])

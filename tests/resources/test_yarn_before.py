@@ -1,0 +1,86 @@
+"""A resumption whose submission was killed outright: what it had set aside is back when YARN turns out to have none."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from eps.ended import ended_report, ended_status
+from eps.errors import JobNotFoundError, StorageError
+from eps.storage.before import ASIDE, Before
+from eps.storage.jobdir import JobDir
+from eps.yarn.application import Application
+from tests.fakes.storage import MemoryStorage
+from tests.resources.attendant_world import RUNNING, Follow, ScriptedClient
+from tests.resources.attendant_world import follow as follow
+from tests.resources.attendant_world import job as job
+from tests.resources.attendant_world import quick as quick
+from tests.resources.attendant_world import shared as shared
+from tests.resources.attendant_world import staged as staged
+
+UNKNOWN = JobNotFoundError("no such application")
+ENDED = {"state": "failed", "reason": "training diverged", "exit_code": 3, "time_s": 1.0}
+
+
+@pytest.fixture
+def killed(job: JobDir, shared: MemoryStorage, staged: Application, monkeypatch: pytest.MonkeyPatch) -> JobDir:
+    """A job that had failed; whoever started it again was killed while YARN was asked to take it."""
+    monkeypatch.setattr("eps.yarn.inquiry.FORGOTTEN_S", 0.0)
+    shared.files = {"job.zip": b"secrets"}
+    job.ended_json.write_text(json.dumps(ENDED))
+    job.report.write_text(json.dumps({**ENDED, "clock": 40}))
+    job.model.write_bytes(b"npz")
+    Before(job).set_aside()
+    assert job.outcome() == {} and not job.model.exists()
+    return job
+
+
+def is_as_it_was(job: JobDir) -> bool:
+    """Return whether a job has what it had; what is noted of an application that may run is not looked at."""
+    ended = {name: value for name, value in (job.ended() or {}).items() if name != "is_forgotten"}
+    found = ended == ENDED and job.report.exists() and job.model.exists()
+    assert found == job.model.exists() == job.report.exists(), "all of it, or nothing"
+    return found
+
+
+def test_a_job_whose_resumption_yarn_never_had_is_as_it_was(
+    killed: JobDir, follow: Follow, staged: Application
+) -> None:
+    assert follow(ScriptedClient(UNKNOWN)) == 3
+    assert is_as_it_was(killed) and not (killed.path / ASIDE).exists()
+    assert (ended_status(killed)["reason"], ended_report(killed)["clock"]) == ("training diverged", 40)
+    assert killed.is_forgotten(), "it may have it all the same: who starts the job again asks"
+    assert Application.read(killed) == staged, "nothing else knows what was brought for it"
+
+
+def test_a_job_whose_resumption_yarn_had_is_what_became_of_that(killed: JobDir, follow: Follow) -> None:
+    def look() -> None:
+        assert not (killed.path / ASIDE).exists(), "as soon as that is known"
+
+    assert follow(ScriptedClient(RUNNING, look, UNKNOWN)) == 1
+    assert not is_as_it_was(killed) and "YARN does not know" in ended_status(killed)["reason"]
+
+
+@pytest.mark.parametrize("left", ["state/log-1", "results/journal.jsonl"])
+def test_a_job_whose_resumption_began_is_what_became_of_that(
+    killed: JobDir, shared: MemoryStorage, follow: Follow, left: str
+) -> None:
+    """A ResourceManager that has lost its state knows nothing of it, but what its master did is there."""
+    shared.files[left] = b"{}"
+    assert follow(ScriptedClient(UNKNOWN)) == 1
+    assert not is_as_it_was(killed) and "YARN does not know" in ended_status(killed)["reason"]
+
+
+def test_where_the_cluster_is_away_it_is_found_out_later_whether_it_began(
+    killed: JobDir, shared: MemoryStorage, follow: Follow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(folder: str) -> list[str]:
+        raise StorageError("the NameNode is in safe mode")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shared, "names", away)
+        follow(ScriptedClient(UNKNOWN))
+    assert not is_as_it_was(killed) and not killed.is_settled()
+    follow(ScriptedClient(AssertionError("YARN has said what it knows")))
+    assert is_as_it_was(killed) and killed.is_settled() and killed.is_forgotten()
