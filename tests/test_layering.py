@@ -28,7 +28,7 @@ LIBRARIES = ("eps.core", "eps.ml", "eps.data", "eps.van", "eps.rpc", "eps.storag
 #: What an application master on YARN decides, and the values that it decides by.
 PURE_YARN = tuple(
     f"eps.yarn.{name}"
-    for name in "advice allocation errors exits facade launch names outcome queues room types".split()
+    for name in "advice allocation errors exits facade killed launch names outcome queues room types".split()
 )
 #: What a cluster of eps devcluster is, as values; they name paths and look at none.
 PURE_DEVCLUSTER = tuple(f"eps.devcluster.{name}" for name in "daemons places pom secure settings sites".split())

@@ -41,13 +41,15 @@ from eps.yarn.types import Ask, ContainerState, FinalStatus, Grant, Registration
 logger = logging.getLogger(__name__)
 
 #: Threads that start containers, and threads that stop them.
-NUM_LAUNCHERS, NUM_STOPPERS = 4, 2
+NUM_LAUNCHERS, NUM_STOPPERS = 4, 8
 #: The owner thread's silence is looked at this often.
 LOOK_S = 0.5
 #: A beat may be late by this much before the ResourceManager counts as silent.
 LATE_S = 2.0
 #: Exit code of a process whose owner thread hangs.
 HANGS_EXIT_CODE = 70
+#: So end calls to a node that is lost; any other end is its answer.
+UNREACHABLE = (PeerUnavailableError, DeadlineError)
 _FINAL = {"finished": FinalStatus.SUCCEEDED, "failed": FinalStatus.FAILED, "killed": FinalStatus.KILLED}
 
 
@@ -471,11 +473,16 @@ class YarnResourceManager(Belled):
 
     def _stop_all(self) -> None:
         while (order := self._stops.get()) is not None:
+            reached = True
             try:
-                self._nm.stop(order.container)
+                self._nm.stop(order.container, order.node)
             except EpsError as error:
                 # It is given back as well, so that YARN ends it.
                 logger.warning("M %s cannot be stopped at its node: %s", order.container, error)
+                reached = not isinstance(error, UNREACHABLE)
+            with self._lock:
+                self._allocation.on_stopped(order, reached=reached)
+                self._pass_on()
 
     def _start(self, order: StartContainer) -> None:
         container_id = order.request.container_id
@@ -492,7 +499,7 @@ class YarnResourceManager(Belled):
             if failure is None:
                 self._allocation.on_started(container_id)
             else:
-                lost = isinstance(failure, PeerUnavailableError | DeadlineError)
+                lost = isinstance(failure, UNREACHABLE)
                 self._allocation.on_start_failed(container_id, str(failure), unreachable=lost)
             self._pass_on()
 

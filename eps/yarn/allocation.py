@@ -14,6 +14,7 @@ hears (:meth:`Allocation.take_events`).  Rules:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -28,9 +29,10 @@ from eps.resources.api import (
     Exited,
     Running,
 )
-from eps.yarn.exits import exit_of, is_taken
+from eps.yarn.exits import ABORTED, exit_of, is_lost, is_taken, lost_with
+from eps.yarn.killed import KILLED, KilledContainers
 from eps.yarn.names import RequestNames
-from eps.yarn.room import Headroom, fitting
+from eps.yarn.room import Headroom, fitting, why_not_granted
 from eps.yarn.types import (
     AllocateResult,
     Ask,
@@ -43,6 +45,7 @@ from eps.yarn.types import (
     Preemption,
     Registration,
     Resource,
+    host_of,
 )
 
 RELEASED = "was released"
@@ -50,7 +53,6 @@ RELEASED = "was released"
 ASK_LESS = (
     "ask for fewer or smaller ones (--workers, --servers, --memory-mb, --vcores) or wait longer (--container-timeout)"
 )
-KILLED = "was killed by the job master"
 #: Of a container that is taken away whatever the job does, and of one that is unless the job gives as much otherwise.
 PREEMPTED = "is preempted: YARN gives its room to another queue or application"
 WANTED_BACK = "is wanted back: YARN takes its room, or as much of this job elsewhere, for another queue or application"
@@ -87,6 +89,8 @@ class Limits:
     decommission_s: float = 3600.0
     #: A container on a node that YARN cannot use counts as ended after this, if nothing is heard of it.
     lost_node_s: float = 30.0
+    #: A node that has not answered so long after the end of a container that it was told to end counts as lost.
+    answer_s: float = 5.0
     #: Room that has been free for so long, nobody else waits for.
     quiet_s: float = 15.0
     #: Starts in a row that fail on a host before nothing more is wanted there.
@@ -113,9 +117,10 @@ class StartContainer:
 
 @dataclass(frozen=True, slots=True)
 class StopContainer:
-    """Have its node end a container at once."""
+    """Have its node end a container at once; :meth:`Allocation.on_stopped` is to hear what comes of it."""
 
     container: str
+    node: str
 
 
 Order = StartContainer | StopContainer
@@ -184,6 +189,7 @@ class Allocation:
         self._used: set[str] = set()
         self._by_number: dict[int, _Record] = {}
         self._by_container: dict[str, _Record] = {}
+        self._killed = KilledContainers(self._limits.answer_s)
         #: Containers that the attempts before have left -> their sequence number.
         self.adopted: Mapping[str, int] = {}
         self._largest: Resource | None = None
@@ -246,10 +252,13 @@ class Allocation:
 
     def kill(self, container_id: str) -> None:
         """End a container at once; harmless for one that is not there."""
-        self._leave(container_id, KILLED)
+        leaves = self._leave(container_id, KILLED)
         record = self._records.get(container_id)
-        if record is not None and record.phase is _Phase.LEAVING and record.grant is not None:
-            self._orders.append(StopContainer(record.grant.container))
+        if record is None or record.phase is not _Phase.LEAVING or record.grant is None:
+            return
+        if leaves:
+            self._killed.add(container_id, record.grant, record.lost_s is not None)
+        self._orders.append(StopContainer(record.grant.container, record.grant.node))
 
     def end(self) -> None:
         """Withdraw and release all that there is."""
@@ -260,6 +269,7 @@ class Allocation:
         """Count whatever is left as ended: the application is over."""
         for record in list(self._records.values()):
             self._end(record, None, record.purpose or ENDED_WITH_JOB)
+        self._events += self._killed.take_ended(math.inf)
 
     # ---- what YARN says
 
@@ -302,7 +312,7 @@ class Allocation:
         new = {grant.container for grant in result.granted}
         for completed in result.completed:
             if completed.container not in new:
-                self._on_completed(completed)
+                self._on_completed(completed, now_s)
         for update in result.nodes:
             self._on_node(update, now_s)
         self._take_kept(result.kept)
@@ -311,7 +321,7 @@ class Allocation:
         for completed in result.completed:
             # Taken back before it was given.
             if completed.container in new:
-                self._on_completed(completed)
+                self._on_completed(completed, now_s)
         if result.preemption is not None:
             self._on_preemption(result.preemption, now_s)
         self.look_at_deadlines(now_s)
@@ -334,14 +344,19 @@ class Allocation:
         for record in list(self._records.values()):
             if record.grant is not None and record.lost_s is not None and now_s >= record.lost_s:
                 self._give_back(record.grant.container)
-                reason = record.purpose or f"was lost with its node {record.grant.host}"
-                self._end(record, None, reason, taken=not record.purpose)
+                self._end(record, None, lost_with(record.grant.host), taken=True)
                 continue
             grant_s = self._limits.grant_s
             if record.phase is _Phase.ASKED and grant_s is not None and now_s - record.asked_s >= grant_s:
                 self._take_back(record)
-                why = self._why_not_granted(record, silent_s)
+                why = why_not_granted(self._ask_of(record), self._last, silent_s)
                 self._end(record, None, f"was not granted within {grant_s:g} s: {why}; {ASK_LESS}")
+        self._events += self._killed.take_ended(now_s)
+
+    def on_stopped(self, order: StopContainer, *, reached: bool) -> None:
+        """Note what came of an order to stop: whether the node could be ``reached``, whatever it answered."""
+        self._killed.on_node(order.node, is_lost=not reached)
+        self._events += self._killed.take_ended()
 
     def on_started(self, container_id: str) -> None:
         """Note that a node has started a container."""
@@ -392,7 +407,7 @@ class Allocation:
     def waiting(self, silent_s: float = 0.0) -> dict[str, str]:
         """Return what is known of why each request that was asked has not been granted, by our id."""
         asked = {name: record for name, record in self._records.items() if record.phase is _Phase.ASKED}
-        return {name: self._why_not_granted(record, silent_s) for name, record in asked.items()}
+        return {name: why_not_granted(self._ask_of(record), self._last, silent_s) for name, record in asked.items()}
 
     def room(self, now_s: float) -> dict[str, int]:
         """Return how many containers of each role fit into room that nobody else seems to want.
@@ -470,12 +485,14 @@ class Allocation:
         if record.phase is _Phase.ASKED and self._asks.pop(record.number, None) is None:
             self._withdrawn.append(record.number)
 
-    def _leave(self, container_id: str, purpose: str) -> None:
+    def _leave(self, container_id: str, purpose: str) -> bool:
+        """Give a container back; return False where it does not begin to leave now."""
         record = self._records.get(container_id)
         if record is None or record.grant is None or record.phase not in (_Phase.STARTING, _Phase.RUNNING):
-            return
+            return False
         record.phase, record.purpose = _Phase.LEAVING, purpose
         self._give_back(record.grant.container)
+        return True
 
     def _give_back(self, container: str) -> None:
         self._releases.append(container)
@@ -488,10 +505,15 @@ class Allocation:
             self._by_container[record.grant.container] = record
 
     def _end(self, record: _Record, code: int | None, reason: str, taken: bool = False) -> None:
+        if record.grant is not None:
+            self._killed.drop(record.grant.container)
+        self._forget(record)
+        self._events.append(Exited(record.request.container_id, code, reason, taken))
+
+    def _forget(self, record: _Record) -> None:
         del self._records[record.request.container_id], self._by_number[record.number]
         if record.grant is not None:
             del self._by_container[record.grant.container]
-        self._events.append(Exited(record.request.container_id, code, reason, taken))
 
     def _on_granted(self, grant: Grant, now_s: float) -> None:
         record = self._by_number.get(grant.number)
@@ -508,10 +530,17 @@ class Allocation:
         if grant.node in self._doomed_nodes:
             self._warn_of_node(record, grant.node, now_s)
 
-    def _on_completed(self, completed: Completed) -> None:
+    def _on_completed(self, completed: Completed, now_s: float) -> None:
         self._unheard.pop(completed.container, None)
         record = self._by_container.get(completed.container)
-        if record is not None and record.grant is not None:
+        if record is None or record.grant is None:
+            return
+        is_released = completed.exit_status == ABORTED and not is_lost(completed)
+        if is_released and self._killed.on_released(completed.container, now_s):
+            # It takes nobody's room any more; how it ended is said when its node has spoken.
+            self._forget(record)
+            self._events += self._killed.take_ended(now_s)
+        else:
             taken = is_taken(completed, record.purpose)
             self._end(record, *exit_of(completed, record.grant, record.purpose), taken)
 
@@ -527,6 +556,8 @@ class Allocation:
             self._doomed_nodes[update.node] = now_s + left_s
         else:
             self._doomed_nodes.pop(update.node, None)
+        if update.change is NodeChange.UNUSABLE:
+            self._killed.on_node(update.node, is_lost=True)
         for record in self._on(update.node):
             if update.change is NodeChange.DECOMMISSIONING:
                 self._warn_of_node(record, update.node, now_s)
@@ -549,8 +580,7 @@ class Allocation:
     def _warn_of_node(self, record: _Record, node: str, now_s: float) -> None:
         doomed_s = self._doomed_nodes[node]
         left_s = max(0, round(doomed_s - now_s))
-        host = node.rpartition(":")[0] or node
-        self._warn(record, doomed_s, now_s, f"is on node {host}, which is decommissioned within {left_s} s")
+        self._warn(record, doomed_s, now_s, f"is on node {host_of(node)}, which is decommissioned within {left_s} s")
 
     def _warn(self, record: _Record, doomed_s: float, now_s: float, reason: str) -> None:
         if record.phase not in (_Phase.STARTING, _Phase.RUNNING):
@@ -559,18 +589,3 @@ class Allocation:
             record.doomed_s = doomed_s
             left_s = max(0.0, doomed_s - now_s)
             self._events.append(EvictionWarning(record.request.container_id, left_s, reason, record.for_others))
-
-    def _why_not_granted(self, record: _Record, silent_s: float) -> str:
-        ask, last = self._ask_of(record), self._last
-        words = f"it asks for {ask.resource}"
-        if ask.label:
-            words += f" on nodes labelled {ask.label!r}"
-        if silent_s:
-            return f"{words}; the ResourceManager has not answered for {silent_s:.0f} s"
-        if last.headroom is None:
-            return words
-        words += f"; YARN has {last.headroom} left for this job"
-        if not ask.resource.fits_in(last.headroom):
-            return f"{words} (its queue's share, its user's limit or what is free)"
-        nodes = f"{last.num_nodes} node{'' if last.num_nodes == 1 else 's'}"
-        return f"{words}, but none of its {nodes} has that much free"

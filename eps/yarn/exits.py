@@ -78,6 +78,8 @@ def exit_of(completed: Completed, grant: Grant, purpose: str = "") -> tuple[int 
         What was done to end it, as words after its name; empty: nothing.
     """
     status = completed.exit_status
+    if is_lost(completed):
+        return None, lost_with(grant.host)
     if purpose and status in ENDED_ON_PURPOSE:
         return None, purpose
     if status == ABORTED:
@@ -94,7 +96,7 @@ def exit_of(completed: Completed, grant: Grant, purpose: str = "") -> tuple[int 
 
 
 def is_taken(completed: Completed, purpose: str = "") -> bool:
-    """Return whether the cluster took or lost a container that nobody here had ended.
+    """Return whether the cluster took a container that nobody here had ended, or lost one.
 
     Parameters
     ----------
@@ -103,11 +105,24 @@ def is_taken(completed: Completed, purpose: str = "") -> bool:
         As of :func:`exit_of`.
     """
     status, said = completed.exit_status, completed.diagnostics.lower()
+    if is_lost(completed):
+        return True
     if purpose and status in ENDED_ON_PURPOSE:
         return False
     # A node that stops ends what it runs.
     by_node = bool(signalled(status, said)) and ON_REQUEST in said and OTHERS not in said
     return status in TAKEN or by_node
+
+
+def is_lost(completed: Completed) -> bool:
+    """Return whether YARN says that a container was lost with its node, whatever was done to it."""
+    words = completed.diagnostics.lower()
+    return completed.exit_status == ABORTED and "lost" in words and "node" in words
+
+
+def lost_with(host: str) -> str:
+    """Return, as words after its name, that a container was lost with its node."""
+    return f"was lost with its node {host}"
 
 
 def signalled(status: int, diagnostics: str, host: str = "") -> str:
@@ -133,10 +148,7 @@ def signalled(status: int, diagnostics: str, host: str = "") -> str:
 
 
 def _aborted(completed: Completed, grant: Grant) -> str:
-    words = completed.diagnostics.lower()
-    if "lost" in words and "node" in words:
-        return f"was lost with its node {grant.host}"
-    if "expired" in words:
+    if "expired" in completed.diagnostics.lower():
         return f"was taken back: it was not started on {grant.host} in time"
     return _with("was taken back by YARN", last_words(completed.diagnostics))
 

@@ -99,13 +99,15 @@ class NmClient(Protocol):
             The node cannot be reached, or refuses.
         """
 
-    def stop(self, container: str) -> None:
-        """Have a container's node end it at once.
+    def stop(self, container: str, node: str) -> None:
+        """Have a container's node end it at once, also one of which the ``AmClient`` has heard that it ended.
 
         Raises
         ------
+        PeerUnavailableError, DeadlineError
+            The node cannot be reached.
         EpsError
-            The node cannot be reached, or does not know it.
+            It does not know the container.
         """
 
     def status(self, container: str) -> ContainerState:

@@ -1,4 +1,4 @@
-"""Room that nobody else seems to want, as far as an application master can tell.  Pure.  L2.
+"""Room that nobody else seems to want, and room that is lacking, as far as an application master can tell.  Pure.  L2.
 
 YARN tells an application of its headroom: what its user may still have of the queue's own share, and no more than is
 free.  Who waits for that is not told; and whoever is granted its application master asks for the rest only when that
@@ -7,7 +7,7 @@ runs.  So what counts here is what has been free without a break for longer than
 
 from __future__ import annotations
 
-from eps.yarn.types import Resource
+from eps.yarn.types import AllocateResult, Ask, Resource
 
 
 class Headroom:
@@ -56,3 +56,28 @@ def fitting(room: Resource, size: Resource, counts_cores: bool) -> int:
     """Return how many containers of a size fit into some room, wherever it is."""
     number = room.memory_mb // max(1, size.memory_mb)
     return max(0, min(number, room.vcores // max(1, size.vcores)) if counts_cores else number)
+
+
+def why_not_granted(ask: Ask, last: AllocateResult, silent_s: float) -> str:
+    """Return what is known of why an ask has not been granted, as a sentence.
+
+    Parameters
+    ----------
+    ask : Ask
+    last : AllocateResult
+        The last answer of the ResourceManager.
+    silent_s : float, seconds
+        For how long it has not answered.
+    """
+    words = f"it asks for {ask.resource}"
+    if ask.label:
+        words += f" on nodes labelled {ask.label!r}"
+    if silent_s:
+        return f"{words}; the ResourceManager has not answered for {silent_s:.0f} s"
+    if last.headroom is None:
+        return words
+    words += f"; YARN has {last.headroom} left for this job"
+    if not ask.resource.fits_in(last.headroom):
+        return f"{words} (its queue's share, its user's limit or what is free)"
+    nodes = f"{last.num_nodes} node{'' if last.num_nodes == 1 else 's'}"
+    return f"{words}, but none of its {nodes} has that much free"

@@ -87,6 +87,11 @@ class Ask:
     execution: Execution = Execution.GUARANTEED
 
 
+def host_of(node: str) -> str:
+    """Return the host in a node's ``host:port``."""
+    return node.rpartition(":")[0] or node
+
+
 @dataclass(frozen=True, slots=True)
 class Grant:
     """A container that YARN gave the application."""
@@ -102,7 +107,7 @@ class Grant:
     @property
     def host(self) -> str:
         """Host of the node."""
-        return self.node.rpartition(":")[0] or self.node
+        return host_of(self.node)
 
     @property
     def sequence(self) -> int:

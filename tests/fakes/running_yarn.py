@@ -16,6 +16,7 @@ import subprocess
 import sys
 import threading
 import zipfile
+from collections.abc import Sequence
 from contextlib import suppress
 from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
@@ -41,6 +42,8 @@ ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_S = 90.0
 CAPACITY = Resource(16384, 16)
 NODES = ("127.0.0.11:8041", "127.0.0.12:8041")
+#: A cluster that can lose some of its nodes.
+MORE_NODES = (*NODES, "127.0.0.13:8041", "127.0.0.14:8041", "127.0.0.15:8041")
 
 
 class RunningYarn(FakeYarn):
@@ -54,12 +57,21 @@ class RunningYarn(FakeYarn):
         As of :mod:`eps.chaos.trap`; only masters can be their victims.
     capacity : Resource
         Of each node.
+    nodes : sequence of str
+        ``host:port`` of each; the first has the first job master.
     settings
         Of the job, whose model is a softmax that takes its time until :meth:`report`.
     """
 
-    def __init__(self, folder: Path, traps: str = "", capacity: Resource = CAPACITY, **settings: Any) -> None:
-        super().__init__(dict.fromkeys(NODES, capacity))
+    def __init__(
+        self,
+        folder: Path,
+        traps: str = "",
+        capacity: Resource = CAPACITY,
+        nodes: Sequence[str] = NODES,
+        **settings: Any,
+    ) -> None:
+        super().__init__(dict.fromkeys(nodes, capacity))
         self._folder, self._traps = folder, traps
         self.shared = folder / "shared"
         self.shared.mkdir(parents=True)
@@ -82,7 +94,7 @@ class RunningYarn(FakeYarn):
         self._sides: dict[tuple[str, int], Any] = {}
         self._address = f"\0eps-test-{secrets.token_hex(8)}"
         self._listener = Listener(self._address, "AF_UNIX")
-        self._nodes = {node: self._start_node() for node in NODES}
+        self._nodes = {node: self._start_node() for node in nodes}
         self._threads = [
             threading.Thread(target=self._accept, daemon=True),
             *(threading.Thread(target=self._hear, args=(process,), daemon=True) for process in self._nodes.values()),

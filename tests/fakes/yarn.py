@@ -407,8 +407,9 @@ class FakeNm:
             found.launch = launch
             self._yarn._begun(found)
 
-    def stop(self, container: str) -> None:
+    def stop(self, container: str, node: str) -> None:
         with self._yarn.lock:
+            self._reach(node)
             self._found(container)
             self._yarn._complete(container, 137)
 
@@ -419,8 +420,7 @@ class FakeNm:
             found = self._yarn.containers.get(container)
             if found is None:
                 return ContainerState.COMPLETE
-            if found.grant.node in self._yarn._unusable:
-                raise PeerUnavailableError(f"{found.grant.node} cannot be reached")
+            self._reach(found.grant.node)
             return ContainerState.UNKNOWN if found.launch is None else ContainerState.RUNNING
 
     def close(self) -> None:
@@ -430,6 +430,9 @@ class FakeNm:
         found = self._yarn.containers.get(container)
         if found is None:
             raise ResourceError(f"{container} is not known")
-        if found.grant.node in self._yarn._unusable:
-            raise PeerUnavailableError(f"{found.grant.node} cannot be reached")
+        self._reach(found.grant.node)
         return found
+
+    def _reach(self, node: str) -> None:
+        if node in self._yarn._unusable:
+            raise PeerUnavailableError(f"{node} cannot be reached")

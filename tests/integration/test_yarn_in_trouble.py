@@ -18,6 +18,7 @@ import pytest
 import eps
 from eps.chaos.trap import MASTER, MASTER_LATE
 from eps.core.reconfig import OPERATIONS, Operation
+from eps.core.recovery import STARTING_NUM
 from eps.errors import EpsError, PlanError
 from eps.master_link import wait_for
 from eps.resources.yarn import Timing
@@ -25,7 +26,7 @@ from eps.storage.atomic import read_json
 from eps.yarn.application import ENDED_FILE, RESULTS, STATE
 from eps.yarn.attempt import SUPERSEDED
 from eps.yarn.types import Resource
-from tests.fakes.running_yarn import CAPACITY, NODES, PATIENCE_S, RunningYarn, wake
+from tests.fakes.running_yarn import CAPACITY, MORE_NODES, NODES, PATIENCE_S, RunningYarn, wake
 from tests.fakes.storage import AWAY
 from tests.integration.test_kill_in_plans import PHASES
 
@@ -245,6 +246,35 @@ def test_a_job_that_loses_a_node_with_all_that_ran_there_comes_back_to_its_size(
     report = yarn.report()
     judge(report, undisturbed)
     assert len(report["losses"]) == lost
+
+
+def test_a_job_that_loses_node_after_node_while_it_starts_begins_in_the_end(begin: Begin) -> None:
+    """YARN misses a node after minutes: long before, its members are killed for their silence, which says nothing."""
+    first, *others, last = MORE_NODES
+    one, none = Resource(1024, 1), Resource(0, 0)
+    yarn = begin(capacity=none, nodes=MORE_NODES, workers=3, iterations=20)
+    with yarn.lock:
+        yarn.capacity[first] = one
+    for node in (*others, last):
+        with yarn.lock:
+            yarn.capacity[node] = one
+        host = node.partition(":")[0]
+        wait_for(lambda: host in hosts_of(yarn), PATIENCE_S, f"a member on {host}")  # noqa: B023
+        if node != last:
+            yarn.kill_node(node, with_containers=True)
+            # Who was launched before that would be lost with it.
+            wait_for(lambda: host not in hosts_of(yarn), PATIENCE_S, f"the member on {host} to be missed")  # noqa: B023
+    with yarn.lock:
+        yarn.capacity[first] = CAPACITY
+    report = yarn.report()
+    assert (report["state"], report["generation"]) == ("finished", 1), report["reason"]
+    # As many as would end a job that starts if they ended by themselves.
+    assert len(report["losses"]) >= len(others) == STARTING_NUM
+
+
+def hosts_of(yarn: RunningYarn) -> set[str]:
+    """Return where the members are that have registered."""
+    return {member["host"] for member in status_of(yarn).get("members", ())}
 
 
 def test_a_master_whose_node_is_lost_makes_way_for_the_next(begin: Begin, undisturbed: dict[str, Any]) -> None:

@@ -7,7 +7,6 @@ import pytest
 from eps.errors import ConfigError, ResourceError
 from eps.resources.api import WITHDRAWN, Allocated, ContainerRequest, EvictionWarning, Exited, Running
 from eps.yarn.allocation import (
-    KILLED,
     PREEMPTED,
     RELEASED,
     WANTED_BACK,
@@ -18,6 +17,7 @@ from eps.yarn.allocation import (
     StopContainer,
     Turn,
 )
+from eps.yarn.killed import KILLED
 from eps.yarn.launch import LaunchTemplate, RoleTemplate, build_launch
 from eps.yarn.names import NumberedNames
 from eps.yarn.types import (
@@ -196,7 +196,7 @@ def test_a_container_that_is_released_before_it_is_started_is_not_said_to_run() 
 def test_a_killed_container_is_stopped_at_its_node_and_given_back() -> None:
     allocation = started(1)
     allocation.kill(name(1))
-    assert allocation.take_orders() == [StopContainer(yarn_name(2))]
+    assert allocation.take_orders() == [StopContainer(yarn_name(2), "node-1:8041")]
     assert allocation.take_turn() == Turn(releases=(yarn_name(2),))
     allocation.on_allocated(AllocateResult(completed=(Completed(yarn_name(2), 137),)), 1.0)
     assert allocation.take_events() == [Exited(name(1), None, KILLED)]
@@ -207,7 +207,8 @@ def test_a_container_that_was_released_and_stays_can_be_killed() -> None:
     allocation.release(name(1))
     allocation.take_turn()
     allocation.kill(name(1))
-    assert allocation.take_orders() == [StopContainer(yarn_name(2))] and allocation.take_turn() == Turn()
+    assert allocation.take_orders() == [StopContainer(yarn_name(2), "node-1:8041")]
+    assert allocation.take_turn() == Turn()
     allocation.kill(name(9))
     assert allocation.take_orders() == []
 

@@ -10,6 +10,7 @@ import pytest
 from eps.resources.api import Allocated, ContainerRequest, Exited, Running
 from eps.yarn.allocation import (
     StartContainer,
+    StopContainer,
     Turn,
 )
 from eps.yarn.types import (
@@ -81,6 +82,9 @@ def play(seed: int) -> None:
     yarn, allocation = RandomYarn(rng), made(max_containers=limit)
     events: dict[str, list[object]] = {}
     wanted: list[str] = []
+    killed: set[str] = set()
+    #: What nodes were told to stop, and have not answered.
+    unanswered: list[StopContainer] = []
     now_s, forgotten = 0.0, 0
 
     def collect() -> None:
@@ -97,9 +101,16 @@ def play(seed: int) -> None:
                     allocation.on_start_failed(order.request.container_id, "scripted")
                 else:
                     allocation.on_started(order.request.container_id)
+            else:
+                unanswered.append(order)
+        for order in [order for order in unanswered if rng.random() < 0.5]:
+            unanswered.remove(order)
+            allocation.on_stopped(order, reached=bool(rng.random() < 0.5))
         collect()
         if limit:
-            here = [c for c, said in events.items() if _holds(said)]
+            here = [c for c, said in events.items() if _holds(said) and c in allocation.granted()]
+            late = [c for c, said in events.items() if _holds(said) and c not in allocation.granted()]
+            assert set(late) <= killed, f"seed {seed}: {late}"
             assert len(here) <= limit, f"seed {seed}: {here}"
 
     for step in range(60):
@@ -109,7 +120,9 @@ def play(seed: int) -> None:
             wanted.append(name(len(wanted) + 1))
             allocation.request(ContainerRequest(wanted[-1], "worker"), now_s)
         elif action < 0.6 and wanted:
-            [allocation.release, allocation.kill, allocation.withdraw][step % 3](str(rng.choice(wanted)))
+            act, chosen = [allocation.release, allocation.kill, allocation.withdraw][step % 3], str(rng.choice(wanted))
+            act(chosen)
+            killed |= {chosen} if act == allocation.kill else set()
         elif action < 0.65:
             # Forgets what it has not answered, and grants that it has not said; running containers come back.
             yarn.asked.clear()
@@ -119,6 +132,7 @@ def play(seed: int) -> None:
         beat(rng.random())
     allocation.end()
     for _ in range(20):
+        now_s += 1.0
         beat(1.0)
     assert not yarn.held and not yarn.asked, f"seed {seed}: {yarn.held} {yarn.asked}"
     for container_id in wanted:

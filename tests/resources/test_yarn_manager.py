@@ -15,7 +15,7 @@ import pytest
 from eps.errors import DeadlineError, PeerUnavailableError, ResourceError
 from eps.master_link import wait_for
 from eps.resources.api import Allocated, ContainerEvent, ContainerRequest, EvictionWarning, Exited, Running
-from eps.resources.yarn import HANGS_EXIT_CODE, Place, Timing, YarnResourceManager
+from eps.resources.yarn import HANGS_EXIT_CODE, NUM_STOPPERS, Place, Timing, YarnResourceManager
 from eps.yarn.allocation import PREEMPTED, WANTED_BACK, Limits
 from eps.yarn.launch import LaunchTemplate, RoleTemplate
 from eps.yarn.types import FinalStatus, LocalFile
@@ -212,6 +212,39 @@ def test_a_container_is_taken_whose_node_cannot_be_reached_and_not_one_that_its_
     assert ended == {name(1): True, name(2): False}
 
 
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_container_that_was_killed_is_taken_where_its_node_cannot_be_reached_and_not_where_it_hung(
+    yarn: FakeYarn, make: Make, lost: bool
+) -> None:
+    """Whatever comes first: what YARN says of what was given back, or that the node cannot be reached."""
+    manager = make()
+    run(manager, *range(1, 9))
+    there = {container.grant.node for container in yarn.containers.values()}
+    if lost:
+        for node in there:
+            yarn.cut_off(node)
+    for number in range(1, 9):
+        manager.kill(name(number))
+    events = collect(manager, Exited, *range(1, 9))
+    assert {event.taken for event in events if isinstance(event, Exited)} == {lost}
+    yarn.wait_for("what comes later")
+    assert not manager.wait(0.0) and not yarn.containers
+
+
+def test_a_killed_container_is_taken_where_its_node_takes_the_call_and_says_nothing(
+    yarn: FakeYarn, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A machine that hangs as a whole."""
+    go_on = threading.Event()
+    monkeypatch.setattr(FakeNm, "stop", lambda self, container, node: go_on.wait(DEADLINE_S))
+    manager = make(limits=Limits(answer_s=0.05))
+    run(manager, 1)
+    manager.kill(name(1))
+    (end,) = collect(manager, Exited, 1)
+    go_on.set()
+    assert isinstance(end, Exited) and end.taken and "lost with its node node-" in end.reason
+
+
 def test_a_request_that_is_never_granted_says_what_yarn_has_left(yarn: FakeYarn, make: Make) -> None:
     yarn.hold = True
     manager = make(limits=Limits(grant_s=0.05))
@@ -338,18 +371,18 @@ def test_nodes_that_do_not_answer_hold_up_no_container_that_is_to_start(
     yarn: FakeYarn, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     manager = make()
-    run(manager, *range(1, 9))
+    run(manager, *range(1, NUM_STOPPERS + 2))
     go_on, asked = threading.Event(), threading.Semaphore(0)
 
-    def hangs(self: FakeNm, container: str) -> None:
+    def hangs(self: FakeNm, container: str, node: str) -> None:
         asked.release()
         assert go_on.wait(DEADLINE_S)
 
     monkeypatch.setattr(FakeNm, "stop", hangs)
-    for number in range(1, 9):
+    for number in range(1, NUM_STOPPERS + 2):
         manager.kill(name(number))
     assert asked.acquire(timeout=DEADLINE_S)
-    run(manager, 9)
+    run(manager, NUM_STOPPERS + 2)
     go_on.set()
 
 

@@ -17,6 +17,7 @@ from eps.storage.locations import RemotePath
 from eps.storage.shared_log import SharedLog
 from eps.storage.wal import Replay
 from eps.yarn.allocation import PREEMPTED, WANTED_BACK, Limits
+from eps.yarn.killed import KILLED
 from eps.yarn.log_storage import HadoopLogStorage
 from eps.yarn.types import ClusterNode, Launch, Resource, Submission
 from tests.yarn.in_java import DEADLINE_S, client, dfsadmin, rmadmin, session
@@ -96,6 +97,36 @@ def after_the_restart() -> None:
         assert reasons(collect(manager, Exited, "c-1")) == {"c-1": "was released"}
         # Now there is room for the last.
         collect(manager, Running, "c-big-2")
+    finally:
+        backend.stop()
+
+
+def run_two(folder: Path) -> str:
+    """Let containers run; return the host of the second."""
+    backend = YarnBackend(folder)
+    manager = manager_of(backend)
+    want(manager, "c-1", "c-2")
+    hosts = {e.container_id: e.host for e in collect(manager, Running, "c-1", "c-2") if isinstance(e, Running)}
+    _begun.append(backend)
+    return hosts["c-2"]
+
+
+def kill_one_of_a_node_that_works() -> None:
+    """Kill one for its silence: its node tells that it had hung, though YARN says only that it was released."""
+    manager = manager_of(_begun[-1])
+    manager.kill("c-1")
+    (end,) = collect(manager, Exited, "c-1")
+    assert isinstance(end, Exited) and not end.taken and end.reason == KILLED
+
+
+def kill_one_of_a_node_that_is_lost() -> None:
+    """Kill one for its silence long before YARN misses its node."""
+    backend = _begun.pop()
+    manager = manager_of(backend)
+    try:
+        manager.kill("c-2")
+        (end,) = collect(manager, Exited, "c-2")
+        assert isinstance(end, Exited) and end.taken and "was lost with its node" in end.reason
     finally:
         backend.stop()
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from eps.devcluster.processes import kill_all
 from tests.yarn import faults, unmanaged
 from tests.yarn.in_java import InJava
 
@@ -23,6 +25,22 @@ def test_a_resource_manager_that_starts_again_costs_nothing(java: InJava, tmp_pa
     java(faults.wish_before_the_restart, tmp_path)
     hadoop.restart("resourcemanager")
     java(faults.after_the_restart)
+
+
+@pytest.mark.every_fault
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_what_is_killed_for_its_silence_has_hung_or_was_lost_with_its_node(
+    java: InJava, tmp_path: Path, hadoop: Hadoop, number: signal.Signals
+) -> None:
+    """``tests/resources/test_yarn_manager.py`` has it on a fake."""
+    host = java(faults.run_two, tmp_path)
+    java(faults.kill_one_of_a_node_that_works)
+    struck = hadoop.strike_node(host, number)
+    try:
+        java(faults.kill_one_of_a_node_that_is_lost)
+    finally:
+        kill_all(struck)
+        hadoop.restart(hadoop.daemon_of(host))
 
 
 def test_a_request_that_yarn_refuses_hurts_no_other(java: InJava, tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from eps.yarn.hadoop.records import (
     java_ask,
     java_container_id,
     java_launch,
+    java_node_id,
     node_update_of,
     preemption_of,
     record,
@@ -209,11 +210,10 @@ class HadoopNm:
         with self._session.errors(f"{container} cannot be started by its node"):
             self._client.startContainer(found, java_launch(launch))
 
-    def stop(self, container: str) -> None:
+    def stop(self, container: str, node: str) -> None:
         """Have a container's node end it at once."""
-        found = self._containers.get(container)
         with self._session.errors(f"{container} cannot be stopped by its node"):
-            self._client.stopContainer(found.getId(), found.getNodeId())
+            self._client.stopContainer(java_container_id(container), java_node_id(node))
 
     def status(self, container: str) -> ContainerState:
         """Return what its node says of a container."""

@@ -50,6 +50,11 @@ def java_container_id(container: str) -> Any:
     return record("ContainerId").fromString(container)
 
 
+def java_node_id(node: str) -> Any:
+    """Return the id of a node, ``host:port``."""
+    return record("NodeId").fromString(node)
+
+
 def java_application_id(application_id: str) -> Any:
     """Return an application's id.
 
