@@ -248,6 +248,7 @@ def test_a_job_that_loses_a_node_with_all_that_ran_there_comes_back_to_its_size(
     assert len(report["losses"]) == lost
 
 
+@pytest.mark.every_fault
 def test_a_job_that_loses_node_after_node_while_it_starts_begins_in_the_end(begin: Begin) -> None:
     """YARN misses a node after minutes: long before, its members are killed for their silence, which says nothing."""
     first, *others, last = MORE_NODES
