@@ -54,21 +54,35 @@ _PASSING = frozenset(
     "SafeModeException StandbyException RetriableException ConnectException ConnectTimeoutException SocketException "
     "SocketTimeoutException NoRouteToHostException EOFException BlockMissingException NotReplicatedYetException "
     "ClosedChannelException LeaseExpiredException AlreadyBeingCreatedException RecoveryInProgressException "
-    "DataNodeUnavailable".split()
+    "CannotObtainBlockLengthException DataNodeUnavailable".split()
 )
-#: The same, where the error is called IOException.
+#: The same, where the error is called IOException.  Source: NamenodeWebHdfsMethods, BlockManager, DFSInputStream,
+#: StripeReader, FileChecksumHelper, DataStreamer and DFSOutputStream of Hadoop 3.5.
 _PASSING_TEXTS = (
-    "could only be written to",
+    "Namesystem has not been initialized",
+    # Whom to ask: nobody who has the block, or has room for it, is there.
+    "nodes contain this block",
+    "Block could not be located",
     "Failed to find datanode",
-    "No active nodes contain this block",
-    "All datanodes",
+    "could only be written to",
+    # Reading.
     "Could not obtain block",
     "Could not obtain the last block",
+    "Cannot obtain block length",
+    "Failed to read from all available datanodes",
+    "missing blocks, the stripe is",
+    "Fail to get block",
+    # Writing.
+    "All datanodes",
+    "Could not get block locations",
     "Unable to create new block",
     "Unable to close file",
     "Failed to replace a bad datanode",
-    "Fail to get block",
-    "Namesystem has not been initialized",
+    "Failed to add a datanode",
+    "Error recovering pipeline",
+    "Failing write",
+    "No ack received",
+    # Either.
     "Connection reset",
     "Connection refused",
     "Broken pipe",
@@ -333,7 +347,9 @@ class WebHdfs:
             raise HdfsError(str(told.get("message", "")), exception=str(told.get("exception", "")))
         except (ValueError, KeyError, TypeError):
             text = f"HTTP status {answer.status_code} of {urlsplit(url).netloc}"
-            raise HdfsError(text, exception="DataNodeUnavailable" if answer.status_code >= 500 else None) from None
+            # Who knows no such page is no DataNode: it is gone, and another has its port.
+            away = answer.status_code == 404 or answer.status_code >= 500
+            raise HdfsError(text, exception="DataNodeUnavailable" if away else None) from None
         finally:
             answer.close()
 

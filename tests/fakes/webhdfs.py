@@ -45,7 +45,7 @@ class Fault:
     op: str
     #: ``error``, ``dead`` (redirected to a DataNode that is none), ``cut`` (the connection ends after so many bytes of
     #: content, or before the answer), ``unanswered`` (it is done, and the connection ends), ``no`` (it is not done, and
-    #: that is no error).
+    #: that is no error), ``stranger`` (what listens there is no WebHDFS).
     kind: str
     name: str = ""
     message: str = ""
@@ -135,11 +135,15 @@ class FakeHdfs:
 
     # ---- the tree
 
-    def data_address(self, path: str, excluded: str) -> str:
+    def data_address(self, op: str, excluded: str) -> str:
         for host, server in self._data_servers.items():
             if host not in excluded.split(","):
                 return f"{host}:{server.server_address[1]}"
-        raise RemoteError("IOException", "No active nodes contain this block")
+        if op == "CREATE":
+            text = f"Failed to find datanode, suggest to check cluster health. excludeDatanodes={excluded or 'null'}"
+        else:
+            text = "No active and not excluded nodes contain this block"
+        raise RemoteError("IOException", text)
 
     def number(self) -> int:
         self._number += 1
@@ -284,7 +288,7 @@ class _Handler(BaseHTTPRequestHandler):
             raise RemoteError("StandbyException", "Operation category READ is not supported in state standby")
         if fault is not None and fault.kind == "error":
             raise RemoteError(fault.name, fault.message)
-        if op in ("CREATE", "OPEN", "GETFILECHECKSUM"):
+        if op in ("CREATE", "OPEN"):
             self._redirect(op, path, params, fault)
             return
         with fake.lock:
@@ -298,7 +302,7 @@ class _Handler(BaseHTTPRequestHandler):
         with self.fake.lock:
             if op != "CREATE" and self.fake.find(path).content is None:
                 raise RemoteError("FileNotFoundException", f"Path is not a file: {path}")
-            address = self.fake.data_address(path, params.get("excludedatanodes", ""))
+            address = self.fake.data_address(op, params.get("excludedatanodes", ""))
         if fault is not None and fault.kind == "dead":
             host = address.partition(":")[0]
             address = f"{host}:{_dead_port(host)}"
@@ -336,6 +340,9 @@ class _Handler(BaseHTTPRequestHandler):
     def _data(self, op: str, path: str, params: dict[str, str], fault: Fault | None) -> None:
         if fault is not None and fault.kind == "error":
             raise RemoteError(fault.name, fault.message)
+        if fault is not None and fault.kind == "stranger":
+            self._answer(404, b"<html>")
+            return
         cut = fault.bytes if fault is not None and fault.kind == "cut" else None
         if op == "CREATE":
             length = int(self.headers["Content-Length"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 import socket
@@ -117,6 +118,73 @@ def test_where_every_datanode_failed_all_are_tried_again(fake: FakeHdfs, storage
     assert get(storage, "file") == CONTENT
     excluded = [params.get("excludedatanodes") for params in fake.asked("OPEN")]
     assert excluded[:4] == [None, "127.0.0.2", "127.0.0.2,127.0.0.3", None]
+
+
+NO_REPLICA = "No active and not excluded nodes contain this block"
+
+
+@pytest.mark.parametrize(
+    ("name", "message", "at_data_node"),
+    [
+        ("IOException", NO_REPLICA, False),
+        ("IOException", "Block could not be located. Path=/user/eva/file, offset=0", False),
+        ("BlockMissingException", "Could not obtain block: BP-1:blk_1_1 file=/user/eva/file", True),
+        ("IOException", "Could not obtain the last block locations.", True),
+        ("CannotObtainBlockLengthException", "Cannot obtain block length for LocatedBlock{BP-1:blk_1_1}", True),
+        ("PathIOException", "`/user/eva/file': Fail to get block MD5 for LocatedBlock{BP-1:blk_1_1}", True),
+        ("", "", True),
+    ],
+)
+@pytest.mark.parametrize("asked", ["bytes", "checksum"])
+def test_a_block_of_which_every_datanode_is_lost_is_waited_for_and_said(
+    fake: FakeHdfs,
+    storage: HdfsStorage,
+    caplog: pytest.LogCaptureFixture,
+    asked: str,
+    name: str,
+    message: str,
+    at_data_node: bool,
+) -> None:
+    fake.put("/user/eva/file", CONTENT)
+    op = "GETFILECHECKSUM" if asked == "checksum" and at_data_node else "OPEN"
+    # Without a name: another server has its port.
+    fake.fault(op, "error" if name else "stranger", name=name, message=message, at_data_node=at_data_node)
+    with caplog.at_level(logging.WARNING, "eps.storage.webhdfs"):
+        if asked == "bytes":
+            assert get(storage, "file") == CONTENT
+        else:
+            assert storage.checksum("file") == f"MD5-of-0MD5-of-512CRC32C:{hashlib.md5(CONTENT).hexdigest()}"
+    (said,) = caplog.messages
+    assert f" for now: {name}: {message}; tries again for 30 s" in said or (not name and "HTTP status 404 of" in said)
+
+
+def test_a_checksum_is_asked_of_another_datanode_where_one_is_lost(fake: FakeHdfs, storage: HdfsStorage) -> None:
+    fake.put("/user/eva/op=OPEN", CONTENT)
+    fake.fault("OPEN", "dead")
+    assert storage.checksum("op=OPEN").endswith(hashlib.md5(CONTENT).hexdigest())
+    assert [params.get("excludedatanodes") for params in fake.asked("OPEN")] == [None, "127.0.0.2"]
+    assert fake.asked("OPEN", at_data_node=True) == [] and len(fake.asked("GETFILECHECKSUM", at_data_node=True)) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "message", "expected"),
+    [
+        ("FileNotFoundException", "File does not exist: /user/eva/file", "no such file or folder"),
+        ("AccessControlException", "Permission denied: user=eva, access=READ", "Permission denied"),
+        ("IOException", "Offset=9 out of the range [0, 3); OPEN, path=/user/eva/file", "out of the range"),
+    ],
+)
+@pytest.mark.parametrize("at_data_node", [False, True])
+def test_what_cannot_be_read_is_an_error_at_once(
+    fake: FakeHdfs, storage: HdfsStorage, name: str, message: str, expected: str, at_data_node: bool
+) -> None:
+    fake.put("/user/eva/file", CONTENT)
+    for op, read in (("OPEN", lambda: get(storage, "file")), ("GETFILECHECKSUM", lambda: storage.checksum("file"))):
+        fake.fault(op if at_data_node else "OPEN", "error", name=name, message=message, at_data_node=at_data_node)
+        before = len(fake.asked("OPEN"))
+        with pytest.raises(StorageError, match=expected):
+            read()
+        assert len(fake.asked("OPEN")) == before + 1
 
 
 def test_a_file_that_is_replaced_while_it_is_read_is_no_mixture(fake: FakeHdfs, storage: HdfsStorage) -> None:
@@ -357,8 +425,22 @@ def test_a_port_for_hadoops_own_clients_is_told() -> None:
 def test_what_answers_and_is_no_webhdfs_is_told() -> None:
     found = remote_trouble(404, "", "<html>")
     assert not found.passes and remote_trouble(503, "", "busy").passes
-    assert remote_trouble(403, "IOException", "Failed to find datanode, suggest to check").passes
     assert not remote_trouble(403, "IOException", "something else").passes
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "No active nodes contain this block",
+        "Failed to find datanode, suggest to check cluster health. excludeDatanodes=null",
+        "3 missing blocks, the stripe is: AlignedStripe(Offset=0, length=9); locatedBlocks is: LocatedBlocks{}",
+        'Could not get block locations. Source file "/user/eva/file" - Aborting...block==null',
+        "Error recovering pipeline for writing BP-1:blk_1_1. Already retried 5 times for the same packet.",
+        "Failing write. Tried pipeline recovery 5 times without success.",
+    ],
+)
+def test_what_hadoop_says_of_lost_datanodes_is_waited_for(message: str) -> None:
+    assert remote_trouble(403, "IOException", message).passes
 
 
 def test_what_is_written_is_for_its_user_alone_unless_it_is_public(fake: FakeHdfs, storage: HdfsStorage) -> None:
@@ -492,8 +574,8 @@ def test_a_location_is_looked_at_and_read(fake: FakeHdfs) -> None:
         opened.seek(-3, os.SEEK_END)
         assert opened.read() == CONTENT[-3:]
     key = file.content_key()
-    opens = len(fake.asked("OPEN"))
-    assert file.content_key() == key and len(fake.asked("OPEN")) == opens
+    opens = len(fake.asked("OPEN", at_data_node=True))
+    assert file.content_key() == key and len(fake.asked("OPEN", at_data_node=True)) == opens
     fake.put("/data/file", CONTENT[:-1] + b"x")
     assert file.content_key() != key
     fake.put("/data/empty", b"")

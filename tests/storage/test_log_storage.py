@@ -29,9 +29,9 @@ def files(hdfs: FakeHdfs, monkeypatch: pytest.MonkeyPatch) -> FakeHadoopFiles:
     found = FakeHadoopFiles(hdfs)
     address = hdfs.data_address
 
-    def data_address(path: str, excluded: str) -> str:
+    def data_address(op: str, excluded: str) -> str:
         # As a NameNode that has noticed: it leads nobody to a DataNode.
-        return address(path, ",".join(hdfs.data_nodes) if found.without_data_nodes else excluded)
+        return address(op, ",".join(hdfs.data_nodes) if found.without_data_nodes else excluded)
 
     monkeypatch.setattr(hdfs, "data_address", data_address)
     return found
