@@ -259,7 +259,8 @@ class WebHdfs:
 
     def patience(self, what: str) -> Patience:
         """Return what waits for these NameNodes; ``what`` begins its messages."""
-        return Patience(what, self.patience_s, self._guess)
+        guesses = {urlsplit(url).netloc: self._guess for url in self.client.urls} if self._guess else {}
+        return Patience(what, self.patience_s, guesses)
 
     def ask(self, what: str, act: Callable[[], T]) -> T:
         """Return what ``act`` returns; it is called again as long as what stops it may go by itself.
@@ -366,12 +367,12 @@ class Patience:
     what : str
         Begins the messages.
     patience_s : float
-    guess : str
-        Said where nobody is found at an address.
+    guesses : mapping
+        By address of a NameNode: what is said of it where nobody is found there.  Of a DataNode nothing is guessed.
     """
 
-    def __init__(self, what: str, patience_s: float, guess: str = "") -> None:
-        self._what, self._patience_s, self._guess = what, patience_s, guess
+    def __init__(self, what: str, patience_s: float, guesses: Mapping[str, str]) -> None:
+        self._what, self._patience_s, self._guesses = what, patience_s, guesses
         self.again()
 
     def again(self) -> None:
@@ -390,9 +391,10 @@ class Patience:
         trouble = Trouble(str(error), passes=True) if isinstance(error, Passing) else trouble_of(error)
         if trouble is None:
             raise error
-        if trouble.unreachable and self._guess:
+        guess = self._guesses.get(_asked(error))
+        if trouble.unreachable and guess:
             nobody = getattr(_innermost(error), "errno", None) == socket.EAI_NONAME
-            trouble = Trouble(f"{trouble.text.removesuffix(f': {SEE_IT_RUNS}')}; {self._guess}", passes=not nobody)
+            trouble = Trouble(f"{trouble.text.removesuffix(f': {SEE_IT_RUNS}')}; {guess}", passes=not nobody)
         if not trouble.passes:
             # Not from the error: whoever prints what led to it would print the address, and a token in it.
             raise (MissingError if trouble.missing else StorageError)(f"{self._what}: {trouble.text}") from None

@@ -43,9 +43,9 @@ class Fault:
     """What happens to the next requests of an operation."""
 
     op: str
-    #: ``error``, ``dead`` (redirected to a DataNode that is none), ``cut`` (the connection ends after so many bytes of
-    #: content, or before the answer), ``unanswered`` (it is done, and the connection ends), ``no`` (it is not done, and
-    #: that is no error), ``stranger`` (what listens there is no WebHDFS).
+    #: ``error``, ``dead`` (redirected to a DataNode that is none, or to ``name``), ``cut`` (the connection ends after
+    #: so many bytes of content, or before the answer), ``unanswered`` (it is done, and the connection ends), ``no``
+    #: (it is not done, and that is no error), ``stranger`` (what listens there is no WebHDFS).
     kind: str
     name: str = ""
     message: str = ""
@@ -305,7 +305,7 @@ class _Handler(BaseHTTPRequestHandler):
             address = self.fake.data_address(op, params.get("excludedatanodes", ""))
         if fault is not None and fault.kind == "dead":
             host = address.partition(":")[0]
-            address = f"{host}:{_dead_port(host)}"
+            address = fault.name or f"{host}:{_dead_port(host)}"
         query = "&".join(f"{k}={quote(v)}" for k, v in params.items() if k != "noredirect")
         location = f"http://{address}{PREFIX}{quote(path)}?{query}"
         if params.get("noredirect") == "true":

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 from traceback import format_exception
+from typing import Any
 
 import hdfs
 import pytest
@@ -398,6 +399,28 @@ def test_of_a_namenode_that_the_configuration_knows_nothing_is_guessed(fake: Fak
                 found.status("x")
             assert (guess or "see that HDFS runs, and that HADOOP_CONF_DIR leads to it") in str(raised.value)
             assert ("guess" in str(raised.value)) == bool(guess)
+
+
+def test_of_a_lost_datanode_nothing_is_guessed_and_its_name_may_come_back(
+    fake: FakeHdfs, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    known = socket.getaddrinfo
+
+    def getaddrinfo(host: str, *rest: Any, **more: Any) -> Any:
+        if host == "datanode":
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return known(host, *rest, **more)
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    monkeypatch.setattr("eps.hadoop_conf.NAMENODE_HTTP_PORT", fake.ports[0])
+    found = open_hdfs("hdfs", "127.0.0.1:8020", "/", HadoopConf(), patience_s=PATIENCE_S, environ={})
+    fake.put("/file", CONTENT)
+    # As of a container that has ended: its name is gone with it.
+    fake.fault("OPEN", "dead", name="datanode:9864")
+    with caplog.at_level(logging.WARNING, "eps.storage.webhdfs"):
+        assert get(found, "file") == CONTENT
+    (said,) = caplog.messages
+    assert "the host of datanode:9864 is not known" in said and "guess" not in said
 
 
 def test_a_port_for_hadoops_own_clients_is_told() -> None:
