@@ -279,8 +279,10 @@ def _smaller_text(status: Status) -> str:
 
 def troubles_of(status: Status) -> dict[str, str]:
     """Return what goes wrong while the job goes on, and why, each with a title of few words."""
+    lives = status["state"] in LIVE_STATES
     found = {
-        "smaller than asked for": _smaller_text(status) if status["state"] in LIVE_STATES else "",
+        "smaller than asked for": _smaller_text(status) if lives else "",
+        "checkpoint waits": status.get("checkpoints", {}).get("waits") if lives else "",
         "checkpoint failed": status.get("checkpoints", {}).get("error"),
         "disk trouble": status.get("storage_error"),
         "no containers": status.get("resources_error"),

@@ -104,6 +104,8 @@ class Pending:
     reached_s: float | None = None
     #: When the command to finish it was given.
     finishing_s: float | None = None
+    #: Who waits for where checkpoints are, and why; empty since something was written.
+    waits: str = ""
 
 
 @dataclass
@@ -143,22 +145,33 @@ class CheckpointDriver:
 
     # ---- what happens
 
-    def hear(self, report: m.CheckpointPartWritten | m.CheckpointPartFailed, now_s: float) -> list[e.Command]:
+    def hear(
+        self, report: m.CheckpointPartWritten | m.CheckpointPartFailed | m.CheckpointPartWaits, now_s: float
+    ) -> list[e.Command]:
         """Take a server's report in; one of another checkpoint is old."""
         pending = self.pending
         if pending is None or report.checkpoint_id != pending.checkpoint_id or pending.finishing_s is not None:
             return []
-        if isinstance(report, m.CheckpointPartFailed):
-            if report.partition in pending.parts:
-                return []
-            where = f"{report.name}, partition {report.partition}: {report.message}"
-            return list(self._end("skipped" if report.late else "failed", where, now_s))
-        pending.parts.setdefault(report.partition, report)
-        return []
+        if isinstance(report, m.CheckpointPartWritten):
+            if report.partition not in pending.parts:
+                pending.parts[report.partition], pending.waits = report, ""
+            return []
+        if report.partition in pending.parts:
+            return []
+        where = f"{report.name}, partition {report.partition}: {report.message}"
+        if isinstance(report, m.CheckpointPartWaits):
+            pending.waits = where
+            return []
+        return list(self._end("skipped" if report.late else "failed", where, now_s))
 
-    def finished(self, event: e.CheckpointDone | e.CheckpointFailed, now_s: float) -> list[e.Command]:
-        """Take in how the last step of a checkpoint went."""
+    def finished(
+        self, event: e.CheckpointDone | e.CheckpointFailed | e.CheckpointWaits, now_s: float
+    ) -> list[e.Command]:
+        """Take in how the last step of a checkpoint went, or that it waits."""
         if self.pending is None or event.checkpoint_id != self.pending.checkpoint_id:
+            return []
+        if isinstance(event, e.CheckpointWaits):
+            self.pending.waits = event.message
             return []
         if isinstance(event, e.CheckpointFailed):
             return list(self._end("failed", event.message, now_s))
@@ -184,7 +197,7 @@ class CheckpointDriver:
     def taken_over(self) -> None:
         """Another process has this state: the command to finish a checkpoint may be lost, and is given again."""
         if self.pending is not None:
-            self.pending.finishing_s = None
+            self.pending.finishing_s, self.pending.waits = None, ""
 
     def say_again(self, name: MemberId, owned: Iterable[int]) -> list[e.Command]:
         """Order the checkpoint on its way again from a server that owns something of it that is missing."""

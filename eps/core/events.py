@@ -181,6 +181,14 @@ class CheckpointFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class CheckpointWaits:
+    """Who completes a checkpoint waits for where checkpoints are; said again every few seconds."""
+
+    checkpoint_id: int
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
 class MasterRestarted:
     """Another process has taken this state over, where the one before left it."""
 
@@ -215,6 +223,7 @@ Event = (
     | ExportFailed
     | CheckpointDone
     | CheckpointFailed
+    | CheckpointWaits
     | MasterRestarted
     | Tick
 )

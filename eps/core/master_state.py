@@ -148,7 +148,7 @@ class MasterState(RestartedJob):
                     self._end(JobState.FINISHED, "")
             case e.ExportFailed(message, number):
                 self._on_export_failed(message, number)
-            case e.CheckpointDone() | e.CheckpointFailed():
+            case e.CheckpointDone() | e.CheckpointFailed() | e.CheckpointWaits():
                 self._out.extend(self.checkpoints.finished(event, now_s))
             case e.MasterRestarted():
                 self._on_restarted(event)
@@ -183,7 +183,7 @@ class MasterState(RestartedJob):
                 if self.recovery is not None:
                     self.recovery.hear(report)
                 return
-            case m.CheckpointPartWritten() | m.CheckpointPartFailed():
+            case m.CheckpointPartWritten() | m.CheckpointPartFailed() | m.CheckpointPartWaits():
                 self._out.extend(self.checkpoints.hear(report, self._now_s))
                 return
             case m.MembershipAcked(name, version):

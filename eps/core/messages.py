@@ -189,6 +189,16 @@ class CheckpointPartFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class CheckpointPartWaits:
+    """A server waits for where checkpoints are, to write its partition; said again every few seconds."""
+
+    name: MemberId
+    checkpoint_id: int
+    partition: int
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
 class CheckpointUnusable:
     """A server cannot read the checkpoint that the job goes back to; it is still where it was."""
 
@@ -221,6 +231,7 @@ Report = (
     | Inventory
     | CheckpointPartWritten
     | CheckpointPartFailed
+    | CheckpointPartWaits
     | CheckpointUnusable
     | PeerReached
 )

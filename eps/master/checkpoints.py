@@ -15,6 +15,7 @@ from eps.errors import StorageError
 from eps.runtime import Runtime, identity
 from eps.storage.checkpoint import CheckpointStore, Manifest, parse_history
 from eps.storage.jobdir import JobDir
+from eps.storage.waits import telling
 
 logger = logging.getLogger(__name__)
 
@@ -157,7 +158,8 @@ class CheckpointFinisher:
             history="",
         )
         try:
-            self._store.finish(manifest, history)
+            with telling(lambda why: self._put(e.CheckpointWaits(command.checkpoint_id, why))):
+                self._store.finish(manifest, history)
         except Exception as error:
             # Whatever it is: one that nobody hears of again would be the last.
             self._put(e.CheckpointFailed(command.checkpoint_id, str(error)))

@@ -231,12 +231,13 @@ def status(runtime: Runtime, state: MasterState, started_s: float, now_s: float)
 
 
 def checkpoints_entry(state: MasterState) -> dict[str, Any]:
-    """Return how checkpoints go: how many, the latest, and why the last one failed, if it did."""
+    """Return how checkpoints go: how many, the latest, what one waits for, and why the last one failed, if it did."""
     driver = state.checkpoints
     return {
         **driver.counts,
         "latest_clock": driver.latest_clock,
         "pending_clock": driver.pending.clock if driver.pending is not None else None,
+        "waits": driver.pending.waits if driver.pending is not None else "",
         "error": driver.error,
         "size_bytes": driver.size_bytes,
         "seconds": round(driver.seconds, 6),

@@ -28,6 +28,7 @@ from eps.core.checkpoints import checkpoint_name
 from eps.core.types import MemberId
 from eps.errors import EpsError
 from eps.storage.checkpoint import CheckpointStore, part_name
+from eps.storage.waits import telling
 
 logger = logging.getLogger(__name__)
 
@@ -162,7 +163,10 @@ class CheckpointWriter:
         partition, file = command.partition, part_name(command.partition, self._name)
         try:
             name = checkpoint_name(order.epoch, order.clock)
-            size_bytes, checksum = self._store.write_part(name, file, arrays)
+            with telling(
+                lambda why: self._report(m.CheckpointPartWaits(self._name, command.checkpoint_id, partition, why))
+            ):
+                size_bytes, checksum = self._store.write_part(name, file, arrays)
         except Exception as error:
             with self._work:
                 self._give_up(command, error)

@@ -26,6 +26,7 @@ from eps import interrupt
 from eps.errors import ConfigError, StorageError
 from eps.hadoop_conf import NAMENODE_PORT, HadoopConf, guess_of, namenode_web_addresses
 from eps.kerberos import HttpAuth
+from eps.storage import waits
 from eps.storage.hadoop_tokens import TOKEN_FILE_VARIABLE, HadoopToken, hdfs_token, parse_tokens
 
 logger = logging.getLogger(__name__)
@@ -406,7 +407,9 @@ class Patience:
             waited = f"it was waited for {self._patience_s:g} s ({PATIENCE_VARIABLE} sets that)"
             raise StorageError(f"{self._what}: {trouble.text}; {waited}") from None
         if now_s >= self._next_word_s:
-            logger.warning("%s for now: %s; tries again for %.0f s", self._what, trouble.text, left_s)
+            text = f"{self._what} for now: {trouble.text}"
+            logger.warning("%s; tries again for %.0f s", text, left_s)
+            waits.tell(text)
             self._next_word_s = now_s + _TOLD_EVERY_S
         interrupt.heed()
         time.sleep(min(self._pause_s, left_s))

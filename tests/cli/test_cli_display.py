@@ -260,6 +260,21 @@ def test_a_checkpoint_that_failed_is_told_once_and_shown_until_one_succeeds() ->
     assert "the last failed: server-1, partition 2: No space left" in status_text(status_of(checkpoints=failed))
 
 
+def test_what_a_checkpoint_waits_for_is_told_once_and_shown_while_it_lasts() -> None:
+    why = "server-{}, partition {}: hdfs://lake/w/000{}.part: cannot be written for now: Failed to find datanode"
+    stream = io.StringIO()
+    display = PlainDisplay(stream, now_s=lambda: 0.0)
+    display.show(status_of(checkpoints=CHECKPOINTS))
+    for number in (1, 2, 3):
+        waiting = {**CHECKPOINTS, "waits": why.format(number, number, number)}
+        display.show(status_of(checkpoints=waiting))
+    assert stream.getvalue().count(f"checkpoint waits: {why.format(1, 1, 1)}\n") == 1
+    assert stream.getvalue().count("checkpoint waits") == 1
+    assert progress_line(status_of(checkpoints=waiting)).endswith("checkpoint waits")
+    assert f"  checkpoint waits: {why.format(3, 3, 3)}\n" in f"{status_text(status_of(checkpoints=waiting))}\n"
+    assert "checkpoint waits" not in status_text(status_of(checkpoints=waiting, state="finished"))
+
+
 def test_trouble_is_told_when_it_begins_and_shown_while_it_lasts() -> None:
     stream = io.StringIO()
     display = PlainDisplay(stream, now_s=lambda: 0.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 
 import pytest
 
@@ -13,6 +14,7 @@ from eps.core.reconfig import Change, Operation
 from eps.core.recovery import Start
 from eps.core.settings import CoreSettings
 from eps.errors import ConfigError
+from eps.master.records import checkpoints_entry
 from tests.core.scripted import ADD_SERVER, ScriptedMaster, running
 
 
@@ -210,6 +212,36 @@ def test_server_that_is_past_the_clock_skips_the_checkpoint() -> None:
     master.report(written(order, 0))
     following, _ = train_until_ordered(master, clock)
     assert following.checkpoint_id > order.checkpoint_id and driver.pending is not None and not driver.pending.parts
+
+
+def test_what_a_checkpoint_waits_for_is_told_until_something_is_written() -> None:
+    master = with_checkpoints("10")
+    order, clock = train_until_ordered(master)
+    pending = driver_of(master).pending
+    assert pending is not None and checkpoints_entry(master.state)["waits"] == ""
+    away = m.CheckpointPartWaits("server-2", order.checkpoint_id, 1, "hdfs://lake/w: cannot be written for now: why")
+    master.report(written(order, 0))
+    # Of another checkpoint, or of what is written, it is old.
+    master.report(replace(away, checkpoint_id=order.checkpoint_id + 1))
+    master.report(replace(away, partition=0))
+    assert checkpoints_entry(master.state)["waits"] == ""
+    master.report(away)
+    told = "server-2, partition 1: hdfs://lake/w: cannot be written for now: why"
+    assert checkpoints_entry(master.state)["waits"] == told and driver_of(master).counts["failed"] == 0
+    # What was written before, and is said again, says nothing new.
+    master.report(written(order, 0))
+    assert checkpoints_entry(master.state)["waits"] == told
+    master.report(written(order, 1))
+    assert checkpoints_entry(master.state)["waits"] == ""
+    for partition in (2, 3):
+        master.report(written(order, partition))
+    while clock < order.clock:
+        train(master, clock)
+        clock += 1
+    master.step(e.CheckpointWaits(order.checkpoint_id, "the manifest cannot be written for now"))
+    assert checkpoints_entry(master.state)["waits"] == "the manifest cannot be written for now"
+    master.step(e.CheckpointDone(order.checkpoint_id))
+    assert checkpoints_entry(master.state)["waits"] == "" and driver_of(master).counts["complete"] == 1
 
 
 def test_failure_is_told_until_a_checkpoint_is_complete_and_training_goes_on() -> None:

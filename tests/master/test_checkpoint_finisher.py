@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from eps.core.history import ClockHistory
 from eps.core.messages import CheckpointPartWritten
 from eps.master.checkpoints import CheckpointFinisher
 from eps.runtime import DataShape, Runtime
+from eps.storage import waits
 from eps.storage.checkpoint import CheckpointStore, open_checkpoints, part_name
 
 DEADLINE_S = 20.0
@@ -31,13 +33,14 @@ class Rig:
         self._told: queue.SimpleQueue[e.Event] = queue.SimpleQueue()
         self.finisher = CheckpointFinisher(runtime, self.store, lambda clock: ClockHistory(), self._told.put)
 
-    def complete(self, checkpoint_id: int, clock: int) -> None:
-        """Complete a checkpoint beside which none is to stay."""
+    def complete(self, checkpoint_id: int, clock: int, *told: e.Event) -> None:
+        """Complete a checkpoint beside which none is to stay; ``told`` comes before that is told."""
         file = part_name(0, "server-1")
         size_bytes, checksum = self.store.write_part(checkpoint_name(1, clock), file, [np.arange(clock)])
         part = CheckpointPartWritten("server-1", checkpoint_id, 0, file, size_bytes, checksum, (clock, clock), 0, 0)
         self.finisher.finish(e.FinishCheckpoint(checkpoint_id, 1, clock, (part,), 1, 1, 0, ()))
-        assert self._told.get(timeout=DEADLINE_S) == e.CheckpointDone(checkpoint_id)
+        for event in (*told, e.CheckpointDone(checkpoint_id)):
+            assert self._told.get(timeout=DEADLINE_S) == event
 
 
 @pytest.fixture
@@ -64,3 +67,15 @@ def test_what_the_job_went_back_to_stays(rig: Rig) -> None:
 def test_a_job_that_ends_before_it_heard_of_its_last_checkpoint_leaves_no_more_than_it_keeps(rig: Rig) -> None:
     rig.finisher.close()
     assert rig.store.names() == [SECOND]
+
+
+def test_what_the_store_waits_for_is_told(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    finish = rig.store.finish
+
+    def waiting(*args: Any) -> None:
+        waits.tell("hdfs://lake/manifest.json: cannot be written for now: why")
+        finish(*args)
+
+    monkeypatch.setattr(rig.store, "finish", waiting)
+    rig.complete(3, 30, e.CheckpointWaits(3, "hdfs://lake/manifest.json: cannot be written for now: why"))
+    rig.finisher.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 import pytest
@@ -14,6 +14,7 @@ from eps.core import messages as m
 from eps.core import server_events as s
 from eps.master_link import wait_for
 from eps.server.checkpoint_writer import CheckpointWriter
+from eps.storage import waits
 from eps.storage.checkpoint import CheckpointStore, read_part
 from tests.fakes.storage import MemoryStorage
 
@@ -135,6 +136,22 @@ def test_a_full_device_is_reported_and_the_next_checkpoint_is_written(slow: Rig)
     slow.writer.order(m.TakeCheckpoint(2, 9, 1))
     slow.take(0, checkpoint_id=2)
     assert slow.written(slow.wait_for_reports(2)[1], "0001-00000009") == 11.0
+
+
+def test_what_the_store_waits_for_is_reported(slow: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_part = slow.writer._store.write_part
+
+    def waiting(*args: Any) -> tuple[int, str]:
+        waits.tell("hdfs://lake/w: cannot be written for now: why")
+        return write_part(*args)
+
+    monkeypatch.setattr(slow.writer._store, "write_part", waiting)
+    release(slow)
+    slow.writer.order(ORDER)
+    slow.take(2)
+    told, report = slow.wait_for_reports(2)
+    assert told == m.CheckpointPartWaits("server-1", 1, 2, "hdfs://lake/w: cannot be written for now: why")
+    assert slow.written(report) == 30.0
 
 
 def test_a_failure_frees_what_waits_and_a_later_order_forgets_an_earlier_one(slow: Rig) -> None:

@@ -20,6 +20,7 @@ from eps import interrupt
 from eps.errors import ConfigError, StorageError, TrainingError
 from eps.hadoop_conf import HadoopConf
 from eps.master_link import wait_for
+from eps.storage import waits
 from eps.storage.hadoop_tokens import HDFS_KIND, HadoopToken
 from eps.storage.hdfs import HdfsStorage, open_hdfs
 from eps.storage.locations import RemotePath, is_remote, location, open_storage, read_file
@@ -215,11 +216,13 @@ def test_safe_mode_is_waited_for_and_said(
 ) -> None:
     text = "Cannot create directory /user/eva. Name node is in safe mode.\n\tat org.apache.hadoop..."
     fake.fault("MKDIRS", "error", name="SafeModeException", message=text, left=3)
-    with caplog.at_level(logging.WARNING, "eps.storage.webhdfs"):
+    told: list[str] = []
+    with caplog.at_level(logging.WARNING, "eps.storage.webhdfs"), waits.telling(told.append):
         put(storage, "file", CONTENT)
     assert fake.nodes["/user/eva/file"].content == CONTENT and len(fake.asked("MKDIRS")) == 4
     (said,) = caplog.messages
-    assert "cannot be written for now: the NameNode is in safe mode" in said and "for 30 s" in said
+    assert "cannot be written for now: the NameNode is in safe mode" in said
+    assert [f"{text}; tries again for 30 s" for text in told] == [said]
 
 
 def test_safe_mode_that_does_not_end_is_an_error_that_says_what_to_do(fake: FakeHdfs) -> None:
