@@ -26,16 +26,27 @@ def check_results(request: RunRequest) -> None:
         HDFS cannot be asked.
     """
     for name, text in (("report", request.report), ("export", request.export)):
-        if not text:
-            continue
-        path = location(text)
-        if isinstance(path, RemotePath):
-            _check_remote(name, path)
-            continue
-        if not path.parent.is_dir():
-            raise ConfigError(f"{name} is {path}, but its folder {path.parent} must exist")
-        if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
-            raise ConfigError(f"{name} is {path}, but must be a file that can be written")
+        check_result(name, text)
+
+
+def check_result(name: str, text: str) -> None:
+    """Refuse a place for a file, of a setting ``name``, where none could be written; an empty text is none.
+
+    Raises
+    ------
+    ConfigError, StorageError
+        As of :func:`check_results`.
+    """
+    if not text:
+        return
+    path = location(text)
+    if isinstance(path, RemotePath):
+        _check_remote(name, path)
+        return
+    if not path.parent.is_dir():
+        raise ConfigError(f"{name} is {path}, but its folder {path.parent} must exist")
+    if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise ConfigError(f"{name} is {path}, but must be a file that can be written")
 
 
 def _check_remote(name: str, path: RemotePath) -> None:

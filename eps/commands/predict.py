@@ -8,6 +8,7 @@ import sys
 
 from eps.display import number_text, ordered_metrics
 from eps.exits import EXIT_OK
+from eps.results import check_result
 from eps.storage.locations import location
 
 
@@ -16,6 +17,7 @@ def predict(args: argparse.Namespace) -> int:
     from eps.predict import predict as predict_rows
     from eps.predict import values_text, write_values
 
+    check_result("--out", args.out)
     found = predict_rows(args.model, args.data, args.labels, code=args.code, format=args.format)
     if args.out:
         write_values(location(args.out), found.values)

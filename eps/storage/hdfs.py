@@ -129,7 +129,7 @@ class HdfsStorage:
         lost: list[str] = []
 
         def send() -> int:
-            temporaries.append(f"{folder}/.{name}.{secrets.token_hex(6)}.tmp")
+            temporaries.append(posixpath.join(folder, f".{name}.{secrets.token_hex(6)}.tmp"))
             return self._send(temporaries[-1], file, size_bytes, lost)
 
         placed = False

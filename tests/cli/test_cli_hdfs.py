@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from eps.cli import main
 from eps.config import JobSpec
 from eps.errors import ConfigError, DataError, JobExistsError, StorageError
 from eps.export import read_model
@@ -50,6 +51,15 @@ def test_results_that_cannot_be_written_are_refused_before_training(fake: FakeHd
         check_results(RunRequest(JobSpec(), export=str(remote / "none/m")))
     with pytest.raises(ConfigError, match=r"report is .*/folder, but must be a file"):
         check_results(RunRequest(JobSpec(), report=str(remote / "folder")))
+
+
+def test_predictions_that_cannot_be_written_are_refused_before_they_are_made(
+    fake: FakeHdfs, remote: RemotePath, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake.put("/folder/file", b"")
+    for where in (remote / "folder", tmp_path):
+        assert main(["predict", "--model", str(tmp_path / "none"), "--data", "x", "--out", str(where)]) == 2
+        assert capsys.readouterr().err == f"eps: --out is {where}, but must be a file that can be written\n"
 
 
 def test_a_result_is_copied_readable_for_everybody(fake: FakeHdfs, remote: RemotePath, tmp_path: Path) -> None:

@@ -170,6 +170,8 @@ class FakeHdfs:
 
     def create(self, path: str, params: dict[str, str]) -> Node:
         with self.lock:
+            if "//" in path:
+                raise RemoteError("InvalidPathException", f"Invalid path name {path}")
             if path in self.nodes:
                 raise RemoteError("FileAlreadyExistsException", f"{path} already exists as a file or a folder")
             self.make_folders(path.rpartition("/")[0] or "/", "755")
