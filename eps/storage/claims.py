@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
-from eps.errors import JobExistsError, StorageError
+from eps.errors import ConfigError, JobExistsError, StorageError
 from eps.hadoop_conf import read_configuration
 from eps.storage.api import Storage
 from eps.storage.atomic import read_json, write_json_atomic
@@ -38,11 +38,15 @@ def check_claim(folder: Location, *owners: str) -> None:
 
     Raises
     ------
+    ConfigError
+        It would be in a file.
     JobExistsError
         It is not empty, and not of one of the ``owners``.
     StorageError
         It cannot be looked at.
     """
+    if folder.parent.is_file():
+        raise ConfigError(f"checkpoint_dir is {folder.parent}, which is a file, but must be a folder")
     storage = open_storage(folder)
     if not storage.names(""):
         return
@@ -68,7 +72,7 @@ def claim(folder: Location, owner: str, *formers: str) -> None:
 
     Raises
     ------
-    JobExistsError, StorageError
+    ConfigError, JobExistsError, StorageError
         As :func:`check_claim`; or it cannot be written.
     """
     check_claim(folder, owner, *formers)

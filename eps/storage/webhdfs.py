@@ -176,7 +176,7 @@ def remote_trouble(status: int, name: str, message: str) -> Trouble:
         return Trouble(f"no NameNode is active ({first})", passes=True)
     if name == "FileNotFoundException":
         return Trouble(f"no such file or folder ({first})", passes=False, missing=True)
-    if name == "AccessControlException":
+    if name == "AccessControlException" and "is not a directory" not in first:
         return Trouble(f"{first}: ask the owner for the right, or log in as another", passes=False)
     passes = name in _PASSING or any(text in message for text in _PASSING_TEXTS) or (not name and status >= 500)
     return Trouble(told, passes)

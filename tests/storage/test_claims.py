@@ -110,3 +110,10 @@ def test_what_cannot_be_removed_is_known_afterwards(job: JobDir, hdfs: FakeHdfs,
     job.claim_json.write_text(json.dumps({"folder": str(place)}))
     with pytest.raises(StorageError, match=r"claim\.json: has no 'owner'"):
         remove_claimed(job)
+
+
+def test_a_place_for_checkpoints_that_is_a_file_is_refused(hdfs: FakeHdfs, folder: Location, tmp_path: Path) -> None:
+    hdfs.put("/c", b"")
+    (tmp_path / "c").write_bytes(b"")
+    with pytest.raises(ConfigError, match=r"^checkpoint_dir is .*/c, which is a file, but must be a folder$"):
+        claim(folder, "a job")

@@ -454,6 +454,11 @@ def test_what_answers_and_is_no_webhdfs_is_told() -> None:
     assert not remote_trouble(403, "IOException", "something else").passes
 
 
+def test_of_a_file_that_is_taken_for_a_folder_nobody_is_asked_for_a_right() -> None:
+    found = remote_trouble(403, "AccessControlException", "/user/eva/file (is not a directory)")
+    assert not found.passes and "owner" not in found.text and "/user/eva/file (is not a directory)" in found.text
+
+
 @pytest.mark.parametrize(
     "message",
     [
