@@ -193,6 +193,8 @@ def trouble_of(error: BaseException) -> Trouble | None:
         message = error.message.decode("utf-8", "replace") if isinstance(error.message, bytes) else str(error.message)
         if "Hadoop IPC port" in message:
             return Trouble(_NOT_A_WEB_PORT, passes=False)
+        if message.lstrip().startswith("<"):
+            return Trouble("what answers, a page for people, is no WebHDFS: see that it is a NameNode's", passes=False)
         return remote_trouble(0, getattr(error, "exception", None) or "", message)
     if isinstance(error, rq.SSLError):
         return Trouble(f"TLS with {_asked(error)} fails: {innermost(error)}", passes=False)

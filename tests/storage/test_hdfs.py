@@ -452,6 +452,8 @@ def test_what_answers_and_is_no_webhdfs_is_told() -> None:
     found = remote_trouble(404, "", "<html>")
     assert not found.passes and remote_trouble(503, "", "busy").passes
     assert not remote_trouble(403, "IOException", "something else").passes
+    page = trouble_of(hdfs.HdfsError(b"<html>\n<head>Not Found"))
+    assert page is not None and not page.passes and "is no WebHDFS" in page.text and "html" not in page.text
 
 
 def test_of_a_file_that_is_taken_for_a_folder_nobody_is_asked_for_a_right() -> None:
