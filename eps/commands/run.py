@@ -110,9 +110,9 @@ def _run_folds(request: RunRequest, quiet: bool) -> int:
             return code
         reports.append(report)
     combined = combine_folds(request.name, reports)
-    write_folds(request, combined)
     if not quiet:
-        print(summary_text(combined))
+        print(summary_text(combined), flush=True)
+    write_folds(request, combined)
     return EXIT_OK
 
 
@@ -158,9 +158,10 @@ def _to_its_end(job: Job, request: RunRequest, stream: TextIO, quiet: bool) -> t
         return _interrupted(job, request, stream), EXIT_INTERRUPTED
     finally:
         job.close()
-    deliver(job, request)
+    # First: where the results are to go may have to be waited for, or take nothing.
     if not quiet:
         print(summary_text(report), file=stream, flush=True)
+    deliver(job, request)
     return report, EXIT_OK if report["state"] == "finished" else EXIT_FAILED
 
 

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,8 +20,9 @@ import hscheduler.cli
 from eps import master_link
 from eps.cli import main, printable
 from eps.client import Job
-from eps.commands import change
-from eps.errors import ConfigError, PeerUnavailableError, PlanError
+from eps.commands import change, run
+from eps.display import summary_text
+from eps.errors import ConfigError, PeerUnavailableError, PlanError, StorageError
 from eps.jobspec_file import RunRequest
 from eps.parser import build_parser
 from eps.storage.jobdir import create_job_dir
@@ -180,6 +182,23 @@ def test_a_job_that_ends_before_it_is_killed_is_told_of_as_one_that_has_ended(
     for _ in range(2):
         assert main(["kill", "fake"]) == 0
         assert capsys.readouterr().out == "fake: has ended already (finished)\n"
+
+
+def test_the_summary_is_there_where_results_cannot_be_delivered(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(job: Job, request: RunRequest) -> None:
+        raise StorageError("hdfs://lake/m.npz: cannot be written; what it was to hold is model.npz")
+
+    report = {"name": "x", "state": "finished", "clock": 5, "metrics": {"train_loss": 0.25}}
+    monkeypatch.setattr(run, "_started", lambda *_: SimpleNamespace(close=lambda: None))
+    monkeypatch.setattr(run, "_show", lambda *_: None)
+    monkeypatch.setattr(run, "_ended", lambda _: report)
+    monkeypatch.setattr(run, "deliver", refuse)
+    assert main(["run", "--model", "logistic", "--data", "sklearn:iris"]) == 1
+    told = capsys.readouterr()
+    assert told.out == f"{summary_text(report)}\n" and "train loss" in told.out
+    assert told.err == "eps: hdfs://lake/m.npz: cannot be written; what it was to hold is model.npz\n"
 
 
 @pytest.mark.parametrize("command", [["run", "--on", "yarn"], ["run", "--on", "yarn", "--detach"], ["submit"]])
