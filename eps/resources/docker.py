@@ -29,6 +29,7 @@ from eps.resources.book import ContainerBook, Phase
 from eps.resources.docker_container import CONTAINER, INSTANCE, JOB, DockerSettings, JobLabels, build_container
 from eps.resources.docker_engine import (
     MOST_CALLS,
+    TIMEOUT_S,
     Died,
     DockerEngine,
     EngineSilentError,
@@ -75,15 +76,21 @@ def open_docker(
 ) -> DockerResourceManager:
     """Return a manager over the engine that the environment names; parameters and errors as of the class.
 
-    A job master may take over just when the engine is started again: it waits for it.
+    A job master may take over while the engine is away: it waits for it, as the one before would have.
     """
-    until_s = time.monotonic() + ENGINE_PATIENCE_S
+    patience_s, told = max(settings.engine_timeout_s, ENGINE_PATIENCE_S), False
+    until_s = time.monotonic() + patience_s
     while True:
         try:
             return DockerResourceManager(DockerEngine(), settings, job, max_containers, supervisor)
-        except EngineSilentError:
+        except EngineSilentError as error:
             if time.monotonic() >= until_s:
                 raise
+            if not told:
+                logger.warning("M %s; waits for it for %g s", error, patience_s)
+                told = True
+            # The next try may hang as long as one question.
+            supervisor.beat(NO_NEWS, 2 * TIMEOUT_S)
             time.sleep(RETRY_S)
 
 

@@ -8,14 +8,15 @@ import os
 import sys
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from eps.errors import ConfigError, ResourceError
 from eps.resources import docker as backend
 from eps.resources import docker_engine
-from eps.resources.api import Allocated, ContainerEvent, ContainerRequest, Exited, Running
-from eps.resources.docker import NUM_LAUNCHERS, DockerResourceManager
+from eps.resources.api import Allocated, ContainerEvent, ContainerRequest, Exited, ResourceManager, Running
+from eps.resources.docker import NUM_LAUNCHERS, DockerResourceManager, open_docker
 from eps.resources.docker_engine import MOST_CALLS, DockerEngine, Events
 from eps.resources.engine_silence import EngineSilence, LaunchPatience
 from tests.docker_host import connect, no_engine, settings
@@ -40,6 +41,42 @@ def test_an_end_that_was_not_heard_of_is_found(engine: FakeDockerEngine, manager
     engine.exits("c-2", 3, unheard=True)
     reason = "is gone: the Docker engine does not know it any more"
     assert until(manager, Exited, "c-2") == Exited("c-2", None, reason, taken=True)
+
+
+class Supervisor:
+    """Has the engine back at the third beat, if at all."""
+
+    def __init__(self, engine: FakeDockerEngine, *, back: bool) -> None:
+        self.engine, self.back, self.beats = engine, back, 0
+        self.descriptor = os.eventfd(0)
+
+    def fileno(self) -> int:
+        return self.descriptor
+
+    def beat(self, progress: int, patience_s: float = 0.0) -> None:
+        self.beats += 1
+        if self.back and self.beats == 3:
+            self.engine.come_back()
+
+    def close(self) -> None:
+        os.close(self.descriptor)
+
+
+def test_a_master_that_begins_while_the_engine_is_away_waits_for_it_as_long_as_a_job_does(
+    engine: FakeDockerEngine, job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backend, "ENGINE_PATIENCE_S", 0.0)
+    engine.go_away()
+    silent = Supervisor(engine, back=False)
+    with pytest.raises(ResourceError, match="does not answer"):
+        patience = dataclasses.replace(settings(IMAGE), engine_timeout_s=0.1)
+        open_docker(patience, job[0], 0, cast(ResourceManager, silent))
+    silent.close()
+    supervisor = Supervisor(engine, back=True)
+    manager = open_docker(settings(IMAGE), job[0], 0, cast(ResourceManager, supervisor))
+    manager.close()
+    supervisor.close()
+    assert supervisor.beats == 3, "its supervisor would have taken it for one that hangs"
 
 
 def test_an_engine_that_is_started_again_loses_containers_and_gives_new_ones(
