@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import getpass
 import json
 import shlex
 import signal
@@ -43,9 +44,11 @@ def start(args: argparse.Namespace) -> int:
         cluster = start_cluster(_home(args), settings, say, timeout_s)
     for name, value in cluster.variables().items():
         print(f"export {name}={shlex.quote(value)}")
+    kinit = f"kinit -k -t $KRB5_CLIENT_KTNAME {getpass.getuser()}"
+    ticket = f"; they want a ticket: {kinit} (Debian: krb5-user)" if settings.kerberos else ""
     print(
         f"HDFS {cluster.hdfs_url}, WebHDFS {cluster.webhdfs_url}, ResourceManager {cluster.rm_url}\n"
-        f"Hadoop's commands: {cluster.places.bin}",
+        f"Hadoop's commands: {cluster.places.bin}{ticket}",
         file=sys.stderr,
     )
     return EXIT_OK

@@ -23,7 +23,8 @@ and batch, half of the cluster each, and each may have all of it while the other
 ask; the last node has the label "transient".
 
 With --kerberos it has a realm of its own, EPS.DEV, and two more variables are printed: the
-settings of the realm, and the keytab by which programs log in as this host's user.  Its
+settings of the realm, and the keytab by which programs log in as this host's user.  EPS does
+so by itself; Hadoop's commands want a ticket: kinit -k -t $KRB5_CLIENT_KTNAME $USER.  Its
 nodes have no label, and what containers wrote stays in the folders of the nodes.  Where its
 realm has ended, everything is started anew: all keys end with it.
 """
