@@ -125,9 +125,19 @@ def choose_login(
         Of the file that ``HADOOP_TOKEN_FILE_LOCATION`` names.
     authority, addresses
         As of :func:`~eps.storage.hadoop_tokens.hdfs_token`.
+
+    Raises
+    ------
+    ConfigError
+        ``EPS_HDFS_TOKEN`` is no token: a NameNode would not say so, but end the connection.
     """
-    if environ.get(TOKEN_VARIABLE):
-        return Login("token", token=environ[TOKEN_VARIABLE])
+    given = environ.get(TOKEN_VARIABLE)
+    if given:
+        try:
+            HadoopToken.from_url_text(given, TOKEN_VARIABLE)
+        except StorageError as error:
+            raise ConfigError(f"{error}; it must be the text that op=GETDELEGATIONTOKEN of WebHDFS answers") from None
+        return Login("token", token=given)
     token = hdfs_token(tokens, authority, addresses)
     if token is not None:
         return Login("token", token=token.to_url_text())

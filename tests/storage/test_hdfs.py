@@ -501,7 +501,7 @@ def test_a_full_device_where_it_is_collected_is_named(
 
 
 TOKEN = HadoopToken(b"i", b"p", HDFS_KIND, "ha-hdfs:lake")
-SECRET = "HAADZXZhA2V2YQNldmGKAY"
+SECRET = HadoopToken(b"whose", b"secret", HDFS_KIND, "127.0.0.1:8020").to_url_text()
 KERBEROS = HadoopConf({"hadoop.security.authentication": "kerberos"})
 
 
@@ -512,7 +512,7 @@ KERBEROS = HadoopConf({"hadoop.security.authentication": "kerberos"})
         (HadoopConf(), {"HADOOP_USER_NAME": "eva"}, (), Login("insecure", user="eva")),
         (KERBEROS, {"HADOOP_USER_NAME": "eva"}, (), Login("kerberos")),
         (KERBEROS, {}, (TOKEN,), Login("token", token=TOKEN.to_url_text())),
-        (KERBEROS, {"EPS_HDFS_TOKEN": "given"}, (TOKEN,), Login("token", token="given")),
+        (KERBEROS, {"EPS_HDFS_TOKEN": SECRET}, (TOKEN,), Login("token", token=SECRET)),
         (KERBEROS, {}, (HadoopToken(b"", b"", "YARN_AM_RM_TOKEN", ""),), Login("kerberos")),
     ],
 )
@@ -523,13 +523,20 @@ def test_the_login_is_chosen(
     assert found == expected and (not expected.token or expected.token not in repr(found))
 
 
+@pytest.mark.parametrize("text", ["abcdef", "no base64!", SECRET[:-8]])
+def test_what_is_no_token_is_refused_at_once_and_not_told(fake: FakeHdfs, text: str) -> None:
+    with pytest.raises(ConfigError, match="EPS_HDFS_TOKEN: gives no token of Hadoop's") as caught:
+        open_hdfs("webhdfs", fake.authority, "/", HadoopConf(), environ={TOKEN_VARIABLE: text})
+    assert text not in str(caught.value) and not fake.asked("GETFILESTATUS")
+
+
 def test_name_and_token_reach_hdfs(fake: FakeHdfs, tmp_path: Path) -> None:
     fake.put("/file", b"1")
-    for environ in ({"HADOOP_USER_NAME": "eva"}, {"EPS_HDFS_TOKEN": "abc"}):
+    for environ in ({"HADOOP_USER_NAME": "eva"}, {"EPS_HDFS_TOKEN": SECRET}):
         assert get(open_hdfs("webhdfs", fake.authority, "/", HadoopConf(), environ=environ), "file") == b"1"
     first, second = fake.asked("GETFILESTATUS")
     assert first["user.name"] == "eva" and "delegation" not in first
-    assert second["delegation"] == "abc" and "user.name" not in second
+    assert second["delegation"] == SECRET and "user.name" not in second
     with pytest.raises(StorageError, match=r"HADOOP_TOKEN_FILE_LOCATION is .*none: cannot be read"):
         connect("hdfs", "lake", HadoopConf(), {"HADOOP_TOKEN_FILE_LOCATION": str(tmp_path / "none")})
 
