@@ -16,7 +16,7 @@ import grpc
 
 from eps.core.types import Address
 from eps.ended import WAITING_STATES, fetched_of, silence_of, waiting_status, without_figures
-from eps.errors import DeadlineError, JobFinishedError, PeerUnavailableError
+from eps.errors import DeadlineError, JobFinishedError, PeerUnavailableError, StorageError
 from eps.pb import control_pb2 as pb
 from eps.pb.control_pb2_grpc import JobMasterStub
 from eps.rpc.call import call, channel, error_of
@@ -91,8 +91,16 @@ class MasterLink:
 
         return self._repeated(attempt, what, min(self._give_up_s, NEXT_MASTER_S), waits)
 
-    def watch(self, after_clock: int = -1) -> Iterator[Progress]:
+    def watch(self, after_clock: int = -1, *, is_patient: bool = True) -> Iterator[Progress]:
         """Yield news until the job has ended; goes on where it was after a loss of the connection.
+
+        Parameters
+        ----------
+        after_clock : int
+        is_patient : bool
+            Of a job on YARN: a master that does not answer is waited for as long as YARN says that it runs, for YARN
+            ends one that says nothing to it either.  One that was started again answers when it has read its log: a
+            client that gives up before that would end the job, where that is tied to it.
 
         Raises
         ------
@@ -100,13 +108,14 @@ class MasterLink:
             The job runs, but its master did not answer for ``give_up_s``.
         """
         what = f"watch job {self._job.name!r}"
+        patience_s = math.inf if is_patient and self._application_id() else self._give_up_s
         ended = False
         while not ended:
             yield from self._waits()
             try:
                 # The first message is part of the attempt: a stream is only known to be there when it says something.
                 opened = self._repeated(
-                    partial(_opened, after_clock=after_clock, what=what), what, self._give_up_s, waits=False
+                    partial(_opened, after_clock=after_clock, what=what), what, patience_s, waits=False
                 )
             except JobFinishedError:
                 return
@@ -173,6 +182,7 @@ class MasterLink:
         """Attempt until a master answers; wait ``next_master_s`` for the next one after the first that did not."""
         since_s: float | None = None
         began_s, retry_s, told = time.monotonic(), RETRY_S, False
+        is_silence_told = False
         while True:
             unreachable: PeerUnavailableError | None = None
             stub = self._stub()
@@ -197,12 +207,37 @@ class MasterLink:
             if waited_s > patience_s:
                 raise PeerUnavailableError(
                     f"{what}: the master of job {self._job.name!r} does not answer for {patience_s:g} s"
+                    + self._likely_reason()
                 ) from unreachable
+            if waited_s > min(NEXT_MASTER_S, patience_s) and not is_silence_told:
+                is_silence_told = told = True
+                since = time.strftime("%H:%M:%S", time.localtime(time.time() - waited_s))
+                reason = self._likely_reason()
+                logger.warning(
+                    "%s: the master of job %r has not answered since %s, and is waited for%s",
+                    *(what, self._job.name, since, reason),
+                )
             if waited_s > NOTICED_S and not told and since_s is not None:
                 told = True
                 logger.warning("%s: waiting for the next master of job %r", what, self._job.name)
             time.sleep(retry_s)
             retry_s = min(LONGEST_RETRY_S, retry_s * 1.5)
+
+    def _application_id(self) -> str:
+        """Return by which name YARN knows the job; empty where it does not run on YARN, or that cannot be read."""
+        with suppress(StorageError):
+            return str((read_json(self._job.yarn_json) or {}).get("application_id", ""))
+        return ""
+
+    def _likely_reason(self) -> str:
+        """Return why the master of a job on YARN may say nothing, as the end of a sentence; empty for any other."""
+        application_id = self._application_id()
+        if not application_id:
+            return ""
+        return (
+            f"; by YARN's word application {application_id} runs: a master that was started again answers when it "
+            "has read its log, and waits for HDFS where that does not answer"
+        )
 
     def _stub(self) -> JobMasterStub | None:
         record = read_json(self._job.master_json)

@@ -168,6 +168,40 @@ def test_master_that_never_answers_is_given_up(fake: FakeJob) -> None:
         job.status()
 
 
+def test_who_watches_a_job_on_yarn_waits_for_a_master_for_as_long_as_its_application_runs(
+    fake: FakeJob, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One that was started again may wait for HDFS for longer than any patience; who gives it up may end the job."""
+    write_json_atomic(fake.dir.yarn_json, {"application_id": "application_1_0001"}, sync=False)
+    monkeypatch.setattr(master_link, "NEXT_MASTER_S", 0.0)
+    likely = "by YARN's word application application_1_0001 runs: a master that was started again answers when"
+    silent = threading.Event()
+    caplog.handler.addFilter(lambda record: silent.set() or True)
+    restart = threading.Thread(target=lambda: silent.wait(20.0) and fake.serve())
+    fake.kill_master()
+    with Job(fake.dir, patience_s=0.0) as job:
+        with pytest.raises(PeerUnavailableError, match=f"does not answer for 0 s; {likely}"):
+            job.status()
+        with pytest.raises(PeerUnavailableError):
+            job.history()
+        caplog.clear()
+        silent.clear()
+        restart.start()
+        fake.master.news = [(status_of(clock=7), [])]
+        news = job.watch()
+        assert next(news).status["clock"] == 7
+        news.close()
+        restart.join()
+        assert "has not answered since" in caplog.text and likely in caplog.text
+        # And as it has ended without a word of its master's, that is no fault of whoever watches it.
+        fake.kill_master()
+        silent.clear()
+        end = threading.Thread(target=lambda: silent.wait(20.0) and fake.end("failed", "HDFS was away"))
+        end.start()
+        assert list(job.watch()) == []
+        end.join()
+
+
 def test_client_with_another_token_is_refused_at_once(fake: FakeJob) -> None:
     fake.dir.token.write_text("0" * 32 + "\n")
     with Job.find("fake") as job, pytest.raises(AuthenticationError, match="the proof is wrong"):
