@@ -335,7 +335,7 @@ class SharedLog:
             raise DamagedLogError(f"{self.path}: log {missing} is missing")
         if any(gap >= base for gap in numbers["gap"]):
             raise DamagedLogError(
-                f"{self.path}: records are missing, because writing one failed; nothing can be restored"
+                f"{self.path}: records are missing, because writing one failed; the state cannot be restored"
             )
         records: list[bytes] = []
         ends = True

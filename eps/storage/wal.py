@@ -364,7 +364,7 @@ def records_of(data: bytes, where: str, last: bool, dropped: list[str]) -> tuple
         It is damaged, or misses records.
     """
     if data.startswith(GAP_HEAD):
-        raise StorageError(f"{where}: records are missing, because writing one failed; nothing can be restored")
+        raise StorageError(f"{where}: records are missing, because writing one failed; the state cannot be restored")
     if not data.startswith(LOG_HEAD):
         if last and LOG_HEAD.startswith(data):
             return [], 0
