@@ -280,7 +280,7 @@ class EvictedJob(RecoveringJob):
         if not waiting or self._now_s - last_s < RETURN_PATIENCE_S:
             return
         if not driver.granted:
-            reason = f"not granted within {RETURN_PATIENCE_S:g} s: somebody else has the room, or none is in one piece"
+            reason = f"not granted within {RETURN_PATIENCE_S:g} s: no room is free, or none in one piece"
             self._abort(driver.plan, reason)
             return
         # Who was granted a container comes: to ask for as many again would be in vain again.

@@ -45,6 +45,11 @@ MOST_VAIN = 3
 TOLD_S = 1.0
 
 
+def least_of(wanted: int, start_with: float) -> int:
+    """Return the number of a role with which a job may begin that wants so many and may start with that part."""
+    return max(1, math.ceil(start_with * wanted))
+
+
 class StartingJob(EvictedJob):
     """A job that waits for its first members, and may begin without some of them."""
 
@@ -147,7 +152,7 @@ class StartingJob(EvictedJob):
 
     def _least(self, role: Role) -> int:
         """Return the number of a role with which the job may begin."""
-        return max(1, math.ceil(self._start_with * self.wanted[role]))
+        return least_of(self.wanted[role], self._start_with)
 
     def _can_do_without(self, missing: Collection[MemberRecord]) -> bool:
         """Return whether the job may begin with those first members that were granted their containers."""

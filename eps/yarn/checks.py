@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from dataclasses import replace
 from functools import cached_property
 
 from eps.config import EXECUTIONS, ROLES, JobSpec
+from eps.core.master_start import least_of
 from eps.errors import ConfigError, ResourceError
 from eps.yarn.application import resource_of, tags_of
 from eps.yarn.facade import Client
@@ -61,7 +64,7 @@ class Cluster:
 
 
 def check_job(cluster: Cluster, spec: JobSpec) -> None:
-    """Refuse what YARN would refuse or never grant, as far as it tells; warn of what has to wait for more nodes.
+    """Refuse what YARN would refuse or never grant, as far as it tells; warn of what there is no room for now.
 
     Raises
     ------
@@ -138,6 +141,18 @@ def _look_at_size(cluster: Cluster, queue: QueueReport, spec: JobSpec) -> None:
     more in a minute, where they come as they are needed or one is started again.  Nodes with a label may be lent to who
     asks for none, beyond what a queue may have of the others.
     """
+    for label, need, most in _lacking(cluster, queue, spec):
+        where = f" of the nodes with label {label}" if label else ""
+        what, at_most = (str(r) if queue.counts_cores else f"{r.memory_mb} MB" for r in (need, most))
+        cluster.warn(
+            f"{_size_text(spec)} and a master take {what}{where}, but queue {spec.queue!r} has no more than {at_most} "
+            f"with the nodes that run now: {_what_comes(cluster, queue, spec)}; with fewer or smaller containers "
+            f"({cluster.memory}), or in another queue, it need not wait"
+        )
+
+
+def _lacking(cluster: Cluster, queue: QueueReport, spec: JobSpec) -> Iterator[tuple[str, Resource, Resource]]:
+    """Yield label, what a job's first containers take, and what the queue has, where that is less."""
     needs = _needs(spec)
     for label in sorted(needs):
         need, most = needs[label], queue.most.get(label)
@@ -149,14 +164,24 @@ def _look_at_size(cluster: Cluster, queue: QueueReport, spec: JobSpec) -> None:
             most = _sum(most, *(node.capacity for node in cluster.nodes if node.labels))
         counted = Resource(need.memory_mb, need.vcores if queue.counts_cores else 0)
         if not counted.fits_in(most):
-            where = f" of the nodes with label {label}" if label else ""
-            what, at_most = (str(r) if queue.counts_cores else f"{r.memory_mb} MB" for r in (need, most))
-            containers = f"{_number(spec.workers, 'worker')}, {_number(spec.servers, 'server')} and a master"
-            cluster.warn(
-                f"{containers} take {what}{where}, but queue {spec.queue!r} has no more than {at_most} with the nodes "
-                "that run now: the job waits until there are more; with fewer or smaller containers "
-                f"({cluster.memory}), or in another queue, it need not"
-            )
+            yield label, need, most
+
+
+def _what_comes(cluster: Cluster, queue: QueueReport, spec: JobSpec) -> str:
+    """Return what a job does whose first size there is no room for."""
+    least = replace(
+        spec, workers=least_of(spec.workers, spec.start_with), servers=least_of(spec.servers, spec.start_with)
+    )
+    if any(_lacking(cluster, queue, least)):
+        return "the job waits until there are more"
+    return (
+        f"the job waits for a while, begins with what it was granted, from {_size_text(least)} on (start_with), and "
+        "asks for the rest when there are more"
+    )
+
+
+def _size_text(spec: JobSpec) -> str:
+    return f"{_number(spec.workers, 'worker')}, {_number(spec.servers, 'server')}"
 
 
 def _needs(spec: JobSpec) -> dict[str, Resource]:

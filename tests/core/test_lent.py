@@ -70,7 +70,7 @@ def test_what_is_not_granted_in_time_is_withdrawn_and_owed_still() -> None:
     master.tick(RETURN_PATIENCE_S - 0.5)
     assert plan.phase is Phase.PROPOSED
     master.tick(0.6)
-    assert plan.phase is Phase.ABORTED and "somebody else has the room" in plan.reason
+    assert plan.phase is Phase.ABORTED and "no room is free" in plan.reason
     assert e.ReleaseContainer(container) in master.all and owed(master) == (1, 0)
 
 

@@ -96,7 +96,7 @@ def test_request_that_others_were_faster_than_is_taken_back() -> None:
     soon = master.state.looks_for_room
     see(master, PLENTY)
 
-    assert waiting is Phase.PROPOSED and first.phase is Phase.ABORTED and "somebody else has the room" in first.reason
+    assert waiting is Phase.PROPOSED and first.phase is Phase.ABORTED and "no room is free" in first.reason
     assert e.ReleaseContainer(container) in master.all and not soon
     assert len(returns(master)) == 2
 

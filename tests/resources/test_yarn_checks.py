@@ -89,13 +89,24 @@ def test_what_yarn_takes_is_taken(told: Told, settings: dict[str, Any], caplog: 
             Told(),
             {"workers": 4, "servers": 2},
             "4 workers, 2 servers and a master take 6656 MB and 7 vcores, but queue 'default' has no more than 6144 MB "
-            "and 12 vcores with the nodes that run now: the job waits until there are more; with fewer or smaller "
-            "containers (memory_mb), or in another queue, it need not",
+            "and 12 vcores with the nodes that run now: the job waits for a while, begins with what it was granted, "
+            "from 2 workers, 1 server on (start_with), and asks for the rest when there are more; with fewer or "
+            "smaller containers (memory_mb), or in another queue, it need not wait",
         ),
         (
             Told(),
             {"workers": 11, "servers": 1, "memory_mb": "64"},
             "take 832 MB and 13 vcores, but queue 'default' has no more than 6144 MB and 12 vcores with",
+        ),
+        (
+            Told(),
+            {"workers": 4, "servers": 2, "start_with": 1.0},
+            "with the nodes that run now: the job waits until there are more; with fewer or smaller containers",
+        ),
+        (
+            Told(),
+            {"workers": 40, "servers": 2, "splits": 40},
+            "with the nodes that run now: the job waits until there are more; with fewer or smaller containers",
         ),
         (
             Told(counts_cores=False),
