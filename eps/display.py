@@ -208,7 +208,8 @@ def evictions_text(status: Mapping[str, Any]) -> str:
     latest = f"; the latest {list(reasons)[-1]}" if reasons else ""
     longest_s = max(found["drain_s"].values(), default=0.0)
     took = f"; the longest drain took {seconds_text(longest_s)}" if found["drain_s"] else ""
-    given = sum(found.get("given", {}).values())
+    # One that has ended asks for nothing any more.
+    given = sum(found.get("given", {}).values()) if status["state"] in LIVE_STATES else 0
     missing = f"; {given} not asked for again yet, for others were to get that room" if given else ""
     return f"{found['asked']} announced: {', '.join(parts)}{took}{latest}{missing}"
 

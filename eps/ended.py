@@ -87,7 +87,7 @@ def ended_status(directory: JobDir) -> dict[str, Any]:
         "metrics": metrics.get("test", {}),
         "iteration_s": report.get("iteration_seconds", {}).get("p50", 0.0),
         "eta_s": 0.0,
-        "elapsed_s": report.get("iteration_seconds", {}).get("total", 0.0),
+        "elapsed_s": report.get("elapsed_s", 0.0),
     }
 
 

@@ -324,6 +324,8 @@ def report(
             "p99": round(percentile(lasted, 0.99), 6),
             "total": round(sum(lasted), 6),
         },
+        # Unlike the above with what came before the first iteration and after the last.
+        "elapsed_s": round(now_s - started_s, 3),
         "membership": [membership_entry(v) for v in state.memberships],
         # Of SSP and ASP sums are never reproducible, whatever the setting.
         "settings": {**dataclasses.asdict(runtime.spec), "reproducible": runtime.settings.reproducible},

@@ -329,6 +329,7 @@ def test_status_shows_who_will_be_taken_away_and_what_became_of_those_who_were_t
     assert "not asked for again" not in text
     given = {**counted, "given": {"worker": 2, "server": 1}}
     assert "; 3 not asked for again yet, for others were to get that room" in status_text(status_of(evictions=given))
+    assert "not asked for again" not in status_text(status_of(evictions=given, state="finished"))
 
 
 def test_what_a_job_has_lent_to_others_is_told_until_it_has_that_again() -> None:

@@ -15,6 +15,7 @@ from eps.core.events import JobState
 from eps.core.membership import Membership
 from eps.core.tables import PartitionTable, SplitTable
 from eps.core.types import Address, Role
+from eps.ended import ended_status
 from eps.master import main
 from eps.master.export import Exported
 from eps.master.main import Master
@@ -91,6 +92,18 @@ def test_job_that_ends_on_a_slow_disk_beats_while_it_waits(
     assert rig.master.run() == 1
     assert waited == [slow]
     assert read_json(rig.directory.report)["state"] == "killed"
+
+
+def test_seconds_of_a_job_that_has_ended_go_on_where_those_of_the_running_one_were(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The time until its first iteration counts in both."""
+    monkeypatch.setattr(main, "FAREWELL_S", 0.0)
+    monkeypatch.setattr(rig.master, "_started_s", rig.master._started_s - 60.0)
+    before_s = rig.master.status()["elapsed_s"]
+    rig.master.put(e.KillRequested("enough"))
+    assert rig.master.run() == 1
+    assert before_s >= 60.0 and ended_status(rig.directory)["elapsed_s"] >= before_s
 
 
 def test_job_whose_resource_manager_is_gone_for_good_fails_with_its_sentence(
