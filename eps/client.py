@@ -18,7 +18,7 @@ from typing import Any
 
 from eps.config import JobSpec
 from eps.core.reconfig import Operation, Phase
-from eps.ended import ended_report, ended_status, waiting_status
+from eps.ended import ended_report, ended_status, waiting_status, with_application
 from eps.ending import end_job
 from eps.errors import (
     ConfigError,
@@ -254,6 +254,9 @@ class Job:
         PeerUnavailableError
             It runs, but its master does not answer.
         """
+        return with_application(self._directory, self._status(timeout_s))
+
+    def _status(self, timeout_s: float) -> dict[str, Any]:
         waiting = waiting_status(self._directory)
         if waiting is not None and self.running:
             return waiting
@@ -264,7 +267,7 @@ class Job:
             return ended_status(self._directory)
         if reply is None:
             # Its cluster has begun to let it wait meanwhile, or has ended that since.
-            return waiting_status(self._directory) or self.status(timeout_s)
+            return waiting_status(self._directory) or self._status(timeout_s)
         return _object(reply.status_json)
 
     def history(self) -> list[dict[str, Any]]:

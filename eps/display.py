@@ -433,6 +433,8 @@ def status_text(status: Status, *, resumable: bool = False) -> str:
     if status.get("as_of_s") is not None:
         what = "is what was known last" if status["state"] == UNREACHABLE else "is older than its end"
         lines.append(f"  what follows {what}: {as_of_text(status['as_of_s'])}")
+    if status.get("application_id"):
+        lines.append(f"  on YARN: {status['application_id']}")
     # Not known of one whose master has gone and left no figures here.
     version = f", membership version {status['membership_version']}" if status["membership_version"] else ""
     lines.append(f"  clock {_clock_text(status, ' of ')}{version}")

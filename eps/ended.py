@@ -157,6 +157,17 @@ def waiting_status(directory: JobDir) -> dict[str, Any] | None:
     }
 
 
+def application_id_of(directory: JobDir) -> str:
+    """Return by which name YARN knows a job; empty where it does not run on YARN, or that cannot be read."""
+    return str((_readable(directory.yarn_json) or {}).get("application_id", ""))
+
+
+def with_application(directory: JobDir, status: dict[str, Any]) -> dict[str, Any]:
+    """Return a status that also says by which name YARN knows the job, where it is one on YARN."""
+    application_id = application_id_of(directory)
+    return {**status, "application_id": application_id} if application_id else status
+
+
 def silence_of(directory: JobDir) -> str:
     """Return since when the cluster of a job that runs has not answered, in words; empty where none is known not to."""
     return _reason_where(directory, "is_silent")

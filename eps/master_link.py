@@ -15,8 +15,8 @@ from typing import Any
 import grpc
 
 from eps.core.types import Address
-from eps.ended import WAITING_STATES, fetched_of, silence_of, waiting_status, without_figures
-from eps.errors import DeadlineError, JobFinishedError, PeerUnavailableError, StorageError
+from eps.ended import WAITING_STATES, application_id_of, fetched_of, silence_of, waiting_status, without_figures
+from eps.errors import DeadlineError, JobFinishedError, PeerUnavailableError
 from eps.pb import control_pb2 as pb
 from eps.pb.control_pb2_grpc import JobMasterStub
 from eps.rpc.call import call, channel, error_of
@@ -108,7 +108,7 @@ class MasterLink:
             The job runs, but its master did not answer for ``give_up_s``.
         """
         what = f"watch job {self._job.name!r}"
-        patience_s = math.inf if is_patient and self._application_id() else self._give_up_s
+        patience_s = math.inf if is_patient and application_id_of(self._job) else self._give_up_s
         ended = False
         while not ended:
             yield from self._waits()
@@ -223,15 +223,9 @@ class MasterLink:
             time.sleep(retry_s)
             retry_s = min(LONGEST_RETRY_S, retry_s * 1.5)
 
-    def _application_id(self) -> str:
-        """Return by which name YARN knows the job; empty where it does not run on YARN, or that cannot be read."""
-        with suppress(StorageError):
-            return str((read_json(self._job.yarn_json) or {}).get("application_id", ""))
-        return ""
-
     def _likely_reason(self) -> str:
         """Return why the master of a job on YARN may say nothing, as the end of a sentence; empty for any other."""
-        application_id = self._application_id()
+        application_id = application_id_of(self._job)
         if not application_id:
             return ""
         return (

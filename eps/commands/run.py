@@ -15,13 +15,12 @@ from eps import interrupt
 from eps.client import Job, deliver
 from eps.config import JobSpec
 from eps.display import Display, PlainDisplay, TerminalDisplay, how_to_resume, summary_text
-from eps.ended import UNREACHABLE
+from eps.ended import UNREACHABLE, application_id_of
 from eps.errors import ConfigError, DeadlineError, EpsError
 from eps.exits import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK
 from eps.jobspec_file import RunRequest, read_job_file
 from eps.last_words import last_words
 from eps.results import check_results
-from eps.storage.atomic import read_json
 from eps.storage.jobdir import find_job
 
 #: Preparing data is worth a word only where it is noticed.
@@ -75,8 +74,8 @@ def submit(args: argparse.Namespace) -> int:
     if request.spec.folds and request.spec.fold < 0:
         raise ConfigError("folds are trained one after the other by eps run: submit one with --fold")
     with _begun(request, detach=True) as job:
-        application = read_json(job.directory.yarn_json) or {}
-        print(f"{job.name}: {application.get('application_id')}; follow it with: eps status {job.name}")
+        print(f"{job.name}: {application_id_of(job.directory)}; follow it with: eps status {job.name}")
+        print(f"its report will be {job.directory.report}, its model {job.directory.model}")
     return EXIT_OK
 
 

@@ -42,7 +42,7 @@ def submit(args: argparse.Namespace) -> int:
             # It was submitted before, or can never fit the cluster.
             return _ended(submission, "is over: ")
         how = f"hscheduler why {submission.job_id}{flags_of(args)} says how it is"
-        print(f"{submission.job_id} is submitted; {how}", flush=True)
+        print(f"{submission.job_id} is submitted, for eps as {submission.name}; {how}", flush=True)
         if not args.wait:
             return EXIT_OK
         client.wait(submission)
@@ -141,6 +141,8 @@ def why(args: argparse.Namespace) -> int:
     else:
         size = count_of(job["workers"], job["servers"])
         print(f"{job['job_id']} is in phase {job['phase']!r} at iteration {job['iteration']}, with {size}{told}")
+    if job["name"]:
+        print(f"its name for eps is {job['name']}, as in eps status {job['name']}")
     for at_s, sentence in job.get("decisions", ()):
         print(f"{at_s:8.2f} s  {sentence}")
     return EXIT_OK

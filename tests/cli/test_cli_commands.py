@@ -25,6 +25,7 @@ from eps.display import summary_text
 from eps.errors import ConfigError, PeerUnavailableError, PlanError, StorageError
 from eps.jobspec_file import RunRequest
 from eps.parser import build_parser
+from eps.storage.atomic import write_json_atomic
 from eps.storage.jobdir import create_job_dir
 from eps.yarn.advice import CHECK_PYTHON
 from tests.cli.conftest import FakeJob, change_of, status_of
@@ -37,6 +38,22 @@ def test_status_prints_json_when_asked(fake: FakeJob, capsys: pytest.CaptureFixt
     assert json.loads(capsys.readouterr().out) == status_of()
     assert main(["status", "fake"]) == 0
     assert capsys.readouterr().out.startswith("fake: running\n")
+
+
+def test_a_job_on_yarn_says_its_application_and_where_its_model_will_be(
+    fake: FakeJob, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_json_atomic(fake.dir.yarn_json, {"application_id": "application_1_0001"}, sync=False)
+    monkeypatch.setattr(run, "_begun", lambda request, detach: Job(fake.dir))
+    assert main(["submit", "--name", "fake", "--data", "sklearn:digits", "--model", "softmax"]) == 0
+    first, second = capsys.readouterr().out.splitlines()
+    assert first == "fake: application_1_0001; follow it with: eps status fake"
+    assert second == f"its report will be {fake.dir.report}, its model {fake.dir.model}"
+    assert main(["status", "fake", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["application_id"] == "application_1_0001"
+    fake.end()
+    assert main(["status", "fake", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["application_id"] == "application_1_0001"
 
 
 def test_list_shows_running_and_ended_jobs(home: Path, fake: FakeJob, capsys: pytest.CaptureFixture[str]) -> None:

@@ -332,6 +332,11 @@ def test_status_shows_who_will_be_taken_away_and_what_became_of_those_who_were_t
     assert "not asked for again" not in status_text(status_of(evictions=given, state="finished"))
 
 
+def test_status_of_a_job_on_yarn_says_by_which_name_yarn_knows_it() -> None:
+    told = status_text(status_of(application_id="application_1_0001"))
+    assert "\n  on YARN: application_1_0001\n" in told and "YARN" not in status_text(status_of())
+
+
 def test_what_a_job_has_lent_to_others_is_told_until_it_has_that_again() -> None:
     assert "lent" not in status_text(status_of(lent={"worker": 0, "server": 0}))
     text = status_text(status_of(lent={"worker": 2, "server": 1}))

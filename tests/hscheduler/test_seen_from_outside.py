@@ -85,8 +85,10 @@ def test_why_a_job_runs_as_it_does_is_told_by_what_was_decided(
     service.scheduler.past.keep([], [("jobs", before), ("jobs", other)])
     service.scheduler.settle(TIMEOUT_S)
     assert cli.main(["why", "a", "--state", str(service.scheduler.past.path.parent)]) == 0
-    first, *decisions = capsys.readouterr().out.splitlines()
+    first, second, *decisions = capsys.readouterr().out.splitlines()
     assert first == "a is in phase 'early feedback' at iteration 0, with 1 worker and 1 server"
+    name = service.scheduler.name_of("a")
+    assert second == f"its name for eps is {name}, as in eps status {name}"
     assert decisions[0] == "    0.00 s  of a time that is forgotten"
     assert decisions[1].partition(" s  ")[2] == "a starts with 1 worker and 1 server: they are free"
     assert len(decisions) == 2
@@ -119,7 +121,8 @@ def test_what_to_type_next_finds_the_same_service(
     job.write_text('data = "sklearn:digits"\nmodel = "softmax"\n')
     sweep.write_text('[sweep]\ntrials = 1\nalgorithm = "random"\n[job]\nmodel = "softmax"\ndata = "sklearn:digits"\n')
     assert cli.main(["submit", str(job), "--name", "j", "--state", state]) == 0
-    assert capsys.readouterr().out == f"j is submitted; hscheduler why j --state {state} says how it is\n"
+    told = f"j is submitted, for eps as {service.scheduler.name_of('j')}; hscheduler why j --state {state} says how it"
+    assert capsys.readouterr().out == f"{told} is\n"
     large = tmp_path / "large.toml"
     large.write_text('data = "sklearn:digits"\nmodel = "softmax"\nworkers = 90\nsplits = 90\n')
     for _ in range(2):
