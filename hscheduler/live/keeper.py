@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -24,6 +25,19 @@ logger = logging.getLogger(__name__)
 
 #: A journal that cannot be written, as where a disk is full, is tried again so often.
 _RETRY_S = 0.5
+
+
+def told_values(header: Header) -> dict[str, str]:
+    """Return what a scheduler is, as whoever starts one says it."""
+    found = {name: repr(value) for name, value in vars(header).items() if name not in ("nodes", "job_settings")}
+    sizes = Counter(f"of {vcores} vcores and {memory_mb}MiB" for vcores, memory_mb in header.nodes.values())
+    found["nodes"] = ", ".join(f"{number} {size}" for size, number in sizes.items())
+    settings = header.job_settings
+    found["--on"] = settings.get("on", "local")
+    # Of a place without containers there are none.
+    found["--container-memory"] = f"{settings['memory_mb']}MiB" if "memory_mb" in settings else "unset"
+    found["--container-vcores"] = settings.get("vcores", "unset")
+    return found
 
 
 class Keeper:
@@ -62,9 +76,9 @@ class Keeper:
         self.header = journal.header or header
         asked = dataclasses.replace(header, tag=self.header.tag, boot=self.header.boot, began_s=self.header.began_s)
         if asked != self.header:
-            was = vars(self.header)
-            differ = [name for name, value in was.items() if getattr(asked, name) != value]
-            told = ", ".join(f"{name} {was[name]!r} (not {getattr(asked, name)!r})" for name in differ)
+            was, now = told_values(self.header), told_values(asked)
+            told = ", ".join(f"{name} {was[name]} (not {now[name]})" for name in was if now[name] != was[name])
+            told = told or "nodes of other names"
             raise ConfigError(f"{journal.path} was begun with {told}: go on with that, or with another directory")
         #: Of this journal only: one that is begun with another tag has another past.
         self.past = Past(journal.path.with_name(f"past-{self.header.tag}.sqlite"))

@@ -21,7 +21,9 @@ from hscheduler.live import clock, keeper
 from hscheduler.live import scheduler as live
 from hscheduler.live.journal import Entry, EventJournal
 from hscheduler.live.scheduler import LiveScheduler, LiveSettings
+from hscheduler.on_yarn import container_settings
 from hscheduler.policies.placing import start_if_it_fits
+from hscheduler.spec import ClusterSpec
 from tests.hscheduler.toy import UNIT, nodes, request
 from tests.hscheduler.world import FEEDBACK_AT, ITERATIONS, Died, FakeLive, World
 from tests.threads import at_once
@@ -126,8 +128,22 @@ def test_a_journal_goes_on_with_what_it_was_begun_with(tmp_path: Path) -> None:
     LiveScheduler(nodes(2), LiveSettings("elastic"), journal=journal_of(tmp_path)).close()
     with pytest.raises(ConfigError, match=r"was begun with policy 'elastic' \(not 'static'\): go on with that"):
         LiveScheduler(nodes(2), LiveSettings("static"), journal=journal_of(tmp_path))
-    with pytest.raises(ConfigError, match="was begun with nodes"):
+    with pytest.raises(ConfigError, match=r"begun with nodes 2 of \d+ vcores and \d+MiB \(not 3 of \d+ vcores and"):
         LiveScheduler(nodes(3), LiveSettings("elastic"), journal=journal_of(tmp_path))
+
+
+def test_a_journal_says_by_which_flags_it_was_begun_with_containers_of_another_size(tmp_path: Path) -> None:
+    size = ClusterSpec(container_memory="512MiB", container_vcores=1)
+    small = LiveSettings("elastic", job_settings=container_settings(size, "docker"))
+    LiveScheduler(nodes(2), small, journal=journal_of(tmp_path)).close()
+    other = LiveSettings("elastic", job_settings=container_settings(ClusterSpec(), "docker"))
+    with pytest.raises(ConfigError, match=r"begun with --container-memory 512MiB \(not 4096MiB\): go on with that"):
+        LiveScheduler(nodes(2), other, journal=journal_of(tmp_path))
+    told = (
+        r"with --on docker \(not local\), --container-memory 512MiB \(not unset\), --container-vcores 1 \(not unset\):"
+    )
+    with pytest.raises(ConfigError, match=told):
+        LiveScheduler(nodes(2), LiveSettings("elastic"), journal=journal_of(tmp_path))
 
 
 def test_a_journal_that_leads_elsewhere_is_refused(tmp_path: Path) -> None:
