@@ -26,6 +26,7 @@ from eps.home import check_home
 from eps.jobspec_file import RunRequest
 from eps.ml.combinations import check_combination, check_given
 from eps.ml.models import MODELS, load_model
+from eps.results import keep_places
 from eps.rpc.certificates import check_tls, make_certificates
 from eps.runtime import (
     DataShape,
@@ -225,6 +226,7 @@ def prepare_job(
         if initial is not None:
             with atomic_writer(directory.path / INIT_FILE, sync=False) as file:
                 np.save(file, initial, allow_pickle=False)
+        keep_places(directory, request)
         write_bytes_atomic(directory.job_json, runtime.to_json().encode("utf-8"), sync=False)
         before = Before(directory)
     except BaseException:

@@ -78,6 +78,8 @@ It goes on from its latest checkpoint that is whole (see --checkpoint-every of e
 a damaged one is named and the one before it is taken.  Without any it starts from its
 seed.  Under BSP the model is the one of a job that never stopped, to the last bit, with
 whatever number of workers and servers it goes on.  Logs and journal are kept.
+Report and model go where the job was asked to bring them (--report, --export of eps run);
+of a detached one they stay in its folder, EPS_HOME/jobs/NAME.
 """
 
 _PRUNE_DESCRIPTION = """\
@@ -216,8 +218,9 @@ def _add_resume(commands: Any) -> None:
     parser.add_argument(
         "--python", default="", metavar="PATH", help="yarn: interpreter or archive, as of eps run (default: as it was)"
     )
-    parser.add_argument("--report", default="", metavar="PATH", help="write the report here, as JSON")
-    parser.add_argument("--export", default="", metavar="PATH", help="write the trained model here, as .npz")
+    where = "(default: where the job was asked to)"
+    parser.add_argument("--report", default="", metavar="PATH", help=f"write the report here, as JSON {where}")
+    parser.add_argument("--export", default="", metavar="PATH", help=f"write the trained model here, as .npz {where}")
     parser.add_argument("--detach", action="store_true", help="return when the job trains; it goes on by itself")
     parser.add_argument("--quiet", action="store_true", help="no progress, no summary")
 

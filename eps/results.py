@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shutil
 from pathlib import Path
@@ -9,10 +10,13 @@ from pathlib import Path
 from eps.ended import check_fetched
 from eps.errors import ConfigError, StorageError
 from eps.jobspec_file import RunRequest
+from eps.storage.atomic import read_json, write_json_atomic
 from eps.storage.jobdir import JobDir
 from eps.storage.locations import Location, RemotePath, location
 
 _PIECE_BYTES = 1 << 20
+#: In the directory of a job that was asked for them: where its report and its model are to go.
+_PLACES = "results.json"
 
 
 def check_results(request: RunRequest) -> None:
@@ -55,6 +59,109 @@ def _check_remote(name: str, path: RemotePath) -> None:
         raise ConfigError(f"{name} is {path}, but its folder {path.parent} must exist: {makes}")
     if path.is_dir():
         raise ConfigError(f"{name} is {path}, but must be a file that can be written")
+
+
+def keep_places(directory: JobDir, request: RunRequest) -> None:
+    """Note where report and model of a job are to go, for whoever resumes it from another folder.
+
+    Raises
+    ------
+    ConfigError
+        A place is none.
+    StorageError
+        The job's directory cannot be written.
+    """
+    places = {}
+    for name, text in (("report", request.report), ("export", request.export)):
+        if text:
+            place = location(text)
+            places[name] = str(place.absolute() if isinstance(place, Path) else place)
+    if places:
+        try:
+            write_json_atomic(directory.path / _PLACES, places, sync=False)
+        except OSError as error:
+            raise StorageError(f"{directory.path / _PLACES}: cannot be written: {error.strerror or error}") from error
+
+
+def kept_places(directory: JobDir) -> dict[str, str]:
+    """Return where report and model of a job are to go, by :func:`keep_places`; those of them that it was asked for.
+
+    Raises
+    ------
+    StorageError
+        It cannot be read.
+    """
+    return {name: str(place) for name, place in (read_json(directory.path / _PLACES) or {}).items()}
+
+
+def with_kept_places(directory: JobDir, request: RunRequest) -> RunRequest:
+    """Return the request for a job that is resumed, whose results go where it was asked to bring them.
+
+    Places that the request names itself go before those.
+
+    Raises
+    ------
+    ConfigError
+        Nothing can be written there any more.
+    StorageError
+        HDFS cannot be asked, or what is noted of the job cannot be read.
+    """
+    check_results(request)
+    kept = {name: place for name, place in kept_places(directory).items() if not getattr(request, name)}
+    for name, place in kept.items():
+        try:
+            check_result(name, place)
+        except (ConfigError, StorageError) as error:
+            hint = f"job {directory.name!r} was started with it: --{name} takes another place"
+            raise type(error)(f"{error}; {hint}") from error
+    places = {"report": request.report, "export": request.export, **kept}
+    return dataclasses.replace(request, report=places["report"], export=places["export"])
+
+
+def replaced_by_results(directory: JobDir, request: RunRequest) -> list[str]:
+    """Return a sentence for each file that is newer than a stopped job, not its own, and in the place of a result.
+
+    Raises
+    ------
+    StorageError
+        It cannot be read.
+    """
+    try:
+        since_s = (directory.path / _PLACES).stat().st_mtime
+    except FileNotFoundError:
+        since_s = directory.started_s()
+    told = []
+    for name, text, own in (("report", request.report, directory.report), ("export", request.export, directory.model)):
+        place = location(text) if text else None
+        if place is not None and _modified_s(place) > since_s and not _is_copy(place, own):
+            told.append(
+                f"{place} is newer than job {directory.name!r}, and is replaced when that ends: "
+                f"--{name} takes another place"
+            )
+    return told
+
+
+def _modified_s(place: Location) -> float:
+    """Return when a file was changed last, in seconds of Unix time; 0.0 where there is none."""
+    if isinstance(place, RemotePath):
+        found = place.status()
+        return 0.0 if found is None else found.modified_ms / 1000
+    try:
+        return place.stat().st_mtime
+    except FileNotFoundError:
+        return 0.0
+    except OSError as error:
+        raise StorageError(f"{place}: cannot be read: {error.strerror}") from error
+
+
+def _is_copy(place: Location, own: Path) -> bool:
+    """Return whether a file is what an earlier run of a job has brought there."""
+    try:
+        return own.exists() and place.read_bytes() == own.read_bytes()
+    except StorageError:
+        raise
+    except OSError as error:
+        raise StorageError(f"{place}: cannot be read: {error.strerror}") from error
 
 
 def deliver_results(directory: JobDir, request: RunRequest) -> None:

@@ -20,7 +20,7 @@ from eps.errors import ConfigError, DeadlineError, EpsError
 from eps.exits import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK
 from eps.jobspec_file import RunRequest, read_job_file
 from eps.last_words import last_words
-from eps.results import check_results
+from eps.results import check_results, keep_places, kept_places, replaced_by_results, with_kept_places
 from eps.storage.jobdir import find_job
 
 #: Preparing data is worth a word only where it is noticed.
@@ -124,25 +124,35 @@ def resume(args: argparse.Namespace) -> int:
     """Start a stopped job again; return the exit code."""
 
     def tell(text: str, warnings: Sequence[str]) -> None:
-        for warning in warnings:
+        for warning in [*warnings, *replaced]:
             print(f"eps: warning: {warning}", file=sys.stderr)
         if not args.quiet:
             print(text, flush=True)
+            for what, place in (("report", request.report), ("model", request.export)):
+                if place:
+                    print(f"{args.name}: its {what} goes to {place}", flush=True)
+            if args.detach and kept_places(directory):
+                print(f"{args.name}: its report and model stay in {directory.path}: it is detached", flush=True)
 
-    request = RunRequest(JobSpec(), args.name, args.report, args.export)
-    check_results(request)
     if args.detach and (args.report or args.export):
         raise ConfigError("report and export are written when the job ends: a detached one keeps them in its directory")
+    directory = find_job(args.name)
+    request = RunRequest(JobSpec(), args.name, args.report, args.export)
+    if not args.detach:
+        request = with_kept_places(directory, request)
+    replaced = replaced_by_results(directory, request)
     for name, value in (("workers", args.workers), ("servers", args.servers)):
         if value is not None and value < 1:
             raise ConfigError(f"{name} is {value}, but must be at least 1")
     workers, servers = args.workers or 0, args.servers or 0
-    with _told_of_submission(args.name, find_job(args.name).runs_on()):
+    with _told_of_submission(args.name, directory.runs_on()):
         job = Job.resume(
             args.name, workers=workers, servers=servers, python=args.python, detach=args.detach, on_begin=tell
         )
     if args.detach:
         return _leave(job)
+    if args.report or args.export:
+        keep_places(job.directory, request)
     report, code = _to_its_end(job, request, sys.stdout, args.quiet)
     _tell_why(report, code)
     return code

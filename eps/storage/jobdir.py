@@ -9,12 +9,12 @@
         ├── token                 what a caller must prove to know
         ├── tls/                  authority, certificate and key of the job, where it uses TLS
         ├── job.json              the job's settings
+        ├── results.json          {"report", "export"}: where these are to go, of eps.results
         ├── supervisor.json       {"pid"}
         ├── master.json           where the job master listens
         ├── yarn.json             the application of a job that runs on YARN
         ├── claim.json            where checkpoints are on the cluster, if EPS chose the place; see eps.storage.claims
-        ├── waiting.json          {"reason", ...}: why its master does not listen, or what of a job that has ended on
-        │                         its cluster is fetched; see eps.ended.waiting_status
+        ├── waiting.json          {"reason", ...}: why its master does not listen, or what is fetched; see eps.ended
         ├── ending.json           {"reason", ...}: a job on YARN is to end; see eps.yarn.ending
         ├── shared.json           {"location"}: the store that takes the place of this directory between hosts
         ├── status.json           how far the job was a second ago

@@ -14,9 +14,12 @@ import pytest
 
 import eps
 from eps.cli import main
+from eps.client import Job
 from eps.errors import ConfigError, DataError, JobExistsError, JobFinishedError, StorageError
 from eps.exits import EXIT_BAD_INPUT, EXIT_OK, EXIT_REFUSED
+from eps.jobspec_file import RunRequest
 from eps.master_link import wait_for
+from eps.results import kept_places
 from eps.storage.atomic import read_json
 from eps.storage.journal import replay
 from tests.integration.conftest import RunUndisturbed, processes_with
@@ -219,18 +222,55 @@ def test_only_a_stopped_job_is_resumed(home: Path, capfd: pytest.CaptureFixture[
 
 
 def test_resumed_job_can_be_left_alone(home: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    job = eps.Job.start(name="left", workers=1, servers=1, checkpoint_every="10", **{**DNN, "iterations": 100000})
+    settings = {**DNN, "name": "left", "workers": 1, "servers": 1, "checkpoint_every": "10", "iterations": 100000}
+    job = Job.start_request(RunRequest.from_values({**settings, "export": str(home / "left.npz")}))
     wait_for_checkpoints(job, 1)
     kill_everything(job, home)
     assert main(["resume", "left", "--detach"]) == EXIT_OK
     text = capfd.readouterr().out
     assert "goes on at clock" in text and "eps status left" in text
+    assert f"left: its report and model stay in {job.directory.path}: it is detached" in text
     found = eps.Job.find("left")
     wait_for_checkpoints(found, 1)
     assert main(["status", "left"]) == EXIT_OK
     assert "checkpoints: " in capfd.readouterr().out
     assert main(["kill", "left"]) == EXIT_OK
     found.close()
+
+
+def test_resumed_job_brings_its_results_where_it_was_asked_to_and_names_what_that_replaces(
+    home: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    undisturbed: dict[str, Any],
+) -> None:
+    """Relative places count from the folder of the first run."""
+    asked, elsewhere = tmp_path / "asked", tmp_path / "elsewhere"
+    asked.mkdir()
+    elsewhere.mkdir()
+    monkeypatch.chdir(asked)
+    settings = {**DNN, "name": "rx", "workers": 1, "servers": 1, "report": "rx.json", "export": "rx.npz"}
+    with Job.start_request(RunRequest.from_values(settings)) as job:
+        job.kill_at_once()
+    monkeypatch.chdir(elsewhere)
+    shutil.rmtree(asked)
+    assert main(["resume", "rx"]) == EXIT_BAD_INPUT
+    told = capfd.readouterr().err
+    assert f"its folder {asked} must exist; job 'rx' was started with it: --export takes another place" in told
+    asked.mkdir()
+    (asked / "rx.npz").write_text("of somebody else")
+    assert main(["resume", "rx", "--report", "new.json"]) == EXIT_OK
+    out, err = capfd.readouterr()
+    assert f"rx: its report goes to new.json\nrx: its model goes to {asked}/rx.npz\n" in out
+    assert err == (
+        f"eps: warning: {asked}/rx.npz is newer than job 'rx', and is replaced when that ends: "
+        "--export takes another place\n"
+    )
+    report = read_json(elsewhere / "new.json")
+    assert report is not None and report["model_sha256"] == undisturbed["model_sha256"]
+    assert (asked / "rx.npz").read_bytes() == job.directory.model.read_bytes()
+    assert kept_places(job.directory) == {"report": f"{elsewhere}/new.json", "export": f"{asked}/rx.npz"}
 
 
 def test_server_that_joins_a_resumed_job_needs_no_checkpoint(home: Path, undisturbed: dict[str, Any]) -> None:
