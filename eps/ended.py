@@ -23,7 +23,8 @@ NO_WORD = "its supervisor ended without a word"
 UNATTENDED = "who attended to it here was ended, and its application may run: eps status {name} finds that out"
 #: Why nobody could be told that a job is to end, and what to do.
 BEING_STARTED = "another process still starts it: end that one, or run eps kill {name} again later"
-_DIGITS = re.compile(r"\d+", re.ASCII)
+#: How long something lasts, and a temporary file, which has another name with every try.
+_FIGURES = re.compile(r"\.\w+\.tmp\b|\d+", re.ASCII)
 
 
 def ended_status(directory: JobDir) -> dict[str, Any]:
@@ -179,8 +180,8 @@ def fetched_of(directory: JobDir) -> str:
 
 
 def without_figures(text: str) -> str:
-    """Return what is told without its figures: of what lasts, only for how long changes with every look."""
-    return _DIGITS.sub("", text)
+    """Return what is told without what changes with every look at what lasts: its figures, names of temporary files."""
+    return _FIGURES.sub("", text)
 
 
 def _reason_where(directory: JobDir, kind: str) -> str:

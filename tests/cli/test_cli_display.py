@@ -290,6 +290,20 @@ def test_trouble_is_told_when_it_begins_and_shown_while_it_lasts() -> None:
     assert "  disk trouble: x\n  no containers: y\n" in f"{status_text(troubled)}\n"
 
 
+def test_trouble_that_names_a_temporary_file_is_told_once_however_often_it_is_tried() -> None:
+    stream = io.StringIO()
+    display = PlainDisplay(stream, now_s=lambda: 0.0)
+    lasts = "hdfs://lake/state/.log-00000001.{}.tmp cannot be written: no DataNode takes data"
+    for token in ("fce3bca6527b", "df7da68b4ff3", "0a1b2c3d4e5f"):
+        display.show(status_of(storage_error=lasts.format(token)))
+    display.show(status_of(storage_error="hdfs://lake/state/.other.df7da68b4ff3.tmp cannot be written: quota"))
+    told = [line for line in stream.getvalue().splitlines() if line.startswith("disk trouble: ")]
+    assert told == [
+        f"disk trouble: {lasts.format('fce3bca6527b')}",
+        "disk trouble: hdfs://lake/state/.other.df7da68b4ff3.tmp cannot be written: quota",
+    ]
+
+
 def test_lost_members_are_told_with_what_came_of_it() -> None:
     lost = {"name": "server-1", "reason": "was ended by SIGKILL", "clock": 255, "seconds": 3.0, "back_to_clock": None}
     status = {**status_of(), "losses": [lost, {**lost, "name": "server-2", "back_to_clock": 250}], "generation": 2}
