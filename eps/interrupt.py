@@ -14,7 +14,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from contextvars import ContextVar
 
 _told = False
@@ -59,20 +59,25 @@ def by_others_too() -> Iterator[None]:
 
 
 @contextmanager
-def before_submission(name: str) -> Iterator[None]:
-    """Have whoever interrupts be told that nothing was submitted, unless there is more to tell: notes of the exception.
+def telling(text: str) -> Iterator[None]:
+    """Have whoever interrupts be told this, unless there is more to tell: notes of the exception.
 
     Parameters
     ----------
-    name : str
-        Of what would be submitted.
+    text : str
+        What became of what is done here.
     """
     try:
         yield
     except KeyboardInterrupt as error:
         if not getattr(error, "__notes__", ()):
-            error.add_note(f"{name}: interrupted; nothing was submitted")
+            error.add_note(text)
         raise
+
+
+def before_submission(name: str) -> AbstractContextManager[None]:
+    """Have whoever interrupts be told that nothing was submitted of this name, as of :func:`telling`."""
+    return telling(f"{name}: interrupted; nothing was submitted")
 
 
 @contextmanager

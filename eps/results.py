@@ -173,10 +173,17 @@ def deliver_results(directory: JobDir, request: RunRequest) -> None:
         They cannot be written; or the job has finished, and they could not be fetched from its cluster.
     """
     check_fetched(directory)
-    if request.report and directory.report.exists():
-        copy_result(directory.report, location(request.report), f"job {directory.name!r} has no report")
-    if request.export and directory.model.exists():
-        copy_result(directory.model, location(request.export), f"job {directory.name!r} has no trained model")
+    what = (("report", request.report, directory.report), ("trained model", request.export, directory.model))
+    left = [(name, location(text), source) for name, text, source in what if text and source.exists()]
+    try:
+        while left:
+            name, target, source = left[0]
+            copy_result(source, target, f"job {directory.name!r} has no {name}")
+            del left[0]
+    except KeyboardInterrupt as error:
+        for _, target, source in left:
+            error.add_note(f"{directory.name}: interrupted; {target} is not written: what it was to hold is {source}")
+        raise
 
 
 def copy_result(source: Path, target: Location, missing: str) -> None:

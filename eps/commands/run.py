@@ -7,7 +7,7 @@ import dataclasses
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -145,7 +145,7 @@ def resume(args: argparse.Namespace) -> int:
         if value is not None and value < 1:
             raise ConfigError(f"{name} is {value}, but must be at least 1")
     workers, servers = args.workers or 0, args.servers or 0
-    with _told_of_submission(args.name, directory.runs_on()):
+    with _told_of_start(args.name, directory.runs_on(), detach=args.detach):
         job = Job.resume(
             args.name, workers=workers, servers=servers, python=args.python, detach=args.detach, on_begin=tell
         )
@@ -197,13 +197,18 @@ def _started(request: RunRequest, stream: TextIO, quiet: bool) -> Job:
 
 
 def _begun(request: RunRequest, *, detach: bool = False, before_data: Callable[[], None] | None = None) -> Job:
-    """Start a job; whoever interrupts its submission to YARN is told what became of it."""
-    with _told_of_submission(request.name or "the job", request.spec.on):
+    """Start a job; whoever interrupts that is told what became of it."""
+    with _told_of_start(request.name, request.spec.on, detach=detach):
         return Job.start_request(request, detach=detach, before_data=before_data)
 
 
-def _told_of_submission(name: str, runs_on: str) -> AbstractContextManager[None]:
-    return interrupt.before_submission(name) if runs_on == "yarn" else nullcontext()
+def _told_of_start(name: str, runs_on: str, *, detach: bool) -> AbstractContextManager[None]:
+    who = name or "the job"
+    if runs_on == "yarn":
+        return interrupt.before_submission(who)
+    shown = f"{f'eps status {name}' if name else 'eps list'} shows whether it goes on"
+    # One that is tied to this process ends with it.
+    return interrupt.telling(f"{who}: interrupted while it was started; {shown if detach else 'nothing of it goes on'}")
 
 
 def _show(job: Job, stream: TextIO, quiet: bool) -> None:

@@ -238,10 +238,18 @@ def test_who_interrupts_a_submission_is_told_what_became_of_it(
     assert capsys.readouterr().err == f"eps: {told}\n"
 
 
-@pytest.mark.parametrize(("on", "told"), [("yarn", "eps: a9a: interrupted; nothing was submitted\n"), ("local", "")])
-def test_who_interrupts_a_resumption_is_told_whether_it_was_submitted(
-    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, on: str, told: str
-) -> None:
+@pytest.mark.parametrize(
+    ("on", "flags", "told"),
+    [
+        ("yarn", [], "interrupted; nothing was submitted"),
+        ("docker", [], "interrupted while it was started; nothing of it goes on"),
+        ("local", ["--detach"], "interrupted while it was started; eps status a9a shows whether it goes on"),
+    ],
+)
+def test_who_interrupts_a_resumption_is_told_what_became_of_it(
+    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, on: str, flags: list[str],
+    told: str,
+) -> None:  # fmt: skip
     directory, lock = create_job_dir("a9a")
     lock.close()
     directory.job_json.write_text(json.dumps({"spec": {"on": on}}))
@@ -250,8 +258,8 @@ def test_who_interrupts_a_resumption_is_told_whether_it_was_submitted(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Job, "resume", resume)
-    assert main(["resume", "a9a"]) == 130
-    assert capsys.readouterr().err == told
+    assert main(["resume", "a9a", *flags]) == 130
+    assert capsys.readouterr().err == f"eps: a9a: {told}\n"
 
 
 def test_who_interrupts_a_job_that_yarn_does_not_end_is_told_who_goes_on(

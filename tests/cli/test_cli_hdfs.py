@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from eps import interrupt
 from eps.cli import main
 from eps.config import JobSpec
 from eps.errors import ConfigError, DataError, JobExistsError, StorageError
 from eps.export import read_model
 from eps.jobspec_file import RunRequest, read_job_file
 from eps.launch import prepare_job
-from eps.results import check_results, copy_result
+from eps.results import check_results, copy_result, deliver_results, keep_places, replaced_by_results
 from eps.runtime import Runtime, identity
 from eps.storage.claims import OWNER, check_claim, claim
 from eps.storage.jobdir import JobDir
@@ -51,6 +52,46 @@ def test_results_that_cannot_be_written_are_refused_before_training(fake: FakeHd
         check_results(RunRequest(JobSpec(), export=str(remote / "none/m")))
     with pytest.raises(ConfigError, match=r"report is .*/folder, but must be a file"):
         check_results(RunRequest(JobSpec(), report=str(remote / "folder")))
+
+
+def test_who_interrupts_the_wait_for_hdfs_is_told_where_what_was_trained_is(
+    fake: FakeHdfs, remote: RemotePath, tmp_path: Path
+) -> None:
+    job = JobDir(tmp_path / "job")
+    job.path.mkdir()
+    job.model.write_bytes(b"model")
+    job.report.write_bytes(b"{}")
+    (tmp_path / "m.npz").write_bytes(b"before")
+    fake.make_folders("/models", "755")
+    fake.fault("CREATE", "error", name="SafeModeException", message="in safe mode", left=99)
+
+    def interrupt_it() -> None:
+        if fake.asked("CREATE"):
+            raise KeyboardInterrupt
+
+    request = RunRequest(JobSpec(), report=str(tmp_path / "r.json"), export=str(remote / "models/m.npz"))
+    with pytest.raises(KeyboardInterrupt) as raised, interrupt.heeding(interrupt_it):
+        deliver_results(job, request)
+    assert (tmp_path / "r.json").read_bytes() == b"{}"
+    assert raised.value.__notes__ == [
+        f"job: interrupted; {remote}models/m.npz is not written: what it was to hold is {job.model}"
+    ]
+
+
+def test_a_file_on_hdfs_that_is_newer_than_a_stopped_job_is_said_to_be_replaced(
+    fake: FakeHdfs, remote: RemotePath, tmp_path: Path
+) -> None:
+    job = JobDir(tmp_path)
+    request = RunRequest(JobSpec(), export=str(remote / "models/m.npz"))
+    keep_places(job, request)
+    fake.put("/models/m.npz", b"of somebody else")
+    fake.find("/models/m.npz").modified_ms = 1
+    assert replaced_by_results(job, request) == []
+    fake.find("/models/m.npz").modified_ms = 1 << 42
+    (told,) = replaced_by_results(job, request)
+    assert told.startswith(f"{remote}models/m.npz is newer than job")
+    job.model.write_bytes(b"of somebody else")
+    assert replaced_by_results(job, request) == []
 
 
 def test_predictions_that_cannot_be_written_are_refused_before_they_are_made(
