@@ -12,6 +12,7 @@ from typing import Any, Protocol, TextIO
 from eps.core.evictions import TAKEN_AWAY
 from eps.core.reconfig import Operation, Phase
 from eps.ended import UNREACHABLE, WAITING_STATES, without_figures
+from eps.resources.advice import CHECK_IMAGE
 from eps.yarn.advice import CHECK_PYTHON
 
 Status = Mapping[str, Any]
@@ -168,7 +169,9 @@ class ChangeNews:
 def how_to_resume(name: str, reason: str) -> str:
     """Return what to do with a job that ended before its time, for a reason, as a sentence."""
     python = " --python PATH" if CHECK_PYTHON in reason else ""
-    return f"to go on with it, from its latest checkpoint or its seed: eps resume {name}{python}"
+    # It keeps its image, and would end as it has.
+    image = "when its image is mended, " if CHECK_IMAGE in reason else ""
+    return f"{image}to go on with it, from its latest checkpoint or its seed: eps resume {name}{python}"
 
 
 def loss_texts(status: Mapping[str, Any]) -> list[str]:

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from eps.errors import EpsError, ResourceError
+from eps.resources.advice import CHECK_IMAGE
 from eps.resources.api import NO_NEWS, ContainerEvent, ContainerRequest, ResourceManager
 from eps.resources.book import ContainerBook, Phase
 from eps.resources.docker_container import CONTAINER, INSTANCE, JOB, DockerSettings, JobLabels, build_container
@@ -60,6 +61,8 @@ NUM_ENDERS = MOST_CALLS - 2 - NUM_LAUNCHERS
 #: The last containers of a job are given so long.
 END_S = 10.0
 _LONGEST_LINE = 300
+#: A shell's exit codes where it cannot execute a command, and where there is none; and how Python says what it lacks.
+_NO_COMMAND, _NO_MODULE = (126, 127), "No module named"
 
 
 def _last_line(log: Path) -> str:
@@ -430,7 +433,9 @@ class DockerResourceManager(SupervisedManager):
         """Return the code and the words for the end of a process; 128 and more stands for a signal."""
         if exit_code <= 128 or exit_code - 128 not in {int(number) for number in signals.Signals}:
             last = _last_line(self._job.log(container_id)) if exit_code else ""
-            return exit_code, exit_reason(exit_code, None) + (f"; the last line of its log: {last}" if last else "")
+            reason = exit_reason(exit_code, None) + (f"; the last line of its log: {last}" if last else "")
+            lacks = exit_code in _NO_COMMAND or _NO_MODULE in last
+            return exit_code, f"{reason}; {CHECK_IMAGE}" if lacks else reason
         reason = exit_reason(None, exit_code - 128)
         if container_id in self._out_of_memory:
             request = self._requests.get(container_id)

@@ -25,6 +25,7 @@ from eps.display import summary_text
 from eps.errors import ConfigError, PeerUnavailableError, PlanError, StorageError
 from eps.jobspec_file import RunRequest
 from eps.parser import build_parser
+from eps.resources.advice import CHECK_IMAGE
 from eps.storage.atomic import write_json_atomic
 from eps.storage.jobdir import create_job_dir
 from eps.yarn.advice import CHECK_PYTHON
@@ -494,6 +495,9 @@ def test_a_job_that_failed_over_its_interpreter_is_told_to_go_on_with_another(
         directory.ended_json.write_text(json.dumps({"state": "failed", "reason": reason}))
         assert main(["status", "job"]) == 0
         assert f"eps resume job{advice}\n" in capsys.readouterr().out
+    directory.ended_json.write_text(json.dumps({"state": "failed", "reason": f"exited with code 127; {CHECK_IMAGE}"}))
+    assert main(["status", "job"]) == 0
+    assert "  when its image is mended, to go on with it, " in capsys.readouterr().out
 
     def resume(name: str, **settings: Any) -> None:
         raise ConfigError(f"{name} with {settings['python']}")

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from eps.errors import ConfigError, ResourceError
+from eps.resources.advice import CHECK_IMAGE
 from eps.resources.api import ContainerRequest, Exited
 from eps.resources.docker import DockerResourceManager
 from eps.resources.docker_container import DockerSettings, JobLabels, build_container
@@ -96,10 +97,28 @@ def test_what_needed_too_much_memory_says_so(engine: FakeDockerEngine, manager: 
 
 def test_what_a_container_said_last_is_told(engine: FakeDockerEngine, manager: DockerResourceManager, job: Job) -> None:
     run(manager)
-    job[0].log("c-1").write_text("Traceback ...\nNo module named eps\n\n")
+    job[0].log("c-1").write_text("Traceback ...\nValueError: 7\n\n")
     engine.exits("c-1", 1)
-    reason = "exited with code 1; the last line of its log: No module named eps"
+    reason = "exited with code 1; the last line of its log: ValueError: 7"
     assert until(manager, Exited) == Exited("c-1", 1, reason)
+
+
+@pytest.mark.parametrize(
+    ("code", "last"),
+    [
+        (127, "eps: 1: exec: python3: not found"),
+        (126, "eps: 1: exec: python3: Permission denied"),
+        (1, "/usr/bin/python3: Error while finding module specification (ModuleNotFoundError: No module named 'eps')"),
+    ],
+)
+def test_an_image_that_lacks_something_is_said_to(
+    engine: FakeDockerEngine, manager: DockerResourceManager, job: Job, code: int, last: str
+) -> None:
+    run(manager)
+    job[0].log("c-1").write_text(f"{last}\n")
+    engine.exits("c-1", code)
+    reason = f"exited with code {code}; the last line of its log: {last}; {CHECK_IMAGE}"
+    assert until(manager, Exited) == Exited("c-1", code, reason)
 
 
 def test_an_image_that_is_missing_is_named(engine: FakeDockerEngine, job: Job) -> None:
