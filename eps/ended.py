@@ -19,7 +19,9 @@ FETCHING = "fetching"
 WAITING_STATES = ("starting", UNREACHABLE, FETCHING)
 #: Why a job ended that nobody saw end: its supervisor was killed, and could not say anything.
 NO_WORD = "its supervisor ended without a word"
-#: The same of a job on YARN, which needs nobody here to go on.
+#: Why nothing is known of a job that was there, nor can it be resumed.
+REMOVED = "its folder {path} was removed while it ran: nothing of it is left to go on with"
+#: As NO_WORD, of a job on YARN, which needs nobody here to go on.
 UNATTENDED = "who attended to it here was ended, and its application may run: eps status {name} finds that out"
 #: Why nobody could be told that a job is to end, and what to do.
 BEING_STARTED = "another process still starts it: end that one, or run eps kill {name} again later"
@@ -37,7 +39,7 @@ def ended_status(directory: JobDir) -> dict[str, Any]:
     # What was fetched of a job that ran within a sweep's application has no settings but the report's.
     settings = (read_json(directory.job_json) or {}).get("spec") or report.get("settings", {})
     # No word of its end: the supervisor itself was killed, or the machine went down.
-    state, reason = "killed", NO_WORD
+    state, reason = "killed", NO_WORD if directory.path.is_dir() else REMOVED.format(path=directory.path)
     if directory.yarn_json.exists():
         state, reason = UNREACHABLE, UNATTENDED.format(name=directory.name)
     outcome = directory.ended() or report

@@ -21,7 +21,7 @@ from eps.exits import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK
 from eps.jobspec_file import RunRequest, read_job_file
 from eps.last_words import last_words
 from eps.results import check_results, keep_places, kept_places, replaced_by_results, with_kept_places
-from eps.storage.jobdir import find_job
+from eps.storage.jobdir import JobDir, find_job, jobs_dir
 
 #: Preparing data is worth a word only where it is noticed.
 NOTICED_S = 0.5
@@ -178,10 +178,12 @@ def _tell_why(report: Mapping[str, Any], code: int) -> None:
     """Say why a job ended before its time, and how it goes on."""
     if code == EXIT_FAILED:
         print(f"eps: job {report['name']!r} {report['state']}: {report.get('reason') or 'no reason'}", file=sys.stderr)
+    directory = JobDir(jobs_dir() / report["name"])
     if report["state"] == "failed":
-        for line in last_words(find_job(report["name"]), report.get("reason") or ""):
+        for line in last_words(directory, report.get("reason") or ""):
             print(f"eps: {line}", file=sys.stderr)
-    if code != EXIT_OK and report["state"] != UNREACHABLE:
+    # It may have been removed while it ran.
+    if code != EXIT_OK and report["state"] != UNREACHABLE and directory.job_json.exists():
         print(f"eps: {how_to_resume(report['name'], report.get('reason') or '')}", file=sys.stderr)
 
 

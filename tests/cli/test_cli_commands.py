@@ -6,9 +6,11 @@ import argparse
 import io
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,6 +26,7 @@ from eps.commands import change, run
 from eps.display import summary_text
 from eps.errors import ConfigError, PeerUnavailableError, PlanError, StorageError
 from eps.jobspec_file import RunRequest
+from eps.master_link import Progress
 from eps.parser import build_parser
 from eps.resources.advice import CHECK_IMAGE
 from eps.storage.atomic import write_json_atomic
@@ -291,6 +294,22 @@ def test_who_interrupts_a_job_that_yarn_does_not_end_is_told_who_goes_on(
     monkeypatch.setattr(Job, "start_request", lambda request, **_: Job(fake.dir, Handle()))  # type: ignore[arg-type]
     assert main(["run", "--on", "yarn", "--name", "fake", "--data", "sklearn:digits"]) == 130
     assert capsys.readouterr().err == "eps: job 'fake' has not ended: it is remembered\n" and left == ["left"]
+
+
+def test_who_removes_the_folder_of_a_running_job_is_told_that_and_not_to_resume_it(
+    fake: FakeJob, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def watch(job: Job) -> Iterator[Progress]:
+        shutil.rmtree(fake.dir.path)
+        yield Progress(status_of(clock=200))
+
+    monkeypatch.setattr(Job, "watch", watch)
+    monkeypatch.setattr(Job, "start_request", lambda request, **_: Job(fake.dir))
+    assert main(["run", "--name", "fake", "--data", "sklearn:digits"]) == 1
+    why = f"its folder {fake.dir.path} was removed while it ran: nothing of it is left to go on with"
+    told = capsys.readouterr()
+    assert told.out.endswith(f"fake: killed ({why})\n")
+    assert told.err == f"eps: job 'fake' killed: {why}\n"
 
 
 def test_logs_are_found_by_the_members_name(fake: FakeJob, capsys: pytest.CaptureFixture[str]) -> None:
