@@ -1,6 +1,6 @@
 """What a run is asked for: defaults, then a job file, then flags; one value.  L1.
 
-A job file is TOML with flat keys, the names of the flags with ``_`` or ``-``.
+A job file is TOML with flat keys, the names of the flags with ``_`` or ``-``; those in seconds with or without ``_s``.
 """
 
 from __future__ import annotations
@@ -85,13 +85,13 @@ def named(values: Mapping[str, Any], source: str) -> dict[str, Any]:
     Raises
     ------
     ConfigError
-        A key is unknown, or is there in both spellings.
+        A key is unknown, or is there in two spellings.
     """
     by_name: dict[str, Any] = {}
     for key, value in values.items():
         name = known_key(key, source)
         if name in by_name:
-            raise ConfigError(f"{source}: {name} is given twice, with '-' and with '_'")
+            raise ConfigError(f"{source}: {name} is given twice, in two spellings")
         by_name[name] = value
     return by_name
 
@@ -106,8 +106,10 @@ def known_key(key: str, source: str) -> str:
     """
     known = [*(f.name for f in dataclasses.fields(JobSpec)), *RUN_KEYS]
     name = key.replace("-", "_")
-    if name in known:
-        return name
+    for spelling in (name, f"{name}_s"):
+        # The flag of a setting in seconds goes without its unit.
+        if spelling in known:
+            return spelling
     near = difflib.get_close_matches(name, known, n=1)
     hint = f"; did you mean {near[0]}?" if near else ""
     raise ConfigError(f"{source}: unknown key {key!r}{hint}")

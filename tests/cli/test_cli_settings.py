@@ -11,7 +11,7 @@ import pytest
 from eps.commands.run import request_of
 from eps.config import JobSpec
 from eps.errors import ConfigError
-from eps.jobspec_file import RunRequest, read_job_file
+from eps.jobspec_file import RunRequest, known_key, read_job_file
 from eps.parser import build_parser
 
 
@@ -189,6 +189,7 @@ def test_what_is_no_path_stays_as_it_is(tmp_path: Path, test: str) -> None:
         ("iterations = '3'", "iterations is '3', but must be of type int"),
         ("name = 3", "name is 3, but must be text"),
         ("batch-size = 3\nbatch_size = 4", "batch_size is given twice"),
+        ("stretch = 0.1\nstretch_s = 0.2", "stretch_s is given twice, in two spellings"),
         ("workers = 20", "20 workers would share 12 splits"),
         ("iterations = ", "job.toml"),
     ],
@@ -197,6 +198,16 @@ def test_wrong_job_file_is_refused_with_the_key(tmp_path: Path, text: str, messa
     with pytest.raises(ConfigError, match=r"job\.toml|workers") as caught:
         request(job_file(tmp_path, text))
     assert message in str(caught.value)
+
+
+def test_a_job_file_takes_the_name_of_every_flag_that_is_a_setting(tmp_path: Path) -> None:
+    """The flag of a setting in seconds has no unit, --stretch say, though it is taken with one, too."""
+    for field in dataclasses.fields(JobSpec):
+        flag = field.name.replace("_", "-")
+        assert known_key(flag, "job.toml") == known_key(flag.removesuffix("-s"), "job.toml") == field.name
+    path = job_file(tmp_path, "stretch = 0.25\nmember-timeout = 7.0")
+    assert read_job_file(Path(path)) == {"stretch_s": 0.25, "member_timeout_s": 7.0}
+    assert request("--stretch", "0.5", path).spec.stretch_s == 0.5
 
 
 def test_missing_job_file_is_refused() -> None:
