@@ -32,13 +32,13 @@ def keytab_of(environ: Mapping[str, str]) -> tuple[str, str] | None:
     path = environ.get(KEYTAB_VARIABLE, "").removeprefix(_FILE)
     if not path:
         return None
-    where = f"{KEYTAB_VARIABLE} is {path}"
+    where, mended = f"{KEYTAB_VARIABLE} is {path}", "let it name a keytab that you can read, or unset it and run kinit"
     try:
         return path, first_principal(Path(path).read_bytes())
     except OSError as error:
-        raise ConfigError(f"{where}: cannot be read: {error.strerror}") from None
+        raise ConfigError(f"{where}: cannot be read: {error.strerror}: {mended}") from None
     except (ValueError, IndexError) as error:
-        raise ConfigError(f"{where}: is no keytab: {error}") from None
+        raise ConfigError(f"{where}: is no keytab: {error}: {mended}") from None
 
 
 def first_principal(keytab: bytes) -> str:

@@ -25,7 +25,7 @@ from urllib.parse import urlsplit
 from eps import interrupt
 from eps.errors import ConfigError, StorageError
 from eps.hadoop_conf import NAMENODE_PORT, HadoopConf, guess_of, namenode_web_addresses
-from eps.kerberos import HttpAuth
+from eps.kerberos import HttpAuth, keytab_of
 from eps.storage import waits
 from eps.storage.hadoop_tokens import TOKEN_FILE_VARIABLE, HadoopToken, hdfs_token, parse_tokens
 
@@ -449,7 +449,7 @@ def connect(
     Raises
     ------
     ConfigError
-        A package is missing, or a value of the configuration or the environment cannot be.
+        A package is missing, a value of the configuration or the environment cannot be, or there is no such keytab.
     AuthenticationError
         Hadoop's own client is to log in, and has no ticket.
     StorageError
@@ -459,7 +459,7 @@ def connect(
     tokens = _tokens(environ)
     login = choose_login(conf, environ, tokens, authority, addresses_of(authority) if tokens else ())
     name = f"{scheme}://{authority}"
-    client = _kerberos_client(urls, name, conf) if login.kind == "kerberos" else _client(urls, login)
+    client = _kerberos_client(urls, name, conf, environ) if login.kind == "kerberos" else _client(urls, login)
     guess = guess_of(conf, authority) if scheme == "hdfs" else ""
     return WebHdfs(name, client, _patience_s(environ, patience_s), guess)
 
@@ -531,7 +531,7 @@ def _session() -> dict[str, Any]:
     return {"timeout": (CONNECT_S, SILENCE_S), "session": session}
 
 
-def _kerberos_client(urls: Collection[str], name: str, conf: HadoopConf) -> Any:
+def _kerberos_client(urls: Collection[str], name: str, conf: HadoopConf, environ: Mapping[str, str]) -> Any:
     """Return a client that proves who it is: over HTTP where a package can, else by a token that Java obtains."""
     try:
         from hdfs.client import Client
@@ -541,6 +541,8 @@ def _kerberos_client(urls: Collection[str], name: str, conf: HadoopConf) -> Any:
         return Client(";".join(urls), **rest)
     except ImportError as error:
         missing = error
+    # Java logs in by it: where it cannot be had, that is at fault, and neither package nor Java would mend it.
+    keytab_of(environ)
     try:
         # Java, and what it needs, is for those who have no other way.
         from eps.storage.webhdfs_tokens import delegated_client

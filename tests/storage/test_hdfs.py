@@ -6,6 +6,7 @@ import hashlib
 import logging
 import os
 import socket
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -570,6 +571,18 @@ def test_a_query_is_left_out_of_what_is_told(error: Exception) -> None:
 def test_kerberos_without_its_package_says_which_extra() -> None:
     with pytest.raises(ConfigError, match=r"requests-kerberos .*\.\[kerberos\]"):
         connect("hdfs", "lake:8020", KERBEROS, {})
+
+
+def test_a_keytab_that_is_not_there_is_told_before_a_package_that_would_not_mend_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "requests_kerberos", None)
+    with pytest.raises(ConfigError) as raised:
+        connect("hdfs", "lake:8020", KERBEROS, {"KRB5_CLIENT_KTNAME": "/nothere"})
+    assert str(raised.value) == (
+        "KRB5_CLIENT_KTNAME is /nothere: cannot be read: No such file or directory: "
+        "let it name a keytab that you can read, or unset it and run kinit"
+    )
 
 
 def test_a_patience_that_is_none_is_refused() -> None:
