@@ -45,6 +45,7 @@ _TOLD_EVERY_S = 10.0
 #: A query in a text, and a token wherever else it stands.
 _QUERY = re.compile(r"""\?[\w.%-]+=[^\s"'<>()]*|\b(delegation|token)=[^\s"'<>()&]*""")
 SEE_IT_RUNS = "see that HDFS runs, and that HADOOP_CONF_DIR leads to it"
+_TAKES_NO_DATA = "no DataNode of HDFS takes data: see that one is live and has room (hdfs dfsadmin -report)"
 _NOT_A_WEB_PORT = (
     "that port is one for Hadoop's own clients, which speak no HTTP: hdfs:// names a NameNode by that port, "
     "webhdfs:// by the one of its web pages (dfs.namenode.http-address)"
@@ -61,11 +62,7 @@ _PASSING = frozenset(
 #: StripeReader, FileChecksumHelper, DataStreamer and DFSOutputStream of Hadoop 3.5.
 _PASSING_TEXTS = (
     "Namesystem has not been initialized",
-    # Whom to ask: nobody who has the block, or has room for it, is there.
-    "nodes contain this block",
     "Block could not be located",
-    "Failed to find datanode",
-    "could only be written to",
     # Reading.
     "Could not obtain block",
     "Could not obtain the last block",
@@ -90,6 +87,13 @@ _PASSING_TEXTS = (
     "Premature EOF",
     "Got error, status",
 )
+
+#: The same, where nobody is there who has the block, or has room for it -> in words that say what to do.
+_NO_DATA_NODE = {
+    "nodes contain this block": "no live DataNode of HDFS has this block: see which are lost (hdfs dfsadmin -report)",
+    "Failed to find datanode": _TAKES_NO_DATA,
+    "could only be written to": _TAKES_NO_DATA,
+}
 
 
 @dataclass(frozen=True)
@@ -188,6 +192,9 @@ def remote_trouble(status: int, name: str, message: str) -> Trouble:
         return Trouble(f"no such file or folder ({first})", passes=False, missing=True)
     if name == "AccessControlException" and "is not a directory" not in first:
         return Trouble(f"{first}: ask the owner for the right, or log in as another", passes=False)
+    for text, words in _NO_DATA_NODE.items():
+        if text in message:
+            return Trouble(words, passes=True)
     passes = name in _PASSING or any(text in message for text in _PASSING_TEXTS) or (not name and status >= 500)
     return Trouble(told, passes)
 

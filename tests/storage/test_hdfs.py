@@ -158,7 +158,10 @@ def test_a_block_of_which_every_datanode_is_lost_is_waited_for_and_said(
         else:
             assert storage.checksum("file") == f"MD5-of-0MD5-of-512CRC32C:{hashlib.md5(CONTENT).hexdigest()}"
     (said,) = caplog.messages
-    assert f" for now: {name}: {message}; tries again for 30 s" in said or (not name and "HTTP status 404 of" in said)
+    told = (
+        f"{name}: {message}" if message != NO_REPLICA else "no live DataNode of HDFS has this block: see which are lost"
+    )
+    assert f" for now: {told}" in said and "; tries again for 30 s" in said if name else "HTTP status 404 of" in said
 
 
 def test_a_checksum_is_asked_of_another_datanode_where_one_is_lost(fake: FakeHdfs, storage: HdfsStorage) -> None:
@@ -465,8 +468,6 @@ def test_of_a_file_that_is_taken_for_a_folder_nobody_is_asked_for_a_right() -> N
 @pytest.mark.parametrize(
     "message",
     [
-        "No active nodes contain this block",
-        "Failed to find datanode, suggest to check cluster health. excludeDatanodes=null",
         "3 missing blocks, the stripe is: AlignedStripe(Offset=0, length=9); locatedBlocks is: LocatedBlocks{}",
         'Could not get block locations. Source file "/user/eva/file" - Aborting...block==null',
         "Error recovering pipeline for writing BP-1:blk_1_1. Already retried 5 times for the same packet.",
@@ -475,6 +476,25 @@ def test_of_a_file_that_is_taken_for_a_folder_nobody_is_asked_for_a_right() -> N
 )
 def test_what_hadoop_says_of_lost_datanodes_is_waited_for(message: str) -> None:
     assert remote_trouble(403, "IOException", message).passes
+
+
+@pytest.mark.parametrize(
+    ("message", "told"),
+    [
+        ("No active nodes contain this block", "no live DataNode of HDFS has this block: "),
+        (
+            "Failed to find datanode, suggest to check cluster health. excludeDatanodes=null",
+            "no DataNode of HDFS takes data: see that one is live and has room",
+        ),
+        (
+            "File /user/eva/file could only be written to 0 of the 1 minReplication nodes. There are 0 datanode(s)",
+            "no DataNode of HDFS takes data: see that one is live and has room",
+        ),
+    ],
+)
+def test_that_no_datanode_is_there_is_told_in_words_that_say_what_to_do(message: str, told: str) -> None:
+    found = remote_trouble(403, "IOException", message)
+    assert found.passes and found.text.startswith(told) and found.text.endswith("(hdfs dfsadmin -report)")
 
 
 def test_what_is_written_is_for_its_user_alone_unless_it_is_public(fake: FakeHdfs, storage: HdfsStorage) -> None:
