@@ -14,7 +14,8 @@ such jobs as a cluster has containers would each hold one.  After a while it *re
 nothing, and then for the least that it may begin with.  How long it holds and rests differs from job to job, or all
 would give back and ask again together; and it rests longer than it holds, so that few of many compete (after the
 randomized, growing delays of Metcalfe and Boggs, Ethernet, CACM 1976).  It holds longer each time, too, or one on a
-busy cluster, where two containers seldom come free shortly after each other, would never begin.
+busy cluster, where two containers seldom come free shortly after each other, would never begin.  Its rest is over when
+there is room for it that nobody else wants.
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ HOLDS = (1.0, 2.0)
 #: and rests for so many times as long; both doubled each time, but not for ever: room that came free meanwhile is idle.
 RESTS = (0.5, 3.0)
 MOST_DOUBLINGS = 3
+#: One that rests asks again within so many times as long when there is room for it that nobody else wants.
+WAKES = 0.5
 #: A job that cannot begin has failed when the resource manager gave up one of its first members so often.
 MOST_VAIN = 3
 #: What is waited for longer than this is told.
@@ -165,9 +168,25 @@ class StartingJob(EvictedJob):
         return self._drawn_s("holds", *HOLDS)
 
     def _drawn_s(self, what: str, least: float, most: float) -> float:
-        """Return a time between two bounds that differs from job to job, and is the same where a state is restored."""
-        drawn = crc32(f"{self._seed} {what} {self._num_rests}".encode()) / 2**32
-        return SMALLER_S * (least + drawn * (most - least)) * 2.0 ** min(self._num_rests, MOST_DOUBLINGS)
+        return SMALLER_S * self._drawn(what, least, most) * 2.0 ** min(self._num_rests, MOST_DOUBLINGS)
+
+    def _drawn(self, what: str, least: float, most: float) -> float:
+        """Return a number between two bounds that differs from job to job, the same where a state is restored."""
+        return least + crc32(f"{self._seed} {what} {self._num_rests}".encode()) / 2**32 * (most - least)
+
+    @property
+    def looks_for_room(self) -> bool:
+        """True while room that nobody else wants would let the job grow back, or ask again for its first members."""
+        return self._rests_until_s is not None or super().looks_for_room
+
+    def _on_room(self, event: e.RoomSeen) -> None:
+        super()._on_room(event)
+        # Each role fits as often if no other were asked for.
+        fits = min(event.fits.get(role, 0) for role in Role)
+        if self._rests_until_s is not None and fits >= len(self._initial):
+            # Others who rest see it, too.
+            wakes_s = self._now_s + SMALLER_S * self._drawn("wakes", 0.0, WAKES)
+            self._rests_until_s = min(self._rests_until_s, wakes_s)
 
     def _rest(self) -> None:
         """Give everything back and ask for nothing for a while, and then for the least that a job can begin with."""

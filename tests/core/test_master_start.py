@@ -10,7 +10,7 @@ import pytest
 from eps.core import events as e
 from eps.core import messages as m
 from eps.core.events import JobState
-from eps.core.master_start import MOST_DOUBLINGS, RESTS, SMALLER_S, START_PATIENCE_S
+from eps.core.master_start import MOST_DOUBLINGS, RESTS, SMALLER_S, START_PATIENCE_S, WAKES
 from eps.core.master_state import MasterState
 from eps.core.reconfig import Operation
 from eps.core.settings import CoreSettings
@@ -214,6 +214,25 @@ def test_job_that_cannot_begin_with_what_it_has_leaves_it_to_others_and_then_ask
     for name in names:
         master.register(name)
     assert master.membership.members == ("worker-1", "worker-2", "server-1") and not master.state.losses
+
+
+def test_rest_is_over_when_there_is_room_that_nobody_wants() -> None:
+    master = resting("worker-1")
+    looks = master.state.looks_for_room
+    for fits in ({Role.WORKER: 9}, {Role.WORKER: 2, Role.SERVER: 9}):
+        see(master, fits)
+    waiting = master.state.start_waits_for(master.now_s)
+    for _ in range(3):
+        see(master, {Role.WORKER: 3, Role.SERVER: 3})
+    sooner = master.state.start_waits_for(master.now_s)
+    master.tick(after_s=SMALLER_S * WAKES)
+
+    def seconds(text: str) -> float:
+        return float(text.rpartition("in ")[2].removesuffix(" s"))
+
+    assert looks and seconds(waiting) >= SMALLER_S * min(RESTS) - 1 and seconds(sooner) <= SMALLER_S * WAKES
+    assert sorted(master.state.members) == ["server-1", "worker-1", "worker-2"]
+    assert not master.state.looks_for_room, "it asks"
 
 
 def test_each_time_it_holds_longer_what_it_cannot_begin_with() -> None:
