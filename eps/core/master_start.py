@@ -82,7 +82,8 @@ class StartingJob(EvictedJob):
         if self._rests_until_s is not None:
             return (
                 "has given back the containers with which it could not begin, so that others can, "
-                f"{self._num_rests} times so far; asks again in {max(0.0, self._rests_until_s - now_s):.0f} s"
+                f"{self._num_rests} time{'s' if self._num_rests > 1 else ''} so far; asks again in "
+                f"{max(0.0, self._rests_until_s - now_s):.0f} s"
             )
         missing = [record for record in self.not_granted if now_s - record.asked_s >= TOLD_S]
         if missing:
