@@ -28,7 +28,7 @@ from zlib import crc32
 from eps.core import events as e
 from eps.core.events import JobState
 from eps.core.master_evictions import EvictedJob
-from eps.core.types import MemberId, MemberRecord, Role, role_of
+from eps.core.types import MemberId, MemberRecord, Role, members_of
 
 #: A job has failed if one of its first members was started and has not registered after this long.
 START_PATIENCE_S = 300.0
@@ -123,11 +123,11 @@ class StartingJob(EvictedJob):
         role = next((role for role in Role if self._num_granted(role) > self._least(role)), None)
         if role is not None and self._gives_room:
             # Its last one gives its room for one of the other role; and what is granted from now on is of that.
-            records = [self.members[name] for name in self._initial if role_of(name) is role]
+            records = [self.members[name] for name in members_of(role, self._initial)]
             given = [record for record in records if record.granted][-1:]
             self._swapped_s = self._now_s
             self._do_without([*given, *(record for record in records if not record.granted)])
-        elif waited_s >= self._hold_s and any(map(self._num_granted, Role)):
+        elif waited_s >= self._drawn_s("holds", *HOLDS) and any(map(self._num_granted, Role)):
             self._rest()
 
     def _on_exited(self, event: e.ContainerExited | e.MemberLost) -> None:
@@ -152,7 +152,7 @@ class StartingJob(EvictedJob):
             self._end(JobState.FAILED, f"{record.name} was never granted a container: the last one asked for {reason}")
 
     def _num_granted(self, role: Role) -> int:
-        return sum(role_of(name) is role and self.members[name].granted for name in self._initial)
+        return sum(self.members[name].granted for name in members_of(role, self._initial))
 
     def _least(self, role: Role) -> int:
         """Return the number of a role with which the job may begin."""
@@ -162,11 +162,6 @@ class StartingJob(EvictedJob):
         """Return whether the job may begin with those first members that were granted their containers."""
         enough = all(self._num_granted(role) >= self._least(role) for role in Role)
         return bool(missing) and not self._managed and enough
-
-    @property
-    def _hold_s(self) -> float:
-        """How long the job keeps containers with which it cannot begin."""
-        return self._drawn_s("holds", *HOLDS)
 
     def _drawn_s(self, what: str, least: float, most: float) -> float:
         return SMALLER_S * self._drawn(what, least, most) * 2.0 ** min(self._num_rests, MOST_DOUBLINGS)
@@ -192,8 +187,7 @@ class StartingJob(EvictedJob):
     def _rest(self) -> None:
         """Give everything back and ask for nothing for a while, and then for the least that a job can begin with."""
         records = [self.members[name] for name in self._initial]
-        names = {role: [name for name in self._initial if role_of(name) is role] for role in Role}
-        self._initial = [name for role in Role for name in names[role][: self._least(role)]]
+        self._initial = [name for role in Role for name in members_of(role, self._initial)[: self._least(role)]]
         for record in records:
             self._dismiss(record.name, "the job cannot begin with what it has, and leaves it to others")
             self.given[record.role] += record.name not in self._initial
