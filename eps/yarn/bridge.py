@@ -18,12 +18,14 @@ import logging
 import os
 import shutil
 import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
+from zipimport import zipimporter
 
 from eps.errors import ConfigError, EpsError, ResourceError
 from eps.hadoop_conf import NOT_SET, HadoopConf, environment_configuration
@@ -40,7 +42,7 @@ CLASS_PATH_VARIABLE = "EPS_HADOOP_CLASSPATH"
 #: More than a submission or an application master has ever needed.
 HEAP_MB = 128
 _ASK_HADOOP_S = 60.0
-_LOG4J = Path(__file__).with_name("log4j.properties")
+_LOG4J = "log4j.properties"
 #: Packages that Hadoop up to 3.4 reaches into; later ones need none of it.
 _OPENED = ("java.lang", "java.lang.reflect", "java.net", "java.util", "java.util.concurrent")
 _MOST_CAUSES = 12
@@ -63,10 +65,18 @@ def jvm_options(heap_mb: int = HEAP_MB) -> list[str]:
         "-Xrs",
         "-XX:+IgnoreUnrecognizedVMOptions",
         "-Djava.net.preferIPv4Stack=true",
-        f"-Dlog4j.configuration={_LOG4J.as_uri()}",
+        f"-Dlog4j.configuration={_log4j_url()}",
         *java_options(os.environ),
         *(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENED),
     ]
+
+
+def _log4j_url() -> str:
+    """Return where Java finds the rules for its log, which are beside this file: in a container, within an archive."""
+    path, loader = Path(__file__).with_name(_LOG4J), sys.modules[__name__].__loader__
+    if not isinstance(loader, zipimporter):
+        return path.as_uri()
+    return f"jar:{Path(loader.archive).absolute().as_uri()}!/{path.relative_to(loader.archive)}"
 
 
 def class_path(conf: HadoopConf) -> list[str]:

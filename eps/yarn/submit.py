@@ -352,7 +352,9 @@ def common_orders(conf: HadoopConf, spec: JobSpec, shared: RemotePath, client: C
         Says who submits.
     """
     home, environment = home_of(conf, spec, client), python_environment(spec.python)
-    files = {CODE: put_once(home, pack_code(), "code.zip"), CONF: put_once(home, pack_conf(conf), "conf.zip")}
+    # Not unpacked: Python imports from it.
+    code = dataclasses.replace(put_once(home, pack_code(), "code.zip"), kind=FileKind.FILE)
+    files = {CODE: code, CONF: put_once(home, pack_conf(conf), "conf.zip")}
     if environment.archive:
         files[ENVIRONMENT] = _environment_file(home, environment.archive)
     # A container's environment is set as it is given; the shell that runs the command knows where it is.

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
+import os
+import subprocess
 import sys
 import tarfile
 import zipfile
@@ -22,7 +25,7 @@ from eps.yarn.application import MasterOrders, home_location, tags_of
 from eps.yarn.container import own_job_dir
 from eps.yarn.launch import build_launch
 from eps.yarn.logs import name_logs, split_logs
-from eps.yarn.shipping import ENVIRONMENT, JOB, PythonEnvironment, pack_code, pack_job, python_environment
+from eps.yarn.shipping import CODE, ENVIRONMENT, JOB, PythonEnvironment, pack_code, pack_job, packed, python_environment
 from eps.yarn.submit import check_environment, file_systems_of, pack_conf
 from eps.yarn.types import FileKind, Grant, LocalFile, Resource, Visibility
 
@@ -34,12 +37,71 @@ def names(content: bytes) -> list[str]:
         return archive.namelist()
 
 
-def test_our_code_is_packed_to_the_same_bytes_each_time() -> None:
-    first, second = pack_code(), pack_code()
-    assert first == second and len(first.content) < 4 << 20
-    found = names(first.content)
+#: Says where a module comes from, where the rules for Java's log are, and what it would bring to others itself.
+FROM_ARCHIVE = """
+import eps.yarn.am, eps.worker.main, eps.server.main, hscheduler.page
+from eps.yarn.bridge import jvm_options
+from eps.yarn.shipping import pack_code
+print(eps.yarn.am.__file__)
+print(next(each for each in jvm_options() if "log4j" in each).partition("=")[2])
+print(pack_code().digest)
+"""
+
+
+def in_archive(folder: Path, content: bytes, code: str = FROM_ARCHIVE, **env: str) -> list[str]:
+    """Return the lines that a process says which has our code from an archive, as those of containers have."""
+    (folder / CODE).write_bytes(content)
+    environ = {**os.environ, "PYTHONPATH": str(folder / CODE), **env}
+    command = [sys.executable, "-P", "-c", code]
+    said = subprocess.run(command, env=environ, cwd=folder, capture_output=True, text=True, timeout=60)
+    assert said.returncode == 0, said.stderr
+    return said.stdout.splitlines()
+
+
+def test_our_code_is_packed_to_the_same_bytes_each_time(tmp_path: Path) -> None:
+    """Whoever packs it: nodes that have it take it for the same file."""
+    mine = pack_code()
+    assert len(mine.content) < 8 << 20 and mine.digest == hashlib.sha256(mine.content).hexdigest()
+    found = names(mine.content)
     assert {"eps/__init__.py", "eps/yarn/am.py", "hscheduler/__init__.py", "eps/pb/control_pb2.py"} <= set(found)
-    assert not [name for name in found if "__pycache__" in name]
+    assert {name for name in found if name.endswith(".pyc")} == {f"{name}c" for name in found if name.endswith(".py")}
+    say = "from eps.yarn.shipping import pack_code; print(pack_code().digest)"
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONHASHSEED": "7"}
+    other = subprocess.run(
+        [sys.executable, "-c", say], env=environ, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert other.stdout.split() == [mine.digest]
+
+
+def test_processes_run_from_the_archive_of_our_code_as_it_is(tmp_path: Path) -> None:
+    """They take what is compiled, find the files that are no code, and bring others the same archive."""
+    mine = pack_code()
+    module, log4j, digest = in_archive(tmp_path, mine.content)
+    assert module == str(tmp_path / CODE / "eps" / "yarn" / "am.pyc") and digest == mine.digest
+    archive, _, name = log4j.removeprefix("jar:").partition("!/")
+    assert archive == (tmp_path / CODE).as_uri() and name in names(mine.content)
+
+
+def test_an_interpreter_of_another_version_takes_the_source(tmp_path: Path) -> None:
+    with zipfile.ZipFile(io.BytesIO(pack_code().content)) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    other = {name: b"\0\0\r\n" + content[4:] if name.endswith(".pyc") else content for name, content in members.items()}
+    content = packed((name, each, 0o644) for name, each in other.items()).content
+    assert in_archive(tmp_path, content)[0] == str(tmp_path / CODE / "eps" / "yarn" / "am.py")
+
+
+def test_an_error_in_a_container_shows_its_line(tmp_path: Path) -> None:
+    code = """
+import traceback
+from eps.config import JobSpec
+try:
+    JobSpec(workers=0)
+except Exception:
+    print(traceback.format_exc())
+"""
+    said = in_archive(tmp_path, pack_code().content, code)
+    last = max(number for number, line in enumerate(said) if f'File "{CODE}/eps/' in line)
+    assert said[last + 1].strip().startswith("raise ConfigError")
 
 
 def test_a_job_is_packed_with_what_its_processes_read_and_nothing_else(tmp_path: Path) -> None:
