@@ -3,7 +3,8 @@
 A checkpoint is the state of every partition at one clock.  The clock lies beyond the horizon when it is ordered, so
 that no worker has started it and nobody has to wait: each server copies a partition when it reaches the clock, and
 writes the copy while training goes on.  A server that is past the clock already says so, and the checkpoint is skipped.
-There is one at a time; what would be due meanwhile is skipped too, never queued.
+There is one at a time; what would be due meanwhile is skipped too, never queued.  One is taken besides the schedule
+when every server's container is announced to be taken away: should no other be had in time, the job goes back to it.
 
 Under SSP and ASP partitions have no common clock.  Each is taken at the first moment when every split has contributed
 the clocks before, and says for each split what was applied; whoever resumes begins at the least of that, and the
@@ -134,6 +135,8 @@ class CheckpointDriver:
     #: The last clock at which one was ordered or skipped.
     _considered: int = 0
     _last_s: float | None = None
+    #: One is due at once, whatever the schedule says.
+    _hurries: bool = False
 
     @property
     def error(self) -> str:
@@ -235,6 +238,10 @@ class CheckpointDriver:
 
     # ---- what to do
 
+    def hurry(self) -> None:
+        """Take one at once, or after the one on its way: what the servers hold may soon be lost."""
+        self._hurries = bool(self.schedule)
+
     def advance(self, master: MasterState, now_s: float) -> list[e.Command]:
         """Do what has become possible: order one that is due, ask again for what is missing, finish one."""
         if self._last_s is None:
@@ -248,7 +255,7 @@ class CheckpointDriver:
                 self._note(Outcome(clock, "skipped", f"that of clock {self.pending.clock} is being written"))
             else:
                 self.pending = Pending(self._next_id, clock, now_s)
-                self._next_id += 1
+                self._next_id, self._hurries = self._next_id + 1, False
         if self.pending is None:
             return []
         return list(self._pursue(self.pending, master, now_s))
@@ -260,7 +267,9 @@ class CheckpointDriver:
         steps in which the horizon moves, so that no multiple of ``clocks`` is missed.
         """
         first = max(horizon, 0) + lookahead
-        if self.schedule.clocks:
+        if self._hurries and self.pending is None:
+            clock = max(first, self._considered + 1)
+        elif self.schedule.clocks:
             every = self.schedule.clocks
             first = max(first, self._considered + 1)
             clock = -(-first // every) * every

@@ -13,6 +13,7 @@ from eps.core.checkpoints import PATIENCE_S, CheckpointDriver, Pending, Schedule
 from eps.core.reconfig import Change, Operation
 from eps.core.recovery import Start
 from eps.core.settings import CoreSettings
+from eps.core.types import MemberId
 from eps.errors import ConfigError
 from eps.master.records import checkpoints_entry
 from tests.core.scripted import ADD_SERVER, ScriptedMaster, running
@@ -339,6 +340,65 @@ def test_by_the_second_one_is_ordered_when_they_have_passed() -> None:
     assert driver_of(master).pending is None
     master.tick(5.1)
     assert driver_of(master).pending is not None
+
+
+# ---- when every server goes
+
+
+def warn(master: ScriptedMaster, *names: MemberId) -> None:
+    """Announce that the containers of members will be taken away, all at once."""
+    master.step(
+        e.ContainersWarned(tuple(e.ContainerWarning(master.container_of(name), 15.0, "goes") for name in names))
+    )
+
+
+def test_one_is_taken_at_once_when_every_server_is_to_be_taken_away_and_the_job_goes_back_to_it() -> None:
+    master = with_checkpoints("1000s")
+    for clock in range(3):
+        train(master, clock)
+    warn(master, "server-1", "server-2")
+    sent = master.sent(m.TakeCheckpoint)
+    assert [name for name, _ in sent] == ["server-1", "server-2"] and sent[0][1] == sent[1][1]
+    order = sent[0][1]
+    assert isinstance(order, m.TakeCheckpoint)
+    assert master.state.horizon < order.clock <= master.state.horizon + master.state.progress.lookahead
+
+    complete(master, order, 3)
+    master.lose("server-1", "server-2")
+    assert master.state.recovery is not None
+    for name in master.state.recovery.newcomers:
+        master.register(name)
+    master.recover(clock=order.clock + 1)
+    found = master.membership
+    assert found.goes_back and (found.checkpoint, found.from_clock) == (checkpoint_name(1, order.clock), order.clock)
+
+
+def test_none_is_taken_besides_the_schedule_while_a_server_stays_nor_twice_for_one_warning() -> None:
+    master = with_checkpoints("1000s")
+    train(master, 0)
+    warn(master, "server-1", "worker-1")
+    assert driver_of(master).pending is None
+    warn(master, "server-2")
+    order = order_of(master)
+    complete(master, order, 1)
+    warn(master, "server-1", "server-2")
+    assert driver_of(master).pending is None and driver_of(master).counts["complete"] == 1
+
+
+def test_the_one_for_servers_that_go_comes_after_the_one_on_its_way() -> None:
+    master = with_checkpoints("10")
+    before, clock = train_until_ordered(master)
+    warn(master, "server-1", "server-2")
+    assert driver_of(master).pending is not None and not master.sent(m.TakeCheckpoint)
+    complete(master, before, clock)
+    after = order_of(master)
+    assert after.clock > before.clock and after.clock % 10
+
+
+def test_job_that_takes_no_checkpoints_takes_none_when_its_servers_go() -> None:
+    master = running()
+    warn(master, "server-1", "server-2")
+    assert driver_of(master).pending is None and not master.sent(m.TakeCheckpoint)
 
 
 def test_none_is_taken_of_the_last_clock() -> None:
