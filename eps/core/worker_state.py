@@ -50,6 +50,8 @@ class WorkerState:
         self._grant: m.GrantHorizon | None = None
         #: The membership that began the incarnation; horizons of earlier ones are void.
         self._begun = 0
+        #: Plan -> first clock under its membership.
+        self.commit_clocks: dict[int, int] = {}
 
     @property
     def newest(self) -> Membership:
@@ -82,6 +84,15 @@ class WorkerState:
                 self.clock = membership.from_clock
             self._use_grant()
         return m.MembershipAcked(self.name, membership.version)
+
+    def note_commit(self, plan_id: int, membership: Membership) -> None:
+        """Keep from which clock on a plan holds, after its membership was taken in.
+
+        One that comes late, after that of a recovery, says nothing any more: who left before that clock, because
+        somebody was lost meanwhile, would never come to it, and never be released.
+        """
+        if membership.version == self.version:
+            self.commit_clocks[plan_id] = membership.from_clock
 
     def _take_over(self, membership: Membership) -> None:
         """Work by ``membership`` alone from now on, for what is on its way too."""

@@ -79,8 +79,6 @@ class TrainingLoop:
         self._connected_version = 0
         #: Partition -> its clock as last received (EPS Fig. 1b step 3).
         self._partition_clocks: dict[int, int] = {}
-        #: Plan -> first clock under its membership.
-        self._commit_clocks: dict[int, int] = {}
         self._releases: list[int] = []
         #: No exchange is under way.
         self._idle = True
@@ -101,7 +99,7 @@ class TrainingLoop:
         """Take a membership in."""
         with self._changed:
             acked = self._take_in(membership)
-            self._commit_clocks[plan_id] = membership.from_clock
+            self.state.note_commit(plan_id, membership)
             self._changed.notify_all()
         return acked
 
@@ -167,7 +165,7 @@ class TrainingLoop:
         """Report the releases that have become true; called with the condition held."""
         clock = self.state.clock
         for plan_id in list(self._releases):
-            commit = 0 if clock is None else self._commit_clocks.get(plan_id, clock)
+            commit = 0 if clock is None else self.state.commit_clocks.get(plan_id, clock)
             past = clock is None or self.state.finished or clock >= commit
             if past and (self._idle or self._is_beyond(commit)):
                 self._releases.remove(plan_id)

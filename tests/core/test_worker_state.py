@@ -202,3 +202,18 @@ def test_work_says_how_stale_its_reads_may_be(staleness: int, min_clocks: list[i
         finish(state, clock)
 
     assert seen == min_clocks
+
+
+def test_the_commit_of_a_plan_that_is_told_late_does_not_keep_who_left_before_it_from_being_released() -> None:
+    """A member was lost before the plan's clock: the recovery's membership holds at once, with who leaves left out."""
+    state = worker("worker-1")
+    state.on_membership(V2)
+    state.on_membership(V3)
+    state.note_commit(7, V3)
+    after = replace(membership(4, 2, V3.splits.active), split_clocks=(2, 2, 2, 2), recovery=1)
+    state.on_membership(after)
+    state.note_commit(7, after)
+    state.on_membership(V3)
+    state.note_commit(7, V3)
+
+    assert state.left and state.clock is not None and state.clock >= state.commit_clocks[7] == 2

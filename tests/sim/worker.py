@@ -47,7 +47,6 @@ class SimWorker(SimProcess):
         self.disk: dict[int, int] = {}
         #: Plan -> whether this worker leaves with it.
         self._releasing: dict[int, bool] = {}
-        self._commits: dict[int, int] = {}
         #: Plans that are decided, as far as this worker has been told: nothing is sent for them any more.
         self._closed: set[int] = set()
         self._work: Work | None = None
@@ -67,12 +66,12 @@ class SimWorker(SimProcess):
             case m.UpdateLists(plan_id, _):
                 self.report(m.ListsUpdated(self.name, plan_id))
             case m.UpdateMembership(plan_id, membership):
-                self._commits[plan_id] = membership.from_clock
                 self._closed.add(plan_id)
                 if membership.version == 1:
                     self.disk.update(dict.fromkeys(membership.splits.active_on(self.name), 0))
                 self.on_committed(plan_id)
                 self.report(self.take_in(membership))
+                self.state.note_commit(plan_id, membership)
             case m.TakeInventory(recovery):
                 if recovery > self.state.recovery:
                     self._frozen = True
@@ -121,7 +120,7 @@ class SimWorker(SimProcess):
         """Report the releases that have become true; a worker that leaves first finishes what it owes."""
         for plan_id, leaving in sorted(self._releasing.items()):
             if leaving or self.job.live_workers:
-                clock, commit = self.state.clock, self._commits.get(plan_id, 0)
+                clock, commit = self.state.clock, self.state.commit_clocks.get(plan_id, 0)
                 past = self.state.finished or (clock is not None and clock >= commit)
                 busy = self._work is not None and (leaving or not self._is_beyond(commit))
                 if not past or busy or self._must_confirm() or (leaving and self.owes()):
