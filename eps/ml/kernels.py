@@ -29,9 +29,14 @@ from __future__ import annotations
 import importlib
 import math
 import os
+import sys
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.util import source_hash
+from pathlib import Path
 from typing import Any
+from zipimport import zipimporter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -178,10 +183,31 @@ def taken(dtype: Any) -> Any:
 def build(function: Callable[..., Any], accepted: list[Any], **options: Any) -> Any:
     """Return a function compiled for some signatures, kept on disk where that is possible."""
     try:
+        _give_file(function)
         return numba().njit(accepted, nogil=True, cache=True, **options)(function)
     except (RuntimeError, OSError):
         # No directory for the cache can be written, or the disk is full: compiled again by every process then.
         return numba().njit(accepted, nogil=True, **options)(function)
+
+
+def _give_file(function: Callable[..., Any]) -> None:
+    """Give a function that comes from an archive a file of its module, beside that: Numba keeps what it makes there.
+
+    So it is there for whoever shares the archive: on a node of YARN the containers of all of a user's jobs.
+    """
+    loader = sys.modules[function.__module__].__loader__
+    if not isinstance(loader, zipimporter):
+        return
+    archive = Path(loader.archive).resolve()
+    name = f"{function.__module__.replace('.', '/')}.py"
+    source = loader.get_data(name)
+    path = archive.with_name(f"{archive.name}-{source_hash(source).hex()}") / name
+    if not path.is_file():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+            file.write(source)
+        os.replace(file.name, path)
+    function.__code__ = function.__code__.replace(co_filename=str(path))
 
 
 def _compile() -> Kernels:

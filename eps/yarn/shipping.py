@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 #: Of every member of an archive: when it was made must not change its bytes.
 _EPOCH = (1980, 1, 1, 0, 0, 0)
-#: Names of what is unpacked in a container's folder.
+#: Names in a container's folder; our code stays an archive, the others are unpacked.
 CODE, JOB, ENVIRONMENT = "eps-code", "eps-job", "eps-env"
 _PACKAGES = ("eps", "hscheduler")
 #: Endings of what is code, or is read by it.
@@ -94,7 +94,9 @@ def pack_code() -> Packed:
 def _code(name: str, content: bytes) -> Iterator[tuple[str, bytes, int]]:
     yield name, content, 0o644
     if name.endswith(".py"):
-        code = marshal.dumps(compile(content, f"{CODE}/{name}", "exec", dont_inherit=True), _MARSHAL_VERSION)
+        code = marshal.dumps(
+            compile(content, f"{CODE}/{name}", "exec", dont_inherit=True, optimize=0), _MARSHAL_VERSION
+        )
         header = importlib.util.MAGIC_NUMBER + _UNCHECKED_HASH + importlib.util.source_hash(content)
         yield f"{name}c", header + code, 0o644
 

@@ -352,8 +352,8 @@ def common_orders(conf: HadoopConf, spec: JobSpec, shared: RemotePath, client: C
         Says who submits.
     """
     home, environment = home_of(conf, spec, client), python_environment(spec.python)
-    # Not unpacked: Python imports from it.
-    code = dataclasses.replace(put_once(home, pack_code(), "code.zip"), kind=FileKind.FILE)
+    # Python imports from it as it is.
+    code = put_once(home, pack_code(), "code.zip", FileKind.FILE)
     files = {CODE: code, CONF: put_once(home, pack_conf(conf), "conf.zip")}
     if environment.archive:
         files[ENVIRONMENT] = _environment_file(home, environment.archive)
@@ -409,17 +409,24 @@ def pack_conf(conf: HadoopConf) -> Packed:
         raise ConfigError(f"{error.filename}: cannot be read: {error.strerror}") from None
 
 
-def put_once(home: RemotePath, archive: Packed, name: str) -> LocalFile:
+def put_once(home: RemotePath, archive: Packed, name: str, kind: FileKind = FileKind.ARCHIVE) -> LocalFile:
     """Return an archive in the cluster's cache, brought there if no job before this one did."""
-    return _cached(home, archive.digest, name, len(archive.content), lambda: io.BytesIO(archive.content))
+    return _cached(home, archive.digest, name, len(archive.content), lambda: io.BytesIO(archive.content), kind)
 
 
-def _cached(home: RemotePath, digest: str, name: str, size_bytes: int, source: Callable[[], BinaryIO]) -> LocalFile:
+def _cached(
+    home: RemotePath,
+    digest: str,
+    name: str,
+    size_bytes: int,
+    source: Callable[[], BinaryIO],
+    kind: FileKind = FileKind.ARCHIVE,
+) -> LocalFile:
     cached = home / "cache" / digest / name
     found = cached.status()
     if found is None or found.size_bytes != size_bytes:
         found = _bring(cached, size_bytes, source)
-    return _archive(cached, found, Visibility.PRIVATE)
+    return _brought(cached, found, Visibility.PRIVATE, kind)
 
 
 def _bring(cached: RemotePath, size_bytes: int, source: Callable[[], BinaryIO]) -> FileStatus:
@@ -452,7 +459,7 @@ def _is_whole(found: FileStatus | None, size_bytes: int) -> bool:
 
 def _environment_file(home: RemotePath, archive: str) -> LocalFile:
     if "://" in archive:
-        return _archive(*_remote_archive(archive), Visibility.PRIVATE)
+        return _brought(*_remote_archive(archive), Visibility.PRIVATE)
     path = Path(archive)
     try:
         with path.open("rb") as file:
@@ -477,11 +484,13 @@ def put_file(folder: RemotePath, name: str, source: BinaryIO, visibility: Visibi
     storage = folder.storage()
     with storage.write(name) as file:
         shutil.copyfileobj(source, file, 1 << 20)
-    return _archive(folder / name, storage.status(name), visibility)
+    return _brought(folder / name, storage.status(name), visibility)
 
 
-def _archive(where: RemotePath, found: FileStatus, visibility: Visibility) -> LocalFile:
-    return LocalFile(str(where), found.size_bytes, found.modified_ms, FileKind.ARCHIVE, visibility)
+def _brought(
+    where: RemotePath, found: FileStatus, visibility: Visibility, kind: FileKind = FileKind.ARCHIVE
+) -> LocalFile:
+    return LocalFile(str(where), found.size_bytes, found.modified_ms, kind, visibility)
 
 
 def remove_shared(shared: RemotePath) -> None:

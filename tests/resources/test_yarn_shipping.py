@@ -50,7 +50,8 @@ print(pack_code().digest)
 
 def in_archive(folder: Path, content: bytes, code: str = FROM_ARCHIVE, **env: str) -> list[str]:
     """Return the lines that a process says which has our code from an archive, as those of containers have."""
-    (folder / CODE).write_bytes(content)
+    if content:
+        (folder / CODE).write_bytes(content)
     environ = {**os.environ, "PYTHONPATH": str(folder / CODE), **env}
     command = [sys.executable, "-P", "-c", code]
     said = subprocess.run(command, env=environ, cwd=folder, capture_output=True, text=True, timeout=60)
@@ -88,6 +89,26 @@ def test_an_interpreter_of_another_version_takes_the_source(tmp_path: Path) -> N
     other = {name: b"\0\0\r\n" + content[4:] if name.endswith(".pyc") else content for name, content in members.items()}
     content = packed((name, each, 0o644) for name, each in other.items()).content
     assert in_archive(tmp_path, content)[0] == str(tmp_path / CODE / "eps" / "yarn" / "am.py")
+
+
+def test_what_is_compiled_on_a_node_is_kept_there_for_other_containers(tmp_path: Path) -> None:
+    """As from a folder: else every worker of a large model would compile for itself, for seconds."""
+    pytest.importorskip("numba")
+    code = """
+from eps.ml import kernels
+types = kernels.numba().types
+accepted = types.void(kernels.given(types.uint32), kernels.given(types.int64), kernels.taken(types.uint32))
+stats = kernels.build(kernels._largest, [accepted]).stats
+print(stats.cache_path, sum(stats.cache_hits.values()))
+"""
+    node, containers = tmp_path / "node", [tmp_path / "one", tmp_path / "other"]
+    node.mkdir()
+    (node / "code.zip").write_bytes(pack_code().content)
+    for folder in containers:
+        folder.mkdir()
+        (folder / CODE).symlink_to(node / "code.zip")
+    (first, compiled), (second, taken) = [in_archive(folder, b"", code)[0].split() for folder in containers]
+    assert first == second and Path(first).is_relative_to(node) and (compiled, taken) == ("0", "1")
 
 
 def test_an_error_in_a_container_shows_its_line(tmp_path: Path) -> None:
