@@ -15,6 +15,7 @@
     ├── TransferError                       a partition or split arrived damaged
     ├── TakenOverError                      another server owns the partition now
     ├── StorageError (OSError)              a journal, export or cache that cannot be read or written
+    │   └── StorageAwayError                a file system that cannot be reached, or was waited for in vain
     ├── ResourceError                       a container could not be had
     ├── TrainingError                       training itself failed (diverged, user model raised)
     │   └── StoppedEarlyError               a scheduler ended the job for its early feedback
@@ -97,6 +98,10 @@ class TransferError(EpsError):
 
 class StorageError(EpsError, OSError):
     """A journal, export or cache that cannot be read or written."""
+
+
+class StorageAwayError(StorageError):
+    """A file system that cannot be reached, or was waited for in vain."""
 
 
 class ResourceError(EpsError):

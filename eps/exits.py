@@ -15,19 +15,26 @@ exit codes:
   1    the job failed
   2    bad input or usage
   3    the change was refused or aborted
-  4    no such job, or it cannot be reached
+  4    no such job, or it, or the cluster, cannot be reached
   130  interrupted
 """
 
 
 def exit_code(error: Exception) -> int:
-    """Return the exit code that stands for ``error``."""
+    """Return the exit code that stands for ``error``.
+
+    Who did not answer, or is not who should, comes first: a job, a ResourceManager or a NameNode, and also where that
+    is only what an error comes from, such as results that cannot be written.
+    """
     from eps import errors
 
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, errors.RpcError | errors.StorageAwayError):
+            return EXIT_NOT_FOUND
+        cause = cause.__cause__
     if isinstance(error, errors.ConfigError | errors.DataError | errors.AuthenticationError):
         return EXIT_BAD_INPUT
     if isinstance(error, errors.PlanError):
         return EXIT_REFUSED
-    if isinstance(error, errors.JobNotFoundError | errors.PeerUnavailableError | errors.DeadlineError):
-        return EXIT_NOT_FOUND
     return EXIT_FAILED

@@ -12,7 +12,7 @@ import tarfile
 import zlib
 from pathlib import Path
 
-from eps.errors import DataError, StorageError
+from eps.errors import DataError, StorageAwayError, StorageError
 from eps.storage.locations import Location, RemotePath, has_scheme, location
 
 _HASH_CHUNK_BYTES = 1 << 20
@@ -60,9 +60,13 @@ def read_input(path: Location) -> bytes:
     ------
     DataError
         The file cannot be read, is empty, is damaged, or is an archive of more or fewer files than one.
+    StorageAwayError
+        It is on HDFS, which cannot be reached.
     """
     try:
         content = path.read_bytes()
+    except StorageAwayError:
+        raise
     except StorageError as error:
         raise DataError(str(error)) from error
     except OSError as error:
@@ -116,11 +120,15 @@ def content_key(path: Location) -> str:
     ------
     DataError
         It cannot be had.
+    StorageAwayError
+        HDFS cannot be reached.
     """
     if not isinstance(path, RemotePath):
         return file_sha256(path)
     try:
         return path.content_key()
+    except StorageAwayError:
+        raise
     except StorageError as error:
         raise DataError(str(error)) from error
 

@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from eps import interrupt
-from eps.errors import ConfigError, StorageError
+from eps.errors import ConfigError, StorageAwayError, StorageError
 from eps.hadoop_conf import NAMENODE_PORT, HadoopConf, guess_of, namenode_web_addresses
 from eps.kerberos import HttpAuth, keytab_of
 from eps.storage import waits
@@ -162,6 +162,8 @@ class Trouble:
     missing: bool = False
     #: Nobody was found at an address.
     unreachable: bool = False
+    #: Who answers there is no WebHDFS.
+    stranger: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "text", _QUERY.sub("", self.text))
@@ -209,12 +211,13 @@ def trouble_of(error: BaseException) -> Trouble | None:
         # What is no answer of WebHDFS comes as it was sent.
         message = error.message.decode("utf-8", "replace") if isinstance(error.message, bytes) else str(error.message)
         if "Hadoop IPC port" in message:
-            return Trouble(_NOT_A_WEB_PORT, passes=False)
+            return Trouble(_NOT_A_WEB_PORT, passes=False, stranger=True)
         if message.lstrip().startswith("<"):
-            return Trouble("what answers, a page for people, is no WebHDFS: see that it is a NameNode's", passes=False)
+            text = "what answers, a page for people, is no WebHDFS: see that it is a NameNode's"
+            return Trouble(text, passes=False, stranger=True)
         return remote_trouble(0, getattr(error, "exception", None) or "", message)
     if isinstance(error, rq.SSLError):
-        return Trouble(f"TLS with {_asked(error)} fails: {innermost(error)}", passes=False)
+        return Trouble(f"TLS with {_asked(error)} fails: {innermost(error)}", passes=False, stranger=True)
     unknown = _innermost(error)
     if isinstance(unknown, socket.gaierror):
         text = f"the host of {_asked(error)} is not known ({unknown.strerror})"
@@ -229,7 +232,8 @@ def trouble_of(error: BaseException) -> Trouble | None:
     if isinstance(error, rq.RequestException | u3.HTTPError):
         return Trouble(f"{type(error).__name__}: {innermost(error)}", passes=False)
     if isinstance(error, KeyError | ValueError | TypeError):
-        return Trouble(f"what answers is no WebHDFS ({type(error).__name__}: {error})", passes=False)
+        text = f"what answers is no WebHDFS ({type(error).__name__}: {error})"
+        return Trouble(text, passes=False, stranger=True)
     return None
 
 
@@ -296,8 +300,10 @@ class WebHdfs:
         ------
         MissingError
             There is no such file or folder.
+        StorageAwayError
+            Nobody answers, or not within the deadline, or who is no WebHDFS.
         StorageError
-            It cannot be done, or not within the deadline.
+            It cannot be done.
         """
         patience = self.patience(what)
         while True:
@@ -405,8 +411,10 @@ class Patience:
 
         Raises
         ------
+        StorageAwayError
+            Nobody answers, or who is no WebHDFS, or the deadline has passed.
         StorageError
-            It will not go by itself, or the deadline has passed.
+            It will not go by itself.
         """
         trouble = Trouble(str(error), passes=True) if isinstance(error, Passing) else trouble_of(error)
         if trouble is None:
@@ -414,17 +422,20 @@ class Patience:
         guess = self._guesses.get(_asked(error))
         if trouble.unreachable and guess:
             nobody = getattr(_innermost(error), "errno", None) == socket.EAI_NONAME
-            trouble = Trouble(f"{trouble.text.removesuffix(f': {SEE_IT_RUNS}')}; {guess}", passes=not nobody)
+            text = f"{trouble.text.removesuffix(f': {SEE_IT_RUNS}')}; {guess}"
+            trouble = Trouble(text, passes=not nobody, unreachable=True)
         if not trouble.passes:
             # Not from the error: whoever prints what led to it would print the address, and a token in it.
-            raise (MissingError if trouble.missing else StorageError)(f"{self._what}: {trouble.text}") from None
+            is_away = trouble.unreachable or trouble.stranger
+            kind = MissingError if trouble.missing else StorageAwayError if is_away else StorageError
+            raise kind(f"{self._what}: {trouble.text}") from None
         now_s = time.monotonic()
         if not self._until_s:
             self._until_s, self._next_word_s = now_s + self._patience_s, now_s
         left_s = self._until_s - now_s
         if left_s <= 0:
             waited = f"it was waited for {self._patience_s:g} s ({PATIENCE_VARIABLE} sets that)"
-            raise StorageError(f"{self._what}: {trouble.text}; {waited}") from None
+            raise StorageAwayError(f"{self._what}: {trouble.text}; {waited}") from None
         if now_s >= self._next_word_s:
             text = f"{self._what} for now: {trouble.text}"
             logger.warning("%s; tries again for %.0f s", text, left_s)

@@ -18,6 +18,7 @@ from eps.errors import (
     JobNotFoundError,
     PeerUnavailableError,
     ResourceError,
+    StorageAwayError,
     StorageError,
 )
 from eps.yarn.facade import AskRefusedError, AttemptEndedError, NotRegisteredError
@@ -155,13 +156,13 @@ _RULES = (
     _Rule(AttemptEndedError, ("InvalidToken",), ("amrmtokensecretmanager",), _says(_ATTEMPT_ENDED)),
     _Rule(JobNotFoundError, ("ApplicationNotFoundException",), (), _says("YARN knows no such application")),
     _Rule(
-        StorageError,
+        StorageAwayError,
         (),
         ("safe mode", "safemode"),
         _says("HDFS is in safe mode: wait until it has left it (hdfs dfsadmin -safemode wait), then try again"),
     ),
     _Rule(
-        StorageError,
+        StorageAwayError,
         (),
         ("minreplication", "could only be replicated", "could only be written"),
         _says("no DataNode of HDFS takes data: see that one is live and has room (hdfs dfsadmin -report)"),

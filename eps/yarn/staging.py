@@ -10,7 +10,7 @@ import socket
 from urllib.parse import urlsplit
 
 from eps.config import JobSpec
-from eps.errors import ConfigError
+from eps.errors import StorageAwayError
 from eps.hadoop_conf import HadoopConf
 from eps.storage.locations import RemotePath, is_remote
 from eps.storage.webhdfs import SEE_IT_RUNS, web_addresses
@@ -42,6 +42,8 @@ def check_file_systems(conf: HadoopConf, spec: JobSpec, client: Client) -> None:
     Raises
     ------
     ConfigError
+        A folder is no location on HDFS.
+    StorageAwayError
         Nobody listens there, or the host is not known; of several NameNodes one may be away.
     """
     home = home_of(conf, spec, client)
@@ -58,7 +60,7 @@ def _check(conf: HadoopConf, place: RemotePath, option: str) -> None:
         return
     reason = _unreachable(urls[0])
     if reason:
-        raise ConfigError(f"{option}, but its NameNode cannot be reached at {urls[0]} ({reason}): {SEE_IT_RUNS}")
+        raise StorageAwayError(f"{option}, but its NameNode cannot be reached at {urls[0]} ({reason}): {SEE_IT_RUNS}")
 
 
 def _unreachable(url: str) -> str:

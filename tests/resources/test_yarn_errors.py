@@ -13,6 +13,7 @@ from eps.errors import (
     PeerUnavailableError,
     ResourceError,
     RpcError,
+    StorageAwayError,
     StorageError,
 )
 from eps.yarn.errors import HadoopPlace, JavaError, explain, first_line
@@ -96,13 +97,13 @@ YARN, RECORDS = "org.apache.hadoop.yarn.exceptions.", "org.apache.hadoop.securit
         (
             "org.apache.hadoop.hdfs.server.namenode.SafeModeException",
             "Cannot create file/x. Name node is in safe mode.\nThe reported blocks 0 needs additional 1 blocks",
-            StorageError,
+            StorageAwayError,
             ("HDFS is in safe mode", "dfsadmin -safemode wait"),
         ),
         (
             "java.io.IOException",
             "File /x could only be written to 0 of the 1 minReplication nodes. There are 0 datanode(s) running",
-            StorageError,
+            StorageAwayError,
             ("no DataNode of HDFS takes data", "dfsadmin -report"),
         ),
         ("java.io.FileNotFoundException", "File does not exist: /x", StorageError, ("File does not exist: /x",)),

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from eps.config import JobSpec
-from eps.errors import ConfigError
+from eps.errors import ConfigError, StorageAwayError
 from eps.hadoop_conf import HadoopConf
 from eps.yarn import staging
 from eps.yarn.staging import check_file_systems
@@ -39,14 +39,14 @@ def conf_of(web: str, **values: str) -> HadoopConf:
 
 def test_an_address_that_leads_nowhere_is_named_with_its_setting(nobody: str, namenode: str) -> None:
     spec = JobSpec(staging=f"webhdfs://{nobody}/x")
-    with pytest.raises(ConfigError) as refused:
+    with pytest.raises(StorageAwayError) as refused:
         check_file_systems(conf_of(namenode), spec, CLIENT)
     assert str(refused.value).startswith(
         f"staging is webhdfs://{nobody}/x, but its NameNode cannot be reached at http://{nobody} (Connection refused): "
     )
-    with pytest.raises(ConfigError, match=rf"^checkpoint_dir is webhdfs://{nobody}/c, but its NameNode cannot"):
+    with pytest.raises(StorageAwayError, match=rf"^checkpoint_dir is webhdfs://{nobody}/c, but its NameNode cannot"):
         check_file_systems(conf_of(namenode), JobSpec(checkpoint_dir=f"webhdfs://{nobody}/c"), CLIENT)
-    with pytest.raises(ConfigError, match=r"^fs.defaultFS of /etc/hadoop leads to hdfs://nn:9000/user/ada/.eps, but"):
+    with pytest.raises(StorageAwayError, match=r"^fs.defaultFS of /etc/hadoop leads to hdfs://nn:9000/user/ada/"):
         check_file_systems(conf_of(nobody), JobSpec(), CLIENT)
 
 
@@ -63,7 +63,7 @@ def test_the_web_address_of_a_name_that_nobody_knows_is_told(monkeypatch: pytest
 
     monkeypatch.setattr(socket, "create_connection", connect)
     with pytest.raises(
-        ConfigError, match=r"^staging is hdfs://nowhere:9000/x, but its .* at http://nowhere:9870 \(Name"
+        StorageAwayError, match=r"^staging is hdfs://nowhere:9000/x, but its .* at http://nowhere:9870 \(Name"
     ):
         check_file_systems(conf_of(namenode), JobSpec(staging="hdfs://nowhere:9000/x"), CLIENT)
 
