@@ -41,7 +41,7 @@ from typing import Any, TypeVar
 
 from eps.config import JobSpec
 from eps.errors import ConfigError
-from eps.jobspec_file import located
+from eps.jobspec_file import located, named
 from hscheduler.core.jobs import Direction, JobRequest
 from hscheduler.core.resources import Resources
 
@@ -255,7 +255,7 @@ class Spec:
     cluster: ClusterSpec = field(default_factory=ClusterSpec)
     sweep: SweepSpec = field(default_factory=SweepSpec)
     space: tuple[Dimension, ...] = ()
-    #: Settings of ``eps run`` that all points share.
+    #: Settings of ``eps run`` that all points share, by name.
     job: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
@@ -307,7 +307,7 @@ class Spec:
             _section(ClusterSpec, values.get("cluster", {}), "cluster"),
             _section(SweepSpec, values.get("sweep", {}), "sweep"),
             tuple(Dimension.of(name, value) for name, value in values.get("space", {}).items()),
-            dict(values.get("job", {})),
+            named(values.get("job", {}), "job"),
         )
         known = tuple(f.name for f in dataclasses.fields(JobSpec))
         for dimension in spec.space:

@@ -145,7 +145,7 @@ def _sizes(job: JobSpec, master: Resource) -> str:
 def _with_checkpoints(spec: Spec) -> dict[str, Any]:
     """Return a sweep's tables with checkpoints: from them trials go on where the application's master was lost."""
     tables = spec.tables()
-    if not {"checkpoint_every", "checkpoint-every"} & {*tables["job"], *tables["space"]}:
+    if "checkpoint_every" not in {*tables["job"], *tables["space"]}:
         tables["job"] = {**tables["job"], "checkpoint_every": CHECKPOINT_EVERY}
     return tables
 

@@ -47,6 +47,12 @@ def test_what_a_file_says(tmp_path):
     assert spec.job_spec({"learning_rate": 0.5}).learning_rate == 0.5
 
 
+def test_a_setting_of_the_job_is_known_by_its_name_however_it_is_spelled():
+    spec = Spec.of({"job": {"yarn-client": "rest", "stretch": 0.5, "checkpoint-every": "5"}})
+    assert spec.job == {"yarn_client": "rest", "stretch_s": 0.5, "checkpoint_every": "5"}
+    assert spec.job_spec({"stretch_s": 2}).stretch_s == 2.0
+
+
 @pytest.mark.parametrize("metric", ["loss", "test_loss", "rmse", "mae"])
 def test_of_a_loss_less_is_better(metric):
     tables = {"sweep": {"metric": metric}, "job": {"test": "0.2"}}
@@ -95,6 +101,8 @@ def test_what_a_scheduler_could_not_start_is_refused():
         (("{ choice = [0, 1e-4] }", "{ choice = [] }"), "space.l2 has nothing to choose from"),
         (("l2 =", "momentun ="), "'momentun' is not a setting of eps run, .* did you mean 'momentum'"),
         (("workers = 2", "l2 = 0.1"), r"l2 is in \[space\] and in \[job\]"),
+        (("workers = 2", "learning-rate = 0.1"), r"learning_rate is in \[space\] and in \[job\]"),
+        (("workers = 2", "stretch = 0.1"), "job: stretch_s is given twice, in two spellings"),
         (("workers = 2", "worker = 2"), "unknown key 'worker'; did you mean workers"),
         (("workers = 2", "workers = 20"), "20 workers would share 12 splits"),
         (("stretch_s = 0.01", "stretch_s = -1"), "stretch_s is -1.0, but must be at least 0"),
