@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ def list_all(args: argparse.Namespace) -> int:
     check_home(writable=False)
     chosen = chosen_jobs(args.prefix, args.state)
     shown = chosen[: args.last or None]
-    found = [_brief_status(job) for job in shown]
+    found = [_brief_status(look) for look in shown]
     print(json.dumps(found, indent=1) if args.json else list_text(found))
     if len(shown) < len(chosen) and not args.json:
         print(f"and {len(chosen) - len(shown)} older ones")
@@ -75,20 +76,29 @@ def damage_of(job: JobDir) -> dict[Path, str]:
     return found
 
 
-def state_of(job: JobDir) -> str:
-    """Return how a job is, without asking its processes: ``running``, or how it ended.
+class Look:
+    """What is seen of a job without asking its processes; each file is read once, and only when that is asked for."""
 
-    It is ``unreadable``, too, where nobody can tell what it has on its cluster.
-    """
-    try:
-        if job.is_running():
-            return RUNS
-        return "unreadable" if damage_of(job) else str(job.outcome().get("state", "killed"))
-    except StorageError:
-        return "unreadable"
+    def __init__(self, job: JobDir) -> None:
+        self.job = job
+
+    @cached_property
+    def damage(self) -> Mapping[Path, str]:
+        """As of :func:`damage_of`."""
+        return damage_of(self.job)
+
+    @cached_property
+    def state(self) -> str:
+        """``running``, or how it ended; ``unreadable``, too, where nobody can tell what it has on its cluster."""
+        try:
+            if self.job.is_running():
+                return RUNS
+            return "unreadable" if self.damage else str(self.job.outcome().get("state", "killed"))
+        except StorageError:
+            return "unreadable"
 
 
-def chosen_jobs(prefix: str, states: Sequence[str]) -> list[JobDir]:
+def chosen_jobs(prefix: str, states: Sequence[str]) -> list[Look]:
     """Return jobs by the beginning of their names and by how they are, the newest first.
 
     Parameters
@@ -105,9 +115,9 @@ def chosen_jobs(prefix: str, states: Sequence[str]) -> list[JobDir]:
     for state in states:
         if state not in STATES:
             raise ConfigError(f"state is {state!r}, but must be of {', '.join(STATES)}")
-    named = [job for job in list_jobs() if job.name.startswith(prefix)]
-    found = [job for job in named if not states or is_one_of(state_of(job), states)]
-    return sorted(found, key=lambda job: (-job.started_s(), job.name))
+    named = [Look(job) for job in list_jobs() if job.name.startswith(prefix)]
+    found = [look for look in named if not states or is_one_of(look.state, states)]
+    return sorted(found, key=lambda look: (-look.job.started_s(), look.job.name))
 
 
 def is_one_of(state: str, states: Collection[str]) -> bool:
@@ -115,19 +125,21 @@ def is_one_of(state: str, states: Collection[str]) -> bool:
     return state in states or (state != RUNS and "ended" in states)
 
 
-def _brief_status(directory: JobDir) -> dict[str, Any]:
+def _brief_status(look: Look) -> dict[str, Any]:
+    directory = look.job
     try:
-        found = _status_of(directory)
+        found = _status_of(look)
     except StorageError as error:
         # One damaged directory does not hide the other jobs.
         found = {**UNREADABLE, "name": directory.name, "reason": str(error)}
     return {**found, "started_s": round(directory.started_s(), 3)}
 
 
-def _status_of(directory: JobDir) -> dict[str, Any]:
+def _status_of(look: Look) -> dict[str, Any]:
+    directory = look.job
     if not directory.is_running():
         found = ended_status(directory)
-        damage = "; ".join(damage_of(directory).values())
+        damage = "; ".join(look.damage.values())
         return {**found, "state": "unreadable", "reason": damage} if damage else found
     job = Job(directory, patience_s=LIST_PATIENCE_S)
     try:

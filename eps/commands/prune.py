@@ -8,10 +8,10 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from eps.commands.jobs import RUNS, chosen_jobs, damage_of, is_one_of, notes_of, state_of
+from eps.commands.jobs import RUNS, Look, chosen_jobs, damage_of, is_one_of, notes_of
 from eps.display import ago_text, bytes_text, table
 from eps.errors import ConfigError, EpsError, JobExistsError, StorageError
 from eps.exits import EXIT_FAILED, EXIT_OK
@@ -66,6 +66,8 @@ class _Ended:
     #: As of :data:`eps.commands.jobs.STATES`.
     state: str
     keep: Keep = Keep()
+    #: As of :func:`eps.commands.jobs.damage_of`.
+    damage: Mapping[Path, str] = field(default_factory=dict)
     #: Of a sweep: why nobody knows how it is.
     trouble: EpsError | None = None
 
@@ -127,8 +129,8 @@ def _chosen(prefix: str, states: Sequence[str]) -> Iterator[_Ended]:
     ConfigError
         A state is none.
     """
-    for job in chosen_jobs(prefix, states):
-        yield _Ended("job", job.name, job, state_of(job), _keep_of(job))
+    for look in chosen_jobs(prefix, states):
+        yield _Ended("job", look.job.name, look.job, look.state, _keep_of(look), look.damage)
     if prefix and not prefix.startswith(SWEEPS):
         return
     from eps.yarn.sweeps import list_sweeps, name_of_sweep, state_of_sweep
@@ -141,8 +143,9 @@ def _chosen(prefix: str, states: Sequence[str]) -> Iterator[_Ended]:
             found = state_of_sweep(sweep)
             each = _Ended("sweep", name, sweep, found.state, Keep(mostly=found.keep))
         except EpsError as error:
-            unfound = _unfound(sweep, damage_of(sweep))
-            each = _Ended("sweep", name, sweep, "unreadable", Keep(mostly=unfound), None if unfound else error)
+            damage = damage_of(sweep)
+            unfound = _unfound(sweep, damage)
+            each = _Ended("sweep", name, sweep, "unreadable", Keep(mostly=unfound), damage, None if unfound else error)
         if is_one_of(each.state, states):
             yield each
 
@@ -186,9 +189,9 @@ def _unfound(job: JobDir, damage: Mapping[Path, str]) -> str:
     return f"what it has on its cluster cannot be found{whether}: {'; '.join(damage.values())}"
 
 
-def _keep_of(job: JobDir) -> Keep:
+def _keep_of(look: Look) -> Keep:
     """Return why a job that does not run is to be kept."""
-    damage = damage_of(job)
+    job, damage = look.job, look.damage
     if _may_run(job) and job.yarn_json not in damage:
         return Keep(always=f"its application on YARN may run: `eps status {job.name}` finds that out")
     lost = []
@@ -215,7 +218,7 @@ def _found_out(each: _Ended) -> str:
     """
     job, is_forgotten = each.directory, False
     with suppress(StorageError):
-        is_forgotten = each.kind == "job" and job.is_forgotten() and job.yarn_json not in damage_of(job)
+        is_forgotten = each.kind == "job" and job.is_forgotten() and job.yarn_json not in each.damage
     if not is_forgotten:
         return ""
     from eps.yarn.former import settle_former

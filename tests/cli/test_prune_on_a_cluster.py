@@ -180,6 +180,30 @@ def test_a_job_that_yarn_had_forgotten_is_asked_for_where_its_notes_say_how(
     assert job.path.exists() == (note == "claim.json")
 
 
+def test_a_note_is_read_once_and_once_more_by_who_holds_the_lock(
+    jobs: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (job,) = (job for job in list_jobs() if job.name == "stopped")
+    job.ended_json.write_text(json.dumps({"state": "failed", "reason": "forgotten", "is_forgotten": True}))
+    job.yarn_json.write_text("{")
+    aged(job)
+    read: list[str] = []
+
+    def counted(found: JobDir) -> Application | None:
+        try:
+            JobLock(found.lock).close()
+            read.append("free")
+        except JobExistsError:
+            read.append("locked")
+        return really(found)
+
+    really = Application.read
+    monkeypatch.setattr(Application, "read", counted)
+    assert main(["list", "stopped", "--state", "unreadable"]) == 0 and read == ["free"]
+    assert main(["prune", "stopped", "--state", "unreadable"]) == 0
+    assert read == ["free", "free", "locked"] and not job.path.exists()
+
+
 @pytest.mark.parametrize("option", [["--state", "unreadable"], ["--resumable"]])
 @pytest.mark.parametrize("state", ["finished", "killed", "damaged", ""])
 @pytest.mark.parametrize("note", ["yarn.json", "claim.json"])
