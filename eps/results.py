@@ -5,7 +5,10 @@ from __future__ import annotations
 import dataclasses
 import os
 import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from eps.ended import check_fetched
 from eps.errors import ConfigError, StorageError
@@ -19,6 +22,30 @@ _PIECE_BYTES = 1 << 20
 _PLACES = "results.json"
 
 
+@dataclass(frozen=True)
+class Result:
+    """A file of a job that its user may have brought somewhere."""
+
+    #: The setting that says where to.
+    name: str
+    #: In words.
+    what: str
+
+    def own(self, directory: JobDir) -> Path:
+        """Return where it is in the job's directory."""
+        return directory.report if self.name == "report" else directory.model
+
+
+RESULTS = (Result("report", "report"), Result("export", "model"))
+
+
+def wanted_of(request: RunRequest) -> Iterator[tuple[Result, str]]:
+    """Yield what a request wants brought somewhere, and where to."""
+    for result in RESULTS:
+        if text := getattr(request, result.name):
+            yield result, text
+
+
 def check_results(request: RunRequest) -> None:
     """Refuse before training what could not be written after it.
 
@@ -29,8 +56,8 @@ def check_results(request: RunRequest) -> None:
     StorageError
         HDFS cannot be asked.
     """
-    for name, text in (("report", request.report), ("export", request.export)):
-        check_result(name, text)
+    for result, text in wanted_of(request):
+        check_result(result.name, text)
 
 
 def check_result(name: str, text: str) -> None:
@@ -72,10 +99,9 @@ def keep_places(directory: JobDir, request: RunRequest) -> None:
         The job's directory cannot be written.
     """
     places = {}
-    for name, text in (("report", request.report), ("export", request.export)):
-        if text:
-            place = location(text)
-            places[name] = str(place.absolute() if isinstance(place, Path) else place)
+    for result, text in wanted_of(request):
+        place = location(text)
+        places[result.name] = str(place.absolute() if isinstance(place, Path) else place)
     if places:
         try:
             write_json_atomic(directory.path / _PLACES, places, sync=False)
@@ -107,15 +133,14 @@ def with_kept_places(directory: JobDir, request: RunRequest) -> RunRequest:
         HDFS cannot be asked, or what is noted of the job cannot be read.
     """
     check_results(request)
-    kept = {name: place for name, place in kept_places(directory).items() if not getattr(request, name)}
+    kept: dict[str, Any] = {n: place for n, place in kept_places(directory).items() if not getattr(request, n)}
     for name, place in kept.items():
         try:
             check_result(name, place)
         except (ConfigError, StorageError) as error:
             hint = f"job {directory.name!r} was started with it: --{name} takes another place"
             raise type(error)(f"{error}; {hint}") from error
-    places = {"report": request.report, "export": request.export, **kept}
-    return dataclasses.replace(request, report=places["report"], export=places["export"])
+    return dataclasses.replace(request, **kept)
 
 
 def replaced_by_results(directory: JobDir, request: RunRequest) -> list[str]:
@@ -131,12 +156,12 @@ def replaced_by_results(directory: JobDir, request: RunRequest) -> list[str]:
     except FileNotFoundError:
         since_s = directory.started_s()
     told = []
-    for name, text, own in (("report", request.report, directory.report), ("export", request.export, directory.model)):
-        place = location(text) if text else None
-        if place is not None and _modified_s(place) > since_s and not _is_copy(place, own):
+    for result, text in wanted_of(request):
+        place = location(text)
+        if _modified_s(place) > since_s and not _is_copy(place, result.own(directory)):
             told.append(
                 f"{place} is newer than job {directory.name!r}, and is replaced when that ends: "
-                f"--{name} takes another place"
+                f"--{result.name} takes another place"
             )
     return told
 
@@ -173,16 +198,17 @@ def deliver_results(directory: JobDir, request: RunRequest) -> None:
         They cannot be written; or the job has finished, and they could not be fetched from its cluster.
     """
     check_fetched(directory)
-    what = (("report", request.report, directory.report), ("trained model", request.export, directory.model))
-    left = [(name, location(text), source) for name, text, source in what if text and source.exists()]
+    wanted = [(result, location(text)) for result, text in wanted_of(request)]
+    left = [(result, target) for result, target in wanted if result.own(directory).exists()]
     try:
         while left:
-            name, target, source = left[0]
-            copy_result(source, target, f"job {directory.name!r} has no {name}")
+            result, target = left[0]
+            copy_result(result.own(directory), target, f"job {directory.name!r} has no {result.what}")
             del left[0]
     except KeyboardInterrupt as error:
-        for _, target, source in left:
-            error.add_note(f"{directory.name}: interrupted; {target} is not written: what it was to hold is {source}")
+        for result, target in left:
+            held = f"what it was to hold is {result.own(directory)}"
+            error.add_note(f"{directory.name}: interrupted; {target} is not written: {held}")
         raise
 
 

@@ -20,7 +20,7 @@ from eps.errors import ConfigError, DeadlineError, EpsError
 from eps.exits import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK
 from eps.jobspec_file import RunRequest, read_job_file
 from eps.last_words import last_words
-from eps.results import check_results, keep_places, kept_places, replaced_by_results, with_kept_places
+from eps.results import check_results, keep_places, kept_places, replaced_by_results, wanted_of, with_kept_places
 from eps.storage.jobdir import JobDir, find_job, jobs_dir
 
 #: Preparing data is worth a word only where it is noticed.
@@ -128,9 +128,8 @@ def resume(args: argparse.Namespace) -> int:
             print(f"eps: warning: {warning}", file=sys.stderr)
         if not args.quiet:
             print(text, flush=True)
-            for what, place in (("report", request.report), ("model", request.export)):
-                if place:
-                    print(f"{args.name}: its {what} goes to {place}", flush=True)
+            for result, place in wanted_of(request):
+                print(f"{args.name}: its {result.what} goes to {place}", flush=True)
             if args.detach and kept_places(directory):
                 print(f"{args.name}: its report and model stay in {directory.path}: it is detached", flush=True)
 
