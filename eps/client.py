@@ -577,9 +577,9 @@ def run(**settings: Any) -> dict[str, Any]:
     return report
 
 
-def deliver(job: Job, request: RunRequest) -> None:
+def deliver(job: Job, request: RunRequest, tell: Callable[[str], None] = lambda text: None) -> None:
     """Copy report and model of an ended job to where its user wants them; see :func:`eps.results.deliver_results`."""
-    deliver_results(job.directory, request)
+    deliver_results(job.directory, request, tell)
 
 
 def _operation(name: Operation | str) -> Operation:

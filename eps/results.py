@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -189,8 +189,15 @@ def _is_copy(place: Location, own: Path) -> bool:
         raise StorageError(f"{place}: cannot be read: {error.strerror}") from error
 
 
-def deliver_results(directory: JobDir, request: RunRequest) -> None:
+def deliver_results(directory: JobDir, request: RunRequest, tell: Callable[[str], None] = lambda text: None) -> None:
     """Copy report and model of an ended job to where its user wants them; a failed job has a report only.
+
+    Parameters
+    ----------
+    directory : JobDir
+    request : RunRequest
+    tell : callable
+        Takes, before each is written to HDFS, which may have to be waited for, that it is.
 
     Raises
     ------
@@ -203,6 +210,8 @@ def deliver_results(directory: JobDir, request: RunRequest) -> None:
     try:
         while left:
             result, target = left[0]
+            if isinstance(target, RemotePath):
+                tell(f"writes its {result.what} to {target}; where HDFS does not answer, that is waited for")
             copy_result(result.own(directory), target, f"job {directory.name!r} has no {result.what}")
             del left[0]
     except KeyboardInterrupt as error:

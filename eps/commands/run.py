@@ -167,9 +167,11 @@ def _to_its_end(job: Job, request: RunRequest, stream: TextIO, quiet: bool) -> t
     finally:
         job.close()
     # First: where the results are to go may have to be waited for, or take nothing.
-    if not quiet:
+    if quiet:
+        deliver(job, request)
+    else:
         print(summary_text(report), file=stream, flush=True)
-    deliver(job, request)
+        deliver(job, request, _teller(job, stream))
     return report, EXIT_OK if report["state"] == "finished" else EXIT_FAILED
 
 
@@ -244,12 +246,16 @@ def _interrupted(job: Job, request: RunRequest, stream: TextIO) -> dict[str, Any
     again = "leaves that to a process of this machine" if on_yarn else "at once"
     print(f"\n{job.name}: interrupted; ending its processes (again: {again})", file=stream, flush=True)
     try:
-        job.kill("interrupted", tell=lambda text: print(f"{job.name}: {text}", file=stream, flush=True))
+        job.kill("interrupted", tell=_teller(job, stream))
     except (KeyboardInterrupt, EpsError) as error:
         if not job.kill_at_once():
             interrupted = KeyboardInterrupt()
             interrupted.add_note(str(error) or f"{job.name}: is being ended; eps status {job.name} shows whether it is")
             raise interrupted from None
     report = job.wait(5.0)
-    deliver(job, request)
+    deliver(job, request, _teller(job, stream))
     return report
+
+
+def _teller(job: Job, stream: TextIO) -> Callable[[str], None]:
+    return lambda text: print(f"{job.name}: {text}", file=stream, flush=True)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from eps import interrupt
 from eps.cli import main
+from eps.client import Job
+from eps.commands import run as run_command
 from eps.config import JobSpec
 from eps.errors import ConfigError, DataError, JobExistsError, StorageError
 from eps.export import read_model
@@ -76,6 +81,43 @@ def test_who_interrupts_the_wait_for_hdfs_is_told_where_what_was_trained_is(
     assert raised.value.__notes__ == [
         f"job: interrupted; {remote}models/m.npz is not written: what it was to hold is {job.model}"
     ]
+
+
+def test_a_result_that_is_written_to_hdfs_is_told_of_before_hdfs_is_asked(
+    fake: FakeHdfs, remote: RemotePath, tmp_path: Path
+) -> None:
+    """A NameNode that takes connections and is silent would else hold up the command without a word."""
+    job = JobDir(tmp_path / "job")
+    job.path.mkdir()
+    job.model.write_bytes(b"model")
+    job.report.write_bytes(b"{}")
+    fake.make_folders("/models", "755")
+    told: list[tuple[str, int]] = []
+    request = RunRequest(JobSpec(), report=str(tmp_path / "r.json"), export=str(remote / "models/m.npz"))
+    deliver_results(job, request, lambda text: told.append((text, len(fake.requests))))
+    where = f"writes its model to {remote}models/m.npz; where HDFS does not answer, that is waited for"
+    assert told == [(where, 0)] and fake.find("/models/m.npz").content == b"model"
+
+
+def test_eps_run_says_that_it_writes_to_hdfs(
+    fake: FakeHdfs, remote: RemotePath, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = SimpleNamespace(name="job", directory=JobDir(tmp_path / "job"), close=lambda: None)
+    job.directory.path.mkdir()
+    job.directory.model.write_bytes(b"model")
+    fake.make_folders("/models", "755")
+    report = {"name": "job", "state": "finished"}
+    monkeypatch.setattr(run_command, "_show", lambda *_: None)
+    monkeypatch.setattr(run_command, "_ended", lambda _: report)
+    monkeypatch.setattr(run_command, "summary_text", lambda _: "the summary")
+    request = RunRequest(JobSpec(), export=str(remote / "models/m.npz"))
+    for quiet in (False, True):
+        stream = io.StringIO()
+        assert run_command._to_its_end(cast(Job, job), request, stream, quiet) == (report, 0)
+        lines = stream.getvalue().splitlines()
+        assert [line.partition(" to ")[0] for line in lines] == (
+            [] if quiet else ["the summary", "job: writes its model"]
+        )
 
 
 def test_a_file_on_hdfs_that_is_newer_than_a_stopped_job_is_said_to_be_replaced(
