@@ -574,23 +574,23 @@ def find_job(name: str, home: Path | None = None) -> JobDir:
     ConfigError
         No job can have that name.
     JobNotFoundError
-        There is none.
+        There is none: the message has what H-scheduler calls its job of that name.
     """
     check_job_name(name)
-    job = JobDir(jobs_dir(home) / name)
-    if not job.path.is_dir():
-        raise JobNotFoundError(f"no job {name!r} in {job.path.parent}")
+    if not (job := JobDir(jobs_dir(home) / name)).path.is_dir():
+        swept = f"sweep-[0-9a-f]{{6}}-{re.escape(name)}"
+        if known := " or ".join(each.name for each in list_jobs(home) if re.fullmatch(swept, each.name)):
+            known = f": here H-scheduler's job of that name is called {known}"
+        raise JobNotFoundError(f"no job {name!r} in {job.path.parent}{known}")
     return job
 
 
 def list_jobs(home: Path | None = None) -> list[JobDir]:
     """Return every job that runs or has run, by name."""
-    found: list[JobDir] = []
     with suppress(FileNotFoundError, NotADirectoryError):
-        for entry in jobs_dir(home).iterdir():
-            if _NAME.fullmatch(entry.name) and entry.is_dir():
-                found.append(JobDir(entry))
-    return sorted(found, key=lambda job: job.name)
+        found = [JobDir(e) for e in jobs_dir(home).iterdir() if _NAME.fullmatch(e.name) and e.is_dir()]
+        return sorted(found, key=lambda job: job.name)
+    return []
 
 
 def _make(path: Path) -> None:
