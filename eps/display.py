@@ -24,6 +24,8 @@ PLAIN_INTERVAL_S = 1.0
 LONG_S = 1.0
 #: States of a job that goes on.
 LIVE_STATES = ("starting", "running", "exporting")
+#: In these a job may still ask for members that it lacks.
+_ASKING_STATES = ("starting", "running")
 #: States of a job that ended before its time.
 STOPPED_STATES = ("failed", "killed")
 #: What a job itself asked for a change for -> how its title says so; drains and followers have titles of their own.
@@ -211,15 +213,14 @@ def evictions_text(status: Mapping[str, Any]) -> str:
     latest = f"; the latest {list(reasons)[-1]}" if reasons else ""
     longest_s = max(found["drain_s"].values(), default=0.0)
     took = f"; the longest drain took {seconds_text(longest_s)}" if found["drain_s"] else ""
-    # One that has ended asks for nothing any more.
-    given = sum(found.get("given", {}).values()) if status["state"] in LIVE_STATES else 0
+    given = sum(found.get("given", {}).values()) if status["state"] in _ASKING_STATES else 0
     missing = f"; {given} not asked for again yet, for others were to get that room" if given else ""
     return f"{found['asked']} announced: {', '.join(parts)}{took}{latest}{missing}"
 
 
 def lent_text(status: Status) -> str:
     """Return how many members left so that others got their room, and are to come back; empty for none."""
-    return _members_text(status.get("lent", {}))
+    return _members_text(status.get("lent", {})) if status["state"] in _ASKING_STATES else ""
 
 
 def _members_text(counts: Mapping[str, int]) -> str:
@@ -273,9 +274,8 @@ def progress_line(status: Status, width: int = 0) -> str:
 
 
 def _smaller_text(status: Status) -> str:
-    """Return what a job lacks that began with less than it asked for; empty where it has that, or others got it."""
-    evictions = status.get("evictions") or {}
-    lacks = "" if evictions.get("asked") else _members_text(evictions.get("given", {}))
+    """Return what a job lacks that began with less than it asked for; empty where it has that, or asks no more."""
+    lacks = _members_text(status.get("began_without", {})) if status["state"] in _ASKING_STATES else ""
     return (
         f"{lacks} not granted in time at the start, and asked for when there is room that nobody wants" if lacks else ""
     )
@@ -285,7 +285,7 @@ def troubles_of(status: Status) -> dict[str, str]:
     """Return what goes wrong while the job goes on, and why, each with a title of few words."""
     lives = status["state"] in LIVE_STATES
     found = {
-        "smaller than asked for": _smaller_text(status) if lives else "",
+        "smaller than asked for": _smaller_text(status),
         "checkpoint waits": status.get("checkpoints", {}).get("waits") if lives else "",
         "checkpoint failed": status.get("checkpoints", {}).get("error"),
         "disk trouble": status.get("storage_error"),

@@ -88,8 +88,10 @@ class EvictedJob(RecoveringJob):
         self._drain_at_s = 0.0
         #: Drains that were aborted, one after the other.
         self._not_drained = 0
-        #: Role -> members that left so that others get their room, or did not get any at the start, and are missing.
+        #: Role -> members that are missing because others were to get room that the job had.
         self.given = dict.fromkeys(Role, 0)
+        #: Role -> members that are missing because the job began without them: nobody granted them in time.
+        self.began_without = dict.fromkeys(Role, 0)
         #: What fitted into the room that was seen, and when.
         self._fits: Mapping[Role, int] = {}
         self._seen_s = -1.0
@@ -252,7 +254,7 @@ class EvictedJob(RecoveringJob):
     def looks_for_room(self) -> bool:
         """True while room that nobody else wants would let the job grow back."""
         can = self.state is JobState.RUNNING and self.recovery is None and self.driver is None
-        return can and any(self.given.values()) and self._now_s >= self._replace_at_s
+        return can and any(map(self._left_for_room, Role)) and self._now_s >= self._replace_at_s
 
     def _on_room(self, event: e.RoomSeen) -> None:
         self._fits, self._seen_s = event.fits, self._now_s
@@ -260,14 +262,20 @@ class EvictedJob(RecoveringJob):
     def _lack(self, role: Role) -> int:
         """Return how many are to be asked for whatever room there is, and note who is not missing any more."""
         lack = super()._lack(role)
+        # Whoever has come is in the place of who has been missing for longer.
         self.given[role] = min(self.given[role], lack)
-        return lack - self.given[role]
+        self.began_without[role] = min(self.began_without[role], lack - self.given[role])
+        return lack - self._left_for_room(role)
+
+    def _left_for_room(self, role: Role) -> int:
+        """Return how many of a role are missing and asked for only where there is room that nobody wants."""
+        return self.given[role] + self.began_without[role]
 
     def _replace_members(self) -> None:
         super()._replace_members()
         fits = self._fits if self._seen_s == self._now_s else {}
         # One role at a time: they would fit into the same room.
-        for role, count in [(r, min(self.given[r], fits.get(r, 0))) for r in Role]:
+        for role, count in [(r, min(self._left_for_room(r), fits.get(r, 0))) for r in Role]:
             if count > 0:
                 self._ask_for(role, count, RETURN)
                 return

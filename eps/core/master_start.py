@@ -124,9 +124,9 @@ class StartingJob(EvictedJob):
         if role is not None and self._gives_room:
             # Its last one gives its room for one of the other role; and what is granted from now on is of that.
             records = [self.members[name] for name in members_of(role, self._initial)]
-            given = [record for record in records if record.granted][-1:]
+            gives = [record for record in records if record.granted][-1:]
             self._swapped_s = self._now_s
-            self._do_without([*given, *(record for record in records if not record.granted)])
+            self._do_without([*gives, *(record for record in records if not record.granted)])
         elif waited_s >= self._drawn_s("holds", *HOLDS) and any(map(self._num_granted, Role)):
             self._rest()
 
@@ -190,7 +190,7 @@ class StartingJob(EvictedJob):
         self._initial = [name for role in Role for name in members_of(role, self._initial)[: self._least(role)]]
         for record in records:
             self._dismiss(record.name, "the job cannot begin with what it has, and leaves it to others")
-            self.given[record.role] += record.name not in self._initial
+            self.began_without[record.role] += record.name not in self._initial
         rest_s = self._drawn_s("rests", *RESTS)
         self._num_rests += 1
         self._rests_until_s = self._now_s + rest_s
@@ -201,7 +201,7 @@ class StartingJob(EvictedJob):
         for record in missing:
             self._initial.remove(record.name)
             self._dismiss(record.name, "the job begins without it")
-            self.given[record.role] += 1
+            self.began_without[record.role] += 1
         self._journal({"kind": "smaller", "without": [record.name for record in missing]})
         if self._is_complete():
             self._begin()

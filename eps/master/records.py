@@ -102,7 +102,7 @@ def evictions_entry(state: MasterState, most: int = 0) -> dict[str, Any]:
     """Return what was announced to be taken away, and what became of it; of ``most`` members, the latest, unless 0.
 
     ``drain_s`` has, for each plan that drained members, the seconds from when it was asked to its release.  ``given``:
-    how many members of each role are missing whose room others were to get, or that were not granted at the start.
+    how many members of each role are missing because others were to get room that the job had.
     """
     plans = [p for p in state.plans.values() if p.change.operation is Operation.DRAIN and p.phase is Phase.RELEASED]
     taken = {str(p.plan_id): p.reached_s[Phase.RELEASED] - p.reached_s[Phase.QUEUED] for p in plans}
@@ -219,6 +219,8 @@ def status(runtime: Runtime, state: MasterState, started_s: float, now_s: float)
         "changes": [change_entry(p, completed_s, now_s) for p in recent if p.ended],
         "losses": [loss_entry(loss) for loss in state.losses[-MOST_CHANGES:]],
         "evictions": evictions_entry(state, MOST_CHANGES),
+        # Members of each role that are missing because they were not granted in time at the start.
+        "began_without": {str(role): number for role, number in state.began_without.items()},
         # Members of each role that left so that others of its queue got their room, and are to come back.
         "lent": {str(role): number for role, number in lent(state.plans.values(), tuple(_OWN)).items()},
         "loss": number(history[-1].loss) if history else None,

@@ -343,7 +343,9 @@ def test_status_shows_who_will_be_taken_away_and_what_became_of_those_who_were_t
     assert "not asked for again" not in text
     given = {**counted, "given": {"worker": 2, "server": 1}}
     assert "; 3 not asked for again yet, for others were to get that room" in status_text(status_of(evictions=given))
-    assert "not asked for again" not in status_text(status_of(evictions=given, state="finished"))
+    for state in ("exporting", "finished", "failed"):
+        assert "not asked for again" not in status_text(status_of(evictions=given, state=state))
+    assert "not asked for again" not in summary_text({"name": "a", "state": "finished", "clock": 9, "evictions": given})
 
 
 def test_status_of_a_job_on_yarn_says_by_which_name_yarn_knows_it() -> None:
@@ -355,13 +357,15 @@ def test_what_a_job_has_lent_to_others_is_told_until_it_has_that_again() -> None
     assert "lent" not in status_text(status_of(lent={"worker": 0, "server": 0}))
     text = status_text(status_of(lent={"worker": 2, "server": 1}))
     assert "  lent to others of its queue: 2 workers and 1 server" in text
+    assert "lent" not in status_text(status_of(lent={"worker": 2, "server": 1}, state="finished"))
 
 
 def test_job_that_began_with_less_than_it_asked_for_says_so_until_it_has_the_rest() -> None:
-    began = status_of(evictions={"asked": 0, "given": {"worker": 0, "server": 1}})
+    began = status_of(began_without={"worker": 0, "server": 1})
     said = "smaller than asked for: 1 server not granted in time at the start"
     assert said in status_text(began) and "smaller than asked for" in progress_line(began)
-    assert "smaller" not in status_text(status_of(evictions={"asked": 0, "given": {"worker": 0, "server": 0}}))
+    assert "smaller" not in status_text(status_of(began_without={"worker": 0, "server": 0}))
+    assert "smaller" not in status_text(status_of(began_without={"worker": 0, "server": 1}, state="finished"))
     stream = io.StringIO()
     display = PlainDisplay(stream, interval_s=60.0)
     for status in (began, began):

@@ -7,17 +7,23 @@ from random import Random
 
 import pytest
 
+from eps.config import JobSpec
 from eps.core import events as e
 from eps.core import messages as m
 from eps.core.events import JobState
+from eps.core.master_evictions import ROOM_PATIENCE_S
 from eps.core.master_start import MOST_DOUBLINGS, RESTS, SMALLER_S, START_PATIENCE_S, WAKES
 from eps.core.master_state import MasterState
 from eps.core.reconfig import Operation
 from eps.core.settings import CoreSettings
 from eps.core.types import Address, Role
+from eps.display import status_text
+from eps.master import records
 from eps.master.state_log import StateLog
-from tests.core.scripted import ScriptedMaster, starting
-from tests.core.test_evictions import carry_on
+from eps.runtime import DataShape, Runtime
+from tests.core.scripted import ADD_WORKER, ScriptedMaster, starting
+from tests.core.test_evictions import carry_on, warn
+from tests.core.test_master_recovery import replacements
 from tests.core.test_room_for_others import see
 
 
@@ -100,7 +106,7 @@ def test_job_that_has_a_worker_and_a_server_begins_when_nothing_more_is_granted(
     master.acknowledge()
     assert master.state.state is JobState.RUNNING and not master.state.losses
     assert master.state.wanted == {Role.WORKER: 3, Role.SERVER: 2}, "its users asked for that"
-    assert master.state.given == {Role.WORKER: 1, Role.SERVER: 1}
+    assert master.state.began_without == {Role.WORKER: 1, Role.SERVER: 1}
 
 
 def test_what_it_lacks_is_asked_for_when_there_is_room_that_nobody_wants() -> None:
@@ -115,8 +121,55 @@ def test_what_it_lacks_is_asked_for_when_there_is_room_that_nobody_wants() -> No
 
     assert idle is None
     assert (master.membership.workers[-1], master.membership.servers[-1]) == ("worker-4", "server-3")
-    assert not any(master.state.given.values()) and not master.state.looks_for_room
+    assert not any(master.state.began_without.values()) and not master.state.looks_for_room
     assert [p.change.operation for p in master.state.plans.values()] == [Operation.ADD_WORKERS, Operation.ADD_SERVERS]
+
+
+def test_status_tells_what_was_not_granted_at_the_start_from_what_others_were_to_get() -> None:
+    """``given`` counted both, and said of all of it that others were to get that room."""
+    master = smaller()
+    master.acknowledge()
+    warn(master, "worker-2", for_others=True)
+    carry_on(master)
+    shape = DataShape(5, 2, (4, 4), False, 0, ("", ""))
+    runtime = Runtime("job", JobSpec(model="logistic", splits=6), shape, Path("unused"), Path("unused"))
+    entry = records.status(runtime, master.state, 0.0, master.now_s)
+    told = status_text(entry)
+
+    assert entry["began_without"] == {"worker": 1, "server": 1}
+    assert entry["evictions"]["given"] == {"worker": 1, "server": 0}
+    assert "; 1 not asked for again yet, for others were to get that room" in told
+    assert "smaller than asked for: 1 worker and 1 server not granted in time at the start" in told
+
+
+def test_what_comes_is_in_the_place_of_what_has_been_missing_for_longer() -> None:
+    master = smaller()
+    master.acknowledge()
+    warn(master, "worker-2", for_others=True)
+    carry_on(master)
+    see(master, {Role.WORKER: 1})
+    carry_on(master)
+
+    assert len(master.membership.workers) == 2
+    assert master.state.began_without == {Role.WORKER: 0, Role.SERVER: 1}
+    assert master.state.given == {Role.WORKER: 1, Role.SERVER: 0}
+
+
+def test_worker_that_gives_its_room_for_a_server_is_asked_for_again_where_nobody_else_waits() -> None:
+    """That a server was not granted at the start says nothing of who is to get the room of the one that was."""
+    master = smaller()
+    master.acknowledge()
+    master.exit("server-1", "signal 9")
+    master.tick()
+    master.tick(ROOM_PATIENCE_S)
+    master.register("server-3")
+    master.recover()
+    for _ in range(4):
+        master.tick()
+
+    assert master.membership.members == ("worker-1", "server-3")
+    assert not any(master.state.given.values())
+    assert [p.change for p in replacements(master)] == [ADD_WORKER], "one of the two was there before"
 
 
 def test_while_the_resource_manager_does_not_answer_nothing_is_taken_back() -> None:
@@ -164,7 +217,7 @@ def test_job_that_has_all_of_one_role_only_gives_up_one_of_these_for_one_of_the_
     assert first.container_id == master.container_of("worker-3")
     assert told == ["worker-3"] and master.step(e.ContainerExited(first.container_id, "was released")) == []
     assert waiting is None and master.membership.members == ("worker-1", "worker-2", "server-1")
-    assert master.state.given == {Role.WORKER: 1, Role.SERVER: 1} and not master.state.losses
+    assert master.state.began_without == {Role.WORKER: 1, Role.SERVER: 1} and not master.state.losses
 
 
 def test_job_that_gives_one_of_a_role_for_one_of_the_other_is_not_granted_more_of_the_first() -> None:
@@ -210,7 +263,7 @@ def test_job_that_cannot_begin_with_what_it_has_leaves_it_to_others_and_then_ask
     assert [each.container_id for each in given_back] == [f"container-000{n}" for n in range(1, 6)]
     assert meanwhile == 0 and "has given back the containers with which it could not begin" in words
     assert names == ["server-1", "worker-1", "worker-2"], "half of three workers and two servers"
-    assert master.state.given == {Role.WORKER: 1, Role.SERVER: 1}, "the rest comes when there is room"
+    assert master.state.began_without == {Role.WORKER: 1, Role.SERVER: 1}, "the rest comes when there is room"
     for name in names:
         master.register(name)
     assert master.membership.members == ("worker-1", "worker-2", "server-1") and not master.state.losses
@@ -386,7 +439,7 @@ def test_request_that_is_given_up_for_a_job_that_can_begin_is_no_loss() -> None:
         master.exit(name, "was not granted within 4 s")
 
     assert master.membership.members == ("worker-1", "worker-2", "server-1") and not master.state.losses
-    assert master.state.given == {Role.WORKER: 1, Role.SERVER: 1}
+    assert master.state.began_without == {Role.WORKER: 1, Role.SERVER: 1}
 
 
 def test_next_master_asks_again_before_it_begins_with_less(tmp_path: Path) -> None:
