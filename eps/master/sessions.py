@@ -91,7 +91,7 @@ class Sessions(MemberSessionServicer):
     job_json : str
         The job's settings, sent with the welcome.
     author : Author
-        The state of this master; its generation stays.
+        The state of this master.
     now : callable
         Seconds, steady.
     beat_s : float, seconds
@@ -109,7 +109,6 @@ class Sessions(MemberSessionServicer):
         self._put = put
         self._job_json = job_json
         self._author = author
-        self._generation = author.generation
         self._now = now
         self._beat_s = beat_s
         self._lock = threading.Lock()
@@ -123,10 +122,10 @@ class Sessions(MemberSessionServicer):
         if first is None or not first.reports or first.reports[0].WhichOneof("kind") != "hello":
             raise ProtocolError("a session must begin with hello")
         hello = first.reports[0].hello
-        if hello.generation > self._generation:
+        if hello.generation > self._author.generation:
             raise PeerUnavailableError(
-                f"this job master is of generation {self._generation}; {hello.name or hello.container_id} has heard of "
-                f"generation {hello.generation}"
+                f"this job master is of generation {self._author.generation}; {hello.name or hello.container_id} has "
+                f"heard of generation {hello.generation}"
             )
         line, container_id = _Line(self._put), hello.container_id
         with self._lock:
@@ -145,7 +144,7 @@ class Sessions(MemberSessionServicer):
                 try:
                     order = line.outgoing.get(timeout=self._beat_s)
                 except queue.Empty:
-                    order = pb.Order(generation=self._generation)
+                    order = pb.Order(generation=self._author.generation)
                 if order is None:
                     return
                 yield order
@@ -185,10 +184,11 @@ class Sessions(MemberSessionServicer):
             self._container_of[name] = container_id
             line = self._lines.get(container_id)
         if line is not None:
-            welcome = pb.Welcome(name=name, generation=self._generation, job_json=self._job_json)
+            generation = self._author.generation
+            welcome = pb.Welcome(name=name, generation=generation, job_json=self._job_json)
             for address in servers:
                 welcome.servers.add(host=address.host, port=address.port)
-            line.outgoing.put(pb.Order(welcome=welcome, generation=self._generation, step=self._author.steps))
+            line.outgoing.put(pb.Order(welcome=welcome, generation=generation, step=self._author.steps))
             line.admit()
 
     def send(self, to: MemberId, order: Order) -> None:
@@ -238,7 +238,7 @@ class Sessions(MemberSessionServicer):
             return self._watch.silent(self._now(), timeout_s)
 
     def _order(self, order: Order) -> pb.Order:
-        return order_to_pb(order, self._generation, self._author.steps)
+        return order_to_pb(order, self._author.generation, self._author.steps)
 
     def close(self) -> None:
         """End every stream."""

@@ -295,6 +295,18 @@ def test_master_that_was_replaced_refuses_who_knows_it(cast: Cast) -> None:
     newest.registered()
 
 
+def test_all_that_a_master_says_is_of_the_generation_that_its_state_has(cast: Cast) -> None:
+    master = cast(StandIn(1))
+    master.generation = 3
+    member = cast(Member(MasterPlace(master.place.address, 3)))
+    assert member.welcome().generation == 3
+    master.sessions.send("worker-1", m.AbortPlan(1))
+    assert member.ordered.wait(bool) == [m.AbortPlan(1)]
+    beats = member.session._heard_s
+    wait_for(lambda: member.session._heard_s > beats, DEADLINE_S, "a sign of life")
+    assert member.session.generation == 3
+
+
 def test_patience_ends(cast: Cast) -> None:
     master = cast(StandIn(1))
     member = cast(Member(master.place, Patience(silence_s=60.0, master_s=0.3, beat_s=0.02)))
