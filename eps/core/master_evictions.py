@@ -59,24 +59,15 @@ class EvictedJob(RecoveringJob):
     ----------
     settings, num_workers, num_servers
         As of :class:`~eps.core.master_members.JobMembers`.
-    managed : bool
-        Somebody else decides about the job's size.
-    interchangeable : bool
-        A server can be had where a worker was.
     """
 
-    def __init__(
-        self,
-        settings: CoreSettings,
-        num_workers: int,
-        num_servers: int,
-        *,
-        managed: bool = False,
-        interchangeable: bool = True,
-    ) -> None:
+    #: Somebody else decides about the job's size.
+    _managed = False
+    #: A server can be had where a worker was.
+    _interchangeable = True
+
+    def __init__(self, settings: CoreSettings, num_workers: int, num_servers: int) -> None:
         super().__init__(settings, num_workers, num_servers)
-        self._managed = managed
-        self._gives_room = interchangeable and not managed
         #: Since when a server is asked for without which the job cannot go on, or since a worker gave its room for it.
         self._no_server_s: float | None = None
         #: Workers that have given their room up since.
@@ -313,6 +304,11 @@ class EvictedJob(RecoveringJob):
         if driver is None or driver.plan.phase is not Phase.PROPOSED or not driver.plan.request_id.startswith(EVICTION):
             return False
         return bool(set(members_of(Role.SERVER, driver.plan.added)) - driver.granted)
+
+    @property
+    def _gives_room(self) -> bool:
+        """Whether one of the job's containers may be given up for one of the other role."""
+        return self._interchangeable and not self._managed
 
     def _make_room(self) -> None:
         """Give a worker's container up where a server is waited for that nothing else gives room to."""

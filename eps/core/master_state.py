@@ -78,7 +78,8 @@ class MasterState(RestartedJob):
         start_with: float = 0.5,
         seed: str = "",
     ) -> None:
-        super().__init__(settings, num_workers, num_servers, managed=managed, interchangeable=interchangeable)
+        super().__init__(settings, num_workers, num_servers)
+        self._managed, self._interchangeable = managed, interchangeable
         self._start_with, self._seed = start_with, seed
         self._next_container = first_container
         self._queue: list[Plan] = []
