@@ -13,7 +13,7 @@ from eps.hadoop_conf import read_configuration
 from eps.storage.api import Storage
 from eps.storage.atomic import read_json, write_json_atomic
 from eps.storage.jobdir import JobDir
-from eps.storage.locations import Location, RemotePath, open_storage
+from eps.storage.locations import Location, open_storage
 
 logger = logging.getLogger(__name__)
 
@@ -31,6 +31,23 @@ def owner_of(job: JobDir) -> str:
 def _owner(storage: Storage) -> str:
     with storage.read(OWNER) as file:
         return file.read().decode("utf-8", errors="replace").strip()
+
+
+def open_kept(folder: str, conf_dir: str) -> Storage:
+    """Return the store of a folder that EPS has on a cluster, which is waited for shortly only.
+
+    Parameters
+    ----------
+    folder : str
+    conf_dir : str
+        Folder of the cluster's configuration.
+
+    Raises
+    ------
+    ConfigError
+        The configuration of its cluster cannot be read any more.
+    """
+    return open_storage(folder, patience_s=REMOVE_S, conf=read_configuration(Path(conf_dir)))
 
 
 def check_claim(folder: Location, *owners: str) -> None:
@@ -150,9 +167,7 @@ class Claim:
         StorageError
             It cannot be removed.
         """
-        conf = read_configuration(Path(self.conf_dir))
-        storage = RemotePath.parse(self.folder).storage(patience_s=REMOVE_S, conf=conf)
-        if not release(storage, self.owner):
+        if not release(open_kept(self.folder, self.conf_dir), self.owner):
             logger.warning("%s stays: its %s does not name %s", self.folder, OWNER, self.owner)
 
 

@@ -6,17 +6,16 @@ import base64
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from eps.config import YARN_CLIENTS, JobSpec
 from eps.errors import ConfigError, StorageError
-from eps.hadoop_conf import HadoopConf, default_authority, read_configuration
+from eps.hadoop_conf import HadoopConf, default_authority
 from eps.storage.api import Storage
 from eps.storage.atomic import read_json, write_json_atomic
-from eps.storage.claims import REMOVE_S
+from eps.storage.claims import open_kept
 from eps.storage.jobdir import JobDir
-from eps.storage.locations import RemotePath, open_storage
+from eps.storage.locations import RemotePath
 from eps.yarn.allocation import Placement
 from eps.yarn.launch import RoleTemplate
 from eps.yarn.types import Execution, FileKind, LocalFile, Resource, Visibility
@@ -53,8 +52,7 @@ class Application:
         ConfigError
             The configuration of its cluster cannot be read any more.
         """
-        conf = read_configuration(Path(self.conf_dir))
-        return open_storage(self.shared, patience_s=REMOVE_S, conf=conf)
+        return open_kept(self.shared, self.conf_dir)
 
     def remove(self) -> None:
         """Remove that folder, of which nobody needs anything any more.  Harmless when repeated.
