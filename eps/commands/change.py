@@ -6,6 +6,7 @@ import argparse
 import sys
 
 from eps.client import ChangeRecord, Job
+from eps.commands.finding import find
 from eps.core.reconfig import UNCOMMITTED
 from eps.display import ChangeNews
 from eps.ended import WAITING_STATES
@@ -34,7 +35,7 @@ def members_of(text: str, adds: bool) -> int | list[str]:
 def change(args: argparse.Namespace) -> int:
     """Add or remove workers or servers."""
     members = members_of(args.members, args.operation.startswith("add-"))
-    job = Job.find(args.name)
+    job = find(args.name)
     try:
         _wait_until_trains(job, args)
         if args.dry_run:
@@ -99,7 +100,7 @@ def _still_going(name: str, record: ChangeRecord) -> str:
 
 def cancel(args: argparse.Namespace) -> int:
     """Abort a change."""
-    job = Job.find(args.name)
+    job = find(args.name)
     try:
         print(f"plan {job.cancel(args.plan)} aborted")
         return EXIT_OK
@@ -109,7 +110,7 @@ def cancel(args: argparse.Namespace) -> int:
 
 def kill(args: argparse.Namespace) -> int:
     """End a job."""
-    job = Job.find(args.name)
+    job = find(args.name)
     try:
         was_running = job.running
         job.kill(tell=lambda text: print(f"{args.name}: {text}", flush=True))

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from eps._version import __version__
-from eps.client import Job
+from eps.commands.finding import find
 from eps.display import STOPPED_STATES, status_text
 from eps.ended import silence_of, waiting_status
 from eps.errors import DeadlineError, EpsError, JobNotFoundError, PeerUnavailableError, RpcError
@@ -38,7 +38,7 @@ def version(args: argparse.Namespace) -> int:
 
 def status(args: argparse.Namespace) -> int:
     """Show one job."""
-    job = Job.find(args.name)
+    job = find(args.name)
     try:
         found = job.status()
     finally:
@@ -50,7 +50,7 @@ def status(args: argparse.Namespace) -> int:
 
 def logs(args: argparse.Namespace) -> int:
     """Show log files, those of all processes or of one."""
-    with Job.find(args.name) as job:
+    with find(args.name) as job:
         directory = job.directory
     reader, said = LogReader(directory.logs, args.member), set[str]()
 

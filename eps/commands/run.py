@@ -13,6 +13,7 @@ from typing import Any, TextIO
 
 from eps import interrupt
 from eps.client import Job, deliver
+from eps.commands.finding import find_directory
 from eps.config import JobSpec
 from eps.display import Display, PlainDisplay, TerminalDisplay, how_to_resume, summary_text
 from eps.ended import UNREACHABLE, application_id_of
@@ -21,7 +22,7 @@ from eps.exits import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK
 from eps.jobspec_file import RunRequest, read_job_file
 from eps.last_words import last_words
 from eps.results import check_results, keep_places, kept_places, replaced_by_results, wanted_of, with_kept_places
-from eps.storage.jobdir import JobDir, find_job, jobs_dir
+from eps.storage.jobdir import JobDir, jobs_dir
 
 #: Preparing data is worth a word only where it is noticed.
 NOTICED_S = 0.5
@@ -135,7 +136,7 @@ def resume(args: argparse.Namespace) -> int:
 
     if args.detach and (args.report or args.export):
         raise ConfigError("report and export are written when the job ends: a detached one keeps them in its directory")
-    directory = find_job(args.name)
+    directory = find_directory(args.name)
     request = RunRequest(JobSpec(), args.name, args.report, args.export)
     if not args.detach:
         request = with_kept_places(directory, request)

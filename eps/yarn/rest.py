@@ -79,6 +79,8 @@ class RestClient:
         On a cluster without security; by default HADOOP_USER_NAME, or this process's user.
     addresses : sequence of str
         ``http://HOST:PORT`` of the ResourceManagers' web servers; by default what the configuration says.
+    timeout_s : float
+        Each of them has so long for an answer.
 
     Raises
     ------
@@ -86,7 +88,9 @@ class RestClient:
         A package is missing, or the configuration names no ResourceManager.
     """
 
-    def __init__(self, conf: HadoopConf, user: str = "", addresses: Sequence[str] = ()) -> None:
+    def __init__(
+        self, conf: HadoopConf, user: str = "", addresses: Sequence[str] = (), timeout_s: float = TIMEOUT_S
+    ) -> None:
         try:
             import requests
         except ImportError:
@@ -94,6 +98,7 @@ class RestClient:
         if not conf.source and not addresses:
             raise ConfigError(NOT_SET)
         self._requests = requests
+        self._timeout_s = timeout_s
         self._conf = conf
         self._addresses = list(addresses or resourcemanager_web_addresses(conf))
         self._whence = (
@@ -282,12 +287,12 @@ class RestClient:
                     params={**self._parameters, **(query or {})},
                     json=body,
                     headers={"Accept": "application/json", **(headers or {})},
-                    timeout=TIMEOUT_S,
+                    timeout=self._timeout_s,
                     # A standby sends its callers to the active one by a page that refreshes.
                     allow_redirects=False,
                 )
             except self._requests.Timeout:
-                reasons.append(f"{address} did not answer within {TIMEOUT_S:g} s")
+                reasons.append(f"{address} did not answer within {self._timeout_s:g} s")
                 continue
             except self._requests.RequestException as error:
                 reasons.append(f"{address}: {innermost(error)}")

@@ -1,0 +1,92 @@
+"""What is said of a job that this machine knows nothing of: its application may run all the same."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from eps.cli import main
+from eps.yarn import namesakes
+from tests.fakes.resourcemanager import FakeResourceManager, resourcemanager
+
+APP = "application_1700000000000_0007"
+SITE = """<configuration><property><name>yarn.resourcemanager.webapp.address</name><value>{}</value></property>
+</configuration>"""
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeResourceManager]:
+    """A cluster that ``HADOOP_CONF_DIR`` names, and a home without jobs."""
+    pytest.importorskip("requests")
+    with resourcemanager() as found:
+        conf = tmp_path / "conf"
+        conf.mkdir()
+        (conf / "yarn-site.xml").write_text(SITE.format(found.url.removeprefix("http://")))
+        monkeypatch.setenv("HADOOP_CONF_DIR", str(conf))
+        monkeypatch.setenv("HADOOP_USER_NAME", "ada")
+        monkeypatch.setenv("EPS_HOME", str(tmp_path / "home"))
+        yield found
+
+
+def has(cluster: FakeResourceManager, *names: str) -> None:
+    apps = [
+        {"id": f"{APP}{n or ''}", "name": name, "state": "RUNNING", "user": "ada", "startedTime": n}
+        for n, name in enumerate(names)
+    ]
+    cluster.answers["GET apps"] = (200, {"apps": {"app": apps}})
+
+
+@pytest.mark.parametrize("words", [["kill", "a9a"], ["status", "a9a"], ["logs", "a9a"], ["resume", "a9a"]], ids=str)
+def test_job_whose_folder_was_removed_is_told_by_its_application(
+    words: list[str], cluster: FakeResourceManager, capsys: pytest.CaptureFixture[str]
+) -> None:
+    has(cluster, "a9a", "a9a-2")
+    assert main(words) == 4
+    told = capsys.readouterr().err
+    assert "no job 'a9a' in" in told and f"YARN has {APP} (of ada, running) of that name" in told
+    assert f"yarn application -kill {APP} ends it" in told and f"{APP}1" not in told
+    assert ".eps/jobs/a9a-*, .eps/checkpoints/a9a" in told
+    ((method, path, query, _),) = cluster.asked
+    assert (method, path) == ("GET", "apps") and "RUNNING" in query and "FINISHED" not in query
+
+
+@pytest.mark.parametrize("answer", [(200, {"apps": None}), (500, "no"), (200, "no JSON")], ids=str)
+def test_where_yarn_has_nothing_of_that_name_or_cannot_say_no_more_is_told(
+    answer: tuple[int, object], cluster: FakeResourceManager, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster.answers["GET apps"] = answer
+    assert main(["kill", "a9a"]) == 4
+    assert capsys.readouterr().err == f"eps: no job 'a9a' in {os.environ['EPS_HOME']}/jobs\n"
+    assert len(cluster.asked) == 1
+
+
+def test_without_a_configuration_of_hadoop_nobody_is_asked(
+    cluster: FakeResourceManager, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    has(cluster, "a9a")
+    monkeypatch.delenv("HADOOP_CONF_DIR")
+    assert main(["kill", "a9a"]) == 4
+    assert "YARN" not in capsys.readouterr().err and not cluster.asked
+
+
+def test_configuration_that_is_none_does_not_hide_that_there_is_no_such_job(
+    cluster: FakeResourceManager, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path / "nowhere"))
+    assert main(["status", "a9a"]) == 4
+    assert "no job 'a9a'" in capsys.readouterr().err
+
+
+def test_cluster_that_is_silent_is_waited_for_shortly(
+    cluster: FakeResourceManager, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(namesakes, "PATIENCE_S", 0.05)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        (tmp_path / "conf" / "yarn-site.xml").write_text(SITE.format(address))
+        assert main(["status", "a9a"]) == 4
+    assert capsys.readouterr().err.endswith("jobs\n") and not cluster.asked
