@@ -219,6 +219,7 @@ def prepare_job(
             if own is not None:
                 Claim(str(elsewhere), owner, environment_configuration().source).write(directory)
             claim(elsewhere, owner, *aliases)
+            runtime = dataclasses.replace(runtime, owner=owner)
         if spec.tls:
             make_certificates(directory.tls)
         if spec.model not in MODELS:

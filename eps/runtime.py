@@ -80,6 +80,8 @@ class Runtime:
     start: Start = Start()
     #: Who alone may change its size; empty: anybody.
     manager: str = ""
+    #: Who has the folder of its checkpoints, as of :func:`eps.storage.claims.owner_of`; empty where it is the job's.
+    owner: str = ""
 
     def to_json(self) -> str:
         """Return the text that :meth:`from_json` reads."""
@@ -92,6 +94,7 @@ class Runtime:
                 "job_dir": str(self.job_dir),
                 "start": self.start.__dict__,
                 "manager": self.manager,
+                "owner": self.owner,
                 # For who must not run the model's code: a user's own may do anything when it is imported.
                 "num_keys": self.key_space.num_keys,
             }
@@ -112,6 +115,7 @@ class Runtime:
             job_dir=Path(values["job_dir"]),
             start=Start(**values.get("start", {})),
             manager=values.get("manager", ""),
+            owner=values.get("owner", ""),
         )
 
     @property

@@ -14,6 +14,7 @@ from eps.core.recovery import Start
 from eps.errors import StorageError
 from eps.runtime import Runtime, identity
 from eps.storage.checkpoint import CheckpointStore, Manifest, parse_history
+from eps.storage.claims import claim_again
 from eps.storage.jobdir import JobDir
 from eps.storage.waits import telling
 
@@ -87,6 +88,7 @@ class CheckpointFinisher:
         put: Callable[..., None],
     ) -> None:
         self._job = identity(runtime)
+        self._owner = runtime.owner
         self._store = store
         self._history = history
         self._put = put
@@ -159,6 +161,8 @@ class CheckpointFinisher:
         )
         try:
             with telling(lambda why: self._put(e.CheckpointWaits(command.checkpoint_id, why))):
+                if self._owner:
+                    claim_again(self._store.storage, self._owner)
                 self._store.finish(manifest, history)
         except Exception as error:
             # Whatever it is: one that nobody hears of again would be the last.

@@ -97,13 +97,29 @@ def claim(folder: Location, owner: str, *formers: str) -> None:
     if storage.names(""):
         storage.remove("")
     try:
-        with storage.write(OWNER) as file:
-            file.write(owner.encode("utf-8") + b"\n")
+        _sign(storage, owner)
     except BaseException:
         # Also where somebody interrupts: nobody would know whose the empty folder is.
         with suppress(StorageError):
             storage.remove("")
         raise
+
+
+def claim_again(storage: Storage, owner: str) -> None:
+    """Say once more whose a folder is, where somebody has removed it under its job; else nothing changes.
+
+    Raises
+    ------
+    StorageError
+        It cannot be looked at, or cannot be written.
+    """
+    if OWNER not in storage.names(""):
+        _sign(storage, owner)
+
+
+def _sign(storage: Storage, owner: str) -> None:
+    with storage.write(OWNER) as file:
+        file.write(owner.encode("utf-8") + b"\n")
 
 
 def release(storage: Storage, owner: str) -> bool:

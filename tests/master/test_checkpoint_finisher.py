@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from eps.master.checkpoints import CheckpointFinisher
 from eps.runtime import DataShape, Runtime
 from eps.storage import waits
 from eps.storage.checkpoint import CheckpointStore, open_checkpoints, part_name
+from eps.storage.claims import OWNER, claim, release
 
 DEADLINE_S = 20.0
 FIRST, SECOND = checkpoint_name(1, 10), checkpoint_name(1, 20)
@@ -26,9 +28,10 @@ FIRST, SECOND = checkpoint_name(1, 10), checkpoint_name(1, 20)
 class Rig:
     """A finisher on a store of its own."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, owner: str = "") -> None:
         shape = DataShape(5, 2, (4, 4), False, 0, ("", ""))
-        runtime = Runtime("job", JobSpec(model="logistic", splits=2, workers=1), shape, directory, directory)
+        spec = JobSpec(model="logistic", splits=2, workers=1)
+        runtime = Runtime("job", spec, shape, directory, directory, owner=owner)
         self.store: CheckpointStore = open_checkpoints(directory)
         self._told: queue.SimpleQueue[e.Event] = queue.SimpleQueue()
         self.finisher = CheckpointFinisher(runtime, self.store, lambda clock: ClockHistory(), self._told.put)
@@ -79,3 +82,27 @@ def test_what_the_store_waits_for_is_told(rig: Rig, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(rig.store, "finish", waiting)
     rig.complete(3, 30, e.CheckpointWaits(3, "hdfs://lake/manifest.json: cannot be written for now: why"))
     rig.finisher.close()
+
+
+def test_folder_that_was_removed_under_its_job_says_again_whose_it_is(tmp_path: Path) -> None:
+    folder, owner = tmp_path / "a9a", "one:/jobs/a9a"
+    claim(folder, owner)
+    rig = Rig(folder, owner)
+    rig.complete(1, 10)
+    shutil.rmtree(folder)
+    rig.complete(2, 20)
+    assert rig.store.names() == [SECOND] and (folder / OWNER).read_text() == f"{owner}\n"
+    assert release(rig.store.storage, owner) and not folder.exists()
+
+
+def test_folder_that_is_somebody_elses_by_now_stays_so(tmp_path: Path) -> None:
+    rig = Rig(tmp_path / "a9a", "one:/jobs/a9a")
+    claim(tmp_path / "a9a", "two:/jobs/a9a")
+    rig.complete(1, 10)
+    assert (tmp_path / "a9a" / OWNER).read_text() == "two:/jobs/a9a\n"
+
+
+def test_folder_of_the_job_itself_names_no_owner(tmp_path: Path) -> None:
+    rig = Rig(tmp_path / "checkpoints")
+    rig.complete(1, 10)
+    assert rig.store.storage.names("") == [FIRST]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
@@ -225,6 +226,7 @@ def test_a_job_has_a_folder_for_its_checkpoints_that_it_knows_to_be_its_own(
     noted = Claim.read(job)
     assert noted is not None and noted.folder == f"webhdfs://{hdfs.authority}/eps/checkpoints/a9a"
     assert hdfs.nodes["/eps/checkpoints/a9a/owner.txt"].content == f"{noted.owner}\n".encode()
+    assert json.loads(job.job_json.read_text())["owner"] == noted.owner
     # One whose checkpoints are elsewhere takes its place; what nobody knows of any more goes.
     start(dataclasses.replace(request_.with_spec(checkpoint_dir=str(tmp_path / "mine")), anew=True))
     assert Claim.read(job) is None and (tmp_path / "mine" / "a9a" / "owner.txt").exists()
