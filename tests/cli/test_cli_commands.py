@@ -208,7 +208,7 @@ def test_a_job_that_ends_before_it_is_killed_is_told_of_as_one_that_has_ended(
 def test_the_summary_is_there_where_results_cannot_be_delivered(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def refuse(job: Job, request: RunRequest) -> None:
+    def refuse(job: Job, request: RunRequest, tell: object) -> None:
         raise StorageError("hdfs://lake/m.npz: cannot be written; what it was to hold is model.npz")
 
     report = {"name": "x", "state": "finished", "clock": 5, "metrics": {"train_loss": 0.25}}
