@@ -512,6 +512,7 @@ class Master:
                     membership = self._state.membership
                 assert membership is not None
                 found = export(self._runtime, membership, self._van, self._job_dir.model)
+                self._bring_model()
             # As JSON says it: the event is logged, and has no place for NumPy's numbers.
             self.put(e.ExportDone(json.loads(json.dumps(dataclasses.asdict(found))), number))
         except Exception as error:
@@ -520,6 +521,9 @@ class Master:
             with self._changed:
                 message = why_no_model(error, self._state.checkpoints)
             self.put(e.ExportFailed(message, number))
+
+    def _bring_model(self) -> None:
+        """Bring the model where the next master's is, too: when the job has finished, nobody can make it again."""
 
     # ---- the end
 

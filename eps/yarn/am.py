@@ -68,22 +68,35 @@ class Results:
         self._job = job
         self._shared = shared
 
+    def leave_model(self) -> None:
+        """Copy the model, before the job is said to have finished: of what is left then, no other master could make it.
+
+        Raises
+        ------
+        StorageError
+            It cannot be written.
+        """
+        self._copy(self._job.model)
+
     def leave(self, exit_code: int, state: str, reason: str) -> None:
-        """Copy the files, and last how the job ended: where that is, the others are.
+        """Copy the other files, and last how the job ended: where that is, the others are.
 
         Raises
         ------
         StorageError
             They cannot be written.
         """
-        for path in (self._job.report, self._job.model, self._job.journal, self._job.status_json):
+        for path in (self._job.report, self._job.journal, self._job.status_json):
             if path.is_file():
-                # A model may be larger than what is left of the container.
-                with path.open("rb") as source, self._shared.write(f"{RESULTS}/{path.name}") as file:
-                    shutil.copyfileobj(source, file, COPY_BYTES)
+                self._copy(path)
         ended = {"state": state, "exit_code": exit_code, "reason": reason}
         with self._shared.write(f"{RESULTS}/{ENDED_FILE}") as file:
             file.write(json.dumps(ended).encode("utf-8"))
+
+    def _copy(self, path: Path) -> None:
+        # A model may be larger than what is left of the container.
+        with path.open("rb") as source, self._shared.write(f"{RESULTS}/{path.name}") as file:
+            shutil.copyfileobj(source, file, COPY_BYTES)
 
 
 class JobResources(YarnResourceManager):
@@ -115,15 +128,13 @@ class YarnMaster(Master):
 
     Parameters
     ----------
-    resources : YarnResourceManager
+    resources : JobResources
     *others
         As of :class:`~eps.master.main.Master`, whose other two positions come before.
     """
 
-    def __init__(
-        self, runtime: Runtime, job: JobDir, resources: YarnResourceManager, *others: Any, **more: Any
-    ) -> None:
-        self._granted, self._waiting = resources.granted, resources.waiting
+    def __init__(self, runtime: Runtime, job: JobDir, resources: JobResources, *others: Any, **more: Any) -> None:
+        self._granted, self._waiting, self._results = resources.granted, resources.waiting, resources.results
         super().__init__(runtime, job, resources, *others, **more)
 
     def _status(self) -> dict[str, Any]:
@@ -131,6 +142,9 @@ class YarnMaster(Master):
         # Of the nodes that its containers may be on; empty: any without one, and what others leave free.
         labels = {str(role): self._runtime.spec.by_role("label", str(role)) for role in Role}
         return {**found, "manager": self.manager, "labels": labels}
+
+    def _bring_model(self) -> None:
+        self._results.leave_model()
 
 
 def with_grants(status: dict[str, Any], granted: Mapping[str, str]) -> dict[str, Any]:

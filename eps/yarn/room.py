@@ -80,4 +80,4 @@ def why_not_granted(ask: Ask, last: AllocateResult, silent_s: float) -> str:
     if not ask.resource.fits_in(last.headroom):
         return f"{words} (its queue's share, its user's limit or what is free)"
     nodes = f"{last.num_nodes} node{'' if last.num_nodes == 1 else 's'}"
-    return f"{words}, but none of its {nodes} has that much free"
+    return f"{words}, but has not found that much on one of its {nodes} yet"

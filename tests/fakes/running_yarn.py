@@ -59,6 +59,8 @@ class RunningYarn(FakeYarn):
         Of each node.
     nodes : sequence of str
         ``host:port`` of each; the first has the first job master.
+    dies_at_end : bool
+        The job master is killed when it has noted that the job has finished; then there are no traps.
     settings
         Of the job, whose model is a softmax that takes its time until :meth:`report`.
     """
@@ -69,10 +71,12 @@ class RunningYarn(FakeYarn):
         traps: str = "",
         capacity: Resource = CAPACITY,
         nodes: Sequence[str] = NODES,
+        *,
+        dies_at_end: bool = False,
         **settings: Any,
     ) -> None:
         super().__init__(dict.fromkeys(nodes, capacity))
-        self._folder, self._traps = folder, traps
+        self._folder, self._traps, self._dies_at_end = folder, traps, dies_at_end
         self.shared = folder / "shared"
         self.shared.mkdir(parents=True)
         self._slow = SlowModel(folder)
@@ -191,6 +195,7 @@ class RunningYarn(FakeYarn):
                 "shared": str(self.shared),
                 "host": host,
                 "traps": self._traps,
+                "dies_at_end": self._dies_at_end,
             }
             self._launch(f"am-{attempt}", node, "tests.fakes.yarn_am:main", {PLACE: json.dumps(place)})
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import threading
 from functools import partial
 from multiprocessing.connection import Client, Connection
@@ -11,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from eps.chaos.trap import Traps, parse
+from eps.core.events import JobState
+from eps.core.master_state import MasterState
 from eps.logs import set_up_logging
 from eps.yarn.am import serve
 from eps.yarn.application import MasterOrders
@@ -45,6 +48,14 @@ class Far:
         self._connection.close()
 
 
+def die_at_end(shared: Path, state: MasterState, said: bool) -> None:
+    """Kill this process, if none was killed before, when it has noted that the job has finished and told everybody."""
+    died = shared / "died-at-end"
+    if said and state.state is JobState.FINISHED and not died.exists():
+        died.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
 def main() -> int:
     """Run an attempt."""
     set_up_logging()
@@ -56,12 +67,13 @@ def main() -> int:
         return Far(connection)
 
     orders = MasterOrders(place["shared"], "python", {}, {})
-    traps = Traps(parse(place["traps"]), Path(place["shared"]))
+    shared = Path(place["shared"])
+    traps = Traps(parse(place["traps"]), shared)
     return serve(
         orders,
         own_job_dir(Path.cwd()),
         place["host"],
         Yarn(far("am"), far("nm")),
-        SharedFolder(Path(place["shared"])),
-        watch=traps.look,
+        SharedFolder(shared),
+        watch=partial(die_at_end, shared) if place["dies_at_end"] else traps.look,
     )

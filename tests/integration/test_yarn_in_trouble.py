@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -13,6 +14,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import eps
@@ -20,6 +22,7 @@ from eps.chaos.trap import MASTER, MASTER_LATE
 from eps.core.reconfig import OPERATIONS, Operation
 from eps.core.recovery import STARTING_NUM
 from eps.errors import EpsError, PlanError
+from eps.export import read_model
 from eps.master_link import wait_for
 from eps.resources.yarn import Timing
 from eps.storage.atomic import read_json
@@ -133,6 +136,20 @@ def test_a_master_killed_in_every_phase_of_every_plan_changes_no_bit_and_leaks_n
     assert report["evictions"]["drained"] == 1
     # The first, and one after each that was killed.
     assert report["generation"] == 1 + len(traps)
+
+
+def test_a_master_killed_as_soon_as_the_job_has_finished_leaves_model_and_report(
+    begin: Begin, undisturbed: dict[str, Any]
+) -> None:
+    """Its members have been told to end, and with them all that the model could be made of again."""
+    yarn = begin(dies_at_end=True)
+    report = yarn.report()
+    judge(report, undisturbed)
+    assert (yarn.shared / "died-at-end").exists() and report["generation"] == 2
+    digest = hashlib.sha256()
+    for tensor in read_model(yarn.shared / RESULTS / "model.npz").tensors.values():
+        digest.update(np.ascontiguousarray(tensor, dtype="<f4").tobytes())
+    assert digest.hexdigest() == undisturbed["model_sha256"]
 
 
 def test_a_store_that_hangs_for_longer_than_a_master_may_ends_none(begin: Begin, undisturbed: dict[str, Any]) -> None:

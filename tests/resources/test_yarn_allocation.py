@@ -344,7 +344,7 @@ def test_a_request_that_is_never_granted_ends_with_what_yarn_has_left() -> None:
 
 def test_a_request_for_which_no_node_has_room_says_that() -> None:
     reason = waited(AllocateResult(headroom=Resource(8192, 9), num_nodes=1)).reason
-    assert "8192 MB and 9 vcores left" in reason and "none of its 1 node has that much free" in reason
+    assert "8192 MB and 9 vcores left" in reason and "has not found that much on one of its 1 node yet" in reason
 
 
 def test_a_request_that_is_never_granted_ends_with_what_to_do() -> None:

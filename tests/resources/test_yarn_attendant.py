@@ -469,7 +469,9 @@ def test_results_pass_through_in_pieces(
 
     monkeypatch.setattr(shared, "write", write)
     job.model.write_bytes(model)
-    Results(job, shared).leave(0, "finished", "")
+    results = Results(job, shared)
+    results.leave_model()
+    results.leave(0, "finished", "")
     assert shared.files["results/model.npz"] == model and max(pieces) == COPY_BYTES
     job.model.unlink()
     fetched = dict(shared.files)
