@@ -35,6 +35,7 @@ from eps.pb import control_pb2 as pb
 from eps.resources.choice import check_backend
 from eps.results import check_results, copy_result, deliver_results
 from eps.storage.atomic import read_json
+from eps.storage.before import settle_unbegun
 from eps.storage.jobdir import JobDir, find_job
 from eps.storage.locations import location
 from eps.supervisor.start import SupervisorHandle, WarmSupervisor
@@ -227,6 +228,7 @@ class Job:
 
             # The application may well run, where only who attended to it here was ended.
             return cls(directory, look_after(directory))
+        settle_unbegun(directory)
         return cls(directory)
 
     @property

@@ -71,6 +71,8 @@ class PreparedJob:
     def start(self, *, tied: bool, warm: WarmSupervisor | None = None) -> SupervisorHandle:
         """Start the job's processes, by ``warm`` where there is one, and hand the lock to them.
 
+        What was set aside is left to the supervisor: while that has not begun, all can be as it was.
+
         Raises
         ------
         ResourceError
@@ -88,7 +90,6 @@ class PreparedJob:
             except BaseException:
                 self.before.put_back()
                 raise
-            self.before.forget()
             return handle
         finally:
             self.lock.close()

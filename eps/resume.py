@@ -20,7 +20,7 @@ from eps.resources.choice import check_backend
 from eps.rpc.security import Security
 from eps.runtime import Runtime, Start, identity
 from eps.storage.atomic import read_json, write_bytes_atomic
-from eps.storage.before import Before
+from eps.storage.before import Before, put_back_unbegun
 from eps.storage.checkpoint import Manifest, history_lines, open_checkpoints
 from eps.storage.jobdir import DIRECTORY_MODE, JobDir, JobLock, cache_dir, find_job
 from eps.storage.journal import replay
@@ -93,6 +93,7 @@ def prepare_resume(
     try:
         # Whoever wants the end of the job from now on wants that of this run.
         directory.ending_json.unlink(missing_ok=True)
+        put_back_unbegun(directory)
         return _prepare(directory, lock, workers, servers, python, check)
     except BaseException:
         lock.close()

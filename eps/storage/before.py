@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+from contextlib import suppress
 from typing import Any
 
-from eps.errors import StorageError
+from eps.errors import JobExistsError, StorageError
 from eps.storage.atomic import read_json, write_bytes_atomic, write_json_atomic
-from eps.storage.jobdir import DIRECTORY_MODE, JobDir
+from eps.storage.jobdir import DIRECTORY_MODE, JobDir, JobLock
 
 logger = logging.getLogger(__name__)
 
@@ -22,7 +23,8 @@ class Before:
 
     All that somebody would miss stays where it is until that run begins, so whoever is killed while its files are
     brought to a cluster has lost nothing.  Where somebody is killed just then, whoever finds out that the run has not
-    begun puts back what was set aside (:func:`put_back_ended`), or else :func:`forget` does away with it.
+    begun puts back what was set aside (:func:`put_back_unbegun`, on YARN :func:`put_back_ended`), or else
+    :func:`forget` does away with it.
 
     Parameters
     ----------
@@ -89,6 +91,39 @@ class Before:
         forget(self._job)
 
 
+def put_back_unbegun(job: JobDir) -> None:
+    """Have a job of this machine be as it had ended, where who started it again was killed before that run began.
+
+    The supervisor of a run that begins does away with what was set aside, and nobody else does: what is still there
+    when nobody runs the job is of a run that never began.  Harmless where nothing is.
+
+    Parameters
+    ----------
+    job : JobDir
+        Its lock is held.
+
+    Raises
+    ------
+    StorageError
+        It cannot be moved.
+    """
+    # What runs on a cluster may have begun unseen from here; one that has an end has it all, or another run has ended.
+    if job.yarn_json.exists() or job.ended_json.exists():
+        return
+    try:
+        _move_back(job)
+    except OSError as error:
+        raise _not_put_back(job, error) from error
+
+
+def settle_unbegun(job: JobDir) -> None:
+    """Put back what :func:`put_back_unbegun` does, for whoever only asks after a job: as far as that can be now."""
+    # Most have nothing there, and their directories need not be writable for a look.
+    if (job.path / ASIDE).exists():
+        with suppress(JobExistsError, StorageError), JobLock(job.lock):
+            put_back_unbegun(job)
+
+
 def put_back_ended(job: JobDir, **more: Any) -> dict[str, Any] | None:
     """Have a job that somebody started again be as it had ended: its run never began, and who started it was killed.
 
@@ -120,8 +155,12 @@ def put_back_ended(job: JobDir, **more: Any) -> dict[str, Any] | None:
         write_json_atomic(aside, {**ended, **more})
         _move_back(job)
     except OSError as error:
-        raise StorageError(f"{job.path}: not all of it is as it was: {error.strerror or error}") from error
+        raise _not_put_back(job, error) from error
     return dict(ended)
+
+
+def _not_put_back(job: JobDir, error: OSError) -> StorageError:
+    return StorageError(f"{job.path}: not all of it is as it was: {error.strerror or error}")
 
 
 def forget(job: JobDir) -> None:

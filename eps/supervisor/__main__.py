@@ -17,6 +17,7 @@ from pathlib import Path
 
 from eps.errors import EpsError
 from eps.storage.atomic import write_json_atomic
+from eps.storage.before import forget
 from eps.storage.jobdir import JobDir, JobLock
 from eps.supervisor.context import ENTRY_POINTS
 from eps.supervisor.environment import (
@@ -71,6 +72,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             os.set_inheritable(arguments.tied_fd, False)
         write_json_atomic(job.supervisor_json, {"pid": os.getpid()}, sync=False)
         job.ended_json.unlink(missing_ok=True)
+        # Where it takes another run's place, there is no way back: it has begun.
+        forget(job)
     except (EpsError, OSError) as error:
         print(f"eps.supervisor: {error}", file=sys.stderr)
         return CANNOT_START

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+import eps
 from eps.errors import ConfigError, ResourceError, StorageError
 from eps.jobspec_file import RunRequest
 from eps.launch import MODEL_CODE, prepare_job
 from eps.resume import prepare_resume
-from eps.storage.before import ASIDE, Before, put_back_ended
+from eps.storage.before import ASIDE, Before, put_back_ended, put_back_unbegun
 from eps.storage.jobdir import JobDir, create_job_dir
 
 
@@ -104,19 +106,93 @@ def test_a_directory_that_cannot_be_written_says_so(job: JobDir) -> None:
         Before(job)
 
 
-@pytest.mark.parametrize("why", [ResourceError("no processes left"), KeyboardInterrupt()])
-def test_a_job_whose_supervisor_cannot_be_started_again_is_as_it_was(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: BaseException
-) -> None:
+@pytest.fixture
+def stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> JobDir:
+    """A job of this machine that had failed."""
     monkeypatch.setenv("EPS_HOME", str(tmp_path / "home"))
     (tmp_path / "rows.libsvm").write_text("1 1:1 2:0.5\n-1 2:1\n" * 12)
     prepared = prepare_job(RunRequest.from_values({"data": str(tmp_path / "rows.libsvm"), "name": "a9a"}))
     prepared.lock.close()
     job = prepared.directory
     job.ended_json.write_text('{"state": "failed", "reason": "training diverged"}')
-    job.report.write_text('{"state": "failed"}')
+    job.report.write_text('{"state": "failed", "clock": 40}')
     job.model.write_bytes(b"npz")
-    files, seen = files_of(job), []
+    job.status_json.write_text('{"clock": 39}')
+    return job
+
+
+def test_a_job_whose_resumption_is_killed_before_it_begins_is_as_it_was(stopped: JobDir) -> None:
+    files = files_of(stopped)
+    killed = prepare_resume("a9a").prepared
+    killed.before.set_aside()
+    assert stopped.outcome() == {}
+    eps.Job.find("a9a").close()
+    assert stopped.outcome() == {}, "it may still begin"
+    killed.lock.close()
+    # Whoever asks after it next.
+    with eps.Job.find("a9a") as found:
+        status = found.status()
+    assert (status["state"], status["reason"], status["clock"]) == ("failed", "training diverged", 40)
+    assert files_of(stopped).items() >= {**files, stopped.job_json: stopped.job_json.read_bytes()}.items()
+    assert not (stopped.path / ASIDE).exists()
+
+
+@pytest.mark.parametrize("had_word", [True, False], ids=["ended", "without a word"])
+@pytest.mark.parametrize("moved", [1, 2, 9], ids=["first file", "two files", "all"])
+def test_the_next_try_of_a_resumption_that_was_killed_before_it_began_loses_nothing(
+    stopped: JobDir, monkeypatch: pytest.MonkeyPatch, had_word: bool, moved: int
+) -> None:
+    """As little where the former run's supervisor was killed, too: how far it was is all that is known of it."""
+    if not had_word:
+        stopped.ended_json.unlink()
+    kept = (stopped.ended_json, stopped.report, stopped.model, stopped.status_json)
+    files = {path: path.read_bytes() for path in kept if path.exists()}
+    killed, left = prepare_resume("a9a").prepared, iter(range(moved))
+    replace = os.replace
+
+    def die(source: Path, target: Path) -> None:
+        replace(source, target)
+        if next(left, moved) == moved - 1:
+            raise SystemExit("killed")
+
+    with monkeypatch.context() as patch, suppress(SystemExit):
+        patch.setattr(os, "replace", die)
+        killed.before.set_aside()
+    killed.lock.close()
+    again = prepare_resume("a9a").prepared
+    assert {path: path.read_bytes() for path in kept if path.exists()} == files
+    again.before.set_aside()
+    again.before.put_back()
+    again.lock.close()
+    assert {path: path.read_bytes() for path in kept if path.exists()} == files
+    assert not (stopped.path / ASIDE).exists()
+
+
+def test_a_job_whose_supervisor_ends_before_it_begins_is_as_it_was(
+    stopped: JobDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("eps.launch.start_supervisor", lambda *_, **__: None)
+    prepare_resume("a9a").prepared.start(tied=False)
+    assert stopped.outcome() == {}
+    with eps.Job.find("a9a") as found:
+        assert found.status()["reason"] == "training diverged"
+
+
+def test_what_a_run_that_has_ended_since_has_left_is_not_written_over(stopped: JobDir) -> None:
+    killed = prepare_resume("a9a").prepared
+    killed.before.set_aside()
+    stopped.ended_json.write_text('{"state": "killed"}')
+    put_back_unbegun(stopped)
+    assert stopped.outcome() == {"state": "killed"} and not stopped.report.exists()
+    killed.lock.close()
+
+
+@pytest.mark.parametrize("why", [ResourceError("no processes left"), KeyboardInterrupt()])
+def test_a_job_whose_supervisor_cannot_be_started_again_is_as_it_was(
+    stopped: JobDir, monkeypatch: pytest.MonkeyPatch, why: BaseException
+) -> None:
+    job, files = stopped, files_of(stopped)
+    seen: list[object] = []
 
     def refuse(*_: object, **__: object) -> None:
         seen.append(job.outcome())

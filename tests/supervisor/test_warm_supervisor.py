@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from eps.storage.jobdir import create_job_dir
-from eps.supervisor.start import WarmSupervisor
+from eps.storage.before import ASIDE, Before, settle_unbegun
+from eps.storage.jobdir import JobLock, create_job_dir
+from eps.supervisor.start import WarmSupervisor, start_supervisor
 
 DEADLINE_S = 30.0
 
@@ -51,3 +52,25 @@ def test_cancelling_twice_is_harmless() -> None:
     warm.cancel()
     warm.cancel()
     assert warm._process.returncode == -signal.SIGKILL
+
+
+@pytest.mark.usefixtures("no_leftovers")
+def test_what_a_run_takes_the_place_of_can_come_back_until_its_supervisor_begins(tmp_path: Path) -> None:
+    warm = WarmSupervisor()
+    os.kill(warm._process.pid, signal.SIGSTOP)
+    job, lock = create_job_dir("job", tmp_path)
+    job.ended_json.write_text('{"state": "failed"}')
+    with lock:
+        Before(job).set_aside()
+        handle = warm.give(job.path, True, lock)
+    os.kill(handle.pid, signal.SIGKILL)
+    handle.wait(DEADLINE_S)
+    handle.close()
+    settle_unbegun(job)
+    assert job.ended() == {"state": "failed"}
+    with JobLock(job.lock) as lock:
+        Before(job).set_aside()
+        handle = start_supervisor(job.path, True, lock=lock, preload=())
+    with handle:
+        handle.wait(DEADLINE_S)
+    assert job.ended() != {"state": "failed"} and not (job.path / ASIDE).exists()
