@@ -54,6 +54,8 @@ LOOK_S, LOOK_AGAIN_S = 5.0, 0.5
 #: a container, waits for it.
 ENGINE_PATIENCE_S = 20.0
 RETRY_S = 0.2
+#: A job master that begins asks one question after the other, each of which may hang for :data:`TIMEOUT_S`.
+ASK_PATIENCE_S = 2.0 * TIMEOUT_S
 #: Threads that launch containers, and threads that end them: a launch may hang for long, and no end waits for it.  One
 #: connection more is for events, one to look.
 NUM_LAUNCHERS = 10
@@ -79,22 +81,38 @@ def open_docker(
 ) -> DockerResourceManager:
     """Return a manager over the engine that the environment names; parameters and errors as of the class.
 
-    A job master may take over while the engine is away: it waits for it, as the one before would have.
+    A job master may take over while the engine is away, or hangs: it waits for it, as the one before would have.
+    Members look for a master for ``master_timeout_s`` only.  Where they end meanwhile, what is waited for is to go back
+    to a checkpoint, and not to lose the job.
     """
     patience_s, told = max(settings.engine_timeout_s, ENGINE_PATIENCE_S), False
-    until_s = time.monotonic() + patience_s
+    began_s = time.monotonic()
     while True:
+        _say_busy(supervisor)
         try:
             return DockerResourceManager(DockerEngine(), settings, job, max_containers, supervisor)
         except EngineSilentError as error:
-            if time.monotonic() >= until_s:
-                raise
+            silent_s = time.monotonic() - began_s
+            if silent_s >= patience_s:
+                raise ResourceError(_silent_too_long(silent_s, settings.engine_timeout_s, job)) from error
             if not told:
                 logger.warning("M %s; waits for it for %g s", error, patience_s)
                 told = True
-            # The next try may hang as long as one question.
-            supervisor.beat(NO_NEWS, 2 * TIMEOUT_S)
             time.sleep(RETRY_S)
+
+
+def _silent_too_long(silent_s: float, most_s: float, job: JobDir) -> str:
+    return (
+        f"the Docker engine at {engine_host()} has not answered for {silent_s:.0f} s, and the job gets no further "
+        f"without it (engine_timeout_s is {most_s:g}): start it, then eps resume {job.name} goes on from the latest "
+        "checkpoint, or from the seed"
+    )
+
+
+def _say_busy(supervisor: ResourceManager | None) -> None:
+    """Have the supervisor wait for one question to the engine: whoever asks one that hangs cannot beat meanwhile."""
+    if supervisor is not None:
+        supervisor.beat(NO_NEWS, ASK_PATIENCE_S)
 
 
 class DockerResourceManager(SupervisedManager):
@@ -134,8 +152,9 @@ class DockerResourceManager(SupervisedManager):
         self._labels = JobLabels.of(job)
         self._label = f"{INSTANCE}={self._labels.instance}"
         self._since_s = time.time()
+        _say_busy(supervisor)
         found = engine.find(JOB)
-        self.adopted: Mapping[str, int] = self._adopt(found)
+        self.adopted: Mapping[str, int] = self._adopt(found, supervisor)
         self._book = ContainerBook(max_containers, self.adopted)
         super().__init__(threading.Lock(), supervisor)
         #: What was asked for, by container.
@@ -163,10 +182,13 @@ class DockerResourceManager(SupervisedManager):
             logger.warning("M removes container %s of a run that is over", stray.name)
             self._soon(self._enders, self._ask, engine.remove, stray.name)
 
-    def _adopt(self, found: Iterable[Found]) -> dict[str, int]:
+    def _adopt(self, found: Iterable[Found], supervisor: ResourceManager | None) -> dict[str, int]:
         """Return the containers that the job master before this one started -> pid."""
         mine = [each for each in found if each.labels.get(INSTANCE) == self._labels.instance and each.is_running]
-        pids = {each.labels[CONTAINER]: self._engine.pid(each.name) for each in mine}
+        pids: dict[str, int] = {}
+        for each in mine:
+            _say_busy(supervisor)
+            pids[each.labels[CONTAINER]] = self._engine.pid(each.name)
         # One that has ended meanwhile has none.
         return {container_id: pid for container_id, pid in pids.items() if pid}
 
@@ -211,12 +233,7 @@ class DockerResourceManager(SupervisedManager):
             waits = any(self._book.phase(each) is Phase.LAUNCHING for each in self._book.there())
             if self._gone or self._closed.is_set() or not self._silence.is_too_long(time.monotonic(), waits=waits):
                 return
-            silent_s, most_s = self._silence.silent_s(time.monotonic()), self._silence.most_s
-            self._gone = (
-                f"the Docker engine at {engine_host()} has not answered for {silent_s:.0f} s, and the job gets no "
-                f"further without it (engine_timeout_s is {most_s:g}): start it, then eps resume {self._job.name} goes "
-                "on from the latest checkpoint, or from the seed"
-            )
+            self._gone = _silent_too_long(self._silence.silent_s(time.monotonic()), self._silence.most_s, self._job)
             logger.error("M %s", self._gone)
             self._bell.ring()
 

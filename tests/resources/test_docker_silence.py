@@ -68,7 +68,7 @@ def test_a_master_that_begins_while_the_engine_is_away_waits_for_it_as_long_as_a
     monkeypatch.setattr(backend, "ENGINE_PATIENCE_S", 0.0)
     engine.go_away()
     silent = Supervisor(engine, back=False)
-    with pytest.raises(ResourceError, match="does not answer"):
+    with pytest.raises(ResourceError, match=r"\(engine_timeout_s is 0\.1\): start it, then eps resume job"):
         patience = dataclasses.replace(settings(IMAGE), engine_timeout_s=0.1)
         open_docker(patience, job[0], 0, cast(ResourceManager, silent))
     silent.close()
@@ -76,7 +76,7 @@ def test_a_master_that_begins_while_the_engine_is_away_waits_for_it_as_long_as_a
     manager = open_docker(settings(IMAGE), job[0], 0, cast(ResourceManager, supervisor))
     manager.close()
     supervisor.close()
-    assert supervisor.beats == 3, "its supervisor would have taken it for one that hangs"
+    assert supervisor.beats >= 3, "its supervisor would have taken it for one that hangs"
 
 
 def test_an_engine_that_is_started_again_loses_containers_and_gives_new_ones(
