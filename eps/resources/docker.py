@@ -90,7 +90,7 @@ def open_docker(
     while True:
         _say_busy(supervisor)
         try:
-            return DockerResourceManager(DockerEngine(), settings, job, max_containers, supervisor)
+            return _connected(settings, job, max_containers, supervisor)
         except EngineSilentError as error:
             silent_s = time.monotonic() - began_s
             if silent_s >= patience_s:
@@ -99,6 +99,17 @@ def open_docker(
                 logger.warning("M %s; waits for it for %g s", error, patience_s)
                 told = True
             time.sleep(RETRY_S)
+
+
+def _connected(
+    settings: DockerSettings, job: JobDir, max_containers: int, supervisor: ResourceManager
+) -> DockerResourceManager:
+    engine = DockerEngine()
+    try:
+        return DockerResourceManager(engine, settings, job, max_containers, supervisor)
+    except BaseException:
+        engine.close()
+        raise
 
 
 def _silent_too_long(silent_s: float, most_s: float, job: JobDir) -> str:

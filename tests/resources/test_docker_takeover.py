@@ -87,6 +87,10 @@ def supervisor(monkeypatch: pytest.MonkeyPatch) -> Iterator[Supervisor]:
             with found.question("pid"):
                 return super().pid(name)
 
+        def close(self) -> None:
+            found.said.append("close")
+            super().close()
+
     monkeypatch.setattr(backend, "DockerEngine", Watched)
     clock = SimpleNamespace(monotonic=lambda: found.now_s, sleep=found.pass_time, time=time.time)
     monkeypatch.setattr(backend, "time", clock)
@@ -126,6 +130,8 @@ def test_it_outlives_its_patience_with_an_engine_that_hangs_and_then_ends_by_its
     with pytest.raises(ResourceError, match=r"answered for 123 s, .* \(engine_timeout_s is 120\): start it"):
         open_docker(patience, taken_over[0], 0, cast(ResourceManager, supervisor))
     assert supervisor.said.count("version") == 4
+    # What a try has opened goes with it.
+    assert supervisor.said.count("close") == supervisor.said.count("find")
 
 
 def test_it_goes_on_when_an_engine_that_hung_is_back(
