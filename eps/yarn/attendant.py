@@ -143,7 +143,7 @@ class Attendant:
                 self._want_end(wished(self._job, self._application_id))
             report = self._report()
             if report is not None:
-                if not self._inquiry.is_unknown:
+                if report.state == "RUNNING":
                     # Where it takes another run's place, there is no way back: it has begun.
                     forget(self._job)
                 if report.ended:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from eps.errors import EpsError, StorageError
 from eps.storage.api import Storage
 from eps.storage.atomic import atomic_writer, read_json, write_json_atomic
-from eps.storage.before import put_back_ended
+from eps.storage.before import forget, put_back_ended
 from eps.storage.claims import remove_claimed
 from eps.storage.jobdir import JobDir
 from eps.yarn.application import COPY_BYTES, ENDED_FILE, RESULTS, STATE, remove_staged
@@ -69,7 +69,8 @@ class End:
             word = self._fetched()
             if word is not None:
                 (state, reason, exit_code), is_over = word, True
-            has_begun = is_over or self._has_begun()
+            # One that YARN has refused, or ended before its master began, has taken no other run's place.
+            has_begun = word is not None or state == "finished" or self._has_begun()
         except StorageError as error:
             is_over = False
             logger.warning("what the job has left cannot be fetched: %s", error)
@@ -82,12 +83,16 @@ class End:
                 state, exit_code = "failed", 1
                 reason = f"it finished, but did not leave its model: eps resume {self._job.name} makes it again"
             self._correct_report(state, reason)
+            if has_begun:
+                forget(self._job)
         directory, self.is_being_noted, self.exit_code = self._job, True, exit_code
         for path in (directory.master_json, directory.ending_json):
             path.unlink(missing_ok=True)
-        if not has_begun and (former := put_back_ended(directory, is_forgotten=True)) is not None:
+        if not has_begun and (former := put_back_ended(directory, is_forgotten=not is_over)) is not None:
             self.exit_code, self.is_being_noted = int(former.get("exit_code", exit_code)), False
             logger.info("%s; nothing of it is there: the job is as it was before: %s", reason, former.get("reason"))
+            if is_over:
+                remove_ended(directory)
             return self.exit_code
         before, ended_s = directory.ended() or {}, round(time.time(), 3)
         if "unfetched" in before:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import pytest
@@ -11,14 +12,18 @@ from eps.errors import JobNotFoundError, StorageError
 from eps.storage.before import ASIDE, Before
 from eps.storage.jobdir import JobDir
 from eps.yarn.application import Application
+from eps.yarn.types import ApplicationReport
 from tests.fakes.storage import MemoryStorage
-from tests.resources.attendant_world import RUNNING, Follow, ScriptedClient
+from tests.resources.attendant_world import FINISHED, REPORT, RUNNING, Follow, ScriptedClient
 from tests.resources.attendant_world import follow as follow
 from tests.resources.attendant_world import job as job
 from tests.resources.attendant_world import quick as quick
 from tests.resources.attendant_world import shared as shared
 from tests.resources.attendant_world import staged as staged
 
+REFUSED = dataclasses.replace(
+    REPORT, state="FAILED", final_status="FAILED", diagnostics="ada may not submit to queue root.default"
+)
 UNKNOWN = JobNotFoundError("no such application")
 ENDED = {"state": "failed", "reason": "training diverged", "exit_code": 3, "time_s": 1.0}
 
@@ -70,6 +75,33 @@ def test_a_job_whose_resumption_began_is_what_became_of_that(
     shared.files[left] = b"{}"
     assert follow(ScriptedClient(UNKNOWN)) == 1
     assert not is_as_it_was(killed) and "YARN does not know" in ended_status(killed)["reason"]
+
+
+@pytest.mark.parametrize("before", [(), (REPORT,)], ids=["refused", "killed while it waited"])
+def test_a_job_whose_resumption_ended_before_its_master_began_is_as_it_was(
+    killed: JobDir, shared: MemoryStorage, follow: Follow, before: tuple[ApplicationReport, ...]
+) -> None:
+    assert follow(ScriptedClient(*before, REFUSED)) == 3
+    assert is_as_it_was(killed) and not (killed.path / ASIDE).exists()
+    assert killed.is_settled() and not killed.is_forgotten(), "YARN knows that it has ended"
+    assert not shared.files, "nobody needs what was brought for it"
+
+
+@pytest.mark.parametrize("left", ["state/log-1", "results/journal.jsonl"])
+def test_a_job_whose_resumption_began_unseen_is_what_became_of_that(
+    killed: JobDir, shared: MemoryStorage, follow: Follow, left: str
+) -> None:
+    """Nobody attended to it while it ran."""
+    shared.files[left] = b"{}"
+    assert follow(ScriptedClient(REFUSED)) == 1
+    assert not is_as_it_was(killed) and ended_status(killed)["reason"] == REFUSED.diagnostics
+    assert not (killed.path / ASIDE).exists()
+
+
+def test_a_job_whose_resumption_finished_is_not_as_it_was(killed: JobDir, follow: Follow) -> None:
+    """Also where whatever it had left was removed since."""
+    assert follow(ScriptedClient(FINISHED)) == 1
+    assert not is_as_it_was(killed) and "did not leave its model" in ended_status(killed)["reason"]
 
 
 def test_where_the_cluster_is_away_it_is_found_out_later_whether_it_began(
