@@ -95,7 +95,7 @@ def test_a_configuration_that_leads_nowhere_is_named(
     ports = on_yarn.cluster.record.ports
     for daemon, code, words in (
         ("resourcemanager", 4, ("no ResourceManager can be reached", NOWHERE, "yarn-site.xml")),
-        ("namenode", 2, ("fs.defaultFS of ", NOWHERE, "cannot be reached", "HADOOP_CONF_DIR")),
+        ("namenode", 4, ("fs.defaultFS of ", NOWHERE, "cannot be reached", "HADOOP_CONF_DIR")),
     ):
         conf = tmp_path / daemon
         shutil.copytree(on_yarn.conf_dir, conf)
@@ -128,7 +128,7 @@ def test_a_queue_and_an_hdfs_that_take_nothing_now_say_so(
     monkeypatch.setenv("EPS_HDFS_PATIENCE_S", "0.5")
     java(dfsadmin, "-safemode", "enter")
     try:
-        said = refused(1, "--name=safe").splitlines()[-1]
+        said = refused(4, "--name=safe").splitlines()[-1]
     finally:
         java(dfsadmin, "-safemode", "leave")
     assert said.startswith("eps: hdfs://") and "the NameNode is in safe mode" in said, said
