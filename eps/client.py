@@ -275,16 +275,16 @@ class Job:
     def history(self) -> list[dict[str, Any]]:
         """Return loss and metrics of each iteration so far."""
         found: list[dict[str, Any]] = []
-        for progress in self._link.watch(is_patient=False):
+        for progress in self._link.watch():
             # A long history comes in several messages.
             found += progress.history
             if not progress.history or found[-1]["clock"] + 1 >= progress.status["clock"]:
                 return found
         return list((read_json(self._directory.report) or {}).get("history", []))
 
-    def watch(self, after_clock: int = -1) -> Iterator[Progress]:
-        """Yield news until the job has ended, about five times a second; raises as :meth:`MasterLink.watch`."""
-        return self._link.watch(after_clock)
+    def watch(self, after_clock: int = -1, *, is_patient: bool = False) -> Iterator[Progress]:
+        """Yield news until the job has ended, about five times a second; see :meth:`MasterLink.watch`."""
+        return self._link.watch(after_clock, is_patient=is_patient)
 
     def wait(self, timeout_s: float | None = None) -> dict[str, Any]:
         """Wait until the job and all its processes have ended; return its report, whose ``state`` says how.

@@ -91,7 +91,7 @@ class MasterLink:
 
         return self._repeated(attempt, what, min(self._give_up_s, NEXT_MASTER_S), waits)
 
-    def watch(self, after_clock: int = -1, *, is_patient: bool = True) -> Iterator[Progress]:
+    def watch(self, after_clock: int = -1, *, is_patient: bool = False) -> Iterator[Progress]:
         """Yield news until the job has ended; goes on where it was after a loss of the connection.
 
         Parameters
@@ -100,12 +100,13 @@ class MasterLink:
         is_patient : bool
             Of a job on YARN: a master that does not answer is waited for as long as YARN says that it runs, for YARN
             ends one that says nothing to it either.  One that was started again answers when it has read its log: a
-            client that gives up before that would end the job, where that is tied to it.
+            client that gives up before that would end the job, where that is tied to it.  Not for who has others
+            waiting for the job's room: there may be a master that never can be reached from here.
 
         Raises
         ------
         PeerUnavailableError
-            The job runs, but its master did not answer for ``give_up_s``.
+            The job runs, but its master did not answer for ``give_up_s``, and is not waited for with patience.
         """
         what = f"watch job {self._job.name!r}"
         patience_s = math.inf if is_patient and application_id_of(self._job) else self._give_up_s

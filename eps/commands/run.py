@@ -220,7 +220,7 @@ def _show(job: Job, stream: TextIO, quiet: bool) -> None:
         return
     display: Display = TerminalDisplay(stream) if stream.isatty() else PlainDisplay(stream)
     try:
-        for progress in job.watch():
+        for progress in job.watch(is_patient=True):
             interrupt.check()
             display.show(progress.status)
     finally:

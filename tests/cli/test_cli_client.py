@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import threading
 import time
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 from eps import master_link
 from eps.client import Job
+from eps.commands import run
 from eps.display import status_text
 from eps.ended import UNREACHABLE
 from eps.errors import (
@@ -168,7 +170,7 @@ def test_master_that_never_answers_is_given_up(fake: FakeJob) -> None:
         job.status()
 
 
-def test_who_watches_a_job_on_yarn_waits_for_a_master_for_as_long_as_its_application_runs(
+def test_eps_run_waits_for_a_master_on_yarn_for_as_long_as_its_application_runs_and_nobody_else_does(
     fake: FakeJob, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """One that was started again may wait for HDFS for longer than any patience; who gives it up may end the job."""
@@ -182,13 +184,14 @@ def test_who_watches_a_job_on_yarn_waits_for_a_master_for_as_long_as_its_applica
     with Job(fake.dir, patience_s=0.0) as job:
         with pytest.raises(PeerUnavailableError, match=f"does not answer for 0 s; {likely}"):
             job.status()
-        with pytest.raises(PeerUnavailableError):
-            job.history()
+        for impatient in (job.history, lambda: next(job.watch())):
+            with pytest.raises(PeerUnavailableError):
+                impatient()
         caplog.clear()
         silent.clear()
         restart.start()
         fake.master.news = [(status_of(clock=7), [])]
-        news = job.watch()
+        news = job.watch(is_patient=True)
         assert next(news).status["clock"] == 7
         news.close()
         restart.join()
@@ -198,7 +201,9 @@ def test_who_watches_a_job_on_yarn_waits_for_a_master_for_as_long_as_its_applica
         silent.clear()
         end = threading.Thread(target=lambda: silent.wait(20.0) and fake.end("failed", "HDFS was away"))
         end.start()
-        assert list(job.watch()) == []
+        shown = io.StringIO()
+        run._show(job, shown, quiet=False)
+        assert shown.getvalue() == ""
         end.join()
 
 

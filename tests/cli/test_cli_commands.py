@@ -286,7 +286,7 @@ def test_who_interrupts_a_job_that_yarn_does_not_end_is_told_who_goes_on(
     def kill(job: Job, reason: str, **_: Any) -> None:
         raise PeerUnavailableError("job 'fake' has not ended: it is remembered")
 
-    def watch(job: Job) -> Any:
+    def watch(job: Job, **_: Any) -> Any:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Job, "kill", kill)
@@ -299,7 +299,7 @@ def test_who_interrupts_a_job_that_yarn_does_not_end_is_told_who_goes_on(
 def test_who_removes_the_folder_of_a_running_job_is_told_that_and_not_to_resume_it(
     fake: FakeJob, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def watch(job: Job) -> Iterator[Progress]:
+    def watch(job: Job, **_: Any) -> Iterator[Progress]:
         shutil.rmtree(fake.dir.path)
         yield Progress(status_of(clock=200))
 

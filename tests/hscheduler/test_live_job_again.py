@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 from queue import SimpleQueue
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from eps.client import Job
 from eps.config import JobSpec
 from eps.errors import PeerUnavailableError
+from eps.storage.atomic import write_json_atomic
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Phase
 from hscheduler.live import job as live
+from tests.cli import conftest as cli
 from tests.hscheduler.live_job_world import MEMBERS, TIMEOUT_S, FakeJob, Watched, containers, entries
 from tests.hscheduler.live_job_world import watched as watched
 
@@ -206,3 +211,28 @@ def test_a_job_that_was_started_again_and_does_not_answer_is_ended_before_its_en
     assert event.phase is Phase.FAILED and "it cannot go on: no answer" in event.why
     assert watched.fake.killed.is_set(), "its containers may be given away now"
     assert watched.silent()
+
+
+def test_a_job_on_yarn_whose_master_does_not_answer_is_ended_and_its_containers_are_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others may be waiting for them, and there may be a master that never can be reached from here."""
+    there = cli.FakeJob(tmp_path)
+    write_json_atomic(there.dir.yarn_json, {"application_id": "application_1_0001"}, sync=False)
+
+    class Impatient(Job):
+        def kill(self, reason: str = "", *_: Any) -> None:
+            there.end("killed", reason)
+
+    monkeypatch.setattr(live, "Job", SimpleNamespace(find=lambda name: Impatient(there.dir, patience_s=0.0)))
+    said: SimpleQueue[e.Event] = SimpleQueue()
+    job = live.LiveJob("a", "fake", JobSpec(workers=2, servers=1, on="yarn"), "loss", 10, said.put)
+    there.kill_master()
+    job.go_on(0, MEMBERS, has_feedback=False, has_started=True)
+    try:
+        while not isinstance(event := said.get(timeout=TIMEOUT_S), e.JobEnded):
+            pass
+        assert event.phase is Phase.FAILED and "the master of job 'fake' does not answer for 0 s" in event.why
+    finally:
+        there.close()
+        job.close()
