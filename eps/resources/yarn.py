@@ -473,6 +473,9 @@ class YarnResourceManager(Belled):
 
     def _stop_all(self) -> None:
         while (order := self._stops.get()) is not None:
+            with self._lock:
+                if not self._allocation.on_stopping(order, time.monotonic()):
+                    continue
             reached = True
             try:
                 self._nm.stop(order.container, order.node)

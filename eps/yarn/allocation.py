@@ -89,7 +89,7 @@ class Limits:
     decommission_s: float = 3600.0
     #: A container on a node that YARN cannot use counts as ended after this, if nothing is heard of it.
     lost_node_s: float = 30.0
-    #: A node that has not answered so long after the end of a container that it was told to end counts as lost.
+    #: A node that has not answered so long after it was told to end what YARN has released counts as lost.
     answer_s: float = 5.0
     #: Room that has been free for so long, nobody else waits for.
     quiet_s: float = 15.0
@@ -117,7 +117,7 @@ class StartContainer:
 
 @dataclass(frozen=True, slots=True)
 class StopContainer:
-    """Have its node end a container at once; :meth:`Allocation.on_stopped` is to hear what comes of it."""
+    """Have its node end a container at once; :meth:`Allocation.on_stopping` and ``on_stopped`` are to hear of it."""
 
     container: str
     node: str
@@ -258,6 +258,7 @@ class Allocation:
             return
         if leaves:
             self._killed.add(container_id, record.grant, record.lost_s is not None)
+        self._killed.order(record.grant)
         self._orders.append(StopContainer(record.grant.container, record.grant.node))
 
     def end(self) -> None:
@@ -353,9 +354,13 @@ class Allocation:
                 self._end(record, None, f"was not granted within {grant_s:g} s: {why}; {ASK_LESS}")
         self._events += self._killed.take_ended(now_s)
 
+    def on_stopping(self, order: StopContainer, now_s: float) -> bool:
+        """Note that a node is about to be asked to stop; return False where it needs not be."""
+        return self._killed.on_telling(order.container, now_s)
+
     def on_stopped(self, order: StopContainer, *, reached: bool) -> None:
         """Note what came of an order to stop: whether the node could be ``reached``, whatever it answered."""
-        self._killed.on_node(order.node, is_lost=not reached)
+        self._killed.on_told(order.node, reached=reached)
         self._events += self._killed.take_ended()
 
     def on_started(self, container_id: str) -> None:

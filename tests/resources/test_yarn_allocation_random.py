@@ -105,7 +105,8 @@ def play(seed: int) -> None:
                 unanswered.append(order)
         for order in [order for order in unanswered if rng.random() < 0.5]:
             unanswered.remove(order)
-            allocation.on_stopped(order, reached=bool(rng.random() < 0.5))
+            if allocation.on_stopping(order, now_s):
+                allocation.on_stopped(order, reached=bool(rng.random() < 0.5))
         collect()
         if limit:
             here = [c for c, said in events.items() if _holds(said) and c in allocation.granted()]

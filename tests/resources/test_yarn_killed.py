@@ -17,16 +17,31 @@ HUNG = Exited(name(1), None, KILLED, taken=False)
 
 
 def killed(*numbers: int) -> tuple[Allocation, dict[int, StopContainer]]:
-    """Return one whose containers were killed, and what their nodes are told."""
+    """Return one whose containers were killed, and what their nodes are told, since 0.5 s."""
     allocation = started(*numbers)
-    orders = {}
-    for number in numbers:
-        allocation.kill(name(number))
-        (order,) = allocation.take_orders()
-        assert isinstance(order, StopContainer)
-        orders[number] = order
+    orders = {number: kill(allocation, number) for number in numbers}
+    for order in orders.values():
+        assert allocation.on_stopping(order, 0.5)
     allocation.take_turn()
     return allocation, orders
+
+
+def kill(allocation: Allocation, number: int) -> StopContainer:
+    """Return what its node is to be told."""
+    allocation.kill(name(number))
+    (order,) = allocation.take_orders()
+    assert isinstance(order, StopContainer)
+    return order
+
+
+def two_on_one_node() -> Allocation:
+    allocation = started(1)
+    allocation.request(ContainerRequest(name(2), "worker"), 0.0)
+    allocation.on_allocated(AllocateResult((grant(2),)), 0.0)
+    allocation.on_started(name(2))
+    allocation.take_orders()
+    allocation.take_events()
+    return allocation
 
 
 def release(allocation: Allocation, *numbers: int, now_s: float = 1.0) -> list[ContainerEvent]:
@@ -64,6 +79,54 @@ def test_a_node_that_says_nothing_of_what_it_was_told_to_end_counts_as_lost_afte
     assert allocation.take_events() == []
     allocation.look_at_deadlines(1.0 + answer_s)
     assert allocation.take_events() == [LOST]
+
+
+def test_a_node_that_nobody_has_asked_yet_is_waited_for() -> None:
+    """More may be told to end than there are threads that tell; each of a lost machine holds one up for long."""
+    allocation = started(1)
+    order = kill(allocation, 1)
+    assert release(allocation, 1, now_s=1.0) == []
+    allocation.look_at_deadlines(1000.0)
+    assert allocation.take_events() == []
+    assert allocation.on_stopping(order, 1000.0)
+    allocation.look_at_deadlines(999.9 + Limits().answer_s)
+    assert allocation.take_events() == []
+    allocation.on_stopped(order, reached=True)
+    assert allocation.take_events() == [HUNG]
+
+
+@pytest.mark.parametrize("silence", ["an error", "no answer"])
+def test_a_node_that_does_not_answer_is_told_nothing_of_what_waits(silence: str) -> None:
+    allocation = two_on_one_node()
+    first, second = kill(allocation, 1), kill(allocation, 2)
+    assert allocation.on_stopping(first, 0.0)
+    if silence == "an error":
+        allocation.on_stopped(first, reached=False)
+        events = release(allocation, 1, 2)
+    else:
+        assert release(allocation, 1, 2, now_s=0.0) == []
+        allocation.look_at_deadlines(Limits().answer_s)
+        events = allocation.take_events()
+    assert [event for event in events if isinstance(event, Exited) and event.taken] == events and len(events) == 2
+    assert not allocation.on_stopping(second, 6.0)
+
+
+def test_a_node_that_did_not_answer_is_asked_again_for_what_is_killed_later() -> None:
+    allocation = two_on_one_node()
+    first = kill(allocation, 1)
+    assert allocation.on_stopping(first, 0.0)
+    allocation.on_stopped(first, reached=False)
+    second = kill(allocation, 2)
+    assert allocation.on_stopping(second, 1.0)
+    allocation.on_stopped(second, reached=True)
+    assert release(allocation, 1, 2) == [LOST, Exited(name(2), None, KILLED, taken=False)]
+
+
+def test_of_what_is_killed_twice_before_its_node_is_asked_it_is_asked_once() -> None:
+    allocation = started(1)
+    first, second = kill(allocation, 1), kill(allocation, 1)
+    assert allocation.on_stopping(first, 0.0) and not allocation.on_stopping(second, 0.0)
+    assert allocation.on_stopping(kill(allocation, 1), 1.0), "the first call may have been lost"
 
 
 def test_a_node_that_cannot_be_reached_tells_of_all_that_was_killed_there_and_of_no_other_node() -> None:

@@ -17,6 +17,7 @@ from eps.master_link import wait_for
 from eps.resources.api import Allocated, ContainerEvent, ContainerRequest, EvictionWarning, Exited, Running
 from eps.resources.yarn import HANGS_EXIT_CODE, NUM_STOPPERS, Place, Timing, YarnResourceManager
 from eps.yarn.allocation import PREEMPTED, WANTED_BACK, Limits
+from eps.yarn.killed import KILLED
 from eps.yarn.launch import LaunchTemplate, RoleTemplate
 from eps.yarn.types import FinalStatus, LocalFile
 from tests.fakes.yarn import FakeNm, FakeYarn
@@ -243,6 +244,44 @@ def test_a_killed_container_is_taken_where_its_node_takes_the_call_and_says_noth
     (end,) = collect(manager, Exited, 1)
     go_on.set()
     assert isinstance(end, Exited) and end.taken and "lost with its node node-" in end.reason
+
+
+def test_a_container_that_hung_is_not_taken_for_lost_while_others_of_a_lost_machine_hold_up_who_tells_its_node(
+    yarn: FakeYarn, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    del yarn.capacity["node-3:8041"]
+    go_on, asked, stop = threading.Event(), threading.Semaphore(0), FakeNm.stop
+
+    def hangs(self: FakeNm, container: str, node: str) -> None:
+        if node != "node-1:8041":
+            return stop(self, container, node)
+        asked.release()
+        assert go_on.wait(DEADLINE_S)
+        raise DeadlineError("node-1 does not answer")
+
+    monkeypatch.setattr(FakeNm, "stop", hangs)
+    manager = make(limits=Limits(answer_s=1000.0))
+    run(manager, *range(1, 2 * NUM_STOPPERS + 7))
+    numbers: dict[str, list[int]] = {}
+    for container in yarn.containers.values():
+        numbers.setdefault(container.grant.node, []).append(container.grant.number)
+    lost, hung = numbers["node-1:8041"], numbers["node-2:8041"][0]
+    assert len(lost) > NUM_STOPPERS
+    for number in lost:
+        manager.kill(name(number))
+    for _ in range(NUM_STOPPERS):
+        assert asked.acquire(timeout=DEADLINE_S)
+    manager.kill(name(hung))
+    yarn.wait_for("all of them to be released")
+    # Only those that were told.
+    manager._look_at_deadlines(time.monotonic() + 2000.0)
+    ends = collect(manager, Exited, *lost)
+    assert all(isinstance(end, Exited) and end.taken for end in ends)
+    assert {end.container_id for end in ends} == {name(number) for number in lost}
+    go_on.set()
+    (end,) = collect(manager, Exited, hung)
+    assert isinstance(end, Exited) and not end.taken and end.reason == KILLED
+    assert not asked.acquire(blocking=False), "who is told to end the rest of a lost machine's waits in vain"
 
 
 def test_a_request_that_is_never_granted_says_what_yarn_has_left(yarn: FakeYarn, make: Make) -> None:
