@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from eps.errors import StorageError
+from eps.errors import JobExistsError, JobFinishedError, StorageError
 from eps.storage.atomic import read_json
 from eps.storage.jobdir import JobDir
 
@@ -23,6 +23,8 @@ NO_WORD = "its supervisor ended without a word"
 REMOVED = "its folder {path} was removed while it ran: nothing of it is left to go on with"
 #: As NO_WORD, of a job on YARN, which needs nobody here to go on.
 UNATTENDED = "who attended to it here was ended, and its application may run: eps status {name} finds that out"
+#: Why a job cannot be resumed.
+RUNS = "job {name!r} is running: only a job that has stopped can be resumed"
 #: Why nobody could be told that a job is to end, and what to do.
 BEING_STARTED = "another process still starts it: end that one, or run eps kill {name} again later"
 #: How long something lasts, and a temporary file, which has another name with every try.
@@ -92,6 +94,32 @@ def ended_status(directory: JobDir) -> dict[str, Any]:
         "eta_s": 0.0,
         "elapsed_s": report.get("elapsed_s", 0.0),
     }
+
+
+def check_stopped(directory: JobDir) -> None:
+    """Refuse to resume a job that runs, or has finished, as far as that is known on this machine.
+
+    Raises
+    ------
+    JobExistsError
+        It runs.
+    JobFinishedError
+        It has finished.
+    StorageError
+        How it ended cannot be read.
+    """
+    if directory.is_running():
+        raise JobExistsError(RUNS.format(name=directory.name))
+    check_unfinished(directory)
+
+
+def check_unfinished(directory: JobDir) -> None:
+    """Refuse to resume a job that does not run and has finished; raises as :func:`check_stopped`.
+
+    What one on YARN has left may still be fetched, before anybody knows what it is.
+    """
+    if directory.unfetched() is None and directory.outcome().get("state") == "finished":
+        raise JobFinishedError(f"job {directory.name!r} has finished: there is nothing to resume")
 
 
 def check_fetched(directory: JobDir) -> None:

@@ -13,7 +13,8 @@ from pathlib import Path
 from eps.config import JobSpec
 from eps.data.cut import prepare
 from eps.data.dataset import DatasetInfo, is_complete, open_dataset
-from eps.errors import ConfigError, DataError, JobExistsError, JobFinishedError, PlanError, StorageError
+from eps.ended import RUNS, check_unfinished
+from eps.errors import ConfigError, DataError, JobExistsError, PlanError, StorageError
 from eps.home import check_home
 from eps.launch import PreparedJob, check_runtime, data_settings
 from eps.resources.choice import check_backend
@@ -89,7 +90,7 @@ def prepare_resume(
     try:
         lock = JobLock(directory.lock)
     except JobExistsError:
-        raise JobExistsError(f"job {name!r} is running: only a job that has stopped can be resumed") from None
+        raise JobExistsError(RUNS.format(name=name)) from None
     try:
         # Whoever wants the end of the job from now on wants that of this run.
         directory.ending_json.unlink(missing_ok=True)
@@ -110,8 +111,7 @@ def _prepare(
             f"job {directory.name!r} can be resumed when what it has left on its cluster was fetched, or what of that "
             f"cannot be read was removed: {ended.get('reason')}"
         )
-    if ended.get("state") == "finished":
-        raise JobFinishedError(f"job {directory.name!r} has finished: there is nothing to resume")
+    check_unfinished(directory)
     if values is None:
         raise PlanError(f"job {directory.name!r} was never started: it has no {directory.job_json.name}")
     before = dataclasses.replace(Runtime.from_json(json.dumps(values)), job_dir=directory.path)

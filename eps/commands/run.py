@@ -16,7 +16,7 @@ from eps.client import Job, deliver
 from eps.commands.finding import find_directory
 from eps.config import JobSpec
 from eps.display import Display, PlainDisplay, TerminalDisplay, how_to_resume, summary_text
-from eps.ended import UNREACHABLE, application_id_of
+from eps.ended import UNREACHABLE, application_id_of, check_stopped
 from eps.errors import ConfigError, DeadlineError, EpsError
 from eps.exits import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK
 from eps.jobspec_file import RunRequest, read_job_file
@@ -137,6 +137,8 @@ def resume(args: argparse.Namespace) -> int:
     if args.detach and (args.report or args.export):
         raise ConfigError("report and export are written when the job ends: a detached one keeps them in its directory")
     directory = find_directory(args.name)
+    # First: of a job that runs nobody needs to know whether its results could be written.
+    check_stopped(directory)
     request = RunRequest(JobSpec(), args.name, args.report, args.export)
     if not args.detach:
         request = with_kept_places(directory, request)
