@@ -17,7 +17,7 @@ from eps.commands.finding import find_directory
 from eps.config import JobSpec
 from eps.display import Display, PlainDisplay, TerminalDisplay, how_to_resume, summary_text
 from eps.ended import UNREACHABLE, application_id_of, check_stopped
-from eps.errors import ConfigError, DeadlineError, EpsError
+from eps.errors import ConfigError, DeadlineError, EpsError, StorageError
 from eps.exits import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK
 from eps.jobspec_file import RunRequest, read_job_file
 from eps.last_words import last_words
@@ -154,7 +154,13 @@ def resume(args: argparse.Namespace) -> int:
     if args.detach:
         return _leave(job)
     if args.report or args.export:
-        keep_places(job.directory, request)
+        try:
+            keep_places(job.directory, request)
+        except StorageError as error:
+            # It has begun, and would end with this process: only another resumption misses the note.
+            print(
+                f"eps: warning: {error}; another eps resume has to be told again where its results go", file=sys.stderr
+            )
     report, code = _to_its_end(job, request, sys.stdout, args.quiet)
     _tell_why(report, code)
     return code
