@@ -158,7 +158,8 @@ def replaced_by_results(directory: JobDir, request: RunRequest) -> list[str]:
     told = []
     for result, text in wanted_of(request):
         place = location(text)
-        if _modified_s(place) > since_s and not _is_copy(place, result.own(directory)):
+        modified_s, size_bytes = _found(place)
+        if modified_s > since_s and not _is_copy(place, size_bytes, result.own(directory)):
             told.append(
                 f"{place} is newer than job {directory.name!r}, and is replaced when that ends: "
                 f"--{result.name} takes another place"
@@ -166,23 +167,31 @@ def replaced_by_results(directory: JobDir, request: RunRequest) -> list[str]:
     return told
 
 
-def _modified_s(place: Location) -> float:
-    """Return when a file was changed last, in seconds of Unix time; 0.0 where there is none."""
+def _found(place: Location) -> tuple[float, int]:
+    """Return when a file was changed last, in seconds of Unix time, and its bytes; zeros where there is none."""
     if isinstance(place, RemotePath):
         found = place.status()
-        return 0.0 if found is None else found.modified_ms / 1000
+        return (0.0, 0) if found is None else (found.modified_ms / 1000, found.size_bytes)
     try:
-        return place.stat().st_mtime
+        status = place.stat()
+        return status.st_mtime, status.st_size
     except FileNotFoundError:
-        return 0.0
+        return 0.0, 0
     except OSError as error:
         raise StorageError(f"{place}: cannot be read: {error.strerror}") from error
 
 
-def _is_copy(place: Location, own: Path) -> bool:
-    """Return whether a file is what an earlier run of a job has brought there."""
+def _is_copy(place: Location, size_bytes: int, own: Path) -> bool:
+    """Return whether a file of that size is what an earlier run of a job has brought there; a model may be large."""
     try:
-        return own.exists() and place.read_bytes() == own.read_bytes()
+        if not own.exists() or own.stat().st_size != size_bytes:
+            return False
+        with own.open("rb") as mine, place.open() if isinstance(place, RemotePath) else place.open("rb") as there:
+            # HDFS may give less than was asked for.
+            while piece := there.read(_PIECE_BYTES):
+                if mine.read(len(piece)) != piece:
+                    return False
+            return not mine.read(1)
     except StorageError:
         raise
     except OSError as error:

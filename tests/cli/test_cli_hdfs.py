@@ -23,6 +23,7 @@ from eps.launch import prepare_job
 from eps.results import check_results, copy_result, deliver_results, keep_places, replaced_by_results
 from eps.runtime import Runtime, identity
 from eps.storage.claims import OWNER, check_claim, claim
+from eps.storage.hdfs import _Reader
 from eps.storage.jobdir import JobDir
 from eps.storage.locations import RemotePath, location, write_public
 from tests.fakes.webhdfs import FakeHdfs
@@ -132,8 +133,32 @@ def test_a_file_on_hdfs_that_is_newer_than_a_stopped_job_is_said_to_be_replaced(
     fake.find("/models/m.npz").modified_ms = 1 << 42
     (told,) = replaced_by_results(job, request)
     assert told.startswith(f"{remote}models/m.npz is newer than job")
+    job.model.write_bytes(b"of another length than that")
+    assert replaced_by_results(job, request) == [told] and fake.asked("OPEN") == [], "its length says it"
     job.model.write_bytes(b"of somebody else")
     assert replaced_by_results(job, request) == []
+
+
+def test_a_file_on_hdfs_is_compared_with_what_a_job_has_made_piece_by_piece(
+    fake: FakeHdfs, remote: RemotePath, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, request = JobDir(tmp_path), RunRequest(JobSpec(), export=str(remote / "models/m.npz"))
+    keep_places(job, request)
+    content = bytes(range(256)) * 9000
+    job.model.write_bytes(content)
+    asked: list[int] = []
+    read = _Reader.read
+
+    def noted(self: _Reader, size: int = -1) -> bytes:
+        asked.append(size)
+        return read(self, size)
+
+    monkeypatch.setattr(_Reader, "read", noted)
+    for there, num_replaced in ((content, 0), (b"x" + content[1:], 1), (content[:-1] + b"x", 1)):
+        fake.put("/models/m.npz", there)
+        fake.find("/models/m.npz").modified_ms = 1 << 42
+        assert len(replaced_by_results(job, request)) == num_replaced
+    assert set(asked) == {1 << 20}
 
 
 def test_predictions_that_cannot_be_written_are_refused_before_they_are_made(
