@@ -40,6 +40,17 @@ def told_values(header: Header) -> dict[str, str]:
     return found
 
 
+def told_differences(begun: Header, asked: Header) -> str:
+    """Return in what a scheduler differs from what its journal was begun with.
+
+    What whoever starts one has no word for, such as the names of its nodes, is told as it is written there.
+    """
+    was, now = told_values(begun), told_values(asked)
+    if was == now:
+        was, now = ({name: repr(value) for name, value in vars(header).items()} for header in (begun, asked))
+    return ", ".join(f"{name} {was[name]} (not {now[name]})" for name in was if now[name] != was[name])
+
+
 class Keeper:
     """Keeps the journal of one scheduler; but for :meth:`check_room` and :meth:`end` on the scheduler's thread.
 
@@ -76,9 +87,7 @@ class Keeper:
         self.header = journal.header or header
         asked = dataclasses.replace(header, tag=self.header.tag, boot=self.header.boot, began_s=self.header.began_s)
         if asked != self.header:
-            was, now = told_values(self.header), told_values(asked)
-            told = ", ".join(f"{name} {was[name]} (not {now[name]})" for name in was if now[name] != was[name])
-            told = told or "nodes of other names"
+            told = told_differences(self.header, asked)
             raise ConfigError(f"{journal.path} was begun with {told}: go on with that, or with another directory")
         #: Of this journal only: one that is begun with another tag has another past.
         self.past = Past(journal.path.with_name(f"past-{self.header.tag}.sqlite"))

@@ -146,6 +146,18 @@ def test_a_journal_says_by_which_flags_it_was_begun_with_containers_of_another_s
         LiveScheduler(nodes(2), LiveSettings("elastic"), journal=journal_of(tmp_path))
 
 
+def test_what_a_journal_was_begun_with_is_told_also_where_no_flag_says_it(tmp_path: Path) -> None:
+    here = LiveSettings("elastic", job_settings={"on": "docker", "image": "a"})
+    LiveScheduler(nodes(1), here, journal=journal_of(tmp_path)).close()
+    other = replace(here, job_settings={"on": "docker", "image": "b"})
+    told = r"begun with job_settings {'on': 'docker', 'image': 'a'} \(not {'on': 'docker', 'image': 'b'}\): go on"
+    with pytest.raises(ConfigError, match=told):
+        LiveScheduler(nodes(1), other, journal=journal_of(tmp_path))
+    renamed = {f"{name}-renamed": capacity for name, capacity in nodes(1).items()}
+    with pytest.raises(ConfigError, match=r"begun with nodes {'node0': \[\d+, \d+\]} \(not {'node0-renamed': "):
+        LiveScheduler(renamed, here, journal=journal_of(tmp_path))
+
+
 def test_a_journal_that_leads_elsewhere_is_refused(tmp_path: Path) -> None:
     LiveScheduler(nodes(1), LiveSettings("elastic"), journal=journal_of(tmp_path)).close()
     journal = journal_of(tmp_path)
