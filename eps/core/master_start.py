@@ -50,7 +50,8 @@ TOLD_S = 1.0
 
 def least_of(wanted: int, start_with: float) -> int:
     """Return the number of a role with which a job may begin that wants so many and may start with that part."""
-    return max(1, math.ceil(start_with * wanted))
+    # As it was written: 0.28 of 25 is 7, and as products of binary fractions a little more.
+    return max(1, math.ceil(round(start_with * wanted, 9)))
 
 
 class StartingJob(EvictedJob):

@@ -12,7 +12,7 @@ from eps.core import events as e
 from eps.core import messages as m
 from eps.core.events import JobState
 from eps.core.master_evictions import ROOM_PATIENCE_S
-from eps.core.master_start import MOST_DOUBLINGS, RESTS, SMALLER_S, START_PATIENCE_S, WAKES
+from eps.core.master_start import MOST_DOUBLINGS, RESTS, SMALLER_S, START_PATIENCE_S, WAKES, least_of
 from eps.core.master_state import MasterState
 from eps.core.reconfig import Operation
 from eps.core.settings import CoreSettings
@@ -329,6 +329,14 @@ def test_job_begins_with_no_less_than_it_may(start_with: float, least: tuple[int
         master.tick(after_s=SMALLER_S)
         begins = workers >= least[0] and servers >= least[1]
         assert (master.state.membership is not None) == begins, (workers, servers)
+
+
+def test_part_with_which_a_job_may_begin_is_rounded_up_as_it_was_written() -> None:
+    parts = [(wanted, percent) for wanted in range(1, 201) for percent in range(101)]
+    found = {each: least_of(each[0], each[1] / 100) for each in parts}
+
+    assert found == {each: max(1, -(-each[0] * each[1] // 100)) for each in parts}, "28 of 100 of 25 are 7, not 8"
+    assert least_of(3, 1 / 3) == 1 and least_of(10**6, 1e-6) == 1 and least_of(3, 0.34) == 2
 
 
 @pytest.mark.parametrize("fair", [True, False], ids=["fair", "first-come"])
