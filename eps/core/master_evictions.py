@@ -23,7 +23,7 @@ Source: Proteus §3.3; design section 4 (a shrink aborts a growth that still wai
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 
 from eps.core import events as e
@@ -63,8 +63,8 @@ class EvictedJob(RecoveringJob):
 
     #: Somebody else decides about the job's size.
     _managed = False
-    #: A server can be had where a worker was.
-    _interchangeable = True
+    #: Roles in whose room one of the other can be had.
+    _interchangeable: Collection[Role] = tuple(Role)
 
     def __init__(self, settings: CoreSettings, num_workers: int, num_servers: int) -> None:
         super().__init__(settings, num_workers, num_servers)
@@ -306,9 +306,9 @@ class EvictedJob(RecoveringJob):
         return bool(set(members_of(Role.SERVER, driver.plan.added)) - driver.granted)
 
     @property
-    def _gives_room(self) -> bool:
-        """Whether one of the job's containers may be given up for one of the other role."""
-        return self._interchangeable and not self._managed
+    def _gives_room(self) -> Collection[Role]:
+        """Roles of which a container may be given up for one of the other."""
+        return () if self._managed else self._interchangeable
 
     def _make_room(self) -> None:
         """Give a worker's container up where a server is waited for that nothing else gives room to."""
@@ -321,7 +321,9 @@ class EvictedJob(RecoveringJob):
         if self._no_server_s is None:
             self._no_server_s = self._now_s
         patience_s = ROOM_PATIENCE_S * 2 ** min(self._rooms, MOST_DRAIN_DOUBLINGS)
-        if not self._gives_room or self.membership is None or self._now_s - self._no_server_s < patience_s:
+        if Role.WORKER not in self._gives_room or self.membership is None:
+            return
+        if self._now_s - self._no_server_s < patience_s:
             return
         workers = [name for name in self.membership.workers if name in self.members]
         name = gives_room(workers, {eviction.name for eviction in self._warned.values()})

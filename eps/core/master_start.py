@@ -5,7 +5,7 @@ The fourth layer of :class:`eps.core.master_state.MasterState`.
 Jobs that start at the same time on a full cluster could wait for each other for ever, each with nearly all that it
 asked for.  So a job that has got a part of its workers and of its servers with which it may begin (``start_with``), and
 nothing more for a while, takes the rest of its requests back and begins; one that has more of one role than that, and
-less of the other, gives up one of these for one of the other.  What it lacks it
+less of the other, gives up one of these for one of the other, where that can be had in its room.  What it lacks it
 asks for as one does whose room others were to get (:mod:`eps.core.master_evictions`).  One whose size somebody manages
 has been granted what it asks for, and waits.
 
@@ -121,8 +121,8 @@ class StartingJob(EvictedJob):
         if self._can_do_without(missing):
             self._do_without(missing)
             return
-        role = next((role for role in Role if self._num_granted(role) > self._least(role)), None)
-        if role is not None and self._gives_room:
+        role = next((role for role in self._gives_room if self._num_granted(role) > self._least(role)), None)
+        if role is not None:
             # Its last one gives its room for one of the other role; and what is granted from now on is of that.
             records = [self.members[name] for name in members_of(role, self._initial)]
             gives = [record for record in records if record.granted][-1:]

@@ -11,7 +11,7 @@ Source: EPS §3.1.3 (global decision making), §3.2, §3.3, §5.2 (the four call
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from eps.core import events as e
@@ -55,8 +55,8 @@ class MasterState(RestartedJob):
         Number of the first container: log files of an earlier run have those before.
     managed : bool
         Somebody else decides about the job's size: what is taken away of it is not asked for again.
-    interchangeable : bool
-        A server can be had where a worker was.
+    interchangeable : collection of Role
+        Roles in whose room one of the other can be had.
     start_with : float
         The part of its workers, and of its servers, with which the job may begin, 0 to 1.
     seed : str
@@ -74,7 +74,7 @@ class MasterState(RestartedJob):
         checkpoints: CheckpointDriver | None = None,
         first_container: int = 1,
         managed: bool = False,
-        interchangeable: bool = True,
+        interchangeable: Collection[Role] = tuple(Role),
         start_with: float = 0.5,
         seed: str = "",
     ) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from types import UnionType
 from typing import Any
 
@@ -29,7 +29,7 @@ class ScriptedMaster:
         triggers: Sequence[Trigger] = (),
         *,
         managed: bool = False,
-        interchangeable: bool = True,
+        interchangeable: Collection[Role] = tuple(Role),
         start_with: float = 0.5,
     ) -> None:
         self.state = MasterState(

@@ -229,6 +229,21 @@ def test_job_that_gives_one_of_a_role_for_one_of_the_other_is_not_granted_more_o
     assert master.commands(e.ReleaseContainer) == [e.ReleaseContainer(master.container_of("server-2"))]
 
 
+@pytest.mark.parametrize(("role", "other"), [(Role.WORKER, Role.SERVER), (Role.SERVER, Role.WORKER)])
+def test_job_gives_up_none_for_one_that_cannot_be_had_in_its_room(role: Role, other: Role) -> None:
+    """Servers of 512 MB given up for workers of 4096 MB: no worker fits, and the servers are gone."""
+    given_up = {}
+    for gives in (role, other):
+        master = ScriptedMaster(CoreSettings(8, 8, 60), 4, 4, interchangeable=(gives,))
+        master.request_containers()
+        for number in range(1, 5):
+            master.step(e.ContainerGranted(master.container_of(f"{role}-{number}")))
+        master.tick(after_s=SMALLER_S)
+        given_up[gives] = [c.container_id for c in master.commands(e.ReleaseContainer)]
+
+    assert given_up == {role: [master.container_of(f"{role}-4")], other: []}
+
+
 def test_job_that_is_granted_nothing_waits() -> None:
     master = begun()
     master.tick(after_s=1000 * SMALLER_S)

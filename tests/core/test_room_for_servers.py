@@ -218,7 +218,7 @@ def test_job_whose_size_somebody_manages_keeps_its_workers() -> None:
 
 def test_worker_stays_where_no_server_could_be_in_its_place() -> None:
     settings = CoreSettings(6, 4, 100, reproducible=False)
-    master = ScriptedMaster(settings, 3, 2, interchangeable=False)
+    master = ScriptedMaster(settings, 3, 2, interchangeable=(Role.SERVER,))
     master.start()
     warn(master, *SERVERS)
     wait(master, 4 * ROOM_PATIENCE_S)
