@@ -19,7 +19,7 @@ from eps.core.reconfig import Plan
 from eps.core.recovery import Recovery, standing_followers
 from eps.core.settings import CoreSettings
 from eps.core.tables import PartitionTable, SplitTable, spread_evenly
-from eps.core.types import MemberId, MemberRecord, Role, member_name
+from eps.core.types import MemberId, MemberRecord, Role, member_name, member_number, members_of
 from eps.errors import PlanError
 
 
@@ -141,8 +141,7 @@ class JobMembers:
         """Everybody is there: the first membership holds from the first clock."""
         if self.membership is not None:
             return
-        workers = tuple(n for n in self._initial if n.startswith(Role.WORKER.value))
-        servers = tuple(n for n in self._initial if n.startswith(Role.SERVER.value))
+        workers, servers = (tuple(sorted(members_of(role, self._initial), key=member_number)) for role in Role)
         addresses = {n: a for n in self._initial if (a := self.members[n].address) is not None}
         owners = spread_evenly(self.settings.num_partitions, servers)
         followers = standing_followers(owners, servers, ()) if self.settings.followers else ()

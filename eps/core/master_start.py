@@ -28,7 +28,7 @@ from zlib import crc32
 from eps.core import events as e
 from eps.core.events import JobState
 from eps.core.master_evictions import EvictedJob
-from eps.core.types import MemberId, MemberRecord, Role, members_of
+from eps.core.types import MemberId, MemberRecord, Role, members_of, role_of
 
 #: A job has failed if one of its first members was started and has not registered after this long.
 START_PATIENCE_S = 300.0
@@ -192,6 +192,9 @@ class StartingJob(EvictedJob):
         for record in records:
             self._dismiss(record.name, "the job cannot begin with what it has, and leaves it to others")
             self.began_without[record.role] += record.name not in self._initial
+        # Processes may have been told these names, and be lost, or be evicted, only now.
+        used = {record.name for record in records if record.granted}
+        self._initial = [self._new_name(role_of(name)) if name in used else name for name in self._initial]
         rest_s = self._drawn_s("rests", *RESTS)
         self._num_rests += 1
         self._rests_until_s = self._now_s + rest_s
