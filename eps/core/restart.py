@@ -8,7 +8,8 @@ what is outstanding is simply said once more.
 
 A process that could log no event, nor note that one is missing, has gone on all the same, and what it told its members
 since is unknown to the next.  So every order carries the number of the last event that led to it, and members say which
-they have heard when they register.  Nothing good can come of a state that is older than that: the job ends.
+they have heard when they register.  Nothing good can come of a state that is older than that, or that does not know
+that they had registered with the master that said it: the job ends.
 
 Source: design section 4 (every message is idempotent; a process killed at any step leads to a correct end).  Whoever
 has less of the log than a voter leads nobody: Raft (Ongaro and Ousterhout 2014, section 5.4.1).
@@ -74,8 +75,9 @@ class RestartedJob(StartingJob):
 
     def _misses(self, record: MemberRecord, event: e.MemberRegistered) -> bool:
         """Return whether a member has heard of what this state does not know."""
-        if event.heard_generation == self.generation != record.generation:
-            # Nobody hears of a master before it has registered there: one before was of this generation, too.
+        if event.heard_generation > record.generation:
+            # Nobody hears of a master before it has registered there, which this state would know: another process was
+            # a master of that generation.
             return True
         return event.heard_step > self._logged.get(event.heard_generation, self.steps)
 

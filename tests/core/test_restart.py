@@ -164,6 +164,20 @@ def test_a_member_that_has_heard_another_master_of_the_same_generation_ends_the_
     assert is_ended_by(master, "worker-1")
 
 
+@pytest.mark.parametrize("heard", [2, 3])
+def test_a_member_that_heard_an_unlogged_master_is_a_witness_two_masters_later(heard: int) -> None:
+    master = running()
+    steps = master.state.steps
+    # This state knows nothing of the one that worker-1 has heard: another was of its generation, or none.
+    restart(master)
+    for _ in range(50):
+        master.tick()
+    restart(master, generation=4)
+    attach(master, "worker-2", 1, steps)
+    attach(master, "worker-1", heard, steps + 5)
+    assert is_ended_by(master, "worker-1")
+
+
 def test_what_a_process_has_heard_that_is_not_of_the_job_does_not_matter() -> None:
     master = running()
     restart(master)

@@ -104,7 +104,6 @@ class MortalJob(SimJob):
 
     def _take_over(self, last: e.Event) -> None:
         self._restore()
-        heard = dict(self._heard)
         running = {c: 1 for c, process in self.processes.items() if process.alive}
         if isinstance(last, e.ContainerLaunched):
             # Here the process begins when its launch has been said.
@@ -113,8 +112,7 @@ class MortalJob(SimJob):
         for container_id in running:
             registered = self._registered.get(container_id)
             if registered is not None:
-                # Orders are told to processes that have not found the next master, too: they have heard none of it yet.
-                generation, step = heard.get(container_id, (0, 0))
+                generation, step = self._heard.get(container_id, (0, 0))
                 again = replace(registered, heard_generation=generation, heard_step=step)
                 self.net.after(self.share() * FIND_S, lambda r=again: self._register_again(r))
 
@@ -123,8 +121,11 @@ class MortalJob(SimJob):
             self.on_event(registered)
 
     def _tell(self, container_id: str, act: Callable[[SimProcess], None]) -> None:
-        # Before it is there.
-        self._heard[container_id] = self.master.generation, self.master.steps
+        record = self.master._by_container.get(container_id)
+        # Orders are told to processes that have not found this master yet, too: they have heard none of it.
+        if record is not None and record.generation == self.master.generation:
+            # Before it is there.
+            self._heard[container_id] = self.master.generation, self.master.steps
         super()._tell(container_id, act)
 
     def _grant(self, container_id: str) -> None:
