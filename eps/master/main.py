@@ -36,7 +36,7 @@ from eps.master.export import export, why_no_model, why_no_report
 from eps.master.first_state import first_state
 from eps.master.leaving import leave_supervisor
 from eps.master.metrics import serve_metrics
-from eps.master.place import open_place
+from eps.master.place import Announcements, open_place
 from eps.master.service import JobMasterService
 from eps.master.sessions import Sessions
 from eps.master.state_log import StateLog
@@ -97,8 +97,8 @@ class Master:
         Where members and clients reach this master; by default a free port of the loopback interface.
     log : StateLog, optional
         What the masters of this job share; by default in its directory.
-    announce : callable, optional
-        Tells whoever looks for the job's master where it listens; by default ``master.json`` in its directory.
+    announcements : Announcements, optional
+        What tells whoever looks for the job's master where it listens; by default ``master.json`` in its directory.
 
     Raises
     ------
@@ -116,11 +116,11 @@ class Master:
         *,
         server: BoundServer | None = None,
         log: StateLog | None = None,
-        announce: Callable[[dict[str, Any]], None] | None = None,
+        announcements: Announcements | None = None,
     ) -> None:
         self._server = BoundServer(security=security) if server is None else server
         self._address = str(self._server.address)
-        self._announce = announce or partial(write_json_atomic, job_dir.master_json, sync=False)
+        self._announcements = Announcements(job_dir) if announcements is None else announcements
         self._runtime = runtime
         self._security = security
         self._job_dir = job_dir
@@ -161,8 +161,9 @@ class Master:
             logger.info("M takes over: %d events, %.3f s after the last", restored.num_events, restored.away_s)
             self._started_s -= restored.now_s + restored.away_s
             state = restored.state
-            event = e.MasterRestarted(state.generation + 1, self._resources.adopted)
-            # On disk before anybody hears of this generation, so that none is used twice.
+            # One before may have been announced that could log nothing; a generation is used once.
+            last = max(state.generation, self._announcements.generation)
+            event = e.MasterRestarted(last + 1, self._resources.adopted)
             self._log.record(event, self._now())
             return state, state.step(event, self._now())
         if self._resources.adopted:
@@ -285,7 +286,7 @@ class Master:
         poller = threading.Thread(target=self._poll_resources, name="resources", daemon=True)
         poller.start()
         place = self._server.address
-        self._announce(
+        self._announcements.add(
             {"host": place.host, "port": place.port, "pid": os.getpid(), "generation": self._state.generation}
         )
         self._checkpoints.begin(pending_name(self._state.checkpoints))
@@ -581,9 +582,9 @@ def run(context: ContainerContext) -> int:
     try:
         resources = open_resources(runtime, job_dir, supervisor)
         security = Security.of_job(job_dir.path)
-        server, announce = open_place(job_dir, security)
+        server, announcements = open_place(job_dir, security)
         watch = None if traps is None else traps.look
-        return Master(runtime, job_dir, resources, security, watch, server=server, announce=announce).run()
+        return Master(runtime, job_dir, resources, security, watch, server=server, announcements=announcements).run()
     except (StorageError, ResourceError, ConfigError) as error:
         logger.exception("M cannot go on")
         resources.end_job(1, str(JobState.FAILED), f"the job master cannot go on: {error}")

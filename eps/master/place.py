@@ -3,31 +3,66 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Mapping
 from typing import Any
 
+from eps.errors import StorageError
 from eps.rpc.call import BoundServer
 from eps.rpc.security import Security
 from eps.storage.api import Storage
 from eps.storage.atomic import read_json, write_json_atomic
 from eps.storage.jobdir import MASTER_FILE, JobDir
 
-Announce = Callable[[dict[str, Any]], None]
+
+class Announcements:
+    """What the masters of a job say of where they listen: a file of its directory, and of the store that hosts share.
+
+    Parameters
+    ----------
+    job : JobDir
+    shared : Storage, optional
+        The store, where processes of the job run on several hosts.
+
+    Raises
+    ------
+    StorageError
+        What the last one said cannot be read.
+    """
+
+    def __init__(self, job: JobDir, shared: Storage | None = None) -> None:
+        self._job = job
+        self._shared = shared
+        #: Generation of the last one that was announced, 0 before the first: nobody has heard of a later one.
+        self.generation = int(self._last().get("generation", 0))
+
+    def _last(self) -> Mapping[str, Any]:
+        if self._shared is None:
+            return read_json(self._job.master_json) or {}
+        if MASTER_FILE not in self._shared.names(""):
+            return {}
+        with self._shared.read(MASTER_FILE) as file:
+            content = file.read()
+        try:
+            return dict(json.loads(content))
+        except ValueError as error:
+            raise StorageError(f"{self._shared.describe(MASTER_FILE)}: is not JSON: {error}") from error
+
+    def add(self, place: Mapping[str, Any]) -> None:
+        """Tell whoever looks for the job's master where it listens.
+
+        Raises
+        ------
+        StorageError
+            It cannot be written.
+        """
+        write_json_atomic(self._job.master_json, place, sync=False)
+        if self._shared is not None:
+            with self._shared.write(MASTER_FILE) as file:
+                file.write(json.dumps(place).encode("utf-8"))
 
 
-def announce_in(job: JobDir, shared: Storage) -> Announce:
-    """Return what tells where the job's master listens: its directory, and the store that other hosts see."""
-
-    def announce(place: dict[str, Any]) -> None:
-        write_json_atomic(job.master_json, place, sync=False)
-        with shared.write(MASTER_FILE) as file:
-            file.write(json.dumps(place).encode("utf-8"))
-
-    return announce
-
-
-def open_place(job: JobDir, security: Security) -> tuple[BoundServer | None, Announce | None]:
-    """Return where a job's master is to listen, and how it says so; None where it is as of a job of one host.
+def open_place(job: JobDir, security: Security) -> tuple[BoundServer | None, Announcements]:
+    """Return where a job's master is to listen, and where it says so; None where it is as of a job of one host.
 
     Raises
     ------
@@ -38,8 +73,9 @@ def open_place(job: JobDir, security: Security) -> tuple[BoundServer | None, Ann
     """
     note, shared = read_json(job.broker_json), read_json(job.shared_json)
     if note is None or shared is None:
-        return None, None
+        return None, Announcements(job)
     # Only who needs another store waits for the import.
     from eps.storage.locations import open_storage
 
-    return BoundServer(str(note["host"]), security=security), announce_in(job, open_storage(str(shared["location"])))
+    announcements = Announcements(job, open_storage(str(shared["location"])))
+    return BoundServer(str(note["host"]), security=security), announcements

@@ -23,7 +23,7 @@ from eps.core.master_state import MasterState
 from eps.core.types import Role
 from eps.errors import StorageError
 from eps.master.main import Master
-from eps.master.place import announce_in
+from eps.master.place import Announcements
 from eps.master.state_log import StateLog
 from eps.resources.api import NO_NEWS
 from eps.resources.yarn import Place, YarnResourceManager
@@ -230,9 +230,11 @@ def serve(
     page: JobPage | None = None
     log: StateLog | None = None
     try:
-        log = StateLog(SharedLog.open(shared, STATE, partial(leave, SUPERSEDED_REASON), log_store))
-        announce = announce_in(job, shared)
-        master = YarnMaster(runtime, job, resources, security, watch, server=server, log=log, announce=announce)
+        opened = SharedLog.open(shared, STATE, partial(leave, SUPERSEDED_REASON), log_store)
+        # Not before the log is this one's: until then another may be master, and announce itself.
+        said = Announcements(job, shared)
+        log = StateLog(opened)
+        master = YarnMaster(runtime, job, resources, security, watch, server=server, log=log, announcements=said)
         page = JobPage(host, master.status)
         resources.show_page(page.url)
         return master.run()

@@ -19,13 +19,17 @@ from eps.ended import ended_status
 from eps.master import main
 from eps.master.export import Exported
 from eps.master.main import Master
+from eps.master.place import Announcements
 from eps.master.records import Ledger
 from eps.master.state_log import StateLog
 from eps.master_link import wait_for
 from eps.runtime import DataShape, Runtime
+from eps.storage.api import Storage
 from eps.storage.atomic import read_json
 from eps.storage.checkpoint import CheckpointStore
 from eps.storage.jobdir import JobDir
+from eps.storage.local import LocalStorage
+from eps.storage.wal import EventLog
 from tests.fakes.resources import FakeResourceManager
 
 TIMEOUT_S = 30.0
@@ -50,6 +54,11 @@ class Rig:
         self.directory = JobDir(path)
         self.resources = FakeResourceManager()
         self.master = Master(Runtime("job", spec, shape, path, path), self.directory, self.resources)
+
+    def next_master(self, store: Storage | None) -> tuple[Master, FakeResourceManager]:
+        """Return another one that takes over, which says in ``store``, too, where it listens."""
+        announcements, resources = Announcements(self.directory, store), FakeResourceManager()
+        return Master(self.master._runtime, self.directory, resources, announcements=announcements), resources
 
     def wait_for_beats(self) -> None:
         """Return when the supervisor has heard twice of the master from now on."""
@@ -115,6 +124,30 @@ def test_job_whose_resource_manager_is_gone_for_good_fails_with_its_sentence(
     report = read_json(rig.directory.report)
     assert (report["state"], report["reason"]) == ("failed", rig.resources.gone)
     assert rig.resources.ended == (1, "failed", rig.resources.gone)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_generation_of_a_master_that_could_log_nothing_is_not_used_again(
+    rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, shared: bool
+) -> None:
+    """Members that have heard of both could not tell which of the two is the later one."""
+    store = LocalStorage(tmp_path / "shared") if shared else None
+    monkeypatch.setattr(main, "FAREWELL_S", 0.0)
+    rig.master._log.close()
+    with monkeypatch.context() as disk:
+        disk.setattr(EventLog, "append", lambda log, record: log._give_up("the disk is away"))
+        disk.setattr(EventLog, "_mark_gap", lambda log: None)
+        lost, resources = rig.next_master(store)
+        lost.put(e.KillRequested("enough"))
+        lost.run()
+    again, more = rig.next_master(store)
+    again._log.close()
+    again._slow.shutdown()
+    for each in (resources, more):
+        each.close()
+
+    assert "the disk is away" in lost.status()["storage_error"]
+    assert [each.status()["generation"] for each in (rig.master, lost, again)] == [1, 2, 3]
 
 
 def test_export_of_what_was_before_a_job_went_back_never_overwrites_the_one_that_counts(
