@@ -247,6 +247,13 @@ class ReleaseContainer:
 
 
 @dataclass(frozen=True, slots=True)
+class KillContainer:
+    """End a container's process at once, for it is lost; its end tells whether its machine is, too."""
+
+    container_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class Name:
     """Tell a registered process its name."""
 
@@ -336,6 +343,7 @@ class EndJob:
 Command = (
     RequestContainer
     | ReleaseContainer
+    | KillContainer
     | Name
     | Send
     | Journal

@@ -214,7 +214,7 @@ class MasterState(RestartedJob):
         record = self.members.get(target)
         if needed and record is not None and target.startswith(Role.SERVER.value):
             # Its owner cannot serve what a follower that others count on does not get: it must not be counted on.
-            self._out.append(e.ReleaseContainer(record.container_id))
+            self._out.append(e.KillContainer(record.container_id))
             self._on_exited(e.MemberLost(record.container_id, f"cannot be reached: {reason}"))
 
     def _on_clock(self, report: m.ClockReported, at_s: float) -> None:

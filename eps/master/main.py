@@ -396,6 +396,9 @@ class Master:
                     # Its process ends by itself as well, where the resource manager cannot reach it.
                     self._sessions.dismiss(container_id, "the job does not count on this process any more")
                     self._resources.release(container_id)
+                case e.KillContainer(container_id):
+                    self._sessions.dismiss(container_id, "declared lost: other members cannot reach it")
+                    self._resources.kill(container_id)
                 case e.Name(container_id, name):
                     membership = self._state.membership
                     servers = () if membership is None else [membership.addresses[s] for s in membership.servers]

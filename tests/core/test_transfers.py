@@ -62,7 +62,7 @@ def test_server_that_cannot_be_sent_a_partition_after_the_commit_is_given_up(cha
 
     master.report(m.TransferFailed(move.source, 1, "the connection broke", move.target))
 
-    assert e.ReleaseContainer(container) in master.last
+    assert e.KillContainer(container) in master.last and not master.commands(e.ReleaseContainer)
     assert master.state.recovery is not None
     assert master.state.recovery.lost == {move.target: f"cannot be reached: {move.source}: the connection broke"}
     assert master.state.state is JobState.RUNNING
@@ -74,7 +74,7 @@ def test_standing_follower_that_cannot_be_reached_is_given_up() -> None:
 
     master.report(m.TransferFailed("server-1", 0, "the connection broke", "server-2"))
 
-    assert e.ReleaseContainer(master.container_of("server-2")) in master.last
+    assert e.KillContainer(master.container_of("server-2")) in master.last
     assert master.state.recovery is not None and set(master.state.recovery.lost) == {"server-2"}
 
 

@@ -126,6 +126,15 @@ def test_job_whose_resource_manager_is_gone_for_good_fails_with_its_sentence(
     assert rig.resources.ended == (1, "failed", rig.resources.gone)
 
 
+def test_container_of_a_member_that_nobody_can_reach_is_killed(rig: Rig) -> None:
+    """Of one that was only given back, a resource manager does not ask whether its machine is lost."""
+    rig.master._execute(rig.master._first_commands)
+    worker, server = rig.resources.running
+    rig.master._execute([e.KillContainer(server)])
+
+    assert rig.resources.running == [worker] and not rig.resources.released
+
+
 @pytest.mark.parametrize("shared", [False, True])
 def test_generation_of_a_master_that_could_log_nothing_is_not_used_again(
     rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, shared: bool

@@ -203,7 +203,7 @@ class SimJob:
                 case e.RequestContainer(container_id, role):
                     self._requested[container_id] = role
                     self._grant(container_id)
-                case e.ReleaseContainer(container_id):
+                case e.ReleaseContainer(container_id) | e.KillContainer(container_id):
                     self._give_back(container_id)
                 case e.Name(container_id, name):
                     self._named[name] = container_id
