@@ -163,6 +163,11 @@ class SimJob:
             self.worked[name] = worker
 
     @property
+    def horizon(self) -> int:
+        """The last clock that workers may have been granted."""
+        return self.master.horizon
+
+    @property
     def taken_over(self) -> bool:
         """True once members were lost: what they began others may do again."""
         return any(membership.takes_over for membership in self.master.memberships)

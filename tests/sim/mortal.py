@@ -78,7 +78,7 @@ class MortalJob(SimJob):
                 self.on_event(event)
             return
         super().on_event(event)
-        self._log.keep_short(self.master, self.net.now_s)
+        self._keep_short()
         if dies:
             # Not in the middle of an event: commands of one may cause the next.
             self.net.after(0.0, self._restore)
@@ -86,6 +86,9 @@ class MortalJob(SimJob):
     def _record(self, event: e.Event) -> None:
         self._log.record(event, self.net.now_s)
         assert not self._log.error
+
+    def _keep_short(self) -> None:
+        self._log.keep_short(self.master, self.net.now_s)
 
     def _restore(self) -> None:
         """Put the state that the log says in the place of the master's; they are the same."""

@@ -186,7 +186,7 @@ class SimWorker(SimProcess):
             return
         settings = self.job.settings
         assert set(work.splits) <= set(self.disk), f"{self.name} lacks some of {work.splits}"
-        assert work.clock <= self.job.master.horizon, "beyond the horizon"
+        assert work.clock <= self.job.horizon, "beyond the horizon"
         self.job.on_work(self.name, work, self.state.incarnation)
         if len(self._values.get(work.clock, ())) == settings.num_partitions:
             self._compute_later()
