@@ -268,7 +268,8 @@ class SimJob:
     def _give_back(self, container_id: str) -> None:
         if container_id in self.processes:
             self.processes[container_id].end("released")
-        elif container_id not in self._exited:
+        elif container_id in self._requested and container_id not in self._exited:
+            # Else the master died before it asked for it: nobody knows it, and nothing is said.
             self.net.after(0.01, lambda: self.on_process_ended(container_id, "withdrawn"))
 
     def _disturb(self) -> None:
