@@ -51,7 +51,7 @@ class PartitionState:
     #: that one of them lacks.
     in_sync: dict[MemberId, int] = field(default_factory=dict)
     #: Those of them that a plan may not count on yet -> number of the first update that was made when they had their
-    #: snapshot: what was acknowledged to workers before that, they must have.
+    #: snapshot: what was served or acknowledged to workers before that, they must have.
     joining: dict[MemberId, int] = field(default_factory=dict)
     #: SSP and ASP: acknowledgements that wait for followers, with the sequence number that these must have reached.
     unstable: list[tuple[int, s.AckPush]] = field(default_factory=list)

@@ -95,7 +95,8 @@ def take_over(before: Membership, recovery: Recovery, settings: CoreSettings) ->
 
     Under BSP it holds from the first clock that some partition lacks.  No survivor is beyond it: who computes clock c
     has read every partition at c.  A member that leaves by a committed plan is not asked: the membership takes its
-    splits away at once, and what it pushed of them counts where it arrived.
+    splits away at once, and what it pushed of them counts where it arrived.  It is not beyond that clock either: a plan
+    is committed when its receivers have all that was served before, and from then on nothing is served that they lack.
 
     Parameters
     ----------

@@ -281,7 +281,7 @@ class SendSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class ReportSent:
-    """Tell the job master that a follower has a snapshot, and all that was acknowledged to workers before it had."""
+    """Tell the job master that a follower has a snapshot, and all that workers were served or told before it had."""
 
     plan_id: int
     partition: int

@@ -108,8 +108,8 @@ class ReplicatingServer:
         if state is None or state.followers.get(event.follower) != event.plan_id:
             return
         if event.follower not in state.in_sync:
-            # Under BSP whoever pushed keeps it until the next clock's parameters have come: nothing is lost.
-            state.joining[event.follower] = event.sequence if self._bsp else state.sequence
+            # It may lack what was served or acknowledged until now, and no worker keeps what led to that.
+            state.joining[event.follower] = state.sequence
         elif event.sequence > state.in_sync[event.follower] + 1:
             # One before it was refused: its receiver does not follow this server any more.
             return
