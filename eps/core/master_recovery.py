@@ -26,6 +26,7 @@ from eps.core.recovery import (
     Loss,
     Recovery,
     Start,
+    measured_again,
     roll_back,
     take_over,
 )
@@ -217,6 +218,8 @@ class RecoveringJob(JobMembers):
             for inventory in recovery.inventories.values():
                 for report in inventory.results:
                     self._on_clock(report, self._now_s)
+            if not self.settings.bsp:
+                membership = measured_again(membership, self.progress.next_clocks())
         self.recovery = None
         self._adopt(membership, recovery)
 

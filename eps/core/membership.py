@@ -42,8 +42,9 @@ class Membership:
     splits: SplitTable
     #: Invariant: keys are exactly workers and servers.
     addresses: Mapping[MemberId, Address] = field(default_factory=dict)
-    #: Where members were lost: the first clock of each split that may not have been contributed everywhere.  Such a
-    #: membership holds at once, and for everything that is on its way.  Empty where a plan made the membership.
+    #: Where members were lost: the first clock of each split that may not have been contributed everywhere, or whose
+    #: result nobody has.  Such a membership holds at once, and for everything that is on its way.  Empty where a plan
+    #: made the membership.
     split_clocks: tuple[int, ...] = ()
     #: How often this run of the job has gone back to a checkpoint; what is of an earlier incarnation is void.
     incarnation: int = 0

@@ -104,6 +104,16 @@ class ClockProgress:
         self.history.truncate(clock)
         self.evaluated = self.history.last_evaluated()
 
+    def next_clocks(self) -> tuple[int, ...]:
+        """Return for each split the first clock of which its result is not known."""
+        found = []
+        for split in range(self.settings.num_splits):
+            clock = self.completed
+            while split in self._open.get(clock, ()):
+                clock += 1
+            found.append(clock)
+        return tuple(found)
+
     @property
     def finished(self) -> bool:
         """True when the final parameters have been measured."""

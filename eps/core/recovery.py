@@ -129,6 +129,23 @@ def take_over(before: Membership, recovery: Recovery, settings: CoreSettings) ->
     return _membership(before, recovery, PartitionTable(owners, followers), min(split_clocks), split_clocks)
 
 
+def measured_again(after: Membership, next_clocks: Sequence[int]) -> Membership:
+    """Return a membership that takes over, with which no split begins beyond its first result that nobody has.
+
+    Under SSP and ASP a checkpoint has some splits further than the clock at which all begin again.  Whoever was to
+    measure those clocks once more may have been lost before; servers refuse what they have of them.
+
+    Parameters
+    ----------
+    after : Membership
+        Of :func:`take_over`, under SSP or ASP.
+    next_clocks : sequence of int
+        Per split, the first clock of which the job master has no result.
+    """
+    split_clocks = tuple(map(min, after.split_clocks, next_clocks))
+    return replace(after, from_clock=min(split_clocks), split_clocks=split_clocks)
+
+
 def roll_back(before: Membership, recovery: Recovery, start: Start) -> Membership:
     """Return the membership with which everybody goes back to ``start``, in a new incarnation."""
     servers = _left(before.servers, recovery, Role.SERVER)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from eps.core import events as e
 from eps.core import messages as m
 from eps.core import server_events as s
@@ -13,7 +15,7 @@ from eps.core.history import ClockHistory, ClockRecord
 from eps.core.membership import Membership
 from eps.core.recovery import MOST_FRUITLESS, Start
 from eps.core.server_state import ServerState
-from eps.core.settings import CoreSettings
+from eps.core.settings import UNBOUNDED, CoreSettings
 from eps.core.tables import PartitionTable, SplitTable
 from eps.core.types import Address, Role
 from tests.core.scripted import ScriptedMaster
@@ -169,3 +171,59 @@ def test_a_resumed_job_goes_back_only_where_the_checkpoint_that_cannot_be_read_i
     assert master.state.recovery is None
     master.report(m.CheckpointUnusable(S1, "0002-00000020", "it is damaged"))
     assert master.state.recovery is not None and master.state.checkpoints.complete == []
+
+
+def begun_at_a_checkpoint(*, resumed: bool) -> ScriptedMaster:
+    """Return a job under ASP that begins again at clock 40; its checkpoint has split 0 two clocks further."""
+    settings = CoreSettings(2, 2, 100, staleness=UNBOUNDED, reproducible=False, resumed_clock=40 if resumed else None)
+    master = ScriptedMaster(settings, 2, 2)
+    master.state.checkpoints.complete = [Start("0001-00000040", 40)]
+    if resumed:
+        master.state.progress.restore(ClockHistory(ClockRecord(clock, 2, 1.0, (), 0.0) for clock in range(40)))
+    master.start()
+    if not resumed:
+        for clock in range(45):
+            master.clock(clock)
+        master.lose(S2)
+        master.recover()
+        assert master.membership.goes_back and master.membership.split_clocks == (40, 40)
+    return master
+
+
+def inventory(master: ScriptedMaster, name: str, next_clock: tuple[int, ...], *results: m.ClockReported) -> m.Inventory:
+    said = master.inventory(name)
+    held = tuple(replace(partition, next_clock=next_clock) for partition in said.partitions)
+    return replace(said, partitions=held, results=results)
+
+
+@pytest.mark.parametrize("resumed", [True, False])
+def test_what_a_checkpoint_has_further_is_measured_again_although_somebody_is_lost_before(resumed: bool) -> None:
+    """Servers have split 0 at clock 42, and nobody the results of clocks 40 and 41."""
+    master = begun_at_a_checkpoint(resumed=resumed)
+    incarnation = master.membership.incarnation
+    master.report(m.ClockReported(W2, 40, (m.SplitResult(1, 1, 1.0),), incarnation))
+    master.lose(W2)
+    for name in master.membership.members:
+        if name != W2:
+            master.report(inventory(master, name, (42, 41)))
+
+    after = master.membership
+    assert (after.goes_back, after.from_clock, after.split_clocks) == (False, 40, (40, 41))
+    assert after.splits.active == (W1, W1)
+    master.acknowledge()
+    # All that the worker computes by that membership completes every clock.
+    for split, first in enumerate(after.split_clocks):
+        for clock in range(first, 44):
+            master.report(m.ClockReported(W1, clock, (m.SplitResult(split, 1, 1.0),), incarnation))
+    assert master.state.progress.completed == 44
+
+
+def test_what_only_servers_know_the_results_of_is_not_measured_again() -> None:
+    master = begun_at_a_checkpoint(resumed=False)
+    incarnation = master.membership.incarnation
+    known = [m.ClockReported(S1, clock, (m.SplitResult(0, 1, 1.0),), incarnation) for clock in (40, 41)]
+    master.lose(W2)
+    master.report(inventory(master, S1, (43, 40), *known))
+    master.report(inventory(master, W1, ()))
+
+    assert master.membership.split_clocks == (42, 40)

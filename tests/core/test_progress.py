@@ -53,6 +53,15 @@ def test_clocks_complete_in_order_even_if_the_later_is_reported_first() -> None:
     assert [r.clock for r in records] == [0, 1]
 
 
+def test_next_clock_of_each_split_is_the_first_without_a_result() -> None:
+    progress = ClockProgress(settings(staleness=UNBOUNDED))
+    progress.add(0, results(0, 1, 2), 1.0)
+    for clock, splits in ((1, (0, 1)), (2, (0,)), (3, (1, 2))):
+        progress.add(clock, results(*splits), 2.0)
+
+    assert progress.next_clocks() == (3, 2, 1)
+
+
 def test_sums_do_not_depend_on_who_reports_what_and_when() -> None:
     values = [SplitResult(s, 1, 0.1 * (s + 1) ** 3, (0.3 * s, 1.0 / (s + 3))) for s in range(7)]
     expected = None
