@@ -7,6 +7,8 @@ Rules that were learnt from trials, each with a test:
 3. A process that is forked after the start must not touch Java: it would hang for good.  :func:`java` refuses there;
    start further processes with ``spawn`` or ``subprocess``.
 4. It is small: an application master is to fit into 512 MB, with room.
+5. It outlives Python's interpreter, for what Hadoop leaves behind never ends.  A thread that comes out of Java when the
+   interpreter has ended, or destructors that run beside Java's, abort the process: :func:`_end` sees to the end.
 
 Every call into Java stands in a block of :func:`java_errors`, so that no Java exception leaves the bridge.
 """
@@ -14,12 +16,14 @@ Every call into Java stands in a block of :func:`java_errors`, so that no Java e
 from __future__ import annotations
 
 import atexit
+import ctypes
 import logging
 import os
 import shutil
 import subprocess
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -46,7 +50,45 @@ _LOG4J = "log4j.properties"
 #: Packages that Hadoop up to 3.4 reaches into; later ones need none of it.
 _OPENED = ("java.lang", "java.lang.reflect", "java.net", "java.util", "java.util.concurrent")
 _MOST_CAUSES = 12
+#: At the end of the process threads that are in Java may come out: most answers of a cluster are there by then.
+_LEAVE_S = 5.0
 
+
+class _Inside:
+    """The threads that are in Java: from :meth:`close` on none gets in any more.  Thread-safe."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        #: Thread -> how many blocks of :func:`java_errors` it is in.
+        self._blocks: Counter[int] = Counter()
+        self._closed_by = 0
+
+    @contextmanager
+    def noted(self) -> Iterator[None]:
+        """Count the calling thread for a block; one that comes too late stays here until the process ends."""
+        me = threading.get_ident()
+        with self._changed:
+            while self._closed_by not in (0, me) and me not in self._blocks:
+                self._changed.wait()
+            self._blocks[me] += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._blocks[me] -= 1
+                if not self._blocks[me]:
+                    del self._blocks[me]
+                    self._changed.notify_all()
+
+    def close(self, timeout_s: float) -> None:
+        """Let nobody but the calling thread in any more, and wait until all others are out, ``timeout_s`` at most."""
+        self._closed_by = threading.get_ident()
+        with self._changed:
+            if not self._changed.wait_for(lambda: not self._blocks.keys() - {self._closed_by}, timeout_s):
+                logger.warning("%d threads are still in Java after %g s: not waited for", len(self._blocks), timeout_s)
+
+
+_inside = _Inside()
 _lock = threading.Lock()
 _started_by_pid = 0
 
@@ -160,7 +202,7 @@ def start_jvm(conf: HadoopConf | None = None) -> None:
         _started_by_pid = os.getpid()
         # What waits for Java's own end would wait for threads that Hadoop leaves behind.
         jpype.config.destroy_jvm = False
-        atexit.register(_close_files)
+        atexit.register(_end)
         try:
             version = str(jpype.JClass("org.apache.hadoop.util.VersionInfo").getVersion())
             jpype.JClass("org.apache.hadoop.yarn.client.api.AMRMClient")
@@ -286,11 +328,12 @@ def java_errors(
     """
     import jpype
 
-    try:
-        yield
-    except jpype.JException as error:
-        logger.info("%s: %s", doing, error.stacktrace())
-        raise explain(_chain(error), doing, place or HadoopPlace(), otherwise) from None
+    with _inside.noted():
+        try:
+            yield
+        except jpype.JException as error:
+            logger.info("%s: %s", doing, error.stacktrace())
+            raise explain(_chain(error), doing, place or HadoopPlace(), otherwise) from None
 
 
 def _chain(error: Any) -> list[JavaError]:
@@ -311,7 +354,18 @@ def place_of(conf: HadoopConf) -> HadoopPlace:
     return HadoopPlace(conf.source, {name: value for name, value in settings.items() if ":" in value})
 
 
-def _close_files() -> None:
-    if _started_by_pid == os.getpid():
-        with suppress(Exception):
-            java("org.apache.hadoop.fs.FileSystem").closeAll()
+def _end() -> None:
+    """Close what Hadoop has open, and let no thread meet an interpreter that has ended."""
+    if _started_by_pid != os.getpid():
+        return
+    _inside.close(_LEAVE_S)
+    with suppress(Exception):
+        java("org.apache.hadoop.fs.FileSystem").closeAll()
+    with suppress(Exception):
+        # A thread of JPype has Python collect its garbage whenever Java did so; JPype itself stops it only with Java.
+        java("org.jpype.ref.JPypeReferenceQueue").getInstance().stop()
+    with suppress(AttributeError):
+        # Only glibc has it.  The process ends with its code when Python's part is done, and no library tidies up
+        # beneath Java's threads.
+        libc = ctypes.CDLL(None)
+        libc.on_exit(libc._exit, None)

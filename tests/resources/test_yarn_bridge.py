@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import stat
+import subprocess
 import sys
 from pathlib import Path
 
@@ -74,3 +77,44 @@ def test_java_leaves_signals_alone_and_is_small() -> None:
 def test_messages_know_the_addresses_of_a_configuration(conf: HadoopConf) -> None:
     assert place_of(conf).settings == {"fs.defaultFS": "hdfs://nn:1"}
     assert "fs.defaultFS" in place_of(conf).who_listens("nn", 1)
+
+
+#: A program that ends while Java collects its garbage all the time, and a thread of Python goes in and out of Java.
+ENDS_IN_JAVA = """
+import sys, threading
+from pathlib import Path
+from eps.errors import ConfigError
+from eps.hadoop_conf import HadoopConf
+from eps.yarn.bridge import java, java_errors, jlong, start_jvm
+try:
+    start_jvm(HadoopConf({}, sys.argv[1]))
+except ConfigError:
+    # There is no Hadoop in it; but Java runs.
+    pass
+nothing = java("java.lang.invoke.MethodType").methodType(java("java.lang.Void").TYPE)
+collect = java("java.lang.invoke.MethodHandles").publicLookup().findStatic(java("java.lang.System"), "gc", nothing)
+again = java("java.lang.invoke.MethodHandleProxies").asInterfaceInstance(java("java.lang.Runnable").class_, collect)
+pool, unit = java("java.util.concurrent.Executors").newScheduledThreadPool(1), java("java.util.concurrent.TimeUnit")
+pool.scheduleWithFixedDelay(again, 0, 1, unit.MILLISECONDS)
+turns = threading.Semaphore(0)
+def work():
+    while True:
+        with java_errors("a second of Java"), java_errors("of which this is the rest"):
+            turns.release()
+            java("java.lang.Thread").sleep(jlong(1000))
+            Path(sys.argv[2]).touch()
+threading.Thread(target=work, daemon=True).start()
+turns.acquire()
+garbage = [[] for _ in range(300_000)]
+sys.exit(7)
+"""
+
+
+@pytest.mark.skipif(not os.environ.get("JAVA_HOME") and not shutil.which("java"), reason="there is no Java")
+def test_a_process_with_java_ends_with_its_own_code(conf: HadoopConf, tmp_path: Path) -> None:
+    pytest.importorskip("jpype")
+    env = {**os.environ, "EPS_HADOOP_CLASSPATH": str(tmp_path / "none.jar")}
+    words = [sys.executable, "-c", ENDS_IN_JAVA, conf.source, str(tmp_path / "came out of Java")]
+    ended = subprocess.run(words, env=env, capture_output=True, text=True, timeout=240.0)
+    assert (ended.returncode, ended.stderr) == (7, "")
+    assert (tmp_path / "came out of Java").exists()
