@@ -213,7 +213,7 @@ def status(runtime: Runtime, state: MasterState, started_s: float, now_s: float)
         "membership_version": membership.version if membership else 0,
         "workers": len(membership.workers) if membership else 0,
         "servers": len(membership.servers) if membership else 0,
-        "members": [_member(state, name, now_s) for name in sorted(state.members)] if running else [],
+        "members": [_member(state, name, now_s, runtime.spec.on) for name in sorted(state.members)] if running else [],
         "plan": next((live_entry(state, p, now_s) for p in live if p.phase is not Phase.QUEUED), None),
         "queued": [live_entry(state, p, now_s) for p in live if p.phase is Phase.QUEUED],
         "changes": [change_entry(p, completed_s, now_s) for p in recent if p.ended],
@@ -251,7 +251,7 @@ def _outcomes(state: MasterState) -> list[dict[str, Any]]:
     return [dataclasses.asdict(outcome) for outcome in state.checkpoints.outcomes]
 
 
-def _member(state: MasterState, name: str, now_s: float) -> dict[str, Any]:
+def _member(state: MasterState, name: str, now_s: float, runs_on: str) -> dict[str, Any]:
     record, membership, eviction = state.members[name], state.membership, state.eviction_of(name)
     holds: tuple[int, ...] = ()
     if membership is not None:
@@ -265,7 +265,8 @@ def _member(state: MasterState, name: str, now_s: float) -> dict[str, Any]:
         "evicted_in_s": None if eviction is None else round(eviction.deadline_s - now_s, 3),
         # As words after the container's name.
         "evicted_because": "" if eviction is None else eviction.reason,
-        "pid": record.pid,
+        # YARN does not tell it: until the process itself has, the number is one of its container's.
+        "pid": record.pid if record.address or runs_on != "yarn" else 0,
         "host": record.address.host if record.address else "",
         "port": record.address.port if record.address else 0,
         "holds": list(holds),

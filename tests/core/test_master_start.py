@@ -142,6 +142,21 @@ def test_status_tells_what_was_not_granted_at_the_start_from_what_others_were_to
     assert "smaller than asked for: 1 worker and 1 server not granted in time at the start" in told
 
 
+@pytest.mark.parametrize(("runs_on", "shown"), [("local", "7"), ("yarn", "-")])
+def test_status_tells_a_process_not_the_number_of_a_container(runs_on: str, shown: str) -> None:
+    """YARN tells of no process: until a member has registered, all that is known is a number of its container."""
+    master = begun("worker-1")
+    master.step(e.ContainerLaunched(master.container_of("worker-1"), 7))
+    shape = DataShape(5, 2, (4, 4), False, 0, ("", ""))
+    runtime = Runtime("job", JobSpec(model="logistic", splits=6, on=runs_on), shape, Path("unused"), Path("unused"))
+    launched = status_text(records.status(runtime, master.state, 0.0, master.now_s))
+    master.step(e.MemberRegistered(master.container_of("worker-1"), Address("there", 1), 4711))
+    registered = status_text(records.status(runtime, master.state, 0.0, master.now_s))
+
+    assert [line.split()[1] for line in launched.splitlines() if "worker-1 " in line] == [shown]
+    assert [line.split()[1] for line in registered.splitlines() if "worker-1 " in line] == ["4711"]
+
+
 def test_what_comes_is_in_the_place_of_what_has_been_missing_for_longer() -> None:
     master = smaller()
     master.acknowledge()
