@@ -137,7 +137,33 @@ class ChangeNews:
     def __init__(self) -> None:
         self._told: dict[int, set[str]] = {}
         self._troubles: dict[str, str] = {}
+        self._back: set[str] = set()
         self._away = False
+
+    def all_of(self, status: Status) -> list[str]:
+        """Return all lines that a status brings."""
+        return [*self.lines(changes_of(status)), *self.went_back(status), *self.troubles(status)]
+
+    def went_back(self, status: Status) -> list[str]:
+        """Return one line for each time that the job went back to its seed or a checkpoint, and why it had to."""
+        fresh = [
+            loss
+            for loss in status.get("losses", ())
+            if loss["back_to_clock"] is not None and loss["name"] not in self._back
+        ]
+        self._back.update(loss["name"] for loss in fresh)
+        lines = []
+        for clock, back in dict.fromkeys((loss["clock"], loss["back_to_clock"]) for loss in fresh):
+            together = [loss for loss in fresh if (loss["clock"], loss["back_to_clock"]) == (clock, back)]
+            # Parameters are lost with servers; where none was, with whoever could not read a checkpoint.
+            servers = [loss for loss in together if loss["name"].startswith("server-")] or together
+            who = ", ".join(f"{loss['name']} ({loss['reason']})" for loss in servers)
+            start = "a checkpoint" if back else "its seed"
+            lines.append(
+                f"{status['name']}: went back from clock {clock} to clock {back}, {start}: "
+                f"its parameters were lost with {who}"
+            )
+        return lines
 
     def troubles(self, status: Status) -> list[str]:
         """Return a line for each trouble that was not there before, or had another reason; one of a cluster is over."""
@@ -340,7 +366,7 @@ class TerminalDisplay:
 
     def show(self, status: Status) -> None:
         """Draw the line again."""
-        news = [*self._news.lines(changes_of(status)), *self._news.troubles(status)]
+        news = self._news.all_of(status)
         above = "".join(f"{line}\n" for line in news)
         # A line that fills the last column would wrap in some terminals.
         line = progress_line(status, max(20, self._columns() - 1))
@@ -371,7 +397,7 @@ class PlainDisplay:
 
     def show(self, status: Status) -> None:
         """Write what is new."""
-        for line in [*self._news.lines(changes_of(status)), *self._news.troubles(status)]:
+        for line in self._news.all_of(status):
             self._write(line)
         now_s, line = self._now_s(), plain_line(status)
         told = without_figures(line) if status["state"] in WAITING_STATES else line

@@ -86,8 +86,9 @@ class Server:
             self._end(1, f"the job master is gone: {error}")
 
     def _end(self, exit_code: int, reason: str) -> None:
-        logger.info("S[%s] M ends: %s", self.name, reason)
         logger.info("S[%s] %s", self.name, TRAFFIC)
+        # Last: of a container that failed, YARN tells what it wrote last.
+        logger.info("S[%s] M ends: %s", self.name, reason)
         self._exit_code = exit_code
         self._ended.set()
         if not self._ready.is_set():

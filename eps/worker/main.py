@@ -148,8 +148,9 @@ class Worker:
             self._end(1, f"the job master is gone: {error}")
 
     def _end(self, exit_code: int, reason: str) -> None:
-        logger.info("W[%s] M ends: %s", self.name, reason)
         logger.info("W[%s] %s", self.name, TRAFFIC)
+        # Last: of a container that failed, YARN tells what it wrote last.
+        logger.info("W[%s] M ends: %s", self.name, reason)
         self._exit_code = exit_code
         self._ended.set()
         if self._loop is not None:

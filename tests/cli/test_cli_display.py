@@ -315,6 +315,28 @@ def test_lost_members_are_told_with_what_came_of_it() -> None:
     assert "the job master was started again once" in text
 
 
+def test_a_job_that_goes_back_says_where_to_and_why_once() -> None:
+    stream = io.StringIO()
+    display = PlainDisplay(stream, now_s=lambda: 0.0)
+    alone = "exited with code 1: M ends: the job master is gone"
+    lost = {"clock": 27, "seconds": 3.0, "back_to_clock": 0}
+    losses = [
+        {**lost, "name": "worker-3", "reason": "ended while the job master was away"},
+        {**lost, "name": "server-1", "reason": "ended while the job master was away"},
+        {**lost, "name": "server-2", "reason": alone},
+    ]
+    before = [{**loss, "back_to_clock": None} for loss in losses]
+    later = {**lost, "clock": 60, "name": "server-3", "reason": "was ended by SIGKILL", "back_to_clock": 50}
+    for known in (before, losses, losses, [*losses, later]):
+        display.show(status_of(losses=known))
+    assert [line for line in stream.getvalue().splitlines() if "went back" in line] == [
+        "fake: went back from clock 27 to clock 0, its seed: its parameters were lost with "
+        f"server-1 (ended while the job master was away), server-2 ({alone})",
+        "fake: went back from clock 60 to clock 50, a checkpoint: its parameters were lost with "
+        "server-3 (was ended by SIGKILL)",
+    ]
+
+
 def test_status_shows_who_will_be_taken_away_and_what_became_of_those_who_were_to_be() -> None:
     member = {"role": "worker", "pid": 1, "host": "h", "port": 1, "holds": [], "ways": {}}
     members = [
