@@ -18,6 +18,7 @@ from eps.launch import check_data, check_request, data_settings
 from eps.ml.metrics import summary_names
 from eps.ml.models import load_model
 from eps.runtime import model_options
+from hscheduler.core.jobs import JobRequest
 from hscheduler.core.room import FreeIndex, Room
 from hscheduler.core.words import counted
 from hscheduler.spec import Spec, request_of
@@ -113,11 +114,15 @@ def working(spec: Spec, *checks: Callable[[JobSpec], None]) -> list[JobSpec]:
 def _check_size(spec: Spec, job: JobSpec) -> None:
     cluster = spec.cluster
     request = request_of(job, "job", "sweep", cluster.container())
-    if not Room(FreeIndex(cluster.capacities())).take_often(request.needs(), 1):
+
+    def fits(asked: JobRequest) -> bool:
+        return Room(FreeIndex(cluster.capacities())).take_often(asked.needs(), 1) > 0
+
+    if not fits(request):
         raise ConfigError(
             f"a job has {counted(job.workers, 'worker')}, {counted(job.servers, 'server')} and a master of "
             f"{request.master} each: more than the whole cluster holds (nodes = {cluster.nodes}, "
-            f"vcores = {cluster.vcores}, memory = {cluster.memory})"
+            f"vcores = {cluster.vcores}, memory = {cluster.memory}){request.smaller(fits)}"
         )
 
 

@@ -6,11 +6,14 @@ Source: EPS §2.1 (early feedback phase and training phase), §6 (one metric; th
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from hscheduler.core.resources import Resources, Role
+
+#: Nobody is told to give containers less memory (MiB): Python and its libraries take about half of it.
+LEAST_MEMORY_MB = 256
 
 
 class Phase(StrEnum):
@@ -103,6 +106,30 @@ class JobRequest:
     def needs(self) -> list[tuple[Resources, int]]:
         """Return what its containers need, and how many need that, its master first: there may be any number."""
         return [(self.resources(role), self.count(role)) for role in Role]
+
+    def smaller(self, fits: Callable[[JobRequest], bool]) -> str:
+        """Return what to set so that a job fits which does not, as the end of a sentence.
+
+        Parameters
+        ----------
+        fits : callable
+            Says whether a request would.
+
+        Returns
+        -------
+        str
+            Empty where less memory for its containers is of no help: cores are lacking, or it would be too little.
+        """
+        memory_mb = max(size.memory_mb for size, _ in self.needs()) // 2
+        while memory_mb >= LEAST_MEMORY_MB:
+            worker, server, master = (size.at_most(memory_mb) for size in (self.worker, self.server, self.master))
+            if fits(replace(self, worker=worker, server=server, master=master)):
+                return (
+                    f"; with {memory_mb} MiB for each container it would fit: set container_memory in [cluster], or "
+                    "hscheduler serve --container-memory"
+                )
+            memory_mb //= 2
+        return ""
 
 
 class Direction(StrEnum):

@@ -35,6 +35,10 @@ class Resources:
         """Return whether as much is there."""
         return self.vcores <= room.vcores and self.memory_mb <= room.memory_mb
 
+    def at_most(self, memory_mb: int) -> Resources:
+        """Return the same with no more memory than that (MiB)."""
+        return Resources(self.vcores, min(memory_mb, self.memory_mb))
+
     def __str__(self) -> str:
         return f"{self.vcores} vcore{'' if self.vcores == 1 else 's'} and {self.memory_mb} MiB"
 

@@ -216,6 +216,7 @@ class Scheduler(Seen):
             workers, servers = counted(request.workers, "worker"), counted(request.servers, "server")
             size = f"{workers} of {request.worker}, {servers} of {request.server}"
             why = f"it asks for {size} and a master of {request.master}: more than the whole cluster holds"
+            why += request.smaller(lambda smaller: self._fits_at_all(smaller, smaller.workers, smaller.servers))
             self._over(job, Phase.FAILED, why)
             return
         if not self._training.has_threshold(request.sweep):

@@ -289,7 +289,19 @@ def test_a_job_larger_than_the_cluster_is_refused_with_the_reason(workers):
     toy = Toy.of(2, POLICIES["elastic"])
     toy.submit(request("a", workers, 1, most_workers=workers))
     assert toy.over == {"a": Phase.FAILED}
-    assert "more than the whole cluster holds" in toy.job("a").why
+    assert toy.job("a").why.endswith("more than the whole cluster holds"), "of cores"
+
+
+@pytest.mark.parametrize(("memory_mb", "enough_mb"), [(2 * 4096, 2048), (2 * 1024, 512), (2 * 256, None)])
+def test_a_job_whose_containers_are_too_large_is_told_of_a_size_that_fits(memory_mb, enough_mb):
+    """By default a container has 4 GiB, of which a node with many cores may hold few."""
+    toy = Toy.of(0, POLICIES["elastic"])
+    toy.send(e.NodeCame("node0", Resources(8, memory_mb)))
+    toy.submit(request("a", 2, 1))
+    told = f"with {enough_mb} MiB for each container it would fit: set container_memory in [cluster]"
+    assert toy.over == {"a": Phase.FAILED}
+    assert (told in toy.job("a").why) == (enough_mb is not None), toy.job("a").why
+    assert ("--container-memory" in toy.job("a").why) == (enough_mb is not None)
 
 
 @pytest.mark.parametrize("phase", ["queued", "starting", "running", "restarting"])
