@@ -11,12 +11,12 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from eps.devcluster.cluster import ENDED, RUNNING, SILENT, Cluster, DaemonStatus, default_home
 from eps.devcluster.decommission import decommission, recommission
-from eps.devcluster.lifecycle import restart_daemons, start_cluster, stop_cluster
+from eps.devcluster.lifecycle import restart_daemons, running_settings, start_cluster, stop_cluster
 from eps.devcluster.settings import KDC, ClusterSettings
 from eps.errors import ConfigError
 from eps.exits import EXIT_FAILED, EXIT_OK
@@ -28,20 +28,11 @@ _ERASE = "\r\x1b[K"
 
 def start(args: argparse.Namespace) -> int:
     """Start a cluster, and print the variables that lead to it."""
-    settings = ClusterSettings(
-        nodes=args.nodes,
-        memory_mb=args.memory,
-        vcores=args.vcores,
-        hadoop_version=args.hadoop_version,
-        no_preemption=tuple(args.disable_preemption),
-        policies=tuple(args.policy),
-        rm_class_path=tuple(str(Path(entry).absolute()) for entry in args.rm_classpath),
-        kerberos=args.kerberos,
-        properties=tuple(_property(text) for text in args.property),
-    )
+    home = _home(args)
+    settings = _settings(args, home)
     timeout_s = _timeout_s(args)
     with _Progress() as say, _terminated_is_interrupted():
-        cluster = start_cluster(_home(args), settings, say, timeout_s)
+        cluster = start_cluster(home, settings, say, timeout_s)
     for name, value in cluster.variables().items():
         print(f"export {name}={shlex.quote(value)}")
     kinit = f"kinit -k -t $KRB5_CLIENT_KTNAME {getpass.getuser()}"
@@ -52,6 +43,23 @@ def start(args: argparse.Namespace) -> int:
         file=sys.stderr,
     )
     return EXIT_OK
+
+
+def _settings(args: argparse.Namespace, home: Path) -> ClusterSettings:
+    """Return what is asked for; what is not given is as of the cluster that runs at ``home``, else the default."""
+    asked = {
+        "nodes": args.nodes,
+        "memory_mb": args.memory,
+        "vcores": args.vcores,
+        "hadoop_version": args.hadoop_version,
+        "no_preemption": args.disable_preemption and tuple(args.disable_preemption),
+        "policies": args.policy and tuple(args.policy),
+        "rm_class_path": args.rm_classpath and tuple(str(Path(entry).absolute()) for entry in args.rm_classpath),
+        "kerberos": args.kerberos,
+        "properties": args.property and tuple(_property(text) for text in args.property),
+    }
+    given = {name: value for name, value in asked.items() if value is not None}
+    return replace(running_settings(home) or ClusterSettings(), **given)
 
 
 def stop(args: argparse.Namespace) -> int:

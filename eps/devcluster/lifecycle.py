@@ -122,6 +122,22 @@ def start_cluster(home: Path, settings: ClusterSettings, say: Say, timeout_s: fl
             ports, attempt = {}, attempt + 1
 
 
+def running_settings(home: Path) -> ClusterSettings | None:
+    """Return what was chosen for the cluster of which daemons run at ``home``; None where nothing does.
+
+    Raises
+    ------
+    StorageError
+        Its record is damaged.
+    """
+    places = Places(home)
+    record = read_record(places)
+    if record is None:
+        return None
+    cluster = Cluster(places, record)
+    return cluster.settings if any(map(cluster.is_running, cluster.daemons)) else None
+
+
 def stop_cluster(home: Path, say: Say) -> bool:
     """Stop what runs at ``home``; return False where nothing did.
 
@@ -379,8 +395,8 @@ def _running(places: Places, record: Record, settings: ClusterSettings) -> Clust
         return None
     if record.settings != settings:
         raise ConfigError(
-            f"a cluster with other settings runs at {places.home}: "
-            "eps devcluster stop ends it, and --home chooses another place"
+            f"a cluster with other settings runs at {places.home}: eps devcluster stop ends it, and --home chooses "
+            "another place; without options, start starts again what has ended of it"
         )
     # Without an HDFS nothing is kept; the keys of a realm end with it.
     lasts = places.formatted.exists() and (not settings.kerberos or cluster.is_running(KDC))

@@ -16,7 +16,8 @@ stopped and started again.
 _START = """\
 Start it, and print the variable that leads to it.  What fails leaves nothing running that
 did not run before.  Where it runs already it is left as it is, and jobs with it; what has
-ended of it is started again with the same ports and data.
+ended of it is started again with the same ports, data and options, which need not be given
+again.  Options are as said below where it does not run.
 
 Ports are free ones; NodeManagers are at 127.0.0.11 and up.  There are two queues, default
 and batch, half of the cluster each, and each may have all of it while the other does not
@@ -123,10 +124,9 @@ def _add_start(commands: Any, add: AddCommand) -> None:
         ("vcores", _DEFAULTS.vcores, "virtual cores that each offers; may be more than the host has"),
     )
     for name, default, text in numbers:
-        start.add_argument(f"--{name}", type=int, default=default, metavar="N", help=f"{text} (default {default})")
+        start.add_argument(f"--{name}", type=int, metavar="N", help=f"{text} (default {default})")
     start.add_argument(
         "--hadoop-version",
-        default=HADOOP_VERSION,
         metavar="X.Y.Z",
         help=f"of Hadoop 3, from 3.3.0 on; {', '.join(TRIED_VERSIONS)} were tried (default {HADOOP_VERSION})",
     )
@@ -137,9 +137,12 @@ def _add_start(commands: Any, add: AddCommand) -> None:
         ("property", "KEY=VALUE", "a setting of Hadoop"),
     )
     for name, metavar, text in repeated:
-        start.add_argument(f"--{name}", action="append", default=[], metavar=metavar, help=f"{text}; may be repeated")
+        start.add_argument(f"--{name}", action="append", metavar=metavar, help=f"{text}; may be repeated")
     start.add_argument(
-        "--kerberos", action="store_true", help="everybody proves who they are, in a realm of its own (default: not)"
+        "--kerberos",
+        action="store_true",
+        default=None,
+        help="everybody proves who they are, in a realm of its own (default: not)",
     )
     _add_timeout(start, "to be ready, once the jars are there")
 

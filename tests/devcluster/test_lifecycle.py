@@ -117,6 +117,26 @@ def test_start_where_a_part_runs_starts_the_rest_where_it_was(home: Path) -> Non
     stop(home)
 
 
+def test_start_where_a_part_runs_needs_no_option_again(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It was refused, as of a cluster with other settings, and nothing was started."""
+    command = ["devcluster", "start", f"--home={home}"]
+    assert main([*command, "--nodes=1", "--vcores=7", "--policy=a.Policy", "--property=a.b=c"]) == 0
+    first = Cluster.at(home)
+    kill_all([first.record.processes["datanode"]])
+    capsys.readouterr()
+    for options in ([], ["--vcores=7"]):
+        assert main([*command, *options]) == 0
+    second, told = Cluster.at(home), capsys.readouterr()
+    assert changed(first, second) == {"datanode"} and second.settings == first.settings
+    assert second.settings.vcores == 7 and "starting datanode again" in told.err
+    assert main([*command, "--vcores=8"]) == 2
+    assert "without options, start starts again what has ended of it" in capsys.readouterr().err
+    stop(home)
+    assert main(command) == 0
+    assert Cluster.at(home).settings == ClusterSettings(), "what has been stopped begins as is said"
+    stop(home)
+
+
 def test_start_where_a_part_runs_refuses_other_settings_and_touches_nothing(home: Path) -> None:
     first = start(home)
     kill_all([first.record.processes["datanode"]])
