@@ -114,6 +114,8 @@ def yarn_values(places: Places) -> Values:
         # Where files must belong to whom they should, Hadoop reads them with its native library, which no jar has: a
         # NodeManager that collects logs without it ends.
         "yarn.log-aggregation-enable": "false",
+        # Each node's own settings name its folder; whoever looks for what containers wrote finds it by this.
+        "yarn.nodemanager.log-dirs": f"{places.data}/node-*/logs",
     }
 
 

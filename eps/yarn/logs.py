@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import IO
 
 from eps.devcluster.java import find_java
-from eps.errors import ConfigError, DeadlineError, EpsError, RpcError, StorageError
+from eps.errors import ConfigError, DeadlineError, EpsError, ResourceError, RpcError, StorageError
 from eps.hadoop_conf import HadoopConf, read_configuration
 from eps.kerberos import java_options
 from eps.last_words import attempt_of
@@ -44,6 +44,8 @@ REFRESH_S = 6 * 3600.0
 #: The command begins a Java virtual machine, and asks every node.
 TIMEOUT_S = 60.0
 CHECK_S = 0.5
+#: Whether nodes bring the logs of an application that has ended to the cluster's file system, and where they are first.
+AGGREGATION, LOG_DIRS = "yarn.log-aggregation-enable", "yarn.nodemanager.log-dirs"
 CLI = "org.apache.hadoop.yarn.client.cli.LogsCLI"
 _CONTAINER = re.compile(r"Container: (container_\w+) on \S+")
 _FILE = re.compile(r"LogType:\s*(\S+)")
@@ -137,6 +139,8 @@ def fetch_logs(job: JobDir) -> list[str]:
         There is no Java, or nothing leads to Hadoop's jars.
     DeadlineError
         The command takes too long.
+    ResourceError
+        The job has ended, and its cluster collects no logs.
     RpcError
         It fails: the message has its last line.
     StorageError
@@ -187,6 +191,8 @@ def open_logs(
                     logger.info("%s", error)
             if not pace.is_due():
                 return []
+        if not job.is_running():
+            _check_kept(conf, application)
         patience.begin()
         before_bytes = _size_bytes(job)
         try:
@@ -200,6 +206,25 @@ def open_logs(
         proofs.close()
         if live is not None:
             live.close()
+
+
+def _check_kept(conf: HadoopConf, application: Application) -> None:
+    """Refuse to ask for the logs of an application that has ended where the cluster says that it collects none.
+
+    Where it does not say so the command is asked: the setting is the nodes' own, of which a client need not know.
+
+    Raises
+    ------
+    ResourceError
+        They stay on the nodes.
+    """
+    if conf.get_bool(AGGREGATION, default=True):
+        return
+    raise ResourceError(
+        f"the logs of {application.application_id} are not collected: {AGGREGATION} is false in {conf.source}; what "
+        f"its containers wrote stays for a while on the nodes that they ran on, in {application.application_id} within "
+        f"{conf.get(LOG_DIRS) or LOG_DIRS}"
+    )
 
 
 def _size_bytes(job: JobDir) -> int:

@@ -220,6 +220,26 @@ def test_a_disk_that_is_full_is_named_and_not_java(open_job: JobDir, monkeypatch
     assert not list(open_job.path.glob(".logs-*"))
 
 
+def test_where_logs_are_not_collected_it_is_said_at_once_where_they_lie(
+    open_job: JobDir, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Hadoop's command asked every node, for a minute and more, and found none."""
+    conf = Path(Application.read(open_job).conf_dir)  # type: ignore[union-attr]
+    values = {"yarn.log-aggregation-enable": "false", "yarn.nodemanager.log-dirs": "/disk1/logs,/disk2/logs"}
+    properties = "".join(f"<property><name>{n}</name><value>{v}</value></property>" for n, v in values.items())
+    (conf / "yarn-site.xml").write_text(f"<configuration>{properties}</configuration>")
+    monkeypatch.setattr(JobDir, "is_running", lambda self: False)
+    monkeypatch.setattr(logs.subprocess, "Popen", lambda *_, **__: pytest.fail("it would find nothing"))
+    (open_job.logs / "worker-1.log").write_text("begun\n")
+    assert main(["logs", "a9a"]) == 1
+    assert capsys.readouterr() == (
+        "[worker-1] begun\n",
+        "eps: the logs of application_1_0001 are not collected: yarn.log-aggregation-enable is false in "
+        f"{conf}; what its containers wrote stays for a while on the nodes that they ran on, in application_1_0001 "
+        "within /disk1/logs,/disk2/logs\n",
+    )
+
+
 SILENT = {"reason": "the ResourceManager has not answered since 10:00:00, and is waited for", "is_silent": True}
 
 
