@@ -15,7 +15,8 @@
     ├── TransferError                       a partition or split arrived damaged
     ├── TakenOverError                      another server owns the partition now
     ├── StorageError (OSError)              a journal, export or cache that cannot be read or written
-    │   └── StorageAwayError                a file system that cannot be reached, or was waited for in vain
+    │   ├── StorageAwayError                a file system that cannot be reached, or was waited for in vain
+    │   └── StorageDeniedError              a file system that refuses who asks, or what one has no right to
     ├── ResourceError                       a container could not be had
     ├── TrainingError                       training itself failed (diverged, user model raised)
     │   └── StoppedEarlyError               a scheduler ended the job for its early feedback
@@ -102,6 +103,10 @@ class StorageError(EpsError, OSError):
 
 class StorageAwayError(StorageError):
     """A file system that cannot be reached, or was waited for in vain."""
+
+
+class StorageDeniedError(StorageError):
+    """A file system that refuses who asks, or what one has no right to."""
 
 
 class ResourceError(EpsError):

@@ -13,7 +13,7 @@ EXIT_CODES = """\
 exit codes:
   0    done
   1    the job failed
-  2    bad input or usage
+  2    bad input or usage, or what one has no right to
   3    the change was refused or aborted
   4    no such job, or it, or the cluster, cannot be reached
   130  interrupted
@@ -33,7 +33,8 @@ def exit_code(error: Exception) -> int:
         if isinstance(cause, errors.RpcError | errors.StorageAwayError):
             return EXIT_NOT_FOUND
         cause = cause.__cause__
-    if isinstance(error, errors.ConfigError | errors.DataError | errors.AuthenticationError):
+    denied = errors.AuthenticationError | errors.StorageDeniedError
+    if isinstance(error, errors.ConfigError | errors.DataError | denied):
         return EXIT_BAD_INPUT
     if isinstance(error, errors.PlanError):
         return EXIT_REFUSED

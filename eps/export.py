@@ -22,7 +22,7 @@ from eps.data.dataset import open_dataset
 from eps.data.normalize import Normalizer
 from eps.data.raw import Label
 from eps.data.settings import DataSettings
-from eps.errors import DataError, EpsError, StorageError
+from eps.errors import DataError, EpsError, StorageAwayError, StorageError
 from eps.ml.models import Model, load_model
 from eps.runtime import Runtime, model_options
 from eps.storage.atomic import PUBLIC_MODE, atomic_writer
@@ -160,9 +160,9 @@ def read_model(path: Location) -> ExportedModel:
     Raises
     ------
     DataError
-        There is no such file, or it is not an exported model.
-    StorageError
-        The file cannot be read.
+        There is no such file, it cannot be read, or it is not an exported model.
+    StorageAwayError
+        It is on HDFS, which cannot be reached.
     """
     try:
         # Opened here: numpy leaves a damaged archive open.
@@ -175,12 +175,14 @@ def read_model(path: Location) -> ExportedModel:
                 return _read(archive)
     except FileNotFoundError:
         raise DataError(f"{path}: no such file: expected a model exported by EPS") from None
-    except StorageError:
+    except StorageAwayError:
         raise
+    except StorageError as error:
+        raise DataError(str(error)) from error
     except EpsError as error:
         raise DataError(f"{path}: {error}") from error
     except OSError as error:
-        raise StorageError(error.errno, f"{path}: cannot be read: {error.strerror}") from error
+        raise DataError(f"{path}: cannot be read: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, EOFError, AttributeError, zipfile.BadZipFile) as error:
         raise DataError(f"{path}: not a model exported by EPS: {error}") from error
 

@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from eps import interrupt
-from eps.errors import ConfigError, StorageAwayError, StorageError
+from eps.errors import ConfigError, StorageAwayError, StorageDeniedError, StorageError
 from eps.hadoop_conf import NAMENODE_PORT, HadoopConf, guess_of, namenode_web_addresses
 from eps.kerberos import HttpAuth, keytab_of
 from eps.storage import waits
@@ -164,6 +164,8 @@ class Trouble:
     unreachable: bool = False
     #: Who answers there is no WebHDFS.
     stranger: bool = False
+    #: Who asks is not believed, or may not have it.
+    denied: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "text", _QUERY.sub("", self.text))
@@ -184,7 +186,8 @@ def remote_trouble(status: int, name: str, message: str) -> Trouble:
     proof = status == 401 or name in ("AuthenticationException", "InvalidToken")
     # Of a token that has expired or was cancelled WebHDFS says that it cannot tell who asks.
     if proof or "Authentication failure" in message or "$InvalidToken" in message:
-        return Trouble(f"HDFS refuses the credentials ({told}): renew the ticket (kinit) or the token", passes=False)
+        text = f"HDFS refuses the credentials ({told}): renew the ticket (kinit) or the token"
+        return Trouble(text, passes=False, denied=True)
     if name == "SafeModeException" or "in safe mode" in message:
         text = f"the NameNode is in safe mode ({first}): it leaves it by itself, or by hdfs dfsadmin -safemode leave"
         return Trouble(text, passes=True)
@@ -193,7 +196,7 @@ def remote_trouble(status: int, name: str, message: str) -> Trouble:
     if name == "FileNotFoundException":
         return Trouble(f"no such file or folder ({first})", passes=False, missing=True)
     if name == "AccessControlException" and "is not a directory" not in first:
-        return Trouble(f"{first}: ask the owner for the right, or log in as another", passes=False)
+        return Trouble(f"{first}: ask the owner for the right, or log in as another", passes=False, denied=True)
     for text, words in _NO_DATA_NODE.items():
         if text in message:
             return Trouble(words, passes=True)
@@ -302,6 +305,8 @@ class WebHdfs:
             There is no such file or folder.
         StorageAwayError
             Nobody answers, or not within the deadline, or who is no WebHDFS.
+        StorageDeniedError
+            The credentials are refused, or one has no right to it.
         StorageError
             It cannot be done.
         """
@@ -413,6 +418,8 @@ class Patience:
         ------
         StorageAwayError
             Nobody answers, or who is no WebHDFS, or the deadline has passed.
+        StorageDeniedError
+            The credentials are refused, or one has no right to it.
         StorageError
             It will not go by itself.
         """
@@ -428,6 +435,7 @@ class Patience:
             # Not from the error: whoever prints what led to it would print the address, and a token in it.
             is_away = trouble.unreachable or trouble.stranger
             kind = MissingError if trouble.missing else StorageAwayError if is_away else StorageError
+            kind = StorageDeniedError if trouble.denied else kind
             raise kind(f"{self._what}: {trouble.text}") from None
         now_s = time.monotonic()
         if not self._until_s:

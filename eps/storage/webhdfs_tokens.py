@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from eps.errors import AuthenticationError, StorageError
+from eps.errors import AuthenticationError, StorageDeniedError, StorageError
 from eps.hadoop_conf import HadoopConf
 from eps.storage.hadoop_tokens import HA_SERVICE, HDFS_KIND, HadoopToken, hdfs_token, parse_tokens
 from eps.storage.webhdfs import addresses_of, connect
@@ -82,7 +82,7 @@ def delegated_client(urls: Collection[str], name: str, conf: HadoopConf, rest: M
         try:
             found = parse_tokens(file_system_tokens(session, name), name)
         except AuthenticationError as error:
-            raise StorageError(str(error)) from error
+            raise StorageDeniedError(str(error)) from error
         token = hdfs_token(found, authority, addresses_of(authority))
         if token is None:
             raise StorageError(f"{name}: gives no token, though the configuration says that it wants Kerberos")

@@ -184,7 +184,7 @@ def test_a_model_on_hdfs_that_is_none_is_told(fake: FakeHdfs, remote: RemotePath
     write_public(remote / "x.npz", b"no model")
     with pytest.raises(DataError, match=r"/x\.npz: not a model exported by EPS"):
         read_model(remote / "x.npz")
-    with pytest.raises(StorageError, match=r"/y\.npz: cannot be read: no such file"):
+    with pytest.raises(DataError, match=r"/y\.npz: cannot be read: no such file"):
         read_model(remote / "y.npz")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import threading
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ import pytest
 
 from eps.cli import main
 from eps.config import JobSpec
-from eps.errors import AuthenticationError, ConfigError, DataError, PlanError, StorageError
+from eps.errors import AuthenticationError, ConfigError, DataError, PlanError, StorageDeniedError, StorageError
 from eps.exits import EXIT_BAD_INPUT, EXIT_FAILED, EXIT_NOT_FOUND, EXIT_REFUSED, exit_code
 from eps.jobspec_file import RunRequest
 from eps.results import deliver_results
@@ -48,6 +49,52 @@ def test_hdfs_that_is_away_is_not_bad_input_nor_a_job_that_failed(
 ) -> None:
     assert main([word.format(nobody) for word in command]) == EXIT_NOT_FOUND
     assert f"{nobody} cannot be reached" in capsys.readouterr().err
+
+
+USES = [
+    [*RUN, "--data"],
+    [*RUN, "--data", "sklearn:iris", "--init"],
+    ["predict", "--data", "sklearn:iris", "--model"],
+]
+
+
+@pytest.mark.parametrize("command", USES, ids=lambda command: f"{command[0]} {command[-1]}")
+@pytest.mark.parametrize("is_remote", [False, True], ids=["here", "hdfs"])
+def test_a_file_to_read_that_is_missing_or_a_folder_is_bad_input_wherever_it_is(
+    command: list[str], is_remote: bool, home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "folder").mkdir()
+    with FakeHdfs() as fake:
+        fake.make_folders("/folder", "755")
+        root = f"webhdfs://{fake.authority}" if is_remote else str(tmp_path)
+        for name, told in (("none", "no such file"), ("folder", "s a (folder|directory)")):
+            assert main([*command, f"{root}/{name}"]) == EXIT_BAD_INPUT
+            assert re.search(rf"{root}/{name}: .*{told}", capsys.readouterr().err)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--data", "webhdfs://{}/x.csv"],
+        ["--data", "sklearn:iris", "--init", "webhdfs://{}/m.npz"],
+        ["--data", "sklearn:iris", "--export", "webhdfs://{}/m.npz"],
+        ["--data", "sklearn:iris", "--checkpoint-dir", "webhdfs://{}/c"],
+    ],
+    ids=lambda options: options[-2],
+)
+def test_a_token_that_hdfs_refuses_is_told_like_one_that_is_none(
+    options: list[str], home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with FakeHdfs() as fake:
+        command = [*RUN, *(word.format(fake.authority) for word in options)]
+        for name, told in (("InvalidToken", "refuses the credentials"), ("AccessControlException", "for the right")):
+            fake.fault("*", "error", name=name, message="not you", left=1000)
+            assert main(command) == EXIT_BAD_INPUT
+            assert told in capsys.readouterr().err
+            fake.faults.clear()
+        monkeypatch.setenv("EPS_HDFS_TOKEN", "none")
+        assert main(command) == EXIT_BAD_INPUT
+        assert "gives no token of Hadoop's" in capsys.readouterr().err
 
 
 def test_who_answers_in_the_place_of_hdfs_is_as_good_as_nobody(
@@ -96,6 +143,7 @@ def test_what_is_there_and_refuses_is_told_by_what_it_refuses() -> None:
         (ConfigError(""), EXIT_BAD_INPUT),
         (DataError(""), EXIT_BAD_INPUT),
         (AuthenticationError(""), EXIT_BAD_INPUT),
+        (StorageDeniedError(""), EXIT_BAD_INPUT),
         (PlanError(""), EXIT_REFUSED),
         (StorageError(""), EXIT_FAILED),
     ):
