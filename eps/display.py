@@ -11,6 +11,7 @@ from typing import Any, Protocol, TextIO
 
 from eps.core.evictions import TAKEN_AWAY
 from eps.core.reconfig import Operation, Phase
+from eps.core.recovery import LossOutcome
 from eps.ended import UNREACHABLE, WAITING_STATES, without_figures
 from eps.resources.advice import CHECK_IMAGE
 from eps.yarn.advice import CHECK_PYTHON
@@ -206,12 +207,19 @@ def loss_texts(status: Mapping[str, Any]) -> list[str]:
     """Return a line for each member that was lost, and one where the job master was."""
     lines = []
     for loss in status.get("losses", ()):
-        back = loss["back_to_clock"]
-        what = "others took over" if back is None else f"back to clock {back}"
+        what = _came_of(loss, is_live=status["state"] in LIVE_STATES)
         lines.append(f"lost {loss['name']} ({loss['reason']}) at clock {loss['clock']}; {what}")
     restarts = int(status.get("generation", 1)) - 1
     often = "once" if restarts == 1 else f"{restarts} times"
     return lines + ([f"the job master was started again {often}"] if restarts else [])
+
+
+def _came_of(loss: Mapping[str, Any], *, is_live: bool) -> str:
+    if loss["back_to_clock"] is not None:
+        return f"back to clock {loss['back_to_clock']}"
+    if loss.get("outcome") == LossOutcome.OPEN:
+        return "nobody took over yet" if is_live else "nobody took over"
+    return "another was asked for" if loss.get("outcome") == LossOutcome.REPLACED else "others took over"
 
 
 def warned_texts(status: Status) -> list[str]:
@@ -316,6 +324,7 @@ def troubles_of(status: Status) -> dict[str, str]:
         "checkpoint failed": status.get("checkpoints", {}).get("error"),
         "disk trouble": status.get("storage_error"),
         "no containers": status.get("resources_error"),
+        "stands still": status.get("recovery_waits_for") if lives else "",
     }
     return {title: str(why) for title, why in found.items() if why}
 

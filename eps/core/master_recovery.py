@@ -24,6 +24,7 @@ from eps.core.recovery import (
     STARTING_S,
     TAKEN_PATIENCE_S,
     Loss,
+    LossOutcome,
     Recovery,
     Start,
     measured_again,
@@ -31,7 +32,7 @@ from eps.core.recovery import (
     take_over,
 )
 from eps.core.settings import CoreSettings
-from eps.core.types import MemberId, Role
+from eps.core.types import TOLD_S, MemberId, Role, containers_waited_for
 from eps.errors import EpsError
 
 #: A job that is smaller than it was asked to be asks for containers this often.
@@ -115,12 +116,14 @@ class RecoveringJob(JobMembers):
         elif self.recovery is not None and name in self.recovery.newcomers:
             # Somebody else is asked for in its place.
             del self.recovery.newcomers[name]
-            self._note_loss(name, event)
+            if self._note_loss(name, event):
+                self.losses[-1].outcome = LossOutcome.REPLACED
         elif self.membership is None:
             together = isinstance(event, e.MemberLost) and record.launched_s <= self._silence_s
             if isinstance(event, e.MemberLost) and not together:
                 self._silence_s = self._now_s
             if name in self._initial and self._note_loss(name, event, together=together):
+                self.losses[-1].outcome = LossOutcome.REPLACED
                 self._request_container(name)
         elif name in self.membership.members or (driver is not None and name in driver.concerned):
             self._lose(name, event)
@@ -223,6 +226,19 @@ class RecoveringJob(JobMembers):
         self.recovery = None
         self._adopt(membership, recovery)
 
+    def recovery_waits_for(self, now_s: float) -> str:
+        """Return which newcomers stand between the job and who takes over, as a sentence; empty where it is not long.
+
+        Those that are left have said what they have within moments, or are lost, too.
+        """
+        names = self.recovery.newcomers if self.recovery is not None else ()
+        records = [self.members[name] for name in names if self.members[name].address is None]
+        waits = containers_waited_for([record for record in records if not record.launched], now_s)
+        late = [r.name for r in records if r.launched and now_s - r.launched_s >= TOLD_S]
+        return " and ".join(
+            part for part in (waits, f"waits for {', '.join(late)} to register" if late else "") if part
+        )
+
     def _replace_silent(self) -> None:
         """Give up the newcomers of a recovery that do not register; others are asked for in their place."""
         for name, address in list(self.recovery.newcomers.items()) if self.recovery is not None else ():
@@ -273,9 +289,10 @@ class RecoveringJob(JobMembers):
             sync=True,
         )
         servers = sorted(name for name in recovery.lost if name.startswith(Role.SERVER.value))
-        for loss in self.losses if back else ():
-            if loss.name in recovery.lost and loss.back_to is None:
-                loss.back_to = max(0, membership.from_clock)
+        for loss in self.losses:
+            if loss.name in recovery.lost and loss.outcome is LossOutcome.OPEN:
+                loss.outcome = LossOutcome.ROLLED_BACK if back else LossOutcome.TAKEN_OVER
+                loss.back_to = max(0, membership.from_clock) if back else None
         if back:
             epoch = self.checkpoints.epoch + 1
             self._out.extend(self.checkpoints.go_back(epoch, membership.from_clock, self._now_s))

@@ -28,7 +28,7 @@ from zlib import crc32
 from eps.core import events as e
 from eps.core.events import JobState
 from eps.core.master_evictions import EvictedJob
-from eps.core.types import MemberId, MemberRecord, Role, members_of, role_of
+from eps.core.types import MemberId, MemberRecord, Role, containers_waited_for, members_of, role_of
 
 #: A job has failed if one of its first members was started and has not registered after this long.
 START_PATIENCE_S = 300.0
@@ -44,8 +44,6 @@ MOST_DOUBLINGS = 3
 WAKES = 0.5
 #: A job that cannot begin has failed when the resource manager gave up one of its first members so often.
 MOST_VAIN = 3
-#: What is waited for longer than this is told.
-TOLD_S = 1.0
 
 
 def least_of(wanted: int, start_with: float) -> int:
@@ -86,12 +84,7 @@ class StartingJob(EvictedJob):
                 f"{self._num_rests} time{'s' if self._num_rests > 1 else ''} so far; asks again in "
                 f"{max(0.0, self._rests_until_s - now_s):.0f} s"
             )
-        missing = [record for record in self.not_granted if now_s - record.asked_s >= TOLD_S]
-        if missing:
-            count, waited_s = len(missing), now_s - min(record.asked_s for record in missing)
-            names = ", ".join(record.name for record in missing)
-            return f"waits for {count} container{'s' if count > 1 else ''}, asked for {waited_s:.0f} s ago: {names}"
-        return ""
+        return containers_waited_for(self.not_granted, now_s)
 
     def _look_at_start(self, silent_s: float) -> None:
         """Give up a job of which one that was started does not register; or begin without those that nobody grants."""

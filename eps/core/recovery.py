@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 
 from eps.core import messages as m
 from eps.core.membership import Membership
@@ -28,6 +29,17 @@ TAKEN_PATIENCE_S = 1800.0
 STARTING_NUM, STARTING_S = MOST_FRUITLESS // 4, TAKEN_PATIENCE_S / 6
 
 
+class LossOutcome(StrEnum):
+    """What came of the loss of a member."""
+
+    #: It is not decided, or the job ended before it was.
+    OPEN = "open"
+    TAKEN_OVER = "taken-over"
+    ROLLED_BACK = "rolled-back"
+    #: It had nothing yet: another was asked for.
+    REPLACED = "replaced"
+
+
 @dataclass
 class Loss:
     """A member that was lost, for people."""
@@ -37,8 +49,9 @@ class Loss:
     #: Clocks that were complete.
     clock: int
     at_s: float
-    #: The clock that the job went back to; None where others took over.
+    #: The clock that the job went back to; None where it did not.
     back_to: int | None = None
+    outcome: LossOutcome = LossOutcome.OPEN
 
 
 @dataclass

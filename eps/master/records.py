@@ -94,6 +94,7 @@ def loss_entry(loss: Loss) -> dict[str, Any]:
         "reason": loss.reason,
         "clock": loss.clock,
         "seconds": round(loss.at_s, 6),
+        "outcome": str(loss.outcome),
         "back_to_clock": loss.back_to,
     }
 
@@ -218,6 +219,8 @@ def status(runtime: Runtime, state: MasterState, started_s: float, now_s: float)
         "queued": [live_entry(state, p, now_s) for p in live if p.phase is Phase.QUEUED],
         "changes": [change_entry(p, completed_s, now_s) for p in recent if p.ended],
         "losses": [loss_entry(loss) for loss in state.losses[-MOST_CHANGES:]],
+        # Why nobody takes over from those that were lost.
+        "recovery_waits_for": state.recovery_waits_for(now_s) if running else "",
         "evictions": evictions_entry(state, MOST_CHANGES),
         # Members of each role that are missing because they were not granted in time at the start.
         "began_without": {str(role): number for role, number in state.began_without.items()},

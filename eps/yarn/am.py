@@ -154,11 +154,10 @@ def with_grants(status: dict[str, Any], granted: Mapping[str, str]) -> dict[str,
 
 
 def with_why(status: dict[str, Any], waiting: Mapping[str, str]) -> dict[str, Any]:
-    """Return a status that also says what YARN has told of why a job that starts waits for a container."""
+    """Return a status that also says what YARN has told of why a job waits for containers that it needs to go on."""
     known = [why for member in status["members"] if (why := waiting.get(member["container"]))]
-    if status["state"] != JobState.STARTING or not status["reason"] or not known:
-        return status
-    return {**status, "reason": f"{status['reason']}; {known[0]}"}
+    key = "reason" if status["state"] == JobState.STARTING else "recovery_waits_for"
+    return {**status, key: f"{status[key]}; {known[0]}"} if known and status.get(key) else status
 
 
 def run(orders: MasterOrders, job: JobDir, host: str) -> int:

@@ -8,6 +8,7 @@ import time
 import pytest
 
 from eps.core.evictions import TAKEN_AWAY
+from eps.core.recovery import LossOutcome
 from eps.display import (
     ChangeNews,
     PlainDisplay,
@@ -306,7 +307,9 @@ def test_trouble_that_names_a_temporary_file_is_told_once_however_often_it_is_tr
 
 def test_lost_members_are_told_with_what_came_of_it() -> None:
     lost = {"name": "server-1", "reason": "was ended by SIGKILL", "clock": 255, "seconds": 3.0, "back_to_clock": None}
-    status = {**status_of(), "losses": [lost, {**lost, "name": "server-2", "back_to_clock": 250}], "generation": 2}
+    lost["outcome"] = LossOutcome.TAKEN_OVER
+    back = {**lost, "name": "server-2", "back_to_clock": 250, "outcome": LossOutcome.ROLLED_BACK}
+    status = {**status_of(), "losses": [lost, back], "generation": 2}
 
     text = status_text(status)
 
@@ -335,6 +338,28 @@ def test_a_job_that_goes_back_says_where_to_and_why_once() -> None:
         "fake: went back from clock 60 to clock 50, a checkpoint: its parameters were lost with "
         "server-3 (was ended by SIGKILL)",
     ]
+
+
+def test_nobody_is_said_to_have_taken_over_before_somebody_has() -> None:
+    lost = {"name": "server-1", "reason": "ended", "clock": 43, "back_to_clock": None, "outcome": LossOutcome.OPEN}
+    coming = {**lost, "name": "server-2", "outcome": LossOutcome.REPLACED}
+    status = status_of(losses=[lost, coming])
+    assert "  lost server-1 (ended) at clock 43; nobody took over yet\n" in status_text(status)
+    assert "  lost server-2 (ended) at clock 43; another was asked for" in status_text(status)
+    failed = {**status, "state": "failed"}
+    for text in (status_text(failed), summary_text(failed)):
+        assert "  lost server-1 (ended) at clock 43; nobody took over\n" in text
+
+
+def test_a_job_that_waits_for_who_takes_over_says_so() -> None:
+    stream, why = io.StringIO(), "waits for 2 containers, asked for {} s ago: server-2, worker-3"
+    display = PlainDisplay(stream, now_s=lambda: 0.0)
+    for seconds in (1, 2, 3):
+        status = status_of(recovery_waits_for=why.format(seconds))
+        display.show(status)
+    assert stream.getvalue().count(f"stands still: {why.format(1)}\n") == stream.getvalue().count("stands still") == 1
+    assert progress_line(status).endswith("stands still")
+    assert f"  stands still: {why.format(3)}" in status_text(status)
 
 
 def test_status_shows_who_will_be_taken_away_and_what_became_of_those_who_were_to_be() -> None:

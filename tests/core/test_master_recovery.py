@@ -12,7 +12,7 @@ from eps.core.events import JobState
 from eps.core.master_recovery import PROTECTION, REPLACE_S, REPLACEMENT
 from eps.core.plan_driver import REGISTRATION_PATIENCE_S, STANDING
 from eps.core.reconfig import Change, Operation, Phase, Plan
-from eps.core.recovery import MOST_FRUITLESS
+from eps.core.recovery import MOST_FRUITLESS, LossOutcome
 from eps.core.types import Role
 from tests.core.scripted import (
     ADD_SERVER,
@@ -221,8 +221,19 @@ def test_role_of_which_nobody_is_left_gets_a_newcomer_and_the_job_goes_on_with_i
     assert recovery is not None
     (newcomer,) = recovery.newcomers
     asked = master.commands(e.RequestContainer)[-1]
+    at_once = master.state.recovery_waits_for(master.now_s)
+    later = master.state.recovery_waits_for(master.now_s + 12)
+    outcomes = {loss.outcome for loss in master.state.losses}
+    master.launch(newcomer)
+    launched = master.state.recovery_waits_for(master.now_s + 5)
     master.register(newcomer)
 
+    assert (at_once, later) == ("", f"waits for 1 container, asked for 12 s ago: {newcomer}")
+    assert launched == f"waits for {newcomer} to register"
+    assert master.state.recovery_waits_for(master.now_s + 12) == ""
+    assert outcomes == {LossOutcome.OPEN}, "nobody took over before there is somebody"
+    came_of = LossOutcome.ROLLED_BACK if role is Role.SERVER else LossOutcome.TAKEN_OVER
+    assert {(loss.outcome, loss.back_to is None) for loss in master.state.losses} == {(came_of, role is Role.WORKER)}
     assert asked == e.RequestContainer(master.container_of(newcomer), role)
     assert master.membership.of_role(role) == (newcomer,)
     assert master.membership.goes_back is (role is Role.SERVER)
@@ -241,6 +252,18 @@ def test_newcomer_of_a_recovery_that_is_lost_is_replaced() -> None:
     master.register(second)
 
     assert second != first and master.membership.servers == (second,)
+    came_of = {loss.name: loss.outcome for loss in master.state.losses}
+    assert came_of.pop(first) is LossOutcome.REPLACED, "it had nothing that somebody could take over"
+    assert set(came_of.values()) == {LossOutcome.ROLLED_BACK}
+
+
+def test_who_is_lost_before_the_job_begins_is_replaced_and_nobody_takes_over() -> None:
+    master = ScriptedMaster(running().state.settings, 2, 1)
+    master.request_containers()
+    master.register("worker-1")
+    master.lose("worker-1")
+
+    assert [loss.outcome for loss in master.state.losses] == [LossOutcome.REPLACED]
 
 
 def test_newcomer_of_a_recovery_that_never_registers_is_replaced() -> None:

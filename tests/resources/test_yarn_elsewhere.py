@@ -156,3 +156,6 @@ def test_status_of_a_job_that_starts_tells_what_yarn_has_said_of_the_container_t
     assert with_why(status, why)["reason"] == f"{status['reason']}; it asks for 1024 MB and 1 vcore"
     assert with_why(status, {}) == status and with_why({**status, "reason": ""}, why)["reason"] == ""
     assert with_why({**status, "state": "failed"}, why)["reason"] == status["reason"]
+    stands = {**status, "state": "running", "reason": "", "recovery_waits_for": status["reason"]}
+    assert with_why(stands, why)["recovery_waits_for"] == f"{status['reason']}; it asks for 1024 MB and 1 vcore"
+    assert with_why({**stands, "recovery_waits_for": ""}, why)["recovery_waits_for"] == ""
