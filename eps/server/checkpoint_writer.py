@@ -22,11 +22,12 @@ from typing import Any
 
 import numpy as np
 
+from eps import interrupt
 from eps.core import messages as m
 from eps.core import server_events as s
 from eps.core.checkpoints import checkpoint_name
 from eps.core.types import MemberId
-from eps.errors import EpsError
+from eps.errors import EpsError, StorageError
 from eps.storage.checkpoint import CheckpointStore, part_name
 from eps.storage.waits import telling
 
@@ -128,11 +129,14 @@ class CheckpointWriter:
         with self._work:
             self._waiting.clear()
 
-    def close(self) -> None:
-        """Let the thread end after what it writes now."""
+    def close(self, patience_s: float = 0.0) -> None:
+        """Begin to write nothing more; what is being written is waited for so long, in seconds."""
         with self._work:
             self._closed = True
             self._work.notify_all()
+            thread = self._thread
+        if thread is not None:
+            thread.join(patience_s)
 
     # ---- the writer's thread
 
@@ -163,8 +167,11 @@ class CheckpointWriter:
         partition, file = command.partition, part_name(command.partition, self._name)
         try:
             name = checkpoint_name(order.epoch, order.clock)
-            with telling(
-                lambda why: self._report(m.CheckpointPartWaits(self._name, command.checkpoint_id, partition, why))
+            with (
+                interrupt.heeding(self._look),
+                telling(
+                    lambda why: self._report(m.CheckpointPartWaits(self._name, command.checkpoint_id, partition, why))
+                ),
             ):
                 size_bytes, checksum = self._store.write_part(name, file, arrays)
         except Exception as error:
@@ -184,6 +191,10 @@ class CheckpointWriter:
                 command.duplicates_refused,
             )
         )
+
+    def _look(self) -> None:
+        if self._closed:
+            raise StorageError("nothing more is written: the server ends")
 
     def _give_up(self, command: s.TakeSnapshot, error: Exception) -> None:
         """Report a partition that cannot be written; called with the lock held."""

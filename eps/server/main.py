@@ -64,8 +64,9 @@ class Server:
         self._shell = ServerShell(runtime, self.name, self._van, session.report)
         self._ready.set()
         logger.info("S[%s] M ready at %s", self.name, listener.address)
-        # Nobody needs anything of it after that, so the end of the process is all the tidying there is.
+        # Nobody needs anything of it after that, so the end of the process is nearly all the tidying there is.
         self._ended.wait()
+        self._shell.end_writing()
         return self._exit_code
 
     def _handle(self, message: Message, reply: ReplyTo) -> None:

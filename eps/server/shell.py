@@ -47,6 +47,7 @@ from eps.server.pending import PendingExchange, PullRequest, PushRequest, Transf
 from eps.server.restore import counters, load_partition
 from eps.server.rows import Rows
 from eps.storage.checkpoint import open_checkpoints
+from eps.storage.local import LocalStorage
 from eps.van.api import Message, ReplyTo, Van
 from eps.van.memory import give_back
 from eps.van.peers import Peers
@@ -55,6 +56,8 @@ logger = logging.getLogger(__name__)
 
 #: Bytes of key sets that a server remembers; a worker whose set was forgotten sends it again.
 MOST_KEYSET_BYTES = 512 << 20
+#: At its end a server waits so long for what a DataNode does: less than the job master waits for its members.
+WRITING_S = 2.0
 
 
 class ServerShell:
@@ -542,6 +545,14 @@ class ServerShell:
 
     def _acknowledge(self, request: TransferRequest) -> None:
         self._complete.append(request.acknowledge)
+
+    def end_writing(self) -> None:
+        """Write nothing more of a checkpoint, before the process ends.
+
+        What a DataNode was asked for it would do when the job master has removed what is left: it is waited for.  What
+        is written on this machine ends with the process.
+        """
+        self._writer.close(0.0 if isinstance(self._checkpoints.storage, LocalStorage) else WRITING_S)
 
     def close(self) -> None:
         """Stop sending and close the connections to other servers."""

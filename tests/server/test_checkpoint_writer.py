@@ -15,8 +15,11 @@ from eps.core import server_events as s
 from eps.master_link import wait_for
 from eps.server.checkpoint_writer import CheckpointWriter
 from eps.storage import waits
+from eps.storage.api import Storage
 from eps.storage.checkpoint import CheckpointStore, read_part
+from eps.storage.locations import open_storage
 from tests.fakes.storage import MemoryStorage
+from tests.fakes.webhdfs import FakeHdfs
 
 TIMEOUT_S = 10.0
 ORDER = m.TakeCheckpoint(1, 5, 1)
@@ -40,7 +43,7 @@ class SlowStorage(MemoryStorage):
 class Rig:
     """A writer over three partitions of one value each."""
 
-    def __init__(self, storage: MemoryStorage) -> None:
+    def __init__(self, storage: Storage) -> None:
         self.storage = storage
         self.values = [10.0, 20.0, 30.0]
         self.snapshots: list[int] = []
@@ -110,6 +113,33 @@ def test_partitions_are_written_as_they_were_whatever_changes_them_meanwhile(slo
     first = reports[0]
     assert isinstance(first, m.CheckpointPartWritten)
     assert (first.name, first.next_clock, first.applied, first.duplicates_refused) == ("server-1", (5, 5), 10, 1)
+
+
+def test_what_is_being_written_is_waited_for_at_the_end_and_nothing_else_is_begun(slow: Rig) -> None:
+    slow.writer.order(ORDER)
+    slow.take(0, 1)
+    assert isinstance(slow.storage, SlowStorage) and slow.storage.begun.wait(TIMEOUT_S)
+    closing = threading.Thread(target=slow.writer.close, args=(TIMEOUT_S,))
+    closing.start()
+    wait_for(lambda: slow.writer._closed, TIMEOUT_S, "the end")
+    release(slow)
+    closing.join(TIMEOUT_S)
+    assert [slow.written(report) for report in slow.reports] == [10.0]
+
+
+def test_a_datanode_that_is_waited_for_is_asked_for_nothing_after_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("hdfs")
+    monkeypatch.delenv("HADOOP_CONF_DIR", raising=False)
+    with FakeHdfs(datanodes=0) as fake:
+        storage = open_storage(f"webhdfs://{fake.authority}/c", patience_s=100 * TIMEOUT_S)
+        rig = Rig(storage)
+        rig.writer.order(ORDER)
+        rig.take(0, 1)
+        assert isinstance(rig.wait_for_reports(1)[0], m.CheckpointPartWaits)
+        rig.writer.close(TIMEOUT_S)
+        assert rig.writer._thread is not None and not rig.writer._thread.is_alive()
+        failed = rig.reports[-1]
+        assert isinstance(failed, m.CheckpointPartFailed) and "the server ends" in failed.message
 
 
 def test_an_order_that_comes_again_is_answered_again(slow: Rig) -> None:
