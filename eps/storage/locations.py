@@ -1,7 +1,8 @@
 """Where files are: a path on this machine, or a location on HDFS.  L2.
 
 ``hdfs://NAMENODE:PORT/path``, ``hdfs://SERVICE/path`` and ``hdfs:///path`` find WebHDFS by the configuration in
-``HADOOP_CONF_DIR``; ``webhdfs://HOST:PORT/path`` and ``swebhdfs://...`` name it themselves.
+``HADOOP_CONF_DIR``; ``webhdfs://HOST:PORT/path`` and ``swebhdfs://...`` name it themselves.  ``hdfs:/path`` is
+``hdfs:///path``, as for Hadoop's own commands.
 
 Nothing of HDFS is imported before a location on it is used.
 """
@@ -35,13 +36,13 @@ _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 def is_remote(text: str) -> bool:
     """Tell whether a text names a location on HDFS."""
-    scheme, colon, _ = text.partition("://")
+    scheme, colon, _ = text.partition(":/")
     return bool(colon) and scheme in SCHEMES
 
 
 def has_scheme(text: str) -> bool:
     """Tell whether a text names a file system, whichever it is, and so is no path of this machine."""
-    return bool(_SCHEME.match(text))
+    return bool(_SCHEME.match(text)) or is_remote(text)
 
 
 @dataclass(frozen=True)

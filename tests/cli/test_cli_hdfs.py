@@ -189,10 +189,10 @@ def test_a_model_on_hdfs_that_is_none_is_told(fake: FakeHdfs, remote: RemotePath
 
 
 def test_paths_in_a_job_file_that_are_on_hdfs_stay(tmp_path: Path) -> None:
-    (tmp_path / "job.toml").write_text('data = "hdfs://lake/a,b.csv"\ntest = "hdfs://lake/t"\ncheckpoint-dir = "c"\n')
+    (tmp_path / "job.toml").write_text('data = "hdfs://lake/a,b.csv"\ntest = "hdfs:/t"\ncheckpoint-dir = "c"\n')
     found = read_job_file(tmp_path / "job.toml")
     assert found["data"] == ["hdfs://lake/a", str(tmp_path / "b.csv")]
-    assert (found["test"], found["checkpoint_dir"]) == ("hdfs://lake/t", str(tmp_path / "c"))
+    assert (found["test"], found["checkpoint_dir"]) == ("hdfs:/t", str(tmp_path / "c"))
 
 
 # ---- where checkpoints go

@@ -19,7 +19,7 @@ from eps.errors import ConfigError, StorageError
 from eps.hadoop_conf import HadoopConf
 from eps.storage.hadoop_tokens import HDFS_KIND, HadoopToken
 from eps.storage.hdfs import HdfsStorage, open_hdfs
-from eps.storage.locations import RemotePath, is_remote, location, read_file
+from eps.storage.locations import RemotePath, has_scheme, is_remote, location, read_file
 from eps.storage.webhdfs import (
     PATIENCE_VARIABLE,
     TOKEN_VARIABLE,
@@ -318,8 +318,9 @@ def test_locations_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         "<configuration><property><name>fs.defaultFS</name><value>hdfs://lake</value></property></configuration>"
     )
     monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
-    assert str(location("hdfs:///data")) == "hdfs://lake/data"
-    for text in ("hdfs://lake", "webhdfs:///data"):
+    assert str(location("hdfs:///data")) == str(location("hdfs:/data")) == "hdfs://lake/data"
+    assert is_remote("hdfs:/data") and has_scheme("hdfs:/data") and not has_scheme("hdfs:data")
+    for text in ("hdfs://lake", "webhdfs:///data", "webhdfs:/data"):
         with pytest.raises(ConfigError, match=r"names no host|is no location"):
             location(text)
 
