@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -211,7 +211,8 @@ def deliver_results(directory: JobDir, request: RunRequest, tell: Callable[[str]
     Raises
     ------
     StorageError
-        They cannot be written; or the job has finished, and they could not be fetched from its cluster.
+        They cannot be written: the message says how the job ended, and where they are; or the job has finished, and
+        they could not be fetched from its cluster.
     """
     check_fetched(directory)
     wanted = [(result, location(text)) for result, text in wanted_of(request)]
@@ -228,6 +229,16 @@ def deliver_results(directory: JobDir, request: RunRequest, tell: Callable[[str]
             held = f"what it was to hold is {result.own(directory)}"
             error.add_note(f"{directory.name}: interrupted; {target} is not written: {held}")
         raise
+    except StorageError as error:
+        raise StorageError(_not_brought(directory, left, error)) from error
+
+
+def _not_brought(directory: JobDir, left: Sequence[tuple[Result, Location]], error: StorageError) -> str:
+    """Return what became of a job of which not all results could be written: the first of what is left was tried."""
+    state = (directory.ended() or {}).get("state", "ended")
+    what = " and its ".join(result.what for result, _ in left)
+    rest = [f"{result.own(directory)} was to become {target}" for result, target in left[1:]]
+    return "; ".join([f"job {directory.name!r} {state}, but its {what} could not be brought: {error}", *rest])
 
 
 def copy_result(source: Path, target: Location, missing: str) -> None:

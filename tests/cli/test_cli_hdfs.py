@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 from collections.abc import Callable, Iterator
@@ -82,6 +83,30 @@ def test_who_interrupts_the_wait_for_hdfs_is_told_where_what_was_trained_is(
     assert raised.value.__notes__ == [
         f"job: interrupted; {remote}models/m.npz is not written: what it was to hold is {job.model}"
     ]
+
+
+def test_of_a_job_whose_results_cannot_be_brought_is_said_that_it_finished_and_where_they_are(
+    fake: FakeHdfs, remote: RemotePath, tmp_path: Path
+) -> None:
+    job = JobDir(tmp_path / "job")
+    job.path.mkdir()
+    job.model.write_bytes(b"model")
+    job.report.write_bytes(b"{}")
+    job.ended_json.write_text('{"state": "finished"}')
+    fake.make_folders("/models", "755")
+    request = RunRequest(JobSpec(), report=str(remote / "models/r.json"), export=str(remote / "models/m.npz"))
+    fake.fault("CREATE", "error", name="AccessControlException", message="Permission denied: user=eva")
+    with pytest.raises(StorageError) as raised:
+        deliver_results(job, request)
+    told = str(raised.value)
+    assert told.startswith(
+        f"job 'job' finished, but its report and its model could not be brought: {remote}models/r.json"
+    )
+    assert told.endswith(f"what it was to hold is {job.report}; {job.model} was to become {remote}models/m.npz")
+
+    fake.fault("CREATE", "error", name="AccessControlException", message="Permission denied: user=eva", left=9)
+    with pytest.raises(StorageError, match=r"'job' finished, but its model could not be brought: .*m\.npz: .*denied"):
+        deliver_results(job, dataclasses.replace(request, report=""))
 
 
 def test_a_result_that_is_written_to_hdfs_is_told_of_before_hdfs_is_asked(
