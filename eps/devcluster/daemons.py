@@ -32,6 +32,8 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
     "hdfs": {
         "dfs": "org.apache.hadoop.fs.FsShell",
         "dfsadmin": "org.apache.hadoop.hdfs.tools.DFSAdmin",
+        "fetchdt": "org.apache.hadoop.hdfs.tools.DelegationTokenFetcher",
+        "fsck": "org.apache.hadoop.hdfs.tools.DFSck",
     },
     "hadoop": {"fs": "org.apache.hadoop.fs.FsShell"},
 }

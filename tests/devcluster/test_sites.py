@@ -227,6 +227,9 @@ def test_with_kerberos_everybody_proves_who_they_are_and_without_nobody_does() -
 
 def test_script_knows_hadoops_words() -> None:
     text = script("yarn", "/java", PLACES, ClusterSettings())
+    assert "fetchdt) class=org.apache.hadoop.hdfs.tools.DelegationTokenFetcher; shift" in script(
+        "hdfs", "/java", PLACES, SECURE
+    )
     for word in ("application", "logs", "node", "rmadmin", "classpath"):
         assert f"    {word}) " in text
 
