@@ -13,12 +13,12 @@ from eps.core.checkpoints import Schedule
 from eps.core.events import JobState
 from eps.core.history import ClockHistory, ClockRecord
 from eps.core.membership import Membership
-from eps.core.recovery import MOST_FRUITLESS, Start
+from eps.core.recovery import MOST_FRUITLESS, LossOutcome, Start
 from eps.core.server_state import ServerState
 from eps.core.settings import UNBOUNDED, CoreSettings
 from eps.core.tables import PartitionTable, SplitTable
 from eps.core.types import Address, Role
-from tests.core.scripted import ScriptedMaster
+from tests.core.scripted import ScriptedMaster, running
 
 S1, S2, W1, W2 = "server-1", "server-2", "worker-1", "worker-2"
 
@@ -227,3 +227,12 @@ def test_what_only_servers_know_the_results_of_is_not_measured_again() -> None:
     master.report(inventory(master, W1, ()))
 
     assert master.membership.split_clocks == (42, 40)
+
+
+def test_who_is_lost_before_the_job_begins_is_replaced_and_nobody_takes_over() -> None:
+    master = ScriptedMaster(running().state.settings, 2, 1)
+    master.request_containers()
+    master.register("worker-1")
+    master.lose("worker-1")
+
+    assert [loss.outcome for loss in master.state.losses] == [LossOutcome.REPLACED]

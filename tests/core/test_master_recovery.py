@@ -257,15 +257,6 @@ def test_newcomer_of_a_recovery_that_is_lost_is_replaced() -> None:
     assert set(came_of.values()) == {LossOutcome.ROLLED_BACK}
 
 
-def test_who_is_lost_before_the_job_begins_is_replaced_and_nobody_takes_over() -> None:
-    master = ScriptedMaster(running().state.settings, 2, 1)
-    master.request_containers()
-    master.register("worker-1")
-    master.lose("worker-1")
-
-    assert [loss.outcome for loss in master.state.losses] == [LossOutcome.REPLACED]
-
-
 def test_newcomer_of_a_recovery_that_never_registers_is_replaced() -> None:
     master = protected()
     for name in master.membership.servers:
