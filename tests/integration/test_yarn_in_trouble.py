@@ -92,10 +92,10 @@ def test_a_job_that_gets_less_than_it_asked_for_begins_and_has_the_rest_when_the
     room = Resource(4096, 16)
     yarn = begin(capacity=room, workers=3, memory_mb="512,worker=2560", container_timeout_s=2.0, grow_back_s=1.0)
     status = yarn.reach(1)
-    assert (status["workers"], status["servers"]) == (2, 2) and status["evictions"]["given"]["worker"] == 1
+    assert (status["workers"], status["servers"]) == (2, 2) and status["began_without"]["worker"] == 1
     with yarn.lock:
         yarn.capacity[NODES[0]] = CAPACITY
-    wait_for(lambda: not any(yarn.job.status()["evictions"]["given"].values()), PATIENCE_S, "the third worker")
+    wait_for(lambda: not any(yarn.job.status()["began_without"].values()), PATIENCE_S, "the third worker")
     everybody_is_used(yarn, 5)
     report = yarn.report()
     judge(report, undisturbed)
