@@ -61,13 +61,19 @@ def test_results_that_cannot_be_written_are_refused_before_training(fake: FakeHd
         check_results(RunRequest(JobSpec(), report=str(remote / "folder")))
 
 
-def test_who_interrupts_the_wait_for_hdfs_is_told_where_what_was_trained_is(
-    fake: FakeHdfs, remote: RemotePath, tmp_path: Path
-) -> None:
-    job = JobDir(tmp_path / "job")
+def with_results(folder: Path) -> JobDir:
+    """Return the directory of a job that has left its results there."""
+    job = JobDir(folder / "job")
     job.path.mkdir()
     job.model.write_bytes(b"model")
     job.report.write_bytes(b"{}")
+    return job
+
+
+def test_who_interrupts_the_wait_for_hdfs_is_told_where_what_was_trained_is(
+    fake: FakeHdfs, remote: RemotePath, tmp_path: Path
+) -> None:
+    job = with_results(tmp_path)
     (tmp_path / "m.npz").write_bytes(b"before")
     fake.make_folders("/models", "755")
     fake.fault("CREATE", "error", name="SafeModeException", message="in safe mode", left=99)
@@ -88,10 +94,7 @@ def test_who_interrupts_the_wait_for_hdfs_is_told_where_what_was_trained_is(
 def test_of_a_job_whose_results_cannot_be_brought_is_said_that_it_finished_and_where_they_are(
     fake: FakeHdfs, remote: RemotePath, tmp_path: Path
 ) -> None:
-    job = JobDir(tmp_path / "job")
-    job.path.mkdir()
-    job.model.write_bytes(b"model")
-    job.report.write_bytes(b"{}")
+    job = with_results(tmp_path)
     job.ended_json.write_text('{"state": "finished"}')
     fake.make_folders("/models", "755")
     request = RunRequest(JobSpec(), report=str(remote / "models/r.json"), export=str(remote / "models/m.npz"))
@@ -113,10 +116,7 @@ def test_a_result_that_is_written_to_hdfs_is_told_of_before_hdfs_is_asked(
     fake: FakeHdfs, remote: RemotePath, tmp_path: Path
 ) -> None:
     """A NameNode that takes connections and is silent would else hold up the command without a word."""
-    job = JobDir(tmp_path / "job")
-    job.path.mkdir()
-    job.model.write_bytes(b"model")
-    job.report.write_bytes(b"{}")
+    job = with_results(tmp_path)
     fake.make_folders("/models", "755")
     told: list[tuple[str, int]] = []
     request = RunRequest(JobSpec(), report=str(tmp_path / "r.json"), export=str(remote / "models/m.npz"))

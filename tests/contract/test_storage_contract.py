@@ -12,7 +12,7 @@ from eps.storage.api import Storage
 from eps.storage.hdfs import HdfsStorage
 from eps.storage.local import LocalStorage
 from eps.storage.locations import open_storage
-from tests.fakes.storage import MemoryStorage, directories_cannot_be_synced
+from tests.fakes.storage import MemoryStorage, directories_cannot_be_synced, get, put
 from tests.fakes.webhdfs import FakeHdfs
 
 
@@ -56,16 +56,6 @@ def unsynced(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> Callable[[], 
             directories_cannot_be_synced(monkeypatch)
 
     return begin
-
-
-def put(storage: Storage, path: str, data: bytes) -> None:
-    with storage.write(path) as file:
-        file.write(data)
-
-
-def get(storage: Storage, path: str) -> bytes:
-    with storage.read(path) as file:
-        return file.read()
 
 
 def test_what_was_written_is_read_and_folders_are_made(storage: Storage) -> None:

@@ -15,10 +15,21 @@ from typing import BinaryIO
 import pytest
 
 from eps.errors import StorageError
+from eps.storage.api import Storage
 from eps.storage.local import LocalStorage
 
 #: See :class:`SharedFolder`.
 AWAY = ".away"
+
+
+def put(storage: Storage, path: str, data: bytes) -> None:
+    with storage.write(path) as file:
+        file.write(data)
+
+
+def get(storage: Storage, path: str) -> bytes:
+    with storage.read(path) as file:
+        return file.read()
 
 
 def directories_cannot_be_synced(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,16 +30,6 @@ def impatient(fake: FakeHdfs) -> HdfsStorage:
     return open_hdfs("webhdfs", fake.authority, "/user/eva", HadoopConf(), patience_s=0.3, environ={})
 
 
-def put(storage: HdfsStorage, path: str, content: bytes) -> None:
-    with storage.write(path) as file:
-        file.write(content)
-
-
-def get(storage: HdfsStorage, path: str) -> bytes:
-    with storage.read(path) as file:
-        return file.read()
-
-
 def only(fake: FakeHdfs, path: str) -> bool:
     """Return whether a file is the only one, and nothing temporary is beside it."""
     return [p for p, node in fake.nodes.items() if node.content is not None] == [path]

@@ -17,8 +17,9 @@ from eps.master_link import wait_for
 from eps.storage import waits
 from eps.storage.hdfs import HdfsStorage, open_hdfs
 from eps.storage.locations import open_storage
+from tests.fakes.storage import get, put
 from tests.fakes.webhdfs import FakeHdfs, refusing_connections
-from tests.storage.hdfs_world import CONTENT, PATIENCE_S, get, impatient, only, put
+from tests.storage.hdfs_world import CONTENT, PATIENCE_S, impatient, only
 from tests.storage.hdfs_world import fake as fake
 from tests.storage.hdfs_world import storage as storage
 

@@ -30,8 +30,9 @@ from eps.storage.webhdfs import (
     remote_trouble,
     trouble_of,
 )
+from tests.fakes.storage import get, put
 from tests.fakes.webhdfs import FakeHdfs, refusing_connections
-from tests.storage.hdfs_world import CONTENT, PATIENCE_S, get, only, put
+from tests.storage.hdfs_world import CONTENT, PATIENCE_S, only
 from tests.storage.hdfs_world import fake as fake
 from tests.storage.hdfs_world import storage as storage
 
