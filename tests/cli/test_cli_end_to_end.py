@@ -63,8 +63,6 @@ class Terminal:
             stderr=slave,
             cwd=ROOT,
             start_new_session=True,
-            # A shell that runs the tests in the background has them ignore Ctrl-C; a user's shell does not.
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
         os.close(slave)
         self.seen = ""

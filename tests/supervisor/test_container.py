@@ -58,22 +58,25 @@ def environ_of(job_dir: Path, **values: str) -> dict[str, str]:
     return {**told, **values}
 
 
-def ignore_and_block() -> None:
-    """Start a process as a careless runtime would."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
+#: Starts a command as a careless runtime would.  In a process of its own: a ``preexec_fn`` would run gRPC's fork
+#: handlers, which abort where another test's threads are in gRPC.
+CARELESS = """
+import os, signal, sys
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
+os.execv(sys.argv[1], sys.argv[1:])
+"""
 
 
 @contextmanager
 def container(environ: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen(
-        [sys.executable, "-m", "eps.container", "--entry", ENTRY],
+        [sys.executable, "-c", CARELESS, sys.executable, "-m", "eps.container", "--entry", ENTRY],
         cwd=Path(eps.__file__).parents[1],
         env={**os.environ, **environ},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        preexec_fn=ignore_and_block,
     )
     with process:
         try:
@@ -82,12 +85,18 @@ def container(environ: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
+def first_line(process: subprocess.Popen[str]) -> str:
+    """Return what a container says when it begins, which leaves at once: who is killed must not take it along."""
+    assert process.stdout is not None and process.stderr is not None
+    line = process.stdout.readline()
+    assert line, f"ended with {process.wait(DEADLINE_S)}: {process.stderr.read()}"
+    return line
+
+
 def test_a_container_runs_its_entry_function_and_sigterm_ends_it(tmp_path: Path) -> None:
     environ = environ_of(tmp_path, BEHAVIOUR="stay", EPS_HOST="worker.example")
     with container(environ) as process:
-        assert process.stdout is not None
-        # A line leaves at once: what is killed must not take it along.
-        said = json.loads(process.stdout.readline())
+        said = json.loads(first_line(process))
         process.terminate()
         assert process.wait(DEADLINE_S) == -signal.SIGTERM
     assert said["context"] == ["worker", "container-1", str(tmp_path), "127.0.0.1:1", "worker.example"]
@@ -150,9 +159,7 @@ def test_an_address_of_the_sixth_version_is_one(tmp_path: Path) -> None:
 def test_a_tied_container_ends_when_nobody_holds_the_jobs_lock(tmp_path: Path) -> None:
     job, lock = create_job_dir("job", tmp_path)
     with container(environ_of(job.path, BEHAVIOUR="stay", EPS_TIED="1")) as process:
-        assert process.stdout is not None and process.stderr is not None
-        # Where it ends instead, it says why.
-        assert process.stdout.readline(), process.stderr.read()
+        first_line(process)
         # Whoever looks holds it for an instant, and is nobody's end.
         assert job.is_running() and process.poll() is None
         (scratch,) = job.containers.iterdir()
