@@ -14,7 +14,7 @@ from eps.core.recovery import Start
 from eps.errors import StorageError
 from eps.runtime import Runtime, identity
 from eps.storage.checkpoint import CheckpointStore, Manifest, parse_history
-from eps.storage.claims import claim_again
+from eps.storage.claims import check_signed, claim_again
 from eps.storage.jobdir import JobDir
 from eps.storage.waits import telling
 
@@ -101,6 +101,7 @@ class CheckpointFinisher:
     def begin(self, pending: str = "") -> None:
         """Remove what was left half written before ``pending``, the one on its way; training goes on without it."""
         try:
+            check_signed(self._store.storage, self._owner)
             self._store.remove_leftovers(pending)
         except StorageError as error:
             logger.warning("M %s", error)
@@ -161,8 +162,7 @@ class CheckpointFinisher:
         )
         try:
             with telling(lambda why: self._put(e.CheckpointWaits(command.checkpoint_id, why))):
-                if self._owner:
-                    claim_again(self._store.storage, self._owner)
+                claim_again(self._store.storage, self._owner)
                 self._store.finish(manifest, history)
         except Exception as error:
             # Whatever it is: one that nobody hears of again would be the last.
@@ -175,7 +175,12 @@ class CheckpointFinisher:
         command = self._superseding
         if command is not None and command.checkpoint_id == checkpoint_id:
             self._superseding = None
-            self._store.remove_earlier(checkpoint_name(command.epoch, command.clock), command.kept)
+            try:
+                check_signed(self._store.storage, self._owner)
+            except StorageError as error:
+                logger.warning("M earlier checkpoints stay: %s", error)
+            else:
+                self._store.remove_earlier(checkpoint_name(command.epoch, command.clock), command.kept)
 
     def _discard(self, command: e.DiscardCheckpoint) -> None:
         latest = self._superseding

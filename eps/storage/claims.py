@@ -28,7 +28,16 @@ def owner_of(job: JobDir) -> str:
     return f"{socket.gethostname()}:{job.path}"
 
 
-def _owner(storage: Storage) -> str:
+def signed_by(storage: Storage) -> str:
+    """Return whose a folder is, as of :func:`owner_of`; empty where it does not say.
+
+    Raises
+    ------
+    StorageError
+        It cannot be looked at.
+    """
+    if OWNER not in storage.names(""):
+        return ""
     with storage.read(OWNER) as file:
         return file.read().decode("utf-8", errors="replace").strip()
 
@@ -69,7 +78,7 @@ def check_claim(folder: Location, *owners: str) -> None:
         return
     found = ""
     with suppress(StorageError):
-        found = _owner(storage)
+        found = signed_by(storage)
     if not found or found not in owners:
         raise JobExistsError(
             f"checkpoint_dir: {folder} is {f'of the job {found}' if found else 'not empty'}: choose another name or "
@@ -105,15 +114,34 @@ def claim(folder: Location, owner: str, *formers: str) -> None:
         raise
 
 
+def check_signed(storage: Storage, owner: str) -> bool:
+    """Return whether a folder says that it is ``owner``'s; empty: the job's directory has it, and nobody signs.
+
+    Raises
+    ------
+    StorageError
+        Another job has it by now; or it cannot be looked at.
+    """
+    if not owner:
+        return True
+    found = signed_by(storage)
+    if found not in ("", owner):
+        raise StorageError(
+            f"{storage.describe('')} is of the job {found} by now: it was removed while this job had it; end one of "
+            "the two, and give it another checkpoint_dir"
+        )
+    return bool(found)
+
+
 def claim_again(storage: Storage, owner: str) -> None:
     """Say once more whose a folder is, where somebody has removed it under its job; else nothing changes.
 
     Raises
     ------
     StorageError
-        It cannot be looked at, or cannot be written.
+        As :func:`check_signed`; or it cannot be written.
     """
-    if OWNER not in storage.names(""):
+    if not check_signed(storage, owner):
         _sign(storage, owner)
 
 
@@ -130,10 +158,9 @@ def release(storage: Storage, owner: str) -> bool:
     StorageError
         It cannot be looked at, or cannot be removed.
     """
-    names = storage.names("")
-    if not names:
+    if not storage.names(""):
         return True
-    if OWNER not in names or _owner(storage) != owner:
+    if signed_by(storage) != owner or not owner:
         return False
     storage.remove("")
     return True

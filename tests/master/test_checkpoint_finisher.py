@@ -18,7 +18,7 @@ from eps.core.messages import CheckpointPartWritten
 from eps.master.checkpoints import CheckpointFinisher
 from eps.runtime import DataShape, Runtime
 from eps.storage import waits
-from eps.storage.checkpoint import CheckpointStore, open_checkpoints, part_name
+from eps.storage.checkpoint import PARTIAL, CheckpointStore, open_checkpoints, part_name
 from eps.storage.claims import OWNER, claim, release
 
 DEADLINE_S = 20.0
@@ -38,12 +38,22 @@ class Rig:
 
     def complete(self, checkpoint_id: int, clock: int, *told: e.Event) -> None:
         """Complete a checkpoint beside which none is to stay; ``told`` comes before that is told."""
+        self._finish(checkpoint_id, clock)
+        for event in (*told, e.CheckpointDone(checkpoint_id)):
+            assert self._told.get(timeout=DEADLINE_S) == event
+
+    def fail(self, checkpoint_id: int, clock: int) -> str:
+        """Return why a checkpoint cannot be completed."""
+        self._finish(checkpoint_id, clock)
+        event = self._told.get(timeout=DEADLINE_S)
+        assert isinstance(event, e.CheckpointFailed)
+        return event.message
+
+    def _finish(self, checkpoint_id: int, clock: int) -> None:
         file = part_name(0, "server-1")
         size_bytes, checksum = self.store.write_part(checkpoint_name(1, clock), file, [np.arange(clock)])
         part = CheckpointPartWritten("server-1", checkpoint_id, 0, file, size_bytes, checksum, (clock, clock), 0, 0)
         self.finisher.finish(e.FinishCheckpoint(checkpoint_id, 1, clock, (part,), 1, 1, 0, ()))
-        for event in (*told, e.CheckpointDone(checkpoint_id)):
-            assert self._told.get(timeout=DEADLINE_S) == event
 
 
 @pytest.fixture
@@ -96,10 +106,21 @@ def test_folder_that_was_removed_under_its_job_says_again_whose_it_is(tmp_path: 
 
 
 def test_folder_that_is_somebody_elses_by_now_stays_so(tmp_path: Path) -> None:
-    rig = Rig(tmp_path / "a9a", "one:/jobs/a9a")
-    claim(tmp_path / "a9a", "two:/jobs/a9a")
-    rig.complete(1, 10)
-    assert (tmp_path / "a9a" / OWNER).read_text() == "two:/jobs/a9a\n"
+    folder = tmp_path / "a9a"
+    claim(folder, "one:/jobs/a9a")
+    one = Rig(folder, "one:/jobs/a9a")
+    one.complete(1, 10)
+    shutil.rmtree(folder)
+    claim(folder, "two:/jobs/a9a")
+    two = Rig(folder, "two:/jobs/a9a")
+    two.complete(1, 15)
+    half = folder / f"{checkpoint_name(1, 20)}{PARTIAL}"
+    half.mkdir()
+    failed = one.fail(2, 20)
+    assert "is of the job two:/jobs/a9a by now" in failed
+    one.finisher.close()
+    assert two.store.names() == [checkpoint_name(1, 15)] and half.is_dir()
+    assert (folder / OWNER).read_text() == "two:/jobs/a9a\n"
 
 
 def test_folder_of_the_job_itself_names_no_owner(tmp_path: Path) -> None:
