@@ -60,17 +60,18 @@ def a9a(shared_data: Path) -> dict[str, Any]:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("batch_size", ["full", "1000"])
 @pytest.mark.parametrize(
-    "rule",
+    ("rule", "batch_size"),
+    # The size is the workers' business, the rule the servers': each of both with one of the other will do.
     [
-        {"optimizer": "sgd", "learning_rate": 0.5, "l2": 0.001},
-        {"optimizer": "momentum", "learning_rate": 0.1, "l1": 0.0001},
-        {"optimizer": "adagrad", "learning_rate": 0.1, "l1": 0.0001},
-        {"optimizer": "adam", "learning_rate": 0.1, "l2": 0.0001},
-        {"optimizer": "ftrl", "learning_rate": 0.1, "l1": 0.0001},
+        ({"optimizer": "sgd", "learning_rate": 0.5, "l2": 0.001}, "full"),
+        ({"optimizer": "momentum", "learning_rate": 0.1, "l1": 0.0001}, "1000"),
+        ({"optimizer": "adagrad", "learning_rate": 0.1, "l1": 0.0001}, "full"),
+        ({"optimizer": "adam", "learning_rate": 0.1, "l2": 0.0001}, "full"),
+        ({"optimizer": "adam", "learning_rate": 0.1, "l2": 0.0001}, "1000"),
+        ({"optimizer": "ftrl", "learning_rate": 0.1, "l1": 0.0001}, "1000"),
     ],
-    ids=lambda rule: rule["optimizer"],
+    ids=lambda value: value["optimizer"] if isinstance(value, dict) else value,
 )
 def test_a9a_with_ten_changes_has_the_bits_of_one_worker_and_one_server(
     home: Path, shared_data: Path, rule: dict[str, Any], batch_size: str
