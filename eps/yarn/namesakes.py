@@ -1,11 +1,15 @@
-"""Applications of jobs that this machine knows nothing of, for who asks after such a job by name.  L3."""
+"""Applications of jobs that this machine knows nothing of, for who asks after such a job, or takes its name.  L3."""
 
 from __future__ import annotations
 
 from contextlib import closing
 
-from eps.errors import EpsError
+from eps.errors import EpsError, JobExistsError
 from eps.hadoop_conf import environment_configuration
+from eps.storage.claims import owner_of, signed_by
+from eps.storage.jobdir import JobDir, check_job_name, jobs_dir
+from eps.storage.locations import RemotePath, open_storage
+from eps.yarn.facade import Client
 from eps.yarn.rest import RestClient
 from eps.yarn.types import ApplicationReport
 
@@ -23,9 +27,46 @@ def namesakes(name: str) -> list[ApplicationReport]:
     try:
         # Without Java, which may wait for minutes for a ResourceManager that is away.
         with closing(RestClient(environment_configuration(), timeout_s=PATIENCE_S)) as client:
-            return [found for found in client.applications(states=_LIVE) if found.name == name]
+            return _live(client, name)
     except EpsError:
         return []
+
+
+def _live(client: Client, name: str) -> list[ApplicationReport]:
+    return [found for found in client.applications(states=_LIVE) if found.name == name]
+
+
+def check_not_running(name: str, checkpoints: RemotePath, client: Client) -> None:
+    """Refuse a name that a job still has which YARN runs, though its directory here was removed.
+
+    Its checkpoints would go with the name: whoever is to have them is taken for what it was here before.
+
+    Parameters
+    ----------
+    name : str
+    checkpoints : RemotePath
+        Where EPS has the checkpoints of all jobs of this user.
+    client : Client
+
+    Raises
+    ------
+    ConfigError
+        No job may have that name.
+    JobExistsError
+        There is such a job.
+    RpcError, StorageError
+        The cluster, or its file system, cannot be asked.
+    """
+    former = JobDir(jobs_dir() / check_job_name(name))
+    if former.path.exists() or signed_by(open_storage(checkpoints / name)) != owner_of(former):
+        return
+    found = [each for each in _live(client, name) if each.user == client.user]
+    if found:
+        raise JobExistsError(
+            f"job {name!r} runs as {found[-1].application_id}, though its directory {former.path} was removed, and has "
+            f"its checkpoints in {checkpoints / name}: choose another name, or end it first: yarn application -kill "
+            f"{found[-1].application_id}"
+        )
 
 
 def namesakes_text(name: str) -> str:

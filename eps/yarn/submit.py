@@ -39,6 +39,7 @@ from eps.yarn.clients import client_kind, open_client
 from eps.yarn.ending import wished
 from eps.yarn.facade import Client
 from eps.yarn.launch import LOG_STREAMS
+from eps.yarn.namesakes import check_not_running
 from eps.yarn.shipping import (
     CODE,
     ENVIRONMENT,
@@ -102,7 +103,10 @@ def start_on_yarn(
         with closing(open_client(conf, request.spec.yarn_client)) as client:
             _check(request.spec, client, conf)
             # Where every container, and whoever resumes the job, finds its checkpoints.
-            prepared = prepare_job(request, before_data, home_of(conf, request.spec, client) / CHECKPOINTS)
+            own = home_of(conf, request.spec, client) / CHECKPOINTS
+            if request.name and not request.spec.checkpoint_dir:
+                check_not_running(request.name, own, client)
+            prepared = prepare_job(request, before_data, own)
             return prepared, _start(prepared, client, conf, tied)
     except BaseException as error:
         if prepared is not None:

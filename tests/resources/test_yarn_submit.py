@@ -43,19 +43,16 @@ from eps.yarn.shipping import Packed, pack_job
 from eps.yarn.submit import start_on_yarn, submit, submit_prepared
 from tests.fakes.submitting_yarn import ID, Cluster
 from tests.fakes.webhdfs import FakeHdfs
+from tests.resources.submission_world import ROWS, own, start
+from tests.resources.submission_world import conf as conf
+from tests.resources.submission_world import hdfs as hdfs
+from tests.resources.submission_world import request_ as request_
+from tests.resources.submission_world import yarn as yarn
 
 pytest.importorskip("hdfs")
 
 #: More than anything here takes.
 PATIENCE_S = 60.0
-ROWS = "1 1:1 2:0.5\n-1 2:1\n" * 12
-
-
-@pytest.fixture
-def hdfs(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHdfs]:
-    monkeypatch.setenv("EPS_HDFS_PATIENCE_S", "20")
-    with FakeHdfs() as found:
-        yield found
 
 
 @pytest.fixture
@@ -73,11 +70,6 @@ def prepared(hdfs: FakeHdfs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 @pytest.fixture
 def cluster(prepared: PreparedJob) -> Cluster:
     return Cluster(prepared.directory)
-
-
-@pytest.fixture
-def conf(tmp_path: Path) -> HadoopConf:
-    return HadoopConf({}, str(tmp_path), {})
 
 
 def staged(hdfs: FakeHdfs) -> list[str]:
@@ -182,35 +174,6 @@ def test_who_cannot_attend_to_an_application_says_why_though_it_cannot_be_ended_
         submit_prepared(prepared, tied=False)
     assert cluster.killed == [ID] and not prepared.directory.is_running()
     assert Application.read(prepared.directory) is not None
-
-
-@pytest.fixture
-def request_(hdfs: FakeHdfs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, conf: HadoopConf) -> RunRequest:
-    """A job whose checkpoints go where EPS says; the cluster takes it."""
-    monkeypatch.setenv("EPS_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("HADOOP_CONF_DIR", conf.source)
-    (tmp_path / "core-site.xml").write_text("<configuration></configuration>")
-    (tmp_path / "rows.libsvm").write_text(ROWS)
-    monkeypatch.setattr("eps.yarn.submit.check_job", lambda cluster, spec: None)
-    staging = f"webhdfs://{hdfs.authority}/eps"
-    data = str(tmp_path / "rows.libsvm")
-    return RunRequest.from_values({"data": data, "iterations": 3, "on": "yarn", "name": "a9a", "staging": staging})
-
-
-@pytest.fixture
-def yarn(request_: RunRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cluster:
-    found = Cluster(JobDir(tmp_path / "home" / "jobs" / "a9a"))
-    monkeypatch.setattr("eps.yarn.submit.open_client", lambda conf, kind: found)
-    return found
-
-
-def own(hdfs: FakeHdfs) -> list[str]:
-    return [path for path in hdfs.nodes if path.startswith(("/eps/jobs/", "/eps/checkpoints/"))]
-
-
-def start(request: RunRequest) -> None:
-    prepared, _ = start_on_yarn(request, tied=False)
-    prepared.lock.close()
 
 
 def test_a_job_has_a_folder_for_its_checkpoints_that_it_knows_to_be_its_own(
