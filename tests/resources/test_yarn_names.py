@@ -39,11 +39,9 @@ def lost(request_: RunRequest, yarn: Cluster, hdfs: FakeHdfs, monkeypatch: pytes
 def runs(yarn: Cluster, monkeypatch: pytest.MonkeyPatch, **told: str) -> None:
     """Have the cluster run an application of the name."""
     yarn.state = "RUNNING"
-    found = dataclasses.replace(yarn.report(ID), name="a9a", **told)
+    found = dataclasses.replace(yarn.report(ID), **{"name": "a9a", **told})
 
-    def applications(
-        kind: str = "EPS", states: Sequence[str] = (), tags: Sequence[str] = ()
-    ) -> list[ApplicationReport]:
+    def applications(*, states: Sequence[str]) -> list[ApplicationReport]:
         assert "RUNNING" in states and "FINISHED" not in states
         return [found]
 
