@@ -36,6 +36,7 @@ from eps.yarn.allocation import Allocation, Limits, StartContainer, StopContaine
 from eps.yarn.facade import AmClient, AskRefusedError, AttemptEndedError, NmClient, NotRegisteredError
 from eps.yarn.launch import LaunchTemplate, build_launch
 from eps.yarn.names import NumberedNames, RequestNames
+from eps.yarn.room import Home
 from eps.yarn.types import Ask, ContainerState, FinalStatus, Grant, Registration
 
 logger = logging.getLogger(__name__)
@@ -108,6 +109,8 @@ class YarnResourceManager(Belled):
     timing : Timing, optional
     max_containers : int
         Containers that may be there at once, and be asked for; 0 sets no limit.
+    home : Home, optional
+        Where this process runs, if the next one has to find room for itself.
     on_hang : callable
         Called with the reason where the owner thread hangs; does not return in earnest.
     on_ended : callable
@@ -141,6 +144,7 @@ class YarnResourceManager(Belled):
         limits: Limits | None = None,
         timing: Timing | None = None,
         max_containers: int = 0,
+        home: Home | None = None,
         on_hang: Callable[[str], object] = end_process,
         on_ended: Callable[[str], object] = lambda reason: None,
     ) -> None:
@@ -154,7 +158,7 @@ class YarnResourceManager(Belled):
         self.fraction_done = 0.0
         self.final_url = ""
         self._lock = threading.Lock()
-        self._allocation = Allocation(names or NumberedNames(), template.placements, limits, max_containers)
+        self._allocation = Allocation(names or NumberedNames(), template.placements, limits, max_containers, home)
         registration = self._register()
         self._allocation.on_registered(registration, self._states_of(registration.kept))
         self.adopted: Mapping[str, int] = self._allocation.adopted

@@ -32,7 +32,7 @@ from eps.resources.api import (
 from eps.yarn.exits import ABORTED, exit_of, is_lost, is_taken, lost_with
 from eps.yarn.killed import KILLED, KilledContainers
 from eps.yarn.names import RequestNames
-from eps.yarn.room import Headroom, fitting, why_not_granted
+from eps.yarn.room import Headroom, Home, why_not_granted
 from eps.yarn.types import (
     AllocateResult,
     Ask,
@@ -57,8 +57,6 @@ ASK_LESS = (
 PREEMPTED = "is preempted: YARN gives its room to another queue or application"
 WANTED_BACK = "is wanted back: YARN takes its room, or as much of this job elsewhere, for another queue or application"
 ENDED_WITH_JOB = "was ended with the job"
-#: Where YARN tells of no room, it has to have been quiet for so many times as long.
-UNTOLD = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +145,7 @@ class _Record:
     purpose: str = ""
     #: When it will be taken, as far as YARN has said.
     doomed_s: float | None = None
-    #: It is preempted: another application waits for its room.
+    #: Another application waits for its room, or the next attempt of the application master will.
     for_others: bool = False
     #: When it counts as ended, whether or not YARN says so.
     lost_s: float | None = None
@@ -164,6 +162,8 @@ class Allocation:
     limits : Limits
     max_containers : int
         Containers that may be there at once; a request beyond it is not asked until another has ended.  0: no limit.
+    home : Home, optional
+        While its node is decommissioned, room for the next attempt stays free.
 
     Raises
     ------
@@ -177,6 +177,7 @@ class Allocation:
         placements: Mapping[str, Placement],
         limits: Limits | None = None,
         max_containers: int = 0,
+        home: Home | None = None,
     ) -> None:
         if max_containers < 0:
             raise ConfigError(f"max_containers is {max_containers}, but must be at least 0")
@@ -184,6 +185,7 @@ class Allocation:
         self._names = names
         self._placements = placements
         self._limits = limits or Limits()
+        self._home = home
         #: Requests that have not ended, by container id, by number and by YARN's name, in the order requested.
         self._records: dict[str, _Record] = {}
         self._used: set[str] = set()
@@ -420,17 +422,9 @@ class Allocation:
         What YARN tells counts nothing beyond the queue's own share, nor what is on nodes with a label: where it tells
         of no room, one container is tried after a longer while.
         """
-        least, quiet_s = self._headroom.least(now_s), self._headroom.quiet_for(now_s)
-        found: dict[str, int] = {}
-        for role, placement in self._placements.items():
-            fits = 0
-            if least is not None and placement.size is not None and not placement.label:
-                fits = fitting(least, placement.size, self._counts_cores)
-            if not fits and quiet_s >= UNTOLD * self._limits.quiet_s:
-                fits = 1
-            if fits:
-                found[role] = fits
-        return found
+        sizes = {role: None if placement.label else placement.size for role, placement in self._placements.items()}
+        found = {role: self._headroom.fits(size, self._counts_cores, now_s) for role, size in sizes.items()}
+        return {role: number for role, number in found.items() if number}
 
     @property
     def has_turn(self) -> bool:
@@ -561,6 +555,8 @@ class Allocation:
             self._doomed_nodes[update.node] = now_s + left_s
         else:
             self._doomed_nodes.pop(update.node, None)
+        if self._home is not None and self._home.node == update.node:
+            self._headroom.kept = self._home.size if update.node in self._doomed_nodes else None
         if update.change is NodeChange.UNUSABLE:
             self._killed.on_node(update.node, is_lost=True)
         for record in self._on(update.node):
@@ -584,6 +580,8 @@ class Allocation:
 
     def _warn_of_node(self, record: _Record, node: str, now_s: float) -> None:
         doomed_s = self._doomed_nodes[node]
+        # Where its members went, a full cluster would have no room for the master that is to find them again.
+        record.for_others |= self._home is not None and self._home.node == node
         left_s = max(0, round(doomed_s - now_s))
         self._warn(record, doomed_s, now_s, f"is on node {host_of(node)}, which is decommissioned within {left_s} s")
 

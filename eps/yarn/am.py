@@ -222,6 +222,7 @@ def serve(
         Place(server.address.host, server.address.port),
         limits=yarn.limits(spec),
         max_containers=spec.max_containers,
+        home=yarn.home(spec),
         on_ended=leave,
     )
     resources.results, resources.iterations = Results(job, shared), spec.iterations

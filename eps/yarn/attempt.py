@@ -17,17 +17,18 @@ from eps.hadoop_conf import FILES, SCHEDULER_FILE, read_configuration
 from eps.logs import set_up_logging
 from eps.van.memory import raise_descriptor_limit, tune_malloc
 from eps.yarn.allocation import Limits
-from eps.yarn.application import ORDERS, MasterOrders
+from eps.yarn.application import ORDERS, MasterOrders, resource_of
 from eps.yarn.facade import AmClient, NmClient
 from eps.yarn.outcome import OUR_WORD
+from eps.yarn.room import Home
 
 if TYPE_CHECKING:
     from eps.yarn.hadoop.session import HadoopSession
 
 logger = logging.getLogger(__name__)
 
-#: Set by a NodeManager: the name of its host.
-NODE_HOST = "NM_HOST"
+#: Set by a NodeManager: what YARN calls it.
+NODE_HOST, NODE_PORT = "NM_HOST", "NM_PORT"
 #: Setting of the ResourceManager: milliseconds from a preemption message to the end of the container.
 PREEMPTION_WAIT = "yarn.resourcemanager.monitor.capacity.preemption.max_wait_before_kill"
 #: Exit code of an attempt that finds that a later one has taken over, or that YARN has ended it.
@@ -71,6 +72,12 @@ class Yarn:
         if self.preemption_wait_ms.isdecimal():
             limits = dataclasses.replace(limits, preemption_s=int(self.preemption_wait_ms) / 1000.0)
         return limits
+
+    @staticmethod
+    def home(spec: JobSpec) -> Home | None:
+        """Return where the master of a job has its container; None where no NodeManager started it."""
+        host, port = os.environ.get(NODE_HOST, ""), os.environ.get(NODE_PORT, "")
+        return Home(f"{host}:{port}", resource_of(spec, "master")) if host and port else None
 
 
 def preemption_wait_ms(conf_dir: str) -> str:

@@ -7,7 +7,22 @@ runs.  So what counts here is what has been free without a break for longer than
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from eps.yarn.types import AllocateResult, Ask, Resource
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """The container of the application master itself, which has to find room elsewhere where its node goes."""
+
+    #: As YARN calls the node: ``host:port``.
+    node: str
+    size: Resource
+
+
+#: Where YARN tells of no room, it has to have been quiet for so many times as long.
+UNTOLD = 2
 
 
 class Headroom:
@@ -21,6 +36,8 @@ class Headroom:
 
     def __init__(self, quiet_s: float) -> None:
         self._quiet_s = quiet_s
+        #: This much of what is free must stay so.
+        self.kept: Resource | None = None
         self._since_s: float | None = None
         #: (When, what), oldest first; each holds until the next.
         self._told: list[tuple[float, Resource | None]] = []
@@ -43,13 +60,28 @@ class Headroom:
         return 0.0 if self._since_s is None else now_s - self._since_s
 
     def least(self, now_s: float) -> Resource | None:
-        """Return what has been free all the time, on the whole; None where YARN has not told of all of it."""
+        """Return what has been free all the time, on the whole, but for what is to be kept so; None where YARN has not
+        told of all of it.
+        """
         if self.quiet_for(now_s) < self._quiet_s or not self._told:
             return None
         told = [headroom for _, headroom in self._told]
         if any(headroom is None for headroom in told):
             return None
-        return Resource(min(h.memory_mb for h in told if h), min(h.vcores for h in told if h))
+        kept = self.kept or Resource(0, 0)
+        memory_mb, vcores = min(h.memory_mb for h in told if h), min(h.vcores for h in told if h)
+        return Resource(max(0, memory_mb - kept.memory_mb), max(0, vcores - kept.vcores))
+
+    def fits(self, size: Resource | None, counts_cores: bool, now_s: float) -> int:
+        """Return how many containers of a size fit into room that nobody else seems to want.
+
+        Of a size that is None, or where YARN has told of no room, one is tried after a longer while; not where room is
+        to be kept free.
+        """
+        least = self.least(now_s)
+        found = 0 if size is None or least is None else fitting(least, size, counts_cores)
+        tried = self.kept is None and self.quiet_for(now_s) >= UNTOLD * self._quiet_s
+        return found or int(tried)
 
 
 def fitting(room: Resource, size: Resource, counts_cores: bool) -> int:

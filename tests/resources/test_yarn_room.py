@@ -10,31 +10,31 @@ import pytest
 
 from eps.config import JobSpec
 from eps.errors import ConfigError
-from eps.resources.api import ContainerRequest
+from eps.resources.api import ContainerRequest, EvictionWarning
 from eps.runtime import Runtime
 from eps.yarn.allocation import Allocation, Limits, Placement
 from eps.yarn.am import template_of
 from eps.yarn.application import MasterOrders
 from eps.yarn.attempt import PREEMPTION_WAIT, Yarn, preemption_wait_ms
 from eps.yarn.names import NumberedNames
-from eps.yarn.room import Headroom, fitting
-from eps.yarn.types import AllocateResult, Completed, Grant, Preemption, Registration, Resource
+from eps.yarn.room import Headroom, Home, fitting
+from eps.yarn.types import AllocateResult, Completed, Grant, NodeChange, NodeUpdate, Preemption, Registration, Resource
 from tests.fakes.yarn import FakeYarn
 
 QUIET_S = 10.0
 SMALL, LARGE = Resource(512, 1), Resource(2048, 2)
 FREE = Resource(4096, 4)
-CONTAINER = "container_1700000000000_0001_01_000002"
+CONTAINER, NODE = "container_1700000000000_0001_01_000002", "node-1:1"
 
 
-def allocation(*, counts_cores: bool = True, label: str = "") -> Allocation:
-    """Return one with a container of a worker that runs."""
+def allocation(*, counts_cores: bool = True, label: str = "", home: Home | None = None) -> Allocation:
+    """Return one with a container of a worker that runs, on node-1."""
     places = {"worker": Placement(size=SMALL), "server": Placement(label, size=LARGE)}
-    found = Allocation(NumberedNames(), places, Limits(quiet_s=QUIET_S))
+    found = Allocation(NumberedNames(), places, Limits(quiet_s=QUIET_S), home=home)
     found.on_registered(Registration(Resource(8192, 8), counts_cores=counts_cores), {})
     found.request(ContainerRequest("container-0001", "worker", 512), 0.0)
     found.take_turn()
-    beat(found, 0.0, None, granted=(Grant(CONTAINER, "node-1:1", 1, SMALL),))
+    beat(found, 0.0, None, granted=(Grant(CONTAINER, NODE, 1, SMALL),))
     found.on_started("container-0001")
     return found
 
@@ -117,6 +117,38 @@ def test_what_was_asked_for_in_vain_is_left_alone_for_as_long_again() -> None:
     found.release("container-0002")
     assert [beat(found, at_s) for at_s in (13.0, 22.0)] == [{}, {}]
     assert beat(found, 23.5) == {"worker": 4, "server": 2}
+
+
+@pytest.mark.parametrize("home", [NODE, "node-2:1"])
+def test_while_the_node_of_the_master_goes_room_for_the_next_one_stays_free(home: str) -> None:
+    found = allocation(home=Home(home, Resource(1024, 1)))
+    leaving = AllocateResult(headroom=FREE, nodes=(NodeUpdate(home, NodeChange.DECOMMISSIONING, "", 60.0),))
+    found.on_allocated(leaving, 1.0)
+    warned = [event for event in found.take_events() if isinstance(event, EvictionWarning)]
+    # What was drained from there is not asked for again before there is room besides.
+    assert [event.for_others for event in warned] == [True] * (home == NODE)
+    beat(found, 2.0, completed=(Completed(CONTAINER, -105),))
+    assert [beat(found, at_s) for at_s in (3.0, 13.5)][-1] == {"worker": 3, "server": 1}
+    assert beat(found, 13.6, Resource(1024, 1)) == {}
+    # Where nothing is told of, the last container's worth is not tried.
+    assert [beat(found, at_s, None) for at_s in (14.0, 60.0)] == [{}, {}]
+    found.on_allocated(AllocateResult(headroom=FREE, nodes=(NodeUpdate(home, NodeChange.USABLE),)), 61.0)
+    assert [beat(found, at_s) for at_s in (62.0, 72.0)][-1] == {"worker": 4, "server": 2}
+
+
+def test_members_of_another_node_that_goes_are_asked_for_again_at_once() -> None:
+    found = allocation(home=Home("node-2:1", Resource(1024, 1)))
+    found.on_allocated(AllocateResult(nodes=(NodeUpdate(NODE, NodeChange.DECOMMISSIONING, "", 60.0),)), 1.0)
+    assert [event.for_others for event in found.take_events() if isinstance(event, EvictionWarning)] == [False]
+
+
+def test_the_master_of_a_job_has_its_home_where_a_node_manager_started_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = JobSpec(data="x", memory_mb="512,master=1024", vcores="1")
+    monkeypatch.delenv("NM_HOST", raising=False)
+    assert Yarn.home(spec) is None
+    monkeypatch.setenv("NM_HOST", "node-1")
+    monkeypatch.setenv("NM_PORT", "8041")
+    assert Yarn.home(spec) == Home("node-1:8041", Resource(1024, 1))
 
 
 def test_application_master_knows_what_its_containers_take() -> None:
