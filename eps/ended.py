@@ -177,11 +177,15 @@ def waiting_status(directory: JobDir) -> dict[str, Any] | None:
     known = ended_status(directory)
     # Of one that has ended the report may be here already.
     is_old = is_silent or (is_fetching and not directory.report.exists())
+    clock, reason = max(known["clock"], clock), str(waiting.get("reason", ""))
+    if clock > 0 and not is_silent and not is_fetching:
+        # Its members wait for the next master, and train no further than they were allowed to.
+        reason = f"it was at clock {clock}, and its job master is started again" + (f": {reason}" if reason else "")
     return {
         **known,
         "state": UNREACHABLE if is_silent else FETCHING if is_fetching else "starting",
-        "reason": str(waiting.get("reason", "")),
-        "clock": max(known["clock"], clock),
+        "reason": reason,
+        "clock": clock,
         "workers": settings.get("workers", 0),
         "servers": settings.get("servers", 0),
         "as_of_s": float(waiting.get("seen_s", 0.0)) if is_old else None,

@@ -82,7 +82,7 @@ def check_claim(folder: Location, *owners: str) -> None:
     if not found or found not in owners:
         raise JobExistsError(
             f"checkpoint_dir: {folder} is {f'of the job {found}' if found else 'not empty'}: choose another name or "
-            "another checkpoint_dir, or remove that folder"
+            f"another checkpoint_dir, or remove that folder{', if that job is over' if found else ''}"
         )
 
 

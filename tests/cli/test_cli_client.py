@@ -14,7 +14,7 @@ from eps import master_link
 from eps.client import Job
 from eps.commands import run
 from eps.display import status_text
-from eps.ended import UNREACHABLE
+from eps.ended import UNREACHABLE, waiting_status
 from eps.errors import (
     AuthenticationError,
     ConfigError,
@@ -324,6 +324,19 @@ def test_a_job_whose_cluster_begins_to_let_it_wait_says_so_at_once(
         status = job.status()
         monkeypatch.setattr(JobDir, "is_running", lambda self: False)
     assert (status["state"], status["reason"]) == ("starting", "the queue is full")
+
+
+@pytest.mark.parametrize(
+    ("progress", "told"),
+    [(0.0, "no room"), (0.25, "it was at clock 50, and its job master is started again: no room")],
+)
+def test_a_job_that_waits_for_another_master_does_not_seem_to_begin(tmp_path: Path, progress: float, told: str) -> None:
+    directory = JobDir(tmp_path / "waits")
+    directory.path.mkdir()
+    write_json_atomic(directory.job_json, {"spec": {"iterations": 200, "workers": 3, "servers": 1}}, sync=False)
+    write_json_atomic(directory.waiting_json, {"reason": "no room", "progress": progress}, sync=False)
+    status = waiting_status(directory)
+    assert status is not None and (status["state"], status["reason"]) == ("starting", told)
 
 
 def test_who_watches_a_job_whose_master_is_lost_is_told_what_is_waited_for(
