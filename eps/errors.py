@@ -18,6 +18,7 @@
     │   ├── StorageAwayError                a file system that cannot be reached, or was waited for in vain
     │   └── StorageDeniedError              a file system that refuses who asks, or what one has no right to
     ├── ResourceError                       a container could not be had
+    │   └── ResourceAwayError               who gives containers cannot be reached
     ├── TrainingError                       training itself failed (diverged, user model raised)
     │   └── StoppedEarlyError               a scheduler ended the job for its early feedback
     └── RpcError
@@ -111,6 +112,10 @@ class StorageDeniedError(StorageError):
 
 class ResourceError(EpsError):
     """A container that could not be had or was lost."""
+
+
+class ResourceAwayError(ResourceError):
+    """Who gives containers cannot be reached; he may be about to come back."""
 
 
 class TrainingError(EpsError):

@@ -15,7 +15,7 @@ exit codes:
   1    the job failed, or its results could not be brought
   2    bad input or usage, or what one has no right to
   3    the change was refused or aborted
-  4    no such job, or it, or the cluster, cannot be reached
+  4    no such job, or it, or the cluster or engine, cannot be reached
   130  interrupted
 """
 
@@ -30,7 +30,7 @@ def exit_code(error: Exception) -> int:
 
     cause: BaseException | None = error
     while cause is not None:
-        if isinstance(cause, errors.RpcError | errors.StorageAwayError):
+        if isinstance(cause, errors.RpcError | errors.StorageAwayError | errors.ResourceAwayError):
             return EXIT_NOT_FOUND
         cause = cause.__cause__
     denied = errors.AuthenticationError | errors.StorageDeniedError

@@ -530,9 +530,13 @@ class MasterState(RestartedJob):
         if self.driver is not None:
             shrink = next((str(p.change) for p in self._queue if not p.change.operation.adds), "")
             last = self.progress.completed >= self.settings.iterations - 1
+            plan = self.driver.plan
             overdue = self.driver.overdue(self._now_s, shrink, last)
+            if last and plan.phase is Phase.PROPOSED and plan.request_id.startswith(REPLACEMENT):
+                # Nobody has asked for that: the last iteration is not to wait for processes that train nothing.
+                overdue = "only the last iteration was left, for which nobody else is needed"
             if overdue:
-                self._abort(self.driver.plan, overdue)
+                self._abort(plan, overdue)
         self._look_at_return()
         self._look_at_start(silent_s)
         if self.state in ENDED_STATES or self._now_s < self._resend_at_s:

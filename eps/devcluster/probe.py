@@ -76,7 +76,9 @@ def missing_of_hdfs(ports: Ports, num_datanodes: int = 1) -> str:
         return "the NameNode"
     if names["NumLiveDataNodes"] < num_datanodes:
         return "the DataNode"
-    return "" if names["FSState"] == "Operational" else "HDFS to leave safe mode"
+    if names["FSState"] == "Operational":
+        return ""
+    return "HDFS to leave safe mode (where somebody began it: hdfs dfsadmin -safemode leave)"
 
 
 def answers(daemon: str, ports: Ports) -> bool:

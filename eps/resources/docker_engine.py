@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
-from eps.errors import ConfigError, ResourceError
+from eps.errors import ConfigError, ResourceAwayError, ResourceError
 
 #: Where the engine is, if the environment does not say.
 DEFAULT_HOST = "unix:///var/run/docker.sock"
@@ -30,8 +30,8 @@ _ADVICE = {
 }
 
 
-class EngineSilentError(ResourceError):
-    """The engine does not answer; it may be about to come back."""
+class EngineSilentError(ResourceAwayError):
+    """The engine does not answer."""
 
 
 @dataclass(frozen=True, slots=True)

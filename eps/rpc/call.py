@@ -49,6 +49,7 @@ _STATUS: dict[type[EpsError], grpc.StatusCode] = {
     errors.TakenOverError: grpc.StatusCode.FAILED_PRECONDITION,
     errors.StorageError: grpc.StatusCode.INTERNAL,
     errors.ResourceError: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    errors.ResourceAwayError: grpc.StatusCode.RESOURCE_EXHAUSTED,
     errors.TrainingError: grpc.StatusCode.INTERNAL,
     errors.RpcError: grpc.StatusCode.UNKNOWN,
     errors.PeerUnavailableError: grpc.StatusCode.UNAVAILABLE,

@@ -13,7 +13,16 @@ import pytest
 
 from eps.cli import main
 from eps.config import JobSpec
-from eps.errors import AuthenticationError, ConfigError, DataError, PlanError, StorageDeniedError, StorageError
+from eps.errors import (
+    AuthenticationError,
+    ConfigError,
+    DataError,
+    PlanError,
+    ResourceAwayError,
+    ResourceError,
+    StorageDeniedError,
+    StorageError,
+)
 from eps.exits import EXIT_BAD_INPUT, EXIT_FAILED, EXIT_NOT_FOUND, EXIT_REFUSED, exit_code
 from eps.jobspec_file import RunRequest
 from eps.results import deliver_results
@@ -146,5 +155,7 @@ def test_what_is_there_and_refuses_is_told_by_what_it_refuses() -> None:
         (StorageDeniedError(""), EXIT_BAD_INPUT),
         (PlanError(""), EXIT_REFUSED),
         (StorageError(""), EXIT_FAILED),
+        (ResourceError(""), EXIT_FAILED),
+        (ResourceAwayError(""), EXIT_NOT_FOUND),
     ):
         assert exit_code(error) == code

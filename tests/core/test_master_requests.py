@@ -6,6 +6,7 @@ import pytest
 
 from eps.core import events as e
 from eps.core import messages as m
+from eps.core.master_recovery import REPLACE_S, REPLACEMENT
 from eps.core.plan_driver import GROWTH_PATIENCE_S, REGISTRATION_PATIENCE_S
 from eps.core.reconfig import ENDED, Change, Operation, Phase, Plan
 from eps.core.settings import Trigger
@@ -354,6 +355,30 @@ def test_addition_without_containers_does_not_hold_the_last_iteration_for_ever()
         "still waiting for containers when the last iteration was due",
     )
     assert master.state.horizon == 4
+
+
+def test_replacement_that_has_its_containers_does_not_hold_the_last_iteration() -> None:
+    master = running(iterations=6)
+    master.clock(0)
+    master.lose("worker-1")
+    master.recover(clock=1)
+    master.tick(REPLACE_S)
+    (plan,) = [plan for plan in master.state.plans.values() if plan.request_id.startswith(REPLACEMENT)]
+    master.launch(plan.added[0])
+    for clock in range(1, 4):
+        master.clock(clock)
+    early = plan.phase, master.state.horizon
+    master.clock(4)
+
+    master.tick()
+
+    assert early == (Phase.PROPOSED, 4), "until then it may still come in time"
+    assert (plan.phase, plan.reason) == (
+        Phase.ABORTED,
+        "only the last iteration was left, for which nobody else is needed",
+    )
+    assert master.state.horizon == 6, "and nobody is asked for again"
+    assert list(master.state.plans) == [plan.plan_id]
 
 
 def test_addition_that_has_its_containers_holds_the_last_iteration() -> None:

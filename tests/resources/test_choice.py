@@ -11,7 +11,7 @@ import pytest
 
 from eps.client import Job
 from eps.config import JobSpec
-from eps.errors import ConfigError, ResourceError
+from eps.errors import ConfigError, ResourceAwayError, ResourceError
 from eps.jobspec_file import RunRequest
 from eps.launch import prepare_job
 from eps.resources.api import Allocated, ContainerRequest, Exited, Running
@@ -81,7 +81,7 @@ def test_what_cannot_be_had_is_refused_before_there_is_a_job(
     with pytest.raises(ConfigError, match="image is 'none', but the Docker engine has no such image"):
         Job.start(**settings, image="none")
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/nowhere.sock")
-    with no_engine(), pytest.raises(ResourceError, match=r"nowhere\.sock does not answer"):
+    with no_engine(), pytest.raises(ResourceAwayError, match=r"nowhere\.sock does not answer"):
         Job.start(**settings)
     assert not (tmp_path / "home" / "jobs").exists()
 
