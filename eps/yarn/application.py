@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import secrets
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -28,6 +29,8 @@ CHECKPOINTS = "checkpoints"
 ENDED_FILE = "ended.json"
 #: Of a file that is brought or fetched, so much is in memory at a time.
 COPY_BYTES = 1 << 20
+#: Of what ends the name of a job's folder: as many bytes, in hexadecimal.
+_STAGED_BYTES = 4
 #: Name of the environment variable in which an application master finds its :class:`MasterOrders`, as text.
 ORDERS = "EPS_YARN"
 
@@ -196,6 +199,16 @@ def tags_of(spec: JobSpec) -> tuple[str, ...]:
     ours = [f"eps.workers={spec.workers}", f"eps.servers={spec.servers}"]
     ours += [f"eps.{role}={size.memory_mb}x{size.vcores}" for role, size in sizes.items()]
     return (*(tag.strip() for tag in spec.tags.split(",") if tag.strip()), *ours)
+
+
+def staged_name(name: str) -> str:
+    """Return a name for the folder that the processes of a job of that name share, which no other has."""
+    return f"{name}-{secrets.token_hex(_STAGED_BYTES)}"
+
+
+def staged_pattern(name: str) -> str:
+    """Return a pattern for a shell that finds all such folders of a job, and none of a job of another name."""
+    return f"{name}-{'?' * (2 * _STAGED_BYTES)}"
 
 
 def home_location(conf: HadoopConf, user: str, staging: str = "") -> RemotePath:

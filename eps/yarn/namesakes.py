@@ -9,6 +9,7 @@ from eps.hadoop_conf import environment_configuration
 from eps.storage.claims import owner_of, signed_by
 from eps.storage.jobdir import JobDir, check_job_name, jobs_dir
 from eps.storage.locations import RemotePath, open_storage
+from eps.yarn.application import staged_pattern
 from eps.yarn.facade import Client
 from eps.yarn.rest import RestClient
 from eps.yarn.types import ApplicationReport
@@ -79,7 +80,9 @@ def namesakes_text(name: str) -> str:
         return ""
     listed = ", ".join(f"{each.application_id} (of {each.user}, {each.state.lower()})" for each in found)
     ends = "; ".join(f"yarn application -kill {each.application_id}" for each in found)
+    # In quotes, as a shell must not take it for files here.
+    theirs = f"'.eps/jobs/{staged_pattern(name)}' .eps/checkpoints/{name}"
     return (
         f"; but YARN has {listed} of that name, which may be a job whose directory was removed here, or one of another "
-        f"machine: {ends} ends it, and what it has on HDFS (.eps/jobs/{name}-*, .eps/checkpoints/{name}) stays then"
+        f"machine: {ends} ends it, and what it has on HDFS ({theirs}) stays then"
     )

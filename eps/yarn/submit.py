@@ -32,7 +32,16 @@ from eps.storage.hdfs import FileStatus
 from eps.storage.jobdir import JobDir, JobLock
 from eps.storage.locations import RemotePath
 from eps.supervisor.start import SupervisorHandle, start_supervisor
-from eps.yarn.application import CHECKPOINTS, JOB_ARCHIVE, ORDERS, Application, MasterOrders, resource_of, tags_of
+from eps.yarn.application import (
+    CHECKPOINTS,
+    JOB_ARCHIVE,
+    ORDERS,
+    Application,
+    MasterOrders,
+    resource_of,
+    staged_name,
+    tags_of,
+)
 from eps.yarn.bridge import CLASS_PATH_FILE
 from eps.yarn.checks import Cluster, check_job
 from eps.yarn.clients import client_kind, open_client
@@ -237,7 +246,7 @@ def submit(prepared: PreparedJob, client: Client, conf: HadoopConf) -> Applicati
     """
     spec, job = prepared.runtime.spec, prepared.directory
     home = home_of(conf, spec, client)
-    shared = home / "jobs" / f"{job.name}-{secrets.token_hex(4)}"
+    shared = home / "jobs" / staged_name(job.name)
 
     def look() -> None:
         """Raise where somebody wants the end of the job; one who does so later finds its application."""
