@@ -34,7 +34,7 @@ from eps.storage.api import Storage
 from eps.storage.jobdir import JobDir
 from eps.storage.locations import open_storage
 from eps.storage.shared_log import DamagedLogError, LogStorage, SharedLog
-from eps.yarn.application import COPY_BYTES, ENDED_FILE, RESULTS, STATE, MasterOrders, role_templates
+from eps.yarn.application import COPY_BYTES, ENDED_FILE, RESULTS, STATE, MasterOrders, papers_of, role_templates
 from eps.yarn.attempt import Yarn, begin, end, leave
 from eps.yarn.container import own_job_dir
 from eps.yarn.launch import LaunchTemplate
@@ -86,7 +86,7 @@ class Results:
         StorageError
             They cannot be written.
         """
-        for path in (self._job.report, self._job.journal, self._job.status_json):
+        for path in papers_of(self._job):
             if path.is_file():
                 self._copy(path)
         ended = {"state": state, "exit_code": exit_code, "reason": reason}

@@ -7,6 +7,7 @@ import json
 import secrets
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from eps.config import YARN_CLIENTS, JobSpec
@@ -25,7 +26,7 @@ from eps.yarn.types import Execution, FileKind, LocalFile, Resource, Visibility
 JOB_ARCHIVE, STATE, RESULTS = "job.zip", "state", "results"
 #: Of what EPS has on a cluster, and of what a sweep has: a folder for each job with its checkpoints.
 CHECKPOINTS = "checkpoints"
-#: Of the results: what the job master leaves when it ends.
+#: Of the results: what the job master leaves when it ends, after all others.
 ENDED_FILE = "ended.json"
 #: Of a file that is brought or fetched, so much is in memory at a time.
 COPY_BYTES = 1 << 20
@@ -199,6 +200,11 @@ def tags_of(spec: JobSpec) -> tuple[str, ...]:
     ours = [f"eps.workers={spec.workers}", f"eps.servers={spec.servers}"]
     ours += [f"eps.{role}={size.memory_mb}x{size.vcores}" for role, size in sizes.items()]
     return (*(tag.strip() for tag in spec.tags.split(",") if tag.strip()), *ours)
+
+
+def papers_of(job: JobDir) -> tuple[Path, ...]:
+    """Return the files of a job that its master leaves in its results when it ends, beside the model."""
+    return job.report, job.journal, job.status_json
 
 
 def staged_name(name: str) -> str:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from contextlib import AbstractContextManager
+from typing import BinaryIO
 
 from eps.errors import EpsError, StorageError
 from eps.storage.api import Storage
@@ -12,7 +14,7 @@ from eps.storage.atomic import atomic_writer, read_json, write_json_atomic
 from eps.storage.before import forget, put_back_ended
 from eps.storage.claims import remove_claimed
 from eps.storage.jobdir import JobDir
-from eps.yarn.application import COPY_BYTES, ENDED_FILE, RESULTS, STATE, remove_staged
+from eps.yarn.application import COPY_BYTES, ENDED_FILE, RESULTS, STATE, papers_of, remove_staged
 from eps.yarn.outcome import word_of
 
 logger = logging.getLogger(__name__)
@@ -66,9 +68,11 @@ class End:
         """
         (state, reason, exit_code), is_over, has_begun, more = found, is_known, True, {}
         try:
-            word = self._fetched()
+            names = self._names()
+            word = self._word(names)
             if word is not None:
-                (state, reason, exit_code), is_over = word, True
+                (state, reason, exit_code), is_over, is_known = word, True, True
+            self._fetch(names)
             # One that YARN has refused, or ended before its master began, has taken no other run's place.
             has_begun = word is not None or state == "finished" or self._has_begun()
         except StorageError as error:
@@ -140,25 +144,36 @@ class End:
         except EpsError as error:
             logger.warning("%s", error)
 
-    def _fetched(self) -> tuple[str, str, int] | None:
-        """Fetch results; return how the job ended by its master's own word: state, reason, exit code."""
-        word: tuple[str, str, int] | None = None
+    def _names(self) -> frozenset[str]:
+        """Return the names of what the job has left."""
         if self._shared is None:
-            return None
+            return frozenset()
         self._tell(f"what it has left is fetched from {self._shared.describe(RESULTS)}")
-        for name in self._shared.names(RESULTS):
-            self._answered()
-            with self._shared.read(f"{RESULTS}/{name}") as source:
-                if name == ENDED_FILE:
-                    word = word_of(source.read(), f"{RESULTS}/{name}")
-                    continue
-                # A model may be larger than what this process should have.
-                with atomic_writer(self._job.path / name, sync=False) as target:
-                    while block := source.read(COPY_BYTES):
-                        target.write(block)
-                        # It answers, and what is here by now is not to be fetched once more.
-                        self._answered()
-        return word
+        return frozenset(self._shared.names(RESULTS))
+
+    def _word(self, names: Collection[str]) -> tuple[str, str, int] | None:
+        """Return how the job ended by its master's own word: state, reason, exit code; None where it left none."""
+        if ENDED_FILE not in names:
+            return None
+        with self._read(ENDED_FILE) as source:
+            return word_of(source.read(), f"{RESULTS}/{ENDED_FILE}")
+
+    def _fetch(self, names: Collection[str]) -> None:
+        """Fetch what masters leave; a temporary file, as of one that was lost while it wrote, is none of that."""
+        for path in (*papers_of(self._job), self._job.model):
+            if path.name not in names:
+                continue
+            # A model may be larger than what this process should have.
+            with self._read(path.name) as source, atomic_writer(path, sync=False) as target:
+                while block := source.read(COPY_BYTES):
+                    target.write(block)
+                    # It answers, and what is here by now is not to be fetched once more.
+                    self._answered()
+
+    def _read(self, name: str) -> AbstractContextManager[BinaryIO]:
+        assert self._shared is not None
+        self._answered()
+        return self._shared.read(f"{RESULTS}/{name}")
 
 
 def remove_ended(job: JobDir) -> None:

@@ -268,7 +268,10 @@ def fetch_job(shared: Storage, name: str, *, has_model: bool = False) -> Path | 
     except OSError as error:
         raise StorageError(f"{job.logs}: cannot be made: {error.strerror or error}") from error
     for each in names:
+        target = job.log(each.removesuffix(".log")) if each.endswith(".log") else job.path / each
+        if target not in (job.report, job.model) and target.parent != job.logs:
+            # A temporary file, of a master that was lost while it wrote.
+            continue
         with shared.read(f"{folder}/{each}") as file:
-            target = job.log(each.removesuffix(".log")) if each.endswith(".log") else job.path / each
             write_bytes_atomic(target, file.read(), sync=False)
     return job.path

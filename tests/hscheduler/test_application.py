@@ -40,6 +40,7 @@ from hscheduler.live.past import Past
 from hscheduler.policies import POLICIES
 from hscheduler.service.directory import ServiceDir
 from hscheduler.spec import ClusterSpec, Spec
+from tests.fakes.storage import put
 from tests.fakes.webhdfs import FakeHdfs
 
 pytest.importorskip("requests")
@@ -458,11 +459,12 @@ def test_a_master_that_hangs_does_not_keep_a_sweep_from_being_ended(
 def test_what_a_job_has_left_comes_to_a_directory_of_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EPS_HOME", str(tmp_path / "home"))
     shared = LocalStorage(tmp_path / "shared")
-    for name in ("report.json", "master.log"):
-        with shared.write(f"{JOBS}/job-a/{RESULTS}/{name}") as file:
-            file.write(name.encode())
+    # A master of the application was lost while it wrote the model.
+    for name in ("report.json", "master.log", ".model.npz.0a1b2c3d4e5f.tmp", ".master.log.0a1b2c3d4e5f.tmp"):
+        put(shared, f"{JOBS}/job-a/{RESULTS}/{name}", name.encode())
     found = fetch_job(shared, "job-a")
     assert found is not None
+    assert sorted(path.name for path in found.rglob("*") if path.is_file()) == ["master.log", "report.json"]
     assert (found / "report.json").read_text() == "report.json"
     assert (found / "logs" / "master.log").read_text() == "master.log"
     assert fetch_job(shared, "job-b") is None

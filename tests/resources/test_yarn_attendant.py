@@ -234,6 +234,44 @@ def test_results_that_cannot_be_fetched_are_said(
     assert ended["reason"].endswith("; eps status a9a tries again") and not job.is_settled()
 
 
+def test_the_masters_word_counts_though_other_results_cannot_be_fetched(
+    job: JobDir, shared: MemoryStorage, follow: Follow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared.files["results/ended.json"] = b'{"state": "failed", "exit_code": 3, "reason": "no memory"}'
+    shared.files["results/report.json"] = b'{"state": "failed", "reason": "no memory", "clock": 9}'
+    read = shared.read
+
+    def lost(path: str) -> Any:
+        if path.endswith("model.npz"):
+            raise StorageError(f"{path}: a block is missing")
+        return read(path)
+
+    monkeypatch.setattr(shared, "read", lost)
+    assert follow(ScriptedClient(KILLED)) == 3
+    ended = job.ended()
+    assert ended is not None and (ended["state"], ended["unfetched"]) == ("failed", "no memory")
+    assert ended["reason"].startswith("no memory; what it has left cannot be fetched: results/model.npz: a block is")
+    assert read_json(job.report) == {"state": "failed", "reason": "no memory", "clock": 9}
+
+
+def test_a_file_that_a_master_was_still_writing_is_none_of_its_results(
+    job: JobDir, shared: MemoryStorage, follow: Follow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was lost meanwhile; or its job was killed, and such a file goes while it is looked at."""
+    shared.files["results/ended.json"] = b'{"state": "killed", "exit_code": 1, "reason": "enough"}'
+    shared.files["results/.model.npz.0a1b2c3d4e5f.tmp"] = b"np"
+    names = shared.names
+
+    def and_one_that_goes(folder: str) -> list[str]:
+        return [".model.npz.f5e4d3c2b1a0.tmp", *names(folder)]
+
+    monkeypatch.setattr(shared, "names", and_one_that_goes)
+    assert follow(ScriptedClient(KILLED)) == 1
+    ended = job.ended()
+    assert ended is not None and (ended["state"], ended["reason"]) == ("killed", "enough") and job.is_settled()
+    assert not list(job.path.glob(".*")) and job.model.read_bytes() == b"npz"
+
+
 @pytest.mark.parametrize("said", [FINISHED, KILLED])
 def test_what_could_not_be_fetched_is_fetched_again_without_yarn(
     job: JobDir, shared: MemoryStorage, follow: Follow, staged: Application, monkeypatch: pytest.MonkeyPatch,
