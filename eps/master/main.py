@@ -8,8 +8,6 @@ Source: EPS §3.1.3, §5.2; design sections 2, 4 and 7.
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import logging
 import os
 import queue
@@ -32,7 +30,8 @@ from eps.errors import ConfigError, DeadlineError, EpsError, PlanError, Resource
 from eps.logs import set_up_logging
 from eps.master import records
 from eps.master.checkpoints import CheckpointFinisher, earlier_history, pending_name
-from eps.master.export import export, why_no_model, why_no_report
+from eps.master.export import why_no_report
+from eps.master.exporter import BRINGING_S, Exporter
 from eps.master.first_state import first_state
 from eps.master.leaving import leave_supervisor
 from eps.master.metrics import serve_metrics
@@ -131,8 +130,6 @@ class Master:
         self._answers: dict[str, e.Answer] = {}
         self._asked: dict[str, int] = {}
         self._containers = set(resources.adopted)
-        #: Exports write one file, one after the other: what is there at the end is of the one that counts.
-        self._exporting = threading.Lock()
         self._ended: e.EndJob | None = None
         self._started_s = time.monotonic()
         self._now: Callable[[], float] = lambda: time.monotonic() - self._started_s
@@ -144,6 +141,9 @@ class Master:
         self._log = StateLog(job_dir.state) if log is None else log
         self._state, self._first_commands = self._restore()
         self._watch = watch
+        self._exporter = Exporter(
+            runtime, self._van, job_dir.model, self._bring_model, self._state, self._changed, self.put
+        )
         self._checkpoints = CheckpointFinisher(
             runtime, open_checkpoints(runtime.checkpoints, STORE_PATIENCE_S), self._history_before, self.put
         )
@@ -223,7 +223,7 @@ class Master:
 
     def _status(self) -> dict[str, Any]:
         found = records.status(self._runtime, self._state, 0.0, self._now())
-        errors = [error for error in (self._log.error, *self._storage_errors.values()) if error]
+        errors = [error for error in (self._log.error, *self._storage_errors.values(), self._exporter.waits) if error]
         silent_s = self._resources.silent_s()
         hangs = silent_s >= self._runtime.spec.member_timeout_s
         return {
@@ -294,6 +294,7 @@ class Master:
         while self._ended is None:
             self._step(self._next_event())
         self._farewell()
+        self._patiently(partial(self._exporter.close, BRINGING_S), SYNC_PATIENCE_S)
         self._patiently(self._checkpoints.close, SYNC_PATIENCE_S)
         self._write_report()
         if metrics is not None:
@@ -409,7 +410,7 @@ class Master:
                             self._answers[command.request_id] = command
                         self._changed.notify_all()
                 case e.StartExport(number):
-                    threading.Thread(target=self._export, args=(number,), name="export", daemon=True).start()
+                    self._exporter.start(number)
                 case e.FinishCheckpoint():
                     self._checkpoints.finish(command)
                 case e.RemoveEarlier(checkpoint_id):
@@ -506,25 +507,6 @@ class Master:
             self._containers.discard(event.container_id)
             self._sessions.forget(event.container_id)
             self.put(e.ContainerExited(event.container_id, event.reason, event.taken))
-
-    def _export(self, number: int) -> None:
-        try:
-            with self._exporting:
-                with self._changed:
-                    if not self._state.export_counts(number):
-                        return
-                    membership = self._state.membership
-                assert membership is not None
-                found = export(self._runtime, membership, self._van, self._job_dir.model)
-                self._bring_model()
-            # As JSON says it: the event is logged, and has no place for NumPy's numbers.
-            self.put(e.ExportDone(json.loads(json.dumps(dataclasses.asdict(found))), number))
-        except Exception as error:
-            # A user's model is evaluated here and may raise anything; the job must not wait for an export that died.
-            logger.exception("M the export failed")
-            with self._changed:
-                message = why_no_model(error, self._state.checkpoints)
-            self.put(e.ExportFailed(message, number))
 
     def _bring_model(self) -> None:
         """Bring the model where the next master's is, too: when the job has finished, nobody can make it again."""

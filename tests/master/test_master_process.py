@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import queue
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,7 +18,8 @@ from eps.core.membership import Membership
 from eps.core.tables import PartitionTable, SplitTable
 from eps.core.types import Address, Role
 from eps.ended import ended_status
-from eps.master import main
+from eps.errors import StorageError
+from eps.master import exporter, main
 from eps.master.export import Exported
 from eps.master.main import Master
 from eps.master.place import Announcements
@@ -24,13 +27,19 @@ from eps.master.records import Ledger
 from eps.master.state_log import StateLog
 from eps.master_link import wait_for
 from eps.runtime import DataShape, Runtime
+from eps.storage import waits
 from eps.storage.api import Storage
 from eps.storage.atomic import read_json
 from eps.storage.checkpoint import CheckpointStore
+from eps.storage.hdfs import HdfsStorage
 from eps.storage.jobdir import JobDir
 from eps.storage.local import LocalStorage
 from eps.storage.wal import EventLog
 from tests.fakes.resources import FakeResourceManager
+from tests.fakes.storage import put
+from tests.fakes.webhdfs import FakeHdfs
+from tests.storage.hdfs_world import fake as fake
+from tests.storage.hdfs_world import storage as storage
 
 TIMEOUT_S = 30.0
 MEMBERSHIP = Membership(
@@ -59,6 +68,18 @@ class Rig:
         """Return another one that takes over, which says in ``store``, too, where it listens."""
         announcements, resources = Announcements(self.directory, store), FakeResourceManager()
         return Master(self.master._runtime, self.directory, resources, announcements=announcements), resources
+
+    def is_exporting(self, number: int = 1) -> None:
+        """Let the job be trained, and wait for the export of that number."""
+        state = self.master._state
+        state.membership, state.state, state._export = MEMBERSHIP, JobState.EXPORTING, number
+
+    def said(self) -> e.Event | None:
+        """Return the next event that the job master has not heard of; None where there is none."""
+        try:
+            return self.master._events.get_nowait()
+        except queue.Empty:
+            return None
 
     def wait_for_beats(self) -> None:
         """Return when the supervisor has heard twice of the master from now on."""
@@ -159,6 +180,14 @@ def test_generation_of_a_master_that_could_log_nothing_is_not_used_again(
     assert [each.status()["generation"] for each in (rig.master, lost, again)] == [1, 2, 3]
 
 
+def found(digest: str) -> Exported:
+    return Exported(digest, Ledger(), {})
+
+
+def done(digest: str, number: int) -> e.ExportDone:
+    return e.ExportDone(dataclasses.asdict(found(digest)), number)
+
+
 def test_export_of_what_was_before_a_job_went_back_never_overwrites_the_one_that_counts(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -166,31 +195,123 @@ def test_export_of_what_was_before_a_job_went_back_never_overwrites_the_one_that
     begun, go_on = threading.Event(), threading.Event()
     written: list[str] = []
 
-    def export(*details: Any) -> Exported:
+    def made(*details: Any) -> Exported:
         name = threading.current_thread().name
         begun.set()
         assert name != "first" or go_on.wait(TIMEOUT_S)
         written.append(name)
-        return Exported(name, Ledger(), {})
+        return found(name)
 
-    monkeypatch.setattr(main, "export", export)
-    state.membership, state.state, state._export = MEMBERSHIP, JobState.EXPORTING, 1
+    monkeypatch.setattr(exporter, "export", made)
+    rig.is_exporting()
     threads = [
-        threading.Thread(target=rig.master._export, args=(number,), name=name)
+        threading.Thread(target=rig.master._exporter.export, args=(number,), name=name)
         for number, name in ((1, "first"), (2, "second"), (3, "third"))
     ]
     threads[0].start()
     assert begun.wait(TIMEOUT_S)
     # The job has gone back and come to its end twice, while the first one still writes.
-    state._export = 3
+    state._export, state.membership = 3, dataclasses.replace(MEMBERSHIP, incarnation=1)
     threads[2].start()
     threads[1].start()
     go_on.set()
     for thread in threads:
         thread.join(TIMEOUT_S)
     assert written == ["first", "third"]
-    said = [rig.master._events.get_nowait() for _ in written]
-    assert [(event.number, event.found["model_sha256"]) for event in said] == [(1, "first"), (3, "third")]  # type: ignore[union-attr,index]
+    # Nobody waits for the first one any more.
+    assert [rig.said() for _ in range(2)] == [done("third", 3), None]
+
+
+def test_model_that_cannot_be_brought_is_brought_again_and_not_made_again_unless_the_job_went_back(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    why = "hdfs://lake/model.npz: cannot be written for now: safe mode"
+    made: list[int] = []
+    told: list[str] = []
+
+    def make(runtime: Runtime, membership: Membership, *_: Any) -> Exported:
+        made.append(membership.incarnation)
+        return found(str(membership.incarnation))
+
+    def bring() -> None:
+        told.append(rig.master.status()["storage_error"])
+        if len(told) == 1:
+            waits.tell(why)
+            raise StorageError(f"{why}; it was waited for 60 s")
+
+    monkeypatch.setattr(exporter, "export", make)
+    monkeypatch.setattr(rig.master._exporter, "_bring", bring)
+    rig.is_exporting(1)
+    rig.master._exporter.export(1)
+    failed = rig.said()
+    assert isinstance(failed, e.ExportFailed) and why in failed.message
+    rig.is_exporting(2)
+    rig.master._exporter.export(2)
+    # While it is tried again what it waits for is still said.
+    assert (told, rig.master.status()["storage_error"]) == (["", why], "")
+    assert (made, rig.said()) == ([0], done("0", 2))
+    rig.is_exporting(3)
+    rig.master._state.membership = dataclasses.replace(MEMBERSHIP, incarnation=1)
+    rig.master._exporter.export(3)
+    assert (made, rig.said()) == ([0, 1], done("1", 3))
+
+
+def test_job_that_is_killed_while_its_model_waits_for_hdfs_has_brought_nothing_when_hdfs_is_back(
+    rig: Rig, fake: FakeHdfs, storage: HdfsStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever attends to the job has removed by then what it has there."""
+    fake.fault("MKDIRS", "error", name="SafeModeException", message="Name node is in safe mode.", left=1 << 30)
+    monkeypatch.setattr(main, "FAREWELL_S", 0.0)
+    monkeypatch.setattr(exporter, "export", lambda *_: found(""))
+    monkeypatch.setattr(rig.master._exporter, "_bring", lambda: put(storage, "results/model.npz", b"model"))
+    end_job = rig.resources.end_job
+
+    def hdfs_is_back(*words: Any) -> None:
+        fake.faults.clear()
+        end_job(*words)
+
+    monkeypatch.setattr(rig.resources, "end_job", hdfs_is_back)
+    rig.is_exporting()
+    others = threading.enumerate()
+    rig.master._exporter.start(1)
+    (thread,) = [each for each in threading.enumerate() if each.name == "export" and each not in others]
+    wait_for(lambda: "safe mode" in rig.master.status()["storage_error"], TIMEOUT_S, "what it waits for to be said")
+    rig.master.put(e.KillRequested("enough"))
+    assert rig.master.run() == 1
+    thread.join(TIMEOUT_S)
+    assert not thread.is_alive() and list(fake.nodes) == ["/"]
+    assert read_json(rig.directory.report)["state"] == "killed" and not rig.master.status()["storage_error"]
+
+
+def test_job_ends_when_what_a_datanode_was_asked_for_is_done(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    order: list[str] = []
+    begun = threading.Event()
+    end_job = rig.resources.end_job
+
+    def bring() -> None:
+        begun.set()
+        wait_for(lambda: rig.master._ended is not None, TIMEOUT_S, "the job to be killed")
+        rig.wait_for_beats()
+        order.append("brought")
+
+    def ends(*words: Any) -> None:
+        order.append("ended")
+        end_job(*words)
+
+    monkeypatch.setattr(main, "FAREWELL_S", 0.0)
+    monkeypatch.setattr(exporter, "export", lambda *_: found(""))
+    monkeypatch.setattr(rig.master._exporter, "_bring", bring)
+    monkeypatch.setattr(rig.resources, "end_job", ends)
+    rig.is_exporting()
+    rig.master._exporter.start(1)
+    assert begun.wait(TIMEOUT_S)
+    rig.master._exporter.close(0.0)
+    assert "does not end within 0 s" in caplog.text
+    rig.master.put(e.KillRequested("enough"))
+    assert rig.master.run() == 1
+    assert order == ["brought", "ended"]
 
 
 def test_job_that_made_room_for_others_hears_of_room_and_no_other_job_does(rig: Rig) -> None:
