@@ -30,18 +30,19 @@ class Result:
     name: str
     #: In words.
     what: str
-
-    def own(self, directory: JobDir) -> Path:
-        """Return where it is in the job's directory."""
-        return directory.report if self.name == "report" else directory.model
+    #: Where it is in the job's directory.
+    own: Callable[[JobDir], Path]
 
 
-RESULTS = (Result("report", "report"), Result("export", "model"))
+_RESULTS = (
+    Result("report", "report", lambda directory: directory.report),
+    Result("export", "model", lambda directory: directory.model),
+)
 
 
 def wanted_of(request: RunRequest) -> Iterator[tuple[Result, str]]:
     """Yield what a request wants brought somewhere, and where to."""
-    for result in RESULTS:
+    for result in _RESULTS:
         if text := getattr(request, result.name):
             yield result, text
 
@@ -199,7 +200,9 @@ def _is_copy(place: Location, size_bytes: int, own: Path) -> bool:
 
 
 def deliver_results(directory: JobDir, request: RunRequest, tell: Callable[[str], None] = lambda text: None) -> None:
-    """Copy report and model of an ended job to where its user wants them; a failed job has a report only.
+    """Copy report and model of an ended job to where its user wants them, as far as it has left them.
+
+    One that failed or was killed has a model, too, where that had been brought by then.
 
     Parameters
     ----------
@@ -215,6 +218,7 @@ def deliver_results(directory: JobDir, request: RunRequest, tell: Callable[[str]
         they could not be fetched from its cluster.
     """
     check_fetched(directory)
+    state = (directory.ended() or {}).get("state", "ended")
     wanted = [(result, location(text)) for result, text in wanted_of(request)]
     left = [(result, target) for result, target in wanted if result.own(directory).exists()]
     try:
@@ -230,12 +234,11 @@ def deliver_results(directory: JobDir, request: RunRequest, tell: Callable[[str]
             error.add_note(f"{directory.name}: interrupted; {target} is not written: {held}")
         raise
     except StorageError as error:
-        raise StorageError(_not_brought(directory, left, error)) from error
+        raise StorageError(_not_brought(directory, state, left, error)) from error
 
 
-def _not_brought(directory: JobDir, left: Sequence[tuple[Result, Location]], error: StorageError) -> str:
-    """Return what became of a job of which not all results could be written: the first of what is left was tried."""
-    state = (directory.ended() or {}).get("state", "ended")
+def _not_brought(directory: JobDir, state: str, left: Sequence[tuple[Result, Location]], error: StorageError) -> str:
+    """Return what became of a job not all of whose results could be written: the first of what is left was tried."""
     what = " and its ".join(result.what for result, _ in left)
     rest = [f"{result.own(directory)} was to become {target}" for result, target in left[1:]]
     return "; ".join([f"job {directory.name!r} {state}, but its {what} could not be brought: {error}", *rest])

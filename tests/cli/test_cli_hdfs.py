@@ -99,8 +99,14 @@ def test_of_a_job_whose_results_cannot_be_brought_is_said_that_it_finished_and_w
     fake.make_folders("/models", "755")
     request = RunRequest(JobSpec(), report=str(remote / "models/r.json"), export=str(remote / "models/m.npz"))
     fake.fault("CREATE", "error", name="AccessControlException", message="Permission denied: user=eva")
+
+    def damage(text: str) -> None:
+        job.ended_json.write_text("{")
+
     with pytest.raises(StorageError) as raised:
-        deliver_results(job, request)
+        # What is told is why they could not be brought, whatever becomes of the job's directory meanwhile.
+        deliver_results(job, request, damage)
+    job.ended_json.write_text('{"state": "finished"}')
     told = str(raised.value)
     assert told.startswith(
         f"job 'job' finished, but its report and its model could not be brought: {remote}models/r.json"
