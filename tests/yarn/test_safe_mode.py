@@ -8,6 +8,7 @@ from __future__ import annotations
 import secrets
 import signal
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ import eps
 from eps.jobspec_file import RunRequest
 from eps.master_link import wait_for
 from eps.storage.locations import RemotePath
+from eps.yarn.application import Application
 from tests.fakes.slow_model import SlowModel
 from tests.integration.test_hdfs_safe_mode import SETTINGS, outlives_safe_mode, start_published
 from tests.yarn.hadoop import PATIENCE_S, Hadoop
@@ -68,6 +70,32 @@ def test_a_master_killed_in_safe_mode_is_followed_by_one_that_waits_for_its_end(
         report = job.wait(PATIENCE_S)
     assert (report["state"], report["model_sha256"]) == ("finished", here["model_sha256"])
     assert (report["ledger"]["lost"], report["ledger"]["applied_twice"], report["losses"]) == (0, 0, [])
+
+
+def test_a_job_that_is_killed_while_its_model_waits_for_the_end_of_safe_mode_leaves_nothing_there(
+    on_yarn: Hadoop, folder: RemotePath, tmp_path: Path
+) -> None:
+    slow = SlowModel(tmp_path, SLOW_S)
+    with begin("yarn", slow.setting, folder) as job:
+        job.wait_until_trains(PATIENCE_S)
+        reach(job, 5)
+        application = Application.read(job.directory)
+        assert application is not None
+        safe_mode(on_yarn, "enter")
+        try:
+            slow.hurry()
+            wait_for(lambda: "results/model.npz" in status_of(job).get("storage_error", ""), PATIENCE_S, "its word")
+            killing = threading.Thread(target=job.kill, args=("enough",), daemon=True)
+            killing.start()
+            wait_for(lambda: status_of(job).get("state") != "exporting", PATIENCE_S, "the job to be killed")
+        finally:
+            safe_mode(on_yarn, "leave")
+        report = job.wait(PATIENCE_S)
+        killing.join(PATIENCE_S)
+    assert (report["state"], report["reason"]) == ("killed", "enough") and not job.directory.model.exists()
+    shared = RemotePath.parse(application.shared)
+    on_yarn.wait_until(lambda: not any(on_yarn.containers(node) for node in on_yarn.nodes), "its processes to end")
+    wait_for(lambda: not shared.is_dir(), PATIENCE_S, "its folder to be removed")
 
 
 def has_next_master(hadoop: Hadoop, job: eps.Job) -> bool:
