@@ -191,7 +191,8 @@ def open_logs(
                     logger.info("%s", error)
             if not pace.is_due():
                 return []
-        if not job.is_running():
+        # Whoever brings the logs of a job that has failed holds its lock, and has noted its end before.
+        if not job.is_running() or job.ended() is not None:
             _check_kept(conf, application)
         patience.begin()
         before_bytes = _size_bytes(job)

@@ -14,7 +14,7 @@ import pytest
 
 from eps.cli import main
 from eps.commands import inspect
-from eps.errors import PeerUnavailableError, StorageError
+from eps.errors import PeerUnavailableError, ResourceError, StorageError
 from eps.master_link import NEXT_MASTER_S
 from eps.storage.atomic import write_json_atomic
 from eps.storage.hadoop_tokens import TOKEN_FILE_VARIABLE
@@ -220,14 +220,20 @@ def test_a_disk_that_is_full_is_named_and_not_java(open_job: JobDir, monkeypatch
     assert not list(open_job.path.glob(".logs-*"))
 
 
-def test_where_logs_are_not_collected_it_is_said_at_once_where_they_lie(
-    open_job: JobDir, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Hadoop's command asked every node, for a minute and more, and found none."""
+@pytest.fixture
+def uncollected(open_job: JobDir) -> Path:
+    """Its cluster collects no logs; return the configuration that says so."""
     conf = Path(Application.read(open_job).conf_dir)  # type: ignore[union-attr]
     values = {"yarn.log-aggregation-enable": "false", "yarn.nodemanager.log-dirs": "/disk1/logs,/disk2/logs"}
     properties = "".join(f"<property><name>{n}</name><value>{v}</value></property>" for n, v in values.items())
     (conf / "yarn-site.xml").write_text(f"<configuration>{properties}</configuration>")
+    return conf
+
+
+def test_where_logs_are_not_collected_it_is_said_at_once_where_they_lie(
+    open_job: JobDir, uncollected: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Hadoop's command asked every node, for a minute and more, and found none."""
     monkeypatch.setattr(JobDir, "is_running", lambda self: False)
     monkeypatch.setattr(logs.subprocess, "Popen", lambda *_, **__: pytest.fail("it would find nothing"))
     (open_job.logs / "worker-1.log").write_text("begun\n")
@@ -235,9 +241,22 @@ def test_where_logs_are_not_collected_it_is_said_at_once_where_they_lie(
     assert capsys.readouterr() == (
         "[worker-1] begun\n",
         "eps: the logs of application_1_0001 are not collected: yarn.log-aggregation-enable is false in "
-        f"{conf}; what its containers wrote stays for a while on the nodes that they ran on, in application_1_0001 "
-        "within /disk1/logs,/disk2/logs\n",
+        f"{uncollected}; what its containers wrote stays for a while on the nodes that they ran on, in "
+        "application_1_0001 within /disk1/logs,/disk2/logs\n",
     )
+
+
+@pytest.mark.usefixtures("uncollected")
+def test_whoever_brings_the_logs_of_a_failed_job_asks_for_none_where_none_are_collected(
+    open_job: JobDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That is who attended to it: the job's lock is held as long."""
+    monkeypatch.setattr(logs.subprocess, "Popen", lambda *_, **__: Command())
+    assert open_job.is_running() and logs.fetch_logs(open_job) == [], "its nodes have them while it runs"
+    write_json_atomic(open_job.ended_json, {"state": "failed"})
+    monkeypatch.setattr(logs.subprocess, "Popen", lambda *_, **__: pytest.fail("it would find nothing"))
+    with pytest.raises(ResourceError, match=r"application_1_0001 are not collected: .* within /disk1/logs,/disk2"):
+        logs.fetch_logs(open_job)
 
 
 SILENT = {"reason": "the ResourceManager has not answered since 10:00:00, and is waited for", "is_silent": True}
