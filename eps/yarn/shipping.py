@@ -23,6 +23,7 @@ from pathlib import Path
 import eps
 from eps.errors import ConfigError, StorageError
 from eps.storage.jobdir import JobDir
+from eps.storage.locations import has_scheme
 
 logger = logging.getLogger(__name__)
 
@@ -152,7 +153,7 @@ def python_environment(text: str) -> PythonEnvironment:
     if not text:
         return PythonEnvironment(sys.executable)
     if text.endswith(_ARCHIVES):
-        if "://" not in text and not Path(text).is_file():
+        if not has_scheme(text) and not Path(text).is_file():
             raise ConfigError(f"python is {text}, but there is no such archive: make it with conda-pack or venv-pack")
         return PythonEnvironment(f"./{ENVIRONMENT}/bin/python", text)
     if not text.startswith("/"):
@@ -174,7 +175,7 @@ def check_here(environment: PythonEnvironment) -> None:
         It could not start a container.
     """
     if environment.archive:
-        if "://" not in environment.archive:
+        if not has_scheme(environment.archive):
             _check_archive(Path(environment.archive))
         return
     path = Path(environment.interpreter)

@@ -30,7 +30,7 @@ from eps.storage.atomic import write_bytes_atomic, write_json_atomic
 from eps.storage.before import Before
 from eps.storage.hdfs import FileStatus
 from eps.storage.jobdir import JobDir, JobLock
-from eps.storage.locations import RemotePath
+from eps.storage.locations import RemotePath, has_scheme
 from eps.supervisor.start import SupervisorHandle, start_supervisor
 from eps.yarn.application import (
     CHECKPOINTS,
@@ -234,7 +234,7 @@ def check_environment(python: str) -> None:
         The file system that it is on cannot be asked.
     """
     environment = python_environment(python)
-    if "://" in environment.archive:
+    if has_scheme(environment.archive):
         _remote_archive(environment.archive)
     check_here(environment)
 
@@ -471,7 +471,7 @@ def _is_whole(found: FileStatus | None, size_bytes: int) -> bool:
 
 
 def _environment_file(home: RemotePath, archive: str) -> LocalFile:
-    if "://" in archive:
+    if has_scheme(archive):
         return _brought(*_remote_archive(archive), Visibility.PRIVATE)
     path = Path(archive)
     try:

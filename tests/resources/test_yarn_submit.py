@@ -39,7 +39,7 @@ from eps.storage.locations import RemotePath
 from eps.yarn.application import Application
 from eps.yarn.ending import wish, wished
 from eps.yarn.rest import launch_json
-from eps.yarn.shipping import Packed, pack_job
+from eps.yarn.shipping import ENVIRONMENT, Packed, pack_job
 from eps.yarn.submit import start_on_yarn, submit, submit_prepared
 from tests.fakes.submitting_yarn import ID, Cluster
 from tests.fakes.webhdfs import FakeHdfs
@@ -391,6 +391,21 @@ def test_an_interpreter_that_no_container_could_have_does_not_cost_the_job_whose
         with pytest.raises(ConfigError, match="python is"):
             start_on_yarn(dataclasses.replace(request_.with_spec(python=python), anew=True), tied=False)
     assert job.job_json.exists() and "/eps/checkpoints/a9a/0001-00000002/manifest.json" in hdfs.nodes
+
+
+def test_an_environment_on_the_file_system_of_the_configuration_is_brought_from_there(
+    request_: RunRequest, yarn: Cluster, hdfs: FakeHdfs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Named as Hadoop's own commands print it, without a NameNode: as any other location."""
+    monkeypatch.setattr("eps.yarn.submit.start_supervisor", lambda *_, **__: None)
+    values = {"fs.defaultFS": "hdfs://nn:9000", "dfs.namenode.http-address": hdfs.authority}
+    properties = "".join(f"<property><name>{n}</name><value>{v}</value></property>" for n, v in values.items())
+    (tmp_path / "core-site.xml").write_text(f"<configuration>{properties}</configuration>")
+    hdfs.put("/envs/env.tar.gz", b"archive")
+    start(request_.with_spec(python="hdfs:/envs/env.tar.gz"))
+    assert yarn.launch is not None
+    file = yarn.launch.files[ENVIRONMENT]
+    assert (file.url, file.size_bytes) == ("hdfs://nn:9000/envs/env.tar.gz", 7)
 
 
 @pytest.fixture
