@@ -204,9 +204,11 @@ def _give_file(function: Callable[..., Any]) -> None:
     path = archive.with_name(f"{archive.name}-{source_hash(source).hex()}") / name
     if not path.is_file():
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-            file.write(source)
-        os.replace(file.name, path)
+        # Beside it, and gone whatever happens: a disk that is full is not to get fuller with every process.
+        with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+            written = Path(folder) / path.name
+            written.write_bytes(source)
+            os.replace(written, path)
     function.__code__ = function.__code__.replace(co_filename=str(path))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 import io
 import os
 import subprocess
@@ -17,6 +18,7 @@ import pytest
 from eps.config import JobSpec
 from eps.errors import ConfigError
 from eps.hadoop_conf import HadoopConf, read_configuration
+from eps.ml import kernels
 from eps.resources.api import ContainerRequest
 from eps.storage.jobdir import JobDir, create_job_dir
 from eps.storage.locations import RemotePath
@@ -28,6 +30,7 @@ from eps.yarn.logs import name_logs, split_logs
 from eps.yarn.shipping import CODE, ENVIRONMENT, JOB, PythonEnvironment, pack_code, pack_job, packed, python_environment
 from eps.yarn.submit import check_environment, file_systems_of, pack_conf
 from eps.yarn.types import FileKind, Grant, LocalFile, Resource, Visibility
+from tests.fakes.full_disk import no_file_beyond
 
 pytest.importorskip("requests")
 
@@ -111,6 +114,23 @@ print(stats.cache_path, sum(stats.cache_hits.values()))
     assert first == second and Path(first).is_relative_to(node) and (compiled, taken) == ("0", "1")
 
 
+def test_what_a_full_disk_does_not_take_of_a_module_leaves_nothing_on_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each process of each job tries again."""
+    source = b"def add(): ...\n" + 5000 * b"#"
+    (tmp_path / "code.zip").write_bytes(packed([("in_archive_only.py", source, 0o644)]).content)
+    monkeypatch.syspath_prepend(str(tmp_path / "code.zip"))
+    add = importlib.import_module("in_archive_only").add
+    with no_file_beyond(4096), pytest.raises(OSError, match="File too large"):
+        kernels._give_file(add)
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["code.zip"]
+    kernels._give_file(add)
+    (given,) = tmp_path.rglob("in_archive_only.py")
+    assert given.read_bytes() == source and add.__code__.co_filename == str(given)
+    del sys.modules["in_archive_only"]
+
+
 def test_an_error_in_a_container_shows_its_line(tmp_path: Path) -> None:
     code = """
 import traceback
@@ -154,7 +174,8 @@ def test_the_interpreter_is_a_path_or_an_archive(tmp_path: Path) -> None:
         python_environment(str(archive))
     archive.write_bytes(b"x")
     assert python_environment(str(archive)) == PythonEnvironment(f"./{ENVIRONMENT}/bin/python", str(archive))
-    assert python_environment("hdfs:///envs/a.zip").archive == "hdfs:///envs/a.zip"
+    for remote in ("hdfs:///envs/a.zip", "hdfs:/envs/a.zip"):
+        assert python_environment(remote).archive == remote
     with pytest.raises(ConfigError, match="must be the absolute path of an interpreter that every node has"):
         python_environment("python3")
 
