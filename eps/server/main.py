@@ -40,7 +40,7 @@ class Server:
         self._shell: ServerShell | None = None
         self._ready = threading.Event()
         self._ended = threading.Event()
-        self._exit_code = 0
+        self._exit_code, self._reason = 0, ""
         self.name = context.container_id
 
     def run(self) -> int:
@@ -67,6 +67,7 @@ class Server:
         # Nobody needs anything of it after that, so the end of the process is nearly all the tidying there is.
         self._ended.wait()
         self._shell.end_writing()
+        self._say_end()
         return self._exit_code
 
     def _handle(self, message: Message, reply: ReplyTo) -> None:
@@ -88,13 +89,16 @@ class Server:
 
     def _end(self, exit_code: int, reason: str) -> None:
         logger.info("S[%s] %s", self.name, TRAFFIC)
-        # Last: of a container that failed, YARN tells what it wrote last.
-        logger.info("S[%s] M ends: %s", self.name, reason)
-        self._exit_code = exit_code
+        self._exit_code, self._reason = exit_code, reason
         self._ended.set()
         if not self._ready.is_set():
             # Told to end before the welcome: nothing was begun that would need an orderly end.
+            self._say_end()
             os._exit(exit_code)
+
+    def _say_end(self) -> None:
+        # Last: of a container that failed, YARN tells what it wrote last.
+        logger.info("S[%s] M ends: %s", self.name, self._reason)
 
 
 def run(context: ContainerContext) -> int:
