@@ -16,6 +16,7 @@ from eps.ended import UNREACHABLE, ended_status
 from eps.errors import ConfigError, RpcError, StorageError
 from eps.exits import EXIT_OK
 from eps.home import check_home
+from eps.storage.before import settle_unbegun
 from eps.storage.jobdir import JobDir, list_jobs
 
 #: A job of a list that does not answer does not hold up the others.
@@ -77,10 +78,14 @@ def damage_of(job: JobDir) -> dict[Path, str]:
 
 
 class Look:
-    """What is seen of a job without asking its processes; each file is read once, and only when that is asked for."""
+    """What is seen of a job without asking its processes; each file is read once, and only when that is asked for.
+
+    A run of it that never began on this machine is not seen: it is as it was before.
+    """
 
     def __init__(self, job: JobDir) -> None:
         self.job = job
+        settle_unbegun(job)
 
     @cached_property
     def damage(self) -> Mapping[Path, str]:

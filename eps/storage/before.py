@@ -118,10 +118,11 @@ def put_back_unbegun(job: JobDir) -> None:
 
 def settle_unbegun(job: JobDir) -> None:
     """Put back what :func:`put_back_unbegun` does, for whoever only asks after a job: as far as that can be now."""
-    # Most have nothing there, and their directories need not be writable for a look.
-    if (job.path / ASIDE).exists():
-        with suppress(JobExistsError, StorageError), JobLock(job.lock):
-            put_back_unbegun(job)
+    with suppress(JobExistsError, OSError):
+        # Most have nothing there, and their directories need not be writable for a look.
+        if (job.path / ASIDE).exists():
+            with JobLock(job.lock):
+                put_back_unbegun(job)
 
 
 def put_back_ended(job: JobDir, **more: Any) -> dict[str, Any] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from contextlib import suppress
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import eps
+from eps.cli import main
 from eps.errors import ConfigError, ResourceError, StorageError
 from eps.jobspec_file import RunRequest
 from eps.launch import MODEL_CODE, prepare_job
@@ -135,6 +137,26 @@ def test_a_job_whose_resumption_is_killed_before_it_begins_is_as_it_was(stopped:
     assert (status["state"], status["reason"], status["clock"]) == ("failed", "training diverged", 40)
     assert files_of(stopped).items() >= {**files, stopped.job_json: stopped.job_json.read_bytes()}.items()
     assert not (stopped.path / ASIDE).exists()
+
+
+def test_whoever_lists_jobs_or_chooses_some_finds_one_whose_resumption_never_began_as_it_was(
+    stopped: JobDir, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def listed(*words: str) -> list[tuple[str, str, int]]:
+        assert main(["list", *words, "--json"]) == 0
+        return [(each["state"], each["reason"], each["clock"]) for each in json.loads(capsys.readouterr().out)]
+
+    for words in ([], ["--state", "failed"]):
+        killed = prepare_resume("a9a").prepared
+        killed.before.set_aside()
+        assert listed("--state", "failed") == [] and not stopped.ended_json.exists(), "it may still begin"
+        killed.lock.close()
+        assert listed(*words) == [("failed", "training diverged", 40)]
+    killed = prepare_resume("a9a").prepared
+    killed.before.set_aside()
+    killed.lock.close()
+    assert main(["prune", "a9a", "--state", "failed", "--resumable"]) == 0
+    assert capsys.readouterr().err == "a9a is kept: ended less than 1m ago (--older-than)\n", "it was found"
 
 
 @pytest.mark.parametrize("had_word", [True, False], ids=["ended", "without a word"])
