@@ -14,7 +14,7 @@ from pathlib import Path
 from eps.commands.jobs import RUNS, Look, chosen_jobs, damage_of, is_one_of, notes_of
 from eps.display import ago_text, bytes_text, table
 from eps.errors import ConfigError, EpsError, JobExistsError, StorageError
-from eps.exits import EXIT_FAILED, EXIT_OK
+from eps.exits import EXIT_FAILED, EXIT_NOT_FOUND, EXIT_OK, exit_code
 from eps.home import check_home
 from eps.storage.jobdir import JobDir, JobLock, remove_job
 from eps.storage.worth import Worth, worth_of
@@ -82,7 +82,7 @@ def prune(args: argparse.Namespace) -> int:
     now_s, wanted = time.time(), Wanted.of(args.older_than, args.state, args.resumable)
     rows = [_HEADER]
     kept: dict[str, list[str]] = {}
-    counts, total, failed = {"job": 0, "sweep": 0}, 0, False
+    counts, total, codes = {"job": 0, "sweep": 0}, 0, set[int]()
     # Who names some is told of those that run; of all jobs they are not meant.
     for each in _chosen(args.prefix, args.state or (["ended", RUNS] if args.prefix else ["ended"])):
         row, size = [each.name, each.state, ago_text(each.directory.started_s())], each.directory.size_bytes()
@@ -95,7 +95,8 @@ def prune(args: argparse.Namespace) -> int:
         except JobExistsError:
             why = RUNS
         except EpsError as error:
-            why, failed = str(error), True
+            why = str(error)
+            codes.add(exit_code(error))
         if why:
             kept.setdefault(why, []).append(each.name)
         else:
@@ -110,7 +111,8 @@ def prune(args: argparse.Namespace) -> int:
         print(table(rows, indent=""))
     done = "would be removed" if args.dry_run else "removed"
     print(f"{_counted(counts)} {done}, {bytes_text(total)}; {sum(map(len, kept.values()))} kept")
-    return EXIT_FAILED if failed else EXIT_OK
+    # Where nothing else hinders them, another try when the cluster is there removes all.
+    return EXIT_OK if not codes else EXIT_NOT_FOUND if codes == {EXIT_NOT_FOUND} else EXIT_FAILED
 
 
 def _counted(counts: Mapping[str, int]) -> str:

@@ -108,6 +108,24 @@ def test_a_job_whose_checkpoints_cannot_be_removed_is_kept_for_the_next_time(
     assert main(["prune", "done"]) == 0 and "done" not in checkpoints(hdfs)
 
 
+def test_a_cluster_that_cannot_be_reached_has_the_exit_code_that_it_has_of_every_command(
+    jobs: list[str], hdfs: FakeHdfs, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("eps.storage.claims.REMOVE_S", 0.0)
+    away = {"name": "StandbyException", "message": "Operation category WRITE is not supported in state standby"}
+    hdfs.fault("DELETE", "error", **away, left=-1)
+    assert main(["prune", "--all", "--resumable"]) == 4
+    assert capsys.readouterr().err.count("it was waited for 0 s") == 2
+    hdfs.faults.clear()
+    # Where something else hinders one of them, another try would not do.
+    hdfs.fault("DELETE", "error", name="AccessControlException", message="Permission denied: user=eva")
+    hdfs.fault("DELETE", "error", **away, left=-1)
+    for job in list_jobs():
+        aged(job)
+    assert main(["prune", "--all", "--resumable"]) == 1
+    assert {"done", "stopped"} < set(checkpoints(hdfs))
+
+
 def test_nobody_starts_a_job_again_whose_checkpoints_have_just_gone(
     jobs: list[str], hdfs: FakeHdfs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -138,7 +156,7 @@ def test_a_job_that_yarn_had_forgotten_is_asked_for_again_before_it_is_removed(
     away = {"RemoteException": {"message": "it is not well"}}
     for answer in ((500, away), (200, {"app": {"id": "application_1_0001", "state": "RUNNING"}})):
         rm.answers["GET apps/application_1_0001"] = answer
-        assert main(["prune", "stopped", "--resumable"]) == (1 if answer[0] == 500 else 0)
+        assert main(["prune", "stopped", "--resumable"]) == (4 if answer[0] == 500 else 0)
         assert checkpoints(hdfs) == jobs
         told = "it is not well" if answer[0] == 500 else "stopped is kept: running\n"
         assert told in capsys.readouterr().err
@@ -370,7 +388,7 @@ def test_a_sweep_of_which_nobody_knows_how_it_is_stays_and_is_an_error(
         hdfs.fault("LISTSTATUS", "error", **words)
     else:
         (tmp_path / "yarn-site.xml").unlink()
-    assert main(["prune", "--all", "--resumable"]) == 1
+    assert main(["prune", "--all", "--resumable"]) == (4 if away == "yarn" else 1)
     why = {"yarn": "it is not well", "hdfs": "Permission denied", "configuration": "holds no configuration of Hadoop"}
     assert "sweeps/c1 is kept: " in (told := capsys.readouterr().err) and why[away] in told
     assert there() == ["c1"] and sweeps.on_cluster() == ["c1"]
