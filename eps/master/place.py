@@ -6,11 +6,10 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from eps.errors import StorageError
 from eps.rpc.call import BoundServer
 from eps.rpc.security import Security
 from eps.storage.api import Storage
-from eps.storage.atomic import read_json, write_json_atomic
+from eps.storage.atomic import json_object, read_json, write_json_atomic
 from eps.storage.jobdir import MASTER_FILE, JobDir
 
 
@@ -41,11 +40,7 @@ class Announcements:
         if MASTER_FILE not in self._shared.names(""):
             return {}
         with self._shared.read(MASTER_FILE) as file:
-            content = file.read()
-        try:
-            return dict(json.loads(content))
-        except ValueError as error:
-            raise StorageError(f"{self._shared.describe(MASTER_FILE)}: is not JSON: {error}") from error
+            return json_object(file.read(), self._shared.describe(MASTER_FILE))
 
     def add(self, place: Mapping[str, Any]) -> None:
         """Tell whoever looks for the job's master where it listens.

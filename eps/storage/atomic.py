@@ -106,13 +106,32 @@ def read_json(path: Path) -> Mapping[str, Any] | None:
         The file cannot be read, or holds something other than one JSON object.
     """
     try:
-        value = json.loads(path.read_bytes())
+        content = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         raise StorageError(f"{path}: cannot be read: {error.strerror}") from error
+    return json_object(content, str(path))
+
+
+def json_object(content: bytes, where: str) -> Mapping[str, Any]:
+    """Return the JSON object that a file holds.
+
+    Parameters
+    ----------
+    content : bytes
+    where : str
+        The file, for the message.
+
+    Raises
+    ------
+    StorageError
+        It holds something else.
+    """
+    try:
+        value = json.loads(content)
     except ValueError as error:
-        raise StorageError(f"{path}: is not JSON: {error}") from error
+        raise StorageError(f"{where}: is not JSON: {error}") from error
     if not isinstance(value, dict):
-        raise StorageError(f"{path}: holds a {type(value).__name__}, but must hold an object")
+        raise StorageError(f"{where}: holds a {type(value).__name__}, but must hold an object")
     return value
