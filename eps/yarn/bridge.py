@@ -187,8 +187,8 @@ def start_jvm(conf: HadoopConf | None = None) -> None:
         import jpype.config
     except ImportError as error:
         raise ConfigError(f"YARN needs the package jpype1 ({error}): pip install '.[yarn]' in EPS's folder") from None
+    _refuse_forked()
     with _lock:
-        _refuse_forked()
         if jpype.isJVMStarted():
             return
         conf = conf if conf is not None else environment_configuration()
@@ -324,10 +324,12 @@ def java_errors(
     Raises
     ------
     EpsError
-        See :func:`eps.yarn.errors.explain`.
+        See :func:`eps.yarn.errors.explain`; as of :func:`java` in a forked process.
     """
     import jpype
 
+    # First: a lock that a thread held when this process was forked is never free here.
+    _refuse_forked()
     with _inside.noted():
         try:
             yield

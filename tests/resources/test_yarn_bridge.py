@@ -8,12 +8,14 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from eps.errors import ConfigError
+from eps.errors import ConfigError, ResourceError
 from eps.hadoop_conf import HadoopConf
-from eps.yarn.bridge import class_path, jvm_options, place_of, start_jvm
+from eps.yarn import bridge
+from eps.yarn.bridge import class_path, java_errors, jvm_options, place_of, start_jvm
 
 
 @pytest.fixture
@@ -79,13 +81,30 @@ def test_messages_know_the_addresses_of_a_configuration(conf: HadoopConf) -> Non
     assert "fs.defaultFS" in place_of(conf).who_listens("nn", 1)
 
 
-#: A program that ends while Java collects its garbage all the time, and a thread of Python goes in and out of Java.
+def test_in_a_forked_process_java_is_refused_before_any_lock_is_waited_for(
+    conf: HadoopConf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever held it when the process was forked is not there to give it back: that would be waited for for ever."""
+    pytest.importorskip("jpype")
+    monkeypatch.setattr(bridge, "_started_by_pid", os.getppid())
+    for name in ("_lock", "_inside"):
+        monkeypatch.setattr(bridge, name, SimpleNamespace(noted=lambda: pytest.fail("it waits")))
+    with pytest.raises(ResourceError, match="this process was forked from one in which Java runs"), java_errors("so"):
+        pytest.fail("it is let in")
+    with pytest.raises(ResourceError, match="this process was forked from one in which Java runs"):
+        start_jvm(conf)
+
+
+#: A program that ends while Java collects its garbage all the time, and a thread of Python goes in and out of Java:
+#: it is there when that end begins, and comes out afterwards.
 ENDS_IN_JAVA = """
 import sys, threading
 from pathlib import Path
 from eps.errors import ConfigError
 from eps.hadoop_conf import HadoopConf
+from eps.yarn import bridge
 from eps.yarn.bridge import java, java_errors, jlong, start_jvm
+bridge._LEAVE_S = 120.0
 try:
     start_jvm(HadoopConf({}, sys.argv[1]))
 except ConfigError:
@@ -99,10 +118,12 @@ pool.scheduleWithFixedDelay(again, 0, 1, unit.MILLISECONDS)
 turns = threading.Semaphore(0)
 def work():
     while True:
-        with java_errors("a second of Java"), java_errors("of which this is the rest"):
+        with java_errors("until the end begins"):
             turns.release()
-            java("java.lang.Thread").sleep(jlong(1000))
-            Path(sys.argv[2]).touch()
+            while not bridge._inside._closed_by:
+                java("java.lang.Thread").sleep(jlong(1))
+            with java_errors("who is in gets in again"):
+                Path(sys.argv[2]).touch()
 threading.Thread(target=work, daemon=True).start()
 turns.acquire()
 garbage = [[] for _ in range(300_000)]
