@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from typing import TypeVar
 
 from eps.client import Job
 from eps.errors import JobNotFoundError
-from eps.home import check_home
 from eps.storage.jobdir import JobDir, find_job
+
+T = TypeVar("T")
 
 
 def find_directory(name: str) -> JobDir:
@@ -22,18 +25,20 @@ def find_directory(name: str) -> JobDir:
     JobNotFoundError
         There is none here.
     """
+    return _found(name, find_job)
+
+
+def find(name: str) -> Job:
+    """Return a job by name, whoever started it; raises as :func:`find_directory`."""
+    return _found(name, Job.find)
+
+
+def _found(name: str, find: Callable[[str], T]) -> T:
     try:
-        return find_job(name)
+        return find(name)
     except JobNotFoundError as error:
         if not os.environ.get("HADOOP_CONF_DIR"):
             raise
         from eps.yarn.namesakes import namesakes_text
 
         raise JobNotFoundError(f"{error}{namesakes_text(name)}") from None
-
-
-def find(name: str) -> Job:
-    """Return a job by name, whoever started it; raises as :func:`find_directory`."""
-    check_home(writable=False)
-    find_directory(name)
-    return Job.find(name)
