@@ -578,10 +578,10 @@ def find_job(name: str, home: Path | None = None) -> JobDir:
     """
     check_job_name(name)
     if not (job := JobDir(jobs_dir(home) / name)).path.is_dir():
-        swept = f"sweep-[0-9a-f]{{6}}-{re.escape(name)}"
-        if known := " or ".join(each.name for each in list_jobs(home) if re.fullmatch(swept, each.name)):
-            known = f": here H-scheduler's job of that name is called {known}"
-        raise JobNotFoundError(f"no job {name!r} in {job.path.parent}{known}")
+        # LiveScheduler.name_of makes them.
+        names = [j.name for j in list_jobs(home) if re.fullmatch(f"sweep-[0-9a-f]{{6}}-{re.escape(name)}", j.name)]
+        told = f": here H-scheduler's job of that name is called {' or '.join(names)}" if names else ""
+        raise JobNotFoundError(f"no job {name!r} in {job.path.parent}{told}")
     return job
 
 

@@ -261,7 +261,7 @@ class LiveScheduler:
         return submission
 
     def name_of(self, job_id: str) -> str:
-        """Return the name that a job has under ``EPS_HOME``.
+        """Return the name that a job has under ``EPS_HOME``, by which :func:`eps.storage.jobdir.find_job` knows it.
 
         Raises
         ------
