@@ -17,6 +17,7 @@ rollback-recovery protocols" (2002), section 2.2: coordinated, and not blocking.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -37,6 +38,8 @@ RESEND_S = 1.0
 PATIENCE_S = 600.0
 #: The command to finish one is given again after this long; a job master that was started again knows nothing of it.
 FINISH_AGAIN_S = 30.0
+#: One that is taken because every server goes is ordered again so long after, where it was given up or failed.
+HURRY_AGAIN_S = 1.0
 #: Outcomes that are kept for the report, the latest; the counts are of all.
 MOST_OUTCOMES = 100
 _EVERY = re.compile(r"(\d+)(s?)", re.ASCII)
@@ -135,8 +138,9 @@ class CheckpointDriver:
     #: The last clock at which one was ordered or skipped.
     _considered: int = 0
     _last_s: float | None = None
-    #: One is due at once, whatever the schedule says.
-    _hurries: bool = False
+    #: When the last one was ordered, and when the latest was that is complete.
+    _ordered_s: float = -math.inf
+    _complete_s: float = -math.inf
 
     @property
     def error(self) -> str:
@@ -178,7 +182,7 @@ class CheckpointDriver:
             return []
         if isinstance(event, e.CheckpointFailed):
             return list(self._end("failed", event.message, now_s))
-        self.latest_clock = self.pending.clock
+        self.latest_clock, self._complete_s = self.pending.clock, self.pending.ordered_s
         first_clock = min(part.clock for part in self.pending.parts.values())
         self.complete.append(Start(checkpoint_name(self.epoch, self.pending.clock), first_clock))
         del self.complete[: -self.keep]
@@ -195,6 +199,8 @@ class CheckpointDriver:
     def unusable(self, name: str, why: str, now_s: float) -> list[e.Command]:
         """Never go back to a checkpoint again that somebody could not read."""
         self.complete = [start for start in self.complete if start.checkpoint != name]
+        # Jobs go back to the latest, so that is the one.
+        self._complete_s = -math.inf
         return [e.Journal({"kind": "checkpoint", "state": "unusable", "name": name, "reason": why, "at_s": now_s})]
 
     def taken_over(self) -> None:
@@ -238,36 +244,45 @@ class CheckpointDriver:
 
     # ---- what to do
 
-    def hurry(self) -> None:
-        """Take one at once, or after the one on its way: what the servers hold may soon be lost."""
-        self._hurries = bool(self.schedule)
-
     def advance(self, master: MasterState, now_s: float) -> list[e.Command]:
         """Do what has become possible: order one that is due, ask again for what is missing, finish one."""
         if self._last_s is None:
             self._last_s = now_s
         if not self.schedule and self.pending is None:
             return []
-        clock = self._due(master.horizon, master.progress.lookahead, now_s)
+        hurries = self._hurries(master.servers_warned_s, now_s)
+        clock = self._due(master.horizon, master.progress.lookahead, now_s, hurries=hurries)
         if clock is not None:
             self._considered, self._last_s = clock, now_s
             if self.pending is not None:
                 self._note(Outcome(clock, "skipped", f"that of clock {self.pending.clock} is being written"))
             else:
                 self.pending = Pending(self._next_id, clock, now_s)
-                self._next_id, self._hurries = self._next_id + 1, False
+                self._next_id, self._ordered_s = self._next_id + 1, now_s
         if self.pending is None:
             return []
         return list(self._pursue(self.pending, master, now_s))
 
-    def _due(self, horizon: int, lookahead: int, now_s: float) -> int | None:
+    def _hurries(self, warned_s: float | None, now_s: float) -> bool:
+        """Return whether one is to be ordered at once, because every server goes: whoever comes may come too late.
+
+        Derived from what is announced: so it is true until one is complete that was ordered since, whatever becomes of
+        those on their way, and not any more when somebody else is there.  One that is being written already comes
+        first.
+        """
+        if warned_s is None or self.pending is not None or self._complete_s >= warned_s:
+            return False
+        # What cannot be written now is not tried at every clock.
+        return self._ordered_s < warned_s or now_s - self._ordered_s >= HURRY_AGAIN_S
+
+    def _due(self, horizon: int, lookahead: int, now_s: float, *, hurries: bool) -> int | None:
         """Return the clock of a checkpoint that is to be ordered now.
 
         It lies a lookahead beyond the horizon: the order is there before any worker is.  The window is as wide as the
         steps in which the horizon moves, so that no multiple of ``clocks`` is missed.
         """
         first = max(horizon, 0) + lookahead
-        if self._hurries and self.pending is None:
+        if hurries:
             clock = max(first, self._considered + 1)
         elif self.schedule.clocks:
             every = self.schedule.clocks

@@ -100,8 +100,14 @@ class EvictedJob(RecoveringJob):
         record = self.members.get(name)
         return self._warned.get(record.container_id) if record is not None else None
 
+    @property
+    def servers_warned_s(self) -> float | None:
+        """When it was announced last that a server's container goes, where all of them do; else None."""
+        servers = self.membership.servers if self._warned and self.membership is not None else ()
+        warned = [eviction.warned_s for name in servers if (eviction := self.eviction_of(name)) is not None]
+        return max(warned) if warned and len(warned) == len(servers) else None
+
     def _on_warned(self, event: e.ContainersWarned) -> None:
-        known = len(self.evictions)
         for warning in event.warnings:
             record = self._by_container.get(warning.container_id)
             # One that is unknown has ended, or is being given back.
@@ -112,10 +118,6 @@ class EvictedJob(RecoveringJob):
         if driver is not None and driver.plan.undecided and coming:
             self._abort(driver.plan, f"the container of {', '.join(coming)} {TAKEN_AWAY}")
         self._settle_withdrawn()
-        servers = () if self.membership is None else self.membership.servers
-        if len(self.evictions) > known and servers and all(self.eviction_of(name) is not None for name in servers):
-            # Whoever comes in their place may come too late.
-            self.checkpoints.hurry()
 
     def _note_warning(self, record: MemberRecord, warning: e.ContainerWarning) -> None:
         deadline_s, known = self._now_s + warning.deadline_s, self._warned.get(record.container_id)

@@ -9,19 +9,19 @@ import pytest
 
 from eps.core import events as e
 from eps.core import messages as m
-from eps.core.checkpoints import PATIENCE_S, CheckpointDriver, Pending, Schedule, checkpoint_name
+from eps.core.checkpoints import HURRY_AGAIN_S, PATIENCE_S, CheckpointDriver, Pending, Schedule, checkpoint_name
 from eps.core.reconfig import Change, Operation
 from eps.core.recovery import Start
 from eps.core.settings import CoreSettings
 from eps.core.types import MemberId
 from eps.errors import ConfigError
 from eps.master.records import checkpoints_entry
-from tests.core.scripted import ADD_SERVER, ScriptedMaster, running
+from tests.core.scripted import ADD_SERVER, ADD_WORKER, REMOVE_SERVER, ScriptedMaster, running
 
 
-def with_checkpoints(every: str, iterations: int = 100) -> ScriptedMaster:
+def with_checkpoints(every: str, iterations: int = 100, followers: int = 0) -> ScriptedMaster:
     """Three workers, two servers, six splits, four partitions, running."""
-    master = running(iterations)
+    master = running(iterations, followers=followers)
     settings = master.state.settings
     master.state.checkpoints = CheckpointDriver(Schedule.parse(every), settings.num_partitions, iterations)
     return master
@@ -393,6 +393,103 @@ def test_the_one_for_servers_that_go_comes_after_the_one_on_its_way() -> None:
     complete(master, before, clock)
     after = order_of(master)
     assert after.clock > before.clock and after.clock % 10
+
+
+def test_warnings_of_workers_take_no_further_one() -> None:
+    master = with_checkpoints("1000s")
+    train(master, 0)
+    warn(master, "server-1", "server-2")
+    clock = complete(master, order_of(master), 1)
+    for worker in ("worker-1", "worker-2"):
+        warn(master, worker)
+        train(master, clock)
+        clock += 1
+        assert driver_of(master).pending is None and not master.sent(m.TakeCheckpoint)
+    assert driver_of(master).counts["complete"] == 1
+
+
+def test_new_servers_take_none_because_those_before_them_went() -> None:
+    master = with_checkpoints("10")
+    train_until_ordered(master)
+    warn(master, "server-1", "server-2")
+    assert driver_of(master).pending is not None
+    master.lose("server-1", "server-2")
+    assert master.state.recovery is not None
+    for name in master.state.recovery.newcomers:
+        master.register(name)
+    master.recover()
+    assert master.membership.goes_back and master.state.state is e.JobState.RUNNING
+    master.tick(HURRY_AGAIN_S)
+    assert driver_of(master).pending is None and not master.sent(m.TakeCheckpoint)
+
+
+def test_one_that_is_given_up_is_taken_again_while_all_servers_are_to_go() -> None:
+    master = with_checkpoints("1000s", followers=1)
+    train(master, 0)
+    warn(master, "server-1", "server-2")
+    before = order_of(master)
+    master.tick(HURRY_AGAIN_S)
+    master.lose("server-1")
+    master.recover(clock=1)
+    assert not master.membership.goes_back and driver_of(master).counts["failed"] == 1
+    ((to, after),) = [found for found in master.sent(m.TakeCheckpoint) if found[1] != before]
+    assert to == "server-2" and after.checkpoint_id > before.checkpoint_id and after.clock > before.clock
+
+
+def test_one_is_taken_when_those_servers_are_lost_that_would_have_stayed() -> None:
+    master = with_checkpoints("1000s", followers=1)
+    train(master, 0)
+    warn(master, "server-1")
+    assert driver_of(master).pending is None
+    master.lose("server-2")
+    master.recover(clock=1)
+    assert master.membership.servers == ("server-1",) and not master.membership.goes_back
+    assert [to for to, _ in master.sent(m.TakeCheckpoint)] == ["server-1"]
+
+
+def test_one_is_taken_when_those_servers_are_removed_that_would_have_stayed() -> None:
+    master = with_checkpoints("1000s")
+    train(master, 0)
+    master.ask(ADD_WORKER)
+    master.ask(REMOVE_SERVER)
+    warn(master, "server-1")
+    # The drain waits to be tried again, and the removal that had waited goes on meanwhile.
+    master.report(m.TransferFailed("server-1", master.driver.plan.turn, "no route"))
+    assert master.driver.plan.removed == ("server-2",)
+    master.acknowledge_lists()
+    assert driver_of(master).pending is None
+    master.copy()
+    assert master.membership.servers == ("server-1",)
+    assert [to for to, _ in master.sent(m.TakeCheckpoint)] == ["server-1"]
+
+
+def test_one_that_fails_while_all_servers_are_to_go_is_tried_again_after_a_moment() -> None:
+    master = with_checkpoints("1000s")
+    train(master, 0)
+    warn(master, "server-1", "server-2")
+    order = order_of(master)
+    master.report(m.CheckpointPartFailed("server-2", order.checkpoint_id, 1, "the disk is full", late=False))
+    master.tick(HURRY_AGAIN_S / 2)
+    assert driver_of(master).pending is None and driver_of(master).error and not master.sent(m.TakeCheckpoint)
+    master.tick(HURRY_AGAIN_S / 2)
+    again = order_of(master)
+    assert again.checkpoint_id > order.checkpoint_id
+
+
+def test_one_that_cannot_be_read_counts_for_nothing_where_all_servers_are_to_go() -> None:
+    master = with_checkpoints("1000s")
+    train(master, 0)
+    warn(master, "server-1", "server-2")
+    complete(master, order_of(master), 1)
+    master.lose("server-1")
+    master.recover()
+    assert master.membership.goes_back and driver_of(master).pending is None
+    master.tick(HURRY_AGAIN_S)
+    assert driver_of(master).pending is None
+    master.report(m.CheckpointUnusable("server-2", master.membership.checkpoint, "a byte is wrong"))
+    master.recover()
+    assert master.membership.goes_back and not master.membership.checkpoint
+    assert [to for to, _ in master.sent(m.TakeCheckpoint)] == ["server-2"]
 
 
 def test_job_that_takes_no_checkpoints_takes_none_when_its_servers_go() -> None:
