@@ -147,24 +147,10 @@ class ChangeNews:
 
     def went_back(self, status: Status) -> list[str]:
         """Return one line for each time that the job went back to its seed or a checkpoint, and why it had to."""
-        fresh = [
-            loss
-            for loss in status.get("losses", ())
-            if loss["back_to_clock"] is not None and loss["name"] not in self._back
-        ]
-        self._back.update(loss["name"] for loss in fresh)
-        lines = []
-        for clock, back in dict.fromkeys((loss["clock"], loss["back_to_clock"]) for loss in fresh):
-            together = [loss for loss in fresh if (loss["clock"], loss["back_to_clock"]) == (clock, back)]
-            # Parameters are lost with servers; where none was, with whoever could not read a checkpoint.
-            servers = [loss for loss in together if loss["name"].startswith("server-")] or together
-            who = ", ".join(f"{loss['name']} ({loss['reason']})" for loss in servers)
-            start = "a checkpoint" if back else "its seed"
-            lines.append(
-                f"{status['name']}: went back from clock {clock} to clock {back}, {start}: "
-                f"its parameters were lost with {who}"
-            )
-        return lines
+        texts = [_went_back_text(back) for back in status.get("went_back", ())]
+        fresh = [text for text in texts if text not in self._back]
+        self._back.update(fresh)
+        return [f"{status['name']}: {text}" for text in fresh]
 
     def troubles(self, status: Status) -> list[str]:
         """Return a line for each trouble that was not there before, or had another reason; one of a cluster is over."""
@@ -203,12 +189,22 @@ def how_to_resume(name: str, reason: str) -> str:
     return f"{image}to go on with it, from its latest checkpoint or its seed: eps resume {name}{python}"
 
 
+def _went_back_text(back: Mapping[str, Any]) -> str:
+    start = "a checkpoint" if back["to_clock"] else "its seed"
+    # Parameters are lost with servers.
+    lost = {name: why for name, why in back["lost"].items() if name.startswith("server-")} or back["lost"]
+    who = ", ".join(f"{name} ({why})" for name, why in lost.items())
+    why = "; ".join(filter(None, (f"its parameters were lost with {who}" if who else "", back["unreadable"])))
+    return f"went back from clock {back['clock']} to clock {back['to_clock']}, {start}: {why}"
+
+
 def loss_texts(status: Mapping[str, Any]) -> list[str]:
-    """Return a line for each member that was lost, and one where the job master was."""
+    """Return a line for each member that was lost, each checkpoint that could not be read, and lost job masters."""
     lines = []
     for loss in status.get("losses", ()):
         what = _came_of(loss, is_live=status["state"] in LIVE_STATES)
         lines.append(f"lost {loss['name']} ({loss['reason']}) at clock {loss['clock']}; {what}")
+    lines += [_went_back_text(back) for back in status.get("went_back", ()) if back["unreadable"]]
     restarts = int(status.get("generation", 1)) - 1
     often = "once" if restarts == 1 else f"{restarts} times"
     return lines + ([f"the job master was started again {often}"] if restarts else [])

@@ -85,6 +85,7 @@ def ended_status(directory: JobDir) -> dict[str, Any]:
         # One that was ended has not measured its final parameters.
         "loss": history[-1]["loss"] if loss is None and history else loss,
         "losses": report.get("losses", []),
+        "went_back": report.get("went_back", []),
         "evictions": report.get("evictions", {}),
         "generation": report.get("generation", 1),
         "storage_error": "",

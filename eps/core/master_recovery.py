@@ -23,6 +23,7 @@ from eps.core.recovery import (
     STARTING_NUM,
     STARTING_S,
     TAKEN_PATIENCE_S,
+    GoingBack,
     Loss,
     LossOutcome,
     Recovery,
@@ -77,6 +78,8 @@ class RecoveringJob(JobMembers):
         self._not_replaced = 0
         #: Every member that was lost, oldest first.
         self.losses: list[Loss] = []
+        #: Each time that the job went back, oldest first.
+        self.goings_back: list[GoingBack] = []
 
     #: When checkpoints are taken, and which there are.
     checkpoints: CheckpointDriver
@@ -142,6 +145,7 @@ class RecoveringJob(JobMembers):
             {**(before.lost if before else {}), name: reason},
             newcomers=before.newcomers if before else {},
             must_go_back=before.must_go_back if before else self._going_back(),
+            unreadable=before.unreadable if before else "",
         )
         self._ask()
 
@@ -265,7 +269,8 @@ class RecoveringJob(JobMembers):
             return
         self._out.extend(self.checkpoints.unusable(report.checkpoint, report.message, self._now_s))
         self._recoveries += 1
-        self.recovery = Recovery(self._recoveries, must_go_back=True)
+        why = f"{report.name} cannot read checkpoint {report.checkpoint}: {report.message}"
+        self.recovery = Recovery(self._recoveries, must_go_back=True, unreadable=why)
         self._ask()
 
     def _adopt(self, membership: Membership, recovery: Recovery) -> None:
@@ -289,10 +294,11 @@ class RecoveringJob(JobMembers):
             sync=True,
         )
         servers = sorted(name for name in recovery.lost if name.startswith(Role.SERVER.value))
+        if back:
+            self._note_going_back(max(0, membership.from_clock), before, recovery)
         for loss in self.losses:
             if loss.name in recovery.lost and loss.outcome is LossOutcome.OPEN:
-                loss.outcome = LossOutcome.ROLLED_BACK if back else LossOutcome.TAKEN_OVER
-                loss.back_to = max(0, membership.from_clock) if back else None
+                loss.outcome = LossOutcome.TAKEN_OVER
         if back:
             epoch = self.checkpoints.epoch + 1
             self._out.extend(self.checkpoints.go_back(epoch, membership.from_clock, self._now_s))
@@ -310,6 +316,18 @@ class RecoveringJob(JobMembers):
         self._announce()
         for name in leaving:
             self._send(name, self._membership_order())
+
+    def _note_going_back(self, to: int, before: Membership, recovery: Recovery) -> None:
+        """Write down that the job goes back; where it had not begun again since the last time, both are one."""
+        clock, lost, unreadable = max(0, self.progress.completed), dict(recovery.lost), recovery.unreadable
+        if before.goes_back and recovery.must_go_back:
+            last = self.goings_back.pop()
+            clock, lost = last.clock, {**last.lost, **lost}
+            unreadable = "; ".join(filter(None, (last.unreadable, unreadable)))
+        self.goings_back.append(GoingBack(clock, to, self._now_s, lost, unreadable))
+        for loss in self.losses:
+            if loss.name in lost and loss.outcome in (LossOutcome.OPEN, LossOutcome.ROLLED_BACK):
+                loss.outcome, loss.back_to = LossOutcome.ROLLED_BACK, to
 
     # ---- the size that was asked for
 

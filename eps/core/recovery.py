@@ -10,7 +10,7 @@ pushing to some servers); Proteus §3.3 (the previous owner takes over); Spotnik
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
@@ -54,6 +54,20 @@ class Loss:
     outcome: LossOutcome = LossOutcome.OPEN
 
 
+@dataclass(frozen=True, slots=True)
+class GoingBack:
+    """The job went back to a checkpoint or to its seed, for people."""
+
+    #: Clocks that were complete before, and where it began again.
+    clock: int
+    to: int
+    at_s: float
+    #: Members that were lost -> how they ended.
+    lost: Mapping[MemberId, str]
+    #: Who could not read which checkpoint, and why; empty where that was not it.
+    unreadable: str = ""
+
+
 @dataclass
 class Recovery:
     """Members were lost; the rest is asked what it has."""
@@ -66,6 +80,8 @@ class Recovery:
     newcomers: dict[MemberId, Address | None] = field(default_factory=dict)
     #: What members hold is of no use: a checkpoint could not be read when the job had begun to go back to it.
     must_go_back: bool = False
+    #: Who could not read it, and why.
+    unreadable: str = ""
 
     def survivors(self, before: Membership) -> tuple[MemberId, ...]:
         """Return the members of ``before`` that are left."""

@@ -23,7 +23,7 @@ from eps.core.master_state import AT, MasterState
 from eps.core.membership import Membership
 from eps.core.progress import pause_and_slowdown
 from eps.core.reconfig import Operation, Phase, Plan
-from eps.core.recovery import Loss
+from eps.core.recovery import GoingBack, Loss
 from eps.core.types import Role
 from eps.ml.metrics import EvalSums
 from eps.runtime import Runtime
@@ -96,6 +96,17 @@ def loss_entry(loss: Loss) -> dict[str, Any]:
         "seconds": round(loss.at_s, 6),
         "outcome": str(loss.outcome),
         "back_to_clock": loss.back_to,
+    }
+
+
+def went_back_entry(back: GoingBack) -> dict[str, Any]:
+    """Return when the job went back, where to, and why."""
+    return {
+        "clock": back.clock,
+        "to_clock": back.to,
+        "seconds": round(back.at_s, 6),
+        "lost": dict(back.lost),
+        "unreadable": back.unreadable,
     }
 
 
@@ -219,6 +230,7 @@ def status(runtime: Runtime, state: MasterState, started_s: float, now_s: float)
         "queued": [live_entry(state, p, now_s) for p in live if p.phase is Phase.QUEUED],
         "changes": [change_entry(p, completed_s, now_s) for p in recent if p.ended],
         "losses": [loss_entry(loss) for loss in state.losses[-MOST_CHANGES:]],
+        "went_back": [went_back_entry(back) for back in state.goings_back[-MOST_CHANGES:]],
         # Why nobody takes over from those that were lost.
         "recovery_waits_for": state.recovery_waits_for(now_s) if running else "",
         "evictions": evictions_entry(state, MOST_CHANGES),
@@ -321,6 +333,7 @@ def report(
         "model_sha256": model_sha256,
         "changes": [change_entry(p, completed_s, now_s) for p in state.plans.values()],
         "losses": [loss_entry(loss) for loss in state.losses],
+        "went_back": [went_back_entry(back) for back in state.goings_back],
         "evictions": evictions_entry(state),
         "generation": state.generation,
         "checkpoints": {**checkpoints_entry(state), "outcomes": _outcomes(state)},

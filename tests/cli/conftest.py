@@ -42,6 +42,7 @@ def status_of(**changes: Any) -> dict[str, Any]:
         "eta_s": 1.5,
         "elapsed_s": 0.5,
         "losses": [],
+        "went_back": [],
         "evictions": {},
         "generation": 1,
         "storage_error": "",

@@ -321,23 +321,36 @@ def test_lost_members_are_told_with_what_came_of_it() -> None:
 def test_a_job_that_goes_back_says_where_to_and_why_once() -> None:
     stream = io.StringIO()
     display = PlainDisplay(stream, now_s=lambda: 0.0)
-    alone = "exited with code 1: M ends: the job master is gone"
-    lost = {"clock": 27, "seconds": 3.0, "back_to_clock": 0}
-    losses = [
-        {**lost, "name": "worker-3", "reason": "ended while the job master was away"},
-        {**lost, "name": "server-1", "reason": "ended while the job master was away"},
-        {**lost, "name": "server-2", "reason": alone},
-    ]
-    before = [{**loss, "back_to_clock": None} for loss in losses]
-    later = {**lost, "clock": 60, "name": "server-3", "reason": "was ended by SIGKILL", "back_to_clock": 50}
-    for known in (before, losses, losses, [*losses, later]):
-        display.show(status_of(losses=known))
+    away, alone = "ended while the job master was away", "exited with code 1: M ends: the job master is gone"
+    torn = "server-4 cannot read checkpoint 0001-00000050: a byte is wrong"
+    back = {"clock": 27, "to_clock": 0, "seconds": 3.0, "unreadable": ""}
+    first = {**back, "lost": {"worker-3": away, "server-1": away, "server-2": alone}}
+    later = {**back, "clock": 60, "to_clock": 50, "lost": {"server-3": "was ended by SIGKILL"}}
+    further = {**later, "to_clock": 40, "unreadable": torn}
+    for known in ([], [first], [first], [], [first, later], [first, further], [first, further]):
+        display.show(status_of(went_back=known))
     assert [line for line in stream.getvalue().splitlines() if "went back" in line] == [
         "fake: went back from clock 27 to clock 0, its seed: its parameters were lost with "
-        f"server-1 (ended while the job master was away), server-2 ({alone})",
+        f"server-1 ({away}), server-2 ({alone})",
         "fake: went back from clock 60 to clock 50, a checkpoint: its parameters were lost with "
         "server-3 (was ended by SIGKILL)",
+        "fake: went back from clock 60 to clock 40, a checkpoint: its parameters were lost with "
+        f"server-3 (was ended by SIGKILL); {torn}",
     ]
+
+
+def test_a_checkpoint_that_could_not_be_read_is_told_though_nobody_was_lost() -> None:
+    torn = "server-1 cannot read checkpoint 0001-00000020: a byte is wrong"
+    back = {"clock": 20, "to_clock": 10, "seconds": 3.0, "lost": {}, "unreadable": torn}
+    stream, text = io.StringIO(), f"went back from clock 20 to clock 10, a checkpoint: {torn}"
+    PlainDisplay(stream, now_s=lambda: 0.0).show(status_of(went_back=[back]))
+    assert f"fake: {text}\n" in stream.getvalue()
+    for status in (status_of(went_back=[back]), {**status_of(went_back=[back]), "state": "failed"}):
+        assert f"\n  {text}" in status_text(status)
+    # What was lost says by itself that the job went back.
+    assert "went back" not in status_text(
+        status_of(went_back=[{**back, "lost": {"server-1": "ended"}, "unreadable": ""}])
+    )
 
 
 def test_nobody_is_said_to_have_taken_over_before_somebody_has() -> None:

@@ -173,6 +173,52 @@ def test_a_resumed_job_goes_back_only_where_the_checkpoint_that_cannot_be_read_i
     assert master.state.recovery is not None and master.state.checkpoints.complete == []
 
 
+def test_a_job_that_goes_back_because_a_checkpoint_cannot_be_read_says_so_though_nobody_was_lost() -> None:
+    master = ScriptedMaster(CoreSettings(2, 2, 30, resumed_clock=20), 1, 1)
+    master.state.checkpoints.complete = [Start("0001-00000010", 10), Start("0001-00000020", 20)]
+    master.state.progress.restore(ClockHistory(ClockRecord(clock, 2, 1.0, (), 0.0) for clock in range(20)))
+    master.start()
+    master.report(m.CheckpointUnusable(S1, "0001-00000020", "it is damaged"))
+    master.recover()
+    (back,) = master.state.goings_back
+    assert (back.clock, back.to, back.lost, master.state.losses) == (20, 10, {}, [])
+    assert back.unreadable == "server-1 cannot read checkpoint 0001-00000020: it is damaged"
+
+
+def test_where_a_job_goes_back_further_is_what_came_of_the_loss() -> None:
+    master = running()
+    master.state.checkpoints.complete = [Start("0001-00000010", 10), Start("0001-00000020", 20)]
+    for clock in range(25):
+        master.clock(clock)
+    master.lose("worker-1", S2)
+    master.answer_inventories()
+    (first,) = master.state.goings_back
+    assert (first.clock, first.to, first.unreadable) == (25, 20, "")
+    assert first.lost == {"worker-1": "signal 9", S2: "signal 9"}
+    # Somebody ends before all have gone back, and the rest cannot.
+    master.lose("worker-2")
+    master.answer_inventories()
+    master.report(m.CheckpointUnusable(S1, "0001-00000020", "it is damaged"))
+    master.recover()
+
+    (back,) = master.state.goings_back
+    assert (back.clock, back.to) == (25, 10) and list(back.lost) == ["worker-1", S2, "worker-2"]
+    assert back.unreadable == "server-1 cannot read checkpoint 0001-00000020: it is damaged"
+    assert {(loss.back_to, loss.outcome) for loss in master.state.losses} == {(10, LossOutcome.ROLLED_BACK)}
+    # One that has begun again goes back another time.
+    incarnation = master.membership.incarnation
+    results = tuple(m.SplitResult(split, 1, 1.0) for split in range(6))
+    for clock in range(10, 13):
+        master.report(m.ClockReported("worker-3", clock, results, incarnation))
+    master.lose(S1)
+    assert master.state.recovery is not None
+    for name in master.state.recovery.newcomers:
+        master.register(name)
+    master.recover()
+    assert [(found.clock, found.to) for found in master.state.goings_back] == [(25, 10), (13, 10)]
+    assert [loss.back_to for loss in master.state.losses] == [10] * 4
+
+
 def begun_at_a_checkpoint(*, resumed: bool) -> ScriptedMaster:
     """Return a job under ASP that begins again at clock 40; its checkpoint has split 0 two clocks further."""
     settings = CoreSettings(2, 2, 100, staleness=UNBOUNDED, reproducible=False, resumed_clock=40 if resumed else None)

@@ -114,6 +114,8 @@ def test_a_kill_before_what_moved_has_a_follower_again_costs_only_time(
     assert sprung == [trap]
     (loss,) = report["losses"]
     assert loss["back_to_clock"] in (range(0, loss["clock"] + 1, 10) if checkpoint_every else (0,))
+    (back,) = report["went_back"]
+    assert (back["to_clock"], back["lost"]) == (loss["back_to_clock"], {loss["name"]: loss["reason"]})
 
 
 def test_a_kill_in_one_phase_of_one_plan_changes_no_bit(
