@@ -9,10 +9,17 @@ from eps.master.checkpoints import driver_of
 from eps.runtime import Runtime
 
 
-def first_state(runtime: Runtime) -> MasterState:
-    """Return the state of a job that nobody was the master of before."""
+def first_state(runtime: Runtime, generation: int) -> MasterState:
+    """Return the state of a job that nobody was the master of before, or only who could log nothing.
+
+    Parameters
+    ----------
+    runtime : Runtime
+    generation : int
+        The one after that of the master that was announced last; 1 where none was.
+    """
     spec, start = runtime.spec, runtime.start
-    return MasterState(
+    state = MasterState(
         runtime.settings,
         start.workers or spec.workers,
         start.servers or spec.servers,
@@ -26,3 +33,5 @@ def first_state(runtime: Runtime) -> MasterState:
         # Later masters have it from the log, with the rest of the state.
         seed=f"{runtime.name} {time.time_ns()}",
     )
+    state.generation = generation
+    return state

@@ -168,7 +168,7 @@ class Master:
             return state, state.step(event, self._now())
         if self._resources.adopted:
             raise StorageError(f"{self._job_dir.state}: containers run, but nothing was logged")
-        state = first_state(self._runtime)
+        state = first_state(self._runtime, self._announcements.generation + 1)
         history = earlier_history(self._runtime, self._job_dir)
         state.progress.restore(history)
         if history:

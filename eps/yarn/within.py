@@ -25,7 +25,7 @@ from eps.resources.broker import Broker
 from eps.rpc.security import Security
 from eps.runtime import Runtime
 from eps.storage.atomic import write_bytes_atomic, write_json_atomic
-from eps.storage.jobdir import DIRECTORY_MODE, JobDir, jobs_dir
+from eps.storage.jobdir import DIRECTORY_MODE, MASTER_FILE, JobDir, jobs_dir
 from eps.storage.locations import RemotePath
 from eps.supervisor.start import SupervisorHandle, WarmSupervisor
 from eps.yarn.application import CHECKPOINTS, JOB_ARCHIVE, RESULTS, MasterOrders, role_templates
@@ -108,7 +108,10 @@ class Place:
     def _begin(self, prepared: PreparedJob) -> None:
         spec, job = prepared.runtime.spec, prepared.directory
         self.end(job.name)
-        orders = with_job(prepared, self._orders, self._folder(job.name), self._home)
+        shared = self._folder(job.name)
+        # Masters of this run are counted anew; who was told where one of the run before listens has ended.
+        shared.storage().remove(MASTER_FILE)
+        orders = with_job(prepared, self._orders, shared, self._home)
         with self._lock:
             self._runs[job.name] = object()
             for role, template in role_templates(orders, spec).items():

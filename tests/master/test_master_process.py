@@ -180,6 +180,29 @@ def test_generation_of_a_master_that_could_log_nothing_is_not_used_again(
     assert [each.status()["generation"] for each in (rig.master, lost, again)] == [1, 2, 3]
 
 
+@pytest.mark.parametrize("shared", [False, True])
+def test_generation_of_a_first_master_that_could_log_nothing_is_not_used_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, shared: bool
+) -> None:
+    store = LocalStorage(tmp_path / "shared") if shared else None
+    monkeypatch.setattr(main, "FAREWELL_S", 0.0)
+    with monkeypatch.context() as disk:
+        disk.setattr(StateLog, "begin", lambda log, state, now_s: log._fail("the disk is away", now_s))
+        rig = Rig(tmp_path)
+        lost, resources = rig.next_master(store)
+        lost.put(e.KillRequested("enough"))
+        lost.run()
+    again, more = rig.next_master(store)
+    for each in (rig.master, again):
+        each._log.close()
+        each._slow.shutdown()
+    for listening in (rig.resources, resources, more):
+        listening.close()
+
+    assert "the disk is away" in lost.status()["storage_error"]
+    assert [each.status()["generation"] for each in (lost, again)] == [1, 2]
+
+
 def found(digest: str) -> Exported:
     return Exported(digest, Ledger(), {})
 

@@ -9,14 +9,17 @@ from typing import Any
 
 import pytest
 
+from eps.core.types import Address
 from eps.jobspec_file import RunRequest
 from eps.launch import prepare_job
+from eps.master.place import Announcements
 from eps.resume import prepare_resume
+from eps.rpc.security import Security
 from eps.runtime import Runtime
-from eps.storage.jobdir import JobDir, create_job_dir
+from eps.storage.jobdir import MASTER_FILE, JobDir, create_job_dir
 from eps.storage.locations import RemotePath
 from eps.yarn import within
-from eps.yarn.application import RESULTS, MasterOrders
+from eps.yarn.application import JOB_ARCHIVE, RESULTS, MasterOrders
 from eps.yarn.submit import with_job
 from eps.yarn.within import JOBS, Place
 from tests.fakes.webhdfs import FakeHdfs
@@ -27,6 +30,9 @@ MODEL = "from eps.ml.models import Softmax\n\n\nclass Mine(Softmax):\n    pass\n
 class FakeBroker:
     def __init__(self) -> None:
         self.removed: list[str] = []
+
+    def add(self, job: str, security: Security, max_containers: int) -> Address:
+        return Address("127.0.0.1", 1)
 
     def remove(self, job: str) -> None:
         self.removed.append(job)
@@ -70,6 +76,22 @@ def test_the_next_attempt_resumes_a_job_from_what_was_brought_for_its_containers
     assert resumed.manifest is None and runtime.job_dir == there.path
     assert runtime.spec.model == f"{there.path}/model-code/mine.py:Mine"
     assert str(runtime.dataset_dir).startswith(str(shared.parent)), "no data is prepared again"
+
+
+def test_masters_of_a_job_that_begins_again_are_counted_anew(
+    shared: RemotePath, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EPS_HOME", str(tmp_path))
+    folder = (shared / JOBS / "one").storage()
+    with folder.write(MASTER_FILE) as file:
+        file.write(b'{"host": "h", "port": 1, "generation": 3}')
+    where = str(shared / within.CHECKPOINTS)
+    values = {"name": "one", "data": "sklearn:digits", "model": "softmax", "checkpoint_dir": where}
+    prepared = prepare_job(RunRequest.from_values(values))
+    place(shared)._begin(prepared)
+    prepared.lock.close()
+    assert Announcements(prepared.directory, folder).generation == 0
+    assert JOB_ARCHIVE in folder.names("")
 
 
 def test_a_job_that_was_over_is_known_by_its_report(
