@@ -33,7 +33,8 @@ from eps.core.recovery import (
     take_over,
 )
 from eps.core.settings import CoreSettings
-from eps.core.types import TOLD_S, MemberId, Role, containers_waited_for
+from eps.core.types import MemberId, Role
+from eps.core.waiting import TOLD_S, containers_waited_for
 from eps.errors import EpsError
 
 #: A job that is smaller than it was asked to be asks for containers this often.

@@ -28,7 +28,8 @@ from zlib import crc32
 from eps.core import events as e
 from eps.core.events import JobState
 from eps.core.master_evictions import EvictedJob
-from eps.core.types import MemberId, MemberRecord, Role, containers_waited_for, members_of, role_of
+from eps.core.types import MemberId, MemberRecord, Role, members_of, role_of
+from eps.core.waiting import containers_waited_for
 
 #: A job has failed if one of its first members was started and has not registered after this long.
 START_PATIENCE_S = 300.0

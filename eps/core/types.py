@@ -13,9 +13,6 @@ from enum import StrEnum
 #: splits are numbered from 0 (P1 and D1 of the paper are 0).
 MemberId = str
 
-#: What is waited for longer than this is told.
-TOLD_S = 1.0
-
 
 class Role(StrEnum):
     """What a process of a job is."""
@@ -59,16 +56,6 @@ class MemberRecord:
     def silent(self) -> bool:
         """True if its process was started and has not registered."""
         return self.launched and self.address is None
-
-
-def containers_waited_for(records: Iterable[MemberRecord], now_s: float) -> str:
-    """Return that these wait for containers, and for how long, as a sentence; empty where none does for long."""
-    missing = [record for record in records if now_s - record.asked_s >= TOLD_S]
-    if not missing:
-        return ""
-    count, waited_s = len(missing), now_s - min(record.asked_s for record in missing)
-    names = ", ".join(record.name for record in missing)
-    return f"waits for {count} container{'s' if count > 1 else ''}, asked for {waited_s:.0f} s ago: {names}"
 
 
 def member_number(name: MemberId) -> int:
