@@ -50,8 +50,8 @@ class WorkerState:
         self._grant: m.GrantHorizon | None = None
         #: The membership that began the incarnation; horizons of earlier ones are void.
         self._begun = 0
-        #: Plan -> first clock under its membership.
-        self.commit_clocks: dict[int, int] = {}
+        #: Plan that is not released here yet -> first clock under its membership.
+        self._commit_clocks: dict[int, int] = {}
 
     @property
     def newest(self) -> Membership:
@@ -92,7 +92,15 @@ class WorkerState:
         somebody was lost meanwhile, would never come to it, and never be released.
         """
         if membership.version == self.version:
-            self.commit_clocks[plan_id] = membership.from_clock
+            self._commit_clocks[plan_id] = membership.from_clock
+
+    def commit_clock(self, plan_id: int) -> int:
+        """Return from which clock on a plan holds; the clock of now where that is not known, or not any more."""
+        return self._commit_clocks.get(plan_id, 0 if self.clock is None else self.clock)
+
+    def note_released(self, plan_id: int) -> None:
+        """Forget from when on a plan held, after its release was reported."""
+        self._commit_clocks.pop(plan_id, None)
 
     def _take_over(self, membership: Membership) -> None:
         """Work by ``membership`` alone from now on, for what is on its way too."""

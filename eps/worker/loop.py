@@ -165,10 +165,11 @@ class TrainingLoop:
         """Report the releases that have become true; called with the condition held."""
         clock = self.state.clock
         for plan_id in list(self._releases):
-            commit = 0 if clock is None else self.state.commit_clocks.get(plan_id, clock)
+            commit = self.state.commit_clock(plan_id)
             past = clock is None or self.state.finished or clock >= commit
             if past and (self._idle or self._is_beyond(commit)):
                 self._releases.remove(plan_id)
+                self.state.note_released(plan_id)
                 self._report(m.PlanReleased(self.state.name, plan_id))
 
     def _is_beyond(self, commit: int) -> bool:

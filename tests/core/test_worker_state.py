@@ -216,4 +216,16 @@ def test_the_commit_of_a_plan_that_is_told_late_does_not_keep_who_left_before_it
     state.on_membership(V3)
     state.note_commit(7, V3)
 
-    assert state.left and state.clock is not None and state.clock >= state.commit_clocks[7] == 2
+    assert state.left and state.clock is not None and state.clock >= state.commit_clock(7) == 2
+
+
+def test_the_commit_of_a_plan_is_forgotten_when_it_is_released() -> None:
+    state = worker("worker-1")
+    assert state.commit_clock(7) == state.clock == 0
+    state.on_membership(V2)
+    state.note_commit(7, V2)
+    assert state.commit_clock(7) == V2.from_clock > 0
+    state.note_released(7)
+    # It may be told to release it once more, and has nothing to wait for.
+    assert state.commit_clock(7) == state.clock
+    state.note_released(7)

@@ -120,12 +120,13 @@ class SimWorker(SimProcess):
         """Report the releases that have become true; a worker that leaves first finishes what it owes."""
         for plan_id, leaving in sorted(self._releasing.items()):
             if leaving or self.job.live_workers:
-                clock, commit = self.state.clock, self.state.commit_clocks.get(plan_id, 0)
+                clock, commit = self.state.clock, self.state.commit_clock(plan_id)
                 past = self.state.finished or (clock is not None and clock >= commit)
                 busy = self._work is not None and (leaving or not self._is_beyond(commit))
                 if not past or busy or self._must_confirm() or (leaving and self.owes()):
                     continue
             del self._releasing[plan_id]
+            self.state.note_released(plan_id)
             self.report(m.PlanReleased(self.name, plan_id))
 
     def _is_beyond(self, commit: int) -> bool:
