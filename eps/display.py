@@ -203,7 +203,9 @@ def loss_texts(status: Mapping[str, Any]) -> list[str]:
     lines = []
     for loss in status.get("losses", ()):
         what = _came_of(loss, is_live=status["state"] in LIVE_STATES)
-        lines.append(f"lost {loss['name']} ({loss['reason']}) at clock {loss['clock']}; {what}")
+        # Before its first iteration a job has completed no clock: -1.
+        when = f"at clock {loss['clock']}" if loss["clock"] >= 0 else "before its first iteration"
+        lines.append(f"lost {loss['name']} ({loss['reason']}) {when}; {what}")
     lines += [_went_back_text(back) for back in status.get("went_back", ()) if back["unreadable"]]
     restarts = int(status.get("generation", 1)) - 1
     often = "once" if restarts == 1 else f"{restarts} times"

@@ -309,12 +309,14 @@ def test_lost_members_are_told_with_what_came_of_it() -> None:
     lost = {"name": "server-1", "reason": "was ended by SIGKILL", "clock": 255, "seconds": 3.0, "back_to_clock": None}
     lost["outcome"] = LossOutcome.TAKEN_OVER
     back = {**lost, "name": "server-2", "back_to_clock": 250, "outcome": LossOutcome.ROLLED_BACK}
-    status = {**status_of(), "losses": [lost, back], "generation": 2}
+    early = {**lost, "name": "worker-1", "clock": -1, "outcome": LossOutcome.REPLACED}
+    status = {**status_of(), "losses": [lost, back, early], "generation": 2}
 
     text = status_text(status)
 
     assert "lost server-1 (was ended by SIGKILL) at clock 255; others took over" in text
     assert "lost server-2 (was ended by SIGKILL) at clock 255; back to clock 250" in text
+    assert "lost worker-1 (was ended by SIGKILL) before its first iteration; another was asked for" in text
     assert "the job master was started again once" in text
 
 
