@@ -1,4 +1,4 @@
-"""A real Hadoop for the tests of a session, started when the first one needs it."""
+"""A real Hadoop for the tests of this folder, started when the first one needs it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ def devcluster(command: str, home: Path, *words: str) -> list[str]:
     return [sys.executable, "-m", "eps", "devcluster", command, "--home", str(home), *words]
 
 
-@pytest.fixture(scope="session")
+# Idle, its daemons still take a tenth of a core: they end before the tests of other folders go on.
+@pytest.fixture(scope="package")
 def hadoop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hadoop]:
     """Give the Hadoop that all tests share.  Skips only where there is no Java, or Maven Central cannot be reached."""
     if not os.environ.get("JAVA_HOME") and not shutil.which("java"):
@@ -70,7 +71,7 @@ def hadoop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hadoop]:
     assert not with_variable("LOCAL_DIRS", f"{home}/")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def java(hadoop: Hadoop) -> Iterator[InJava]:
     """Give the process with Java that all tests share; none of them may leave containers in its application."""
     found = InJava(hadoop.env)
