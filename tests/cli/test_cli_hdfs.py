@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -27,20 +27,14 @@ from eps.storage.claims import OWNER, check_claim, claim
 from eps.storage.hdfs import _Reader
 from eps.storage.jobdir import JobDir
 from eps.storage.locations import RemotePath, location, write_public
+from tests.fakes.patient_hdfs import hdfs as hdfs
 from tests.fakes.webhdfs import FakeHdfs
 
 
 @pytest.fixture
-def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHdfs]:
-    monkeypatch.setenv("EPS_HDFS_PATIENCE_S", "20")
-    with FakeHdfs() as found:
-        yield found
-
-
-@pytest.fixture
-def remote(fake: FakeHdfs) -> RemotePath:
+def remote(hdfs: FakeHdfs) -> RemotePath:
     """The root of the file system."""
-    return RemotePath("webhdfs", fake.authority, "/")
+    return RemotePath("webhdfs", hdfs.authority, "/")
 
 
 def request_for(remote: RemotePath, name: str = "job", **rest: object) -> RunRequest:
@@ -48,8 +42,8 @@ def request_for(remote: RemotePath, name: str = "job", **rest: object) -> RunReq
     return RunRequest.of_spec(spec, name, **rest)
 
 
-def test_results_that_cannot_be_written_are_refused_before_training(fake: FakeHdfs, remote: RemotePath) -> None:
-    fake.put("/folder/file", b"")
+def test_results_that_cannot_be_written_are_refused_before_training(hdfs: FakeHdfs, remote: RemotePath) -> None:
+    hdfs.put("/folder/file", b"")
     check_results(RunRequest(JobSpec(), export=str(remote / "folder/model.npz"), report=str(remote / "folder/file")))
     with pytest.raises(
         ConfigError,
@@ -71,15 +65,15 @@ def with_results(folder: Path) -> JobDir:
 
 
 def test_who_interrupts_the_wait_for_hdfs_is_told_where_what_was_trained_is(
-    fake: FakeHdfs, remote: RemotePath, tmp_path: Path
+    hdfs: FakeHdfs, remote: RemotePath, tmp_path: Path
 ) -> None:
     job = with_results(tmp_path)
     (tmp_path / "m.npz").write_bytes(b"before")
-    fake.make_folders("/models", "755")
-    fake.fault("CREATE", "error", name="SafeModeException", message="in safe mode", left=99)
+    hdfs.make_folders("/models", "755")
+    hdfs.fault("CREATE", "error", name="SafeModeException", message="in safe mode", left=99)
 
     def interrupt_it() -> None:
-        if fake.asked("CREATE"):
+        if hdfs.asked("CREATE"):
             raise KeyboardInterrupt
 
     request = RunRequest(JobSpec(), report=str(tmp_path / "r.json"), export=str(remote / "models/m.npz"))
@@ -92,13 +86,13 @@ def test_who_interrupts_the_wait_for_hdfs_is_told_where_what_was_trained_is(
 
 
 def test_of_a_job_whose_results_cannot_be_brought_is_said_that_it_finished_and_where_they_are(
-    fake: FakeHdfs, remote: RemotePath, tmp_path: Path
+    hdfs: FakeHdfs, remote: RemotePath, tmp_path: Path
 ) -> None:
     job = with_results(tmp_path)
     job.ended_json.write_text('{"state": "finished"}')
-    fake.make_folders("/models", "755")
+    hdfs.make_folders("/models", "755")
     request = RunRequest(JobSpec(), report=str(remote / "models/r.json"), export=str(remote / "models/m.npz"))
-    fake.fault("CREATE", "error", name="AccessControlException", message="Permission denied: user=eva")
+    hdfs.fault("CREATE", "error", name="AccessControlException", message="Permission denied: user=eva")
 
     def damage(text: str) -> None:
         job.ended_json.write_text("{")
@@ -113,31 +107,31 @@ def test_of_a_job_whose_results_cannot_be_brought_is_said_that_it_finished_and_w
     )
     assert told.endswith(f"what it was to hold is {job.report}; {job.model} was to become {remote}models/m.npz")
 
-    fake.fault("CREATE", "error", name="AccessControlException", message="Permission denied: user=eva", left=9)
+    hdfs.fault("CREATE", "error", name="AccessControlException", message="Permission denied: user=eva", left=9)
     with pytest.raises(StorageError, match=r"'job' finished, but its model could not be brought: .*m\.npz: .*denied"):
         deliver_results(job, dataclasses.replace(request, report=""))
 
 
 def test_a_result_that_is_written_to_hdfs_is_told_of_before_hdfs_is_asked(
-    fake: FakeHdfs, remote: RemotePath, tmp_path: Path
+    hdfs: FakeHdfs, remote: RemotePath, tmp_path: Path
 ) -> None:
     """A NameNode that takes connections and is silent would else hold up the command without a word."""
     job = with_results(tmp_path)
-    fake.make_folders("/models", "755")
+    hdfs.make_folders("/models", "755")
     told: list[tuple[str, int]] = []
     request = RunRequest(JobSpec(), report=str(tmp_path / "r.json"), export=str(remote / "models/m.npz"))
-    deliver_results(job, request, lambda text: told.append((text, len(fake.requests))))
+    deliver_results(job, request, lambda text: told.append((text, len(hdfs.requests))))
     where = f"writes its model to {remote}models/m.npz; where HDFS does not answer, that is waited for"
-    assert told == [(where, 0)] and fake.find("/models/m.npz").content == b"model"
+    assert told == [(where, 0)] and hdfs.find("/models/m.npz").content == b"model"
 
 
 def test_eps_run_says_that_it_writes_to_hdfs(
-    fake: FakeHdfs, remote: RemotePath, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    hdfs: FakeHdfs, remote: RemotePath, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = SimpleNamespace(name="job", directory=JobDir(tmp_path / "job"), close=lambda: None)
     job.directory.path.mkdir()
     job.directory.model.write_bytes(b"model")
-    fake.make_folders("/models", "755")
+    hdfs.make_folders("/models", "755")
     report = {"name": "job", "state": "finished"}
     monkeypatch.setattr(run_command, "_show", lambda *_: None)
     monkeypatch.setattr(run_command, "_ended", lambda _: report)
@@ -153,25 +147,25 @@ def test_eps_run_says_that_it_writes_to_hdfs(
 
 
 def test_a_file_on_hdfs_that_is_newer_than_a_stopped_job_is_said_to_be_replaced(
-    fake: FakeHdfs, remote: RemotePath, tmp_path: Path
+    hdfs: FakeHdfs, remote: RemotePath, tmp_path: Path
 ) -> None:
     job = JobDir(tmp_path)
     request = RunRequest(JobSpec(), export=str(remote / "models/m.npz"))
     keep_places(job, request)
-    fake.put("/models/m.npz", b"of somebody else")
-    fake.find("/models/m.npz").modified_ms = 1
+    hdfs.put("/models/m.npz", b"of somebody else")
+    hdfs.find("/models/m.npz").modified_ms = 1
     assert replaced_by_results(job, request) == []
-    fake.find("/models/m.npz").modified_ms = 1 << 42
+    hdfs.find("/models/m.npz").modified_ms = 1 << 42
     (told,) = replaced_by_results(job, request)
     assert told.startswith(f"{remote}models/m.npz is newer than job")
     job.model.write_bytes(b"of another length than that")
-    assert replaced_by_results(job, request) == [told] and fake.asked("OPEN") == [], "its length says it"
+    assert replaced_by_results(job, request) == [told] and hdfs.asked("OPEN") == [], "its length says it"
     job.model.write_bytes(b"of somebody else")
     assert replaced_by_results(job, request) == []
 
 
 def test_a_file_on_hdfs_is_compared_with_what_a_job_has_made_piece_by_piece(
-    fake: FakeHdfs, remote: RemotePath, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    hdfs: FakeHdfs, remote: RemotePath, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job, request = JobDir(tmp_path), RunRequest(JobSpec(), export=str(remote / "models/m.npz"))
     keep_places(job, request)
@@ -186,32 +180,32 @@ def test_a_file_on_hdfs_is_compared_with_what_a_job_has_made_piece_by_piece(
 
     monkeypatch.setattr(_Reader, "read", noted)
     for there, num_replaced in ((content, 0), (b"x" + content[1:], 1), (content[:-1] + b"x", 1)):
-        fake.put("/models/m.npz", there)
-        fake.find("/models/m.npz").modified_ms = 1 << 42
+        hdfs.put("/models/m.npz", there)
+        hdfs.find("/models/m.npz").modified_ms = 1 << 42
         assert len(replaced_by_results(job, request)) == num_replaced
     assert set(asked) == {1 << 20}
 
 
 def test_predictions_that_cannot_be_written_are_refused_before_they_are_made(
-    fake: FakeHdfs, remote: RemotePath, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    hdfs: FakeHdfs, remote: RemotePath, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    fake.put("/folder/file", b"")
+    hdfs.put("/folder/file", b"")
     for where in (remote / "folder", tmp_path):
         assert main(["predict", "--model", str(tmp_path / "none"), "--data", "x", "--out", str(where)]) == 2
         assert capsys.readouterr().err == f"eps: --out is {where}, but must be a file that can be written\n"
 
 
-def test_a_result_is_copied_readable_for_everybody(fake: FakeHdfs, remote: RemotePath, tmp_path: Path) -> None:
+def test_a_result_is_copied_readable_for_everybody(hdfs: FakeHdfs, remote: RemotePath, tmp_path: Path) -> None:
     (tmp_path / "model.npz").write_bytes(b"content")
     copy_result(tmp_path / "model.npz", remote / "m.npz", "missing")
-    node = fake.nodes["/m.npz"]
+    node = hdfs.nodes["/m.npz"]
     assert (node.content, node.mode) == (b"content", "644")
-    fake.fault("CREATE", "error", name="AccessControlException", message="Permission denied: user=eva")
+    hdfs.fault("CREATE", "error", name="AccessControlException", message="Permission denied: user=eva")
     with pytest.raises(StorageError, match=r"/m\.npz: .*Permission denied.*; what it was to hold is .*model\.npz"):
         copy_result(tmp_path / "model.npz", remote / "m.npz", "missing")
 
 
-def test_a_model_on_hdfs_that_is_none_is_told(fake: FakeHdfs, remote: RemotePath) -> None:
+def test_a_model_on_hdfs_that_is_none_is_told(hdfs: FakeHdfs, remote: RemotePath) -> None:
     write_public(remote / "x.npz", b"no model")
     with pytest.raises(DataError, match=r"/x\.npz: not a model exported by EPS"):
         read_model(remote / "x.npz")
@@ -269,7 +263,7 @@ def in_file(path: Path, place: str) -> JobSpec:
     return RunRequest.from_values(read_job_file(path), str(path)).spec
 
 
-def test_a_folder_is_taken_once(fake: FakeHdfs, remote: RemotePath, tmp_path: Path) -> None:
+def test_a_folder_is_taken_once(hdfs: FakeHdfs, remote: RemotePath, tmp_path: Path) -> None:
     for folder in (remote / "c/job", tmp_path / "c" / "job"):
         claim(folder, "one:/jobs/job")
         with pytest.raises(JobExistsError, match=r"checkpoint_dir: .*/c/job is of the job one:/jobs/job: choose"):
@@ -277,36 +271,36 @@ def test_a_folder_is_taken_once(fake: FakeHdfs, remote: RemotePath, tmp_path: Pa
         write_public(folder / "left", b"")
         claim(folder, "one:/jobs/job")
         check_claim(folder, "one:/jobs/job")
-    assert [p for p in fake.nodes if p.startswith("/c/job/")] == [f"/c/job/{OWNER}"]
-    fake.put("/c/other/file", b"")
+    assert [p for p in hdfs.nodes if p.startswith("/c/job/")] == [f"/c/job/{OWNER}"]
+    hdfs.put("/c/other/file", b"")
     with pytest.raises(JobExistsError, match="/c/other is not empty"):
         claim(remote / "c/other", "one:/jobs/other")
 
 
 def test_checkpoints_of_another_home_are_not_touched_and_those_of_a_stopped_job_are_kept(
-    fake: FakeHdfs, remote: RemotePath, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    hdfs: FakeHdfs, remote: RemotePath, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = prepare_job(request_for(remote))
     first.lock.close()
     place = first.runtime.checkpoints
     assert str(place) == f"{remote}checkpoints/job" and first.runtime.spec.checkpoint_dir == f"{remote}checkpoints"
-    fake.put(f"{place.path}/0001-00000040/manifest.json", b"{}")
+    hdfs.put(f"{place.path}/0001-00000040/manifest.json", b"{}")
     with pytest.raises(JobExistsError, match=r"'job' stopped before its end: go on with it"):
         prepare_job(request_for(remote))
-    assert f"{place.path}/0001-00000040/manifest.json" in fake.nodes
+    assert f"{place.path}/0001-00000040/manifest.json" in hdfs.nodes
     # While HDFS is away nobody can tell whose a folder is.
     monkeypatch.setenv("EPS_HDFS_PATIENCE_S", "0")
-    fake.fault("LISTSTATUS", "error", name="SafeModeException", message="in safe mode", left=3)
+    hdfs.fault("LISTSTATUS", "error", name="SafeModeException", message="in safe mode", left=3)
     with pytest.raises(StorageError, match="safe mode"):
         prepare_job(request_for(remote, anew=True))
     assert JobDir(home / "jobs" / "job").job_json.exists()
-    fake.faults.clear()
+    hdfs.faults.clear()
     with monkeypatch.context() as elsewhere:
         elsewhere.setenv("EPS_HOME", str(tmp_path / "other"))
         with pytest.raises(JobExistsError, match=r"is of the job .*/jobs/job: choose another name"):
             prepare_job(request_for(remote, anew=True))
     prepare_job(request_for(remote, anew=True)).lock.close()
-    assert f"{place.path}/0001-00000040/manifest.json" not in fake.nodes
+    assert f"{place.path}/0001-00000040/manifest.json" not in hdfs.nodes
 
 
 @pytest.fixture
@@ -329,7 +323,7 @@ def prepared_in(place: RemotePath, name: str = "", *, anew: bool = False) -> str
 
 
 def test_jobs_without_a_name_of_several_machines_share_no_folder(
-    fake: FakeHdfs, remote: RemotePath, on_machine: Callable[[str, str], None]
+    hdfs: FakeHdfs, remote: RemotePath, on_machine: Callable[[str, str], None]
 ) -> None:
     place = remote / "home/checkpoints"
     found = []
@@ -337,7 +331,7 @@ def test_jobs_without_a_name_of_several_machines_share_no_folder(
         on_machine(machine, machine)
         found.append(prepared_in(place))
     assert found == ["softmax-1", "softmax-2", "softmax-3", "softmax-4"]
-    owners = [fake.nodes[f"/home/checkpoints/{name}/{OWNER}"].content.partition(b":")[0] for name in found]
+    owners = [hdfs.nodes[f"/home/checkpoints/{name}/{OWNER}"].content.partition(b":")[0] for name in found]
     assert owners == [b"laptop", b"edge", b"laptop", b"edge"]
     # A name that somebody gives is meant.
     with pytest.raises(JobExistsError, match="softmax-1 is of the job laptop:"):
@@ -345,32 +339,32 @@ def test_jobs_without_a_name_of_several_machines_share_no_folder(
 
 
 def test_names_of_others_are_asked_for_at_once(
-    fake: FakeHdfs, remote: RemotePath, on_machine: Callable[[str, str], None]
+    hdfs: FakeHdfs, remote: RemotePath, on_machine: Callable[[str, str], None]
 ) -> None:
     on_machine("laptop", "laptop")
     for number in range(1, 41):
-        fake.put(f"/home/checkpoints/softmax-{number}/{OWNER}", b"edge:/home/ada/.eps/jobs/softmax\n")
+        hdfs.put(f"/home/checkpoints/softmax-{number}/{OWNER}", b"edge:/home/ada/.eps/jobs/softmax\n")
     assert prepared_in(remote / "home/checkpoints") == "softmax-41"
-    looked = {path for _, path, _, _ in fake.requests if path.startswith("/home/checkpoints")}
+    looked = {path for _, path, _, _ in hdfs.requests if path.startswith("/home/checkpoints")}
     assert looked and not [path for path in looked if path != "/home/checkpoints" and "softmax-41" not in path]
 
 
 def test_a_machine_that_is_called_otherwise_has_its_folders_still(
-    fake: FakeHdfs, remote: RemotePath, home: Path, on_machine: Callable[[str, str], None]
+    hdfs: FakeHdfs, remote: RemotePath, home: Path, on_machine: Callable[[str, str], None]
 ) -> None:
     place, owner = remote / "home/checkpoints", f"/home/checkpoints/job/{OWNER}"
     on_machine("before", "home")
     prepared_in(place, "job")
     on_machine("after", "home")
     prepared_in(place, "job", anew=True)
-    assert fake.nodes[owner].content.startswith(b"after:")
+    assert hdfs.nodes[owner].content.startswith(b"after:")
     # Another one's by now, or never of the job that had the name.
-    fake.put(owner, b"elsewhere:/jobs/job\n")
-    fake.put(f"/home/checkpoints/other/{OWNER}", b"before:/jobs/other\n")
+    hdfs.put(owner, b"elsewhere:/jobs/job\n")
+    hdfs.put(f"/home/checkpoints/other/{OWNER}", b"before:/jobs/other\n")
     for name in ("job", "other"):
         with pytest.raises(JobExistsError, match="is of the job"):
             prepared_in(place, name, anew=True)
-    assert fake.nodes[owner].content.startswith(b"elsewhere:")
+    assert hdfs.nodes[owner].content.startswith(b"elsewhere:")
 
 
 def test_a_place_is_the_same_in_every_directory(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from eps.launch import shape_of
 from eps.runtime import Runtime
 from eps.storage.locations import RemotePath
 from eps.worker.datasets import Datasets
+from tests.fakes.patient_hdfs import hdfs as hdfs
 from tests.fakes.webhdfs import FakeHdfs
 from tests.threads import at_once
 
@@ -29,16 +29,9 @@ ROWS = "\n".join(f"{1 if k % 3 else -1} {k + 1}:{k + 1} 101:0.5" for k in range(
 
 
 @pytest.fixture
-def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHdfs]:
-    monkeypatch.setenv("EPS_HDFS_PATIENCE_S", "20")
-    with FakeHdfs() as found:
-        yield found
-
-
-@pytest.fixture
-def remote(fake: FakeHdfs) -> RemotePath:
+def remote(hdfs: FakeHdfs) -> RemotePath:
     """The root of the file system."""
-    return RemotePath("webhdfs", fake.authority, "/")
+    return RemotePath("webhdfs", hdfs.authority, "/")
 
 
 def settings_of(data: object, **rest: str) -> DataSettings:
@@ -51,21 +44,21 @@ def local(tmp_path: Path) -> DatasetInfo:
 
 
 def test_files_on_hdfs_give_the_splits_of_the_same_files_here(
-    fake: FakeHdfs, remote: RemotePath, tmp_path: Path
+    hdfs: FakeHdfs, remote: RemotePath, tmp_path: Path
 ) -> None:
     (tmp_path / "train").write_text(ROWS)
     (tmp_path / "rest").write_text(ROWS[::-1][::-1])
-    fake.put("/data/train", gzip.compress(ROWS.encode()))
-    fake.put("/data/rest", ROWS.encode())
+    hdfs.put("/data/train", gzip.compress(ROWS.encode()))
+    hdfs.put("/data/rest", ROWS.encode())
     here = prepare(settings_of(tmp_path / "train", test=str(tmp_path / "rest")), tmp_path / "a")
     there = prepare(settings_of(remote / "data/train", test=str(remote / "data/rest")), tmp_path / "b")
     assert there.split_checksums == here.split_checksums and there.num_test_rows == here.num_test_rows == 23
 
 
 def test_a_folder_and_another_file_system_are_told_apart_from_a_file_that_is_missing(
-    fake: FakeHdfs, remote: RemotePath, tmp_path: Path
+    hdfs: FakeHdfs, remote: RemotePath, tmp_path: Path
 ) -> None:
-    fake.put("/data/train", ROWS.encode())
+    hdfs.put("/data/train", ROWS.encode())
     for folder in (remote / "data", tmp_path):
         with pytest.raises(DataError, match=f"{folder}: is a folder, but data must be files: name those in it"):
             prepare(settings_of(folder), tmp_path / "a")
@@ -77,32 +70,32 @@ def test_a_folder_and_another_file_system_are_told_apart_from_a_file_that_is_mis
             prepare(settings_of(text), tmp_path / "a")
 
 
-def test_labels_beside_images_are_found_and_several_files_are_read(fake: FakeHdfs, remote: RemotePath) -> None:
-    fake.put("/t10k-images-idx3-ubyte", b"\0\0\x08\x03" + b"\0\0\0\x08\0\0\0\x01\0\0\0\x01" + bytes(range(8)))
-    fake.put("/t10k-labels-idx1-ubyte", b"\0\0\x08\x01" + b"\0\0\0\x08" + b"\0\1" * 4)
+def test_labels_beside_images_are_found_and_several_files_are_read(hdfs: FakeHdfs, remote: RemotePath) -> None:
+    hdfs.put("/t10k-images-idx3-ubyte", b"\0\0\x08\x03" + b"\0\0\0\x08\0\0\0\x01\0\0\0\x01" + bytes(range(8)))
+    hdfs.put("/t10k-labels-idx1-ubyte", b"\0\0\x08\x01" + b"\0\0\0\x08" + b"\0\1" * 4)
     first = dataset_key(settings_of(remote / "t10k-images-idx3-ubyte"))
-    fake.put("/t10k-labels-idx1-ubyte", b"\0\0\x08\x01" + b"\0\0\0\x08" + b"\1\0" * 4)
+    hdfs.put("/t10k-labels-idx1-ubyte", b"\0\0\x08\x01" + b"\0\0\0\x08" + b"\1\0" * 4)
     assert dataset_key(settings_of(remote / "t10k-images-idx3-ubyte")) != first
-    fake.put("/one,two", b"a\tsome words\n" * 8)
-    fake.put("/three", b"b\tother words\n" * 8)
+    hdfs.put("/one,two", b"a\tsome words\n" * 8)
+    hdfs.put("/three", b"b\tother words\n" * 8)
     check_inputs(settings_of(remote / "one,two"))
     check_inputs(settings_of(f"{remote / 'three'}, {remote / 'three'}"))
     with pytest.raises(DataError, match=r"webhdfs://.*/four: no such file"):
         check_inputs(settings_of(f"{remote / 'three'},{remote / 'four'}"))
 
 
-def test_a_file_that_did_not_change_is_not_read_again(fake: FakeHdfs, remote: RemotePath, tmp_path: Path) -> None:
-    fake.put("/train", ROWS.encode())
+def test_a_file_that_did_not_change_is_not_read_again(hdfs: FakeHdfs, remote: RemotePath, tmp_path: Path) -> None:
+    hdfs.put("/train", ROWS.encode())
     settings, cache = settings_of(remote / "train"), tmp_path / "cache"
     first = prepare(settings, None, cache)
-    assert prepare(settings, None, cache) == first and len(fake.asked("OPEN", at_data_node=True)) == 1
-    fake.put("/train", ROWS.replace("0.5", "0.7").encode())
+    assert prepare(settings, None, cache) == first and len(hdfs.asked("OPEN", at_data_node=True)) == 1
+    hdfs.put("/train", ROWS.replace("0.5", "0.7").encode())
     assert prepare(settings, None, cache).split_checksums != first.split_checksums
 
 
-def test_a_file_that_may_not_be_read_is_told(fake: FakeHdfs, remote: RemotePath, tmp_path: Path) -> None:
-    fake.put("/train", ROWS.encode())
-    fake.fault("OPEN", "error", name="AccessControlException", message="Permission denied: user=eva")
+def test_a_file_that_may_not_be_read_is_told(hdfs: FakeHdfs, remote: RemotePath, tmp_path: Path) -> None:
+    hdfs.put("/train", ROWS.encode())
+    hdfs.fault("OPEN", "error", name="AccessControlException", message="Permission denied: user=eva")
     with pytest.raises(DataError, match=r"webhdfs://.*/train: .*Permission denied: user=eva"):
         prepare(settings_of(remote / "train"), tmp_path / "out")
 
@@ -110,7 +103,7 @@ def test_a_file_that_may_not_be_read_is_told(fake: FakeHdfs, remote: RemotePath,
 # ---- prepared data sets
 
 
-def test_a_data_set_is_published_once_and_whole(fake: FakeHdfs, remote: RemotePath, tmp_path: Path) -> None:
+def test_a_data_set_is_published_once_and_whole(hdfs: FakeHdfs, remote: RemotePath, tmp_path: Path) -> None:
     info, cache = local(tmp_path), remote / "cache"
     published = publish_dataset(info, cache)
     assert published.directory == cache / info.key and is_complete(published)
@@ -118,19 +111,19 @@ def test_a_data_set_is_published_once_and_whole(fake: FakeHdfs, remote: RemotePa
     assert found == published and (found.load_test()[1] == info.load_test()[1]).all()
     assert found.load_split(2).num_rows == info.split_rows[2]
     assert found.load_normalizer().to_arrays().keys() == info.load_normalizer().to_arrays().keys()
-    writes = len(fake.asked("CREATE"))
-    assert publish_dataset(info, cache) == published and len(fake.asked("CREATE")) == writes == 7
+    writes = len(hdfs.asked("CREATE"))
+    assert publish_dataset(info, cache) == published and len(hdfs.asked("CREATE")) == writes == 7
     assert cache.storage().names("") == [info.key]
 
 
-def test_several_may_publish_it_at_once(fake: FakeHdfs, remote: RemotePath, tmp_path: Path) -> None:
+def test_several_may_publish_it_at_once(hdfs: FakeHdfs, remote: RemotePath, tmp_path: Path) -> None:
     info, cache = local(tmp_path), remote / "cache"
     found = at_once(3, lambda _: publish_dataset(info, cache))
     assert [each.directory for each in found] == [cache / info.key] * 3
     assert cache.storage().names("") == [info.key] and is_complete(found[0])
 
 
-def test_one_that_lost_a_file_is_published_again(fake: FakeHdfs, remote: RemotePath, tmp_path: Path) -> None:
+def test_one_that_lost_a_file_is_published_again(hdfs: FakeHdfs, remote: RemotePath, tmp_path: Path) -> None:
     info, cache = local(tmp_path), remote / "cache"
     published = publish_dataset(info, cache)
     cache.storage().remove(f"{info.key}/{split_name(1)}")
@@ -139,11 +132,11 @@ def test_one_that_lost_a_file_is_published_again(fake: FakeHdfs, remote: RemoteP
 
 
 def test_what_arrives_otherwise_than_it_was_sent_is_no_data_set(
-    fake: FakeHdfs, remote: RemotePath, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    hdfs: FakeHdfs, remote: RemotePath, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     info, cache = local(tmp_path), remote / "cache"
-    fill = fake.fill
-    monkeypatch.setattr(fake, "fill", lambda node, content: fill(node, bytes(len(content))))
+    fill = hdfs.fill
+    monkeypatch.setattr(hdfs, "fill", lambda node, content: fill(node, bytes(len(content))))
     with pytest.raises(StorageError, match=r"split-00000.eps: has SHA-256 .* was sent"):
         publish_dataset(info, cache)
     assert cache.storage().names("") == []
@@ -153,7 +146,7 @@ def test_what_arrives_otherwise_than_it_was_sent_is_no_data_set(
         publish.publish_dataset(info, cache)
 
 
-def test_of_one_whose_publishing_is_to_end_nothing_is_there(fake: FakeHdfs, remote: RemotePath, tmp_path: Path) -> None:
+def test_of_one_whose_publishing_is_to_end_nothing_is_there(hdfs: FakeHdfs, remote: RemotePath, tmp_path: Path) -> None:
     """Its files are sent by several threads: none of them goes on."""
     info, cache = local(tmp_path), remote / "cache"
     looks: list[str] = []
@@ -165,28 +158,28 @@ def test_of_one_whose_publishing_is_to_end_nothing_is_there(fake: FakeHdfs, remo
     with pytest.raises(TrainingError, match="enough"), interrupt.heeding(look):
         publish_dataset(info, cache)
     assert looks and all(name.startswith("publish") for name in looks)
-    assert fake.asked("CREATE") == [] and cache.storage().names("") == []
+    assert hdfs.asked("CREATE") == [] and cache.storage().names("") == []
 
 
 # ---- a worker
 
 
 def test_a_worker_reads_the_files_of_its_splits_and_no_others(
-    fake: FakeHdfs, remote: RemotePath, tmp_path: Path
+    hdfs: FakeHdfs, remote: RemotePath, tmp_path: Path
 ) -> None:
     info = local(tmp_path)
     published = publish_dataset(info, remote / "cache")
     runtime = Runtime("job", JobSpec(splits=4, workers=1), shape_of(info), published.directory, tmp_path)
     assert Runtime.from_json(runtime.to_json()).dataset_dir == published.directory
-    with fake.lock:
-        fake.requests.clear()
+    with hdfs.lock:
+        hdfs.requests.clear()
     datasets = Datasets(runtime, tmp_path / "scratch")
     datasets.load_initial(2)
     datasets.load_initial(2)
     assert datasets.path(2).read_bytes() == info.split_path(2).read_bytes()
-    assert {path for _, path, _, _ in fake.requests} == {f"/cache/{info.key}/{split_name(2)}"}
-    assert len(fake.asked("OPEN")) == 1 and datasets.activate(2).num_rows == info.split_rows[2]
-    fake.put(f"/cache/{info.key}/{split_name(1)}", b"something else")
+    assert {path for _, path, _, _ in hdfs.requests} == {f"/cache/{info.key}/{split_name(2)}"}
+    assert len(hdfs.asked("OPEN")) == 1 and datasets.activate(2).num_rows == info.split_rows[2]
+    hdfs.put(f"/cache/{info.key}/{split_name(1)}", b"something else")
     with pytest.raises(TransferError, match=r"split-00001.eps: has checksum .*; split 1 was cut with"):
         datasets.load_initial(1)
     assert not datasets.holds(1) and [path.name for path in (tmp_path / "scratch").iterdir()] == [split_name(2)]

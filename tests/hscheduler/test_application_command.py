@@ -8,7 +8,7 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from eps.yarn.within import JOBS
 from hscheduler.application.follow import Following
 from hscheduler.application.orders import APPLICATION_TYPE
 from hscheduler.cli import main
+from tests.fakes.patient_hdfs import hdfs as hdfs
 from tests.fakes.submitting_yarn import ID, Cluster
 from tests.fakes.webhdfs import FakeHdfs
 
@@ -92,13 +93,6 @@ class RunningSweep(Cluster):
         return ApplicationReport(
             application_id, "sweep", APPLICATION_TYPE, "ada", "default", word, final, "", "", -1, "", 0.0, (), 1, 0, 0
         )
-
-
-@pytest.fixture
-def hdfs(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHdfs]:
-    monkeypatch.setenv("EPS_HDFS_PATIENCE_S", "20")
-    with FakeHdfs() as found:
-        yield found
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,17 +10,11 @@ from eps.hadoop_conf import HadoopConf
 from eps.jobspec_file import RunRequest
 from eps.storage.jobdir import JobDir
 from eps.yarn.submit import start_on_yarn
+from tests.fakes.patient_hdfs import hdfs as hdfs
 from tests.fakes.submitting_yarn import Cluster
 from tests.fakes.webhdfs import FakeHdfs
 
 ROWS = "1 1:1 2:0.5\n-1 2:1\n" * 12
-
-
-@pytest.fixture
-def hdfs(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHdfs]:
-    monkeypatch.setenv("EPS_HDFS_PATIENCE_S", "20")
-    with FakeHdfs() as found:
-        yield found
 
 
 @pytest.fixture

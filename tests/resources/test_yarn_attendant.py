@@ -219,6 +219,18 @@ def test_one_that_it_does_not_know_for_a_moment_goes_on(follow: Follow) -> None:
     assert follow(ScriptedClient(RUNNING, JobNotFoundError("no such application"), RUNNING, FINISHED)) == 0
 
 
+def lose_model(shared: MemoryStorage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a job's model be there, and nobody able to read it."""
+    read = shared.read
+
+    def lost(path: str) -> Any:
+        if path.endswith("model.npz"):
+            raise StorageError(f"{path}: a block is missing")
+        return read(path)
+
+    monkeypatch.setattr(shared, "read", lost)
+
+
 def test_results_that_cannot_be_fetched_are_said(
     job: JobDir, shared: MemoryStorage, follow: Follow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -239,14 +251,7 @@ def test_the_masters_word_counts_though_other_results_cannot_be_fetched(
 ) -> None:
     shared.files["results/ended.json"] = b'{"state": "failed", "exit_code": 3, "reason": "no memory"}'
     shared.files["results/report.json"] = b'{"state": "failed", "reason": "no memory", "clock": 9}'
-    read = shared.read
-
-    def lost(path: str) -> Any:
-        if path.endswith("model.npz"):
-            raise StorageError(f"{path}: a block is missing")
-        return read(path)
-
-    monkeypatch.setattr(shared, "read", lost)
+    lose_model(shared, monkeypatch)
     assert follow(ScriptedClient(KILLED)) == 3
     ended = job.ended()
     assert ended is not None and (ended["state"], ended["unfetched"]) == ("failed", "no memory")
@@ -407,20 +412,13 @@ def test_one_that_finished_and_whose_model_is_lost_is_made_again_from_its_checkp
     (tmp_path / "core-site.xml").write_text("<configuration></configuration>")
     shared.files["results/ended.json"] = b'{"state": "finished", "exit_code": 0, "reason": ""}'
     shared.files["results/report.json"] = b'{"state": "finished", "reason": "", "clock": 9}'
-    read = shared.read
-
-    def lost(path: str) -> Any:
-        if path.endswith("model.npz"):
-            raise StorageError(f"{path}: a block is missing")
-        return read(path)
-
     with FakeHdfs() as hdfs:
         place = RemotePath("webhdfs", hdfs.authority, "/eps/checkpoints/a9a")
         Claim(str(place), owner_of(job), str(tmp_path)).write(job)
         hdfs.put(f"{place.path}/owner.txt", f"{owner_of(job)}\n".encode())
         hdfs.put(f"{place.path}/0001-00000040/manifest.json", b"{}")
         if removed:
-            monkeypatch.setattr(shared, "read", lost)
+            lose_model(shared, monkeypatch)
             assert follow(ScriptedClient(RUNNING, FINISHED)) == 0
             assert not job.is_settled() and "a block is missing" in job.outcome()["reason"]
         del shared.files["results/model.npz"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
 from typing import BinaryIO
 
 import pytest
@@ -13,6 +12,7 @@ from eps.yarn import submit
 from eps.yarn.shipping import Packed
 from eps.yarn.submit import put_once
 from eps.yarn.types import LocalFile
+from tests.fakes.patient_hdfs import hdfs as hdfs
 from tests.fakes.webhdfs import FakeHdfs
 
 CODE = Packed(b"what jobs share", "digest")
@@ -20,44 +20,37 @@ PATH = "/home/cache/digest/code.zip"
 
 
 @pytest.fixture
-def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHdfs]:
-    monkeypatch.setenv("EPS_HDFS_PATIENCE_S", "20")
-    with FakeHdfs() as found:
-        yield found
+def home(hdfs: FakeHdfs) -> RemotePath:
+    return RemotePath("webhdfs", hdfs.authority, "/home")
 
 
-@pytest.fixture
-def home(fake: FakeHdfs) -> RemotePath:
-    return RemotePath("webhdfs", fake.authority, "/home")
+def files(hdfs: FakeHdfs) -> list[str]:
+    return sorted(path for path, node in hdfs.nodes.items() if node.content is not None)
 
 
-def files(fake: FakeHdfs) -> list[str]:
-    return sorted(path for path, node in fake.nodes.items() if node.content is not None)
-
-
-def test_the_same_is_brought_once(fake: FakeHdfs, home: RemotePath) -> None:
+def test_the_same_is_brought_once(hdfs: FakeHdfs, home: RemotePath) -> None:
     first = put_once(home, CODE, "code.zip")
-    written = fake.nodes[PATH]
+    written = hdfs.nodes[PATH]
     assert put_once(home, CODE, "code.zip") == first
-    assert fake.nodes[PATH] is written and written.content == CODE.content
-    assert files(fake) == [PATH]
+    assert hdfs.nodes[PATH] is written and written.content == CODE.content
+    assert files(hdfs) == [PATH]
 
 
-def test_of_two_that_bring_it_at_once_both_have_the_file_that_is_there(fake: FakeHdfs, home: RemotePath) -> None:
+def test_of_two_that_bring_it_at_once_both_have_the_file_that_is_there(hdfs: FakeHdfs, home: RemotePath) -> None:
     others: list[LocalFile] = []
 
     def source() -> BinaryIO:
         # While this one sends it, another one has brought it, some time ago.
         others.append(put_once(home, CODE, "code.zip"))
-        fake.nodes[PATH].modified_ms -= 1000
+        hdfs.nodes[PATH].modified_ms -= 1000
         return io.BytesIO(CODE.content)
 
     mine = submit._cached(home, CODE.digest, "code.zip", len(CODE.content), source)
-    assert mine.timestamp_ms == others[0].timestamp_ms - 1000 == fake.nodes[PATH].modified_ms
-    assert files(fake) == [PATH], "nothing else is left"
+    assert mine.timestamp_ms == others[0].timestamp_ms - 1000 == hdfs.nodes[PATH].modified_ms
+    assert files(hdfs) == [PATH], "nothing else is left"
 
 
-def test_what_was_cut_short_is_brought_again(fake: FakeHdfs, home: RemotePath) -> None:
-    fake.put(PATH, b"what")
+def test_what_was_cut_short_is_brought_again(hdfs: FakeHdfs, home: RemotePath) -> None:
+    hdfs.put(PATH, b"what")
     assert put_once(home, CODE, "code.zip").size_bytes == len(CODE.content)
-    assert fake.nodes[PATH].content == CODE.content and files(fake) == [PATH]
+    assert hdfs.nodes[PATH].content == CODE.content and files(hdfs) == [PATH]

@@ -13,10 +13,10 @@ from eps.errors import ConfigError, JobExistsError
 from eps.jobspec_file import RunRequest
 from eps.storage.jobdir import jobs_dir, list_jobs
 from eps.yarn.types import ApplicationReport
+from tests.fakes.patient_hdfs import hdfs as hdfs
 from tests.fakes.submitting_yarn import ID, Cluster
 from tests.fakes.webhdfs import FakeHdfs
 from tests.resources.submission_world import conf as conf
-from tests.resources.submission_world import hdfs as hdfs
 from tests.resources.submission_world import request_ as request_
 from tests.resources.submission_world import start
 from tests.resources.submission_world import yarn as yarn

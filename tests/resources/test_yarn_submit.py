@@ -41,11 +41,11 @@ from eps.yarn.ending import wish, wished
 from eps.yarn.rest import launch_json
 from eps.yarn.shipping import ENVIRONMENT, Packed, pack_job
 from eps.yarn.submit import start_on_yarn, submit, submit_prepared
+from tests.fakes.patient_hdfs import hdfs as hdfs
 from tests.fakes.submitting_yarn import ID, Cluster
 from tests.fakes.webhdfs import FakeHdfs
 from tests.resources.submission_world import ROWS, own, start
 from tests.resources.submission_world import conf as conf
-from tests.resources.submission_world import hdfs as hdfs
 from tests.resources.submission_world import request_ as request_
 from tests.resources.submission_world import yarn as yarn
 
