@@ -291,7 +291,10 @@ class JobSpec:
     )
     # Among whom.
     tls: bool = _option(
-        False, "encrypt every connection of the job, with certificates made for it; needs the extra tls", group="safety"
+        False,
+        "let members talk over TCP with mutual TLS, by certificates made for the job; always so on YARN and with "
+        "--van tcp; needs the extra tls",
+        group="safety",
     )
 
     def __post_init__(self) -> None:
@@ -359,8 +362,6 @@ class JobSpec:
                 "wire is 'float16', but the sums of bsp are reproducible to the last bit, which float16 cannot be: "
                 "add --no-reproducible, or use --wire float32"
             )
-        if self.van == "shm" and self.tls:
-            raise ConfigError("van is 'shm', but a job with TLS has no shared memory: use auto, unix, tcp or grpc")
 
     def by_role(self, name: str, role: str) -> str:
         """Return what a setting that may differ by role says of one: ``1024,server=4096`` says 4096 of servers.
@@ -429,6 +430,11 @@ class JobSpec:
             raise ConfigError(
                 "execution of the master is opportunistic, but YARN starts application masters as guaranteed"
             )
+
+    @property
+    def uses_tls(self) -> bool:
+        """True where members talk over TCP: between hosts, or where the user wants it so."""
+        return self.tls or self.on == "yarn" or self.van == "tcp"
 
     def staleness(self) -> int:
         """Return the staleness bound in clocks: 0 for BSP, :data:`~eps.core.settings.UNBOUNDED` for ASP."""

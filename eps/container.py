@@ -6,7 +6,8 @@ A container runtime (Docker, YARN) starts it; the environment says what it is:
 ``EPS_ROLE``            ``worker`` or ``server``
 ``EPS_CONTAINER_ID``    by which the job master knows the container
 ``EPS_JOB_DIR``         the job's directory as this container sees it; absolute
-``EPS_MASTER_ADDRESS``  ``host:port`` of the job master's control plane; a master needs none
+``EPS_MASTER_ADDRESS``  ``host:port`` of the job master's control plane, or ``unix:NAME`` on its host; a master
+                        needs none
 ``EPS_HOST``            by which the job's other processes reach this one; default ``127.0.0.1``
 ``EPS_TIED``            not empty: this process ends when nobody holds the job's lock any more,
                         which must be on this host
@@ -31,6 +32,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from eps.core.types import Address
 from eps.errors import ConfigError
 from eps.storage.jobdir import JobDir
 from eps.supervisor.child import exit_with, run_entry
@@ -128,9 +130,11 @@ def _value(environ: Mapping[str, str], name: str) -> str:
 
 
 def _address(text: str) -> str:
+    if Address(text, 0).is_unix:
+        return text
     host, _, port = text.rpartition(":")
     if not _HOST.fullmatch(host.strip("[]")) or not port.isdecimal() or not 0 < int(port) < 1 << 16:
-        raise ConfigError(f"{MASTER_ADDRESS} is {text!r}, but must be host:port")
+        raise ConfigError(f"{MASTER_ADDRESS} is {text!r}, but must be host:port or unix:NAME")
     return text
 
 

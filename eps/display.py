@@ -12,6 +12,7 @@ from typing import Any, Protocol, TextIO
 from eps.core.evictions import TAKEN_AWAY
 from eps.core.reconfig import Operation, Phase
 from eps.core.recovery import LossOutcome
+from eps.core.types import Address
 from eps.ended import UNREACHABLE, WAITING_STATES, without_figures
 from eps.resources.advice import CHECK_IMAGE
 from eps.yarn.advice import CHECK_PYTHON
@@ -484,7 +485,7 @@ def status_text(status: Status, *, resumable: bool = False) -> str:
             what = "splits" if member["role"] == "worker" else "partitions"
             held = f"{what} {', '.join(str(item) for item in member['holds'])}" if member["holds"] else "nothing"
             # One that was asked for has none yet.
-            place = f"{member['host']}:{member['port']}" if member["port"] else "-"
+            place = str(Address(member["host"], member["port"])) if member["host"] else "-"
             rows.append([member["name"], str(member["pid"] or "-"), place, ways_text(member["ways"]), held])
         lines.append(table(rows))
     for change in ([status["plan"]] if status["plan"] else []) + list(status["queued"]):

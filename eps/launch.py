@@ -221,7 +221,7 @@ def prepare_job(
                 Claim(str(elsewhere), owner, environment_configuration().source).write(directory)
             claim(elsewhere, owner, *aliases)
             runtime = dataclasses.replace(runtime, owner=owner)
-        if spec.tls:
+        if spec.uses_tls:
             make_certificates(directory.tls)
         if spec.model not in MODELS:
             runtime = _with_model_code(runtime, directory.path)
@@ -308,7 +308,7 @@ def check_request(request: RunRequest) -> None:
     if "image" in request.given and spec.on != "docker":
         raise ConfigError(f"image is {spec.image!r}, but only containers of docker have one: the job is on {spec.on}")
     check_model(spec)
-    if spec.tls:
+    if spec.uses_tls:
         check_tls()
     _check_port(spec.metrics_port)
 

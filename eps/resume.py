@@ -18,6 +18,7 @@ from eps.errors import ConfigError, DataError, JobExistsError, PlanError, Storag
 from eps.home import check_home
 from eps.launch import PreparedJob, check_runtime, data_settings
 from eps.resources.choice import check_backend
+from eps.rpc.certificates import make_certificates
 from eps.rpc.security import Security
 from eps.runtime import Runtime, Start, identity
 from eps.storage.atomic import read_json, write_bytes_atomic
@@ -144,7 +145,7 @@ def _prepare(
     store.remove_leftovers()
     warnings = [*damaged, *prepared_again, *_set_journal_aside(directory)]
     try:
-        warnings += _renew_token(directory)
+        warnings += _renew_secrets(directory, before.spec)
         _clear(directory)
         was = Before(directory)
         history = b"" if manifest is None else b"".join(history_lines(store.history(manifest)))
@@ -190,8 +191,10 @@ def _data_of(runtime: Runtime) -> tuple[DatasetInfo, list[str]]:
     return dataset, [f"{gone}; it was made again from {runtime.spec.data}"]
 
 
-def _renew_token(directory: JobDir) -> list[str]:
-    """Give a job whose token is missing or damaged another one: none of its processes runs that would know the old."""
+def _renew_secrets(directory: JobDir, spec: JobSpec) -> list[str]:
+    """Make new certificates, and a token where that is damaged: no process of the job runs that knows the old ones."""
+    if spec.uses_tls:
+        make_certificates(directory.tls)
     try:
         Security.of_job(directory.path)
     except StorageError as error:
@@ -203,6 +206,7 @@ def _renew_token(directory: JobDir) -> list[str]:
 def _clear(directory: JobDir) -> None:
     """Remove what only the processes of the run before meant; what else speaks of it stays until another one begins."""
     shutil.rmtree(directory.containers, ignore_errors=True)
+    shutil.rmtree(directory.sockets, ignore_errors=True)
     # The state of a job master whose members have gone is nobody's; the next run has another.
     shutil.rmtree(directory.state, ignore_errors=True)
     directory.containers.mkdir(mode=DIRECTORY_MODE, exist_ok=True)

@@ -85,8 +85,9 @@ Own a cluster: jobs and sweeps are submitted to this service, which decides by i
 policy.  Everything that happens is in its journal: after kill -9, or SIGTERM, the
 same command takes up the jobs, which go on meanwhile.  Ctrl-C ends them.
 
-A client on this host finds the service by its directory (--state); one on another host
-needs --scheduler HOST:PORT and a copy of the directory's token.  What was begun with
+A client on this host finds the service by its directory (--state).  For one on another
+host, start the service with --listen HOST:PORT; the client needs --scheduler HOST:PORT
+and a copy of the directory's folder tls.  What was begun with
 one policy and cluster goes on with these.  While the disk is full, jobs go on, and what
 is submitted is refused.
 
@@ -327,7 +328,11 @@ def _add_service(commands: argparse._SubParsersAction[CommandParser], names: str
         "--kill-restart", type=float, metavar="SECONDS", help="declared length of restarts (policy kill)"
     )
     serve.add_argument("--seed", type=int, metavar="N", help="of policies that draw lots; default: 0")
-    serve.add_argument("--listen", default="127.0.0.1:0", metavar="HOST:PORT", help="default: a free port of 127.0.0.1")
+    serve.add_argument(
+        "--listen",
+        metavar="HOST:PORT",
+        help="let clients on other hosts in, by certificates; default: only your processes on this host",
+    )
     serve.add_argument("--web", type=int, metavar="PORT", help="serve a page, too; 0 takes a free port")
     serve.add_argument(
         "--forget", action="store_true", help="end the jobs of a journal that cannot be gone on with; keep it aside"

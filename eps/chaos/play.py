@@ -118,7 +118,7 @@ class Player:
                 self._clock = max(self._clock, self._status["clock"])
 
     def _alive(self, role: str) -> list[dict[str, Any]]:
-        members = [m for m in self._status.get("members", []) if m["role"] == role and m["pid"] and m["port"]]
+        members = [m for m in self._status.get("members", []) if m["role"] == role and m["pid"] and m["host"]]
         return [m for m in members if m["pid"] not in self._hit]
 
     def _play(self, event: ChaosEvent) -> None:

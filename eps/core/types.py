@@ -21,15 +21,24 @@ class Role(StrEnum):
     SERVER = "server"
 
 
+#: Begins the host of an address that is a Unix socket: its name in the folder of the job's sockets follows.
+UNIX_SOCKET = "unix:"
+
+
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a member's data plane listens."""
+    """Where a process of a job listens: a host and a port, or ``unix:NAME`` and port 0."""
 
     host: str
     port: int
 
+    @property
+    def is_unix(self) -> bool:
+        """True for a Unix socket, which only processes of this host can reach."""
+        return self.host.startswith(UNIX_SOCKET)
+
     def __str__(self) -> str:
-        return f"{self.host}:{self.port}"
+        return self.host if self.is_unix else f"{self.host}:{self.port}"
 
 
 @dataclass

@@ -60,18 +60,17 @@ class _Servicer(ContainerBrokerServicer):
 
 
 def serve_desk(desk: Desk, security: Security, host: str = "127.0.0.1") -> tuple[grpc.Server, Address]:
-    """Let the master of one job, which proves its token, at a desk; the caller ends the server.
+    """Let the master of one job at a desk; the caller ends the server.
 
     Raises as :func:`eps.rpc.call.serve`.
     """
     servicer = _Servicer(desk)
-    server, port = serve(
+    return serve(
         lambda server: add_ContainerBrokerServicer_to_server(servicer, server),
         host,
         max_workers=MOST_CALLS,
         security=security,
     )
-    return server, Address(host, port)
 
 
 class BrokerLine:

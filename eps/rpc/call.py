@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 import grpc
 
 from eps import errors
-from eps.core.types import Address
+from eps.core.types import UNIX_SOCKET, Address
 from eps.errors import (
     AuthenticationError,
     ConfigError,
@@ -23,7 +23,6 @@ from eps.errors import (
     ProtocolError,
     RpcError,
 )
-from eps.rpc.authentication import ProvenChannel, TokenInterceptor
 from eps.rpc.error_codec import decode_error, encode_error, error_name, shortened
 from eps.rpc.security import NO_SECURITY, TLS_NAME, Security
 from eps.rpc.threads import ThreadPerCall
@@ -165,20 +164,26 @@ def channel(address: Address | str, security: Security = NO_SECURITY) -> grpc.Ch
     ----------
     address : Address or str
     security : Security
-        Its token is proven by every call; with its TLS files the connection is encrypted, and both ends are known.
+        Over a Unix socket of its folder, or with mutual TLS, both ends know that they belong to the job.
 
     Raises
     ------
+    AuthenticationError
+        Whoever listens there could not prove that it belongs to the job.
     StorageError
-        The TLS files cannot be read.
+        The TLS files cannot be read, or other users can enter the folder of the sockets.
     """
+    where = str(address)
+    if where.startswith(UNIX_SOCKET):
+        path = security.socket_path(Address(where, 0))
+        return grpc.insecure_channel(f"{UNIX_SOCKET}{path}", options=CHANNEL_OPTIONS)
     credentials = security.channel_credentials()
     if credentials is None:
-        plain = grpc.insecure_channel(str(address), options=CHANNEL_OPTIONS)
-    else:
-        options = (*CHANNEL_OPTIONS, ("grpc.ssl_target_name_override", TLS_NAME))
-        plain = grpc.secure_channel(str(address), credentials, options=options)
-    return plain if security.token is None else ProvenChannel(plain, security, str(address).rpartition(":")[2])
+        if security is not NO_SECURITY:
+            raise AuthenticationError(f"{where} cannot prove that it belongs to the job, which has no certificates")
+        return grpc.insecure_channel(where, options=CHANNEL_OPTIONS)
+    options = (*CHANNEL_OPTIONS, ("grpc.ssl_target_name_override", TLS_NAME))
+    return grpc.secure_channel(where, credentials, options=options)
 
 
 class ServicerErrors(grpc.ServerInterceptor):  # type: ignore[misc,type-arg,unused-ignore]
@@ -240,35 +245,30 @@ class BoundServer:
     Parameters
     ----------
     host : str
-        The address that is listened on.
+        The address that is listened on; unused where the security is that of one host.
     port : int
         0 lets the system choose.
     max_workers : int
         Calls and streams at the same time, each on a thread of its own; a further one is refused.
     security : Security
-        What every caller must prove before anything of its call is read.
+        That of one host has the server listen on a Unix socket, that between hosts asks callers for a certificate.
 
     Raises
     ------
     ConfigError
         The address cannot be listened on.
     StorageError
-        The TLS files cannot be read.
+        The TLS files cannot be read, or other users can enter the folder of the sockets.
     """
 
     def __init__(
         self, host: str = "127.0.0.1", port: int = 0, max_workers: int = 1024, security: Security = NO_SECURITY
     ) -> None:
         pool: Any = ThreadPerCall("eps-rpc")
-        token = TokenInterceptor(security)
         self._server = grpc.server(
-            pool,
-            interceptors=[ServicerErrors(), token],
-            options=CHANNEL_OPTIONS,
-            maximum_concurrent_rpcs=max_workers,
+            pool, interceptors=[ServicerErrors()], options=CHANNEL_OPTIONS, maximum_concurrent_rpcs=max_workers
         )
-        token.port = bind(self._server, host, port, security)
-        self.address = Address(host, token.port)
+        self.address = bind(self._server, host, port, security)
 
     def start(self, register: Callable[[grpc.Server], None]) -> grpc.Server:
         """Answer from now on; ``register`` adds the servicers.  The caller ends the server with :func:`stop`."""
@@ -283,7 +283,7 @@ def serve(
     port: int = 0,
     max_workers: int = 1024,
     security: Security = NO_SECURITY,
-) -> tuple[grpc.Server, int]:
+) -> tuple[grpc.Server, Address]:
     """Start a server with our options and error map.
 
     Parameters
@@ -297,33 +297,28 @@ def serve(
     -------
     server : grpc.Server
         Running; the caller ends it with :func:`stop`.
-    port : int
+    address : Address
+        Where it listens.
     """
     bound = BoundServer(host, port, max_workers, security)
-    return bound.start(register), bound.address.port
+    return bound.start(register), bound.address
 
 
-def bind(server: grpc.Server, host: str, port: int, security: Security = NO_SECURITY) -> int:
-    """Give ``server`` its address, with TLS where ``security`` has it, and return the port.
-
-    Raises
-    ------
-    ConfigError
-        The address cannot be listened on.
-    StorageError
-        The TLS files cannot be read.
-    """
+def bind(server: grpc.Server, host: str, port: int, security: Security = NO_SECURITY) -> Address:
+    """Have ``server`` listen as ``security`` says, and return where; raises as :class:`BoundServer`."""
     credentials = security.server_credentials()
+    address = security.new_socket() if security.is_local else Address(host, port)
+    place = f"{UNIX_SOCKET}{security.socket_path(address)}" if address.is_unix else str(address)
     try:
         if credentials is None:
-            bound = server.add_insecure_port(f"{host}:{port}")
+            bound = server.add_insecure_port(place)
         else:
-            bound = server.add_secure_port(f"{host}:{port}", credentials)
+            bound = server.add_secure_port(place, credentials)
     except RuntimeError as error:
-        raise ConfigError(f"cannot listen on {host}:{port}: {error}") from error
+        raise ConfigError(f"cannot listen on {place}: {error}") from error
     if bound == 0:
-        raise ConfigError(f"cannot listen on {host}:{port}")
-    return int(bound)
+        raise ConfigError(f"cannot listen on {place}")
+    return address if address.is_unix else Address(host, int(bound))
 
 
 def stop(server: grpc.Server, grace_s: float = 0.5) -> None:

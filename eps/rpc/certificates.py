@@ -13,8 +13,8 @@ from eps.errors import ConfigError, StorageError
 from eps.rpc.security import TLS_NAME, TlsFiles
 from eps.storage.atomic import write_bytes_atomic
 
-#: A job may train this long.
-VALID_DAYS = 30
+#: Longer than any job; who has the key is decided by the job's directory, which goes with it.
+VALID_DAYS = 3650
 #: Clocks of other machines may be behind by this much.
 VALID_BEFORE_HOURS = 1
 _DIRECTORY_MODE = 0o700
@@ -34,7 +34,8 @@ def check_tls() -> None:
         _ = x509.CertificateBuilder
     except ImportError as error:
         raise ConfigError(
-            f"tls needs the package cryptography ({error}): pip install '.[tls]' in EPS's folder"
+            "processes on several hosts, and those with --tls, prove themselves by certificates, for which the package "
+            f"cryptography is missing ({error}): pip install '.[tls]' in EPS's folder"
         ) from None
 
 

@@ -1,24 +1,34 @@
-"""What proves that a peer belongs to the job: the job's token, and its TLS certificate where it has one.  L2.
+"""How processes of a job know each other: by the folder of their sockets, or by certificates between hosts.  L2.
 
-The token is 128 random bits in a file of the job's directory that its user alone can read; it never travels.  A peer
-sends an HMAC over what it asks for (:meth:`JobToken.proof`), and the other end computes the same.
+On one host, the processes of a job listen on Unix sockets in a folder of the job's directory that only its user can
+enter.  Another user can neither connect to such a socket nor put one in its place, so both ends know each other.
 
-With TLS, the job has a certificate authority of its own and one certificate with the name :data:`TLS_NAME` for all its
-processes.  Both ends ask for it: whoever cannot read the job's directory cannot even shake hands.
+Between hosts they use mutual TLS.  The job has a certificate authority of its own and one certificate with the name
+:data:`TLS_NAME` for all its processes.  A process that cannot read the job's directory fails the handshake at either
+end.
+
+The data plane's sockets outside of that folder, where members of a TLS job meet on one host, prove the job's token to
+each other: 128 random bits in a file that only the job's user can read (:mod:`eps.van.handshake`).
 """
 
 from __future__ import annotations
 
 import hmac
+import os
+import re
+import secrets
+import stat
 import struct
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 import grpc
 
-from eps.errors import ConfigError, StorageError
-from eps.storage.jobdir import JobDir
+from eps.core.types import UNIX_SOCKET, Address
+from eps.errors import ConfigError, ProtocolError, StorageError
+from eps.storage.jobdir import DIRECTORY_MODE, JobDir
 
 if TYPE_CHECKING:
     import ssl
@@ -29,6 +39,9 @@ TLS_NAME = "eps-job"
 PROOF_BYTES = 32
 #: Less can be guessed.
 MIN_TOKEN_BYTES = 16
+#: The kernel takes no longer path of a Unix socket (unix(7), less the byte that ends it).
+_LONGEST_SOCKET_PATH = 107
+_SOCKET_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,40}", re.ASCII)
 
 
 class JobToken:
@@ -117,6 +130,12 @@ class TlsFiles:
         """Return the files of a job's ``tls`` directory."""
         return cls(directory / "ca.pem", directory / "certificate.pem", directory / "key.pem")
 
+    def contents(self) -> dict[str, bytes]:
+        """Return the files by their names; raises as :meth:`read`."""
+        return {
+            path.name: content for path, content in zip((self.ca, self.certificate, self.key), self.read(), strict=True)
+        }
+
     def read(self) -> tuple[bytes, bytes, bytes]:
         """Return (authority, certificate, key).
 
@@ -135,10 +154,56 @@ class TlsFiles:
 class Security:
     """What a process of a job shows to its peers and asks of them."""
 
-    #: None: nobody is asked; for parts of the system that run alone.
+    #: None: no peer is asked; for parts of the system that run alone.
     token: JobToken | None = None
-    #: None: connections are not encrypted.
+    #: None: the processes are on one host.
     tls: TlsFiles | None = None
+    #: Folder of the Unix sockets on which processes listen where there is no TLS.
+    sockets: Path | None = None
+
+    @property
+    def is_local(self) -> bool:
+        """True where all processes are on one host and meet in the folder of sockets."""
+        return self.sockets is not None and self.tls is None
+
+    def socket_path(self, address: Address) -> str:
+        """Return the path of a Unix socket, short enough for the kernel.
+
+        Parameters
+        ----------
+        address : Address
+            ``unix:NAME``.
+
+        Raises
+        ------
+        StorageError
+            The folder is not there, or other users can enter it.
+        ProtocolError
+            The name is not that of a file in the folder.
+        """
+        name = address.host.removeprefix(UNIX_SOCKET)
+        if not _SOCKET_NAME.fullmatch(name) or self.sockets is None:
+            raise ProtocolError(f"{address} names no socket of this job")
+        found = _check_private(self.sockets)
+        path = f"{self.sockets}/{name}"
+        if len(os.fsencode(path)) > _LONGEST_SOCKET_PATH:
+            path = f"/proc/self/fd/{_folder_fd(self.sockets, found.st_dev, found.st_ino)}/{name}"
+        return path
+
+    def new_socket(self, name: str = "") -> Address:
+        """Return the address of a socket to listen on, by default one that nobody had before; makes the folder.
+
+        Raises
+        ------
+        StorageError
+            The folder cannot be made.
+        """
+        assert self.sockets is not None
+        try:
+            self.sockets.mkdir(mode=DIRECTORY_MODE, exist_ok=True)
+        except OSError as error:
+            raise StorageError(f"{self.sockets}: cannot be made: {error.strerror}") from error
+        return Address(f"{UNIX_SOCKET}{name or secrets.token_hex(8)}", 0)
 
     @classmethod
     def of_job(cls, job_dir: Path) -> Security:
@@ -154,7 +219,7 @@ class Security:
             token = JobToken.from_hex(directory.read_token())
         except ConfigError as error:
             raise StorageError(f"{directory.token}: {error}") from error
-        return cls(token, TlsFiles.within(directory.tls) if directory.tls.is_dir() else None)
+        return cls(token, TlsFiles.within(directory.tls) if directory.tls.is_dir() else None, directory.sockets)
 
     def channel_credentials(self) -> grpc.ChannelCredentials | None:
         """Return the credentials of a gRPC channel; None without TLS.
@@ -207,3 +272,24 @@ class Security:
 
 
 NO_SECURITY = Security()
+
+
+def _check_private(folder: Path) -> os.stat_result:
+    try:
+        found = folder.lstat()
+    except OSError as error:
+        raise StorageError(f"{folder}: cannot be used: {error.strerror}") from error
+    # Root may look after the job of another user.
+    ours = os.geteuid() in (0, found.st_uid)
+    if not stat.S_ISDIR(found.st_mode) or not ours or found.st_mode & 0o077:
+        raise StorageError(
+            f"{folder}: is {stat.filemode(found.st_mode)} of user {found.st_uid}, but must be a folder that only user "
+            f"{os.geteuid()} can enter (chmod 700)"
+        )
+    return found
+
+
+@cache
+def _folder_fd(folder: Path, device: int, inode: int) -> int:
+    """Return an open descriptor of a folder, through which a socket in it has a short path; the process keeps it."""
+    return os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -56,7 +56,7 @@ LASTED_S = 1.0
 class MasterPlace:
     """Where a job master listens."""
 
-    #: ``host:port``.
+    #: ``host:port``, or ``unix:NAME``.
     address: str
     #: 0 where it is not known.
     generation: int = 0
@@ -100,7 +100,9 @@ def master_finder(job_dir: Path) -> Callable[[], MasterPlace | None]:
 def _place(written: Callable[[], Mapping[str, Any] | None]) -> MasterPlace | None:
     try:
         record = written()
-        return None if record is None else MasterPlace(f"{record['host']}:{record['port']}", int(record["generation"]))
+        if record is None:
+            return None
+        return MasterPlace(str(Address(str(record["host"]), int(record["port"]))), int(record["generation"]))
     except (StorageError, KeyError, ValueError) as error:
         logger.warning("the job master cannot be found: %s", error)
         return None
@@ -112,7 +114,7 @@ class MemberSession:
     Parameters
     ----------
     master : str
-        ``host:port`` of the first job master.
+        ``host:port`` or ``unix:NAME`` of the first job master.
     container_id : str
         The container that this process runs in; the master knows it by this.
     address : Address

@@ -6,8 +6,9 @@
     ├── cache/                    prepared data sets, shared by all jobs
     └── jobs/NAME/
         ├── lock                  locked (flock) for as long as the job runs
-        ├── token                 what a caller must prove to know
+        ├── token                 what members prove to each other on sockets outside of sockets/
         ├── tls/                  authority, certificate and key of the job, where it uses TLS
+        ├── sockets/              what its processes listen on, where it does not
         ├── job.json              the job's settings
         ├── results.json          {"report", "export"}: where these are to go, of eps.results
         ├── supervisor.json       {"pid"}
@@ -193,6 +194,11 @@ class JobDir:
     def tls(self) -> Path:
         """Certificates; there only where the job uses TLS."""
         return self.path / "tls"
+
+    @property
+    def sockets(self) -> Path:
+        """Unix sockets of the job's processes on this host, in a folder that only their user can enter."""
+        return self.path / "sockets"
 
     @property
     def job_json(self) -> Path:

@@ -27,7 +27,7 @@ class ContainerContext:
     #: ``master``, ``server`` or ``worker``.
     role: str
     container_id: str
-    #: ``host:port`` of the job master's control plane, from ``EPS_MASTER_ADDRESS``; None for the master.
+    #: Of the job master's control plane, from ``EPS_MASTER_ADDRESS``; None for the master.
     master_address: str | None = None
     #: Open descriptor of the channel to the supervisor; the master has it, nobody else.
     supervisor_fd: int | None = None
@@ -37,5 +37,5 @@ class ContainerContext:
     running: Mapping[str, int] = field(default_factory=dict)
     #: The container's own directory; removed when the container ends.
     scratch_dir: Path | None = None
-    #: The name or address by which others reach this container, and on which it listens.
+    #: The name or address by which others reach this container, and on which it listens where members use TCP.
     host: str = "127.0.0.1"

@@ -16,22 +16,13 @@ import grpc
 import numpy as np
 
 from eps.core.types import Address
-from eps.errors import AuthenticationError, DeadlineError, EpsError, FrameError, PeerUnavailableError
+from eps.errors import DeadlineError, EpsError, FrameError, PeerUnavailableError
 from eps.rpc import call as rpc
-from eps.rpc.authentication import TokenInterceptor
 from eps.rpc.error_codec import decode_error, encode_error
 from eps.rpc.security import NO_SECURITY, Security
 from eps.rpc.threads import ThreadPerCall
 from eps.van.api import MAX_FRAME_BYTES, Handler, Limits, Message
 from eps.van.frames import Decoder, Kind, Received, check_message
-from eps.van.handshake import (
-    ANSWER_BYTES,
-    CHALLENGE_BYTES,
-    HANDSHAKE_TIMEOUT_S,
-    PROOF_BYTES,
-    ConnectorHandshake,
-    ListenerHandshake,
-)
 from eps.van.outbox import Outbox
 from eps.van.pending import PendingRequests, Reply, handle, wait_for
 from eps.van.seals import sealed
@@ -39,7 +30,7 @@ from eps.van.traffic import TRAFFIC
 
 logger = logging.getLogger(__name__)
 
-#: The method whose messages are those of the handshake, then frames.
+#: The method whose messages are frames.
 METHOD = "/eps.van/Stream"
 #: The method that says how else this listener can be reached (``eps/van/negotiated.py``).
 MEET_METHOD = "/eps.van/Meet"
@@ -55,7 +46,7 @@ class GrpcVan:
     Parameters
     ----------
     security : Security
-        Its token is asked of both ends, of each call by an interceptor and of each stream by a challenge.
+        gRPC knows its peers by it: on one host by the folder of the socket, between hosts by certificates.
     limits : Limits, optional
     max_connections : int
         To one listener; a further one is refused.
@@ -103,13 +94,9 @@ class GrpcConnection:
         self._outbox = Outbox(limits)
         self._greeted = threading.Event()
         self._refusal: EpsError | None = None
-        self._handshake = ConnectorHandshake(security.token, GRPC)
-        self._timeout_s = timeout_s
-        self._answered = threading.Event()
-        self._proof = b""
         self._channel = rpc.channel(address, security)
         channel: Any = self._channel
-        self._call = channel.stream_stream(METHOD)(self._outgoing())
+        self._call = channel.stream_stream(METHOD)(iter(self._outbox))
         self._reader = threading.Thread(target=self._read, name=f"eps-van-read-{address}", daemon=True)
         self._reader.start()
         if not self._greeted.wait(timeout_s):
@@ -151,37 +138,22 @@ class GrpcConnection:
         """Send a request and wait for its reply."""
         return wait_for(self.request(message), str(self._address), timeout_s)
 
-    def _outgoing(self) -> Iterator[bytes]:
-        yield self._handshake.challenge()
-        if self._answered.wait(self._timeout_s) and self._proof:
-            yield self._proof
-            yield from self._outbox
-
     def _read(self) -> None:
         decoder = Decoder(self._limits, (Kind.HELLO, Kind.REPLY, Kind.ERROR))
         error: EpsError = PeerUnavailableError(f"{self._address} ended the connection")
         try:
-            answer = next(self._call, b"")
-            if len(answer) != ANSWER_BYTES:
-                raise AuthenticationError(f"{self._address} does not answer a challenge")
-            self._proof = self._handshake.proof(answer)
-            self._answered.set()
             for frame in self._call:
                 received = decoder.feed(frame)
                 if received is not None:
                     self._take(received)
         except grpc.RpcError as rpc_error:
             error = rpc.error_of(rpc_error, f"connection to {self._address}")
-        except AuthenticationError as refusal:
-            error = refusal
-            self._call.cancel()
         except FrameError as frame_error:
             logger.warning("%s sent what is not a frame: %s", self._address, frame_error)
             error = frame_error
             self._call.cancel()
         finally:
             # Also where memory ran out: whoever waits for a reply must not wait for a thread that is gone.
-            self._answered.set()
             self._pending.fail_all(str(error))
             self._outbox.close()
             if not self._greeted.is_set():
@@ -220,17 +192,15 @@ class GrpcListener:
     ) -> None:
         self._threads = ThreadPerCall("eps-van-write")
         pool: Any = self._threads
-        token = TokenInterceptor(security)
         self._server = grpc.server(
             pool,
-            interceptors=[rpc.ServicerErrors(), token],
+            interceptors=[rpc.ServicerErrors()],
             # Of an option that is given twice, gRPC takes the first.
             options=(("grpc.max_receive_message_length", _MOST_MESSAGE_BYTES), *rpc.CHANNEL_OPTIONS),
             maximum_concurrent_rpcs=max_connections,
         )
-        self._server.add_generic_rpc_handlers((_Methods(handler, security, limits, meet),))
-        token.port = rpc.bind(self._server, host, port, security)
-        self._address = Address(host, token.port)
+        self._server.add_generic_rpc_handlers((_Methods(handler, limits, meet),))
+        self._address = rpc.bind(self._server, host, port, security)
         self._server.start()
 
     @property
@@ -247,11 +217,8 @@ class GrpcListener:
 class _Methods(grpc.GenericRpcHandler):  # type: ignore[misc,type-arg,unused-ignore]
     """Answers :data:`METHOD` and, where it is wanted, :data:`MEET_METHOD`; bytes in, bytes out."""
 
-    def __init__(
-        self, handler: Handler, security: Security, limits: Limits, meet: Callable[[bytes], bytes] | None
-    ) -> None:
+    def __init__(self, handler: Handler, limits: Limits, meet: Callable[[bytes], bytes] | None) -> None:
         self._handler = handler
-        self._security = security
         self._limits = limits
         self._meet = meet
 
@@ -265,7 +232,7 @@ class _Methods(grpc.GenericRpcHandler):  # type: ignore[misc,type-arg,unused-ign
         return None
 
     def _connection(self, frames: Iterator[bytes], context: Any) -> Iterator[bytes]:
-        return _ServedStream(self._handler, self._security, self._limits, frames, context).run()
+        return _ServedStream(self._handler, self._limits, frames, context).run()
 
 
 class _ServedStream:
@@ -275,11 +242,8 @@ class _ServedStream:
     than ``max_outgoing_bytes`` wait for it to take them, none of its further requests are read.
     """
 
-    def __init__(
-        self, handler: Handler, security: Security, limits: Limits, frames: Iterator[bytes], context: Any
-    ) -> None:
+    def __init__(self, handler: Handler, limits: Limits, frames: Iterator[bytes], context: Any) -> None:
         self._handler = handler
-        self._handshake = ListenerHandshake(security.token, GRPC)
         self._limits = limits
         self._frames = frames
         self._context = context
@@ -289,15 +253,6 @@ class _ServedStream:
 
     def run(self) -> Iterator[bytes]:
         """Yield the frames to send, until either end has had enough."""
-        # A peer that says nothing must not keep a thread.
-        deadline = threading.Timer(HANDSHAKE_TIMEOUT_S, self._context.cancel)
-        deadline.daemon = True
-        deadline.start()
-        try:
-            yield self._handshake.answer(self._piece(CHALLENGE_BYTES))
-            self._handshake.check(self._piece(PROOF_BYTES))
-        finally:
-            deadline.cancel()
         reader = threading.Thread(target=self._read, name="eps-van-serve", daemon=True)
         if not self._context.add_callback(self._outbox.close):
             return
@@ -311,15 +266,6 @@ class _ServedStream:
             reader.join()
         if self._error is not None:
             raise self._error
-
-    def _piece(self, size_bytes: int) -> bytes:
-        try:
-            piece = next(self._frames, b"")
-        except grpc.RpcError:
-            piece = b""
-        if len(piece) != size_bytes:
-            raise AuthenticationError(f"{len(piece)} bytes where a handshake of {size_bytes} bytes is due")
-        return piece
 
     def _read(self) -> None:
         decoder = Decoder(self._limits, (Kind.REQUEST,))

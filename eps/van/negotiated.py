@@ -1,10 +1,10 @@
 """The van of a job: when two members meet, they choose the best way between them.  L2.
 
 A member's address is that of its gRPC server.  Who connects asks it first (``/eps.van/Meet``, a call like any other of
-the control plane, with the token proven) how else it can be reached, and takes the first way that works:
+the control plane) how else it can be reached, and takes the first way that works:
 
-1.  shared memory and 2. Unix sockets, where both are on one host, in one network namespace;
-3.  TCP;
+1.  shared memory and 2. Unix sockets, where both are on one host;
+3.  TCP with TLS, in a job whose members are on several hosts;
 4.  gRPC streams, where nothing but gRPC passes between the two.
 
 Source: design section 2 (the data plane is a van); the measurements of performance.md, sections 2 and 5.
@@ -17,6 +17,7 @@ import os
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,7 @@ _MOST_OF_TIME = 0.5
 
 
 def host_id() -> str:
-    """Return what two processes have in common that can meet on a Unix socket: the boot, and the network namespace."""
+    """Return what two processes have in common that can meet on an abstract Unix socket: boot and network namespace."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return f"{boot}/{os.stat('/proc/self/ns/net').st_ino}"
@@ -67,7 +68,7 @@ class NegotiatedVan:
     ----------
     security : Security
     ways : str
-        ``auto``, or the only way to take: ``shm``, ``unix``, ``tcp`` or ``grpc``.  Under TLS there is no shared memory.
+        ``auto``, or the only way to take: ``shm``, ``unix``, ``tcp`` or ``grpc``.  A job of one host has no TCP.
     limits : Limits, optional
 
     Raises
@@ -81,11 +82,14 @@ class NegotiatedVan:
         self._grpc = GrpcVan(security, limits)
         self._allows_grpc = True
         self._listeners: weakref.WeakSet[NegotiatedListener] = weakref.WeakSet()
+        # What stays on a host needs no encryption: members prove the token to each other there.
+        within_host = replace(security, tls=None)
         self._sockets: dict[str, SocketVan] = {
-            way: SocketVan(way, security, limits)
-            for way in WAYS
-            if way != GRPC and not (way == SHARED_MEMORY and security.tls is not None)
+            SHARED_MEMORY: SocketVan(SHARED_MEMORY, within_host, limits),
+            UNIX: SocketVan(UNIX, within_host, limits),
         }
+        if not security.is_local:
+            self._sockets[TCP] = SocketVan(TCP, security, limits)
         #: Called with a peer's address and the way taken, after each connection that is made; must not wait.
         self.on_reached: Callable[[Address, str], None] = lambda address, way: None
         self.restrict_to(ways)
@@ -102,8 +106,10 @@ class NegotiatedVan:
         """
         if ways not in (AUTO, *WAYS):
             raise ConfigError(f"van is {ways!r}, but must be {AUTO} or one of {', '.join(WAYS)}")
-        if ways == SHARED_MEMORY and self._security.tls is not None:
-            raise ConfigError("van is 'shm', but a job with TLS has no shared memory: use auto, unix, tcp or grpc")
+        if ways == TCP and self._security.is_local:
+            raise ConfigError(
+                "van is 'tcp', but the processes of this job are on one host: use auto, shm, unix or grpc"
+            )
         if ways != AUTO:
             self._sockets = {way: van for way, van in self._sockets.items() if way == ways}
             self._allows_grpc = ways == GRPC
@@ -185,7 +191,7 @@ class NegotiatedVan:
 
     def _ways(self, address: Address, meeting: pb.Meeting) -> Sequence[tuple[str, Address]]:
         """Return the ways to try, best first."""
-        here = meeting.host_id != "" and meeting.host_id == host_id()
+        here = self._security.is_local or (meeting.host_id != "" and meeting.host_id == host_id())
         offers = {offer.transport: offer for offer in meeting.offers[:_MOST_OFFERS]}
         found = []
         for way in WAYS:

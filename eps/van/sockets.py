@@ -1,8 +1,8 @@
 """The vans over sockets of this system: TCP, Unix, and Unix with shared memory.  L2.
 
-An address with a host that begins with ``@`` is an abstract Unix socket: it has a name, no file, and goes with its
-listener.  Who may connect is decided by the job's token (``eps/van/handshake.py``), not by where a socket lies; other
-users of the machine do not even get as far as to be asked for it.
+Members of a job on one host listen on Unix sockets in the folder of its sockets, which only its user can enter.  In a
+job between hosts, members that meet on one of them use an abstract Unix socket, an address that begins with ``@``: it
+has a name, no file, and goes with its listener.  All prove the job's token to each other (``eps/van/handshake.py``).
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import secrets
 import socket
 import threading
 import time
+from contextlib import suppress
 
 import numpy as np
 
@@ -113,14 +114,16 @@ class SocketVan:
         return np.empty(shape, dtype)
 
     def listen(self, handler: Handler, host: str = "127.0.0.1", port: int = 0) -> SocketListener:
-        """Take connections; on Unix sockets ``host`` may be a name with ``@`` before it, else one is made up."""
+        """Take connections; ``host`` may be the name of an abstract Unix socket, with ``@`` before it."""
+        address = None
         if self.transport == TCP:
             family, place = (socket.AF_INET6 if ":" in host else socket.AF_INET), (host, port)
-            address = None
         else:
-            name = host if host.startswith("@") else f"@eps-{secrets.token_hex(12)}"
-            family, place = socket.AF_UNIX, "\0" + name[1:]  # type: ignore[assignment]
-            address = Address(name, port)
+            if self.security.is_local:
+                address = self.security.new_socket()
+            else:
+                address = Address(host if host.startswith("@") else f"@eps-{secrets.token_hex(12)}", port)
+            family, place = socket.AF_UNIX, self._unix_path(address)  # type: ignore[assignment]
         listening = socket.socket(family, socket.SOCK_STREAM)
         try:
             if family != socket.AF_UNIX:
@@ -137,11 +140,11 @@ class SocketVan:
     def connect(self, address: Address, timeout_s: float = 10.0) -> SocketConnection:
         """Connect to a listener; a refused connection fails at once, whatever ``timeout_s`` is."""
         deadline_s = time.monotonic() + timeout_s
-        unix = address.host.startswith("@")
+        unix = address.is_unix or address.host.startswith("@")
         if unix == (self.transport == TCP):
             raise ConfigError(f"{address} is not an address for {self.transport}")
         try:
-            sock = _connect_unix(address.host, timeout_s) if unix else _connect_tcp(address, timeout_s)
+            sock = _connect_unix(self._unix_path(address), timeout_s) if unix else _connect_tcp(address, timeout_s)
         except (OSError, OverflowError, ValueError) as error:
             # The last two: a name or a port, of whoever offers it, that is none.
             raise PeerUnavailableError(f"nobody listens on {address}: {error}") from error
@@ -154,6 +157,9 @@ class SocketVan:
             sock.close()
             raise PeerUnavailableError(f"{address} ended the connection: {error}") from error
         return SocketConnection(wire, str(address), self.transport, self.limits, self.arena)
+
+    def _unix_path(self, address: Address) -> str:
+        return self.security.socket_path(address) if address.is_unix else "\0" + address.host[1:]
 
     def _greet(self, sock: socket.socket, deadline_s: float) -> Wire:
         context = self.security.ssl_context(server_side=False)
@@ -185,11 +191,11 @@ def _connect_tcp(address: Address, timeout_s: float) -> socket.socket:
     return sock
 
 
-def _connect_unix(name: str, timeout_s: float) -> socket.socket:
+def _connect_unix(path: str, timeout_s: float) -> socket.socket:
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         sock.settimeout(timeout_s)
-        sock.connect("\0" + name[1:])
+        sock.connect(path)
     except OSError:
         sock.close()
         raise
@@ -357,6 +363,9 @@ class SocketListener:
         except OSError as error:
             logger.debug("%s was not listening any more: %s", self._address, error)
         self._listening.close()
+        if self._address.is_unix:
+            with suppress(OSError):
+                os.unlink(self._van.security.socket_path(self._address))
         for sock in strangers:
             _end(sock)
         for connection in served:

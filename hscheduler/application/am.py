@@ -22,7 +22,9 @@ from typing import Any
 from eps.errors import ConfigError, EpsError, ResourceError, StorageError
 from eps.resources.broker import Broker
 from eps.resources.yarn import Place, YarnResourceManager
+from eps.rpc.security import TlsFiles
 from eps.storage.api import Storage
+from eps.storage.atomic import write_bytes_atomic
 from eps.storage.jobdir import DIRECTORY_MODE
 from eps.storage.locations import RemotePath, open_storage
 from eps.yarn import within
@@ -32,7 +34,7 @@ from eps.yarn.launch import LaunchTemplate, RoleTemplate
 from eps.yarn.sweeps import said_end
 from hscheduler.application.ends import Ends
 from hscheduler.application.mirror import STATE, Mirror, restore
-from hscheduler.application.orders import SERVICE_FILE, SWEEP, SWEEP_FOLDER, TOKEN_FILE, SweepOrders
+from hscheduler.application.orders import SERVICE_FILE, SWEEP, SWEEP_FOLDER, SweepOrders
 from hscheduler.application.page import ApplicationPage
 from hscheduler.metrics import metrics_text
 from hscheduler.on_yarn import container_settings
@@ -80,7 +82,7 @@ def settings_of(spec: Spec, policy: str, host: str) -> ServiceSettings:
 
 
 def service_directory(folder: Path) -> ServiceDir:
-    """Make the directory of the scheduler in a container's folder, with the token that was brought there.
+    """Make the directory of the scheduler in a container's folder, with the certificates that were brought there.
 
     Raises
     ------
@@ -89,10 +91,9 @@ def service_directory(folder: Path) -> ServiceDir:
     """
     directory = ServiceDir(folder / HOME / "hscheduler")
     try:
-        directory.path.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
-        token = directory.path / TOKEN_FILE
-        token.touch(0o600)
-        token.write_bytes((folder / SWEEP_FOLDER / TOKEN_FILE).read_bytes())
+        directory.tls.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
+        for name, content in TlsFiles.within(folder / SWEEP_FOLDER).contents().items():
+            write_bytes_atomic(directory.tls / name, content)
     except OSError as error:
         raise StorageError(f"{error.filename}: {error.strerror}") from error
     return directory

@@ -65,8 +65,8 @@ class Following:
     application : Application
     client : Client
     directory : ServiceDir
-        With the token of the application's service.  Its lock is held by this process, so that commands which find the
-        service by it wait for it.
+        With the certificates of the application's service.  This process holds its lock, so that commands which find
+        the service by it wait for it.
     shared : Storage
         The application's folder in the cluster's file system.
     tell : callable

@@ -5,7 +5,7 @@
     EPS_HOME/sweeps/ID
     ├── lock          held (flock) by whoever follows the application, from before it is submitted on
     ├── yarn.json     which application it is, and what it keeps on the cluster, from before YARN knows of it on
-    ├── token         what a caller of its service must prove to know
+    ├── tls/          certificates by which its service and that one's callers know each other
     ├── service.json  where that listens
     ├── report.json   the sweep's report, and
     └── ended.json    how it ended: both when what it has left was fetched
@@ -35,10 +35,12 @@ class KnownSweep:
 
     @classmethod
     def new(cls) -> KnownSweep:
-        """Make the folder of one that is to be submitted, with a token.
+        """Make the folder of one that is to be submitted, with certificates.
 
         Raises
         ------
+        ConfigError
+            The package that makes them is missing.
         StorageError
             It cannot be made.
         """
@@ -47,7 +49,7 @@ class KnownSweep:
             found.path.mkdir(mode=DIRECTORY_MODE, parents=True)
         except OSError as error:
             raise StorageError(f"{found.path}: cannot be made: {error.strerror or error}") from error
-        found.service.security()
+        found.service.security(between_hosts=True)
         return found
 
     @property

@@ -10,9 +10,9 @@ from typing import Any
 
 from eps.errors import ConfigError
 
-#: Name in the master's container of what is for it alone: the sweep, the service's token, files of models.
+#: Name in the master's container of what is for it alone: the sweep, the service's certificates, files of models.
 SWEEP_FOLDER = "eps-sweep"
-SWEEP_FILE, TOKEN_FILE = "sweep.json", "token"
+SWEEP_FILE = "sweep.json"
 #: Of the application's shared folder: where the service listens.
 SERVICE_FILE = "service.json"
 #: The sweep's name in the service.

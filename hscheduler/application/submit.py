@@ -12,6 +12,7 @@ from typing import Any
 from eps.config import JobSpec
 from eps.errors import ConfigError
 from eps.hadoop_conf import HadoopConf
+from eps.rpc.security import TlsFiles
 from eps.storage.jobdir import JobDir
 from eps.storage.locations import RemotePath
 from eps.yarn.application import Application
@@ -31,7 +32,7 @@ from eps.yarn.submit import (
 )
 from eps.yarn.types import LocalFile, Resource, Submission, Visibility
 from hscheduler.application.inputs import staged
-from hscheduler.application.orders import APPLICATION_TYPE, SWEEP_FILE, SWEEP_FOLDER, TOKEN_FILE, SweepOrders
+from hscheduler.application.orders import APPLICATION_TYPE, SWEEP_FILE, SWEEP_FOLDER, SweepOrders
 from hscheduler.checks import working
 from hscheduler.spec import Spec, memory_mb
 
@@ -85,7 +86,7 @@ def submit_sweep(spec: Spec, policy: str, directory: JobDir, client: Client, con
         With the cluster that there is; see :func:`hscheduler.on_yarn.placed`.
     policy : str
     directory : JobDir
-        With the token that the scheduler's clients must prove to know.
+        With the certificates by which the scheduler and its clients know each other.
     client : Client
     conf : HadoopConf
 
@@ -112,7 +113,7 @@ def submit_sweep(spec: Spec, policy: str, directory: JobDir, client: Client, con
     try:
         orders = common_orders(conf, job, shared, client)
         tokens = client.obtain_tokens(file_systems_of(home, job))
-        sweep = _bring(shared, SweepOrders(policy, tables), directory.token, models)
+        sweep = _bring(shared, SweepOrders(policy, tables), TlsFiles.within(directory.tls), models)
         submission = Submission(
             name=f"sweep-{shared.name[:6]}",
             launch=launch_of(MODULE, orders, {**orders.files, SWEEP_FOLDER: sweep}, tokens),
@@ -150,10 +151,11 @@ def _with_checkpoints(spec: Spec) -> dict[str, Any]:
     return tables
 
 
-def _bring(shared: RemotePath, orders: SweepOrders, token: Path, models: dict[str, Path]) -> LocalFile:
+def _bring(shared: RemotePath, orders: SweepOrders, tls: TlsFiles, models: dict[str, Path]) -> LocalFile:
     """Bring to the cluster what is for the application's master alone."""
     try:
-        members = [(SWEEP_FILE, orders.to_bytes(), 0o600), (TOKEN_FILE, token.read_bytes(), 0o600)]
+        members = [(SWEEP_FILE, orders.to_bytes(), 0o600)]
+        members += [(name, content, 0o600) for name, content in tls.contents().items()]
         members += [(name, path.read_bytes(), 0o600) for name, path in models.items()]
     except OSError as error:
         raise ConfigError(f"{error.filename}: cannot be read: {error.strerror}") from None

@@ -10,6 +10,7 @@ import threading
 from contextlib import ExitStack
 from typing import Any
 
+from eps.core.types import Address
 from eps.errors import ConfigError
 from eps.exits import EXIT_FAILED, EXIT_OK
 from hscheduler.commands.common import policies_of
@@ -62,7 +63,7 @@ def placed_settings(args: argparse.Namespace) -> dict[str, Any]:
 def serve(args: argparse.Namespace) -> int:
     """Serve until SIGTERM (jobs go on, for the next one) or Ctrl-C (jobs end)."""
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.WARNING)
-    address = parse_address(args.listen)
+    address = parse_address(args.listen) if args.listen else Address("", 0)
     asked = placed_settings(args)
     settings = ServiceSettings(
         policy=None if args.policy is None else policies_of(args.policy)[0],

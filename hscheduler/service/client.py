@@ -58,7 +58,7 @@ class SchedulerClient:
     Parameters
     ----------
     directory : ServiceDir, path or None
-        Of the service, with its token; None: ``EPS_HOME/hscheduler``.
+        Of the service, with its sockets or certificates; None: ``EPS_HOME/hscheduler``.
     address : str, optional
         ``HOST:PORT``; by default where the directory says, looked up again whenever nobody answers.
     give_up_s : float, seconds
@@ -68,8 +68,6 @@ class SchedulerClient:
     ------
     ConfigError
         The address is none.
-    StorageError
-        The token cannot be read.
     """
 
     def __init__(

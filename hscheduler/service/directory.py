@@ -4,7 +4,8 @@
 
     EPS_HOME/hscheduler (--state chooses another)
     ├── lock            locked (flock) for as long as the service runs: two of them never own one cluster
-    ├── token           what a caller must prove to know
+    ├── sockets/        what it listens on, where only its user's processes on this host are to reach it
+    ├── tls/            certificates, where others are as well (hscheduler serve --listen)
     ├── service.json    {"host", "port", "pid"}
     ├── journal.jsonl   every event, before anything was done about it; begun anew with a snapshot when it has grown
     ├── past-TAG.sqlite jobs that are over and forgotten by that, found when they are asked for; TAG is the journal's
@@ -14,12 +15,14 @@
 from __future__ import annotations
 
 import shlex
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
 from eps.core.types import Address
 from eps.errors import ConfigError, JobExistsError, PeerUnavailableError, StorageError
-from eps.rpc.security import Security
+from eps.rpc.certificates import make_certificates
+from eps.rpc.security import Security, TlsFiles
 from eps.storage.atomic import read_json, write_json_atomic
 from eps.storage.jobdir import DIRECTORY_MODE, JobDir, JobLock, eps_home
 
@@ -46,8 +49,13 @@ class ServiceDir:
 
     @property
     def _files(self) -> JobDir:
-        """Its lock and its token, which are those of a job's directory."""
+        """Its lock, certificates and sockets, which are those of a job's directory."""
         return JobDir(self.path)
+
+    @property
+    def tls(self) -> Path:
+        """Certificates, where processes of other hosts are to reach the service."""
+        return self._files.tls
 
     @property
     def journal(self) -> Path:
@@ -69,42 +77,39 @@ class ServiceDir:
         except OSError as error:
             raise StorageError(f"{self.path}: cannot be made: {error.strerror or error}") from error
         try:
-            return JobLock(self._files.lock)
+            lock = JobLock(self._files.lock)
         except JobExistsError:
             raise ConfigError(
                 f"{self.path} belongs to an H-scheduler that runs: stop it, or use another --state"
             ) from None
+        # Of one that was killed.
+        shutil.rmtree(self._files.sockets, ignore_errors=True)
+        return lock
 
     def is_running(self) -> bool:
         """Return whether a service has this directory."""
         return self._files.is_running()
 
-    def security(self) -> Security:
-        """Return what the service asks of its callers; the token is made where there is none.
+    def security(self, *, between_hosts: bool) -> Security:
+        """Return how the service listens: on a Unix socket, or with certificates, which are made where there are none.
 
         Raises
         ------
+        ConfigError
+            The package that makes certificates is missing.
         StorageError
-            The token cannot be read, written or used.
+            They cannot be written.
         """
-        if not self._files.token.exists():
-            self._files.make_token()
-        return Security.of_job(self.path)
+        if not between_hosts:
+            return Security(sockets=self._files.sockets)
+        if not self.tls.is_dir():
+            make_certificates(self.tls)
+        return self.known_security()
 
     def known_security(self) -> Security:
-        """Return what a client proves to the service.
-
-        Raises
-        ------
-        StorageError
-            There is no token, or it cannot be used.
-        """
-        if not self._files.token.exists():
-            raise StorageError(
-                f"{self.path}/token is missing: it is made by hscheduler serve{self.flag}, and a client on another "
-                "host needs a copy of it"
-            )
-        return self.security()
+        """Return what client and service know each other by: the folder of sockets, or the certificates."""
+        tls = TlsFiles.within(self.tls) if self.tls.is_dir() else None
+        return Security(tls=tls, sockets=self._files.sockets)
 
     def say_where(self, address: Address, pid: int) -> None:
         """Say where the service listens."""

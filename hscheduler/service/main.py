@@ -11,6 +11,8 @@ from functools import cache
 from types import TracebackType
 from typing import Any
 
+import grpc
+
 from eps.core.types import Address
 from eps.errors import ConfigError, StorageError
 from eps.rpc.call import serve, stop
@@ -49,7 +51,8 @@ class ServiceSettings:
     kill_restart_s: float | None = None
     #: Settings that every job has; see :class:`~hscheduler.live.scheduler.LiveSettings`.
     job_settings: Mapping[str, str] | None = None
-    host: str = "127.0.0.1"
+    #: By which clients on other hosts reach the service; empty: only those of its user on this host are to.
+    host: str = ""
     #: 0: the one it last had, where that is free; else any.
     port: int = 0
 
@@ -181,7 +184,8 @@ class Service:
         undo.callback(self._lock.close)
         with undo:
             # Before there is a journal, with whose settings every later start has to agree.
-            _check_address(settings.host, settings.port)
+            if settings.host:
+                _check_address(settings.host, settings.port)
             journal = undo.enter_context(_opened(directory))
             #: What was dropped at the end of the journal, as a sentence; empty if nothing was.
             self.dropped = journal.dropped
@@ -214,9 +218,9 @@ class Service:
             # Before anybody can ask for one of them.
             self.sweeps.go_on()
             servicer = SchedulerService(self.scheduler, self.cluster, self.observer.board, self.sweeps)
-            security = directory.security()
+            security = directory.security(between_hosts=bool(settings.host))
 
-            def listen(port: int) -> tuple[object, int]:
+            def listen(port: int) -> tuple[grpc.Server, Address]:
                 return serve(
                     lambda server: add_HSchedulerServicer_to_server(servicer, server),
                     settings.host,
@@ -226,12 +230,11 @@ class Service:
                 )
 
             try:
-                self._server, port = listen(settings.port or directory.last_port())
+                self._server, self.address = listen(settings.port or directory.last_port())
             except ConfigError:
                 if settings.port:
                     raise
-                self._server, port = listen(0)
-            self.address = Address(settings.host, port)
+                self._server, self.address = listen(0)
             undo.callback(stop, self._server, STOP_GRACE_S)
             directory.say_where(self.address, os.getpid())
             undo.pop_all()

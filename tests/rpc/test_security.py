@@ -13,11 +13,6 @@ from typing import Any
 
 import grpc
 import pytest
-
-from eps.core.types import Address
-from eps.errors import AuthenticationError, ConfigError, ProtocolError, StorageError
-from eps.pb import control_pb2 as pb
-from eps.rpc import call as rpc
 from eps.rpc.authentication import (
     CLOCK_WINDOW_S,
     PROOF_KEY,
@@ -26,6 +21,11 @@ from eps.rpc.authentication import (
     TokenInterceptor,
     call_metadata,
 )
+
+from eps.core.types import Address
+from eps.errors import AuthenticationError, ConfigError, ProtocolError, StorageError
+from eps.pb import control_pb2 as pb
+from eps.rpc import call as rpc
 from eps.rpc.security import NO_SECURITY, PROOF_BYTES, JobToken, Security
 from eps.storage.jobdir import create_job_dir
 
