@@ -179,7 +179,7 @@ def channel(address: Address | str, security: Security = NO_SECURITY) -> grpc.Ch
         return grpc.insecure_channel(f"{UNIX_SOCKET}{path}", options=CHANNEL_OPTIONS)
     credentials = security.channel_credentials()
     if credentials is None:
-        if security is not NO_SECURITY:
+        if security.sockets is not None:
             raise AuthenticationError(f"{where} cannot prove that it belongs to the job, which has no certificates")
         return grpc.insecure_channel(where, options=CHANNEL_OPTIONS)
     options = (*CHANNEL_OPTIONS, ("grpc.ssl_target_name_override", TLS_NAME))

@@ -309,7 +309,8 @@ def clean_up(job: JobDir, end: End) -> None:
     StorageError
         The end cannot be written.
     """
-    shutil.rmtree(job.containers, ignore_errors=True)
+    for folder in (job.containers, job.sockets):
+        shutil.rmtree(folder, ignore_errors=True)
     # Both name processes that are gone, and their pids will be somebody else's.
     for path in (job.supervisor_json, job.master_json):
         path.unlink(missing_ok=True)

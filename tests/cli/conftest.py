@@ -156,11 +156,11 @@ class FakeJob:
 
     def serve(self) -> None:
         """Start the next master; it answers as the one before."""
-        self._server, self.port = serve(
+        self._server, address = serve(
             lambda server: add_JobMasterServicer_to_server(self.master, server), security=Security.of_job(self.dir.path)
         )
         self._generation += 1
-        place = {"host": "127.0.0.1", "port": self.port, "pid": 1, "generation": self._generation}
+        place = {"host": address.host, "port": address.port, "pid": 1, "generation": self._generation}
         write_json_atomic(self.dir.master_json, place, sync=False)
 
     def kill_master(self) -> None:

@@ -38,8 +38,7 @@ class Served:
 
     def __init__(self) -> None:
         self.behaviour: Behaviour = lambda request, context: request
-        self.server, port = rpc.serve(self._register)
-        self.address = Address("127.0.0.1", port)
+        self.server, self.address = rpc.serve(self._register)
         self.channel = rpc.channel(self.address)
 
     def _register(self, server: grpc.Server) -> None:

@@ -1,316 +1,208 @@
-"""No call without the job's token: what proves it, what does not, and that nothing of a refused call is read."""
+"""What processes of a job on one host know each other by: the folder of their sockets; and the job's token."""
 
 from __future__ import annotations
 
 import copy
 import hashlib
+import os
 import pickle
 import re
+import shutil
+import socket
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
-from eps.rpc.authentication import (
-    CLOCK_WINDOW_S,
-    PROOF_KEY,
-    CallMemory,
-    Metadata,
-    TokenInterceptor,
-    call_metadata,
-)
 
 from eps.core.types import Address
-from eps.errors import AuthenticationError, ConfigError, ProtocolError, StorageError
-from eps.pb import control_pb2 as pb
+from eps.errors import AuthenticationError, ConfigError, PeerUnavailableError, ProtocolError, StorageError
 from eps.rpc import call as rpc
-from eps.rpc.security import NO_SECURITY, PROOF_BYTES, JobToken, Security
+from eps.rpc.security import PROOF_BYTES, JobToken, Security
 from eps.storage.jobdir import create_job_dir
+from eps.van.api import Message
+from eps.van.negotiated import NegotiatedVan
 
 DEADLINE_S = 20.0
 SECRET = "0123456789abcdef0123456789abcdef"
-SECURITY = Security(JobToken.from_hex(SECRET))
-OTHER = Security(JobToken.from_hex("f" * 32))
+TOKEN = JobToken.from_hex(SECRET)
+OTHER_UID = 54321
 KINDS = ("unary_unary", "unary_stream", "stream_unary", "stream_stream")
-ECHO = "/test.Service/unary_unary"
+#: Longer than a path of a Unix socket may be.
+LONG = "long" * 40
+CONNECT = """
+import os, socket, sys
+os.setgid(int(sys.argv[2])), os.setuid(int(sys.argv[2]))
+for place in sys.argv[3:]:
+    for act in (socket.socket.connect, socket.socket.bind):
+        try:
+            act(socket.socket(socket.AF_UNIX), place)
+            print("did")
+        except OSError as error:
+            print(type(error).__name__)
+"""
 
 
-@dataclass
-class Served:
-    """A server with one method of each kind, and what of it was reached."""
+def register(server: grpc.Server) -> None:
+    """Add a method of each kind, which returns what it gets."""
 
-    security: Security = SECURITY
-    port: int = 0
-    read: list[bytes] = field(default_factory=list)
-    handled: list[str] = field(default_factory=list)
+    def behaviour(kind: str) -> Callable[[Any, Any], Any]:
+        def run(request: Any, context: Any) -> Any:
+            got = request if kind.startswith("unary") else b"".join(request)
+            return iter([got]) if kind.endswith("stream") else got
 
-    def __post_init__(self) -> None:
-        self.server, port = rpc.serve(self._register, port=self.port, security=self.security)
-        self.address = Address("127.0.0.1", port)
+        return run
 
-    def _register(self, server: grpc.Server) -> None:
-        def parse(data: bytes) -> bytes:
-            self.read.append(data)
-            return data
+    handlers = {kind: getattr(grpc, f"{kind}_rpc_method_handler")(behaviour(kind)) for kind in KINDS}
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("test.Service", handlers),))
 
-        def behaviour(kind: str) -> Callable[[Any, Any], Any]:
-            def run(request: Any, context: Any) -> Any:
-                self.handled.append(kind)
-                got = request if kind.startswith("unary") else b"".join(request)
-                return iter([got]) if kind.endswith("stream") else got
 
-            return run
+def ask(address: Address | str, security: Security, kind: str = "unary_unary") -> bytes:
+    """Call the method of that kind, and raise what it raises as our error."""
+    with rpc.channel(address, security) as channel:
+        request = b"x" if kind.startswith("unary") else iter([b"x"])
+        try:
+            reply = getattr(channel, kind)(f"/test.Service/{kind}")(request, timeout=DEADLINE_S)
+            return b"".join(reply) if kind.endswith("stream") else bytes(reply)
+        except grpc.RpcError as error:
+            raise rpc.error_of(error, "ask") from error
 
-        handlers = {
-            kind: getattr(grpc, f"{kind}_rpc_method_handler")(behaviour(kind), request_deserializer=parse)
-            for kind in KINDS
-        }
-        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("test.Service", handlers),))
 
-    def ask(self, kind: str, security: Security = NO_SECURITY, metadata: Any = None) -> bytes:
-        """Call the method of that kind, and raise what it raises as our error."""
-        with rpc.channel(self.address, security) as channel:
-            method = getattr(channel, kind)(f"/test.Service/{kind}")
-            request = b"x" if kind.startswith("unary") else iter([b"x"])
-            try:
-                reply = method(request, timeout=DEADLINE_S, metadata=metadata)
-                return b"".join(reply) if kind.endswith("stream") else reply
-            except grpc.RpcError as error:
-                assert error.code() is grpc.StatusCode.UNAUTHENTICATED  # type: ignore[attr-defined]
-                raise rpc.error_of(error, "ask") from error
-
-    def recorded(
-        self,
-        method: str = ECHO,
-        security: Security = SECURITY,
-        request: bytes | None = b"x",
-        now_s: float | None = None,
-    ) -> Metadata:
-        """Return what goes with a call of this server, as somebody on the way sees it."""
-        return call_metadata(security, method, self.address.port, request, now_s)
+@pytest.fixture(params=["short", LONG], ids=["short path", "long path"])
+def ours(request: pytest.FixtureRequest, tmp_path: Path) -> Security:
+    return Security(TOKEN, sockets=tmp_path / request.param / "sockets")
 
 
 @pytest.fixture
-def served() -> Iterator[Served]:
-    found = Served()
+def address(ours: Security) -> Iterator[Address]:
+    """Where a server listens in the folder."""
+    assert ours.sockets is not None
+    ours.sockets.parent.mkdir()
+    server, found = rpc.serve(register, security=ours)
     yield found
-    rpc.stop(found.server, 0)
-
-
-@pytest.fixture
-def elsewhere() -> Iterator[Served]:
-    found = Served()
-    yield found
-    rpc.stop(found.server, 0)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_call_with_the_token_is_answered(served: Served, kind: str) -> None:
-    assert served.ask(kind, SECURITY) == b"x"
-    assert (served.read, served.handled) == ([b"x"], [kind])
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("security", [NO_SECURITY, OTHER], ids=["without", "another job's"])
-def test_call_without_the_token_is_refused_before_anything_of_it_is_read(
-    served: Served, kind: str, security: Security
-) -> None:
-    with pytest.raises(AuthenticationError, match="does not prove the job's token") as caught:
-        served.ask(kind, security)
-    assert isinstance(caught.value, ProtocolError)
-    assert SECRET not in str(caught.value)
-    assert (served.read, served.handled) == ([], [])
-
-
-def test_every_call_has_a_proof_of_its_own(served: Served) -> None:
-    with rpc.channel(served.address, SECURITY) as channel:
-        method = channel.unary_unary(ECHO)
-        assert [rpc.call(method, b"x", DEADLINE_S, "ask") for _ in range(20)] == [b"x"] * 20
-    assert len({served.recorded()[0][1] for _ in range(20)}) == 20
-
-
-def test_method_that_does_not_exist_is_not_told_to_strangers(served: Served) -> None:
-    with rpc.channel(served.address) as channel, pytest.raises(AuthenticationError):
-        rpc.call(channel.unary_unary("/test.Service/None"), b"x", DEADLINE_S, "ask")
-    with rpc.channel(served.address, SECURITY) as channel, pytest.raises(ProtocolError, match="UNIMPLEMENTED"):
-        rpc.call(channel.unary_unary("/test.Service/None"), b"x", DEADLINE_S, "ask")
-
-
-def test_replayed_call_is_refused(served: Served) -> None:
-    metadata = served.recorded()
-    assert served.ask("unary_unary", metadata=metadata) == b"x"
-    with pytest.raises(AuthenticationError, match="used before"):
-        served.ask("unary_unary", metadata=metadata)
-    assert served.handled == ["unary_unary"]
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_call_recorded_on_its_way_to_one_member_is_refused_by_another(
-    served: Served, elsewhere: Served, kind: str
-) -> None:
-    metadata = served.recorded(f"/test.Service/{kind}", request=b"x" if kind.startswith("unary") else None)
-    with pytest.raises(AuthenticationError, match="the proof is wrong"):
-        elsewhere.ask(kind, metadata=metadata)
-    assert (elsewhere.read, elsewhere.handled) == ([], [])
-    assert served.ask(kind, metadata=metadata) == b"x"
-
-
-@pytest.mark.parametrize("kind", ["unary_unary", "unary_stream"])
-@pytest.mark.parametrize("request_", [b"another", b"", None], ids=["another", "empty", "stream"])
-def test_proof_of_another_request_is_refused_before_the_request_is_parsed(
-    served: Served, kind: str, request_: bytes | None
-) -> None:
-    with pytest.raises(AuthenticationError, match="of another request"):
-        served.ask(kind, metadata=served.recorded(f"/test.Service/{kind}", request=request_))
-    assert (served.read, served.handled) == ([], [])
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_call_recorded_before_a_restart_is_refused_by_the_next_process_at_the_same_place(kind: str) -> None:
-    before = Served()
-    metadata = before.recorded(f"/test.Service/{kind}", request=b"x" if kind.startswith("unary") else None)
-    assert before.ask(kind, metadata=metadata) == b"x"
-    rpc.stop(before.server, 0)
-    after = Served(port=before.address.port)
-    try:
-        with pytest.raises(AuthenticationError, match="older than what this process can remember"):
-            after.ask(kind, metadata=metadata)
-        assert (after.read, after.handled) == ([], [])
-        assert after.ask(kind, SECURITY) == b"x"
-    finally:
-        rpc.stop(after.server, 0)
-
-
-def test_proof_counts_from_the_moment_on_that_the_server_began() -> None:
-    interceptor = TokenInterceptor(SECURITY, now_s=lambda: 1000.0)
-    for made_s, objection in ((999.999, "remember"), (900.0, "remember"), (1000.0, ""), (1200.0, "")):
-        said, _ = interceptor.judge(ECHO, call_metadata(SECURITY, ECHO, interceptor.port, b"x", made_s))
-        assert objection in said and bool(objection) == bool(said)
-
-
-def test_request_that_is_no_message_is_told_to_its_caller() -> None:
-    def register(server: grpc.Server) -> None:
-        parse = pb.KillRequest.FromString
-        handler = grpc.unary_unary_rpc_method_handler(lambda request, context: b"", request_deserializer=parse)
-        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("test.Service", {"Parse": handler}),))
-
-    server, port = rpc.serve(register, security=SECURITY)
-    with rpc.channel(Address("127.0.0.1", port), SECURITY) as channel:
-        method = channel.unary_unary("/test.Service/Parse")
-        assert rpc.call(method, b"", DEADLINE_S, "ask") == b""
-        with pytest.raises(ProtocolError, match=r"/test\.Service/Parse: the request is no message"):
-            rpc.call(method, b"\xff", DEADLINE_S, "ask")
     rpc.stop(server, 0)
 
 
-def test_every_way_to_call_a_method_has_a_proof(served: Served) -> None:
-    with rpc.channel(served.address, SECURITY) as channel:
-        method = channel.unary_unary(ECHO, request_serializer=str.encode)
-        assert method("one", timeout=DEADLINE_S) == b"one"
-        assert method.with_call("two", timeout=DEADLINE_S)[0] == b"two"
-        assert method.future("three", timeout=DEADLINE_S, metadata=(("more", "said"),)).result(DEADLINE_S) == b"three"
-    assert served.read == [b"one", b"two", b"three"]
+@pytest.mark.parametrize("kind", KINDS)
+def test_processes_that_can_enter_the_folder_call_each_other(address: Address, ours: Security, kind: str) -> None:
+    assert ask(address, ours, kind) == b"x"
+    assert ask(str(address), ours, kind) == b"x"
 
 
-def test_proof_of_another_method_is_refused(served: Served) -> None:
-    with pytest.raises(AuthenticationError, match="the proof is wrong"):
-        served.ask("unary_unary", metadata=served.recorded("/test.Service/unary_stream"))
-
-
-def test_proof_of_another_time_is_refused_where_it_is_outside_the_window() -> None:
-    now_s = 1e9
-    interceptor = TokenInterceptor(SECURITY, now_s=lambda: now_s, memory=CallMemory())
-    for away_s in (-CLOCK_WINDOW_S - 5, CLOCK_WINDOW_S + 5):
-        said, _ = interceptor.judge(ECHO, call_metadata(SECURITY, ECHO, 0, b"x", now_s + away_s))
-        assert re.search(r"305 s (ahead of|before).* within 300 s", said)
-    for away_s in (-CLOCK_WINDOW_S + 60, CLOCK_WINDOW_S - 60):
-        assert interceptor.judge(ECHO, call_metadata(SECURITY, ECHO, 0, b"x", now_s + away_s))[0] == ""
-
-
-def test_stranger_does_not_learn_how_the_clocks_differ(served: Served) -> None:
-    with pytest.raises(AuthenticationError, match="the proof is wrong"):
-        served.ask("unary_unary", metadata=served.recorded(security=OTHER, now_s=0.0))
-
-
-def garbage(served: Served) -> Iterator[tuple[tuple[str, Any], ...]]:
-    """Yield metadata that is nearly right."""
-    entry = str(served.recorded()[0][1])
-    time_ms, nonce, digest, proof = entry.split(".")
-    rest = f"{digest}.{proof}"
-    for value in (
-        "", ".", "..", "x" * 30_000, entry[:-1], entry + "0", entry.upper(), f" {entry}  x", f"{time_ms}.{nonce}",
-        f"-{entry}", f"1e9.{nonce}.{rest}", f"{'9' * 15}.{nonce}.{rest}", f"{'9' * 400}.{nonce}.{rest}",
-        f"{time_ms}.{nonce}.{digest}.{'0' * 64}", f"{time_ms}.{'0' * 32}.{rest}", f"{int(time_ms) + 1}.{nonce}.{rest}",
-        f"{time_ms}.{nonce}.{'0' * 64}.{proof}", f"{time_ms}.{nonce}..{proof}", f"{time_ms}.{nonce}.{proof}", SECRET,
-    ):  # fmt: skip
-        yield ((PROOF_KEY, value),)
-    yield (PROOF_KEY, entry), (PROOF_KEY, entry)
-    yield (("eps-proof-bin", entry.encode()),)
-    yield (("eps-token", SECRET),)
-
-
-def test_garbage_in_the_place_of_a_proof_is_refused(served: Served) -> None:
-    for metadata in garbage(served):
-        with pytest.raises(AuthenticationError, match=r"the proof is wrong|malformed|carries no eps-proof"):
-            served.ask("unary_unary", metadata=metadata)
-    assert (served.read, served.handled) == ([], [])
-
-
-def test_garbage_that_grpc_would_not_send_is_refused() -> None:
-    interceptor = TokenInterceptor(SECURITY)
-    for value in (b"\xff" * 10, "ü" * 200, "٣" * 13 + "." + "0" * 32 + "." + "0" * 64, None, 7):
-        assert "malformed" in interceptor.judge(ECHO, ((PROOF_KEY, value),))[0]
-
-
-def test_refusals_fill_neither_memory_nor_log(served: Served, caplog: pytest.LogCaptureFixture) -> None:
-    memory = CallMemory()
-    interceptor = TokenInterceptor(SECURITY, memory=memory)
-    for _ in range(100):
-        assert interceptor.judge(ECHO, call_metadata(OTHER, ECHO, interceptor.port, b"x"))[0]
-    assert len(memory) == 0
-    assert interceptor.judge(ECHO, call_metadata(SECURITY, ECHO, interceptor.port, b"x"))[0] == ""
-    assert len(memory) == 1
-    for _ in range(20):
-        with pytest.raises(AuthenticationError):
-            served.ask("unary_unary", OTHER)
-    assert sum("refused a call" in line for line in caplog.messages) == 1
-    assert SECRET not in caplog.text
-
-
-def test_memory_forgets_what_the_window_refuses_anyway() -> None:
-    memory = CallMemory(window_s=10)
-    for now_ms in range(0, 100_000, 100):
-        assert memory.objection(now_ms, now_ms.to_bytes(16), now_ms) == ""
-    assert len(memory) <= 102
-
-
-def test_full_memory_narrows_the_window_and_never_lets_a_replay_through() -> None:
-    memory = CallMemory(window_s=1000, capacity=50)
-    calls = [(time_ms, time_ms.to_bytes(16)) for time_ms in range(0, 2000, 10)]
-    accepted = [call for call in calls if not memory.objection(*call, now_ms=2000)]
-    assert accepted == calls and len(memory) == 50
-    assert all(memory.objection(*call, now_ms=2000) for call in calls)
-    assert "remember" in memory.objection(5, b"an older, new one", now_ms=2000)
-    assert memory.objection(2001, b"a newer one", now_ms=2001) == ""
-    assert memory.objection(*calls[-1], now_ms=2001) != ""
-
-
-def test_call_that_is_older_than_a_full_memory_is_refused_and_forgets_nothing_newer() -> None:
-    memory = CallMemory(window_s=1000, capacity=2)
-    assert memory.objection(100, b"a", 100) == memory.objection(200, b"b", 200) == ""
-    assert "remember" in memory.objection(50, b"c", 200)
-    assert "used before" in memory.objection(200, b"b", 200)
-    assert memory.objection(100, b"a", 200) != ""
-
-
-def test_server_without_a_token_asks_nobody() -> None:
-    found = Served(security=NO_SECURITY)
+def test_members_exchange_arrays_in_the_folder_and_listen_nowhere_else(ours: Security) -> None:
+    assert ours.sockets is not None
+    ours.sockets.parent.mkdir()
+    before = listening()
+    listener = NegotiatedVan(ours).listen(lambda message, reply: reply.send(message))
     try:
-        assert found.ask("unary_unary") == found.ask("unary_unary", SECURITY) == b"x"
+        assert listening() - before == set()
+        for way in ("shm", "unix", "grpc"):
+            connection = NegotiatedVan(ours, way).connect(listener.address, DEADLINE_S)
+            assert connection.call(Message(b"header"), DEADLINE_S).header == b"header"
+            assert connection.transport == way
+            connection.close()
     finally:
-        rpc.stop(found.server, 0)
+        listener.close()
+    with pytest.raises(ConfigError, match="tcp"):
+        NegotiatedVan(ours, "tcp")
+
+
+def listening() -> set[str]:
+    """Return what this process listens on that has no file: TCP ports and abstract Unix sockets."""
+    mine = set()
+    for fd in os.listdir("/proc/self/fd"):
+        with suppress(FileNotFoundError):
+            mine.add(os.readlink(f"/proc/self/fd/{fd}"))
+    found = set()
+    for table in ("tcp", "tcp6"):
+        for line in Path("/proc/net", table).read_text().splitlines()[1:]:
+            words = line.split()
+            if words[3] == "0A" and f"socket:[{words[9]}]" in mine:
+                found.add(words[1])
+    for line in Path("/proc/net/unix").read_text().splitlines()[1:]:
+        words = line.split()
+        if len(words) > 7 and words[7].startswith("@") and f"socket:[{words[6]}]" in mine:
+            found.add(words[7])
+    return found
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="root: only root can start a process of another user")
+def test_another_user_can_neither_connect_nor_put_a_socket_in_the_place_of_one(tmp_path: Path) -> None:
+    ours = Security(TOKEN, sockets=tmp_path / "sockets")
+    server, address = rpc.serve(register, security=ours)
+    path = ours.socket_path(address)
+    rpc.stop(server, 0)
+    for folder in (tmp_path, *tmp_path.parents):
+        # pytest's own folders are private, too: only the folder of the sockets is to hold.
+        if folder.stat().st_mode & 0o005 != 0o005 and folder != folder.parent:
+            folder.chmod(0o755)
+    command = [sys.executable, "-S", "-c", CONNECT, "-", str(OTHER_UID), path, str(tmp_path / "sockets" / "another")]
+    done = subprocess.run(command, capture_output=True, timeout=DEADLINE_S, check=False, text=True, cwd="/")
+    assert done.stdout.split() == ["PermissionError"] * 4, done.stderr
+
+
+@pytest.mark.parametrize("mode", [0o755, 0o770, 0o701])
+def test_folder_that_others_can_enter_is_refused_by_both_ends(tmp_path: Path, mode: int) -> None:
+    ours = Security(TOKEN, sockets=tmp_path / "sockets")
+    server, address = rpc.serve(register, security=ours)
+    try:
+        (tmp_path / "sockets").chmod(mode)
+        for use in (lambda: ask(address, ours), lambda: rpc.serve(register, security=ours)):
+            with pytest.raises(StorageError, match="only user"):
+                use()
+        (tmp_path / "sockets").chmod(0o700)
+        assert ask(address, ours) == b"x"
+    finally:
+        rpc.stop(server, 0)
+
+
+def test_folder_that_is_a_link_is_refused(tmp_path: Path) -> None:
+    ours = Security(TOKEN, sockets=tmp_path / "sockets")
+    (tmp_path / "elsewhere").mkdir(mode=0o700)
+    (tmp_path / "sockets").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(StorageError):
+        rpc.serve(register, security=ours)
+    with pytest.raises(StorageError):
+        ask("unix:there", ours)
+
+
+@pytest.mark.parametrize("name", ["", "../there", "a/b", ".hidden", "x" * 80, "\0", "@there"])
+def test_name_that_leads_out_of_the_folder_is_refused(tmp_path: Path, name: str) -> None:
+    (tmp_path / "sockets").mkdir(mode=0o700)
+    with socket.socket(socket.AF_UNIX) as there:
+        there.bind(str(tmp_path / "there"))
+        with pytest.raises(ProtocolError, match="no socket of this job"):
+            ask(f"unix:{name}", Security(TOKEN, sockets=tmp_path / "sockets"))
+
+
+def test_port_is_not_believed_by_a_job_that_has_no_certificates(tmp_path: Path) -> None:
+    """A process of any user may listen there."""
+    with socket.create_server(("127.0.0.1", 0)) as rogue:
+        rogue.setblocking(False)
+        with pytest.raises(AuthenticationError, match="cannot prove"):
+            ask(Address(*rogue.getsockname()), Security(TOKEN, sockets=tmp_path))
+        with pytest.raises(BlockingIOError):
+            rogue.accept()
+
+
+def test_socket_that_nobody_listens_on_is_told_at_once(address: Address, ours: Security) -> None:
+    with pytest.raises(PeerUnavailableError):
+        ask("unix:another", ours)
+
+
+def test_folder_that_was_made_again_is_the_one_that_counts(ours: Security) -> None:
+    """A job of the same name comes in the place of one that a long-lived scheduler knew."""
+    assert ours.sockets is not None
+    ours.sockets.parent.mkdir()
+    for _ in range(2):
+        server, address = rpc.serve(register, security=ours)
+        assert ask(address, ours) == b"x"
+        rpc.stop(server, 0)
+        shutil.rmtree(ours.sockets)
 
 
 def test_proof_is_worth_nothing_for_another_role_or_other_parts() -> None:
@@ -324,7 +216,7 @@ def test_proof_is_worth_nothing_for_another_role_or_other_parts() -> None:
         (b"role", b"ab", b"c", b""),
     ):
         assert not token.proves(proof, role, *parts)
-    assert not OTHER.token.proves(proof, b"role", b"ab", b"c")  # type: ignore[union-attr]
+    assert not JobToken.from_hex("f" * 32).proves(proof, b"role", b"ab", b"c")
     for wrong in (b"", proof[:-1], proof + b"\0", bytes(PROOF_BYTES)):
         assert not token.proves(wrong, b"role", b"ab", b"c")
 
@@ -340,7 +232,7 @@ def test_proof_is_the_one_of_the_standard() -> None:
 
 def test_token_can_be_neither_shown_nor_pickled() -> None:
     token = JobToken.from_hex(SECRET)
-    for shown in (repr(token), str(token), f"{token}", repr(SECURITY), repr([SECURITY])):
+    for shown in (repr(token), str(token), f"{token}", repr(Security(token)), repr([Security(token)])):
         assert SECRET not in shown and not re.search(r"[0-9a-f]{8}", shown) and r"\x" not in shown
     for copied in (pickle.dumps, copy.copy, copy.deepcopy):
         with pytest.raises(TypeError, match="not pickled"):

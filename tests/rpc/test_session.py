@@ -67,8 +67,8 @@ class StandIn:
         self.steps = 0
         self.heard = Gathered()
         self.sessions = Sessions(self._put, "{}", self, **{"beat_s": 0.02, **options})
-        self.server, port = serve(lambda server: add_MemberSessionServicer_to_server(self.sessions, server))
-        self.place = MasterPlace(f"127.0.0.1:{port}", generation)
+        self.server, address = serve(lambda server: add_MemberSessionServicer_to_server(self.sessions, server))
+        self.place = MasterPlace(str(address), generation)
 
     def _put(self, *events: e.Event) -> None:
         for event in events:
@@ -96,8 +96,8 @@ class Hanging(MemberSessionServicer):
 
     def __init__(self) -> None:
         self.orders: queue.SimpleQueue[pb.Order | None] = queue.SimpleQueue()
-        self.server, port = serve(lambda server: add_MemberSessionServicer_to_server(self, server))
-        self.place = MasterPlace(f"127.0.0.1:{port}", 1)
+        self.server, address = serve(lambda server: add_MemberSessionServicer_to_server(self, server))
+        self.place = MasterPlace(str(address), 1)
         self.attached = Gathered()
 
     def Attach(self, reports: Iterator[pb.Reports], context: Any) -> Iterator[pb.Order]:

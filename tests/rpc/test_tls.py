@@ -17,7 +17,7 @@ from cryptography import x509
 
 from eps.config import JobSpec
 from eps.core.types import Address
-from eps.errors import AuthenticationError, ConfigError, PeerUnavailableError, StorageError
+from eps.errors import ConfigError, PeerUnavailableError, StorageError
 from eps.jobspec_file import RunRequest
 from eps.launch import prepare_job
 from eps.rpc import call as rpc
@@ -41,11 +41,13 @@ def others(tmp_path_factory: pytest.TempPathFactory) -> TlsFiles:
 
 @pytest.fixture
 def address(ours: TlsFiles) -> Iterator[Address]:
-    """Where a server with token and TLS listens."""
+    """Where a server with TLS listens."""
     handler = grpc.unary_unary_rpc_method_handler(lambda request, context: request)
     service = grpc.method_handlers_generic_handler("test.Service", {"Echo": handler})
-    server, port = rpc.serve(lambda server: server.add_generic_rpc_handlers((service,)), security=Security(TOKEN, ours))
-    yield Address("127.0.0.1", port)
+    server, found = rpc.serve(
+        lambda server: server.add_generic_rpc_handlers((service,)), security=Security(TOKEN, ours)
+    )
+    yield found
     rpc.stop(server, 0)
 
 
@@ -56,18 +58,32 @@ def ask(address: Address, security: Security) -> bytes:
         return reply
 
 
-def test_call_with_certificate_and_token_is_answered(address: Address, ours: TlsFiles) -> None:
-    assert ask(address, Security(TOKEN, ours)) == b"x"
+def test_call_with_the_jobs_certificate_is_answered(address: Address, ours: TlsFiles) -> None:
+    assert ask(address, Security(TOKEN, ours)) == ask(address, Security(None, ours)) == b"x"
 
 
-def test_certificate_does_not_stand_for_the_token(address: Address, ours: TlsFiles) -> None:
-    with pytest.raises(AuthenticationError):
-        ask(address, Security(None, ours))
+def test_client_does_not_believe_a_server_that_has_another_certificate(ours: TlsFiles, others: TlsFiles) -> None:
+    """It took the port of a master that was killed, and says what it likes: its client hears nothing of it."""
+    heard: list[bytes] = []
+
+    def answer(request: bytes, context: object) -> bytes:
+        heard.append(request)
+        return b"finished"
+
+    service = grpc.method_handlers_generic_handler(
+        "test.Service", {"Echo": grpc.unary_unary_rpc_method_handler(answer)}
+    )
+    for security in (Security(TOKEN, others), NO_SECURITY):
+        server, found = rpc.serve(lambda server: server.add_generic_rpc_handlers((service,)), security=security)
+        with pytest.raises(PeerUnavailableError):
+            ask(found, Security(TOKEN, ours))
+        rpc.stop(server, 0)
+    assert heard == []
 
 
 def test_client_without_a_certificate_is_refused(address: Address, ours: TlsFiles) -> None:
     with pytest.raises(PeerUnavailableError):
-        ask(address, Security(TOKEN))
+        ask(address, NO_SECURITY)
     # One that trusts the job's authority, but has nothing to show.
     options = (*rpc.CHANNEL_OPTIONS, ("grpc.ssl_target_name_override", TLS_NAME))
     credentials = grpc.ssl_channel_credentials(ours.ca.read_bytes())
@@ -159,7 +175,7 @@ def test_files_are_for_their_user_alone_and_the_key_of_the_authority_is_not_kept
     assert names.get_values_for_type(x509.DNSName) == [TLS_NAME]
     now = datetime.datetime.now(datetime.UTC)
     assert certificate.not_valid_before_utc < now - datetime.timedelta(minutes=59)
-    assert now + datetime.timedelta(days=29) < certificate.not_valid_after_utc < now + datetime.timedelta(days=30)
+    assert now + datetime.timedelta(days=3649) < certificate.not_valid_after_utc < now + datetime.timedelta(days=3650)
 
 
 def test_missing_or_broken_files_are_a_storage_error(tmp_path: Path, ours: TlsFiles) -> None:

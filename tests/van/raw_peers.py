@@ -20,7 +20,7 @@ from eps.rpc import call as rpc
 from eps.rpc.security import JobToken, Security
 from eps.van.api import Connection, Limits, Message, ReplyTo
 from eps.van.frames import Decoder, Kind, whole
-from eps.van.grpc_van import GRPC, METHOD
+from eps.van.grpc_van import METHOD
 from eps.van.handshake import ANSWER_BYTES, CHALLENGE_BYTES, PROOF_BYTES, ConnectorHandshake, ListenerHandshake
 
 DEADLINE_S = 20.0
@@ -226,10 +226,8 @@ class RawStream:
     def receive(self) -> bytes:
         return bytes(next(self.call))
 
-    def shake_hands(self, security: Security = TOKEN) -> RawStream:
-        handshake = ConnectorHandshake(security.token, GRPC)
-        self.send(handshake.challenge())
-        self.send(handshake.proof(self.receive()))
+    def greet(self) -> RawStream:
+        """Wait until the listener takes requests."""
         received = Decoder(Limits()).feed(self.receive())
         assert received is not None and received.kind is Kind.HELLO
         return self

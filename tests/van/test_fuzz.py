@@ -346,11 +346,9 @@ def channel(stream_listener: GrpcListener) -> Iterator[grpc.Channel]:
         yield channel
 
 
-def tell_stream(listener: GrpcListener, channel: grpc.Channel, *messages: bytes, shaken: bool = True) -> int:
+def tell_stream(listener: GrpcListener, channel: grpc.Channel, *messages: bytes) -> int:
     """Send messages on a stream of its own; return how many came back until the listener ended it."""
-    stream = RawStream(listener.address, channel=channel)
-    if shaken:
-        stream.shake_hands()
+    stream = RawStream(listener.address, channel=channel).greet()
     for message in messages:
         stream.send(message)
     stream.end_sending()
@@ -367,25 +365,9 @@ def test_noise_at_the_port_of_streams_harms_nobody(stream_listener: GrpcListener
             rest(sock)
 
 
-def test_a_stream_that_begins_with_anything_but_the_handshake_ends(
-    stream_listener: GrpcListener, channel: grpc.Channel
-) -> None:
-    challenge = ConnectorHandshake(TOKEN.token, "grpc").challenge()
-    for noise in [*noises(), *list(mutations(challenge, 3))[:8], challenge[:-1], challenge + b"x"]:
-        assert tell_stream(stream_listener, channel, noise, shaken=False) == 0
-    for proof in (b"", bytes(PROOF_BYTES), bytes(PROOF_BYTES - 1), GOOD):
-        assert tell_stream(stream_listener, channel, challenge, proof, GOOD, shaken=False) == 1
-
-
-def test_a_recorded_stream_is_refused(stream_listener: GrpcListener, channel: grpc.Channel) -> None:
-    handshake = ConnectorHandshake(TOKEN.token, "grpc")
-    first = RawStream(stream_listener.address, channel=channel)
-    first.send(handshake.challenge())
-    proof = handshake.proof(first.receive())
-    first.send(proof)
-    assert Decoder(LIMITS).feed(first.receive()) is not None
-    first.close()
-    assert tell_stream(stream_listener, channel, handshake.challenge(), proof, GOOD, shaken=False) == 1
+def test_a_stream_that_brings_no_frame_ends(stream_listener: GrpcListener, channel: grpc.Channel) -> None:
+    for noise in [*noises(), b"", HELLO + b"x"]:
+        assert tell_stream(stream_listener, channel, noise, GOOD) == 0
 
 
 def test_each_byte_of_a_streamed_request_matters_or_does_not_but_never_harms(
@@ -401,7 +383,7 @@ def test_each_byte_of_a_streamed_request_matters_or_does_not_but_never_harms(
 def test_a_message_far_above_a_frame_is_not_taken_from_a_stream(
     stream_listener: GrpcListener, channel: grpc.Channel
 ) -> None:
-    stream = RawStream(stream_listener.address, channel=channel).shake_hands()
+    stream = RawStream(stream_listener.address, channel=channel).greet()
     stream.send(bytes(64 * MAX_FRAME_BYTES))
     _, error = stream.outcome()
     stream.close()
@@ -411,16 +393,15 @@ def test_a_message_far_above_a_frame_is_not_taken_from_a_stream(
 
 def test_a_listener_of_streams_that_sends_garbage_is_refused() -> None:
     def garbage(requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
-        next(requests)
         yield np.random.default_rng(6).bytes(ANSWER_BYTES)
 
     def register(server: grpc.Server) -> None:
         methods = {"Stream": grpc.stream_stream_rpc_method_handler(garbage)}
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("eps.van", methods),))
 
-    server, number = rpc.serve(register)
-    with pytest.raises(AuthenticationError):
-        GrpcVan(TOKEN).connect(Address("127.0.0.1", number), DEADLINE_S)
+    server, address = rpc.serve(register)
+    with pytest.raises(FrameError):
+        GrpcVan(TOKEN).connect(address, DEADLINE_S)
     rpc.stop(server, 0)
 
 

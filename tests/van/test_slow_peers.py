@@ -331,14 +331,12 @@ def test_strangers_that_never_finish_tls_hold_up_neither_members_nor_the_end(tls
                 assert [rest(sock) for sock in silent] == [b""] * 5
 
 
-def test_streams_that_never_finish_the_handshake_hold_up_neither_members_nor_the_end() -> None:
+def test_streams_that_say_nothing_hold_up_neither_members_nor_the_end() -> None:
     with nothing_left(spare_descriptors=4):
         van = GrpcVan(TOKEN)
         listener = van.listen(large_or_echo)
         silent = [RawStream(listener.address) for _ in range(5)]
-        silent[0].send(ConnectorHandshake(TOKEN.token, "grpc").challenge())
-        assert len(silent[0].receive()) == ANSWER_BYTES
-        deaf = RawStream(listener.address).shake_hands()
+        deaf = RawStream(listener.address).greet()
         deaf.send(frame_of(Message(b"large")))
         connection = van.connect(listener.address, DEADLINE_S)
         still_works(connection)

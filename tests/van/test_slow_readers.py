@@ -69,7 +69,7 @@ def test_a_peer_that_does_not_read_holds_up_no_answer_to_another(way: str) -> No
     with ExitStack() as open_peers, nothing_left(spare_descriptors=8), listening(way, kept) as (van, listener):
         requests = [frame_of(Message(b"later"), number) for number in (1, 2, 3, 4)]
         if way == "grpc":
-            deaf = RawStream(listener.address).shake_hands()
+            deaf = RawStream(listener.address).greet()
             open_peers.callback(deaf.close)
             for request in requests:
                 deaf.send(request)
