@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import socket
 import threading
 import time
 from pathlib import Path
@@ -207,10 +208,13 @@ def test_eps_run_waits_for_a_master_on_yarn_for_as_long_as_its_application_runs_
         end.join()
 
 
-def test_client_with_another_token_is_refused_at_once(fake: FakeJob) -> None:
-    fake.dir.token.write_text("0" * 32 + "\n")
-    with Job.find("fake") as job, pytest.raises(AuthenticationError, match="the proof is wrong"):
-        job.cancel()
+def test_client_does_not_believe_a_master_that_listens_on_a_port_of_this_host(fake: FakeJob) -> None:
+    """A process of any user may; the job's own masters listen in its folder."""
+    with socket.create_server(("127.0.0.1", 0)) as rogue:
+        place = {"host": "127.0.0.1", "port": rogue.getsockname()[1], "pid": 1, "generation": 99}
+        write_json_atomic(fake.dir.master_json, place)
+        with Job.find("fake") as job, pytest.raises(AuthenticationError, match="cannot prove"):
+            job.cancel()
     assert fake.master.asked == []
 
 

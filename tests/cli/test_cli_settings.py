@@ -131,7 +131,6 @@ def test_deadline_that_a_healthy_job_would_miss_is_refused(values: dict[str, flo
     ("words", "reason"),
     [
         (("--wire", "float16"), "reproducible to the last bit"),
-        (("--van", "shm", "--tls"), "no shared memory"),
         (("--van", "carrier-pigeon"), "auto, shm, unix, tcp, grpc"),
         (("--push", "some"), "auto, dense, changes"),
     ],

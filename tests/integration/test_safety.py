@@ -1,7 +1,10 @@
-"""Whole jobs, seen by a stranger: nothing answers without the token, and the token is nowhere to be read."""
+"""Whole jobs, seen by a stranger: no socket of theirs is within reach, and their secrets are nowhere to be read."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +13,13 @@ import pytest
 
 import eps
 from eps.core.types import Address
-from eps.errors import AuthenticationError, EpsError, PeerUnavailableError
+from eps.errors import EpsError, PeerUnavailableError
 from eps.pb import control_pb2 as pb
 from eps.pb.control_pb2_grpc import JobMasterStub, MemberSessionStub
 from eps.rpc import call as rpc
 from eps.rpc.security import NO_SECURITY, Security
 from eps.storage.atomic import read_json
-from eps.storage.jobdir import JobDir, create_job_dir
+from eps.storage.jobdir import JobDir
 from tests.integration.conftest import asked_phases, processes_with
 from tests.integration.test_operations import ENDLESS, wait_for_clock
 
@@ -68,17 +71,36 @@ def check_secret(job: eps.Job, home: Path, secret: str) -> None:
         assert secret.encode() not in data and bytes.fromhex(secret) not in data, path
 
 
-def test_running_job_refuses_strangers_and_shows_its_token_to_nobody(home: Path, tmp_path: Path) -> None:
-    other, lock = create_job_dir("other", tmp_path / "elsewhere")
-    lock.close()
-    with eps.Job.start(name="guarded", workers=1, servers=1, **ENDLESS) as job:
+def listening(pids: Iterable[int]) -> list[str]:
+    """Return what processes listen on that a process of another user could reach: TCP ports, abstract Unix sockets."""
+    inodes = set()
+    for pid in pids:
+        for fd in (Path("/proc") / str(pid) / "fd").iterdir():
+            with suppress(FileNotFoundError):
+                inodes.add(os.readlink(fd))
+    found = []
+    for table in ("tcp", "tcp6"):
+        for words in (line.split() for line in Path("/proc/net", table).read_text().splitlines()[1:]):
+            if words[3] == "0A" and f"socket:[{words[9]}]" in inodes:
+                found.append(f"{table} {words[1]}")
+    for words in (line.split() for line in Path("/proc/net/unix").read_text().splitlines()[1:]):
+        if len(words) > 7 and words[7].startswith("@") and f"socket:[{words[6]}]" in inodes:
+            found.append(words[7])
+    return found
+
+
+def test_running_job_listens_only_in_its_folder_and_shows_its_token_to_nobody(home: Path) -> None:
+    with eps.Job.start(name="guarded", workers=2, servers=2, **ENDLESS) as job:
         wait_for_clock(job, 1)
-        address, secret = master_of(job.directory), job.directory.read_token()
-        for security in (NO_SECURITY, Security.of_job(other.path)):
-            assert refusals(address, security) == {AuthenticationError}
-        check_secret(job, home, secret)
+        status, address = job.status(), master_of(job.directory)
+        pids = [member["pid"] for member in status["members"]]
+        assert len(pids) == 4 and all(pids) and listening([*pids, *processes_with(str(home))]) == []
+        assert address.is_unix and all(Address(m["host"], m["port"]).is_unix for m in status["members"])
+        folder = job.directory.sockets.stat()
+        assert (folder.st_mode & 0o777, folder.st_uid) == (0o700, os.geteuid())
+        check_secret(job, home, job.directory.read_token())
         wait_for_clock(job, job.status()["clock"] + 5)
-        assert "refused a call" in job.directory.log("master").read_text()
+    assert not job.directory.sockets.exists()
 
 
 def test_job_with_tls_trains_the_same_bits(home: Path) -> None:
@@ -94,6 +116,5 @@ def test_job_with_tls_trains_the_same_bits(home: Path) -> None:
 def test_master_of_a_job_with_tls_does_not_even_shake_hands_with_strangers(home: Path) -> None:
     with eps.Job.start(name="encrypted", workers=1, servers=1, tls=True, **ENDLESS) as job:
         wait_for_clock(job, 1)
-        address, token = master_of(job.directory), Security.of_job(job.directory.path).token
-        assert refusals(address, NO_SECURITY) == refusals(address, Security(token)) == {PeerUnavailableError}
+        assert refusals(master_of(job.directory), NO_SECURITY) == {PeerUnavailableError}
         assert job.add_workers(1)["phase"] == "released"

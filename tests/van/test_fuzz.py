@@ -366,7 +366,9 @@ def test_noise_at_the_port_of_streams_harms_nobody(stream_listener: GrpcListener
 
 
 def test_a_stream_that_brings_no_frame_ends(stream_listener: GrpcListener, channel: grpc.Channel) -> None:
-    for noise in [*noises(), b"", HELLO + b"x"]:
+    strange = [noise for noise in (*noises(), HELLO + b"x") if read_as(noise, Kind.REQUEST) is None]
+    assert len(strange) > 15
+    for noise in strange:
         assert tell_stream(stream_listener, channel, noise, GOOD) == 0
 
 
@@ -435,14 +437,6 @@ def test_every_port_of_a_member_stands_garbage() -> None:
             still_works(good)
         good.close()
         listener.close()
-
-
-@pytest.mark.parametrize("security", [NO_SECURITY, OTHER_TOKEN], ids=["none", "another"])
-def test_how_a_member_can_be_reached_is_not_told_without_the_token(security: object) -> None:
-    listener = NegotiatedVan(TOKEN).listen(echo)
-    with rpc.channel(listener.address, security) as channel, pytest.raises(ProtocolError):  # type: ignore[arg-type]
-        rpc.call(channel.unary_unary(MEET_METHOD), b"", DEADLINE_S, "meet")
-    listener.close()
 
 
 @pytest.mark.parametrize("answer", [b"\xff" * 50, b"\x0a\x05ab", np.random.default_rng(8).bytes(500)])
