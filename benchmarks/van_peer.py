@@ -34,11 +34,11 @@ PUSH, PUSH_OUT, PULL, PULL_EMPTY, PING = range(5)
 
 
 def securities(directory: Path, token: str) -> dict[str, Security]:
-    """Return what a connection may ask of its peer: nothing, the token, the token and a certificate."""
+    """Return how peers may know each other: not at all, as on one host (token and folder), as between hosts."""
     job_token = JobToken.from_hex(token)
     return {
         "open": NO_SECURITY,
-        "token": Security(job_token),
+        "token": Security(job_token, sockets=directory / "sockets"),
         "tls": Security(job_token, TlsFiles.within(directory)),
     }
 
