@@ -192,8 +192,8 @@ def _data_of(runtime: Runtime) -> tuple[DatasetInfo, list[str]]:
 
 
 def _renew_secrets(directory: JobDir, spec: JobSpec) -> list[str]:
-    """Make new certificates, and a token where that is damaged: no process of the job runs that knows the old ones."""
-    if spec.uses_tls:
+    """Make certificates where there are none, and a token where that is damaged: no process of the job runs."""
+    if spec.uses_tls and not directory.tls.is_dir():
         make_certificates(directory.tls)
     try:
         Security.of_job(directory.path)

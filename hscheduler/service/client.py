@@ -68,6 +68,8 @@ class SchedulerClient:
     ------
     ConfigError
         The address is none.
+    StorageError
+        An address is given, and the directory has no certificates.
     """
 
     def __init__(
@@ -76,7 +78,7 @@ class SchedulerClient:
         self._directory = directory if isinstance(directory, ServiceDir) else ServiceDir.of(directory)
         self._given = parse_address(address) if address else None
         self._give_up_s = give_up_s
-        self._security = self._directory.known_security()
+        self._security = self._directory.known_security(between_hosts=self._given is not None)
         #: Who never answered, and does not run, is not waited for: nobody says that it is being started again.
         self._has_answered = False
         self._address: Address | None = None

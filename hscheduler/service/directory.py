@@ -106,10 +106,20 @@ class ServiceDir:
             make_certificates(self.tls)
         return self.known_security()
 
-    def known_security(self) -> Security:
-        """Return what client and service know each other by: the folder of sockets, or the certificates."""
-        tls = TlsFiles.within(self.tls) if self.tls.is_dir() else None
-        return Security(tls=tls, sockets=self._files.sockets)
+    def known_security(self, *, between_hosts: bool = False) -> Security:
+        """Return what client and service know each other by: the folder of sockets, or the certificates.
+
+        Raises
+        ------
+        StorageError
+            There are no certificates, which are needed between hosts.
+        """
+        if between_hosts and not self.tls.is_dir():
+            raise StorageError(
+                f"{self.tls} is missing: hscheduler serve --listen HOST:PORT{self.flag} makes it, and a client on "
+                "another host needs a copy of it"
+            )
+        return Security(tls=TlsFiles.within(self.tls) if self.tls.is_dir() else None, sockets=self._files.sockets)
 
     def say_where(self, address: Address, pid: int) -> None:
         """Say where the service listens."""

@@ -11,13 +11,14 @@ from typing import Any
 
 import pytest
 
+from eps.rpc.certificates import make_certificates
 from eps.storage.local import LocalStorage
 from eps.yarn.application import CHECKPOINTS, ENDED_FILE, MasterOrders
 from eps.yarn.attempt import PREEMPTION_WAIT, Yarn
 from eps.yarn.types import FinalStatus
 from hscheduler.application import am
 from hscheduler.application.mirror import STATE
-from hscheduler.application.orders import SWEEP_FOLDER, TOKEN_FILE, SweepOrders
+from hscheduler.application.orders import SWEEP_FOLDER, SweepOrders
 from hscheduler.spec import Spec
 from tests.fakes.yarn import FakeYarn
 
@@ -55,8 +56,7 @@ class Master:
         self.yarn, self.shared = FakeYarn(), DeadlyStorage(folder / "shared")
         self._folder = folder
         sweep = folder / SWEEP_FOLDER
-        sweep.mkdir()
-        (sweep / TOKEN_FILE).write_text("token")
+        make_certificates(sweep)
 
     def run(self) -> int:
         yarn = Yarn(*self.yarn.clients())

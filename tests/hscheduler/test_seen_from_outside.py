@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from eps.config import JobSpec
-from eps.core.types import Address
 from eps.errors import ConfigError, PeerUnavailableError
 from hscheduler import cli
 from hscheduler.core import events as e
@@ -42,7 +41,7 @@ def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Service
 
 @pytest.fixture
 def client(service: Service, tmp_path: Path) -> Iterator[SchedulerClient]:
-    # A path says where the token and the service are.
+    # A path says where the service is.
     with SchedulerClient(tmp_path / "service") as found:
         yield found
 
@@ -52,8 +51,7 @@ def gone(tmp_path: Path) -> ServiceDir:
     """The directory of a service that was killed."""
     directory = ServiceDir(tmp_path / "it was here")
     directory.lock().close()
-    directory.security()
-    directory.say_where(Address("127.0.0.1", 1), 1)
+    directory.say_where(directory.security(between_hosts=False).new_socket(), 1)
     return directory
 
 

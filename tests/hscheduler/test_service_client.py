@@ -21,7 +21,7 @@ NOBODY = "127.0.0.1:1"
 @pytest.fixture
 def client(tmp_path: Path) -> Iterator[SchedulerClient]:
     directory = ServiceDir(tmp_path)
-    directory.security()
+    directory.security(between_hosts=True)
     with SchedulerClient(directory, NOBODY, give_up_s=0.5) as found:
         yield found
 

@@ -1,10 +1,11 @@
-"""The service as a process: it is killed, and its jobs and sweeps go on; nobody without its token gets in."""
+"""The service as a process: it is killed, and its jobs and sweeps go on; no other user's process gets in."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -21,7 +22,6 @@ import eps
 from eps.client import Job
 from eps.config import JobSpec
 from eps.errors import (
-    AuthenticationError,
     ConfigError,
     JobNotFoundError,
     PeerUnavailableError,
@@ -65,7 +65,7 @@ class Served:
         self._launch(*flags)
         assert self.process is not None and self.process.stdout is not None
         line = self.process.stdout.readline()
-        assert line.startswith("H-scheduler listens on 127.0.0.1:"), line + self.process.stdout.read()
+        assert line.startswith("H-scheduler listens on "), line + self.process.stdout.read()
 
     def start_in_vain(self, *flags: str) -> str:
         """Start one that cannot work, and return what was printed."""
@@ -254,25 +254,43 @@ def test_a_service_that_fails_leaves_its_jobs_for_the_next(served: Served, slow:
         assert job.phase is Phase.FINISHED
 
 
-def test_nobody_without_the_token_gets_in(served: Served, tmp_path: Path) -> None:
+def test_clients_of_other_hosts_need_its_certificates(tmp_path: Path) -> None:
+    served = Served(tmp_path / "service")
+    served.start("--listen", "127.0.0.1:0")
     address = ServiceDir(served.directory).address()
+    assert not address.is_unix
     with channel(address) as plain:
         stub = HSchedulerStub(plain)
         for method, request in (("ListJobs", pb.ListJobsRequest()), ("Kill", pb.KillRequest(name="x"))):
-            with pytest.raises(AuthenticationError):
+            with pytest.raises(PeerUnavailableError):
                 call(getattr(stub, method), request, 10.0, method)
     other = ServiceDir(tmp_path / "other")
     other.path.mkdir()
-    with pytest.raises(StorageError, match="token is missing"):
+    with pytest.raises(StorageError, match="another host needs a copy"):
         SchedulerClient(other, str(address))
-    other.security()
-    with SchedulerClient(other, str(address)) as client, pytest.raises(AuthenticationError):
+    other.security(between_hosts=True)
+    with SchedulerClient(other, str(address), give_up_s=1.0) as client, pytest.raises(PeerUnavailableError):
         client.jobs()
+    shutil.rmtree(other.tls)
+    shutil.copytree(ServiceDir(served.directory).tls, other.tls)
+    with SchedulerClient(other, str(address)) as client:
+        assert client.jobs()[0] == []
+    served.end(signal.SIGINT)
+
+
+def test_it_is_reached_only_through_its_folder_where_no_address_is_asked_for(served: Served) -> None:
+    directory = ServiceDir(served.directory)
+    assert directory.address().is_unix and not directory.tls.exists()
+    folder = served.directory / "sockets"
+    assert folder.stat().st_mode & 0o777 == 0o700
+    served.end(signal.SIGKILL)
+    served.start()
+    assert len(list(folder.iterdir())) == 1, "those of one that was killed are gone"
 
 
 def test_garbage_gets_a_clear_answer(served: Served) -> None:
     directory = ServiceDir(served.directory)
-    with channel(directory.address(), directory.security()) as line:
+    with channel(directory.address(), directory.known_security()) as line:
         stub = HSchedulerStub(line)
         for request, message in (
             (pb.SubmitJobRequest(job_id="a", settings_json="{"), "settings must be JSON"),
@@ -330,12 +348,12 @@ def test_one_directory_has_one_service(served: Served, capsys: Any) -> None:
 
 
 def test_clients_without_a_service_say_so(tmp_path: Path, capsys: Any) -> None:
-    assert cli.main(["jobs", "--state", str(tmp_path)]) == 1
-    assert "token is missing: it is made by hscheduler serve" in capsys.readouterr().err
+    assert cli.main(["jobs", "--state", str(tmp_path)]) == 4
+    assert "start it with hscheduler serve" in capsys.readouterr().err
     assert cli.main(["jobs", "--scheduler", "nowhere"]) == 2
     assert "address is 'nowhere', but must be HOST:PORT" in capsys.readouterr().err
     directory = ServiceDir(tmp_path)
-    directory.security()
+    directory.security(between_hosts=True)
     with SchedulerClient(directory, "127.0.0.1:1", give_up_s=0.2) as client, pytest.raises(PeerUnavailableError):
         client.jobs()
 
