@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, NoReturn
 import grpc
 
 from eps.core.types import UNIX_SOCKET, Address
-from eps.errors import ConfigError, ProtocolError, StorageError
+from eps.errors import ConfigError, PeerUnavailableError, ProtocolError, StorageError
 from eps.storage.jobdir import DIRECTORY_MODE, JobDir
 
 if TYPE_CHECKING:
@@ -176,8 +176,10 @@ class Security:
 
         Raises
         ------
+        PeerUnavailableError
+            There is no folder: no process listens.
         StorageError
-            The folder is not there, or other users can enter it.
+            Other users can enter it.
         ProtocolError
             The name is not that of a file in the folder.
         """
@@ -277,6 +279,9 @@ NO_SECURITY = Security()
 def _check_private(folder: Path) -> os.stat_result:
     try:
         found = folder.lstat()
+    except FileNotFoundError:
+        # It comes with the first process that listens, and goes with a job.
+        raise PeerUnavailableError(f"no process listens in {folder}") from None
     except OSError as error:
         raise StorageError(f"{folder}: cannot be used: {error.strerror}") from error
     # Root may look after the job of another user.

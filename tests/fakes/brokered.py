@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
+import tempfile
+from pathlib import Path
+
 from eps.resources.broker import Broker
 from eps.resources.brokered import BrokeredResourceManager
 from eps.resources.yarn import Timing, YarnResourceManager
 from eps.rpc.brokering import BrokerLine
-from eps.rpc.security import JobToken, Security
+from eps.rpc.security import Security
 from eps.yarn.launch import LaunchTemplate, RoleTemplate
 from tests.fakes.yarn import FakeContainer, FakeYarn
 
@@ -22,6 +26,7 @@ class BrokeredYarn:
     """
 
     def __init__(self, timing: Timing) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="eps-test-"))
         self.yarn = FakeYarn()
         template = LaunchTemplate({role: RoleTemplate("python") for role in ("worker", "server")})
         self.manager = YarnResourceManager(*self.yarn.clients(), template, timing=timing)
@@ -31,11 +36,11 @@ class BrokeredYarn:
 
     def add(self, job: str = JOB, max_containers: int = 0) -> None:
         """Let a job in."""
-        self.security[job] = Security(JobToken(job.encode().ljust(16)))
+        self.security[job] = Security(sockets=self._folder / job)
         self._addresses[job] = str(self.broker.add(job, self.security[job], max_containers))
 
     def line(self, job: str = JOB, by: str = "") -> BrokerLine:
-        """Return a line to a job's desk, with the token of that job, or of another."""
+        """Return a line to a job's desk, with the folder of that job, or of another."""
         return BrokerLine(self._addresses[job], self.security[by or job])
 
     def master(self, job: str = JOB) -> BrokeredResourceManager:
@@ -56,3 +61,4 @@ class BrokeredYarn:
     def close(self) -> None:
         self.broker.close()
         self.manager.close()
+        shutil.rmtree(self._folder)

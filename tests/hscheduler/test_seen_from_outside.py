@@ -35,7 +35,7 @@ def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Service
         return FakeLive(world, job_id, say)
 
     monkeypatch.setattr(live, "LiveJob", fake)
-    with Service(ServiceDir(tmp_path / "service"), ServiceSettings(nodes=2)) as found:
+    with Service(ServiceDir(tmp_path / "service"), ServiceSettings(nodes=2, host="127.0.0.1")) as found:
         yield found
 
 

@@ -254,11 +254,11 @@ def test_a_sweep_that_was_killed_is_not_opened_again(world: World, directory: Se
 
 
 def test_a_service_that_cannot_begin_leaves_nothing_behind(world: World, directory: ServiceDir) -> None:
-    with Service(directory, settings()) as service:
+    with Service(directory, settings(host="127.0.0.1")) as service:
         taken = service.address.port
         other = ServiceDir(directory.path.parent / "other")
         with pytest.raises(ConfigError, match="cannot listen"):
-            Service(other, settings(port=taken))
+            Service(other, settings(host="127.0.0.1", port=taken))
         assert not other.journal.exists(), "settings of a start that failed bind nobody"
         alive = [thread for thread in threading.enumerate() if thread.name == "h-scheduler"]
         assert alive == [service.scheduler._thread]

@@ -65,7 +65,7 @@ class Served:
         self._launch(*flags)
         assert self.process is not None and self.process.stdout is not None
         line = self.process.stdout.readline()
-        assert line.startswith("H-scheduler listens on "), line + self.process.stdout.read()
+        assert line.startswith("H-scheduler listens "), line + self.process.stdout.read()
 
     def start_in_vain(self, *flags: str) -> str:
         """Start one that cannot work, and return what was printed."""

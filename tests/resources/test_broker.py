@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from eps.errors import AuthenticationError, ConfigError, ResourceError, TakenOverError
+from eps.errors import ConfigError, PeerUnavailableError, ResourceError, TakenOverError
 from eps.master_link import wait_for
 from eps.resources.api import Allocated, ContainerRequest, EvictionWarning, Exited, Running
 from eps.resources.share import ReleaseContainer, WantContainer
@@ -45,9 +45,9 @@ def test_jobs_have_containers_of_the_same_id_and_hear_of_their_own_only(two: Bro
     other.close()
 
 
-def test_only_the_jobs_own_token_leads_to_its_containers(two: BrokeredYarn) -> None:
+def test_only_the_jobs_own_folder_leads_to_its_containers(two: BrokeredYarn) -> None:
     line = two.line("one", by="two")
-    with pytest.raises(AuthenticationError):
+    with pytest.raises(PeerUnavailableError):
         line.open("a session")
     line.close()
 
