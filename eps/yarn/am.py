@@ -235,7 +235,7 @@ def serve(
         said = Announcements(job, shared)
         log = StateLog(opened)
         master = YarnMaster(runtime, job, resources, security, watch, server=server, log=log, announcements=said)
-        page = JobPage(host, master.status)
+        page = JobPage(host, master.status, yarn.viewer)
         resources.show_page(page.url)
         return master.run()
     except StorageError as error:

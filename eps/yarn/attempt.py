@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, NoReturn
 
 from eps.config import JobSpec
 from eps.errors import ConfigError, EpsError
-from eps.hadoop_conf import FILES, SCHEDULER_FILE, read_configuration
+from eps.hadoop_conf import FILES, SCHEDULER_FILE, HadoopConf, read_configuration
 from eps.logs import set_up_logging
 from eps.van.memory import raise_descriptor_limit, tune_malloc
 from eps.yarn.allocation import Limits
 from eps.yarn.application import ORDERS, MasterOrders, resource_of
 from eps.yarn.facade import AmClient, NmClient
 from eps.yarn.outcome import OUR_WORD
+from eps.yarn.proxied import viewer_of
 from eps.yarn.room import Home
 
 if TYPE_CHECKING:
@@ -48,6 +49,8 @@ class Yarn:
     credentials: bytes = dataclasses.field(default=b"", repr=False)
     #: What the cluster says of :data:`PREEMPTION_WAIT`; empty: nothing.
     preemption_wait_ms: str = ""
+    #: Who is shown the pages of the application, as of :func:`eps.yarn.proxied.viewer_of`.
+    viewer: str | None = None
 
     @classmethod
     def of_hadoop(cls, session: HadoopSession) -> Yarn:
@@ -63,7 +66,9 @@ class Yarn:
         from eps.yarn.hadoop.tokens import tokens_for_containers
 
         am, nm = open_master(session)
-        return cls(am, nm, tokens_for_containers(session), preemption_wait_ms(os.environ["HADOOP_CONF_DIR"]))
+        conf = configuration(os.environ["HADOOP_CONF_DIR"])
+        viewer = viewer_of(conf, os.environ)
+        return cls(am, nm, tokens_for_containers(session), conf.get(PREEMPTION_WAIT), viewer)
 
     def limits(self, spec: JobSpec) -> Limits:
         """Return how long things may take for a job."""
@@ -80,21 +85,20 @@ class Yarn:
         return Home(f"{host}:{port}", resource_of(spec, "master")) if host and port else None
 
 
-def preemption_wait_ms(conf_dir: str) -> str:
-    """Return :data:`PREEMPTION_WAIT` as a ResourceManager reads it; empty where nothing says it.
+def configuration(conf_dir: str) -> HadoopConf:
+    """Return the cluster's configuration as a ResourceManager reads it: with ``capacity-scheduler.xml``, the last.
 
     Parameters
     ----------
     conf_dir : str
-        The folder of the cluster's configuration.  A ResourceManager also reads ``capacity-scheduler.xml``, after the
-        others: the submitting host may have it.
+        The folder that the submitting host brought; it may lack that file.
 
     Raises
     ------
     ConfigError
         It cannot be read.
     """
-    return read_configuration(Path(conf_dir), files=(*FILES, SCHEDULER_FILE)).get(PREEMPTION_WAIT)
+    return read_configuration(Path(conf_dir), files=(*FILES, SCHEDULER_FILE))
 
 
 def leave(reason: str) -> None:

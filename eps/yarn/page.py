@@ -12,8 +12,9 @@ from typing import Any
 
 from eps.display import status_text
 from eps.master.metrics import job_metrics
-from eps.metrics_server import TextServer
 from eps.metrics_text import CONTENT_TYPE
+from eps.text_server import Text
+from eps.yarn.proxied import ProxiedServer
 
 Status = Mapping[str, Any]
 
@@ -36,25 +37,26 @@ pre {{ background: #f6f6f4; padding: .8rem; overflow-x: auto; font-size: 13px }}
 """
 
 
-class JobPage(TextServer):
+class JobPage(ProxiedServer):
     """Serves a job's page.
 
     Parameters
     ----------
     host : str
-        Where YARN's proxy reaches it.
+        By which YARN's proxy reaches it.
     status : callable
         Returns what ``eps status --json`` prints; called on a thread of each request.
+    viewer : str, optional
+        As of :func:`eps.yarn.proxied.viewer_of`.
     """
 
-    def __init__(self, host: str, status: Callable[[], Status]) -> None:
+    def __init__(self, host: str, status: Callable[[], Status], viewer: str | None = None) -> None:
         pages = {
-            "/": ("text/html; charset=utf-8", lambda: page_of(status())),
-            "/status.json": ("application/json", lambda: json.dumps(status(), indent=1)),
-            "/metrics": (CONTENT_TYPE, lambda: job_metrics(status())),
+            "/": lambda: Text("text/html; charset=utf-8", page_of(status())),
+            "/status.json": lambda: Text("application/json", json.dumps(status(), indent=1)),
+            "/metrics": lambda: Text(CONTENT_TYPE, job_metrics(status())),
         }
-        super().__init__(host, 0, pages)
-        self.url = f"http://{host}:{self.port}/"
+        super().__init__(host, pages, viewer)
 
 
 def page_of(status: Status) -> str:

@@ -112,6 +112,8 @@ class Application:
         The application's folder in the cluster's file system.
     host : str
         By which clients and YARN's proxy reach this process.
+    viewer : str or None
+        Who is shown the page, as of :func:`eps.yarn.proxied.viewer_of`.
     attempt : str
     """
 
@@ -123,12 +125,13 @@ class Application:
         place: within.Place,
         shared: Storage,
         host: str,
+        viewer: str | None,
         attempt: str,
     ) -> None:
         self._tables, self._spec = dict(sweep.tables), Spec.of(sweep.tables)
         self._settings = settings_of(self._spec, sweep.policy, host)
         self._resources, self._broker, self._place = resources, broker, place
-        self._shared, self._host, self._attempt = shared, host, attempt
+        self._shared, self._host, self._viewer, self._attempt = shared, host, viewer, attempt
         self._ends = Ends(broker, place, shared)
         self._look = threading.Event()
 
@@ -152,6 +155,7 @@ class Application:
                 self._host,
                 lambda: {scheduler.settings.policy: service.sweeps.report("")},
                 lambda: metrics_text(service.observer.view.look()),
+                self._viewer,
             )
             stack.callback(page.close)
             self._resources.show_page(page.url)
@@ -267,7 +271,7 @@ def serve(
             end = exit_code, state, reason
             logger.warning("H the sweep has ended before this attempt: %s", reason)
         else:
-            end, is_heard = _to_its_end(orders, sweep, host, folder, resources, roles, shared)
+            end, is_heard = _to_its_end(orders, sweep, host, yarn.viewer, folder, resources, roles, shared)
             if not is_heard:
                 return end[0]
         resources.end_job(*end)
@@ -280,6 +284,7 @@ def _to_its_end(
     orders: MasterOrders,
     sweep: SweepOrders,
     host: str,
+    viewer: str | None,
     folder: Path,
     resources: YarnResourceManager,
     roles: dict[str, RoleTemplate],
@@ -296,7 +301,7 @@ def _to_its_end(
     place = within.Place(orders, home, attempt, host, broker, roles)
     try:
         with within.standing(place):
-            end = Application(sweep, resources, broker, place, shared, host, attempt).run(directory)
+            end = Application(sweep, resources, broker, place, shared, host, viewer, attempt).run(directory)
     except EpsError as error:
         logger.exception("H cannot go on")
         end = 1, "failed", f"the sweep cannot go on: {error}"

@@ -4,29 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from eps.metrics_server import TextServer
-from eps.metrics_text import CONTENT_TYPE
-from hscheduler.page import Reports, news, page
+from eps.yarn.proxied import ProxiedServer
+from hscheduler.page import LiveReports, Reports
 
 
-class ApplicationPage(TextServer):
+class ApplicationPage(ProxiedServer):
     """Serves a sweep's page.
 
     Parameters
     ----------
     host : str
-        Where YARN's proxy reaches it.
+        By which YARN's proxy reaches it.
     look : callable
-        Returns the reports by policy; called on a thread of each request.
+        Returns the reports by policy; called on a thread of a request.
     metrics : callable
         Returns what ``/metrics`` says.
+    viewer : str, optional
+        As of :func:`eps.yarn.proxied.viewer_of`.
     """
 
-    def __init__(self, host: str, look: Callable[[], Reports], metrics: Callable[[], str]) -> None:
-        pages = {
-            "/": ("text/html; charset=utf-8", lambda: page(look(), live=True)),
-            "/report.json": ("application/json", lambda: news(look(), live=True)),
-            "/metrics": (CONTENT_TYPE, metrics),
-        }
-        super().__init__(host, 0, pages)
-        self.url = f"http://{host}:{self.port}/"
+    def __init__(
+        self, host: str, look: Callable[[], Reports], metrics: Callable[[], str], viewer: str | None = None
+    ) -> None:
+        super().__init__(host, LiveReports(look, metrics).pages, viewer)

@@ -24,7 +24,9 @@ _LOOK_S = 0.5
 
 @dataclass(frozen=True)
 class Question:
-    """What an owner is to call between two events; it changes nothing, so it may go before what waits."""
+    """What an owner is to call between two events; it changes nothing that an event waits for, so it may go before
+    events that wait.
+    """
 
     find_out: Callable[[], None]
 

@@ -14,6 +14,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
@@ -226,11 +227,11 @@ class LiveScheduler:
         return time.monotonic() - self._began_s
 
     def open_sweep(self, opened: e.SweepOpened, tables: Mapping[str, Any] | None = None) -> None:
-        """Say how a sweep's jobs are ranked; with a journal, ``tables`` are kept: those of the sweep's file."""
+        """Say how a sweep's jobs are ranked, and keep the tables of its file, if it has one.  Raises as :meth:`ask`."""
         if tables is not None:
             if self._keeper is not None:
                 check_writable({"tables": tables}, f"sweep {opened.sweep!r}")
-            self.tables[opened.sweep] = tables
+            self.ask(lambda: self.tables.update({opened.sweep: tables}))
         self._events.put(opened)
 
     def submit(self, submitted: e.JobSubmitted, spec: JobSpec, point: Mapping[str, Any] | None = None) -> Submission:
@@ -315,11 +316,16 @@ class LiveScheduler:
     def close_sweep(self, sweep: str, why: str) -> None:
         """End a sweep: its jobs are ended, and no more of it are wanted.  Harmless when repeated."""
         self._events.put(e.SweepClosed(sweep, why))
-        # At once: whoever asks now whether it takes jobs is told no, and what it has by now is ended.
-        self.closed.setdefault(sweep, why)
+        # At once, though the event may wait: whoever asks now whether it takes jobs is told no.
+        with suppress(DeadlineError):
+            self.ask(lambda: self.closed.setdefault(sweep, why))
         for each in self.submissions(sweep, past=False):
             if not each.is_over:
                 self._events.put(e.CancelAsked(each.job_id, why))
+
+    def note_end(self, sweep: str) -> None:
+        """Note that all trials of a sweep with a file are over, and no more will come."""
+        self._events.put(lambda: self.ended.setdefault(sweep))
 
     def wait(self, submission: Submission, timeout_s: float | None = None) -> None:
         """Wait until a job is over.

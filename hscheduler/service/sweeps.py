@@ -142,7 +142,7 @@ class Sweeps:
             self._failed[name] = f"{type(error).__name__}: {error}"
             self._scheduler.close_sweep(name, f"the sweep cannot go on: {error}")
         self._ended.add(name)
-        self._scheduler.ended[name] = None
+        self._scheduler.note_end(name)
 
     def wake(self) -> None:
         """Have all sweeps look at their trials."""

@@ -12,11 +12,11 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 from eps.errors import ConfigError
-from eps.metrics_server import CLOSE_S
+from eps.text_server import CLOSE_S, BoundedServer
 from hscheduler.yarn.facts import JobFacts
 from hscheduler.yarn.plan import make_plan
 from hscheduler.yarn.snapshot import Plan, Snapshot
@@ -185,7 +185,7 @@ class PluginServer:
         self.close()
 
 
-def _server(host: str, port: int, listening: socket.socket | None, answers: PluginServer) -> ThreadingHTTPServer:
+def _server(host: str, port: int, listening: socket.socket | None, answers: PluginServer) -> BoundedServer:
     class Handler(BaseHTTPRequestHandler):
         timeout = _CALL_TIMEOUT_S
         # The text follows its head without waiting for the other side.
@@ -211,17 +211,9 @@ def _server(host: str, port: int, listening: socket.socket | None, answers: Plug
         def log_message(self, format: str, *args: Any) -> None:
             logger.debug(format, *args)
 
-    class Server(ThreadingHTTPServer):
-        daemon_threads = True
-        # Calls end by themselves within seconds.
-        block_on_close = False
-
-        def handle_error(self, request: Any, client_address: Any) -> None:
-            logger.debug("a call of %s broke", client_address, exc_info=True)
-
     if listening is None:
-        return Server((host, port), Handler)
-    made = Server(listening.getsockname()[:2], Handler, bind_and_activate=False)
+        return BoundedServer((host, port), Handler)
+    made = BoundedServer(listening.getsockname()[:2], Handler, bind_and_activate=False)
     made.socket.close()
     made.socket = listening
     made.server_address = listening.getsockname()[:2]

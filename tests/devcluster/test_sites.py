@@ -31,7 +31,7 @@ from eps.devcluster.secure import kdc_properties, krb5_conf
 from eps.devcluster.settings import ClusterSettings, address_of, daemons_of, listens_of
 from eps.devcluster.sites import PREEMPTION_GRACE_S, Blueprint, capacity_scheduler, site_files, site_of, to_xml
 from eps.errors import ConfigError, StorageError
-from eps.yarn.attempt import PREEMPTION_WAIT, preemption_wait_ms
+from eps.yarn.attempt import PREEMPTION_WAIT, configuration
 
 PLACES = Places(Path("/clusters/one"))
 SECURE = ClusterSettings(kerberos=True)
@@ -108,7 +108,7 @@ def test_job_masters_read_when_a_preempted_container_is_killed(tmp_path: Path) -
         files = site_files(blueprint(settings))
         for name in names:
             (tmp_path / name).write_text(files[name])
-        return preemption_wait_ms(str(tmp_path))
+        return configuration(str(tmp_path)).get(PREEMPTION_WAIT)
 
     assert waits(ClusterSettings(), "core-site.xml", "yarn-site.xml") == str(PREEMPTION_GRACE_S * 1000)
     otherwise = ClusterSettings(properties=((PREEMPTION_WAIT, "3000"),))

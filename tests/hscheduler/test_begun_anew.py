@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import count
@@ -41,6 +42,7 @@ from hscheduler.spec import Spec
 from tests.hscheduler.test_killed_scheduler import DyingJournal, run
 from tests.hscheduler.test_random_histories import History
 from tests.hscheduler.toy import nodes, request
+from tests.threads import at_once
 
 TIMEOUT_S = 10.0
 HEADER = Header("elastic", 0, {"n": [4, 16384]}, None, 0.0, 100, "loss", "abc123", "boot", 1e3)
@@ -305,6 +307,59 @@ def ended(scheduler: LiveScheduler, number: int) -> None:
     scheduler._events.put(e.Iterated(f"t{number}", 7, (0.1,)))
     scheduler._events.put(e.JobEnded(f"t{number}", Phase.FINISHED, loss=0.5))
     scheduler.settle(TIMEOUT_S)
+
+
+class SlowToRead(dict[str, Any]):
+    """A dictionary that waits for ``goes_on`` in the middle of being read."""
+
+    def __init__(self, items: dict[str, Any]) -> None:
+        super().__init__(items)
+        self.inside, self.goes_on = threading.Event(), threading.Event()
+
+    def items(self) -> Any:
+        for item in super().items():
+            self.inside.set()
+            assert self.goes_on.wait(TIMEOUT_S)
+            yield item
+
+
+SAID: dict[str, Callable[[LiveScheduler, str], None]] = {
+    "closed": lambda scheduler, sweep: scheduler.close_sweep(sweep, "enough"),
+    "tables": lambda scheduler, sweep: scheduler.open_sweep(e.SweepOpened(sweep), {"sweep": {"trials": 1}}),
+    "ended": lambda scheduler, sweep: scheduler.note_end(sweep),
+}
+
+
+@pytest.mark.usefixtures("world")
+@pytest.mark.parametrize("kind", SAID)
+def test_a_journal_is_begun_anew_while_others_speak_of_sweeps(tmp_path: Path, kind: str) -> None:
+    scheduler = scheduler_of(tmp_path)
+    scheduler.open_sweep(e.SweepOpened("early"), {"sweep": {"trials": 1}})
+    SAID[kind](scheduler, "early")
+    scheduler.settle(TIMEOUT_S)
+    slow = SlowToRead(getattr(scheduler, kind))
+    setattr(scheduler, kind, slow)
+    keeper = scheduler._keeper
+    assert keeper is not None
+
+    def speak(scheduler: LiveScheduler) -> None:
+        assert slow.inside.wait(TIMEOUT_S)
+        speaker = threading.Thread(target=SAID[kind], args=(scheduler, "late"), daemon=True)
+        speaker.start()
+        # It waits for the scheduler, or has spoken.
+        speaker.join(0.2)
+        slow.goes_on.set()
+        speaker.join(TIMEOUT_S)
+        assert not speaker.is_alive()
+
+    def begin_anew(scheduler: LiveScheduler) -> None:
+        scheduler.ask(keeper._begin_anew)
+
+    both = (begin_anew, speak)
+    assert at_once(2, lambda number: both[number](scheduler)) == [None, None]
+    scheduler.settle(TIMEOUT_S)
+    assert set(getattr(scheduler, kind)) == {"early", "late"}
+    scheduler.close(leave=True)
 
 
 @pytest.mark.usefixtures("world", "few_are_kept", "grows")

@@ -58,7 +58,9 @@ def fetch(address: str | urllib.request.Request) -> tuple[int, str]:
 def test_it_is_served_while_a_sweep_runs(report):
     server = PageServer(0)
     try:
-        assert fetch(server.address)[0] == 503, "nothing to show yet"
+        status, text = fetch(server.address)
+        assert status == 200 and "live = true" in text and data_of(text) == {}, "it asks by itself for what comes"
+        assert json.loads(fetch(server.address + "report.json")[1]) == {"reports": {}, "live": True}
         server.show(lambda: {"elastic": report})
         status, text = fetch(server.address)
         assert status == 200 and "live = true" in text
@@ -126,7 +128,7 @@ def test_a_report_that_cannot_be_had_is_no_end(report):
 
     server = PageServer(0)
     try:
-        for status in (503, 503, 200):
+        for status in (503, 200, 200):
             server.show(lambda: look())
             assert fetch(server.address + "report.json")[0] == status
     finally:
@@ -198,6 +200,6 @@ def test_who_asks_for_the_head_gets_no_body_and_has_not_seen_the_end(report):
             ) as answer:
                 assert answer.status == 200 and int(answer.headers["Content-Length"]) > 0 and answer.read() == b""
         assert fetch(urllib.request.Request(server.address + "nothing", method="HEAD"))[0] == 404
-        assert not server._end_seen.is_set()
+        assert not server._live._end_seen.is_set()
     finally:
         server.close()

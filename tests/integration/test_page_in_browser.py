@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from eps.errors import DeadlineError
 from hscheduler import cli
 from hscheduler.page import PageServer, page
 from hscheduler.points import GivenPoints
@@ -189,6 +190,41 @@ def test_a_page_that_is_served_is_drawn_again(browser: Browser) -> None:
         server.close()
 
 
+def test_who_comes_before_the_sweep_has_begun_sees_it_begin(browser: Browser) -> None:
+    server = PageServer(0)
+    try:
+        browser.open(server.address)
+        assert browser.value("getComputedStyle(document.querySelector('#waiting')).display") != "none"
+        assert browser.value("document.querySelector('#timeline').offsetParent") is None, "there is nothing to draw"
+        server.show(lambda: {"elastic": report_of(3)})
+        browser.wait_until("document.querySelectorAll('#trials tbody tr').length === 3")
+        assert browser.value("getComputedStyle(document.querySelector('#waiting')).display") == "none"
+        assert number_of(browser, "#curves polyline") == 3
+    finally:
+        server.close()
+
+
+def test_a_page_is_asked_for_again_by_itself_where_there_was_no_report(browser: Browser) -> None:
+    answers = [DeadlineError("the scheduler is busy"), {"elastic": report_of(3)}]
+
+    def look() -> dict[str, Any]:
+        found = answers.pop(0) if len(answers) > 1 else answers[0]
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    server = PageServer(0)
+    try:
+        server.show(look)
+        browser.open(server.address)
+        browser.wait_until("document.querySelectorAll('#trials tbody tr').length === 3")
+    finally:
+        server.close()
+    # What the browser says of the first answer.
+    assert all("503" in error for error in browser.errors)
+    browser.errors.clear()
+
+
 @pytest.mark.parametrize("width", [360, 1200])
 def test_a_thousand_trials_on_a_phone_and_on_a_screen(browser: Browser, tmp_path: Path, width: int) -> None:
     path = tmp_path / "page.html"
@@ -221,9 +257,17 @@ def test_a_sweep_of_real_jobs_is_drawn_while_it_runs(
 
     monkeypatch.setattr("hscheduler.commands.sweep.PageServer", Server)
     monkeypatch.setattr("hscheduler.live.sweep.points_of", lambda spec: Points(spec.points()))
-    spec, codes = tmp_path / "sweep.toml", list[int]()
+    spec, ends = tmp_path / "sweep.toml", list[int | BaseException]()
     spec.write_text(LIVE)
-    runs = threading.Thread(target=lambda: codes.append(cli.main(["sweep", str(spec), "--web", "0", "--quiet"])))
+
+    def run() -> None:
+        try:
+            ends.append(cli.main(["sweep", str(spec), "--web", "0", "--quiet"]))
+        except BaseException as error:
+            # This test's: pytest would tell it of whichever runs by then.
+            ends.append(error)
+
+    runs = threading.Thread(target=run)
     runs.start()
     try:
         address = served.get(timeout=TIMEOUT_S).address
@@ -241,4 +285,4 @@ def test_a_sweep_of_real_jobs_is_drawn_while_it_runs(
     finally:
         looked.set()
         runs.join(TIMEOUT_S)
-    assert codes == [0]
+    assert ends == [0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import resource
 import shutil
 import signal
 import socket
@@ -12,6 +13,7 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -323,6 +325,24 @@ def test_a_service_has_a_page_and_metrics(tmp_path: Path) -> None:
     with served.client() as client:
         # What it counted it counts from its journal, too.
         assert [each["phase"] for each in client.jobs()[0]] == ["finished"]
+    served.end(signal.SIGINT)
+
+
+def test_whoever_floods_the_page_does_not_keep_jobs_from_running(tmp_path: Path) -> None:
+    served = Served(tmp_path / "service")
+    served.start("--web", "0")
+    assert served.process is not None and served.process.stdout is not None
+    address = re.search(r"http://127.0.0.1:(\d+)/", served.process.stdout.readline())
+    assert address is not None
+    _, most = resource.prlimit(served.process.pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(served.process.pid, resource.RLIMIT_NOFILE, (256, most))
+    with ExitStack() as stack:
+        for _ in range(400):
+            stack.enter_context(socket.create_connection(("127.0.0.1", int(address[1])), TIMEOUT_S))
+        with served.client() as client:
+            job = client.submit_job("job", JobSpec.from_dict(JOB))
+            client.wait(job, TIMEOUT_S)
+            assert job.phase is Phase.FINISHED
     served.end(signal.SIGINT)
 
 

@@ -15,7 +15,7 @@ from eps.runtime import Runtime
 from eps.yarn.allocation import Allocation, Limits, Placement
 from eps.yarn.am import template_of
 from eps.yarn.application import MasterOrders
-from eps.yarn.attempt import PREEMPTION_WAIT, Yarn, preemption_wait_ms
+from eps.yarn.attempt import PREEMPTION_WAIT, Yarn, configuration
 from eps.yarn.names import NumberedNames
 from eps.yarn.room import Headroom, Home, fitting
 from eps.yarn.types import AllocateResult, Completed, Grant, NodeChange, NodeUpdate, Preemption, Registration, Resource
@@ -174,10 +174,10 @@ def test_what_the_scheduler_is_told_goes_before_what_all_are_told_of_preemption(
         (tmp_path / name).write_text(f"<configuration><property>{values}</property></configuration>")
 
     (tmp_path / "core-site.xml").write_text("<configuration/>")
-    assert preemption_wait_ms(str(tmp_path)) == ""
+    assert configuration(str(tmp_path)).get(PREEMPTION_WAIT) == ""
     write("yarn-site.xml", 9000)
-    assert preemption_wait_ms(str(tmp_path)) == "9000"
+    assert configuration(str(tmp_path)).get(PREEMPTION_WAIT) == "9000"
     write("capacity-scheduler.xml", 8000)
-    assert limits_of(preemption_wait_ms(str(tmp_path))).preemption_s == 8.0
+    assert limits_of(configuration(str(tmp_path)).get(PREEMPTION_WAIT)).preemption_s == 8.0
     write("yarn-site.xml", 7000, "<final>true</final>")
-    assert preemption_wait_ms(str(tmp_path)) == "7000"
+    assert configuration(str(tmp_path)).get(PREEMPTION_WAIT) == "7000"

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import requests
@@ -101,6 +102,9 @@ def test_a_job_is_found_by_its_name_whatever_became_of_its_client(on_yarn: Hadoo
         requests.get(f"{on_yarn.rm_url}/proxy/{application}/status.json", timeout=PATIENCE_S).json()["name"] == "alone"
     )
     assert "State : RUNNING" in on_yarn.run_cli("yarn", "application", "-status", application)
+    # Whoever asks YARN learns where the proxy is, not where the page is, nor its secret.
+    app = on_yarn.rest(f"/ws/v1/cluster/apps/{application}")["app"]
+    assert urlsplit(app["trackingUrl"]).path.rstrip("/") == f"/proxy/{application}"
     job.kill("enough")
     report = job.wait(PATIENCE_S)
     job.close()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import getpass
 import importlib.util
+import json
 import os
 import signal
 import subprocess
@@ -23,6 +24,7 @@ from eps.client import Job
 from eps.devcluster.cluster import Cluster
 from eps.devcluster.daemons import mark_of
 from eps.devcluster.processes import marked
+from eps.devcluster.secure import SERVICE
 from eps.kerberos import keytab_for
 from eps.storage.atomic import read_json
 from tests.yarn.conftest import READY_TIMEOUT_S, START_TIMEOUT_S, STOP_TIMEOUT_S, devcluster
@@ -151,6 +153,38 @@ def test_a_submitted_job_whose_master_is_killed_goes_on_with_its_tokens(secure: 
         assert master_of(job).send(signal.SIGKILL)
         report = job.wait(2 * PATIENCE_S)
     assert report["state"] == "finished" and report["model_sha256"] == local and report["generation"] == 2
+
+
+def test_the_page_of_a_job_is_shown_to_its_owner_only(secure: Secure, tmp_path: Path) -> None:
+    if "GSS-API" not in subprocess.run(["curl", "--version"], capture_output=True, text=True).stdout:
+        pytest.skip("curl without Kerberos")
+    keys = secure.cluster.places.keytab.read_bytes()
+
+    def asked(principal: str, path: str) -> tuple[int, str]:
+        # Who is not the owner is warned by the proxy, until a cookie says that this was done.
+        keytab, warned = tmp_path / principal.partition("/")[0], f"checked_{application}=true"
+        keytab.write_bytes(keytab_for(keys, principal))
+        env = {**secure.env, "KRB5CCNAME": f"FILE:{keytab}.cache", "KRB5_CLIENT_KTNAME": str(keytab)}
+        words = ["--silent", "--negotiate", "--user", ":", "--cookie", warned, "--write-out", "\n%{http_code}"]
+        url = f"{secure.cluster.rm_url}/proxy/{application}/{path}"
+        done = subprocess.run(["curl", *words, url], capture_output=True, text=True, env=env, timeout=PATIENCE_S)
+        text, _, status = done.stdout.rpartition("\n")
+        return int(status), text
+
+    told = secure.eps("submit", "--name", "mine", *WORDS, "--iterations", "100000")
+    assert told.returncode == 0, told.stderr
+    application = told.stdout.split()[1]
+    from tests.yarn.test_jobs_on_yarn import reach
+
+    with Job.find("mine") as job:
+        reach(job, 1)
+        status, text = asked(USER, "status.json")
+        assert (status, json.loads(text)["name"]) == (200, "mine")
+        for path in ("", "status.json", "metrics"):
+            status, text = asked(SERVICE, path)
+            assert status == 403 and "mine" not in text, "though the proxy lets it through"
+        job.kill("enough")
+        assert job.wait(2 * PATIENCE_S)["state"] == "killed"
 
 
 @pytest.mark.parametrize("kind", ["java", REST])
