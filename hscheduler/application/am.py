@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from eps.errors import ConfigError, EpsError, ResourceError, StorageError
+from eps.home import make_private
 from eps.resources.broker import Broker
 from eps.resources.yarn import Place, YarnResourceManager
 from eps.storage.api import Storage
-from eps.storage.jobdir import DIRECTORY_MODE
 from eps.storage.locations import RemotePath, open_storage
 from eps.yarn import within
 from eps.yarn.application import CHECKPOINTS, ENDED_FILE, MasterOrders
@@ -89,7 +89,7 @@ def service_directory(folder: Path) -> ServiceDir:
     """
     directory = ServiceDir(folder / HOME / "hscheduler")
     try:
-        directory.path.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
+        make_private(directory.path)
         token = directory.path / TOKEN_FILE
         token.touch(0o600)
         token.write_bytes((folder / SWEEP_FOLDER / TOKEN_FILE).read_bytes())
