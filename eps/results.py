@@ -127,6 +127,11 @@ def kept_places(directory: JobDir) -> dict[str, str]:
     return {name: str(place) for name, place in _noted(directory).items() if name in names}
 
 
+def detached_places(directory: JobDir) -> dict[str, str]:
+    """Return as :func:`kept_places` where a detached job brings them itself; nothing of any other job."""
+    return kept_places(directory) if _noted(directory).get(_DETACHED) else {}
+
+
 def _noted(directory: JobDir) -> Mapping[str, Any]:
     try:
         return read_json(directory.results_json) or {}
@@ -254,10 +259,8 @@ def deliver_detached(directory: JobDir, wanted: Callable[[Location], bool] = lam
     str
         What could not be brought, where it is and why, as a sentence; empty where all was.
     """
-    if not _noted(directory).get(_DETACHED):
-        return ""
+    places = detached_places(directory)
     try:
-        places = kept_places(directory)
         targets = [(result, location(places[result.name])) for result in _RESULTS if result.name in places]
         _bring(directory, [(result, target) for result, target in targets if wanted(target)])
     except (ConfigError, StorageError) as error:

@@ -38,7 +38,7 @@ def file_systems_of(home: RemotePath, spec: JobSpec, results: Collection[str] = 
     home : RemotePath
     spec : JobSpec
     results : collection of str
-        Where its report and model go.
+        Where its processes bring its report and model.
     """
     places = [home, *(RemotePath.parse(text) for text in (spec.checkpoint_dir, *results) if is_remote(text))]
     # WebHDFS that is named by its own address belongs to no configuration: it is on its own.
