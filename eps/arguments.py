@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import re
 from typing import Any, NoReturn
 
@@ -22,7 +23,8 @@ class CommandParser(argparse.ArgumentParser):
     why_unknown = ""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **{"exit_on_error": False, **kwargs})
+        # An abbreviation that is clear today is another option, or none, when the next one is added.
+        super().__init__(*args, **{"exit_on_error": False, "allow_abbrev": False, **kwargs})
         # Wherever an option says that it is of one of these types.
         self.register("type", int, _whole_number)
         self.register("type", float, _number)
@@ -42,7 +44,8 @@ class CommandParser(argparse.ArgumentParser):
         options = [word for word in unknown if word.startswith("-")]
         if not options:
             self.error(f"{command or program} takes no further argument: {' '.join(unknown)}")
-        why = f": {self.why_unknown}" if self.why_unknown else ""
+        near = difflib.get_close_matches(options[0].partition("=")[0], self._option_string_actions, n=1)
+        why = f": {self.why_unknown}" if self.why_unknown else f"; did you mean {near[0]}?" if near else ""
         self.error(f"{command or program} takes no option {', '.join(options)}{why}")
 
     def error(self, message: str) -> NoReturn:

@@ -9,8 +9,10 @@ import json
 import os
 import shutil
 import signal
+import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from contextvars import ContextVar
 from pathlib import Path
 from types import TracebackType
@@ -23,14 +25,15 @@ from eps.ending import end_job
 from eps.errors import (
     ConfigError,
     DeadlineError,
+    EpsError,
     JobFinishedError,
+    PeerUnavailableError,
     PlanError,
     RpcError,
     TrainingError,
 )
-from eps.home import check_home
 from eps.jobspec_file import RunRequest
-from eps.master_link import GIVE_UP_S, MasterLink, Progress, WaitNews, wait_for
+from eps.master_link import GIVE_UP_S, RETRY_S, MasterLink, Progress, WaitNews, wait_for
 from eps.pb import control_pb2 as pb
 from eps.resources.choice import check_backend
 from eps.results import check_results, copy_result, deliver_results
@@ -221,7 +224,6 @@ class Job:
         JobNotFoundError
             There is none.
         """
-        check_home(writable=False)
         directory = find_job(name)
         if directory.yarn_json.exists() and not directory.is_running():
             from eps.yarn.former import look_after
@@ -259,18 +261,20 @@ class Job:
         return with_application(self._directory, self._status(timeout_s))
 
     def _status(self, timeout_s: float) -> dict[str, Any]:
-        waiting = waiting_status(self._directory)
-        if waiting is not None and self.running:
-            return waiting
-        try:
-            what = f"status of job {self.name!r}"
-            reply = self._link.call("Status", pb.StatusRequest(), what, timeout_s, waits=False)
-        except JobFinishedError:
-            return ended_status(self._directory)
-        if reply is None:
+        what, until_s = f"status of job {self.name!r}", time.monotonic() + timeout_s
+        while True:
+            if (waiting := waiting_status(self._directory)) is not None and self.running:
+                return waiting
+            try:
+                reply = self._link.call("Status", pb.StatusRequest(), what, timeout_s, waits=False)
+            except JobFinishedError:
+                return ended_status(self._directory)
+            if reply is not None:
+                return _object(reply.status_json)
             # Its cluster has begun to let it wait meanwhile, or has ended that since.
-            return waiting_status(self._directory) or self._status(timeout_s)
-        return _object(reply.status_json)
+            if time.monotonic() >= until_s:
+                raise PeerUnavailableError(f"{what}: no answer within {timeout_s:g} s")
+            time.sleep(RETRY_S)
 
     def history(self) -> list[dict[str, Any]]:
         """Return loss and metrics of each iteration so far."""
@@ -446,7 +450,10 @@ class Job:
             waits = WaitNews(tell)
             wait_for(lambda: self._link.answers() and not waits.go_on(self.status()), timeout_s, what)
         except DeadlineError as error:
-            raise DeadlineError(f"{error}; {self.status()['reason'] or 'it is starting'}") from None
+            why = "it is starting"
+            with suppress(EpsError):
+                why = self.status()["reason"] or why
+            raise DeadlineError(f"{error}; {why}") from None
 
     def plan(self, plan_id: int, wait_s: float = 0.0) -> ChangeRecord:
         """Return a change, after waiting at most ``wait_s`` seconds for its end.
@@ -573,15 +580,10 @@ def run(**settings: Any) -> dict[str, Any]:
         return submit(request)
     with Job.start_request(request) as job:
         report = job.wait()
-        deliver(job, request)
+        deliver_results(job.directory, request)
     if report["state"] != "finished":
         raise TrainingError(f"job {job.name!r} {report['state']}: {report.get('reason') or 'no reason given'}")
     return report
-
-
-def deliver(job: Job, request: RunRequest, tell: Callable[[str], None] = lambda text: None) -> None:
-    """Copy report and model of an ended job to where its user wants them; see :func:`eps.results.deliver_results`."""
-    deliver_results(job.directory, request, tell)
 
 
 def _operation(name: Operation | str) -> Operation:

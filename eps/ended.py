@@ -49,7 +49,8 @@ def ended_status(directory: JobDir) -> dict[str, Any]:
         # The job master's own word, where the supervisor was ended before it had its say.
         state, reason = str(outcome["state"]), str(outcome.get("reason", ""))
     last = _readable(directory.status_json)
-    if not report and last is not None:
+    # A power loss may have left it empty: it is written without a sync.
+    if not report and last:
         # Its master could not report: what it left on disk before is the best there is, and its figures are old.
         under_way = [last["plan"]] if last["plan"] else []
         return {

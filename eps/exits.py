@@ -12,7 +12,7 @@ EXIT_INTERRUPTED = 130
 EXIT_CODES = """\
 exit codes:
   0    done
-  1    the job failed, or its results could not be brought
+  1    the job failed, no trial of a sweep finished, or results could not be brought
   2    bad input or usage, or what one has no right to
   3    the change was refused or aborted
   4    no such job, or it, or the cluster or engine, cannot be reached

@@ -1,29 +1,82 @@
-"""Is ``EPS_HOME`` a place where jobs can live?  L3."""
+"""``EPS_HOME``: where jobs live, and why a folder cannot be that.  L2."""
 
 from __future__ import annotations
 
 import os
+import stat
+from collections.abc import Mapping
+from pathlib import Path
 
 from eps.errors import ConfigError
-from eps.storage.jobdir import DIRECTORY_MODE, eps_home
+
+DIRECTORY_MODE = 0o700
+#: Who may make a link that leads to a user's home, beside that user.
+_ROOT = 0
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
-def check_home(*, writable: bool) -> None:
-    """Refuse a home that cannot serve; one that is not there yet is fine, and is made where it is to be written.
+def eps_home(environ: Mapping[str, str] = os.environ) -> Path:
+    """Return the directory of everything that EPS keeps: ``EPS_HOME``, or ``~/.eps``; absolute.
+
+    Every path of a job begins with it, so every command of both programs refuses a home that others can change.
 
     Raises
     ------
     ConfigError
-        It is not a directory, or cannot be made or written though it must be.
+        It is there, and is no directory, belongs to another user, or can be written by others: whoever can write there
+        can read the job's token and choose what is trained.
+    """
+    home = Path(environ.get("EPS_HOME") or Path.home() / ".eps").expanduser().absolute()
+    rule = "must be a directory of your own that only you can write"
+    another = "set the environment variable EPS_HOME to another"
+    user = os.geteuid()
+    try:
+        link, found = home.lstat(), home.stat()
+    except FileNotFoundError:
+        return home
+    except OSError as error:
+        raise ConfigError(f"EPS_HOME is {home}, which cannot be looked at ({error.strerror}): {another}") from None
+    if stat.S_ISLNK(link.st_mode) and link.st_uid not in (user, _ROOT):
+        raise ConfigError(f"EPS_HOME is {home}, a symbolic link of user {link.st_uid}, but {rule}: {another}")
+    if not stat.S_ISDIR(found.st_mode):
+        raise ConfigError(f"EPS_HOME is {home}, which is not a directory, but {rule}: {another}")
+    if found.st_uid != user:
+        raise ConfigError(f"EPS_HOME is {home}, which belongs to user {found.st_uid}, but {rule}: {another}")
+    if found.st_mode & _OTHERS_WRITE:
+        mode, mend = f"{stat.S_IMODE(found.st_mode):o}", f"chmod go-w {home}"
+        raise ConfigError(f"EPS_HOME is {home}, which others can write (mode {mode}), but {rule}: {mend}, or {another}")
+    return home
+
+
+def make_home() -> None:
+    """Make the home where there is none, for its user alone.
+
+    Raises
+    ------
+    ConfigError
+        It cannot be made or written; or as of :func:`eps_home`.
     """
     home = eps_home()
     rule = "must be a directory that can be written (the environment variable EPS_HOME chooses another)"
     try:
-        if writable:
-            home.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
+        make_private(home)
     except OSError as error:
         raise ConfigError(f"EPS_HOME is {home}, which cannot be made ({error.strerror}): {rule}") from None
-    if home.exists() and not home.is_dir():
-        raise ConfigError(f"EPS_HOME is {home}, which is not a directory: {rule}")
-    if writable and not os.access(home, os.W_OK | os.X_OK):
+    # Another user may have been faster.
+    eps_home()
+    if not os.access(home, os.W_OK | os.X_OK):
         raise ConfigError(f"EPS_HOME is {home}, which cannot be written: {rule}")
+
+
+def make_private(path: Path) -> None:
+    """Make a directory, and those of its parents that are missing, for this user alone, whatever the umask is.
+
+    Raises
+    ------
+    OSError
+        One of them cannot be made.
+    """
+    # Path.mkdir gives parents the permissions of the umask.
+    missing = [folder for folder in (path, *path.parents) if not folder.is_dir()]
+    for folder in reversed(missing):
+        folder.mkdir(mode=DIRECTORY_MODE, exist_ok=True)

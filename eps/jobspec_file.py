@@ -35,6 +35,8 @@ class RunRequest:
     export: str = ""
     #: Takes the place of a job of that name that has stopped before its end, and of its checkpoints.
     anew: bool = False
+    #: Nobody waits for its end: the job itself brings report and model to their places.
+    detached: bool = False
     #: Settings that somebody gave, in contrast to defaults.
     given: frozenset[str] = frozenset()
     #: Who alone may change its size: the scheduler that grants its containers.  Empty: anybody.
@@ -61,12 +63,8 @@ class RunRequest:
         # Here, and not of a job that was started once: that is to go on.
         if spec.tags and not all(tag.strip() for tag in spec.tags.split(",")):
             raise ConfigError(f"{source}: tags is {spec.tags!r}, but must be tags joined by commas, none of them empty")
-        return cls(
-            spec=spec,
-            given=frozenset(by_name),
-            anew=anew,
-            **{name: str(value) for name, value in own.items()},
-        )
+        texts: dict[str, Any] = {name: str(value) for name, value in own.items()}
+        return cls(spec, given=frozenset(by_name), anew=anew, **texts)
 
     @classmethod
     def of_spec(cls, spec: JobSpec, name: str = "", *, anew: bool = False, manager: str = "") -> RunRequest:

@@ -22,7 +22,7 @@ from eps.data.settings import DataSettings
 from eps.errors import ConfigError, DataError, EpsError, JobExistsError, StorageError
 from eps.export import read_model
 from eps.hadoop_conf import environment_configuration
-from eps.home import check_home
+from eps.home import make_home
 from eps.jobspec_file import RunRequest
 from eps.ml.combinations import check_combination, check_given
 from eps.ml.models import MODELS, load_model
@@ -43,7 +43,7 @@ from eps.server.initial import INIT_FILE
 from eps.storage.atomic import atomic_writer, write_bytes_atomic
 from eps.storage.before import Before
 from eps.storage.claims import REMOVE_S, Claim, check_claim, claim, owner_of, release
-from eps.storage.jobdir import JobDir, JobLock, cache_dir, check_job_name, create_job_dir, jobs_dir, remove_job
+from eps.storage.jobdir import JobDir, JobLock, cache_dir, create_job_dir, job_dir, jobs_dir, remove_job
 from eps.storage.locations import Location, has_scheme, location, open_storage
 from eps.supervisor.start import SupervisorHandle, WarmSupervisor, start_supervisor
 from eps.van.memory import descriptor_limit
@@ -192,11 +192,10 @@ def prepare_job(
     own = None if request.spec.checkpoint_dir else own_checkpoints
     request = _with_absolute_places(request) if own is None else request.with_spec(checkpoint_dir=str(own))
     spec = request.spec
-    check_home(writable=True)
+    make_home()
     # Each machine counts its own jobs only.
     name = request.name or free_name(spec.model, taken=[] if own is None else open_storage(own).names(""))
-    check_job_name(name)
-    former = JobDir(jobs_dir() / name)
+    former = job_dir(name)
     if former.is_running():
         # Asked again when the directory is made; here it saves the wait for the data.
         raise JobExistsError(f"job {name!r} is running: end it or choose another name")
@@ -325,7 +324,7 @@ def check_data(request: RunRequest) -> None:
     StorageError
         The cache cannot be written.
     """
-    check_home(writable=True)
+    make_home()
     _with_data(request, request.name)
 
 

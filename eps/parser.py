@@ -78,8 +78,8 @@ It goes on from its latest checkpoint that is whole (see --checkpoint-every of e
 a damaged one is named and the one before it is taken.  Without any it starts from its
 seed.  Under BSP the model is the one of a job that never stopped, to the last bit, with
 whatever number of workers and servers it goes on.  Logs and journal are kept.
-Report and model go where the job was asked to bring them (--report, --export of eps run);
-of a detached one they stay in its folder, EPS_HOME/jobs/NAME.
+Report and model go where the job was asked to bring them (--report, --export of eps run),
+and are in its folder, EPS_HOME/jobs/NAME.
 """
 
 _PRUNE_DESCRIPTION = """\
@@ -134,7 +134,6 @@ def build_parser() -> argparse.ArgumentParser:
         description=_DESCRIPTION,
         epilog=EXIT_CODES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"eps {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
@@ -158,7 +157,6 @@ def _command(commands: Any, name: str, help_text: str, target: str, *examples: s
         description=text or help_text[:1].upper() + help_text[1:] + ".",
         epilog=shown,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     parser.set_defaults(command=target)
     return parser
@@ -167,8 +165,6 @@ def _command(commands: Any, name: str, help_text: str, target: str, *examples: s
 def _add_run(commands: Any) -> None:
     parser = _training_command(commands, "run", "train a model", _RUN_DESCRIPTION, _RUN_EXAMPLES)
     parser.set_defaults(command="run:run")
-    parser.add_argument("--report", metavar="PATH", help="write the report here, as JSON")
-    parser.add_argument("--export", metavar="PATH", help="write the trained model here, as .npz")
     parser.add_argument("--detach", action="store_true", help="return when the job trains; it goes on by itself")
     parser.add_argument("--quiet", action="store_true", help="no progress, no summary")
     parser = _training_command(commands, "submit", "submit a job to YARN", _SUBMIT_DESCRIPTION, _SUBMIT_EXAMPLES)
@@ -184,7 +180,6 @@ def _training_command(commands: Any, name: str, help_text: str, text: str, examp
         epilog=f"{examples}\n{EXIT_CODES}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         argument_default=argparse.SUPPRESS,
-        allow_abbrev=False,
     )
     parser.add_argument("job_file", nargs="?", metavar="JOB.toml", help="file with settings; flags go before it")
     parser.add_argument(
@@ -195,6 +190,8 @@ def _training_command(commands: Any, name: str, help_text: str, text: str, examp
         action="store_true",
         help="begin again where a job of that name stopped before its end; that one and its checkpoints are removed",
     )
+    parser.add_argument("--report", metavar="PATH", help="write the report here when the job ends, as JSON")
+    parser.add_argument("--export", metavar="PATH", help="write the trained model here, as .npz")
     groups = {key: parser.add_argument_group(title) for key, title in _GROUPS.items()}
     for field in dataclasses.fields(JobSpec):
         _add_flag(groups[field.metadata.get("group", "model")], field)

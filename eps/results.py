@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,13 +15,15 @@ from typing import Any
 from eps.ended import check_fetched
 from eps.errors import ConfigError, StorageError
 from eps.jobspec_file import RunRequest
-from eps.storage.atomic import read_json, write_json_atomic
+from eps.storage.atomic import json_bytes, read_json, write_bytes_atomic
 from eps.storage.jobdir import JobDir
 from eps.storage.locations import Location, RemotePath, location
 
+logger = logging.getLogger(__name__)
+
 _PIECE_BYTES = 1 << 20
-#: In the directory of a job that was asked for them: where its report and its model are to go.
-_PLACES = "results.json"
+#: In the note of where results go: the job itself brings them there.
+_DETACHED = "detached"
 
 
 @dataclass(frozen=True)
@@ -90,7 +94,7 @@ def _check_remote(name: str, path: RemotePath) -> None:
 
 
 def keep_places(directory: JobDir, request: RunRequest) -> None:
-    """Note where report and model of a job are to go, for whoever resumes it from another folder.
+    """Note where report and model of a job are to go: for a job that is detached, and for whoever resumes it.
 
     Raises
     ------
@@ -99,26 +103,41 @@ def keep_places(directory: JobDir, request: RunRequest) -> None:
     StorageError
         The job's directory cannot be written.
     """
-    places = {}
+    places: dict[str, Any] = {}
     for result, text in wanted_of(request):
         place = location(text)
         places[result.name] = str(place.absolute() if isinstance(place, Path) else place)
+    if places and request.detached:
+        places[_DETACHED] = True
     if places:
-        try:
-            write_json_atomic(directory.path / _PLACES, places, sync=False)
-        except OSError as error:
-            raise StorageError(f"{directory.path / _PLACES}: cannot be written: {error.strerror or error}") from error
+        content = json_bytes(places)
+        # When it was noted tells which files are newer than the job.
+        with suppress(OSError):
+            if directory.results_json.read_bytes() == content:
+                return
+        write_bytes_atomic(directory.results_json, content, sync=False)
 
 
 def kept_places(directory: JobDir) -> dict[str, str]:
     """Return where report and model of a job are to go, by :func:`keep_places`; those of them that it was asked for.
 
-    Raises
-    ------
-    StorageError
-        It cannot be read.
+    A note that is damaged is none, which the log says.
     """
-    return {name: str(place) for name, place in (read_json(directory.path / _PLACES) or {}).items()}
+    names = {result.name for result in _RESULTS}
+    return {name: str(place) for name, place in _noted(directory).items() if name in names}
+
+
+def detached_places(directory: JobDir) -> dict[str, str]:
+    """Return as :func:`kept_places` where a detached job brings them itself; nothing of any other job."""
+    return kept_places(directory) if _noted(directory).get(_DETACHED) else {}
+
+
+def _noted(directory: JobDir) -> Mapping[str, Any]:
+    try:
+        return read_json(directory.results_json) or {}
+    except StorageError as error:
+        logger.warning("%s: its report and model stay in its directory, unless --report and --export say where", error)
+        return {}
 
 
 def with_kept_places(directory: JobDir, request: RunRequest) -> RunRequest:
@@ -131,7 +150,7 @@ def with_kept_places(directory: JobDir, request: RunRequest) -> RunRequest:
     ConfigError
         Nothing can be written there any more.
     StorageError
-        HDFS cannot be asked, or what is noted of the job cannot be read.
+        HDFS cannot be asked.
     """
     check_results(request)
     kept: dict[str, Any] = {n: place for n, place in kept_places(directory).items() if not getattr(request, n)}
@@ -153,7 +172,7 @@ def replaced_by_results(directory: JobDir, request: RunRequest) -> list[str]:
         It cannot be read.
     """
     try:
-        since_s = (directory.path / _PLACES).stat().st_mtime
+        since_s = directory.results_json.stat().st_mtime
     except FileNotFoundError:
         since_s = directory.started_s()
     told = []
@@ -220,6 +239,39 @@ def deliver_results(directory: JobDir, request: RunRequest, tell: Callable[[str]
     check_fetched(directory)
     state = (directory.ended() or {}).get("state", "ended")
     wanted = [(result, location(text)) for result, text in wanted_of(request)]
+    try:
+        _bring(directory, wanted, tell)
+    except StorageError as error:
+        raise StorageError(f"job {directory.name!r} {state}, but {error}") from error
+
+
+def deliver_detached(directory: JobDir, wanted: Callable[[Location], bool] = lambda place: True) -> str:
+    """Bring report and model of a detached job that is ending to where they were asked for.
+
+    Parameters
+    ----------
+    directory : JobDir
+    wanted : callable
+        Which places are this process's to write.
+
+    Returns
+    -------
+    str
+        What could not be brought, where it is and why, as a sentence; empty where all was.
+    """
+    places = detached_places(directory)
+    try:
+        targets = [(result, location(places[result.name])) for result in _RESULTS if result.name in places]
+        _bring(directory, [(result, target) for result, target in targets if wanted(target)])
+    except (ConfigError, StorageError) as error:
+        logger.warning("%s", error)
+        return str(error)
+    return ""
+
+
+def _bring(
+    directory: JobDir, wanted: Sequence[tuple[Result, Location]], tell: Callable[[str], None] = lambda text: None
+) -> None:
     left = [(result, target) for result, target in wanted if result.own(directory).exists()]
     try:
         while left:
@@ -234,14 +286,10 @@ def deliver_results(directory: JobDir, request: RunRequest, tell: Callable[[str]
             error.add_note(f"{directory.name}: interrupted; {target} is not written: {held}")
         raise
     except StorageError as error:
-        raise StorageError(_not_brought(directory, state, left, error)) from error
-
-
-def _not_brought(directory: JobDir, state: str, left: Sequence[tuple[Result, Location]], error: StorageError) -> str:
-    """Return what became of a job not all of whose results could be written: the first of what is left was tried."""
-    what = " and its ".join(result.what for result, _ in left)
-    rest = [f"{result.own(directory)} was to become {target}" for result, target in left[1:]]
-    return "; ".join([f"job {directory.name!r} {state}, but its {what} could not be brought: {error}", *rest])
+        # The first of what is left was tried.
+        what = " and its ".join(result.what for result, _ in left)
+        rest = [f"{result.own(directory)} was to become {target}" for result, target in left[1:]]
+        raise StorageError("; ".join([f"its {what} could not be brought: {error}", *rest])) from error
 
 
 def copy_result(source: Path, target: Location, missing: str) -> None:

@@ -15,7 +15,7 @@ from eps.data.cut import prepare
 from eps.data.dataset import DatasetInfo, is_complete, open_dataset
 from eps.ended import RUNS, check_unfinished
 from eps.errors import ConfigError, DataError, JobExistsError, PlanError, StorageError
-from eps.home import check_home
+from eps.home import DIRECTORY_MODE, make_home
 from eps.launch import PreparedJob, check_runtime, data_settings
 from eps.resources.choice import check_backend
 from eps.rpc.certificates import make_certificates
@@ -24,7 +24,7 @@ from eps.runtime import Runtime, Start, identity
 from eps.storage.atomic import read_json, write_bytes_atomic
 from eps.storage.before import Before, put_back_unbegun
 from eps.storage.checkpoint import Manifest, history_lines, open_checkpoints
-from eps.storage.jobdir import DIRECTORY_MODE, JobDir, JobLock, cache_dir, find_job
+from eps.storage.jobdir import JobDir, JobLock, cache_dir, find_job
 from eps.storage.journal import replay
 
 #: A container's log file.
@@ -86,7 +86,7 @@ def prepare_resume(
     StorageError
         Its directory cannot be read or written, or what it has left on its cluster was not fetched.
     """
-    check_home(writable=True)
+    make_home()
     directory = find_job(name)
     try:
         lock = JobLock(directory.lock)

@@ -26,6 +26,7 @@ from eps.ml.layout import KeySpace
 from eps.ml.models import MODELS, Model, load_model
 from eps.ml.optim import Optimizer, OptimizerSettings, make_optimizer
 from eps.rpc.lean import Lean
+from eps.storage.atomic import with_checksum
 from eps.storage.checkpoint import place_of
 from eps.storage.jobdir import JobDir
 from eps.storage.locations import Location, location
@@ -84,8 +85,8 @@ class Runtime:
     owner: str = ""
 
     def to_json(self) -> str:
-        """Return the text that :meth:`from_json` reads."""
-        return json.dumps(
+        """Return the text that :meth:`from_json` reads; a file of it that was damaged does not match its checksum."""
+        values = with_checksum(
             {
                 "name": self.name,
                 "spec": json.loads(self.spec.to_json()),
@@ -99,6 +100,7 @@ class Runtime:
                 "num_keys": self.key_space.num_keys,
             }
         )
+        return json.dumps(values)
 
     @classmethod
     def from_json(cls, text: str) -> Runtime:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from eps import interrupt
-from eps.arguments import CommandParser, given_name
+from eps.arguments import CommandParser, count, given_name
 from eps.exits import EXIT_CODES, EXIT_INTERRUPTED, EXIT_OK, exit_code
 
 _ON = "where jobs run: local, docker (containers of this host), or yarn (each an application; HADOOP_CONF_DIR's nodes)"
@@ -52,6 +52,7 @@ _COMPARE = """Run a sweep's file under several policies, one after the other, wi
 times.  Prints a row for each, and its makespan over that of the first.  With algorithm = "random"
 all try the same points; the default, tpe, and optuna learn from what a policy lets finish, so with
 them each policy tries points of its own.  Report and page are written after each policy.
+The exit code is 1 where no trial of some policy finished.
 """
 
 _SIMULATE = """\
@@ -122,9 +123,9 @@ of `hscheduler serve` and `sweep`, whose size that scheduler decides, are left a
 
 _SUBMIT = """\
 Submit one job to a service, which starts it when its policy finds room.  Returns as soon as
-the service has it; --wait waits for its end.  What can never fit the cluster fails at once:
-`hscheduler why` says so, and so does the exit code with --wait.  On YARN what its queue would refuse, or
-never grant, is not taken.
+the service has it; --wait waits for its end, and then writes the report and export of the
+file.  What can never fit the cluster fails at once: `hscheduler why` says so, and so does the
+exit code with --wait.  On YARN what its queue would refuse, or never grant, is not taken.
 """
 _JOBS = "List the jobs of a service that are not over: phase, containers, iteration, loss, and why they wait."
 _WHY = "Say how a job of a service is, or how it ended, and which decisions were made about it."
@@ -300,7 +301,7 @@ def _add_yarn_queue(commands: argparse._SubParsersAction[CommandParser]) -> None
 def _add_facts(parser: argparse.ArgumentParser) -> None:
     """Add how job masters are found, and what of their answers counts."""
     parser.add_argument(
-        "--feedback-iteration", type=int, default=100, metavar="N", help="from it on jobs may shrink; default: 100"
+        "--feedback-iteration", type=count, default=100, metavar="N", help="from it on jobs may shrink; default: 100"
     )
     parser.add_argument(
         "--staging", default="", metavar="LOCATION", help="where jobs are staged, if not in their users' home folders"

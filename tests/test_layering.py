@@ -11,7 +11,6 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 GENERATED = ("eps.pb", "hscheduler.pb")
-MOST_LINES = 600
 
 #: A pure core asks nothing of the outside: no clock, no thread, no socket, no log, no environment, no chance.
 IMPURE = frozenset(
@@ -146,11 +145,6 @@ def test_no_module_imports_what_its_layer_may_not() -> None:
         if (rule := breach(name, imported))
     ]
     assert not breaches, "\n".join(breaches)
-
-
-def test_no_file_is_longer_than_the_limit() -> None:
-    long = [f"{name}: {lines}" for name, path in modules() if (lines := path.read_text().count("\n")) > MOST_LINES]
-    assert not long, f"over {MOST_LINES} lines: {', '.join(long)}"
 
 
 def test_folders_that_share_a_name_with_a_package_hold_no_python() -> None:

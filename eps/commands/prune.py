@@ -15,7 +15,7 @@ from eps.commands.jobs import RUNS, Look, chosen_jobs, damage_of, is_one_of, not
 from eps.display import ago_text, bytes_text, table
 from eps.errors import ConfigError, EpsError, JobExistsError, StorageError
 from eps.exits import EXIT_FAILED, EXIT_NOT_FOUND, EXIT_OK, exit_code
-from eps.home import check_home
+from eps.home import make_home
 from eps.storage.jobdir import JobDir, JobLock, remove_job
 from eps.storage.worth import Worth, worth_of
 
@@ -74,7 +74,8 @@ class _Ended:
 
 def prune(args: argparse.Namespace) -> int:
     """Remove jobs and sweeps that have ended, with what they have on a cluster."""
-    check_home(writable=not args.dry_run)
+    if not args.dry_run:
+        make_home()
     if args.prefix and args.all:
         raise ConfigError(f"all is for jobs of any name, and {args.prefix!r} for some: give one of them")
     if not args.prefix and not args.all:
@@ -242,9 +243,6 @@ def _remove(job: JobDir, *, damaged_too: bool) -> None:
     damaged_too : bool
         Where a note is damaged that says where something is on a cluster, that stays, and the log says so.
     """
-    if job.path.is_symlink():
-        remove_job(job)
-        return
     with JobLock(job.lock) as lock:
         damage = damage_of(job) if damaged_too else {}
         for note in notes_of(job):

@@ -12,16 +12,23 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from eps import interrupt
-from eps.client import Job, deliver
+from eps.client import Job
 from eps.commands.finding import find_directory
 from eps.config import JobSpec
 from eps.display import Display, PlainDisplay, TerminalDisplay, how_to_resume, summary_text
 from eps.ended import UNREACHABLE, application_id_of, check_stopped
-from eps.errors import ConfigError, DeadlineError, EpsError, StorageError
+from eps.errors import ConfigError, DeadlineError, EpsError
 from eps.exits import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK
 from eps.jobspec_file import RunRequest, read_job_file
 from eps.last_words import last_words
-from eps.results import check_results, keep_places, kept_places, replaced_by_results, wanted_of, with_kept_places
+from eps.results import (
+    check_results,
+    deliver_results,
+    keep_places,
+    replaced_by_results,
+    wanted_of,
+    with_kept_places,
+)
 from eps.storage.jobdir import JobDir, jobs_dir
 
 #: Preparing data is worth a word only where it is noticed.
@@ -59,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
             raise ConfigError("folds are trained one after the other by this command: it cannot be detached")
         return _run_folds(request, quiet)
     if detach:
-        return _start(request)
+        return _leave(_begun(dataclasses.replace(request, detached=True), detach=True))
     report, code = _attached(request, sys.stdout, quiet)
     _tell_why(report, code)
     return code
@@ -74,16 +81,12 @@ def submit(args: argparse.Namespace) -> int:
         request = dataclasses.replace(request, spec=dataclasses.replace(request.spec, on="yarn"))
     if request.spec.folds and request.spec.fold < 0:
         raise ConfigError("folds are trained one after the other by eps run: submit one with --fold")
-    with _begun(request, detach=True) as job:
+    check_results(request)
+    with _begun(dataclasses.replace(request, detached=True), detach=True) as job:
         print(f"{job.name}: {application_id_of(job.directory)}; follow it with: eps status {job.name}")
-        print(f"its report will be {job.directory.report}, its model {job.directory.model}")
+        report, model = request.report or job.directory.report, request.export or job.directory.model
+        print(f"its report will be {report}, its model {model}")
     return EXIT_OK
-
-
-def _start(request: RunRequest) -> int:
-    if request.report or request.export:
-        raise ConfigError("report and export are written when the job ends: a detached one keeps them in its directory")
-    return _leave(_begun(request, detach=True))
 
 
 def _leave(started: Job) -> int:
@@ -124,24 +127,21 @@ def _attached(request: RunRequest, stream: TextIO, quiet: bool) -> tuple[dict[st
 def resume(args: argparse.Namespace) -> int:
     """Start a stopped job again; return the exit code."""
 
-    def tell(text: str, warnings: Sequence[str]) -> None:
+    def begin(text: str, warnings: Sequence[str]) -> None:
+        # Before the job goes on: it may be over before anything else is done here.
+        keep_places(directory, request)
         for warning in [*warnings, *replaced]:
             print(f"eps: warning: {warning}", file=sys.stderr)
         if not args.quiet:
             print(text, flush=True)
             for result, place in wanted_of(request):
                 print(f"{args.name}: its {result.what} goes to {place}", flush=True)
-            if args.detach and kept_places(directory):
-                print(f"{args.name}: its report and model stay in {directory.path}: it is detached", flush=True)
 
-    if args.detach and (args.report or args.export):
-        raise ConfigError("report and export are written when the job ends: a detached one keeps them in its directory")
     directory = find_directory(args.name)
     # First: of a job that runs nobody needs to know whether its results could be written.
     check_stopped(directory)
-    request = RunRequest(JobSpec(), args.name, args.report, args.export)
-    if not args.detach:
-        request = with_kept_places(directory, request)
+    request = RunRequest(JobSpec(), args.name, args.report, args.export, detached=args.detach)
+    request = with_kept_places(directory, request)
     replaced = replaced_by_results(directory, request)
     for name, value in (("workers", args.workers), ("servers", args.servers)):
         if value is not None and value < 1:
@@ -149,18 +149,10 @@ def resume(args: argparse.Namespace) -> int:
     workers, servers = args.workers or 0, args.servers or 0
     with _told_of_start(args.name, directory.runs_on(), detach=args.detach):
         job = Job.resume(
-            args.name, workers=workers, servers=servers, python=args.python, detach=args.detach, on_begin=tell
+            args.name, workers=workers, servers=servers, python=args.python, detach=args.detach, on_begin=begin
         )
     if args.detach:
         return _leave(job)
-    if args.report or args.export:
-        try:
-            keep_places(job.directory, request)
-        except StorageError as error:
-            # It has begun, and would end with this process: only another resumption misses the note.
-            print(
-                f"eps: warning: {error}; another eps resume has to be told again where its results go", file=sys.stderr
-            )
     report, code = _to_its_end(job, request, sys.stdout, args.quiet)
     _tell_why(report, code)
     return code
@@ -177,10 +169,10 @@ def _to_its_end(job: Job, request: RunRequest, stream: TextIO, quiet: bool) -> t
         job.close()
     # First: where the results are to go may have to be waited for, or take nothing.
     if quiet:
-        deliver(job, request)
+        deliver_results(job.directory, request)
     else:
         print(summary_text(report), file=stream, flush=True)
-        deliver(job, request, _teller(job, stream))
+        deliver_results(job.directory, request, _teller(job, stream))
     return report, EXIT_OK if report["state"] == "finished" else EXIT_FAILED
 
 
@@ -262,7 +254,7 @@ def _interrupted(job: Job, request: RunRequest, stream: TextIO) -> dict[str, Any
             interrupted.add_note(str(error) or f"{job.name}: is being ended; eps status {job.name} shows whether it is")
             raise interrupted from None
     report = job.wait(5.0)
-    deliver(job, request, _teller(job, stream))
+    deliver_results(job.directory, request, _teller(job, stream))
     return report
 
 

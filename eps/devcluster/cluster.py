@@ -27,7 +27,7 @@ from eps.devcluster.settings import (
     node_number,
 )
 from eps.errors import DeadlineError, JobNotFoundError, ResourceError
-from eps.storage.jobdir import eps_home
+from eps.home import eps_home
 
 #: How a daemon is.
 RUNNING, SILENT, ENDED = "running", "not answering", "ended"

@@ -14,6 +14,7 @@ from eps.devcluster.java import Java, check_java, find_java
 from eps.devcluster.ports import check_addresses
 from eps.devcluster.settings import ClusterSettings
 from eps.errors import ConfigError
+from eps.home import make_private
 
 #: HDFS and the NodeManagers write here.
 _NEEDED_MB = 300
@@ -92,7 +93,7 @@ def check_home(home: Path) -> None:
         )
     # Not before: of a cluster that is refused nothing is left.
     try:
-        home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private(home)
     except OSError as error:
         raise ConfigError(
             f"home is {home}, which cannot be made ({error.strerror}): choose another with --home"

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +46,7 @@ from eps.resources.api import Allocated as ContainerAllocated
 from eps.resources.api import Exited as ContainerEnded
 from eps.resources.api import Running as ContainerRunning
 from eps.resources.choice import open_resources
+from eps.results import deliver_detached
 from eps.rpc.call import BoundServer
 from eps.rpc.report_queue import BEATS
 from eps.rpc.security import NO_SECURITY, Security
@@ -77,6 +79,8 @@ EXPORT_PATIENCE_S = 10.0
 #: For checkpoints on HDFS that does not answer: a master that starts keeps its members waiting meanwhile.
 STORE_PATIENCE_S = 20.0
 REPORT_PATIENCE_S = 60.0
+#: Two files, for each of which HDFS is waited for as long as for any other.
+RESULTS_PATIENCE_S = 900.0
 START_PATIENCE_S = 30.0
 
 
@@ -297,6 +301,7 @@ class Master:
         self._patiently(partial(self._exporter.close, BRINGING_S), SYNC_PATIENCE_S)
         self._patiently(self._checkpoints.close, SYNC_PATIENCE_S)
         self._write_report()
+        self._patiently(self._bring_results, RESULTS_PATIENCE_S)
         if metrics is not None:
             metrics.close()
         self._sessions.close()
@@ -543,6 +548,15 @@ class Master:
             model = self._job_dir.model if exported else None
             before = self._ended.reason if self._ended is not None else ""
             self._ended = e.EndJob(JobState.FAILED, why_no_report(error, model, before))
+
+    def _bring_results(self) -> None:
+        """Bring report and model of a detached job to their places; where that fails, the job's end says so."""
+        assert self._ended is not None
+        if failed := self._deliver():
+            self._ended = replace(self._ended, reason="; ".join(filter(None, [self._ended.reason, failed])))
+
+    def _deliver(self) -> str:
+        return deliver_detached(self._job_dir)
 
     def _finish(self) -> int:
         assert self._ended is not None

@@ -120,12 +120,6 @@ class StateLog:
             except StorageError as error:
                 self._fail(str(error), now_s)
 
-    def keep_short(self, state: MasterState, now_s: float) -> None:
-        """Take a snapshot where one is due; what takes long is done on another thread."""
-        parts = self.due(state, now_s)
-        if parts is not None:
-            self.shorten(parts, now_s)
-
     def due(self, state: MasterState, now_s: float) -> list[bytes] | None:
         """Return what :meth:`shorten` is to write, None where no snapshot is due; nobody may look at the state."""
         if self.error:

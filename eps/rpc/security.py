@@ -28,7 +28,8 @@ import grpc
 
 from eps.core.types import UNIX_SOCKET, Address
 from eps.errors import ConfigError, PeerUnavailableError, ProtocolError, StorageError
-from eps.storage.jobdir import DIRECTORY_MODE, JobDir
+from eps.home import DIRECTORY_MODE
+from eps.storage.jobdir import JobDir
 
 if TYPE_CHECKING:
     import ssl
@@ -284,9 +285,7 @@ def _check_private(folder: Path) -> os.stat_result:
         raise PeerUnavailableError(f"no process listens in {folder}") from None
     except OSError as error:
         raise StorageError(f"{folder}: cannot be used: {error.strerror}") from error
-    # Root may look after the job of another user.
-    ours = os.geteuid() in (0, found.st_uid)
-    if not stat.S_ISDIR(found.st_mode) or not ours or found.st_mode & 0o077:
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
         raise StorageError(
             f"{folder}: is {stat.filemode(found.st_mode)} of user {found.st_uid}, but must be a folder that only user "
             f"{os.geteuid()} can enter (chmod 700)"

@@ -10,10 +10,14 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import xxhash
+
 from eps.errors import StorageError
 
 #: Readable by the job's user only; a job directory holds a token and may hold private data.
 FILE_MODE = 0o600
+#: Name of the value by which an object in a file proves that the others are whole.
+CHECKSUM = "checksum"
 #: Of what its user asked for: reports, models, pages; everybody may read them.
 PUBLIC_MODE = 0o644
 
@@ -97,13 +101,23 @@ def json_bytes(value: Any) -> bytes:
     return json.dumps(value, indent=1, sort_keys=True).encode("utf-8") + b"\n"
 
 
+def checksum(value: Any) -> str:
+    """Return a checksum of what a value is as JSON, whatever the order of its names."""
+    return xxhash.xxh3_64(json.dumps(value, sort_keys=True).encode("utf-8")).hexdigest()
+
+
+def with_checksum(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an object with the checksum of all else in it, which :func:`read_json` compares."""
+    return {**values, CHECKSUM: checksum(values)}
+
+
 def read_json(path: Path) -> Mapping[str, Any] | None:
     """Return the object in the JSON file ``path``, or None if there is no such file.
 
     Raises
     ------
     StorageError
-        The file cannot be read, or holds something other than one JSON object.
+        The file cannot be read, holds something other than one JSON object, or is not what its checksum says.
     """
     try:
         content = path.read_bytes()
@@ -115,7 +129,7 @@ def read_json(path: Path) -> Mapping[str, Any] | None:
 
 
 def json_object(content: bytes, where: str) -> Mapping[str, Any]:
-    """Return the JSON object that a file holds.
+    """Return the JSON object that a file holds; one that has a checksum is compared with it.
 
     Parameters
     ----------
@@ -126,7 +140,7 @@ def json_object(content: bytes, where: str) -> Mapping[str, Any]:
     Raises
     ------
     StorageError
-        It holds something else.
+        It holds something else, or what does not match its checksum.
     """
     try:
         value = json.loads(content)
@@ -134,4 +148,6 @@ def json_object(content: bytes, where: str) -> Mapping[str, Any]:
         raise StorageError(f"{where}: is not JSON: {error}") from error
     if not isinstance(value, dict):
         raise StorageError(f"{where}: holds a {type(value).__name__}, but must hold an object")
+    if CHECKSUM in value and value[CHECKSUM] != checksum({k: v for k, v in value.items() if k != CHECKSUM}):
+        raise StorageError(f"{where}: is damaged, or was changed by hand: it does not match its checksum")
     return value

@@ -9,8 +9,9 @@ from contextlib import suppress
 from typing import Any
 
 from eps.errors import JobExistsError, StorageError
+from eps.home import DIRECTORY_MODE
 from eps.storage.atomic import read_json, write_bytes_atomic, write_json_atomic
-from eps.storage.jobdir import DIRECTORY_MODE, JobDir, JobLock
+from eps.storage.jobdir import JobDir, JobLock
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +49,7 @@ class Before:
             #: What a start writes, the note of an application above all: its content by now, None where there is none.
             self._written = {
                 path: path.read_bytes() if path.exists() else None
-                for path in (job.yarn_json, job.shared_json, job.job_json, job.history)
+                for path in (job.yarn_json, job.shared_json, job.job_json, job.results_json, job.history)
             }
         except OSError as error:
             raise StorageError(f"{job.path}: cannot be made ready: {error.strerror or error}") from error

@@ -38,6 +38,7 @@ from eps.core.history import ClockHistory, ClockRecord
 from eps.core.messages import CheckpointPartWritten
 from eps.errors import ConfigError, StorageError
 from eps.storage.api import Storage
+from eps.storage.atomic import CHECKSUM, checksum, json_bytes
 from eps.storage.locations import Location, location, open_storage
 
 logger = logging.getLogger(__name__)
@@ -147,7 +148,7 @@ def _write_all(file: BinaryIO, data: bytes | memoryview) -> None:
         view = view[file.write(view) or 0 :]
 
 
-def read_part(storage: Storage, path: str, size_bytes: int, checksum: str) -> list[np.ndarray]:
+def read_part(storage: Storage, path: str, size_bytes: int, expected: str) -> list[np.ndarray]:
     """Return the arrays of a part that is what its manifest says.
 
     Raises
@@ -168,8 +169,8 @@ def read_part(storage: Storage, path: str, size_bytes: int, checksum: str) -> li
         found, more = _read_exactly(file, _DIGEST_BYTES, where), file.read(1)
     if more or digest.digest() != found:
         raise StorageError(f"{where}: is damaged: its bytes do not match the checksum at its end")
-    if digest.hexdigest() != checksum:
-        raise StorageError(f"{where}: has checksum {digest.hexdigest()}, the manifest says {checksum}")
+    if digest.hexdigest() != expected:
+        raise StorageError(f"{where}: has checksum {digest.hexdigest()}, the manifest says {expected}")
     return arrays
 
 
@@ -367,7 +368,7 @@ class CheckpointStore:
         try:
             values = json.loads(text)
             body = values["manifest"]
-            if values["checksum"] != _checksum(body):
+            if values[CHECKSUM] != checksum(body):
                 raise ValueError("it does not match its checksum")
             records = tuple(
                 CheckpointPartWritten(**{**part, "next_clock": tuple(part["next_clock"])}) for part in body["parts"]
@@ -480,8 +481,4 @@ def _order(name: str) -> tuple[int, int]:
 
 def _manifest_text(manifest: Manifest) -> bytes:
     body = json.loads(json.dumps(asdict(manifest)))
-    return json.dumps({"manifest": body, "checksum": _checksum(body)}, indent=1, sort_keys=True).encode("utf-8") + b"\n"
-
-
-def _checksum(body: Any) -> str:
-    return xxhash.xxh3_64(json.dumps(body, sort_keys=True).encode("utf-8")).hexdigest()
+    return json_bytes({"manifest": body, CHECKSUM: checksum(body)})

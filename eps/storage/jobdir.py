@@ -10,7 +10,7 @@
         ├── tls/                  authority, certificate and key of the job, where it uses TLS
         ├── sockets/              what its processes listen on, where it does not
         ├── job.json              the job's settings
-        ├── results.json          {"report", "export"}: where these are to go, of eps.results
+        ├── results.json          {"report", "export", "detached"}: where these are to go, of eps.results
         ├── supervisor.json       {"pid"}
         ├── master.json           where the job master listens
         ├── yarn.json             the application of a job that runs on YARN
@@ -52,20 +52,15 @@ from types import TracebackType
 from typing import Any
 
 from eps.errors import ConfigError, JobExistsError, JobNotFoundError, StorageError
+from eps.home import DIRECTORY_MODE, eps_home, make_private
 from eps.storage.atomic import read_json, write_bytes_atomic
 from eps.storage.worth import why_not_replaced
 
-DIRECTORY_MODE = 0o700
 #: In a job's directory, and in a store that takes its place between hosts.
 MASTER_FILE = "master.json"
 TOKEN_BYTES = 16
 LOCK_ATTEMPTS = 20
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}", re.ASCII)
-
-
-def eps_home(environ: Mapping[str, str] = os.environ) -> Path:
-    """Return the directory of everything that EPS keeps: ``EPS_HOME``, or ``~/.eps``; absolute."""
-    return Path(environ.get("EPS_HOME") or Path.home() / ".eps").expanduser().absolute()
 
 
 def check_job_name(name: str) -> str:
@@ -204,6 +199,11 @@ class JobDir:
     def job_json(self) -> Path:
         """The job's settings."""
         return self.path / "job.json"
+
+    @property
+    def results_json(self) -> Path:
+        """Where its report and model are to go; see :mod:`eps.results`."""
+        return self.path / "results.json"
 
     @property
     def supervisor_json(self) -> Path:
@@ -446,7 +446,7 @@ def create_job_dir(name: str, home: Path | None = None, *, anew: bool = False) -
     name : str
         See :func:`check_job_name`.
     home : Path, optional
-        Default: :func:`eps_home`.
+        Default: :func:`~eps.home.eps_home`.
     anew : bool
         Take the place of one as well that has stopped before its end and could be resumed.
 
@@ -459,22 +459,20 @@ def create_job_dir(name: str, home: Path | None = None, *, anew: bool = False) -
     Raises
     ------
     ConfigError
-        The name cannot be used.
+        As of :func:`job_dir`.
     JobExistsError
         A job of that name is running, or has stopped before its end.
     StorageError
         The directory cannot be made.
     """
-    check_job_name(name)
-    root = jobs_dir(home)
+    job = job_dir(name, home)
+    root = job.path.parent
     _make(root)
-    job = JobDir(root / name)
     with _taking_turns(root):
         running = f"job {name!r} is running: end it or choose another name"
-        if job.path.is_symlink() or job.path.is_file():
-            if job.is_running():
-                raise JobExistsError(running)
-            _unlink(job.path)
+        if job.path.is_file():
+            with suppress(OSError):
+                job.path.unlink()
         _make(job.path)
         try:
             lock = JobLock(job.lock)
@@ -511,11 +509,6 @@ def remove_job(job: JobDir, lock: JobLock | None = None) -> None:
         It cannot be removed, or only in part.
     """
     with _taking_turns(job.path.parent):
-        if job.path.is_symlink():
-            if job.is_running():
-                raise JobExistsError(f"job {job.name!r} is running")
-            _unlink(job.path)
-            return
         with lock or JobLock(job.lock):
             _empty(job)
             try:
@@ -565,11 +558,18 @@ def _empty(job: JobDir) -> None:
         raise StorageError(f"{job.path}: the finished job cannot be replaced: {error}") from error
 
 
-def _unlink(path: Path) -> None:
-    try:
-        path.unlink()
-    except OSError as error:
-        raise StorageError(f"{path}: the finished job cannot be replaced: {error}") from error
+def job_dir(name: str, home: Path | None = None) -> JobDir:
+    """Return where the directory of a job of that name is, or would be.
+
+    Raises
+    ------
+    ConfigError
+        No job can have that name, or a symbolic link is there: what it leads to is no directory of a job.
+    """
+    job = JobDir(jobs_dir(home) / check_job_name(name))
+    if job.path.is_symlink():
+        raise ConfigError(f"job {name!r} is {job.path}, a symbolic link, but must be a directory: rm {job.path}")
+    return job
 
 
 def find_job(name: str, home: Path | None = None) -> JobDir:
@@ -578,12 +578,11 @@ def find_job(name: str, home: Path | None = None) -> JobDir:
     Raises
     ------
     ConfigError
-        No job can have that name.
+        As of :func:`job_dir`.
     JobNotFoundError
         There is none: the message has what H-scheduler calls its job of that name.
     """
-    check_job_name(name)
-    if not (job := JobDir(jobs_dir(home) / name)).path.is_dir():
+    if not (job := job_dir(name, home)).path.is_dir():
         # LiveScheduler.name_of makes them.
         names = [j.name for j in list_jobs(home) if re.fullmatch(f"sweep-[0-9a-f]{{6}}-{re.escape(name)}", j.name)]
         told = f": here H-scheduler's job of that name is called {' or '.join(names)}" if names else ""
@@ -594,13 +593,13 @@ def find_job(name: str, home: Path | None = None) -> JobDir:
 def list_jobs(home: Path | None = None) -> list[JobDir]:
     """Return every job that runs or has run, by name."""
     with suppress(FileNotFoundError, NotADirectoryError):
-        found = [JobDir(e) for e in jobs_dir(home).iterdir() if _NAME.fullmatch(e.name) and e.is_dir()]
-        return sorted(found, key=lambda job: job.name)
+        named = [e for e in jobs_dir(home).iterdir() if _NAME.fullmatch(e.name)]
+        return sorted((JobDir(e) for e in named if e.is_dir() and not e.is_symlink()), key=lambda job: job.name)
     return []
 
 
 def _make(path: Path) -> None:
     try:
-        path.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
+        make_private(path)
     except OSError as error:
         raise StorageError(f"{path}: cannot be made: {error.strerror}") from error

@@ -192,7 +192,8 @@ class Computation:
         self._runtime = runtime
         self._parameters = parameters
         self._empty = empty
-        self._left = [split for split in active.splits if split in set(only)] if only else list(active.splits)
+        wanted = set(only) or set(active.splits)
+        self._left = [split for split in active.splits if split in wanted]
         self._results: dict[int, SplitResult] = {}
         self._maxima = np.zeros(runtime.key_space.num_blocks if runtime.settings.reproducible else 0, np.float32)
         self._sums: SplitSum | PlainSplitSum | None = None

@@ -27,12 +27,13 @@ from eps.master.place import Announcements
 from eps.master.state_log import StateLog
 from eps.resources.api import NO_NEWS
 from eps.resources.yarn import Place, YarnResourceManager
+from eps.results import deliver_detached
 from eps.rpc.call import BoundServer
 from eps.rpc.security import Security
 from eps.runtime import Runtime
 from eps.storage.api import Storage
 from eps.storage.jobdir import JobDir
-from eps.storage.locations import open_storage
+from eps.storage.locations import RemotePath, open_storage
 from eps.storage.shared_log import DamagedLogError, LogStorage, SharedLog
 from eps.yarn.application import COPY_BYTES, ENDED_FILE, RESULTS, STATE, MasterOrders, papers_of, role_templates
 from eps.yarn.attempt import Yarn, begin, end, leave
@@ -145,6 +146,10 @@ class YarnMaster(Master):
 
     def _bring_model(self) -> None:
         self._results.leave_model()
+
+    def _deliver(self) -> str:
+        # Paths without a scheme are those of the host that has submitted the job.
+        return deliver_detached(self._job_dir, lambda place: isinstance(place, RemotePath))
 
 
 def with_grants(status: dict[str, Any], granted: Mapping[str, str]) -> dict[str, Any]:

@@ -11,7 +11,8 @@ import sys
 from pathlib import Path
 
 from eps.errors import StorageError
-from eps.storage.jobdir import DIRECTORY_MODE, JobDir
+from eps.home import DIRECTORY_MODE
+from eps.storage.jobdir import JobDir
 from eps.yarn.shipping import JOB
 
 #: Of a process, beside what YARN has put into the container's folder.

@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING
 from eps.core.types import Address
 from eps.errors import ConfigError, StorageError
 from eps.hadoop_conf import HadoopConf
+from eps.home import DIRECTORY_MODE
 from eps.storage.atomic import read_json, write_bytes_atomic, write_json_atomic
-from eps.storage.jobdir import DIRECTORY_MODE, MASTER_FILE, JobDir, check_job_name, jobs_dir
+from eps.storage.jobdir import MASTER_FILE, JobDir, check_job_name, job_dir
 from eps.yarn.application import JOB_ARCHIVE, Application, home_location
 
 if TYPE_CHECKING:
@@ -121,8 +122,8 @@ class StagedJobs:
 
 def _on_this_host(application_id: str, name: str) -> JobDir | None:
     """Return the job's own directory, where it was submitted from this one's ``EPS_HOME``."""
-    job = JobDir(jobs_dir() / name)
-    with suppress(StorageError):
+    with suppress(ConfigError, StorageError):
+        job = job_dir(name)
         application = Application.read(job)
         if application is not None and application.application_id == application_id:
             return job

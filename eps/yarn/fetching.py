@@ -6,9 +6,11 @@ import logging
 import time
 from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import BinaryIO
 
 from eps.errors import EpsError, StorageError
+from eps.results import deliver_detached
 from eps.storage.api import Storage
 from eps.storage.atomic import atomic_writer, read_json, write_json_atomic
 from eps.storage.before import forget, put_back_ended
@@ -102,6 +104,8 @@ class End:
         if "unfetched" in before:
             # What is fetched later ended when it did.
             ended_s = before.get("time_s", ended_s)
+        if not more and (failed := deliver_detached(directory, lambda place: isinstance(place, Path))):
+            reason = "; ".join(filter(None, [reason, failed]))
         ended = {"state": state, "exit_code": exit_code, "reason": reason, "time_s": ended_s, **more}
         if not directory.report.exists() and seen_s:
             # No master could tell: what YARN knew of it is the best there is.

@@ -24,11 +24,12 @@ from typing import IO
 from eps.devcluster.java import find_java
 from eps.errors import ConfigError, DeadlineError, EpsError, ResourceError, RpcError, StorageError
 from eps.hadoop_conf import HadoopConf, read_configuration
+from eps.home import DIRECTORY_MODE
 from eps.kerberos import java_options
 from eps.last_words import attempt_of
 from eps.storage.atomic import atomic_writer
 from eps.storage.hadoop_tokens import TOKEN_FILE_VARIABLE
-from eps.storage.jobdir import DIRECTORY_MODE, JobDir
+from eps.storage.jobdir import JobDir
 from eps.supervisor.context import MASTER
 from eps.yarn.application import Application
 from eps.yarn.bridge import class_path

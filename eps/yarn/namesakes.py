@@ -7,7 +7,7 @@ from contextlib import closing
 from eps.errors import EpsError, JobExistsError
 from eps.hadoop_conf import environment_configuration
 from eps.storage.claims import owner_of, signed_by
-from eps.storage.jobdir import JobDir, check_job_name, jobs_dir
+from eps.storage.jobdir import job_dir
 from eps.storage.locations import RemotePath, open_storage
 from eps.yarn.application import staged_pattern
 from eps.yarn.facade import Client
@@ -58,7 +58,7 @@ def check_not_running(name: str, checkpoints: RemotePath, client: Client) -> Non
     RpcError, StorageError
         The cluster, or its file system, cannot be asked.
     """
-    former = JobDir(jobs_dir() / check_job_name(name))
+    former = job_dir(name)
     if former.path.exists() or signed_by(open_storage(checkpoints / name)) != owner_of(former):
         return
     found = [each for each in _live(client, name) if each.user == client.user]

@@ -120,7 +120,7 @@ def _job_files(job: JobDir) -> Iterator[tuple[str, Path]]:
     from eps.launch import MODEL_CODE
     from eps.server.initial import INIT_FILE
 
-    singles = [job.job_json, job.token, job.shared_json, job.history, job.path / INIT_FILE]
+    singles = [job.job_json, job.results_json, job.token, job.shared_json, job.history, job.path / INIT_FILE]
     for path in [*singles, *job.tls.glob("*"), *(job.path / MODEL_CODE).glob("*")]:
         if path.is_file():
             yield str(path.relative_to(job.path)), path

@@ -7,6 +7,7 @@ is none of these: who has mistyped it is to know within seconds, and which setti
 from __future__ import annotations
 
 import socket
+from collections.abc import Collection
 from urllib.parse import urlsplit
 
 from eps.config import JobSpec
@@ -29,9 +30,17 @@ def home_of(conf: HadoopConf, spec: JobSpec, client: Client) -> RemotePath:
     return home_location(conf, client.user, spec.staging)
 
 
-def file_systems_of(home: RemotePath, spec: JobSpec) -> list[str]:
-    """Return the file systems of the cluster that a job's containers use, for which they need tokens."""
-    places = [home, RemotePath.parse(spec.checkpoint_dir)] if is_remote(spec.checkpoint_dir) else [home]
+def file_systems_of(home: RemotePath, spec: JobSpec, results: Collection[str] = ()) -> list[str]:
+    """Return the file systems of the cluster that a job's containers use, for which they need tokens.
+
+    Parameters
+    ----------
+    home : RemotePath
+    spec : JobSpec
+    results : collection of str
+        Where its processes bring its report and model.
+    """
+    places = [home, *(RemotePath.parse(text) for text in (spec.checkpoint_dir, *results) if is_remote(text))]
     # WebHDFS that is named by its own address belongs to no configuration: it is on its own.
     return sorted({f"hdfs://{place.authority}" for place in places if place.scheme == "hdfs"})
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from eps.errors import StorageError
-from eps.storage.jobdir import JobDir, jobs_dir
+from eps.storage.jobdir import JobDir, job_dir
 
 if TYPE_CHECKING:
     from eps.config import JobSpec
@@ -56,8 +56,7 @@ def settle_former_of(name: str) -> None:
 
     Where the note of its application is damaged nobody can: it is replaced if it has ended, or that is asked for.
     """
-    former = JobDir(jobs_dir() / name)
-    if name and former.yarn_json.exists():
+    if name and (former := job_dir(name)).yarn_json.exists():
         from eps.yarn.application import Application
         from eps.yarn.former import settle_former
 

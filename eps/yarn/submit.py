@@ -26,6 +26,7 @@ from eps.errors import ConfigError, EpsError, JobNotFoundError, RpcError, Storag
 from eps.hadoop_conf import FILES, SCHEDULER_FILE, HadoopConf, environment_configuration, self_contained
 from eps.jobspec_file import RunRequest
 from eps.launch import PreparedJob, prepare_job, remove_left
+from eps.results import detached_places
 from eps.storage.atomic import write_bytes_atomic, write_json_atomic
 from eps.storage.before import Before
 from eps.storage.hdfs import FileStatus
@@ -258,7 +259,7 @@ def submit(prepared: PreparedJob, client: Client, conf: HadoopConf) -> Applicati
         with interrupt.heeding(look):
             look()
             orders = with_job(prepared, common_orders(conf, spec, shared, client), shared, home)
-            tokens = client.obtain_tokens(file_systems_of(home, spec))
+            tokens = client.obtain_tokens(file_systems_of(home, spec, detached_places(job).values()))
             launch = launch_of("eps.yarn.am", orders, orders.files, tokens)
             submission = Submission(
                 name=job.name,

@@ -14,8 +14,9 @@ from pathlib import Path
 
 from eps.errors import JobNotFoundError, StorageError
 from eps.hadoop_conf import read_configuration
+from eps.home import eps_home
 from eps.storage.api import Storage
-from eps.storage.jobdir import JobDir, eps_home
+from eps.storage.jobdir import JobDir
 from eps.yarn.application import ENDED_FILE, Application
 from eps.yarn.clients import open_client
 from eps.yarn.outcome import outcome, word_of

@@ -19,13 +19,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from eps.errors import StorageError
+from eps.home import DIRECTORY_MODE, make_private
 from eps.jobspec_file import RunRequest
 from eps.launch import PreparedJob, prepare_job
 from eps.resources.broker import Broker
 from eps.rpc.security import Security
 from eps.runtime import Runtime
 from eps.storage.atomic import write_bytes_atomic, write_json_atomic
-from eps.storage.jobdir import DIRECTORY_MODE, MASTER_FILE, JobDir, jobs_dir
+from eps.storage.jobdir import MASTER_FILE, JobDir, jobs_dir
 from eps.storage.locations import RemotePath
 from eps.supervisor.start import SupervisorHandle, WarmSupervisor
 from eps.yarn.application import CHECKPOINTS, JOB_ARCHIVE, RESULTS, MasterOrders, role_templates
@@ -167,7 +168,7 @@ class Place:
         for name in names:
             job = JobDir(jobs_dir() / name)
             for folder in (job.path, job.logs, job.containers):
-                folder.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
+                make_private(folder)
             found = storage.names(name)
             if JOB_ARCHIVE in found:
                 with storage.read(f"{name}/{JOB_ARCHIVE}") as file:

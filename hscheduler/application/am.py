@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import Any
 
 from eps.errors import ConfigError, EpsError, ResourceError, StorageError
+from eps.home import make_private
 from eps.resources.broker import Broker
 from eps.resources.yarn import Place, YarnResourceManager
 from eps.rpc.security import TlsFiles
 from eps.storage.api import Storage
 from eps.storage.atomic import write_bytes_atomic
-from eps.storage.jobdir import DIRECTORY_MODE
 from eps.storage.locations import RemotePath, open_storage
 from eps.yarn import within
 from eps.yarn.application import CHECKPOINTS, ENDED_FILE, MasterOrders
@@ -91,7 +91,7 @@ def service_directory(folder: Path) -> ServiceDir:
     """
     directory = ServiceDir(folder / HOME / "hscheduler")
     try:
-        directory.tls.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
+        make_private(directory.tls)
         for name, content in TlsFiles.within(folder / SWEEP_FOLDER).contents().items():
             write_bytes_atomic(directory.tls / name, content)
     except OSError as error:

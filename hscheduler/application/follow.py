@@ -16,9 +16,10 @@ from typing import Any
 from eps import interrupt
 from eps.core.types import Address
 from eps.errors import EpsError, StorageError
+from eps.home import make_private
 from eps.storage.api import Storage
 from eps.storage.atomic import write_bytes_atomic
-from eps.storage.jobdir import DIRECTORY_MODE, JobDir, jobs_dir
+from eps.storage.jobdir import JobDir, jobs_dir
 from eps.yarn.application import RESULTS, Application
 from eps.yarn.facade import Client
 from eps.yarn.inquiry import Inquiry, why_waiting
@@ -264,7 +265,7 @@ def fetch_job(shared: Storage, name: str, *, has_model: bool = False) -> Path | 
     if not names:
         return None
     try:
-        job.logs.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
+        make_private(job.logs)
     except OSError as error:
         raise StorageError(f"{job.logs}: cannot be made: {error.strerror or error}") from error
     for each in names:

@@ -19,8 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from eps.errors import JobNotFoundError, StorageError
+from eps.home import make_private
 from eps.storage.atomic import read_json, write_json_atomic
-from eps.storage.jobdir import DIRECTORY_MODE, JobDir
+from eps.storage.jobdir import JobDir
 from eps.yarn.application import Application
 from eps.yarn.sweeps import list_sweeps, sweeps_dir
 from hscheduler.application.follow import Ended
@@ -46,7 +47,7 @@ class KnownSweep:
         """
         found = cls(sweeps_dir() / secrets.token_hex(6))
         try:
-            found.path.mkdir(mode=DIRECTORY_MODE, parents=True)
+            make_private(found.path)
         except OSError as error:
             raise StorageError(f"{found.path}: cannot be made: {error.strerror or error}") from error
         found.service.security(between_hosts=True)

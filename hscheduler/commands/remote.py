@@ -13,9 +13,11 @@ from eps.display import table
 from eps.errors import ConfigError
 from eps.exits import EXIT_FAILED, EXIT_OK
 from eps.jobspec_file import RunRequest, read_job_file
+from eps.results import check_results, wanted_of
 from hscheduler.commands.common import report_path, tell_best, tell_failures, with_flags, write_results
 from hscheduler.core.words import count_of
 from hscheduler.exporters import Export, exporters
+from hscheduler.live.results import deliver_results
 from hscheduler.live.submission import Submission
 from hscheduler.service.client import SchedulerClient, number
 from hscheduler.service.directory import ServiceDir
@@ -36,24 +38,31 @@ def submit(args: argparse.Namespace) -> int:
     """Submit a job's file; wait for its end if asked to."""
     # With whole names, as eps run has them: a service runs somewhere else.
     request = RunRequest.from_values(read_job_file(Path(args.job)), args.job)
+    for result, place in wanted_of(request):
+        if not args.wait:
+            raise ConfigError(f"{result.name} is {place}, but is written when the job has ended: add --wait")
+    check_results(request)
     with client_of(args) as client:
         submission = client.submit_job(args.name or request.name, request.spec, args.sweep or "")
         if submission.is_over:
             # It was submitted before, or can never fit the cluster.
-            return _ended(submission, "is over: ")
+            return _ended(submission, request, "is over: ")
         how = f"hscheduler why {submission.job_id}{flags_of(args)} says how it is"
         print(f"{submission.job_id} is submitted, for eps as {submission.name}; {how}", flush=True)
         if not args.wait:
             return EXIT_OK
         client.wait(submission)
-        return _ended(submission)
+        return _ended(submission, request)
 
 
-def _ended(submission: Submission, first: str = "") -> int:
-    """Print how a job ended; return the exit code."""
+def _ended(submission: Submission, request: RunRequest, first: str = "") -> int:
+    """Print how a job ended, and bring what it has left to where its file says; return the exit code."""
     loss = "" if submission.loss is None else f" with {submission.loss:.6g}"
     why = f": {submission.why}" if submission.why else ""
     print(f"{submission.job_id} {first}{submission.phase}{loss}{why}")
+    if any(wanted_of(request)) and (submission.has_started or submission.phase == "finished"):
+        # Its directory is under the service's EPS_HOME, which this machine must share.
+        deliver_results(submission, request)
     return EXIT_OK if submission.phase == "finished" else EXIT_FAILED
 
 

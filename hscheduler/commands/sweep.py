@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from eps.errors import ConfigError
-from eps.exits import EXIT_OK
+from eps.exits import EXIT_FAILED, EXIT_OK
 from eps.storage.atomic import PUBLIC_MODE, write_json_atomic
 from hscheduler.checks import check_sweep
 from hscheduler.commands.common import (
@@ -175,7 +175,10 @@ def compare(args: argparse.Namespace) -> int:
             tell_failures(found)
     print(table(list(reports.values())))
     print(f"makespan over {policies[0]}'s: " + ", ".join(f"{policy} {ratio:.2f}" for policy, ratio in ratios.items()))
-    return EXIT_OK
+    barren = [policy for policy, found in reports.items() if found["best"] is None]
+    if barren:
+        print(f"no trial finished under {', '.join(barren)}", file=sys.stderr)
+    return EXIT_FAILED if barren else EXIT_OK
 
 
 def together(viewers: Sequence[OnEvent]) -> OnEvent:

@@ -30,8 +30,6 @@ def yarn_queue(args: argparse.Namespace) -> int:
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.WARNING)
     if not LEAST_EVERY_S <= args.every <= MOST_EVERY_S:
         raise ConfigError(f"every is {args.every:g} s, but must be between {LEAST_EVERY_S:g} and {MOST_EVERY_S:g}")
-    if args.feedback_iteration < 1:
-        raise ConfigError(f"feedback_iteration is {args.feedback_iteration}, but must be at least 1")
     if not 0.0 <= args.give_back <= MOST_GIVE_BACK_S:
         raise ConfigError(f"give_back is {args.give_back:g} s, but must be between 0 (never) and {MOST_GIVE_BACK_S:g}")
     settle_s = args.give_back or None

@@ -8,7 +8,7 @@ from typing import Any
 
 from eps.client import Job
 from eps.errors import ConfigError, JobNotFoundError
-from eps.storage.jobdir import eps_home
+from eps.home import eps_home
 
 
 def export_best(report: Mapping[str, Any], path: str | Path) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any, BinaryIO
 
-from eps.client import Job, deliver
+from eps import results
+from eps.client import Job
 from eps.errors import EpsError, StorageError
 from eps.jobspec_file import RunRequest
 from hscheduler.core.jobs import Phase
@@ -20,7 +21,7 @@ def deliver_results(submission: Submission, request: RunRequest) -> None:
     StorageError
         They cannot be written.
     """
-    deliver(Job.find(submission.name), request)
+    results.deliver_results(Job.find(submission.name).directory, request)
 
 
 def own_report(submission: Submission) -> dict[str, Any] | None:

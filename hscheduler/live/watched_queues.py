@@ -15,8 +15,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from eps.errors import ConfigError, JobExistsError, StorageError
-from eps.home import check_home
-from eps.storage.jobdir import DIRECTORY_MODE, JobLock, eps_home
+from eps.home import DIRECTORY_MODE, eps_home, make_home
+from eps.storage.jobdir import JobLock
 
 
 @contextmanager
@@ -37,7 +37,7 @@ def watching(cluster: Sequence[str], queues: Sequence[str]) -> Iterator[None]:
     StorageError
         The lock cannot be taken.
     """
-    check_home(writable=True)
+    make_home()
     names = {queue.rpartition(".")[2]: queue for queue in queues}
     with ExitStack() as stack:
         for name, queue in sorted(names.items()):

@@ -21,10 +21,11 @@ from pathlib import Path
 
 from eps.core.types import Address
 from eps.errors import ConfigError, JobExistsError, PeerUnavailableError, StorageError
+from eps.home import eps_home, make_private
 from eps.rpc.certificates import make_certificates
 from eps.rpc.security import Security, TlsFiles
 from eps.storage.atomic import read_json, write_json_atomic
-from eps.storage.jobdir import DIRECTORY_MODE, JobDir, JobLock, eps_home
+from eps.storage.jobdir import JobDir, JobLock
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ class ServiceDir:
             It cannot be made or locked.
         """
         try:
-            self.path.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
+            make_private(self.path)
         except OSError as error:
             raise StorageError(f"{self.path}: cannot be made: {error.strerror or error}") from error
         try:

@@ -393,6 +393,27 @@ def test_who_asks_for_a_change_of_a_job_that_has_ended_is_told_what_is_fetched_w
         assert caplog.messages == [f"job 'fake': {fetched}"]
 
 
+def test_a_time_that_is_over_is_told_though_the_master_does_not_answer(
+    fake: FakeJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(job: Job, timeout_s: float = 60.0) -> dict[str, Any]:
+        raise PeerUnavailableError("the master does not answer")
+
+    monkeypatch.setattr(Job, "status", away)
+    monkeypatch.setattr(MasterLink, "answers", lambda link: False)
+    with Job.find("fake") as job, pytest.raises(DeadlineError, match="not within 0 s; it is starting"):
+        job.wait_until_trains(0.0)
+
+
+def test_a_damaged_note_of_what_a_job_waits_for_does_not_hold_up_who_asks_for_its_status(
+    fake: FakeJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake.dir.waiting_json.write_bytes(b"")
+    monkeypatch.setattr(MasterLink, "_stub", lambda link: None)
+    with Job.find("fake") as job, pytest.raises(PeerUnavailableError, match="no answer within"):
+        job.status(0.2)
+
+
 def test_a_change_says_once_that_the_cluster_does_not_answer_and_waits(
     fake: FakeJob, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

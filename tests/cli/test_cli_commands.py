@@ -30,7 +30,7 @@ from eps.master_link import Progress
 from eps.parser import build_parser
 from eps.resources.advice import CHECK_IMAGE
 from eps.storage.atomic import write_json_atomic
-from eps.storage.jobdir import create_job_dir
+from eps.storage.jobdir import JobDir, create_job_dir
 from eps.yarn.advice import CHECK_PYTHON
 from tests.cli.conftest import FakeJob, change_of, status_of
 
@@ -208,18 +208,42 @@ def test_a_job_that_ends_before_it_is_killed_is_told_of_as_one_that_has_ended(
 def test_the_summary_is_there_where_results_cannot_be_delivered(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def refuse(job: Job, request: RunRequest, tell: object) -> None:
+    def refuse(directory: JobDir, request: RunRequest, tell: object) -> None:
         raise StorageError("hdfs://lake/m.npz: cannot be written; what it was to hold is model.npz")
 
     report = {"name": "x", "state": "finished", "clock": 5, "metrics": {"train_loss": 0.25}}
-    monkeypatch.setattr(run, "_started", lambda *_: SimpleNamespace(close=lambda: None))
+    monkeypatch.setattr(run, "_started", lambda *_: SimpleNamespace(close=lambda: None, directory=JobDir(Path("x"))))
     monkeypatch.setattr(run, "_show", lambda *_: None)
     monkeypatch.setattr(run, "_ended", lambda _: report)
-    monkeypatch.setattr(run, "deliver", refuse)
+    monkeypatch.setattr(run, "deliver_results", refuse)
     assert main(["run", "--model", "logistic", "--data", "sklearn:iris"]) == 1
     told = capsys.readouterr()
     assert told.out == f"{summary_text(report)}\n" and "train loss" in told.out
     assert told.err == "eps: hdfs://lake/m.npz: cannot be written; what it was to hold is model.npz\n"
+
+
+def test_a_submitted_job_brings_its_results_where_flags_and_its_file_say(
+    home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[RunRequest] = []
+
+    def start(request: RunRequest, **_: Any) -> Job:
+        found.append(request)
+        directory, lock = create_job_dir("a9a")
+        lock.close()
+        return Job(directory)
+
+    monkeypatch.setattr(Job, "start_request", start)
+    (tmp_path / "a").mkdir()
+    job_file = tmp_path / "a" / "job.toml"
+    job_file.write_text('name = "a9a"\ndata = "sklearn:iris"\nmodel = "softmax"\nreport = "r.json"\n')
+    assert main(["submit", "--export", str(tmp_path / "none" / "m.npz"), str(job_file)]) == 2
+    assert f"export is {tmp_path}/none/m.npz, but its folder" in capsys.readouterr().err and not found
+    assert main(["submit", "--export", str(tmp_path / "m.npz"), str(job_file)]) == 0
+    (request,) = found
+    assert (request.report, request.export) == (str(tmp_path / "a" / "r.json"), str(tmp_path / "m.npz"))
+    assert request.detached and request.spec.on == "yarn"
+    assert f"its report will be {request.report}, its model {request.export}" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("command", [["run", "--on", "yarn"], ["run", "--on", "yarn", "--detach"], ["submit"]])

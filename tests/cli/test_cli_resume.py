@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,15 @@ import pytest
 from eps.cli import main
 from eps.client import Job
 from eps.config import JobSpec
-from eps.exits import EXIT_BAD_INPUT, EXIT_OK, EXIT_REFUSED
+from eps.ended import ended_status
+from eps.exits import EXIT_BAD_INPUT, EXIT_FAILED, EXIT_OK, EXIT_REFUSED
 from eps.jobspec_file import RunRequest
-from eps.results import keep_places
-from eps.storage.jobdir import create_job_dir
+from eps.launch import prepare_job
+from eps.results import deliver_detached, keep_places, kept_places, replaced_by_results, with_kept_places
+from eps.resume import prepare_resume
+from eps.storage.atomic import CHECKSUM, read_json
+from eps.storage.jobdir import JobDir, create_job_dir
+from eps.storage.worth import Worth, worth_of
 from tests.cli.conftest import FakeJob
 
 
@@ -42,23 +48,76 @@ def test_what_cannot_be_resumed_is_told_before_where_its_results_cannot_be_writt
     assert capsys.readouterr().err == f"eps: job 'fake' {told}\n"
 
 
-def test_a_job_that_has_begun_goes_on_where_it_cannot_be_noted_where_its_results_go(
+def test_a_job_does_not_go_on_where_it_cannot_be_noted_where_its_results_go(
     home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     directory, lock = create_job_dir("a9a")
     lock.close()
-    report = {"name": "a9a", "state": "finished", "clock": 5, "metrics": {"train_loss": 0.25}}
+    begun = []
 
-    def resume(name: str, **_: Any) -> Job:
-        """Begin, with a disk that has become full, and end."""
-        (directory.path / "results.json").mkdir()
-        directory.report.write_text(json.dumps(report))
+    def resume(name: str, on_begin: Callable[[str, Sequence[str]], None], **_: Any) -> Job:
+        """Be about to begin, with a disk that has become full."""
+        directory.results_json.mkdir()
+        on_begin("goes on", ())
+        begun.append(name)
+        return Job(directory)
+
+    monkeypatch.setattr(Job, "resume", resume)
+    assert main(["resume", "a9a", "--quiet", "--report", str(tmp_path / "r.json")]) == EXIT_FAILED
+    assert f"{directory.results_json}: cannot be written: " in capsys.readouterr().err and not begun
+
+
+@pytest.mark.parametrize("flags", [[], ["--detach"]])
+def test_a_job_is_noted_to_bring_its_results_itself_where_the_run_that_goes_on_is_detached(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: list[str]
+) -> None:
+    directory, lock = create_job_dir("a9a")
+    lock.close()
+    place = str(tmp_path / "r.json")
+    keep_places(directory, RunRequest(JobSpec(), report=place, detached=not flags))
+
+    def resume(name: str, on_begin: Callable[[str, Sequence[str]], None], **_: Any) -> Job:
+        on_begin("goes on", ())
+        directory.report.write_text(json.dumps({"name": "a9a", "state": "finished", "clock": 5, "metrics": {}}))
         directory.ended_json.write_text(json.dumps({"state": "finished", "reason": "", "exit_code": 0}))
         return Job(directory)
 
     monkeypatch.setattr(Job, "resume", resume)
-    assert main(["resume", "a9a", "--quiet", "--report", str(tmp_path / "r.json")]) == EXIT_OK
-    assert json.loads((tmp_path / "r.json").read_text()) == report
-    told = capsys.readouterr().err
-    assert told.startswith(f"eps: warning: {directory.path}/results.json: cannot be written: ")
-    assert told.endswith("; another eps resume has to be told again where its results go\n")
+    assert main(["resume", "a9a", "--quiet", *flags]) == EXIT_OK
+    assert read_json(directory.results_json) == {"report": place, **({"detached": True} if flags else {})}
+
+
+@pytest.fixture
+def stopped(home: Path) -> JobDir:
+    """A job that was prepared and never ran."""
+    prepared = prepare_job(RunRequest.from_values({"data": "sklearn:iris", "model": "softmax", "name": "a9a"}))
+    prepared.lock.close()
+    return prepared.directory
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"\0" * 100, b"{"])
+def test_what_was_not_on_disk_at_a_power_loss_and_can_be_made_again_does_not_stop_a_job(
+    stopped: JobDir, content: bytes
+) -> None:
+    for path in (stopped.status_json, stopped.results_json):
+        path.write_bytes(content)
+    assert kept_places(stopped) == {} and deliver_detached(stopped) == ""
+    request = with_kept_places(stopped, RunRequest(JobSpec()))
+    assert replaced_by_results(stopped, request) == []
+    assert ended_status(stopped)["state"] == "killed" and Job.find("a9a").status()["clock"] == 0
+    prepare_resume("a9a").prepared.lock.close()
+
+
+def test_settings_that_are_not_what_their_checksum_says_are_not_gone_on_with(
+    stopped: JobDir, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = stopped.job_json.read_text()
+    assert '"batch_size": "full"' in whole
+    stopped.job_json.write_text(whole.replace('"batch_size": "full"', '"batch_size": "8"'))
+    assert main(["resume", "a9a"]) == EXIT_FAILED
+    assert f"{stopped.job_json}: is damaged, or was changed by hand" in capsys.readouterr().err
+    assert worth_of(stopped) is Worth.UNREADABLE
+    # Of before there were checksums.
+    stopped.job_json.write_text(json.dumps({k: v for k, v in json.loads(whole).items() if k != CHECKSUM}))
+    prepare_resume("a9a").prepared.lock.close()
+    assert CHECKSUM in json.loads(stopped.job_json.read_text())

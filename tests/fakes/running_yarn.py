@@ -18,6 +18,7 @@ import threading
 import zipfile
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
 from types import TracebackType
@@ -81,7 +82,8 @@ class RunningYarn(FakeYarn):
         self.shared.mkdir(parents=True)
         self._slow = SlowModel(folder)
         own = {"on": "yarn", "checkpoint_dir": str(folder / "checkpoints"), "model": self._slow.setting}
-        request = RunRequest.from_values({**settings, **own})
+        # Nobody waits for it as eps run does.
+        request = replace(RunRequest.from_values({**settings, **own}), detached=True)
         self._prepared = prepare_job(request)
         directory = self._prepared.directory
         write_json_atomic(directory.shared_json, {"location": str(self.shared)})

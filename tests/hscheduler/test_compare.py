@@ -59,6 +59,20 @@ def test_what_an_interrupted_comparison_has_found_is_written(spec: Path, policie
     assert "elastic" in drawn.read_text()
 
 
+def test_a_policy_under_which_no_trial_finished_is_named_and_is_a_failure(
+    spec: Path, policies: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = Sweep.run
+
+    def nothing(sweep: Any) -> Any:
+        found = run(sweep)
+        return {**found, "best": None} if found["policy"] == "elastic" else found
+
+    monkeypatch.setattr(Sweep, "run", nothing)
+    assert cli.main(["compare", str(spec), "--policies", "static,elastic", "--quiet"]) == 1
+    assert capsys.readouterr().err == "no trial finished under elastic\n"
+
+
 def test_points_that_policies_do_not_share_are_told(
     spec: Path, policies: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:

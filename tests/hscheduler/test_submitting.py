@@ -10,8 +10,10 @@ import pytest
 
 from eps.config import JobSpec
 from eps.jobspec_file import located
+from eps.storage.jobdir import create_job_dir
 from hscheduler import cli
 from hscheduler.commands import remote
+from hscheduler.core.jobs import Phase
 from hscheduler.live.submission import Submission
 from hscheduler.live.sweep import Sweep
 from hscheduler.spec import Spec
@@ -72,6 +74,38 @@ def test_files_of_a_job_count_from_its_file(folder: Path, monkeypatch: pytest.Mo
     ((job_id, spec, sweep),) = client.jobs
     assert (job_id, sweep) == ("a", "s")
     assert {name: getattr(spec, name) for name in FILES} == {name: f"{folder}/{file}" for name, file in FILES.items()}
+
+
+@pytest.mark.parametrize("phase", ["finished", "failed"])
+def test_report_and_model_of_a_job_go_where_its_file_says_when_it_has_ended(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], phase: str
+) -> None:
+    """One that never ran has left nothing; without --wait nobody would write them."""
+    monkeypatch.setenv("EPS_HOME", str(tmp_path / "home"))
+    client = Client()
+    monkeypatch.setattr(remote, "client_of", lambda args: client)
+
+    def wait(submission: Submission) -> None:
+        submission.end(Phase(phase))
+        if phase == "finished":
+            directory, lock = create_job_dir("name")
+            lock.close()
+            directory.report.write_text("{}")
+            directory.model.write_bytes(b"npz")
+
+    monkeypatch.setattr(Client, "wait", lambda _, submission: wait(submission), raising=False)
+    (folder / "job.toml").write_text('data = "x.csv"\nreport = "r.json"\nexport = "model.npz"\n')
+    assert cli.main(["submit", str(folder / "job.toml")]) == 2
+    assert f"report is {folder}/r.json, but " in capsys.readouterr().err and not client.jobs
+    code = cli.main(["submit", str(folder / "job.toml"), "--wait"])
+    if phase == "finished":
+        assert code == 0 and (folder / "r.json").read_text() == "{}" and (folder / "model.npz").read_bytes() == b"npz"
+    else:
+        assert code == 1 and not (folder / "r.json").exists()
+    (folder / "job.toml").write_text('data = "x.csv"\nreport = "none/r.json"\n')
+    client.jobs.clear()
+    assert cli.main(["submit", str(folder / "job.toml"), "--wait"]) == 2
+    assert f"its folder {folder}/none must exist" in capsys.readouterr().err and not client.jobs
 
 
 def test_files_of_a_sweep_count_from_its_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

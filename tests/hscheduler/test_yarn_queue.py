@@ -314,7 +314,6 @@ def test_dry_run_where_nobody_waits_says_so(over_http: FakeResourceManager, caps
         (["--every", "0"], "every is 0 s, but must be between 0.1 and 3600"),
         (["--give-back", "-1"], "give_back is -1 s, but must be between 0 (never) and 86400"),
         (["--give-back", "nan"], "give_back is nan s, but must be between 0 (never) and 86400"),
-        (["--feedback-iteration", "0"], "feedback_iteration is 0, but must be at least 1"),
         (["nope", "--dry-run"], "queue is 'nope', but YARN has root.eps"),
     ],
 )

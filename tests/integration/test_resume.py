@@ -22,6 +22,8 @@ from eps.master_link import wait_for
 from eps.results import kept_places
 from eps.storage.atomic import read_json
 from eps.storage.journal import replay
+from tests.fakes.slow_model import SlowModel
+from tests.fakes.webhdfs import FakeHdfs
 from tests.integration.conftest import RunUndisturbed, processes_with
 from tests.integration.test_exactness import a9a, run
 from tests.integration.test_operations import TIMEOUT_S, wait_for_clock
@@ -223,19 +225,83 @@ def test_only_a_stopped_job_is_resumed(home: Path, capfd: pytest.CaptureFixture[
 
 def test_resumed_job_can_be_left_alone(home: Path, capfd: pytest.CaptureFixture[str]) -> None:
     settings = {**DNN, "name": "left", "workers": 1, "servers": 1, "checkpoint_every": "10", "iterations": 100000}
-    job = Job.start_request(RunRequest.from_values({**settings, "export": str(home / "left.npz")}))
+    job = Job.start_request(RunRequest.from_values({**settings, "report": str(home / "left.json")}))
     wait_for_checkpoints(job, 1)
     kill_everything(job, home)
     assert main(["resume", "left", "--detach"]) == EXIT_OK
     text = capfd.readouterr().out
     assert "goes on at clock" in text and "eps status left" in text
-    assert f"left: its report and model stay in {job.directory.path}: it is detached" in text
+    assert f"left: its report goes to {home}/left.json" in text
     found = eps.Job.find("left")
     wait_for_checkpoints(found, 1)
     assert main(["status", "left"]) == EXIT_OK
     assert "checkpoints: " in capfd.readouterr().out
     assert main(["kill", "left"]) == EXIT_OK
     found.close()
+    brought = read_json(home / "left.json")
+    assert brought is not None and brought["state"] == "killed" and brought == read_json(job.directory.report)
+
+
+def test_empty_files_of_a_job_that_a_power_loss_has_left_do_not_stop_it(
+    home: Path, caplog: pytest.LogCaptureFixture, undisturbed: dict[str, Any]
+) -> None:
+    job = eps.Job.start(name="empty", workers=1, servers=1, **DNN)
+    wait_for_clock(job, 1)
+    kill_everything(job, home)
+    for path in (job.directory.status_json, job.directory.results_json):
+        path.write_bytes(b"")
+    assert main(["status", "empty"]) == EXIT_OK
+    assert main(["resume", "empty"]) == EXIT_OK
+    assert job.report()["model_sha256"] == undisturbed["model_sha256"]
+    assert str(job.directory.results_json) in caplog.text
+
+
+def ended_by_itself(name: str) -> Job:
+    """Return a detached job when it has ended."""
+    job = Job.find(name)
+    job.wait(TIMEOUT_S)
+    job.close()
+    return job
+
+
+def test_a_detached_job_brings_its_results_here_and_to_hdfs_when_it_ends(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Nobody waits for it; places in a file count from its folder."""
+    pytest.importorskip("hdfs")
+    (tmp_path / "job.toml").write_text(
+        'name = "alone"\ndata = "sklearn:iris"\nmodel = "softmax"\niterations = 20\nreport = "r.json"\n'
+    )
+    with FakeHdfs() as hdfs:
+        hdfs.make_folders("/models", "755")
+        place = f"webhdfs://{hdfs.authority}/models/m.npz"
+        assert main(["run", "--detach", "--export", place, str(tmp_path / "job.toml")]) == EXIT_OK
+        job = ended_by_itself("alone")
+        assert hdfs.find("/models/m.npz").content == job.directory.model.read_bytes()
+    report = read_json(tmp_path / "r.json")
+    assert report is not None and report == job.report() and report["state"] == "finished"
+    assert job.status()["reason"] == ""
+
+
+def test_a_detached_job_whose_results_cannot_be_brought_has_finished_and_says_where_they_are(
+    home: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "results"
+    folder.mkdir()
+    words = ["--name", "alone", "--data", "sklearn:iris", "--model", "softmax", "--iterations", "20", "--detach"]
+    missing = ["--report", str(tmp_path / "none" / "r.json")]
+    assert main(["run", *words, *missing]) == EXIT_BAD_INPUT
+    assert f"its folder {tmp_path}/none must exist" in capfd.readouterr().err and not (home / "jobs").exists()
+    slow = SlowModel(tmp_path)
+    words[words.index("softmax")] = slow.setting
+    assert main(["run", *words, "--report", str(folder / "r.json"), "--export", str(tmp_path / "m.npz")]) == EXIT_OK
+    folder.rename(tmp_path / "moved")
+    slow.hurry()
+    status = ended_by_itself("alone").status()
+    assert status["state"] == "finished"
+    own = home / "jobs" / "alone"
+    assert f"{folder}/r.json: cannot be written" in status["reason"] and str(own / "report.json") in status["reason"]
+    assert (own / "report.json").exists() and (own / "model.npz").exists()
 
 
 def test_resumed_job_brings_its_results_where_it_was_asked_to_and_names_what_that_replaces(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import json
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -31,6 +32,7 @@ from eps.yarn.attempt import SUPERSEDED
 from eps.yarn.types import Resource
 from tests.fakes.running_yarn import CAPACITY, MORE_NODES, NODES, PATIENCE_S, RunningYarn, wake
 from tests.fakes.storage import AWAY
+from tests.fakes.webhdfs import FakeHdfs
 from tests.integration.test_kill_in_plans import PHASES
 
 pytestmark = pytest.mark.usefixtures("no_leftovers")
@@ -100,6 +102,18 @@ def test_a_job_that_gets_less_than_it_asked_for_begins_and_has_the_rest_when_the
     report = yarn.report()
     judge(report, undisturbed)
     assert (report["losses"], report["generation"]) == ([], 1)
+
+
+def test_the_master_of_a_submitted_job_brings_to_hdfs_what_goes_there_and_nothing_to_paths_of_another_host(
+    begin: Begin, tmp_path: Path
+) -> None:
+    pytest.importorskip("hdfs")
+    with FakeHdfs() as hdfs:
+        hdfs.make_folders("/results", "755")
+        yarn = begin(report=f"webhdfs://{hdfs.authority}/results/r.json", export=str(tmp_path / "m.npz"))
+        report = yarn.report()
+        assert json.loads(hdfs.find("/results/r.json").content) == report
+    assert not (tmp_path / "m.npz").exists()
 
 
 def test_a_master_killed_in_every_phase_of_every_plan_changes_no_bit_and_leaks_no_container(

@@ -18,9 +18,12 @@ import numpy as np
 import pytest
 
 from eps.client import Job
+from eps.config import JobSpec
 from eps.display import plain_line, progress_line, status_text
 from eps.ended import FETCHING, UNREACHABLE, ended_status, waiting_status
 from eps.errors import JobNotFoundError, PeerUnavailableError, StorageError
+from eps.jobspec_file import RunRequest
+from eps.results import keep_places
 from eps.storage.atomic import read_json
 from eps.storage.claims import REMOVE_S, Claim, owner_of
 from eps.storage.hdfs import HdfsStorage
@@ -70,6 +73,29 @@ def test_clients_find_the_master_and_then_what_it_left(job: JobDir, shared: Memo
     ended = job.ended()
     assert ended is not None and (ended["state"], ended["exit_code"], ended["reason"]) == ("finished", 0, "done")
     assert not job.master_json.exists() and not job.waiting_json.exists() and not job.supervisor_json.exists()
+
+
+def test_a_submitted_job_has_its_results_brought_here_and_its_master_brings_those_that_go_to_hdfs(
+    job: JobDir, shared: MemoryStorage, follow: Follow, tmp_path: Path
+) -> None:
+    places = {"report": str(tmp_path / "r.json"), "export": "webhdfs://nobody.invalid:1/m.npz"}
+    keep_places(job, RunRequest(JobSpec(on="yarn"), detached=True, **places))
+    shared.files["results/report.json"] = b'{"clock": 9}'
+    shared.files["results/ended.json"] = b'{"state": "finished", "exit_code": 0, "reason": "done"}'
+    assert follow(ScriptedClient(RUNNING, FINISHED)) == 0
+    assert read_json(tmp_path / "r.json") == {"clock": 9}
+    ended = job.ended()
+    assert ended is not None and (ended["state"], ended["reason"]) == ("finished", "done")
+
+
+def test_what_cannot_be_brought_here_is_said_with_the_end_of_a_submitted_job(
+    job: JobDir, shared: MemoryStorage, follow: Follow, tmp_path: Path
+) -> None:
+    keep_places(job, RunRequest(JobSpec(on="yarn"), export=str(tmp_path / "gone" / "m.npz"), detached=True))
+    assert follow(ScriptedClient(RUNNING, FINISHED)) == 0
+    ended = job.ended()
+    assert ended is not None and ended["state"] == "finished" and job.model.read_bytes() == b"npz"
+    assert f"{tmp_path}/gone/m.npz: cannot be written" in ended["reason"] and str(job.model) in ended["reason"]
 
 
 @pytest.mark.parametrize(

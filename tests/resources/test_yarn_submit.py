@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import io
+import json
 import subprocess
 import threading
+import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -31,6 +34,7 @@ from eps.hadoop_conf import HadoopConf
 from eps.jobspec_file import RunRequest
 from eps.launch import PreparedJob, prepare_job
 from eps.master_link import wait_for
+from eps.results import keep_places
 from eps.resume import prepare_resume
 from eps.storage.before import ASIDE
 from eps.storage.claims import Claim
@@ -82,6 +86,20 @@ def test_the_directory_knows_the_application_before_yarn_does(
     application = submit(prepared, cluster, conf)  # type: ignore[arg-type]
     assert cluster.noted == application == Application.read(prepared.directory)
     assert application.application_id == ID and staged(hdfs) and not cluster.killed
+
+
+def test_the_master_is_told_where_results_go_and_has_a_token_for_it(
+    cluster: Cluster, prepared: PreparedJob, conf: HadoopConf, hdfs: FakeHdfs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    places = {"report": "/home/ada/r.json", "export": "hdfs://lake:8020/models/m.npz"}
+    keep_places(prepared.directory, RunRequest(prepared.runtime.spec, detached=True, **places))
+    asked: list[str] = []
+    monkeypatch.setattr(cluster, "obtain_tokens", lambda file_systems: asked.extend(file_systems) or b"")
+    submit(prepared, cluster, conf)  # type: ignore[arg-type]
+    assert asked == ["hdfs://lake:8020"]
+    (archive,) = [path for path in staged(hdfs) if path.endswith("/job.zip")]
+    with zipfile.ZipFile(io.BytesIO(hdfs.find(archive).content)) as brought:
+        assert json.loads(brought.read("results.json")) == {**places, "detached": True}
 
 
 @pytest.mark.parametrize("kind", [lambda: DeadlineError("no answer"), KeyboardInterrupt])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ from eps.rpc.exchange import PullPart
 from eps.runtime import DataShape, Runtime
 from eps.server.checks import check_parts, check_pushes
 from eps.server.partition_store import PartitionStore
-from eps.worker.compute import ActiveSet, Parameters, compute
+from eps.worker.compute import ActiveSet, Computation, Parameters, compute
 
 SPLITS, ROWS, FEATURES = 4, 30, 400
 
@@ -165,3 +165,10 @@ def test_model_may_return_its_gradients_in_the_same_memory(monkeypatch: pytest.M
 
     monkeypatch.setattr(Logistic, "loss_and_gradient", reusing)
     assert train(make_runtime(False, intercept=False), groups)[0].tobytes() == expected.tobytes()
+
+
+def test_some_of_the_splits_may_be_named_by_anything_that_yields_them() -> None:
+    active = ActiveSet(make_runtime(False), make_splits(False))
+    for only, expected in (([], [0, 1, 2, 3]), (iter([2, 0]), [0, 2]), (iter(()), [0, 1, 2, 3])):
+        begun = Computation(make_runtime(False), active, cast(Parameters, None), 0, only)
+        assert begun.ready({0, 1, 2}) == expected

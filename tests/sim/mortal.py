@@ -88,7 +88,7 @@ class MortalJob(SimJob):
         assert not self._log.error
 
     def _keep_short(self) -> None:
-        self._log.keep_short(self.master, self.net.now_s)
+        keep_short(self._log, self.master, self.net.now_s)
 
     def _restore(self) -> None:
         """Put the state that the log says in the place of the master's; they are the same."""
@@ -140,6 +140,13 @@ class MortalJob(SimJob):
     @property
     def _granted_once(self) -> set[str]:
         return self.__dict__.setdefault("granted_once", set())
+
+
+def keep_short(log: StateLog, state: MasterState, now_s: float) -> None:
+    """Take a snapshot where one is due, as a master does between two events."""
+    parts = log.due(state, now_s)
+    if parts is not None:
+        log.shorten(parts, now_s)
 
 
 def assert_same(restored: MasterState, lived: MasterState) -> None:

@@ -7,6 +7,7 @@ import os
 import shutil
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,20 +20,11 @@ from eps.storage.jobdir import (
     cache_dir,
     check_job_name,
     create_job_dir,
-    eps_home,
     find_job,
     list_jobs,
 )
 from eps.storage.worth import Worth, worth_of
 from tests.threads import at_once
-
-
-def test_home_is_eps_home_or_below_the_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert eps_home({"EPS_HOME": str(tmp_path)}) == tmp_path
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert eps_home({}) == tmp_path / ".eps"
-    assert eps_home({"EPS_HOME": ""}) == tmp_path / ".eps"
-    assert eps_home({"EPS_HOME": "~/x"}) == tmp_path / "x"
 
 
 @pytest.mark.parametrize("name", ["a", "svm-1", "A.b_c-9", "-", "x" * 64])
@@ -195,22 +187,29 @@ def test_what_says_that_there_is_a_job_is_removed_before_what_takes_long(
     assert job.checkpoints.is_dir() and not job.job_json.exists() and not job.is_running()
 
 
-def test_a_link_or_a_file_in_the_place_of_a_job_is_replaced_and_what_it_points_to_is_not_touched(
-    tmp_path: Path,
-) -> None:
+def test_a_file_in_the_place_of_a_job_is_replaced(tmp_path: Path) -> None:
+    jobs = tmp_path / "jobs"
+    jobs.mkdir()
+    (jobs / "file").touch()
+    job, lock = create_job_dir("file", tmp_path)
+    with lock:
+        assert job.path.is_dir() and job.is_running()
+
+
+def test_a_link_in_the_place_of_a_job_is_refused_and_what_it_points_to_is_not_touched(tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
-    (elsewhere / "file").touch()
+    (elsewhere / "job.json").write_text("{}")
     jobs = tmp_path / "jobs"
     jobs.mkdir()
     (jobs / "linked").symlink_to(elsewhere)
     (jobs / "dangling").symlink_to(tmp_path / "nowhere")
-    (jobs / "file").touch()
-    for name in ("linked", "dangling", "file"):
-        job, lock = create_job_dir(name, tmp_path)
-        with lock:
-            assert job.path.is_dir() and not job.path.is_symlink() and job.is_running()
-    assert [path.name for path in elsewhere.iterdir()] == ["file"]
+    for name in ("linked", "dangling"):
+        for refuse in (create_job_dir, find_job, partial(create_job_dir, anew=True)):
+            with pytest.raises(ConfigError, match=f"a symbolic link, .*: rm {jobs}/{name}"):
+                refuse(name, tmp_path)
+    assert list_jobs(tmp_path) == []
+    assert [path.name for path in elsewhere.iterdir()] == ["job.json"] and not (tmp_path / "nowhere").exists()
 
 
 def test_jobs_are_listed_by_name(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from eps.storage.shared_log import SharedLog
 from eps.storage.wal import LOG_HEAD, Replay, frame
 from tests.core.scripted import ADD_WORKER, running
 from tests.fakes.storage import LoggedStorage
-from tests.sim.mortal import assert_same
+from tests.sim.mortal import assert_same, keep_short
 from tests.storage.test_state_log import trained
 
 RECORDS = tuple(f"record {n}".encode() * (n + 1) for n in range(5))
@@ -239,7 +239,7 @@ def test_a_master_without_a_directory_is_what_the_one_before_was() -> None:
         event = e.ReportReceived(m.ClockReported("worker-1", clock, (m.SplitResult(0, 1, 1.0),)))
         log.record(event, master.now_s + 0.001)
         master.step(event)
-        log.keep_short(master.state, master.now_s)
+        keep_short(log, master.state, master.now_s)
     log.sync(master.now_s)
     found = StateLog(opened(storage)).restore()
     assert found is not None and found.away_s < 60
@@ -254,10 +254,10 @@ def test_a_master_goes_on_while_the_store_is_away(caplog: pytest.LogCaptureFixtu
     storage.read_only = True
     log.record(e.Tick(), master.now_s)
     assert "not open" in log.error
-    log.keep_short(master.state, master.now_s + HEAL_S)
+    keep_short(log, master.state, master.now_s + HEAL_S)
     assert log.error
     storage.read_only = False
-    log.keep_short(master.state, master.now_s + 2 * HEAL_S)
+    keep_short(log, master.state, master.now_s + 2 * HEAL_S)
     assert not log.error and "logged again" in caplog.text
 
 
@@ -453,11 +453,11 @@ def test_a_job_master_outlives_a_store_without_contents_and_can_be_started_again
     now_s = master.now_s
     for _ in range(4):
         log.record(e.Tick(), now_s)
-        log.keep_short(master.state, now_s)
+        keep_short(log, master.state, now_s)
         assert log.error
         now_s += 60.0
     storage.without_contents = False
-    log.keep_short(master.state, now_s)
+    keep_short(log, master.state, now_s)
     assert not log.error and caplog.text.count("logged again") == 1
     log.close()
     storage.unclosed = set(storage.names("state"))

@@ -27,7 +27,7 @@ from eps.master.state_log import HEAL_S, StateLog, _parts
 from eps.storage.wal import EventLog
 from tests.core.scripted import ScriptedMaster
 from tests.fakes.full_disk import no_file_beyond
-from tests.sim.mortal import assert_same
+from tests.sim.mortal import assert_same, keep_short
 
 MANY_CLOCKS = 1500
 SETTINGS = CoreSettings(num_splits=1, num_partitions=1, iterations=10 * MANY_CLOCKS, reproducible=False)
@@ -98,7 +98,7 @@ def test_a_long_history_comes_back(tmp_path: Path) -> None:
         event = e.ReportReceived(m.ClockReported("worker-1", clock, (m.SplitResult(0, 1, 1.0),)))
         log.record(event, master.now_s + 0.001)
         master.step(event)
-    log.keep_short(master.state, master.now_s)
+    keep_short(log, master.state, master.now_s)
     log.close()
     assert_same(restored(log.path), master.state)
     assert len(restored(log.path).progress.history) == 2 * MANY_CLOCKS
@@ -164,9 +164,9 @@ def test_a_full_disk_is_shown_and_healed_and_the_job_goes_on(tmp_path: Path) -> 
             StateLog(log.path)
         log.record(e.Tick(), master.now_s + 0.001)
         master.step(e.Tick())
-    log.keep_short(master.state, master.now_s)
+    keep_short(log, master.state, master.now_s)
     assert log.error, "not before it is time"
-    log.keep_short(master.state, master.now_s + HEAL_S)
+    keep_short(log, master.state, master.now_s + HEAL_S)
     assert log.error == ""
     assert_same(restored(log.path), master.state)
     log.close()
@@ -183,7 +183,7 @@ def test_a_directory_that_cannot_be_made_is_shown_until_it_can(tmp_path: Path) -
     log.sync(0.1)
     in_the_way.unlink()
     in_the_way.mkdir()
-    log.keep_short(master.state, 0.2 + HEAL_S)
+    keep_short(log, master.state, 0.2 + HEAL_S)
     assert log.error == ""
     assert_same(restored(log.path), master.state)
     log.close()

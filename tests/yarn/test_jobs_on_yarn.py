@@ -19,8 +19,10 @@ from eps.client import Job
 from eps.commands.inspect import logs
 from eps.devcluster.processes import Process, with_variable
 from eps.errors import ConfigError, TrainingError
+from eps.export import read_model
 from eps.master_link import wait_for
 from eps.storage.atomic import read_json
+from eps.storage.locations import location
 from tests.fakes.slow_model import SlowModel
 from tests.integration.conftest import asked_phases
 from tests.yarn.hadoop import PATIENCE_S, Hadoop
@@ -76,6 +78,19 @@ def test_a9a_on_yarn_with_adds_and_removes_is_the_local_model(on_yarn: Hadoop, s
                        "the containers to be given back")  # fmt: skip
     (app,) = [app for app in on_yarn.rest("/ws/v1/cluster/apps")["apps"]["app"] if app["name"] == "a9a"]
     assert (app["finalStatus"], app["applicationType"]) == ("SUCCEEDED", "EPS")
+
+
+def test_a_submitted_job_brings_its_report_here_and_its_model_to_hdfs(on_yarn: Hadoop, tmp_path: Path) -> None:
+    words = [*(f"--{key.replace('_', '-')}={value}" for key, value in JOB.items()), "--export", "hdfs:/brought.npz"]
+    words += ["--name", "brought", "--report", str(tmp_path / "r.json")]
+    told = subprocess.run([sys.executable, "-m", "eps", "submit", *words], capture_output=True, text=True)
+    assert told.returncode == 0, told.stderr
+    job = Job.find("brought")
+    report = job.wait(PATIENCE_S)
+    job.close()
+    assert (report["state"], job.status()["reason"]) == ("finished", "")
+    assert read_json(tmp_path / "r.json") == report
+    assert read_model(location("hdfs:/brought.npz")).sha256 == report["model_sha256"]
 
 
 def test_a_job_is_found_by_its_name_whatever_became_of_its_client(on_yarn: Hadoop) -> None:
