@@ -67,8 +67,8 @@ class RecoveringJob(JobMembers):
         self._silenced: dict[str, tuple[MemberId, str, bool]] = {}
         #: When the first of those was lost that fell silent together while the job started.
         self._silence_s = -1.0
-        #: The highest clock that was ever the first incomplete one, when members were lost.
-        self._furthest = settings.first_clock
+        #: The first incomplete clock when the last loss was counted, or where the job has gone back to since.
+        self._counted_at = settings.first_clock
         self._replace_at_s = 0.0
         #: Replacements that were aborted, one after the other.
         self._not_replaced = 0
@@ -175,10 +175,10 @@ class RecoveringJob(JobMembers):
         Who ends by itself again and again dies of what the job does.  What the cluster takes or loses says nothing of
         that, and only has to end some time.
         """
-        if self.progress.completed > self._furthest:
-            # What a job that went back completes again is nothing new.
+        if self.progress.completed > self._counted_at:
+            # Also of a clock that a job completes again which went back: each going back has a loss of its own.
             self._fruitless = self._taken = 0
-            self._furthest = self.progress.completed
+            self._counted_at = self.progress.completed
         starts = self.membership is None
         limit = STARTING_NUM if starts else MOST_FRUITLESS
         also = ""
@@ -302,6 +302,7 @@ class RecoveringJob(JobMembers):
             self._out.extend(self.checkpoints.abandon(f"lost with {', '.join(servers)}", self._now_s))
         if back:
             self.progress.roll_back(membership.from_clock)
+            self._counted_at = membership.from_clock
             self.horizon = membership.from_clock - 1
             if self.state is JobState.EXPORTING:
                 self.state = JobState.RUNNING
