@@ -28,6 +28,7 @@ from eps.master.service import MOST_REASON, JobMasterService
 from eps.master.state_log import StateLog
 from eps.master_link import wait_for
 from eps.pb import control_pb2 as pb
+from eps.resources.api import ContainerEvent
 from eps.runtime import DataShape, Runtime
 from eps.storage import waits
 from eps.storage.api import Storage
@@ -147,6 +148,25 @@ def test_job_whose_resource_manager_is_gone_for_good_fails_with_its_sentence(
     report = read_json(rig.directory.report)
     assert (report["state"], report["reason"]) == ("failed", rig.resources.gone)
     assert rig.resources.ended == (1, "failed", rig.resources.gone)
+
+
+def test_job_ends_where_its_resource_manager_fails_in_a_way_that_nobody_foresaw(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails() -> list[ContainerEvent]:
+        raise KeyError("State")
+
+    monkeypatch.setattr(main, "FAREWELL_S", 0.0)
+    monkeypatch.setattr(rig.resources, "poll", fails)
+    # Else a master that hears of no container any more would run for ever.
+    deadline = threading.Timer(TIMEOUT_S, rig.master.put, [e.KillRequested("nothing was noticed")])
+    deadline.start()
+    assert rig.master.run() == 1
+    deadline.cancel()
+    # Nobody hears of their end any more.
+    rig.master._containers.clear()
+    report = read_json(rig.directory.report)
+    assert report["state"] == "failed" and "KeyError: 'State'" in report["reason"]
 
 
 @pytest.mark.parametrize(
