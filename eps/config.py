@@ -41,6 +41,7 @@ MOST_STALENESS = 1_000_000_000
 
 #: Pieces into which data or parameters are cut, at most.
 MOST_PIECES = 1_000_000
+MOST_ITERATIONS = 2**31 - 1
 #: Largest number that every part of a job can say.
 MOST_NUMBER = 2**63 - 1
 
@@ -315,7 +316,7 @@ class JobSpec:
 
     def _check_numbers(self) -> None:
         for name, least, most in (
-            ("splits", 1, MOST_PIECES), ("iterations", 1, 2**31), ("workers", 1, MOST_MEMBERS),
+            ("splits", 1, MOST_PIECES), ("iterations", 1, MOST_ITERATIONS), ("workers", 1, MOST_MEMBERS),
             ("servers", 1, MOST_MEMBERS), ("partitions", 0, MOST_PIECES), ("features", 0, MOST_NUMBER),
             ("folds", 0, MOST_PIECES), ("eval_every", 0, MOST_NUMBER), ("keep", 1, MOST_NUMBER),
             ("max_containers", 0, MOST_NUMBER), ("seed", 0, MOST_NUMBER),

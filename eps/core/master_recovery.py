@@ -176,7 +176,7 @@ class RecoveringJob(JobMembers):
         that, and only has to end some time.
         """
         if self.progress.completed > self._counted_at:
-            # Also of a clock that a job completes again which went back: each going back has a loss of its own.
+            # A clock that is completed again after going back counts, too: the job makes progress.
             self._fruitless = self._taken = 0
             self._counted_at = self.progress.completed
         starts = self.membership is None

@@ -120,7 +120,7 @@ class StateLog:
     def _restoring(self) -> int:
         """Return the number of the event at which a master ended that restored the state; 0 where none did."""
         try:
-            return int.from_bytes((self.path / RESTORING).read_bytes(), "little")
+            return 0 if self.waits_for_others else int.from_bytes((self.path / RESTORING).read_bytes(), "little")
         except OSError:
             return 0
 
