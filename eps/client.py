@@ -19,7 +19,8 @@ from types import TracebackType
 from typing import Any
 
 from eps.config import JobSpec
-from eps.core.reconfig import Operation, Phase
+from eps.core.changes import change_of, check_request_id
+from eps.core.reconfig import Change, Operation, Phase
 from eps.ended import ended_report, ended_status, waiting_status, with_application
 from eps.ending import end_job
 from eps.errors import (
@@ -363,6 +364,7 @@ class Job:
         request_id: str = "",
         on_news: Callable[[ChangeRecord], None] | None = None,
         manager: str = "",
+        for_queue: bool = False,
     ) -> ChangeRecord:
         """Change the job's size.
 
@@ -379,6 +381,8 @@ class Job:
             Called with the change whenever there may be news of it.
         manager : str
             Who asks, where the job's size is a scheduler's to decide.
+        for_queue : bool
+            Another application of the job's queue needs the room: what is removed is lent, what is added is taken back.
 
         Returns
         -------
@@ -392,8 +396,8 @@ class Job:
         PeerUnavailableError
             The master does not answer.
         """
-        operation = _operation(operation)
-        reply = self._ask(operation, count_or_names, request_id or uuid.uuid4().hex, dry_run=False, manager=manager)
+        change = change_of(operation, count_or_names)
+        reply = self._ask(change, request_id or uuid.uuid4().hex, manager=manager, for_queue=for_queue)
         record = self.plan(reply.plan_id)
         if not wait:
             return record
@@ -416,23 +420,17 @@ class Job:
 
     def dry_run(self, operation: Operation | str, count_or_names: int | Sequence[str]) -> str:
         """Return what a change would move, in words; nothing happens.  Raises as :meth:`change`."""
-        return str(self._ask(_operation(operation), count_or_names, uuid.uuid4().hex, dry_run=True).text)
+        return str(self._ask(change_of(operation, count_or_names), uuid.uuid4().hex, dry_run=True).text)
 
-    def _ask(
-        self, operation: Operation, what: int | Sequence[str], request_id: str, dry_run: bool, manager: str = ""
-    ) -> pb.ChangeReply:
-        count, names = (what, []) if isinstance(what, int) else (0, [what] if isinstance(what, str) else list(what))
-        if not names and not 1 <= count < 2**31:
-            raise ConfigError(f"{operation} of {count}: the number must be at least 1")
+    def _ask(self, change: Change, request_id: str, **more: Any) -> pb.ChangeReply:
+        check_request_id(request_id)
+        operation = change.operation
         request: pb.AddRequest | pb.RemoveRequest
         if operation.adds:
-            if names:
-                raise ConfigError(f"{operation} takes a number; new members are named by the job")
-            request = pb.AddRequest(count=count, request_id=request_id, dry_run=dry_run, manager=manager)
+            request = pb.AddRequest(count=change.count, request_id=request_id, **more)
         else:
-            request = pb.RemoveRequest(
-                count=count, names=names, request_id=request_id, dry_run=dry_run, manager=manager
-            )
+            count = 0 if change.names else change.count
+            request = pb.RemoveRequest(count=count, names=change.names, request_id=request_id, **more)
         self.wait_until_trains()
         reply: pb.ChangeReply = self._link.call(_METHODS[operation], request, f"{operation} of job {self.name!r}")
         return reply
@@ -463,7 +461,7 @@ class Job:
         PlanError
             There is no such plan.
         """
-        request = pb.PlanRequest(plan_id=plan_id, wait_s=wait_s)
+        request = pb.PlanRequest(plan_id=_plan_id(plan_id), wait_s=wait_s)
         try:
             reply = self._link.call("GetPlan", request, f"plan {plan_id} of job {self.name!r}", wait_s + 60.0)
         except JobFinishedError:
@@ -492,7 +490,9 @@ class Job:
             if not waiting:
                 raise PlanError(f"job {self.name!r} has no change on its way that could be cancelled")
             plan_id = int(waiting[0])
-        self._link.call("Cancel", pb.CancelRequest(plan_id=plan_id), f"cancel plan {plan_id} of job {self.name!r}")
+        self._link.call(
+            "Cancel", pb.CancelRequest(plan_id=_plan_id(plan_id)), f"cancel plan {plan_id} of job {self.name!r}"
+        )
         return plan_id
 
     # ---- the end
@@ -586,11 +586,10 @@ def run(**settings: Any) -> dict[str, Any]:
     return report
 
 
-def _operation(name: Operation | str) -> Operation:
-    try:
-        return Operation(name)
-    except ValueError:
-        raise ConfigError(f"operation is {name!r}, but must be one of {', '.join(Operation)}") from None
+def _plan_id(number: int) -> int:
+    if not 0 <= number < 2**32:
+        raise PlanError(f"there is no such plan: plans have numbers from 1 to {2**32 - 1}")
+    return number
 
 
 def _object(text: str) -> dict[str, Any]:

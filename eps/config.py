@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from eps.core.changes import parse_change
+from eps.core.changes import MOST_MEMBERS, parse_change, whole_number
 from eps.core.checkpoints import Schedule
 from eps.core.settings import UNBOUNDED, CoreSettings, Trigger
 from eps.core.types import Role
@@ -38,6 +38,12 @@ EXECUTIONS = ("guaranteed", "opportunistic")
 ROLES = ("worker", "server", "master")
 #: Largest bound of ssp; whoever wants more wants asp.
 MOST_STALENESS = 1_000_000_000
+
+#: Pieces into which data or parameters are cut, at most.
+MOST_PIECES = 1_000_000
+MOST_ITERATIONS = 2**31 - 1
+#: Largest number that every part of a job can say.
+MOST_NUMBER = 2**63 - 1
 
 #: Partitions of a job that does not say how many: four for each of the three servers of EPS §2.3.
 DEFAULT_PARTITIONS = 12
@@ -312,13 +318,17 @@ class JobSpec:
             raise ConfigError("folds is 1, but cross-validation needs at least 2")
 
     def _check_numbers(self) -> None:
-        for name, least in (
-            ("splits", 1), ("iterations", 1), ("workers", 1), ("servers", 1), ("partitions", 0), ("features", 0),
-            ("folds", 0), ("eval_every", 0), ("keep", 1), ("max_containers", 0), ("seed", 0),
+        for name, least, most in (
+            ("splits", 1, MOST_PIECES), ("iterations", 1, MOST_ITERATIONS), ("workers", 1, MOST_MEMBERS),
+            ("servers", 1, MOST_MEMBERS), ("partitions", 0, MOST_PIECES), ("features", 0, MOST_NUMBER),
+            ("folds", 0, MOST_PIECES), ("eval_every", 0, MOST_NUMBER), ("keep", 1, MOST_NUMBER),
+            ("max_containers", 0, MOST_NUMBER), ("seed", 0, MOST_NUMBER),
         ):  # fmt: skip
             value = getattr(self, name)
             if not value >= least:
                 raise ConfigError(f"{name} is {value}, but must be at least {least}")
+            if value > most:
+                raise ConfigError(f"{name} is above {most}, the most that a job can have")
         if not -1 <= self.metrics_port < 1 << 16:
             raise ConfigError(f"metrics_port is {self.metrics_port}, but must be -1 (none), 0 (any) or a port")
         if self.followers not in (0, 1):
@@ -345,7 +355,7 @@ class JobSpec:
             )
         if self.partitions and self.servers > self.partitions:
             raise ConfigError(f"{self.servers} servers would share {self.partitions} partitions: raise --partitions")
-        if self.batch_size != "full" and (not self.batch_size.isdigit() or int(self.batch_size) < 1):
+        if self.batch_size != "full" and not whole_number(self.batch_size):
             raise ConfigError(f"batch_size is {self.batch_size!r}, but must be full or a number from 1 on")
 
     def _check_words(self) -> None:
@@ -403,13 +413,13 @@ class JobSpec:
         ConfigError
             It says none, or one below 1.
         """
-        text = self.by_role(name, role)
-        if not text.isdecimal() or int(text) < 1:
+        number = whole_number(self.by_role(name, role))
+        if not number:
             raise ConfigError(
                 f"{name} is {getattr(self, name)!r}, but says no number from 1 on for a {role}: one without a role is "
                 f"for all that are not named, as in {'1,server=2' if name == 'vcores' else '1024,server=4096'}"
             )
-        return int(text)
+        return number
 
     def _check_cluster(self) -> None:
         for role in ROLES:
@@ -443,8 +453,8 @@ class JobSpec:
         if self.consistency == "asp":
             return UNBOUNDED
         kind, _, bound = self.consistency.partition(":")
-        if kind == "ssp" and bound.isdecimal() and int(bound) <= MOST_STALENESS:
-            return int(bound)
+        if kind == "ssp" and (clocks := whole_number(bound)) is not None and clocks <= MOST_STALENESS:
+            return clocks
         raise ConfigError(
             f"consistency is {self.consistency!r}, but must be bsp, ssp:N with N at most {MOST_STALENESS}, or asp"
         )
@@ -466,19 +476,17 @@ class JobSpec:
         found = []
         for text in self.at:
             clock, colon, change = text.partition(":")
-            if not colon or not clock.isdigit():
+            if not colon or (at := whole_number(clock)) is None:
                 raise ConfigError(f"at is {text!r}, but must be K:CHANGE, as in 40:add-workers=2")
             try:
                 asked = parse_change(change)
-            except PlanError as error:
+            except (ConfigError, PlanError) as error:
                 raise ConfigError(f"at is {text!r}: {error}") from None
-            if asked.count < 1:
-                raise ConfigError(f"at is {text!r}, but a change must concern at least 1 member")
-            if int(clock) >= self.iterations:
+            if at >= self.iterations:
                 raise ConfigError(
                     f"at is {text!r}, but with {self.iterations} iterations K must be at most {self.iterations - 1}"
                 )
-            found.append(Trigger(int(clock), asked))
+            found.append(Trigger(at, asked))
         return tuple(found)
 
     def evaluate_at(self, clock: int) -> bool:

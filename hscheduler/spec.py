@@ -39,12 +39,15 @@ from pathlib import Path
 from random import Random
 from typing import Any, TypeVar
 
-from eps.config import JobSpec
+from eps.config import MOST_ITERATIONS, MOST_NUMBER, JobSpec
 from eps.errors import ConfigError
 from eps.jobspec_file import located, named
 from hscheduler.core.jobs import Direction, JobRequest
 from hscheduler.core.resources import Resources
 
+#: Nodes of a cluster, and cores of a node.
+MOST_NODES = 100_000
+MOST_TRIALS = 1_000_000
 ALGORITHMS = ("tpe", "random", "optuna")
 _UNITS_MB = {"MiB": 1, "MB": 1, "M": 1, "GiB": 1024, "GB": 1024, "G": 1024, "TiB": 1 << 20, "TB": 1 << 20}
 _KINDS = {"uniform": 2, "loguniform": 2, "quniform": 3, "randint": 2, "choice": None}
@@ -88,6 +91,13 @@ def direction_of(direction: str, metric: str) -> Direction:
     return Direction(direction or Direction.MINIMIZE)
 
 
+def _check_count(name: str, value: int, least: int, most: int) -> None:
+    if value < least:
+        raise ConfigError(f"{name} is {value}, but must be at least {least}")
+    if value > most:
+        raise ConfigError(f"{name} is above {most}, the most that there may be")
+
+
 @dataclass(frozen=True)
 class ClusterSpec:
     """Nodes that are alike."""
@@ -101,8 +111,7 @@ class ClusterSpec:
 
     def __post_init__(self) -> None:
         for name in ("nodes", "vcores", "container_vcores"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} is {getattr(self, name)}, but must be at least 1")
+            _check_count(name, getattr(self, name), 1, MOST_NODES)
         memory_mb(self.memory)
         memory_mb(self.container_memory, "container_memory")
 
@@ -143,16 +152,15 @@ class SweepSpec:
     trial_timeout_s: float = 0.0
 
     def __post_init__(self) -> None:
-        for name, least in (
-            ("trials", 1),
-            ("seed", 0),
-            ("parallelism", 0),
-            ("feedback_iteration", 1),
-            ("threshold", 0),
-            ("retries", 0),
+        for name, least, most in (
+            ("trials", 1, MOST_TRIALS),
+            ("seed", 0, MOST_NUMBER),
+            ("parallelism", 0, MOST_TRIALS),
+            ("feedback_iteration", 1, MOST_ITERATIONS),
+            ("threshold", 0, MOST_TRIALS),
+            ("retries", 0, MOST_TRIALS),
         ):
-            if getattr(self, name) < least:
-                raise ConfigError(f"{name} is {getattr(self, name)}, but must be at least {least}")
+            _check_count(name, getattr(self, name), least, most)
         if self.algorithm not in ALGORITHMS:
             raise ConfigError(f"algorithm is {self.algorithm!r}, but must be one of {', '.join(ALGORITHMS)}")
         object.__setattr__(self, "direction", str(direction_of(self.direction, self.metric)))

@@ -7,6 +7,7 @@ import sys
 
 from eps.client import ChangeRecord, Job
 from eps.commands.finding import find
+from eps.core.changes import MOST_MEMBERS, change_of, check_request_id, whole_number
 from eps.core.reconfig import UNCOMMITTED
 from eps.display import ChangeNews
 from eps.ended import WAITING_STATES
@@ -24,7 +25,8 @@ def members_of(text: str, adds: bool) -> int | list[str]:
         It is neither.
     """
     if text.isdecimal():
-        return int(text)
+        count = whole_number(text)
+        return MOST_MEMBERS + 1 if count is None else count
     names = [part.strip() for part in text.split(",") if part.strip()]
     if adds or not names or any(part.lstrip("-").isdecimal() for part in names):
         expected = "a number" if adds else "a number, or names joined by commas"
@@ -35,6 +37,9 @@ def members_of(text: str, adds: bool) -> int | list[str]:
 def change(args: argparse.Namespace) -> int:
     """Add or remove workers or servers."""
     members = members_of(args.members, args.operation.startswith("add-"))
+    # What no job could do is refused before this one is looked for, or its start waited for.
+    change_of(args.operation, members)
+    check_request_id(args.request_id)
     job = find(args.name)
     try:
         _wait_until_trains(job, args)

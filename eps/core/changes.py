@@ -5,13 +5,24 @@ Source: EPS §3.2, §3.3; design section 4 ("refuses what would break a job").
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from eps.core.reconfig import OPERATIONS, Change, Operation, Phase, Plan
 from eps.core.settings import CoreSettings
 from eps.core.types import MemberId, Role, member_name, member_number, members_of
-from eps.errors import PlanError, UnknownMemberError
+from eps.errors import ConfigError, PlanError, UnknownMemberError
+
+#: Most members of one role that a job has, or that a change concerns.
+MOST_MEMBERS = 10_000
+#: Longest request id, in characters.
+MOST_ID = 200
+#: Longest number that is read from text; every int64 has fewer than 20 digits.
+MOST_DIGITS = 18
+#: Members that a message names before it only counts them.
+_MOST_NAMED = 10
+_NAME = re.compile(r"(worker|server)-[1-9][0-9]{0,8}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +42,68 @@ class Roster:
     def next_number(self, role: Role) -> int:
         """Return the number of the next member of a role."""
         return self.next_worker if role is Role.WORKER else self.next_server
+
+
+def whole_number(text: str) -> int | None:
+    """Return the number that ``text`` writes in decimal digits; None where it writes none, or one of too many digits.
+
+    Python itself refuses thousands of digits with a ``ValueError``.
+    """
+    return int(text) if text.isdecimal() and len(text) <= MOST_DIGITS else None
+
+
+def check_change(change: Change) -> None:
+    """Check count and names of a change from outside, before it is logged, sent, or names are made of it.
+
+    Raises
+    ------
+    ConfigError
+        No job could be changed by so many members.
+    UnknownMemberError
+        A name could not be a member's.
+    """
+    count = change.count
+    if not 1 <= count <= MOST_MEMBERS:
+        said = str(count) if abs(count) < 10**MOST_DIGITS else f"a number of {count.bit_length()} bits"
+        raise ConfigError(
+            f"{change.operation} of {said}: a change must concern at least 1 member, and at most {MOST_MEMBERS}"
+        )
+    for name in change.names:
+        if not _NAME.fullmatch(name):
+            shown = repr(name) if len(name) <= MOST_ID else f"a text of {len(name)} characters"
+            raise UnknownMemberError(f"{shown} is not a member's name: expected worker-<n> or server-<n>")
+
+
+def change_of(operation: str, what: int | Sequence[str]) -> Change:
+    """Return the change by a number, or by one name or several.  Raises as :func:`check_change`."""
+    if operation not in OPERATIONS:
+        raise ConfigError(f"operation is {operation!r}, but must be one of {', '.join(OPERATIONS)}")
+    operation = Operation(operation)
+    if isinstance(what, int) and not isinstance(what, bool):
+        change = Change(operation, what)
+    else:
+        names = (what,) if isinstance(what, str) else tuple(what) if isinstance(what, Sequence) else ()
+        if operation.adds and names:
+            raise ConfigError(f"{operation} takes a number; new members are named by the job")
+        if not names or not all(isinstance(name, str) for name in names):
+            raise ConfigError(f"{operation} takes a number from 1 on, or names of members, not {repr(what)[:MOST_ID]}")
+        change = Change(operation, len(names), names)
+    check_change(change)
+    return change
+
+
+def check_request_id(text: str) -> None:
+    """Check the name that a client gives its request, before it is logged.
+
+    Raises
+    ------
+    ConfigError
+        It is too long, or has characters that cannot be printed.
+    """
+    if len(text) > MOST_ID or not text.isprintable():
+        raise ConfigError(
+            f"request_id has {len(text)} characters, but must have at most {MOST_ID}, all of them printable"
+        )
 
 
 def highest(members: Sequence[MemberId], count: int) -> tuple[MemberId, ...]:
@@ -60,8 +133,6 @@ def resolve(
     if change.count < 1:
         raise PlanError(f"{change.operation} asks for {change.count} members; a change concerns at least one")
     if change.operation.adds:
-        first = roster.next_number(role)
-        added = tuple(member_name(role, first + i) for i in range(change.count))
         limit = settings.num_splits if role is Role.WORKER else settings.num_partitions
         items = "splits" if role is Role.WORKER else "partitions"
         if len(present) + change.count > limit:
@@ -69,6 +140,9 @@ def resolve(
                 f"{change}: {len(present)} + {change.count} {role}s would share {limit} {items}; "
                 f"a job has at most one {role} for each of its {items}"
             )
+        # Not before: a count from outside may be any number.
+        first = roster.next_number(role)
+        added = tuple(member_name(role, first + i) for i in range(change.count))
         return _with(roster, role, present + added, first + change.count), added, ()
     if change.names:
         _check_names(change.names, present, role)
@@ -81,7 +155,8 @@ def resolve(
         removed = highest(present, change.count)
     if len(removed) >= len(present):
         raise PlanError(f"{change}: the job has {len(present)} {role}s and must keep at least one")
-    staying = tuple(m for m in present if m not in removed)
+    going = frozenset(removed)
+    staying = tuple(m for m in present if m not in going)
     return _with(roster, role, staying, roster.next_number(role)), (), removed
 
 
@@ -120,12 +195,16 @@ def after_plans(roster: Roster, plans: Iterable[Plan], settings: CoreSettings) -
 
 def _check_names(names: Iterable[MemberId], present: Sequence[MemberId], role: Role) -> None:
     seen: set[MemberId] = set()
+    there = frozenset(present)
     for name in names:
         if name in seen:
             raise PlanError(f"{name} is named twice")
         seen.add(name)
-        if name not in present:
-            raise UnknownMemberError(f"{name} is not a {role} of the job; it has {', '.join(present)}")
+        if name not in there:
+            more = f" and {len(present) - _MOST_NAMED} more" * (len(present) > _MOST_NAMED)
+            raise UnknownMemberError(
+                f"{name} is not a {role} of the job; it has {', '.join(present[:_MOST_NAMED])}{more}"
+            )
 
 
 def _with(roster: Roster, role: Role, members: tuple[MemberId, ...], following: int) -> Roster:
@@ -141,6 +220,8 @@ def parse_change(text: str) -> Change:
     ------
     PlanError
         The text is not of that form.
+    ConfigError
+        As of :func:`check_change`.
     """
     name, equals, value = text.strip().partition("=")
     try:
@@ -153,13 +234,12 @@ def parse_change(text: str) -> Change:
     if not equals or not value:
         raise PlanError(f"{text!r}: expected {operation}=<count>" + ("" if operation.adds else " or names"))
     if value.isdecimal():
-        return Change(operation, int(value))
-    if operation.adds:
+        count = whole_number(value)
+        change = Change(operation, MOST_MEMBERS + 1 if count is None else count)
+    elif operation.adds:
         raise PlanError(f"{text!r}: {value!r} is not a count; new members are named by the job")
-    names = tuple(part.strip() for part in value.split(","))
-    for member in names:
-        try:
-            member_number(member)
-        except ValueError as error:
-            raise PlanError(f"{text!r}: {error}") from None
-    return Change(operation, len(names), names)
+    else:
+        names = tuple(part.strip() for part in value.split(","))
+        change = Change(operation, len(names), names)
+    check_change(change)
+    return change

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from eps.core.messages import CheckpointPartWritten, Order, Report
-from eps.core.reconfig import Change
+from eps.core.reconfig import Change, Purpose
 from eps.core.types import Address, MemberId, Role
 from eps.errors import EpsError
 
@@ -123,6 +123,8 @@ class ChangeRequested:
     change: Change
     #: Only say what would happen.
     dry_run: bool = False
+    #: ``ASKED`` or ``QUEUE``: the job's own changes are not requests.
+    purpose: Purpose = Purpose.ASKED
 
 
 @dataclass(frozen=True, slots=True)

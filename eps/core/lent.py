@@ -10,16 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from eps.core.reconfig import Phase, Plan
+from eps.core.reconfig import Phase, Plan, Purpose
 from eps.core.types import Role, members_of
 
-#: Request ids of removals by which others get room begin with this.
-LEND = "lend-"
-#: Request ids of additions by which a job has that again begin with this.
-REGAIN = "regain-"
 
-
-def lent(plans: Iterable[Plan], own: tuple[str, ...]) -> dict[Role, int]:
+def lent(plans: Iterable[Plan]) -> dict[Role, int]:
     """Return how many members of each role a job is still to have again.
 
     Who asks for members by hand has that many back: a job never has more by this than it had.  What its users removed
@@ -29,14 +24,12 @@ def lent(plans: Iterable[Plan], own: tuple[str, ...]) -> dict[Role, int]:
     ----------
     plans : iterable of Plan
         Of the job, oldest first.
-    own : tuple of str
-        What request ids of changes begin with that the job itself asks for.
     """
     found = dict.fromkeys(Role, 0)
     for plan in plans:
-        if plan.phase is not Phase.RELEASED or plan.request_id.startswith(own):
+        if plan.phase is not Phase.RELEASED or plan.purpose.own:
             continue
-        lends = plan.request_id.startswith(LEND)
+        lends = plan.purpose is Purpose.QUEUE
         for role in Role:
             went, came = len(members_of(role, plan.removed)), len(members_of(role, plan.added))
             found[role] = max(0, found[role] + went * lends - came)

@@ -29,27 +29,20 @@ from contextlib import suppress
 from eps.core import events as e
 from eps.core.events import JobState
 from eps.core.evictions import TAKEN_AWAY, Eviction, Outcome, gives_room, may_go_on, next_to_drain
-from eps.core.lent import REGAIN
-from eps.core.master_recovery import REPLACEMENT, RecoveringJob
-from eps.core.reconfig import Change, Operation, Phase, Plan
+from eps.core.master_recovery import RecoveringJob
+from eps.core.reconfig import Change, Operation, Phase, Plan, Purpose
 from eps.core.settings import CoreSettings
 from eps.core.types import MemberId, MemberRecord, Role, members_of, role_of
 from eps.errors import EpsError
 
-#: Request ids of drains begin with this.
-EVICTION = "evict-"
 #: A drain that was aborted is tried again after this long, doubled each time that it was aborted in a row.
 DRAIN_AGAIN_S = 0.25
 MOST_DRAIN_DOUBLINGS = 5
-#: Request ids of changes by which members come back whose room others were to get begin with this.
-RETURN = f"{REPLACEMENT}given-"
 #: A request that stands for longer without a grant would take what others are given meanwhile.
 RETURN_PATIENCE_S = 3.0
 #: A server without which the job cannot go on gets a worker's room when it is not granted for so long, much less than
 #: what preempted containers are usually left; doubled each time that it has not helped.
 ROOM_PATIENCE_S = 3.0
-#: Request ids of removals by which a server gets a worker's room begin with this.
-ROOM = f"{REPLACEMENT}room-"
 
 
 class EvictedJob(RecoveringJob):
@@ -91,7 +84,7 @@ class EvictedJob(RecoveringJob):
     def _propose(self, plan: Plan) -> None: ...
 
     @abstractmethod
-    def _new_plan(self, request_id: str, change: Change) -> Plan: ...
+    def _new_plan(self, change: Change, purpose: Purpose, request_id: str = "") -> Plan: ...
 
     # ---- what is announced
 
@@ -216,7 +209,7 @@ class EvictedJob(RecoveringJob):
                 self._note_drain(self.driver.plan)
                 return
             self._make_way(self.driver.plan, names)
-        plan = self._new_plan(f"{EVICTION}{len(self.plans) + 1}", Change(Operation.DRAIN, len(names), names))
+        plan = self._new_plan(Change(Operation.DRAIN, len(names), names), Purpose.EVICTION)
         self._propose(plan)
         self._note_drain(plan)
 
@@ -234,7 +227,7 @@ class EvictedJob(RecoveringJob):
     def _note_own_plan(self, plan: Plan) -> None:
         """Take in how a drain ended, besides what replaces lost members."""
         super()._note_own_plan(plan)
-        if plan.request_id.startswith(EVICTION):
+        if plan.purpose is Purpose.EVICTION:
             if plan.phase is Phase.ABORTED:
                 self._drain_at_s = self._now_s + DRAIN_AGAIN_S * 2 ** min(self._not_drained, MOST_DRAIN_DOUBLINGS)
                 self._not_drained += 1
@@ -270,7 +263,7 @@ class EvictedJob(RecoveringJob):
         # One role at a time: they would fit into the same room.
         for role, count in [(r, min(self._left_for_room(r), fits.get(r, 0))) for r in Role]:
             if count > 0:
-                self._ask_for(role, count, RETURN)
+                self._ask_for(role, count, Purpose.RETURN)
                 return
 
     def _look_at_return(self) -> None:
@@ -278,7 +271,7 @@ class EvictedJob(RecoveringJob):
         driver = self.driver
         if driver is None or driver.plan.phase is not Phase.PROPOSED:
             return
-        if not driver.plan.request_id.startswith((RETURN, REGAIN)):
+        if driver.plan.purpose not in (Purpose.RETURN, Purpose.QUEUE):
             return
         waiting = [self.members[name] for name in driver.plan.added if name not in driver.granted]
         # Free room is not granted all at once: YARN gives a container for each node and heartbeat.
@@ -303,7 +296,7 @@ class EvictedJob(RecoveringJob):
         recovery, driver = self.recovery, self.driver
         if recovery is not None:
             return any(role_of(n) is Role.SERVER and not self.members[n].granted for n in recovery.newcomers)
-        if driver is None or driver.plan.phase is not Phase.PROPOSED or not driver.plan.request_id.startswith(EVICTION):
+        if driver is None or driver.plan.phase is not Phase.PROPOSED or driver.plan.purpose is not Purpose.EVICTION:
             return False
         return bool(set(members_of(Role.SERVER, driver.plan.added)) - driver.granted)
 
@@ -341,15 +334,14 @@ class EvictedJob(RecoveringJob):
             return
         with suppress(EpsError):
             # The removal has the drain make way, which comes back after it.
-            self._accept(f"{ROOM}{len(self.plans) + 1}", Change(Operation.REMOVE_WORKERS, 1, (name,)), dry_run=False)
+            self._accept(Change(Operation.REMOVE_WORKERS, 1, (name,)), Purpose.ROOM)
 
     # ---- the size
 
     def _count_size(self, plan: Plan) -> None:
         """Take in what a plan that is released means for the size that is asked for."""
-        as_before = (REPLACEMENT,) if self._managed else (REPLACEMENT, EVICTION)
-        counts = not plan.request_id.startswith(as_before)
-        if plan.request_id.startswith(ROOM) and any(eviction.for_others for eviction in self._warned.values()):
+        counts = not plan.purpose.own or (self._managed and plan.purpose is Purpose.EVICTION)
+        if plan.purpose is Purpose.ROOM and any(eviction.for_others for eviction in self._warned.values()):
             self.given[Role.WORKER] += 1
         for role in Role:
             self.wanted[role] += counts * (len(members_of(role, plan.added)) - len(members_of(role, plan.removed)))

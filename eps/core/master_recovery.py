@@ -17,7 +17,7 @@ from eps.core.events import JobState
 from eps.core.master_members import JobMembers
 from eps.core.membership import Membership
 from eps.core.plan_driver import REGISTRATION_PATIENCE_S
-from eps.core.reconfig import Change, Operation, Phase, Plan
+from eps.core.reconfig import Change, Operation, Phase, Plan, Purpose
 from eps.core.recovery import (
     MOST_FRUITLESS,
     STARTING_NUM,
@@ -41,10 +41,6 @@ from eps.errors import EpsError
 REPLACE_S = 1.0
 #: What fails again and again is tried about once a minute in the end.
 MOST_DOUBLINGS = 6
-#: Request ids of changes that replace lost members begin with this.
-REPLACEMENT = "replace-"
-#: Request ids of changes that give partitions a follower begin with this.
-PROTECTION = "follow-"
 _ADDITION = {Role.WORKER: Operation.ADD_WORKERS, Role.SERVER: Operation.ADD_SERVERS}
 
 
@@ -71,9 +67,8 @@ class RecoveringJob(JobMembers):
         self._silenced: dict[str, tuple[MemberId, str, bool]] = {}
         #: When the first of those was lost that fell silent together while the job started.
         self._silence_s = -1.0
-        #: The highest clock that was ever the first incomplete one, when members were lost.
-        self._furthest = settings.first_clock
-        self._replacements = 0
+        #: The first incomplete clock when the last loss was counted, or where the job has gone back to since.
+        self._counted_at = settings.first_clock
         self._replace_at_s = 0.0
         #: Replacements that were aborted, one after the other.
         self._not_replaced = 0
@@ -95,7 +90,7 @@ class RecoveringJob(JobMembers):
     def _on_clock(self, report: m.ClockReported, at_s: float) -> None: ...
 
     @abstractmethod
-    def _accept(self, request_id: str, change: Change, dry_run: bool) -> e.Answer: ...
+    def _accept(self, change: Change, purpose: Purpose, request_id: str = "") -> Plan: ...
 
     @abstractmethod
     def _announced(self, name: MemberId) -> bool:
@@ -180,10 +175,10 @@ class RecoveringJob(JobMembers):
         Who ends by itself again and again dies of what the job does.  What the cluster takes or loses says nothing of
         that, and only has to end some time.
         """
-        if self.progress.completed > self._furthest:
-            # What a job that went back completes again is nothing new.
+        if self.progress.completed > self._counted_at:
+            # A clock that is completed again after going back counts, too: the job makes progress.
             self._fruitless = self._taken = 0
-            self._furthest = self.progress.completed
+            self._counted_at = self.progress.completed
         starts = self.membership is None
         limit = STARTING_NUM if starts else MOST_FRUITLESS
         also = ""
@@ -307,6 +302,7 @@ class RecoveringJob(JobMembers):
             self._out.extend(self.checkpoints.abandon(f"lost with {', '.join(servers)}", self._now_s))
         if back:
             self.progress.roll_back(membership.from_clock)
+            self._counted_at = membership.from_clock
             self.horizon = membership.from_clock - 1
             if self.state is JobState.EXPORTING:
                 self.state = JobState.RUNNING
@@ -341,8 +337,7 @@ class RecoveringJob(JobMembers):
         unfollowed = any(not self.membership.partitions.followers_of(p) for p in range(self.settings.num_partitions))
         if unfollowed and self.settings.followers and len(self.membership.servers) > 1:
             self._replace_at_s = self._now_s + self._replace_interval_s
-            self._replacements += 1
-            self._accept(f"{PROTECTION}{self._replacements}", Change(Operation.FOLLOW, 1), dry_run=False)
+            self._accept(Change(Operation.FOLLOW, 1), Purpose.FOLLOWERS)
 
     @property
     def _replace_interval_s(self) -> float:
@@ -351,7 +346,7 @@ class RecoveringJob(JobMembers):
 
     def _note_own_plan(self, plan: Plan) -> None:
         """Take in how a plan ended that the job itself asked for."""
-        if plan.request_id.startswith((REPLACEMENT, PROTECTION)):
+        if plan.purpose.keeps_size or plan.purpose is Purpose.FOLLOWERS:
             if plan.phase is Phase.ABORTED:
                 self._not_replaced += 1
                 self._replace_at_s = max(self._replace_at_s, self._now_s + self._replace_interval_s)
@@ -360,20 +355,19 @@ class RecoveringJob(JobMembers):
 
     def _replace_members(self) -> None:
         for role in Role:
-            self._ask_for(role, self._lack(role), REPLACEMENT)
+            self._ask_for(role, self._lack(role), Purpose.SIZE)
 
     def _lack(self, role: Role) -> int:
         """Return how many members of a role are to be asked for now, as far as the job is too small."""
         assert self.membership is not None
         return max(0, self.wanted[role] - len(self.membership.of_role(role)))
 
-    def _ask_for(self, role: Role, count: int, kind: str) -> None:
-        """Ask for so many members of a role; ``kind`` is what the request id begins with."""
+    def _ask_for(self, role: Role, count: int, purpose: Purpose) -> None:
+        """Ask for so many members of a role."""
         if count <= 0:
             return
         self._replace_at_s = self._now_s + self._replace_interval_s
-        self._replacements += 1
         try:
-            self._accept(f"{kind}{self._replacements}", Change(_ADDITION[role], count), dry_run=False)
+            self._accept(Change(_ADDITION[role], count), purpose)
         except EpsError as error:
             self._journal({"kind": "not-replaced", "role": str(role), "count": count, "reason": str(error)})

@@ -20,9 +20,8 @@ from eps.core.changes import Roster, after_plans, resolve
 from eps.core.checkpoints import CheckpointDriver, Schedule
 from eps.core.events import ENDED_STATES, Command, JobState
 from eps.core.invariants import check_master
-from eps.core.master_recovery import REPLACEMENT
 from eps.core.plan_driver import PlanDriver, follow_transfer, plan_transfer
-from eps.core.reconfig import ENDED, OPERATIONS, Change, Operation, Phase, Plan
+from eps.core.reconfig import ENDED, OPERATIONS, Change, Operation, Phase, Plan, Purpose
 from eps.core.restart import RestartedJob
 from eps.core.settings import CoreSettings, Trigger
 from eps.core.types import MemberId, Role
@@ -30,8 +29,6 @@ from eps.errors import DIVERGED, EpsError, JobFinishedError, PlanError, Transfer
 
 #: Orders that are not acknowledged are sent again after this long.
 RESEND_S = 1.0
-#: Request ids of changes that were asked for beforehand begin with this; their clock and a number follow.
-AT = "at-"
 #: An export that failed is tried again after this long, and this often in all.
 EXPORT_AGAIN_S = 0.5
 MOST_EXPORTS = 4
@@ -251,7 +248,7 @@ class MasterState(RestartedJob):
         asked = dict(self.wanted)
         for plan in [*([self.driver.plan] if self.driver is not None else ()), *self._queue]:
             operation = plan.change.operation
-            if operation in OPERATIONS and not plan.request_id.startswith(REPLACEMENT):
+            if operation in OPERATIONS and not plan.purpose.own:
                 # One that was not granted all goes on with less.
                 count = len(plan.added) or plan.change.count
                 asked[operation.role] += count if operation.adds else -count
@@ -260,21 +257,31 @@ class MasterState(RestartedJob):
     def _on_change(self, event: e.ChangeRequested) -> None:
         known = self._answers.get(event.request_id)
         if known is not None:
-            asked = self.plans[known.plan_id].change
-            if asked != event.change:
-                error = PlanError(f"request id {event.request_id!r} asked for {asked}, not for {event.change}")
+            asked = self.plans[known.plan_id]
+            if (asked.change, asked.purpose) != (event.change, event.purpose):
+                other = f"for {event.change}" if asked.change != event.change else "for that purpose"
+                error = PlanError(f"request id {event.request_id!r} asked for {asked.change}, not {other}")
                 known = e.Answer(event.request_id, error=error)
             self._out.append(known)
             return
         try:
-            answer = self._accept(event.request_id, event.change, event.dry_run)
+            if event.dry_run:
+                answer = e.Answer(event.request_id, text=self._dry_run(event.change))
+            else:
+                plan = self._accept(event.change, event.purpose, event.request_id)
+                answer = self._answers[event.request_id] = e.Answer(event.request_id, plan.plan_id)
         except EpsError as refusal:
             answer = e.Answer(event.request_id, error=refusal)
-        if not event.dry_run and answer.error is None:
-            self._answers[event.request_id] = answer
         self._out.append(answer)
 
-    def _accept(self, request_id: str, change: Change, dry_run: bool) -> e.Answer:
+    def _accept(self, change: Change, purpose: Purpose, request_id: str = "") -> Plan:
+        self._check(change)
+        plan = self._new_plan(change, purpose, request_id)
+        self._queue.append(plan)
+        return plan
+
+    def _check(self, change: Change) -> tuple[tuple[MemberId, ...], tuple[MemberId, ...]]:
+        """Return whom a change would add and remove; raise where it is refused."""
         if self.state is JobState.EXPORTING or self.progress.completed >= self.settings.iterations:
             raise JobFinishedError(f"{change} refused: the job has finished its {self.settings.iterations} iterations")
         if self.horizon >= self.settings.iterations - 1 and self.membership is not None:
@@ -283,21 +290,18 @@ class MasterState(RestartedJob):
             )
         if self.membership is None:
             raise PlanError(f"{change} refused: the job is still starting")
-        _, added, removed = resolve(self._expected_roster(), change, self.settings)
-        if dry_run:
-            return e.Answer(request_id, text=self._dry_run(change, added, removed))
-        plan = self._new_plan(request_id, change)
-        self._queue.append(plan)
-        return e.Answer(request_id, plan.plan_id)
+        return resolve(self._expected_roster(), change, self.settings)[1:]
 
-    def _new_plan(self, request_id: str, change: Change) -> Plan:
-        plan = Plan(plan_id=len(self.plans) + 1, request_id=request_id, change=change)
+    def _new_plan(self, change: Change, purpose: Purpose, request_id: str = "") -> Plan:
+        plan = Plan(len(self.plans) + 1, request_id, change, purpose=purpose)
         plan.reached_s[Phase.QUEUED] = self._now_s
         self.plans[plan.plan_id] = plan
-        self._journal({"kind": "asked", "plan": plan.plan_id, "request": request_id, "change": str(change)})
+        asked = {"purpose": str(purpose), "request": request_id, "change": str(change)}
+        self._journal({"kind": "asked", "plan": plan.plan_id, **asked})
         return plan
 
-    def _dry_run(self, change: Change, added: tuple[MemberId, ...], removed: tuple[MemberId, ...]) -> str:
+    def _dry_run(self, change: Change) -> str:
+        added, removed = self._check(change)
         assert self.membership is not None
         who = f"{change}: adds {', '.join(added) or 'nobody'}, removes {', '.join(removed) or 'nobody'}"
         ahead = len(self._queue) + (self.driver is not None)
@@ -387,11 +391,10 @@ class MasterState(RestartedJob):
     def _fire_triggers(self) -> None:
         while self._triggers and self.progress.completed >= self._triggers[0].clock:
             trigger = self._triggers.pop(0)
-            request_id = f"{AT}{trigger.clock}-{len(self.plans) + 1}"
             try:
-                self._accept(request_id, trigger.change, dry_run=False)
+                self._accept(trigger.change, Purpose.ASKED).asked_at = trigger.clock
             except EpsError as error:
-                plan = Plan(len(self.plans) + 1, request_id, trigger.change, reason=str(error))
+                plan = Plan(len(self.plans) + 1, "", trigger.change, asked_at=trigger.clock, reason=str(error))
                 plan.reached_s[Phase.QUEUED] = self._now_s
                 plan.enter(Phase.ABORTED, self._now_s)
                 self.plans[plan.plan_id] = plan
@@ -532,7 +535,7 @@ class MasterState(RestartedJob):
             last = self.progress.completed >= self.settings.iterations - 1
             plan = self.driver.plan
             overdue = self.driver.overdue(self._now_s, shrink, last)
-            if last and plan.phase is Phase.PROPOSED and plan.request_id.startswith(REPLACEMENT):
+            if last and plan.phase is Phase.PROPOSED and plan.purpose.keeps_size:
                 # Nobody has asked for that: the last iteration is not to wait for processes that train nothing.
                 overdue = "only the last iteration was left, for which nobody else is needed"
             if overdue:

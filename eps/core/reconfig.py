@@ -46,6 +46,35 @@ class Operation(StrEnum):
         return self in (Operation.ADD_SERVERS, Operation.ADD_WORKERS)
 
 
+class Purpose(StrEnum):
+    """Who wants a change, and what for: decides how its plan is counted, given up and repeated."""
+
+    #: A user or a scheduler asked for it.
+    ASKED = "asked"
+    #: Another application of the job's queue needs the room: what is removed is lent, what is added is taken back.
+    QUEUE = "queue"
+    #: The job replaces members that it lost.
+    SIZE = "size"
+    #: The job takes back room that it had left to others.
+    RETURN = "return"
+    #: The job removes a worker so that a server gets its container.
+    ROOM = "room"
+    #: The job gives partitions a follower.
+    FOLLOWERS = "followers"
+    #: The job drains members whose containers will be taken away.
+    EVICTION = "eviction"
+
+    @property
+    def own(self) -> bool:
+        """True where the job itself wants the change."""
+        return self not in (Purpose.ASKED, Purpose.QUEUE)
+
+    @property
+    def keeps_size(self) -> bool:
+        """True where the change brings the job to the size that it was asked to have."""
+        return self in (Purpose.SIZE, Purpose.RETURN, Purpose.ROOM)
+
+
 #: What a user may ask for.
 OPERATIONS = tuple(operation for operation in Operation if operation not in (Operation.FOLLOW, Operation.DRAIN))
 
@@ -116,9 +145,13 @@ class Plan:
     """One change of size on its way, with its record.  Mutated only by the master's state."""
 
     plan_id: int
+    #: The client's name for its request; says nothing about the plan.  Empty where no client asked.
     request_id: str
     change: Change
     phase: Phase = Phase.QUEUED
+    purpose: Purpose = Purpose.ASKED
+    #: The clock of a change that was asked for beforehand (``--at``).
+    asked_at: int | None = None
     #: The number by which members know it, set when proposed: what they have of a plan with a lower one is void.  It is
     #: the plan's id, unless one that was asked for later went before it.
     turn: int = 0

@@ -13,7 +13,7 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 from functools import partial
@@ -483,25 +483,32 @@ class Master:
         )
 
     def _poll_resources(self) -> None:
-        while self._ended is None or self._containers:
-            try:
+        """Hear of containers until the job has ended; without that it could not go on."""
+        try:
+            while self._ended is None or self._containers:
                 self._resources.wait(TICK_S)
-                found = self._resources.poll()
-            except EpsError as error:
-                # Closed at the end of the job; before it nobody gives containers any more, as where the supervisor has
-                # gone, which takes this process along.
-                if self._ended is None:
-                    self.put(e.ResourcesLost(str(error)))
+                self._on_containers(self._resources.poll())
+        except Exception as error:
+            # Closed at the end of the job; before it nobody gives containers any more, as where the supervisor has
+            # gone, which takes this process along.
+            if self._ended is not None:
                 return
-            for event in found:
-                self._on_container(event)
-            warned = [w for w in found if isinstance(w, EvictionWarning)]
-            if warned:
-                for w in warned:
-                    reason = w.reason or TAKEN_AWAY
-                    logger.warning("M container %s %s: it has %.1f s", w.container_id, reason, w.deadline_s)
-                told = [e.ContainerWarning(w.container_id, w.deadline_s, w.reason, w.for_others) for w in warned]
-                self.put(e.ContainersWarned(tuple(told)))
+            reason = str(error)
+            if not isinstance(error, EpsError):
+                logger.exception("M the resource manager cannot be listened to")
+                reason = f"the resource manager failed unexpectedly: {type(error).__name__}: {error}"
+            self.put(e.ResourcesLost(reason))
+
+    def _on_containers(self, found: Sequence[ContainerEvent]) -> None:
+        for event in found:
+            self._on_container(event)
+        warned = [w for w in found if isinstance(w, EvictionWarning)]
+        if warned:
+            for w in warned:
+                reason = w.reason or TAKEN_AWAY
+                logger.warning("M container %s %s: it has %.1f s", w.container_id, reason, w.deadline_s)
+            told = [e.ContainerWarning(w.container_id, w.deadline_s, w.reason, w.for_others) for w in warned]
+            self.put(e.ContainersWarned(tuple(told)))
 
     def _on_container(self, event: ContainerEvent) -> None:
         if isinstance(event, ContainerAllocated):

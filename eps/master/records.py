@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -16,22 +15,16 @@ from typing import Any
 from eps.core import evictions
 from eps.core.events import ENDED_STATES
 from eps.core.history import ClockRecord
-from eps.core.lent import LEND, REGAIN, lent
-from eps.core.master_evictions import EVICTION, ROOM
-from eps.core.master_recovery import PROTECTION, REPLACEMENT
-from eps.core.master_state import AT, MasterState
+from eps.core.lent import lent
+from eps.core.master_state import MasterState
 from eps.core.membership import Membership
 from eps.core.progress import pause_and_slowdown
-from eps.core.reconfig import Operation, Phase, Plan
+from eps.core.reconfig import Operation, Phase, Plan, Purpose
 from eps.core.recovery import GoingBack, Loss
 from eps.core.types import Role
 from eps.ml.metrics import EvalSums
 from eps.runtime import Runtime
 
-#: What request ids of changes begin with that the job itself asks for -> what for; the first that fits: a server in a
-#: worker's place, the size that was asked for, partitions without a follower, containers that are taken away.
-_OWN = {ROOM: "room", REPLACEMENT: "size", PROTECTION: "followers", EVICTION: "eviction"}
-_AT = re.compile(rf"{AT}(\d+)-")
 #: Changes that a status shows, the latest; the report has them all.
 MOST_CHANGES = 20
 #: What a status says of a resource manager that does not listen.
@@ -154,7 +147,7 @@ def change_entry(plan: Plan, completed_s: Sequence[float], now_s: float) -> dict
         # What for, where the job itself asked; else empty.
         "purpose": _purpose(plan),
         # The clock of one that was asked for beforehand.
-        "asked_at": int(at[1]) if (at := _AT.match(plan.request_id)) else None,
+        "asked_at": plan.asked_at,
         "asked": ",".join(plan.change.names) if plan.change.names else plan.change.count,
         "names": list(plan.added or plan.removed),
         "added": list(plan.added),
@@ -174,14 +167,16 @@ def change_entry(plan: Plan, completed_s: Sequence[float], now_s: float) -> dict
 
 def _asked_by(plan: Plan) -> str:
     """Return who asked for a change: the job itself, whoever makes room in its queue, or a user."""
-    if _purpose(plan):
+    if plan.purpose.own:
         return "job"
-    return "queue" if plan.request_id.startswith((LEND, REGAIN)) else "user"
+    return "queue" if plan.purpose is Purpose.QUEUE else "user"
 
 
 def _purpose(plan: Plan) -> str:
     """Return what the job itself asked for a change for; empty where somebody else asked for it."""
-    return next((purpose for prefix, purpose in _OWN.items() if plan.request_id.startswith(prefix)), "")
+    if not plan.purpose.own:
+        return ""
+    return str(Purpose.SIZE if plan.purpose is Purpose.RETURN else plan.purpose)
 
 
 def live_entry(state: MasterState, plan: Plan, now_s: float) -> dict[str, Any]:
@@ -237,7 +232,7 @@ def status(runtime: Runtime, state: MasterState, started_s: float, now_s: float)
         # Members of each role that are missing because they were not granted in time at the start.
         "began_without": {str(role): number for role, number in state.began_without.items()},
         # Members of each role that left so that others of its queue got their room, and are to come back.
-        "lent": {str(role): number for role, number in lent(state.plans.values(), tuple(_OWN)).items()},
+        "lent": {str(role): number for role, number in lent(state.plans.values()).items()},
         "loss": number(history[-1].loss) if history else None,
         "metrics": metrics_of(runtime, evaluated) if evaluated else {},
         "checkpoints": checkpoints_entry(state),

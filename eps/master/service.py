@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 import grpc
 
 from eps.core import events as e
-from eps.core.reconfig import Change, Operation
+from eps.core.changes import check_change, check_request_id
+from eps.core.reconfig import Change, Operation, Purpose
 from eps.errors import ConfigError, PlanError
 from eps.pb import control_pb2 as pb
 from eps.pb.control_pb2_grpc import JobMasterServicer
@@ -25,6 +26,8 @@ ANSWER_TIMEOUT_S = 30.0
 #: Progress is sent at most this often.
 WATCH_INTERVAL_S = 0.2
 LONGEST_WAIT_S = 3600.0
+#: What is kept of the reason to end a job, in characters.
+MOST_REASON = 1000
 
 
 class JobMasterService(JobMasterServicer):
@@ -65,7 +68,10 @@ class JobMasterService(JobMasterServicer):
                 f"{change.operation}: only {manager} changes the size of this job, as its containers are what it "
                 "grants; a job that is started by itself has a size of its own"
             )
-        event = e.ChangeRequested(request.request_id or uuid.uuid4().hex, change, request.dry_run)
+        purpose = Purpose.QUEUE if request.for_queue else Purpose.ASKED
+        check_change(change)
+        check_request_id(request.request_id)
+        event = e.ChangeRequested(request.request_id or uuid.uuid4().hex, change, request.dry_run, purpose)
         answer = self._master.ask(event, event.request_id, ANSWER_TIMEOUT_S)
         return pb.ChangeReply(plan_id=answer.plan_id, text=answer.text)
 
@@ -88,7 +94,7 @@ class JobMasterService(JobMasterServicer):
 
     def Kill(self, request: pb.KillRequest, context: grpc.ServicerContext) -> pb.KillReply:
         """End the job."""
-        self._master.put(e.KillRequested(request.reason or "killed on request"))
+        self._master.put(e.KillRequested(request.reason[:MOST_REASON] or "killed on request"))
         return pb.KillReply()
 
     def Watch(self, request: pb.WatchRequest, context: grpc.ServicerContext) -> Iterator[pb.ProgressUpdate]:

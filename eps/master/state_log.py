@@ -6,13 +6,18 @@ without end, the history, is in columns, which are copied as they are.
 A log that cannot be written does not end a job: training goes on without it, the reason is shown, and snapshots are
 tried until one heals it.  Until then the master cannot be started again: the log says so, or where not even that could
 be written, the members do (:mod:`eps.core.restart`).
+
+The state is a function of its events, so an event that ends one master, by a crash or a hang, ends the next one while
+that restores the state.  Beside the log stands which event a master is restoring: the third master ends the job.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +26,7 @@ from eps.core.history import ClockHistory
 from eps.core.master_state import MasterState
 from eps.errors import StorageError
 from eps.master.encoding import dumps, loads
+from eps.storage.atomic import FILE_MODE
 from eps.storage.shared_log import SharedLog
 from eps.storage.wal import EventLog
 
@@ -30,6 +36,10 @@ SNAPSHOT_EVENTS = 2048
 CLOCKS_PER_EVENT = 16
 #: A log that cannot be written is tried again this often, or after so many times what the last try took.
 HEAL_S, HEAL_TIMES = 1.0, 10
+#: File of a log's directory with the number of the event that a master is restoring; 0 where none does.
+RESTORING = "restoring"
+#: What a message says of an event, in characters.
+MOST_DETAIL = 200
 
 logger = logging.getLogger(__name__)
 
@@ -84,7 +94,7 @@ class StateLog:
         Raises
         ------
         StorageError
-            A record cannot be read.
+            A record cannot be read, or an event has ended two masters.
         """
         if self._log is None or self._log.recovered.snapshot is None:
             return None
@@ -93,11 +103,38 @@ class StateLog:
         for sentence in recovered.dropped:
             logger.warning("M %s", sentence)
         now_s, state = _load(recovered.snapshot)
+        if recovered.records and self._restoring() == state.steps + len(recovered.records):
+            # The master that logged it did nothing afterwards, and the one that restored it ended there.
+            raise StorageError(_deadly(loads(recovered.records[-1])[1]))
         for record in recovered.records:
             now_s, event = loads(record)
-            state.step(event, now_s)
+            self._note_restoring(state.steps + 1)
+            try:
+                state.step(event, now_s)
+            except Exception as error:
+                raise StorageError(f"{_deadly(event)}: {type(error).__name__}: {error}") from error
+        self._note_restoring(0)
         self._num_events = len(recovered.records)
         return Restored(state, now_s, recovered.age_s, self._num_events)
+
+    def _restoring(self) -> int:
+        """Return the number of the event at which a master ended that restored the state; 0 where none did."""
+        try:
+            return 0 if self.waits_for_others else int.from_bytes((self.path / RESTORING).read_bytes(), "little")
+        except OSError:
+            return 0
+
+    def _note_restoring(self, number: int) -> None:
+        if self.waits_for_others:
+            # A write to a cluster's file system for every event would take long, and YARN counts attempts itself.
+            return
+        # Where that cannot be written, the supervisor still counts masters.
+        with suppress(OSError):
+            fd = os.open(self.path / RESTORING, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+            try:
+                os.pwrite(fd, number.to_bytes(8, "little"), 0)
+            finally:
+                os.close(fd)
 
     def begin(self, state: MasterState, now_s: float) -> None:
         """Log from here on: write the first snapshot."""
@@ -187,6 +224,19 @@ class StateLog:
         if not self.error:
             logger.error("M goes on, and cannot be started again until this is mended: %s", reason)
         self.error = reason
+
+
+def _deadly(event: e.Event) -> str:
+    """Return why a job ends whose masters end at the same event."""
+    detail = ""
+    if isinstance(event, e.ChangeRequested):
+        detail = f" ({event.change})"
+    elif isinstance(event, e.ReportReceived):
+        detail = f" ({type(event.report).__name__} of {event.report.name})"
+    elif isinstance(event, e.ContainerExited | e.MemberLost):
+        detail = f" ({event.container_id}: {event.reason})"
+    name = f"{type(event).__name__}{detail[:MOST_DETAIL]}"
+    return f"the event {name} has ended two masters; eps resume goes on from the latest checkpoint, or from the seed"
 
 
 def _parts(state: MasterState, now_s: float) -> list[bytes]:

@@ -36,9 +36,12 @@ MEMBER_TIMEOUT_S = 3.0
 FIRST_BEAT_S = 30.0
 #: The supervisor looks at silence this often, so that it knows whether it could listen itself.
 LOOK_S = 0.5
+#: The longest patience that a master asks for while it works: one that hangs is left alone for so long.
+LONGEST_HANG_S = 60.0
 #: Masters that are started again within :data:`RESTART_WINDOW_S`, as long as the job gets no further.
 MOST_RESTARTS = 5
-RESTART_WINDOW_S = 60.0
+#: Twice what as many masters take that hang one after the other.
+RESTART_WINDOW_S = 2 * MOST_RESTARTS * LONGEST_HANG_S
 
 # ---- events
 

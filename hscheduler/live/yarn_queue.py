@@ -16,7 +16,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from eps.core.lent import LEND
 from eps.core.reconfig import Operation
 from eps.errors import EpsError, PlanError, RpcError
 from hscheduler.core.resources import Role
@@ -230,5 +229,5 @@ class QueueScheduler:
                 continue
             by_role.setdefault(view.facts.roles[container], []).append(view.members[container])
         for role, members in by_role.items():
-            request_id = f"{LEND}{role}-{view.latest_change + 1}"
-            job.change(_REMOVE[role], members, wait=False, request_id=request_id)
+            request_id = f"lend-{role}-{view.latest_change + 1}"
+            job.change(_REMOVE[role], members, wait=False, request_id=request_id, for_queue=True)

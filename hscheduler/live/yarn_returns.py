@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from eps.core.lent import REGAIN
 from eps.core.reconfig import Operation
 from eps.errors import EpsError
 from hscheduler.core.resources import Role
@@ -136,8 +135,13 @@ class Returns:
         try:
             if self._acts:
                 # Of the same state of the job it is the same request, whoever makes it and however often.
-                request_id = f"{REGAIN}{view.latest_change + 1}"
-                self._masters.job(application).change(_ADD[each.role], each.number, wait=False, request_id=request_id)
+                self._masters.job(application).change(
+                    _ADD[each.role],
+                    each.number,
+                    wait=False,
+                    request_id=f"regain-{view.latest_change + 1}",
+                    for_queue=True,
+                )
         except EpsError as error:
             self._resting[name] = now_s + REST_S
             self._tell(f"{application} gets nothing back for now: {error}", name)

@@ -82,6 +82,31 @@ def test_change_prints_its_phases_and_ends_with_0(fake: FakeJob, capsys: pytest.
     assert capsys.readouterr().out.splitlines()[-1].startswith("plan 1 add-workers=2: proposed +10 ms, prepared")
 
 
+IRIS = ["run", "--data", "sklearn:iris", "--model", "softmax", "--iterations", "5"]
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["add-workers", "fake", "1000000000"], 2),
+        (["add-workers", "fake", "9" * 5000], 2),
+        (["add-workers", "fake", "1", "--request-id", "x" * 1000], 2),
+        (["remove-servers", "fake", "1000000000", "--dry-run"], 2),
+        (["remove-servers", "fake", f"server-{'9' * 5000}"], 3),
+        (["cancel", "fake", "99999999999"], 3),
+        ([*IRIS, "--at", "1:add-workers=1000000000"], 2),
+        ([*IRIS, "--at", f"{'9' * 5000}:add-workers=1"], 2),
+        ([*IRIS, "--workers", "1000000000", "--splits", "1000000000"], 2),
+        ([*IRIS, "--batch-size", "9" * 5000], 2),
+    ],
+)
+def test_number_that_no_job_can_have_is_refused_before_anybody_is_asked(
+    fake: FakeJob, capsys: pytest.CaptureFixture[str], words: list[str], code: int
+) -> None:
+    assert main(words) == code
+    assert capsys.readouterr().err.startswith("eps: ") and not fake.master.asked
+
+
 def test_change_without_waiting_prints_its_number(fake: FakeJob, capsys: pytest.CaptureFixture[str]) -> None:
     fake.master.plans = [change_of(phase="queued")]
     assert main(["remove-workers", "fake", "worker-1,worker-2", "--no-wait", "--request-id", "r"]) == 0

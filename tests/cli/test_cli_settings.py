@@ -114,6 +114,12 @@ def test_flags_and_keys_of_seconds_may_leave_the_unit_out() -> None:
         ({"iterations": 5, "at": ["5:frob=1"]}, "frob"),
         ({"iterations": 5, "at": ["5:add-workers=0"]}, "at least 1 member"),
         ({"iterations": 5, "at": ["5:add-workers=1"]}, "K must be at most 4"),
+        ({"at": ["5:add-workers=1000000000"]}, "at least 1 member, and at most"),
+        ({"at": ["²:add-workers=1"]}, "K:CHANGE"),
+        ({"workers": 10**9, "splits": 10**6}, "workers is above"),
+        ({"splits": 10**9}, "splits is above"),
+        ({"seed": 10**30}, "seed is above"),
+        ({"iterations": 10**30}, "iterations is above"),
     ],
 )
 def test_setting_that_cannot_work_is_refused_with_its_rule(values: dict[str, Any], reason: str) -> None:

@@ -12,7 +12,7 @@ from eps.core.master_state import MasterState
 from eps.core.membership import Membership
 from eps.core.partition_state import Holding
 from eps.core.plan_driver import PlanDriver
-from eps.core.reconfig import Change, Operation, Plan
+from eps.core.reconfig import Change, Operation, Plan, Purpose
 from eps.core.settings import CoreSettings, Trigger
 from eps.core.types import Address, MemberId, Role
 from eps.errors import EpsError
@@ -113,10 +113,12 @@ class ScriptedMaster:
     def exit(self, name: MemberId, reason: str = "ended", *, taken: bool = False) -> None:
         self.step(e.ContainerExited(self._containers[name], reason, taken))
 
-    def request(self, change: Change, *, dry_run: bool = False, request_id: str = "") -> e.Answer:
+    def request(
+        self, change: Change, *, dry_run: bool = False, request_id: str = "", purpose: Purpose = Purpose.ASKED
+    ) -> e.Answer:
         """Ask for a change and return the answer."""
         self._requests += 1
-        commands = self.step(e.ChangeRequested(request_id or f"request-{self._requests}", change, dry_run))
+        commands = self.step(e.ChangeRequested(request_id or f"request-{self._requests}", change, dry_run, purpose))
         return next(c for c in commands if isinstance(c, e.Answer))
 
     def ask(self, change: Change) -> Plan:

@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from eps.core.changes import Roster, highest, parse_change, resolve
+from eps.core import changes
+from eps.core.changes import (
+    MOST_ID,
+    MOST_MEMBERS,
+    Roster,
+    change_of,
+    check_change,
+    check_request_id,
+    highest,
+    parse_change,
+    resolve,
+)
 from eps.core.reconfig import OPERATIONS, Change, Operation
 from eps.core.settings import CoreSettings
-from eps.errors import PlanError, UnknownMemberError
+from eps.errors import ConfigError, PlanError, UnknownMemberError
 
 SETTINGS = CoreSettings(num_splits=6, num_partitions=4, iterations=10)
 ROSTER = Roster(("worker-1", "worker-2", "worker-10"), ("server-1", "server-3"), next_worker=11, next_server=4)
@@ -69,6 +82,59 @@ def test_change_that_would_break_the_job_is_refused(change: Change, error: type[
         resolve(ROSTER, change, SETTINGS)
 
 
+def test_no_name_is_made_of_a_count_that_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def name(*of: object) -> str:
+        raise AssertionError(f"{of} are named")
+
+    monkeypatch.setattr(changes, "member_name", name)
+    with pytest.raises(PlanError):
+        resolve(ROSTER, Change(Operation.ADD_WORKERS, 10**9), SETTINGS)
+
+
+@pytest.mark.parametrize("count", [0, -1, MOST_MEMBERS + 1, 10**9, 10**5000, -(10**5000)], ids=int.bit_length)
+def test_count_that_no_job_can_have_is_refused_whatever_its_size(count: int) -> None:
+    for refuse in (check_change, lambda change: change_of(change.operation, change.count)):
+        with pytest.raises(ConfigError):
+            refuse(Change(Operation.ADD_WORKERS, count))
+    check_change(Change(Operation.ADD_WORKERS, MOST_MEMBERS))
+
+
+@pytest.mark.parametrize(
+    "name", ["", "x", "worker-", "worker-0", "worker-01", "boss-1", "worker-1\n", "worker-" + "9" * 5000]
+)
+def test_name_that_no_member_can_have_is_refused(name: str) -> None:
+    with pytest.raises(UnknownMemberError) as refused:
+        check_change(Change(Operation.REMOVE_WORKERS, 1, (name,)))
+    assert len(str(refused.value)) < 2 * MOST_ID
+    check_change(Change(Operation.REMOVE_WORKERS, 2, ("server-1", "worker-999999999")))
+
+
+@pytest.mark.parametrize("what", [True, 2.5, None, [], ["worker-1", 2], {"worker-1"}])
+def test_what_is_neither_a_number_nor_names_is_no_change(what: Any) -> None:
+    with pytest.raises(ConfigError):
+        change_of("remove-workers", what)
+
+
+@pytest.mark.parametrize("operation", ["follow", "drain", "grow"])
+def test_only_the_four_operations_can_be_asked_for(operation: str) -> None:
+    with pytest.raises(ConfigError):
+        change_of(operation, 1)
+
+
+def test_change_of_a_number_of_one_name_or_of_several() -> None:
+    assert change_of("add-workers", 2) == Change(Operation.ADD_WORKERS, 2)
+    assert change_of("remove-workers", "worker-2") == Change(Operation.REMOVE_WORKERS, 1, ("worker-2",))
+    names = ["server-3", "server-1"]
+    assert change_of("remove-servers", names) == Change(Operation.REMOVE_SERVERS, 2, ("server-3", "server-1"))
+
+
+@pytest.mark.parametrize("text", ["x" * (MOST_ID + 1), "a\nb", "\x1b[31m"])
+def test_request_id_that_is_long_or_cannot_be_printed_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError):
+        check_request_id(text)
+    check_request_id("x" * MOST_ID)
+
+
 def test_last_worker_and_last_server_are_never_removed() -> None:
     alone = Roster(("worker-1",), ("server-1",), 2, 2)
     for operation, name in ((Operation.REMOVE_WORKERS, "worker-1"), (Operation.REMOVE_SERVERS, "server-1")):
@@ -98,6 +164,12 @@ def test_change_is_written_as_it_is_parsed(operation: Operation) -> None:
     names = () if operation.adds else (f"{operation.role}-1", f"{operation.role}-12")
     change = Change(operation, 2, names)
     assert parse_change(str(change)) == change
+
+
+@pytest.mark.parametrize("count", ["0", "1000000000", "9" * 5000], ids=len)
+def test_text_with_a_count_that_no_job_can_have_is_refused(count: str) -> None:
+    with pytest.raises(ConfigError):
+        parse_change(f"add-workers={count}")
 
 
 @pytest.mark.parametrize(

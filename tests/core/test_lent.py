@@ -5,33 +5,32 @@ from __future__ import annotations
 from pathlib import Path
 
 from eps.core import events as e
-from eps.core.lent import LEND, REGAIN, lent
-from eps.core.master_evictions import EVICTION, RETURN_PATIENCE_S
-from eps.core.master_recovery import REPLACE_S, REPLACEMENT
-from eps.core.reconfig import Change, Operation, Phase, Plan
+from eps.core.lent import lent
+from eps.core.master_evictions import RETURN_PATIENCE_S
+from eps.core.master_recovery import REPLACE_S
+from eps.core.reconfig import Change, Operation, Phase, Plan, Purpose
 from eps.core.types import Role
 from eps.master.state_log import StateLog
 from tests.core.scripted import ADD_SERVER, ADD_WORKER, REMOVE_SERVER, REMOVE_WORKER, ScriptedMaster, running
 from tests.core.test_evictions import carry_on, warn
 
-OWN = (REPLACEMENT, EVICTION)
 TWO_WORKERS = Change(Operation.REMOVE_WORKERS, 2)
 
 
 def owed(master: ScriptedMaster) -> tuple[int, int]:
     """Return how many workers and servers a job is to have again."""
-    found = lent(master.state.plans.values(), OWN)
+    found = lent(master.state.plans.values())
     return found[Role.WORKER], found[Role.SERVER]
 
 
-def asked(master: ScriptedMaster, change: Change, request_id: str) -> Plan:
-    answer = master.request(change, request_id=request_id)
+def asked(master: ScriptedMaster, change: Change, purpose: Purpose = Purpose.QUEUE, request_id: str = "") -> Plan:
+    answer = master.request(change, purpose=purpose, request_id=request_id)
     assert answer.error is None, answer.error
     return master.state.plans[answer.plan_id]
 
 
-def carried_out(master: ScriptedMaster, change: Change, request_id: str) -> Plan:
-    plan = asked(master, change, request_id)
+def carried_out(master: ScriptedMaster, change: Change, purpose: Purpose = Purpose.QUEUE) -> Plan:
+    plan = asked(master, change, purpose)
     carry_on(master)
     assert plan.phase is Phase.RELEASED
     return plan
@@ -39,33 +38,33 @@ def carried_out(master: ScriptedMaster, change: Change, request_id: str) -> Plan
 
 def test_what_was_taken_is_owed_until_it_has_come_back() -> None:
     master = running()
-    plan = asked(master, TWO_WORKERS, f"{LEND}1")
+    plan = asked(master, TWO_WORKERS)
     assert owed(master) == (0, 0), "not before it has let go of them"
     carry_on(master)
-    carried_out(master, REMOVE_SERVER, f"{LEND}2")
+    carried_out(master, REMOVE_SERVER)
     assert plan.phase is Phase.RELEASED and owed(master) == (2, 1)
-    carried_out(master, ADD_WORKER, f"{REGAIN}3")
+    carried_out(master, ADD_WORKER)
     assert owed(master) == (1, 1)
-    carried_out(master, ADD_SERVER, f"{REGAIN}4")
-    carried_out(master, ADD_WORKER, f"{REGAIN}5")
+    carried_out(master, ADD_SERVER)
+    carried_out(master, ADD_WORKER)
     assert owed(master) == (0, 0)
     assert master.state.wanted == {Role.WORKER: 3, Role.SERVER: 2}
 
 
 def test_who_asks_by_hand_has_it_back_that_way_and_what_its_users_removed_stays_away() -> None:
     master = running()
-    carried_out(master, REMOVE_WORKER, "by hand")
+    carried_out(master, REMOVE_WORKER, Purpose.ASKED)
     assert owed(master) == (0, 0)
-    carried_out(master, REMOVE_WORKER, f"{LEND}2")
-    carried_out(master, REMOVE_SERVER, f"{LEND}3")
-    carried_out(master, Change(Operation.ADD_WORKERS, 3), "by hand as well")
+    carried_out(master, REMOVE_WORKER)
+    carried_out(master, REMOVE_SERVER)
+    carried_out(master, Change(Operation.ADD_WORKERS, 3), Purpose.ASKED)
     assert owed(master) == (0, 1)
 
 
 def test_what_is_not_granted_in_time_is_withdrawn_and_owed_still() -> None:
     master = running()
-    carried_out(master, REMOVE_WORKER, f"{LEND}1")
-    plan = asked(master, ADD_WORKER, f"{REGAIN}2")
+    carried_out(master, REMOVE_WORKER)
+    plan = asked(master, ADD_WORKER)
     container = master.container_of(plan.added[0])
     master.tick(RETURN_PATIENCE_S - 0.5)
     assert plan.phase is Phase.PROPOSED
@@ -76,13 +75,13 @@ def test_what_is_not_granted_in_time_is_withdrawn_and_owed_still() -> None:
 
 def test_what_is_granted_in_part_comes_back_in_part_and_the_rest_is_owed_still() -> None:
     master = running()
-    carried_out(master, TWO_WORKERS, f"{LEND}1")
-    plan = asked(master, Change(Operation.ADD_WORKERS, 2), f"{REGAIN}2")
+    carried_out(master, TWO_WORKERS)
+    plan = asked(master, Change(Operation.ADD_WORKERS, 2), request_id="r")
     before = master.state.asked_size()[Role.WORKER]
     master.step(e.ContainerGranted(master.container_of(plan.added[0])))
     master.tick(RETURN_PATIENCE_S)
     after = master.state.asked_size()[Role.WORKER]
-    again = asked(master, Change(Operation.ADD_WORKERS, 2), f"{REGAIN}2")
+    again = asked(master, Change(Operation.ADD_WORKERS, 2), request_id="r")
     carry_on(master)
     assert plan is again and plan.phase is Phase.RELEASED and plan.added == ("worker-4",)
     assert (before, after, master.state.wanted[Role.WORKER]) == (3, 2, 2) and owed(master) == (1, 0)
@@ -90,20 +89,20 @@ def test_what_is_granted_in_part_comes_back_in_part_and_the_rest_is_owed_still()
 
 def test_same_request_of_two_at_once_is_one_change() -> None:
     master = running()
-    carried_out(master, REMOVE_WORKER, f"{LEND}1")
-    first, second = (asked(master, ADD_WORKER, f"{REGAIN}2") for _ in range(2))
+    carried_out(master, REMOVE_WORKER)
+    first, second = (asked(master, ADD_WORKER, request_id="r") for _ in range(2))
     carry_on(master)
     assert first is second and len(master.membership.workers) == 3
 
 
 def test_job_that_takes_back_by_itself_what_it_was_preempted_of_has_no_more_than_it_had() -> None:
     master = running()
-    carried_out(master, REMOVE_WORKER, f"{LEND}1")
+    carried_out(master, REMOVE_WORKER)
     warn(master, "worker-1", for_others=True)
     carry_on(master)
     assert owed(master) == (1, 0) and master.state.given[Role.WORKER] == 1
     # Both at once, in either order.
-    regain = asked(master, ADD_WORKER, f"{REGAIN}3")
+    regain = asked(master, ADD_WORKER)
     master.step(e.RoomSeen({Role.WORKER: 9, Role.SERVER: 9}))
     carry_on(master)
     assert regain.phase is Phase.RELEASED
@@ -119,7 +118,7 @@ def test_job_that_takes_back_by_itself_what_it_was_preempted_of_has_no_more_than
 
 def test_what_is_lost_and_replaced_is_not_lent() -> None:
     master = running(followers=1)
-    carried_out(master, REMOVE_WORKER, f"{LEND}1")
+    carried_out(master, REMOVE_WORKER)
     master.lose("worker-1")
     master.recover()
     master.tick(REPLACE_S)
@@ -129,11 +128,11 @@ def test_what_is_lost_and_replaced_is_not_lent() -> None:
 
 def test_next_master_knows_what_is_owed(tmp_path: Path) -> None:
     master = running()
-    carried_out(master, TWO_WORKERS, f"{LEND}1")
+    carried_out(master, TWO_WORKERS)
     log = StateLog(tmp_path / "state")
     log.begin(master.state, master.now_s)
     log.record(e.Tick(), master.now_s)
     log.close()
     restored = StateLog(tmp_path / "state").restore()
     assert restored is not None
-    assert lent(restored.state.plans.values(), OWN) == {Role.WORKER: 2, Role.SERVER: 0}
+    assert lent(restored.state.plans.values()) == {Role.WORKER: 2, Role.SERVER: 0}

@@ -101,24 +101,45 @@ def going_back() -> ScriptedMaster:
     return master
 
 
-def test_a_job_that_never_gets_beyond_where_it_was_gives_up() -> None:
+def lose_and_go_back(master: ScriptedMaster) -> None:
+    """End the only server, and let the job begin again at its checkpoint, where that does not end it."""
+    master.lose(master.membership.servers[0])
+    if master.state.recovery is None:
+        return
+    (newcomer,) = master.state.recovery.newcomers
+    master.register(newcomer)
+    master.report(master.inventory(W1, 50))
+    for name in master.membership.members:
+        master.report(m.MembershipAcked(name, master.membership.version))
+
+
+def complete(master: ScriptedMaster, clock: int) -> None:
+    results = tuple(m.SplitResult(split, 1, 1.0) for split in range(2))
+    master.report(m.ClockReported(W1, clock, results, master.membership.incarnation))
+
+
+def test_a_job_that_goes_back_and_completes_clocks_is_never_ended_for_its_losses() -> None:
     master = going_back()
-    for number in range(4 * MOST_FRUITLESS):
-        if master.state.state is not JobState.RUNNING:
-            break
-        master.lose(master.membership.servers[0])
-        if master.state.recovery is None:
-            continue
-        (newcomer,) = master.state.recovery.newcomers
-        master.register(newcomer)
-        master.report(master.inventory(W1, 50))
-        for name in master.membership.members:
-            master.report(m.MembershipAcked(name, master.membership.version))
-        # It ends at another clock each time, and never at a new one.
-        for clock in range(40, 50 - number % 2):
-            results = tuple(m.SplitResult(split, 1, 1.0) for split in range(2))
-            master.report(m.ClockReported(W1, clock, results, master.membership.incarnation))
-    assert master.state.state is JobState.FAILED and len(master.state.losses) == MOST_FRUITLESS
+    for number in range(2 * MOST_FRUITLESS):
+        lose_and_go_back(master)
+        assert (master.state.state, master.state.progress.completed) == (JobState.RUNNING, 40)
+        # It never gets to where it was at the first loss, and to one clock only in between.
+        for clock in range(40, 41 + number % 9):
+            complete(master, clock)
+    assert len(master.state.losses) == 2 * MOST_FRUITLESS
+
+
+def test_a_job_that_goes_back_and_completes_no_clock_is_ended() -> None:
+    master = going_back()
+    for _ in range(MOST_FRUITLESS - 1):
+        lose_and_go_back(master)
+    assert master.state.state is JobState.RUNNING
+    complete(master, 40)
+    for _ in range(MOST_FRUITLESS - 1):
+        lose_and_go_back(master)
+    assert master.state.state is JobState.RUNNING, "one clock was completed between them"
+    lose_and_go_back(master)
+    assert master.state.state is JobState.FAILED and len(master.state.losses) == 2 * MOST_FRUITLESS - 1
 
 
 def test_a_checkpoint_knows_the_size_that_was_asked_for_while_a_lost_member_is_not_replaced() -> None:

@@ -9,9 +9,9 @@ import pytest
 from eps.core import events as e
 from eps.core import messages as m
 from eps.core.events import JobState
-from eps.core.master_recovery import PROTECTION, REPLACE_S, REPLACEMENT
+from eps.core.master_recovery import REPLACE_S
 from eps.core.plan_driver import REGISTRATION_PATIENCE_S, STANDING
-from eps.core.reconfig import Change, Operation, Phase, Plan
+from eps.core.reconfig import Change, Operation, Phase, Plan, Purpose
 from eps.core.recovery import MOST_FRUITLESS, LossOutcome
 from eps.core.types import Role
 from tests.core.scripted import (
@@ -37,7 +37,7 @@ def trained(master: ScriptedMaster, clocks: int) -> None:
 
 
 def replacements(master: ScriptedMaster) -> list[Plan]:
-    return [p for p in master.state.plans.values() if p.request_id.startswith(REPLACEMENT)]
+    return [p for p in master.state.plans.values() if p.purpose.keeps_size]
 
 
 # ---- the course of a recovery
@@ -540,7 +540,7 @@ def test_partitions_without_a_follower_get_one() -> None:
     master.release()
 
     assert plan.phase is Phase.RELEASED
-    assert follow.request_id.startswith(PROTECTION) and follow.change.operation is Operation.FOLLOW
+    assert follow.purpose is Purpose.FOLLOWERS and follow.change.operation is Operation.FOLLOW
     assert follow.phase is Phase.RELEASED and (follow.added, follow.removed) == ((), ())
     table = master.membership.partitions
     assert all(len(table.followers_of(p)) == 1 and table.owners[p] not in table.followers_of(p) for p in range(4))

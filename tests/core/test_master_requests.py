@@ -6,11 +6,13 @@ import pytest
 
 from eps.core import events as e
 from eps.core import messages as m
-from eps.core.master_recovery import REPLACE_S, REPLACEMENT
+from eps.core.lent import lent
+from eps.core.master_recovery import REPLACE_S
 from eps.core.plan_driver import GROWTH_PATIENCE_S, REGISTRATION_PATIENCE_S
-from eps.core.reconfig import ENDED, Change, Operation, Phase, Plan
+from eps.core.reconfig import ENDED, Change, Operation, Phase, Plan, Purpose
 from eps.core.settings import Trigger
-from eps.errors import UnknownMemberError
+from eps.core.types import Role
+from eps.errors import PlanError, UnknownMemberError
 from eps.master.records import change_entry, live_entry
 from tests.core.scripted import (
     ADD_SERVER,
@@ -20,6 +22,7 @@ from tests.core.scripted import (
     refusal,
     running,
 )
+from tests.core.test_evictions import carry_on
 
 # ---- requests
 
@@ -32,6 +35,31 @@ def test_same_request_gets_the_same_answer_and_one_plan() -> None:
 
     assert first == again
     assert list(master.state.plans) == [1]
+
+
+@pytest.mark.parametrize("beginning", ["replace", "replace-given", "replace-room", "evict", "follow", "lend", "at-7"])
+def test_request_id_of_a_client_says_nothing_about_its_change(beginning: str) -> None:
+    master = running()
+
+    answer = master.request(REMOVE_WORKER, request_id=f"{beginning}-1")
+    plan = master.state.plans[answer.plan_id]
+    asked = master.state.asked_size()
+    carry_on(master)
+
+    assert plan.phase is Phase.RELEASED and asked == master.state.wanted == {Role.WORKER: 2, Role.SERVER: 2}
+    assert not any(lent(master.state.plans.values()).values())
+    told = change_entry(plan, [], master.now_s)
+    assert (told["asked_by"], told["purpose"], told["asked_at"]) == ("user", "", None)
+    master.tick(REPLACE_S)
+    master.tick(REPLACE_S)
+    assert len(master.state.plans) == 1, "nobody is asked for in its place"
+
+
+def test_request_id_that_asked_for_another_purpose_is_refused() -> None:
+    master = running()
+    first = master.request(REMOVE_WORKER, request_id="r")
+    lends = master.request(REMOVE_WORKER, request_id="r", purpose=Purpose.QUEUE)
+    assert isinstance(refusal(lends), PlanError) and len(master.state.plans) == first.plan_id == 1
 
 
 def test_request_id_that_asked_for_another_change_is_refused_and_keeps_its_first_answer() -> None:
@@ -363,7 +391,7 @@ def test_replacement_that_has_its_containers_does_not_hold_the_last_iteration() 
     master.lose("worker-1")
     master.recover(clock=1)
     master.tick(REPLACE_S)
-    (plan,) = [plan for plan in master.state.plans.values() if plan.request_id.startswith(REPLACEMENT)]
+    (plan,) = [plan for plan in master.state.plans.values() if plan.purpose is Purpose.SIZE]
     master.launch(plan.added[0])
     for clock in range(1, 4):
         master.clock(clock)

@@ -8,9 +8,9 @@ import pytest
 
 from eps.core import events as e
 from eps.core.evictions import Outcome
-from eps.core.master_evictions import RETURN, RETURN_PATIENCE_S
+from eps.core.master_evictions import RETURN_PATIENCE_S
 from eps.core.master_recovery import REPLACE_S
-from eps.core.reconfig import Change, Operation, Phase, Plan
+from eps.core.reconfig import Change, Operation, Phase, Plan, Purpose
 from eps.core.types import MemberId, Role
 from eps.master.state_log import StateLog
 from tests.core.scripted import ADD_SERVER, ADD_WORKER, REMOVE_WORKER, ScriptedMaster, running
@@ -40,7 +40,7 @@ def see(master: ScriptedMaster, fits: dict[Role, int]) -> None:
 
 
 def returns(master: ScriptedMaster) -> list[Plan]:
-    return [p for p in master.state.plans.values() if p.request_id.startswith(RETURN)]
+    return [p for p in master.state.plans.values() if p.purpose is Purpose.RETURN]
 
 
 def test_what_others_are_to_get_is_not_asked_for_again() -> None:

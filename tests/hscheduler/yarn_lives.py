@@ -7,7 +7,7 @@ from typing import Any
 
 from eps.core.lent import lent
 from eps.core.master_evictions import RETURN_PATIENCE_S
-from eps.core.reconfig import Change, Operation, Phase, Plan
+from eps.core.reconfig import Change, Operation, Phase, Plan, Purpose
 from eps.core.types import members_of
 from eps.errors import PlanError, UnknownMemberError
 from eps.master.records import change_entry
@@ -48,7 +48,7 @@ class LivingJob(FakeJob):
     @property
     def lent(self) -> dict[Role, int]:
         """What it is still to have again."""
-        return {Role(role): number for role, number in lent(self.plans, ()).items()}
+        return {Role(role): number for role, number in lent(self.plans).items()}
 
     def status(self) -> dict[str, Any]:
         """Return its status."""
@@ -65,7 +65,13 @@ class LivingJob(FakeJob):
     # ---- what it is asked
 
     def change(
-        self, operation: Operation, names: int | Sequence[str], *, wait: bool, request_id: str = ""
+        self,
+        operation: Operation,
+        names: int | Sequence[str],
+        *,
+        wait: bool,
+        request_id: str = "",
+        for_queue: bool = False,
     ) -> dict[str, Any]:
         """See :class:`eps.client.Job`."""
         assert not wait
@@ -78,7 +84,8 @@ class LivingJob(FakeJob):
                 raise UnknownMemberError(f"{name} is not a {operation.role} of the job")
         plan = self._requests.get(request_id)
         if plan is None:
-            plan = Plan(len(self.plans) + 1, request_id, change)
+            purpose = Purpose.QUEUE if for_queue else Purpose.ASKED
+            plan = Plan(len(self.plans) + 1, request_id, change, purpose=purpose)
             plan.reached_s[Phase.QUEUED] = self.now_s
             self.plans.append(plan)
             if request_id:

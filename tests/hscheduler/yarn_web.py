@@ -222,7 +222,13 @@ class FakeJob:
         return plan_id
 
     def change(
-        self, operation: Operation, names: int | Sequence[str], *, wait: bool, request_id: str = ""
+        self,
+        operation: Operation,
+        names: int | Sequence[str],
+        *,
+        wait: bool,
+        request_id: str = "",
+        for_queue: bool = False,
     ) -> dict[str, Any]:
         """See :class:`eps.client.Job`."""
         assert not wait and not isinstance(names, int)

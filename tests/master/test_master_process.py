@@ -18,14 +18,17 @@ from eps.core.membership import Membership
 from eps.core.tables import PartitionTable, SplitTable
 from eps.core.types import Address, Role
 from eps.ended import ended_status
-from eps.errors import StorageError
+from eps.errors import ConfigError, PlanError, StorageError
 from eps.master import exporter, main
 from eps.master.export import Exported
 from eps.master.main import Master
 from eps.master.place import Announcements
 from eps.master.records import Ledger
+from eps.master.service import MOST_REASON, JobMasterService
 from eps.master.state_log import StateLog
 from eps.master_link import wait_for
+from eps.pb import control_pb2 as pb
+from eps.resources.api import ContainerEvent
 from eps.runtime import DataShape, Runtime
 from eps.storage import waits
 from eps.storage.api import Storage
@@ -145,6 +148,50 @@ def test_job_whose_resource_manager_is_gone_for_good_fails_with_its_sentence(
     report = read_json(rig.directory.report)
     assert (report["state"], report["reason"]) == ("failed", rig.resources.gone)
     assert rig.resources.ended == (1, "failed", rig.resources.gone)
+
+
+def test_job_ends_where_its_resource_manager_fails_in_a_way_that_nobody_foresaw(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails() -> list[ContainerEvent]:
+        raise KeyError("State")
+
+    monkeypatch.setattr(main, "FAREWELL_S", 0.0)
+    monkeypatch.setattr(rig.resources, "poll", fails)
+    # Else a master that hears of no container any more would run for ever.
+    deadline = threading.Timer(TIMEOUT_S, rig.master.put, [e.KillRequested("nothing was noticed")])
+    deadline.start()
+    assert rig.master.run() == 1
+    deadline.cancel()
+    # Nobody hears of their end any more.
+    rig.master._containers.clear()
+    report = read_json(rig.directory.report)
+    assert report["state"] == "failed" and "KeyError: 'State'" in report["reason"]
+
+
+@pytest.mark.parametrize(
+    ("method", "request_of"),
+    [
+        ("AddWorkers", pb.AddRequest(count=10**9)),
+        ("AddServers", pb.AddRequest(count=0)),
+        ("AddWorkers", pb.AddRequest(count=1, request_id="x" * 10_000)),
+        ("RemoveWorkers", pb.RemoveRequest(count=2**32 - 1, dry_run=True)),
+        ("RemoveServers", pb.RemoveRequest(names=["server-1", "x" * 10_000])),
+        ("RemoveWorkers", pb.RemoveRequest(names=[f"worker-{n}" for n in range(1, 10_002)])),
+    ],
+)
+def test_request_that_no_job_can_fulfil_is_refused_before_it_is_logged(
+    rig: Rig, method: str, request_of: pb.AddRequest | pb.RemoveRequest
+) -> None:
+    with pytest.raises((ConfigError, PlanError)):
+        getattr(JobMasterService(rig.master), method)(request_of, None)
+    assert rig.said() is None
+
+
+def test_reason_to_end_a_job_is_kept_in_part(rig: Rig) -> None:
+    JobMasterService(rig.master).Kill(pb.KillRequest(reason="x" * 100_000), None)
+    said = rig.said()
+    assert isinstance(said, e.KillRequested) and said.reason == "x" * MOST_REASON
 
 
 def test_container_of_a_member_that_nobody_can_reach_is_killed(rig: Rig) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 import signal
 
+import pytest
+
 from eps.supervisor.protocol import (
     Beat,
     JobDone,
@@ -16,6 +18,7 @@ from eps.supervisor.protocol import (
 )
 from eps.supervisor.state import (
     FIRST_BEAT_S,
+    LONGEST_HANG_S,
     LOOK_S,
     MOST_RESTARTS,
     RESTART_WINDOW_S,
@@ -208,6 +211,21 @@ def test_masters_that_bring_the_job_no_further_are_started_again_five_times() ->
         "the job master was ended by SIGKILL before the job had ended; "
         "it was started again 5 times, and the job got no further"
     )
+
+
+@pytest.mark.parametrize("patience_s", [0.0, LONGEST_HANG_S])
+def test_masters_that_hang_one_after_the_other_end_the_job(patience_s: float) -> None:
+    state, now_s = started("c1"), 0.0
+    for n in range(MOST_RESTARTS + 1):
+        assert state.end is None
+        pid = state.children["master"].pid
+        if patience_s:
+            state.step(Requested(Beat(-1, patience_s)), now_s)
+        began_s, now_s = now_s, now_s + max(FIRST_BEAT_S, patience_s)
+        assert silence(state, began_s, now_s) == [SendSignal(pid, signal.SIGKILL)]
+        replaced(state, 200 + n, now_s)
+    assert state.end is not None and state.end.state == "failed"
+    assert "was silent" in state.end.reason and f"{MOST_RESTARTS} times" in state.end.reason
 
 
 def test_a_job_that_gets_further_may_lose_any_number_of_masters() -> None:
