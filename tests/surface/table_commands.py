@@ -47,7 +47,7 @@ CORE_FLAGS = (
     Flag("--servers", "2", 2, "0", 3),
     Flag("--splits", "6", 6, "1.5", 12),
     Flag("--iterations", "30", 30, "many", 100),
-    Flag("--batch-size", "40", 40, default="full"),
+    Flag("--batch-size", "40", 40, "some", "full"),
     Flag("--optimizer", "sgd", "sgd", "magic", "adam"),
     Flag("--learning-rate", "0.2", 0.2, "fast", 0.1),
     Flag("--l1", "0.001", 0.001, "x", 0.0),
@@ -96,7 +96,17 @@ MORE_FLAGS = (
     Flag("--metrics-port", "0", 0, "-2", -1),
     Flag("--tls", None, True, default=False),
 )
-MODELS = ("svm", "logistic", "linear", "lasso", "ridge", "robust", "softmax", "dnn")
+#: Models, with what they need beside the data.
+MODELS = {
+    "svm": "",
+    "logistic": "",
+    "linear": "",
+    "lasso": "--l1 0.1",
+    "ridge": "--l2 0.1",
+    "robust": "",
+    "softmax": "",
+    "dnn": "",
+}
 OPTIMIZERS = ("sgd", "momentum", "adagrad", "adam", "ftrl")
 POLICIES = ("elastic", "static", "static-stop", "kill", "priority", "podium")
 

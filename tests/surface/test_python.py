@@ -111,7 +111,7 @@ def test_a_job_is_started_found_waited_for_and_exported(folder: Path, tmp_path: 
 
 def test_a_job_ends_with_its_context_and_is_resumed_detached(folder: Path) -> None:
     with eps.Job.start(name="left", data=folder / "rows.svm", **{**SHORT, "iterations": 100_000}) as job:
-        assert job.running
+        wait_until(lambda: job.status()["clock"] > 0, "the first iteration")
     wait_until(lambda: not job.running, "the end of the job")
     resumed = eps.Job.resume("left", workers=2, detach=True)
     resumed.close()
@@ -164,7 +164,7 @@ def test_a_change_is_accepted_without_waiting_looked_at_and_refused(live: eps.Jo
         lambda: live.remove_workers(["worker-1000"]),
         lambda: live.remove_servers(1000),
         lambda: live.add_workers(1000),
-        lambda: live.cancel(),
+        lambda: live.cancel(100_000),
         lambda: live.report(),
         lambda: live.plan(100_000),
     ):
