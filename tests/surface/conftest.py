@@ -143,7 +143,8 @@ class Served(NamedTuple):
 @pytest.fixture(scope="package")
 def served(folder: Path) -> Iterator[Served]:
     state = folder / "service"
-    process = begin("hscheduler", "serve", "--state", state, "--nodes", "2", "--web", "0")
+    words = ("--nodes", "2", "--web", "0", "--listen", "127.0.0.1:0")
+    process = begin("hscheduler", "serve", "--state", state, *words)
     try:
         first = read_line(process, "listens on ")
         yield Served(state, first.partition("listens on ")[2].partition(": ")[0])
