@@ -19,8 +19,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 #: Runs of a whole job that ``tests/sim`` plays where ``--seeds`` does not say otherwise.
 DEFAULT_SEEDS = 300
-#: Where the tests of whole jobs are, here and on a real Hadoop: real processes, several at a time.
-JOBS = ("tests/integration/", "tests/yarn/")
+#: Where the tests of whole jobs are (real processes, several at a time) -> which of them run one after the other: those
+#: on this host, and those on a real Hadoop.
+JOBS = {"tests/integration/": "host", "tests/surface/": "host", "tests/yarn/": "hadoop"}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -59,7 +60,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     class OneJobAtATime(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file = nodeid.partition("::")[0]
-            return next((folder for folder in JOBS if file.startswith(folder)), file)
+            return next((lane for folder, lane in JOBS.items() if file.startswith(folder)), file)
 
     # In the order of pytest_collection_modifyitems.
     config.option.loadscopereorder = False
