@@ -234,6 +234,22 @@ class Job:
         settle_unbegun(directory)
         return cls(directory)
 
+    @classmethod
+    def attach(cls, name: str) -> Job:
+        """Return a job that runs, by name, whoever started it.
+
+        Raises
+        ------
+        JobNotFoundError
+            There is none of that name.
+        JobFinishedError
+            It has ended: :meth:`find` returns it all the same.
+        """
+        job = cls.find(name)
+        if not job.running:
+            raise JobFinishedError(f"job {name!r} has ended: it is {job.status()['state']}")
+        return job
+
     @property
     def name(self) -> str:
         """The job's name."""

@@ -29,6 +29,8 @@ from eps.errors import DIVERGED, EpsError, JobFinishedError, PlanError, Transfer
 
 #: Orders that are not acknowledged are sent again after this long.
 RESEND_S = 1.0
+#: Why a plan was aborted that its user gave up.
+CANCELLED = "cancelled"
 #: An export that failed is tried again after this long, and this often in all.
 EXPORT_AGAIN_S = 0.5
 MOST_EXPORTS = 4
@@ -314,12 +316,15 @@ class MasterState(RestartedJob):
         error: EpsError | None = None
         if plan is None:
             error = PlanError(f"there is no plan {event.plan_id}; the job has plans 1 to {len(self.plans)}")
+        elif plan.phase is Phase.ABORTED and plan.reason == CANCELLED:
+            # The request is repeated where its answer was lost.
+            error = None
         elif plan.phase in ENDED:
             error = PlanError(f"plan {plan.plan_id} has ended already: {plan.phase}")
         elif not plan.undecided:
             error = PlanError(f"plan {plan.plan_id} is committed at clock {plan.commit_clock} and rolls forward")
         else:
-            self._abort(plan, "cancelled")
+            self._abort(plan, CANCELLED)
         self._out.append(e.Answer(event.request_id, event.plan_id, error=error))
 
     # ---- the plan in flight

@@ -70,6 +70,8 @@ class JobMasterService(JobMasterServicer):
             )
         purpose = Purpose.QUEUE if request.for_queue else Purpose.ASKED
         check_change(change)
+        if not request.request_id and not request.dry_run:
+            raise PlanError(f"{change.operation}: request_id is empty, but must name the request: a repeat counts once")
         check_request_id(request.request_id)
         event = e.ChangeRequested(request.request_id or uuid.uuid4().hex, change, request.dry_run, purpose)
         answer = self._master.ask(event, event.request_id, ANSWER_TIMEOUT_S)

@@ -104,9 +104,9 @@ def serve(args: argparse.Namespace) -> int:
         if service.dropped:
             print(f"hscheduler: {service.dropped}", file=sys.stderr)
         cluster = service.cluster
-        where = f"in {directory.path}/sockets" if service.address.is_unix else f"on {service.address}"
+        where = f"a socket in {directory.path}" if service.address.is_unix else str(service.address)
         print(
-            f"H-scheduler listens {where}: policy {service.scheduler.settings.policy}, {cluster.nodes} nodes of "
+            f"H-scheduler listens on {where}: policy {service.scheduler.settings.policy}, {cluster.nodes} nodes of "
             f"{cluster.vcores} vcores and {cluster.memory}, state in {directory.path}",
             flush=True,
         )

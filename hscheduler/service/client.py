@@ -184,7 +184,7 @@ class SchedulerClient:
         if request.export and submission.phase is Phase.FINISHED:
             self.save_model(submission.job_id, location(request.export))
 
-    def save_model(self, job_id: str, path: Location) -> None:
+    def save_model(self, job_id: str, path: Location | str) -> None:
         """Write the trained model of a job that finished.
 
         Raises
@@ -202,7 +202,7 @@ class SchedulerClient:
                 raise error_of(error, what) from error
 
         data = self._repeated(fetched, what)
-        write_public(path, data)
+        write_public(location(path) if isinstance(path, str) else path, data)
 
     # ---- sweeps
 

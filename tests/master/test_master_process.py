@@ -172,12 +172,13 @@ def test_job_ends_where_its_resource_manager_fails_in_a_way_that_nobody_foresaw(
 @pytest.mark.parametrize(
     ("method", "request_of"),
     [
-        ("AddWorkers", pb.AddRequest(count=10**9)),
-        ("AddServers", pb.AddRequest(count=0)),
+        ("AddWorkers", pb.AddRequest(count=10**9, request_id="r")),
+        ("AddServers", pb.AddRequest(count=0, request_id="r")),
+        ("AddServers", pb.AddRequest(count=1)),
         ("AddWorkers", pb.AddRequest(count=1, request_id="x" * 10_000)),
         ("RemoveWorkers", pb.RemoveRequest(count=2**32 - 1, dry_run=True)),
-        ("RemoveServers", pb.RemoveRequest(names=["server-1", "x" * 10_000])),
-        ("RemoveWorkers", pb.RemoveRequest(names=[f"worker-{n}" for n in range(1, 10_002)])),
+        ("RemoveServers", pb.RemoveRequest(names=["server-1", "x" * 10_000], request_id="r")),
+        ("RemoveWorkers", pb.RemoveRequest(names=[f"worker-{n}" for n in range(1, 10_002)], request_id="r")),
     ],
 )
 def test_request_that_no_job_can_fulfil_is_refused_before_it_is_logged(

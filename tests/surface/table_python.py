@@ -25,6 +25,7 @@ SIGNATURES = {
     "eps.run": "**settings",
     "eps.Job.start": "spec=None, *, name='', detach=False, **settings",
     "eps.Job.find": "name",
+    "eps.Job.attach": "name",
     "eps.Job.resume": "name, *, workers=0, servers=0, python='', detach=False",
     "eps.Job.status": "",
     "eps.Job.history": "",

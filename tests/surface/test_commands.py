@@ -24,7 +24,7 @@ from tests.surface.table_commands import (
 
 FLAGS = (*RESULT_FLAGS, *CORE_FLAGS, *MORE_FLAGS)
 #: Settings that are refused by ``eps submit``: it is for YARN, and for one job.
-NOT_SUBMITTED = ("--report", "--export", "--on", "--folds")
+NOT_SUBMITTED = ("--on", "--folds")
 
 
 @pytest.fixture(autouse=True)

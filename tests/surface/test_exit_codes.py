@@ -230,6 +230,18 @@ def _(request: pytest.FixtureRequest) -> int:
     return call("hscheduler", ["sweep", str(path), "--quiet"]).code
 
 
+@situation("hscheduler: no trial of a comparison finished")
+def _(request: pytest.FixtureRequest) -> int:
+    path = folder_of(request) / "diverges-everywhere.toml"
+    path.write_text(toml_of({"sweep": {"trials": 1, "retries": 0}, "job": {"data": "rows.svm", **DIVERGES}}))
+    return call("hscheduler", ["compare", str(path), "--policies", "static", "--quiet"]).code
+
+
+@situation("hscheduler: a flag is abbreviated")
+def _(request: pytest.FixtureRequest) -> int:
+    return call("hscheduler", ["jobs", "--stat", str(folder_of(request))]).code
+
+
 @situation("hscheduler: the submitted job failed")
 def _(request: pytest.FixtureRequest) -> int:
     served: Served = request.getfixturevalue("served")

@@ -113,9 +113,11 @@ def test_a_job_ends_with_its_context_and_is_resumed_detached(folder: Path) -> No
     with eps.Job.start(name="left", data=folder / "rows.svm", **{**SHORT, "iterations": 100_000}) as job:
         wait_until(lambda: job.status()["clock"] > 0, "the first iteration")
     wait_until(lambda: not job.running, "the end of the job")
+    with pytest.raises(errors.JobFinishedError):
+        eps.Job.attach("left")
     resumed = eps.Job.resume("left", workers=2, detach=True)
     resumed.close()
-    found = eps.Job.find("left")
+    found = eps.Job.attach("left")
     wait_until(lambda: found.status()["clock"] > 0, "the first iteration")
     assert found.status()["workers"] == 2
     found.kill()
@@ -269,7 +271,7 @@ def test_a_client_of_a_service(served: Served, folder: Path, tmp_path: Path) -> 
         assert not misfits(SERVICE_JOB, told) and told["phase"] == "finished"
         jobs, scheduler = client.jobs("client-jobs")
         assert [each["job_id"] for each in jobs] == ["client-job"] and scheduler["policy"] == "elastic"
-        client.save_model("client-job", tmp_path / "m.npz")
+        client.save_model("client-job", str(tmp_path / "m.npz"))
         assert (tmp_path / "m.npz").stat().st_size > 0
         tables = {"sweep": {"trials": 2}, "space": {"learning_rate": {"choice": [0.1, 0.2]}}, "job": job}
         assert client.run_sweep(tables, "client-sweep") == "client-sweep"
