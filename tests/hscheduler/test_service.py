@@ -397,10 +397,15 @@ def test_the_jobs_of_a_trial_are_one_trial_also_when_nobody_remembers_its_tries(
             client.submit_job(job_id, each)
         running, _ = client.report("")
         service.leave()
-    for found in (running, past_report(directory, ""), past_report(directory, "a")):
+    of_users = [["b"], ["b-again-1"]]
+    for found, others in (
+        (running, of_users),
+        (past_report(directory, ""), of_users),
+        (past_report(directory, "a"), []),
+    ):
         tries = [[each["job_id"] for each in trial["attempts"]] for trial in found["trials"]]
         assert tries[0] == ["a-trial-1", "a-trial-1-again-1"]
-        assert tries[1:] in ([], [["b"], ["b-again-1"]])
+        assert tries[1:] == others
         assert found["trials"][0]["name"].endswith("again-1")
 
 
