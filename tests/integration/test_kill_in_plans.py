@@ -16,7 +16,7 @@ import pytest
 
 import eps
 from eps.chaos.trap import BYSTANDER, DONOR, ENVIRONMENT, MASTER, MASTER_LATE, RECEIVER, SPRUNG, VICTIMS
-from eps.core.reconfig import OPERATIONS, Operation, Phase
+from eps.core.reconfig import Operation, Phase
 from tests.integration.conftest import RunUndisturbed
 from tests.integration.test_operations import TIMEOUT_S, wait_for_clock
 
@@ -31,6 +31,7 @@ AT = {
     Operation.REMOVE_WORKERS: "60:remove-workers=1",
     Operation.REMOVE_SERVERS: "80:remove-servers=1",
 }
+PLAYED = (*AT, Operation.FOLLOW)
 #: What is played without ``--every-kill``: each phase, and each victim.
 SELECTION = (
     (Phase.PROPOSED, RECEIVER),
@@ -42,13 +43,25 @@ SELECTION = (
     (Phase.SWITCHED, BYSTANDER),
     (Phase.SWITCHED, MASTER_LATE),
 )
-ALONE = ((Operation.FOLLOW, Phase.COMMITTED, RECEIVER), (Operation.FOLLOW, Phase.COPIED, DONOR))
+#: A job may end before it asks for followers, so these have jobs of their own, in which a server is lost early.
+ALONE = tuple(
+    (Operation.FOLLOW, phase, victim)
+    for phase, victim in (
+        (Phase.COPIED, DONOR),
+        (Phase.COPIED, RECEIVER),
+        (Phase.COMMITTED, DONOR),
+        (Phase.COMMITTED, MASTER),
+        (Phase.COMMITTED, RECEIVER),
+        (Phase.SWITCHED, BYSTANDER),
+        (Phase.SWITCHED, MASTER_LATE),
+    )
+)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     every = metafunc.config.getoption("--every-kill")
     if "operation" in metafunc.fixturenames:
-        cases = [(operation, phase, victim) for operation in Operation for phase in PHASES for victim in VICTIMS]
+        cases = [(operation, phase, victim) for operation in PLAYED for phase in PHASES for victim in VICTIMS]
         metafunc.parametrize(("operation", "phase", "victim"), cases if every else ALONE)
     elif "phase" in metafunc.fixturenames:
         together = [(phase, victim) for phase in PHASES for victim in VICTIMS]
@@ -94,8 +107,8 @@ def play_and_report(
 def test_a_kill_in_the_same_phase_of_all_plans_changes_no_bit(
     home: Path, undisturbed: dict[str, Any], monkeypatch: pytest.MonkeyPatch, phase: Phase, victim: str
 ) -> None:
-    traps = [f"{operation}:{phase}:{victim}" for operation in (*OPERATIONS, Operation.FOLLOW)]
-    assert play(undisturbed, monkeypatch, traps, list(AT.values()))
+    traps = [f"{operation}:{phase}:{victim}" for operation in AT]
+    assert play(undisturbed, monkeypatch, traps, list(AT.values())) == sorted(traps)
 
 
 @pytest.mark.parametrize("checkpoint_every", ["", "10"], ids=["seed", "checkpoint"])
