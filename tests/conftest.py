@@ -5,11 +5,12 @@ from __future__ import annotations
 import gc
 import multiprocessing
 import os
+import shutil
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -22,6 +23,103 @@ DEFAULT_SEEDS = 300
 #: Where the tests of whole jobs are (real processes, several at a time) -> which of them run one after the other: those
 #: on this host, and those on a real Hadoop.
 JOBS = {"tests/integration/": "host", "tests/surface/": "host", "tests/yarn/": "hadoop"}
+#: What tests need of the machine and skip without, joined by commas: where one of these is absent, its tests fail.
+REQUIRE = "EPS_REQUIRE"
+#: Beside the repository.
+DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
+
+
+def _why_no_java() -> str:
+    there = os.environ.get("JAVA_HOME") or shutil.which("java")
+    return "" if there else "there is no JDK: install one to test with Java (apt install openjdk-17-jdk-headless)"
+
+
+def _why_no_docker() -> str:
+    from tests.docker_host import why_no_docker
+
+    return why_no_docker()
+
+
+def _why_no_chromium() -> str:
+    from tests.browser import PROGRAMS, find_browser
+
+    return "" if find_browser() else f"none of {', '.join(PROGRAMS)} is installed"
+
+
+def _why_no_data() -> str:
+    return "" if DATA.is_dir() else f"there is no {DATA.parent.name}/{DATA.name} beside the repository"
+
+
+def _why_no_root() -> str:
+    return "" if os.geteuid() == 0 else "these tests run as root only"
+
+
+#: By kind: returns why it is absent, or nothing.
+KINDS = {
+    "java": _why_no_java,
+    "docker": _why_no_docker,
+    "chromium": _why_no_chromium,
+    "data": _why_no_data,
+    "root": _why_no_root,
+    # Packages that `pytest.importorskip` looks for.
+    "extras": str,
+}
+
+
+def required() -> frozenset[str]:
+    """Return the kinds that the environment requires.
+
+    Raises
+    ------
+    pytest.UsageError
+        It names a kind that there is not.
+    """
+    words = frozenset(filter(None, (word.strip() for word in os.environ.get(REQUIRE, "").split(","))))
+    if unknown := words - KINDS.keys():
+        raise pytest.UsageError(f"{REQUIRE} has {', '.join(sorted(unknown))}, but may have {', '.join(KINDS)}")
+    return words
+
+
+def lacks(kind: str, why: str) -> NoReturn:
+    """Skip a test because something of a kind is absent; fail it where that is required."""
+    if kind in required():
+        pytest.fail(f"{kind} is required by {REQUIRE}: {why}", pytrace=False)
+    pytest.skip(f"{kind}: {why}")
+
+
+def require(kind: str) -> None:
+    """Skip or fail a test, as :func:`lacks` does, unless this machine has what it needs."""
+    if why := KINDS[kind]():
+        lacks(kind, why)
+
+
+def pytest_configure() -> None:
+    """Refuse unknown words at once."""
+    required()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(call: pytest.CallInfo[None]) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Let a test fail that is skipped because a package is not installed, where extras are required."""
+    report = yield
+    if report.skipped and call.excinfo is not None and call.excinfo.traceback[-1].name == "importorskip":
+        _fail_for_want_of_extras(report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Do so with files: the only ones that are skipped whole lack a package."""
+    report = yield
+    if report.skipped:
+        _fail_for_want_of_extras(report)
+    return report
+
+
+def _fail_for_want_of_extras(report: pytest.TestReport | pytest.CollectReport) -> None:
+    if "extras" in required():
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
+        report.outcome, report.longrepr = "failed", f"extras is required by {REQUIRE}: {reason}"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -85,11 +183,9 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
-    """Real data sets, kept beside the repository; tests that need them are skipped visibly where they are not."""
-    found = Path(__file__).resolve().parents[2] / "shared" / "data"
-    if not found.is_dir():
-        pytest.skip(f"no data at {found.parent.name}/{found.name} beside the repository")
-    return found
+    """Give the folder of real data sets."""
+    require("data")
+    return DATA
 
 
 def children() -> dict[int, str]:

@@ -1,7 +1,8 @@
-"""The leak check of ``conftest.py`` finds what it is there for."""
+"""What ``conftest.py`` checks: leaks, and what the machine must have."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -9,7 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import children, no_leftovers
+from tests import conftest
+from tests.conftest import KINDS, REQUIRE, children, no_leftovers, require, required
+
+ROOT = Path(__file__).resolve().parents[1]
+TIMEOUT_S = 120.0
 
 
 def test_leak_check_finds_a_child_process() -> None:
@@ -48,3 +53,75 @@ def test_leak_check_accepts_a_clean_test(no_leftovers: None) -> None:
     thread = threading.Thread(target=int)
     thread.start()
     thread.join()
+
+
+@pytest.fixture
+def nothing_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let everything that tests can need be absent."""
+    monkeypatch.setattr(conftest, "KINDS", dict.fromkeys(KINDS, lambda: "it is not here"))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_absent_skips_and_fails_where_it_is_required(
+    monkeypatch: pytest.MonkeyPatch, nothing_here: None, kind: str
+) -> None:
+    for words in ("", ",".join(other for other in KINDS if other != kind)):
+        monkeypatch.setenv(REQUIRE, words)
+        with pytest.raises(pytest.skip.Exception, match=kind):
+            require(kind)
+    for words in (kind, f" {kind} ,", ",".join(KINDS)):
+        monkeypatch.setenv(REQUIRE, words)
+        with pytest.raises(pytest.fail.Exception, match=kind):
+            require(kind)
+
+
+def test_what_is_there_is_neither_skipped_nor_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conftest, "KINDS", dict.fromkeys(KINDS, str))
+    monkeypatch.setenv(REQUIRE, ",".join(KINDS))
+    for kind in KINDS:
+        require(kind)
+
+
+def test_each_kind_is_found_absent(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setattr(conftest, "DATA", tmp_path / "none")
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    monkeypatch.setattr("tests.docker_host.why_no_docker", lambda: "no engine")
+    assert [kind for kind, why in KINDS.items() if not why()] == ["extras"]
+
+
+@pytest.mark.parametrize("words", ["jva", "java,,chrome", "java;data"])
+def test_words_that_nobody_knows_are_refused(monkeypatch: pytest.MonkeyPatch, words: str) -> None:
+    monkeypatch.setenv(REQUIRE, words)
+    with pytest.raises(pytest.UsageError, match=REQUIRE):
+        required()
+
+
+def run_pytest(folder: Path, require: str) -> subprocess.CompletedProcess[str]:
+    """Run the tests of a folder under this conftest."""
+    command = [sys.executable, "-m", "pytest", "-p", "tests.conftest", "-p", "no:cacheprovider", "-q", "-rs", "."]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), REQUIRE: require}
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S)
+
+
+def test_a_run_fails_for_want_of_what_it_requires(tmp_path: Path) -> None:
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    (tmp_path / "test_a.py").write_text("import pytest\npytest.importorskip('no_such_package')\n")
+    (tmp_path / "test_b.py").write_text(
+        "import pytest\nfrom tests.conftest import lacks\n"
+        "def test_extra():\n    pytest.importorskip('no_such_package', reason='it is not installed')\n"
+        "def test_java():\n    lacks('java', 'no compiler')\n"
+        "def test_another_reason():\n    pytest.skip('not today')\n"
+    )
+    done = run_pytest(tmp_path, "")
+    assert done.returncode == 0 and "4 skipped" in done.stdout and "java: no compiler" in done.stdout
+    done = run_pytest(tmp_path, "java")
+    assert done.returncode == 1 and "1 failed, 3 skipped" in done.stdout
+    done = run_pytest(tmp_path, "extras")
+    # A file that cannot be collected ends a run before its tests.
+    assert done.returncode == 2 and "1 error" in done.stdout and "no_such_package" in done.stdout
+    (tmp_path / "test_a.py").unlink()
+    done = run_pytest(tmp_path, "extras")
+    assert done.returncode == 1 and "1 failed, 2 skipped" in done.stdout and "it is not installed" in done.stdout
+    assert run_pytest(tmp_path, "jva").returncode == pytest.ExitCode.USAGE_ERROR

@@ -10,6 +10,33 @@ from typing import Any
 TIMEOUT_S = 30.0
 
 
+class SeenLock:
+    """A lock that shows that a thread has to wait for it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.waited = threading.Event()
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        """As a lock does."""
+        if self._lock.acquire(False):
+            return True
+        if not blocking:
+            return False
+        self.waited.set()
+        return self._lock.acquire(True, timeout)
+
+    def release(self) -> None:
+        """As a lock does."""
+        self._lock.release()
+
+    def __enter__(self) -> None:
+        self.acquire()
+
+    def __exit__(self, *error: object) -> None:
+        self.release()
+
+
 def at_once(count: int, work: Callable[[int], Any]) -> list[Any]:
     """Call ``work`` with 0, 1, 2, ... on a thread each; return what each call returned, or the error that it raised."""
     outcomes: list[Any] = [None] * count

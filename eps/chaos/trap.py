@@ -1,7 +1,8 @@
 """For tests: a process is killed when a plan enters a phase, by the job master itself, so that the moment is exact.
 
-``EPS_TRAP`` holds traps joined by commas, each ``OPERATION:PHASE:VICTIM``, as in ``add-servers:committed:donor``.
-Each springs once in a job, also where another master has taken over: what has sprung is a file in the job's directory.
+``EPS_TRAP`` holds traps joined by commas, each ``OPERATION:PHASE:VICTIM``, as in ``add-servers:committed:donor``, or
+``job:STATE:VICTIM`` for the master when the job enters a state, as in ``job:exporting:master``.  Each springs once in
+a job, also where another master has taken over: what has sprung is a file in the job's directory.
 """
 
 from __future__ import annotations
@@ -9,11 +10,10 @@ from __future__ import annotations
 import logging
 import os
 import signal
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from eps.core.events import ENDED_STATES
+from eps.core.events import ENDED_STATES, JobState
 from eps.core.master_state import MasterState
 from eps.core.reconfig import Operation, Phase, Plan
 from eps.core.types import MemberId
@@ -26,7 +26,10 @@ SPRUNG = "traps"
 MASTER, MASTER_LATE = "master", "master-late"
 #: Who gives something away, who gets it, who only works.
 DONOR, RECEIVER, BYSTANDER = "donor", "receiver", "bystander"
-VICTIMS = (MASTER, MASTER_LATE, DONOR, RECEIVER, BYSTANDER)
+MASTERS = (MASTER, MASTER_LATE)
+VICTIMS = (*MASTERS, DONOR, RECEIVER, BYSTANDER)
+#: In the place of an operation: the states of the job.
+JOB = "job"
 
 logger = logging.getLogger(__name__)
 
@@ -35,12 +38,13 @@ logger = logging.getLogger(__name__)
 class Trap:
     """Who is killed, and when."""
 
-    operation: Operation
-    phase: Phase
+    #: None for a state of the job.
+    operation: Operation | None
+    phase: Phase | JobState
     victim: str
 
     def __str__(self) -> str:
-        return f"{self.operation}:{self.phase}:{self.victim}"
+        return f"{self.operation or JOB}:{self.phase}:{self.victim}"
 
     def member(self, plan: Plan) -> MemberId | None:
         """Return who it is of the members that take part in a plan; None where nobody is it."""
@@ -69,11 +73,15 @@ def parse(text: str) -> tuple[Trap, ...]:
     for part in filter(None, text.split(",")):
         try:
             operation, phase, victim = part.split(":")
-            trap = Trap(Operation(operation), Phase(phase), victim)
+            if operation == JOB:
+                trap = Trap(None, JobState(phase), victim)
+            else:
+                trap = Trap(Operation(operation), Phase(phase), victim)
         except ValueError as error:
             raise ConfigError(f"{ENVIRONMENT} has {part!r}, but must be OPERATION:PHASE:VICTIM ({error})") from None
-        if victim not in VICTIMS:
-            raise ConfigError(f"{ENVIRONMENT} has {part!r}, but the victim must be one of {', '.join(VICTIMS)}")
+        possible = MASTERS if trap.operation is None else VICTIMS
+        if victim not in possible:
+            raise ConfigError(f"{ENVIRONMENT} has {part!r}, but the victim must be one of {', '.join(possible)}")
         found.append(trap)
     return tuple(found)
 
@@ -95,10 +103,14 @@ class Traps:
 
     def look(self, state: MasterState, said: bool) -> None:
         """Spring what is to spring now; ``said`` once the commands of this step are executed."""
-        if state.state in ENDED_STATES:
-            return
         for trap in list(self._set):
             if said == (trap.victim == MASTER):
+                continue
+            if trap.operation is None:
+                if state.state is trap.phase:
+                    self._spring(trap, os.getpid(), "master")
+                continue
+            if state.state in ENDED_STATES:
                 continue
             plan = next(
                 (p for p in state.plans.values() if p.change.operation is trap.operation and trap.phase in p.reached_s),
@@ -106,8 +118,9 @@ class Traps:
             )
             if plan is None:
                 continue
-            if trap.victim in (MASTER, MASTER_LATE):
+            if trap.victim in MASTERS:
                 self._spring(trap, os.getpid(), "master")
+                continue
             name = trap.member(plan)
             record = state.members.get(name) if name is not None else None
             # A newcomer is killed as soon as it is there.
@@ -118,10 +131,14 @@ class Traps:
 
     def _spring(self, trap: Trap, pid: int, name: str) -> None:
         self._set.remove(trap)
-        (self._folder / str(trap)).write_text(f"{name}\n", encoding="utf-8")
+        note = self._folder / str(trap)
+        note.write_text(f"{name}\n", encoding="utf-8")
         logger.warning("M trap %s kills %s, process %d", trap, name, pid)
-        with suppress(ProcessLookupError):
+        try:
             os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            # The process ended before the trap reached it.
+            note.unlink()
 
 
 def traps_of(environment: str, job_path: Path) -> Traps | None:

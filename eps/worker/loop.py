@@ -248,6 +248,10 @@ class TrainingLoop:
             if self.state.due_at(work.clock):
                 # Lost members left something of this clock to this worker meanwhile.
                 return
+            if self._active is None:
+                # The first splits of a newcomer begin later: a lost worker had pushed this clock's.
+                self.state.done(work.clock)
+                return
         self._push(work.clock)
 
     def _skip(self, work: Work) -> None:

@@ -2,19 +2,42 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 
 import pytest
 
-from eps.chaos.trap import BYSTANDER, DONOR, MASTER, RECEIVER, SPRUNG, Trap, Traps, parse, traps_of
+from eps.chaos.trap import (
+    BYSTANDER,
+    DONOR,
+    MASTER,
+    MASTER_LATE,
+    MASTERS,
+    RECEIVER,
+    SPRUNG,
+    Trap,
+    Traps,
+    parse,
+    traps_of,
+)
+from eps.core import events as e
 from eps.core.reconfig import Operation, Phase
 from eps.errors import ConfigError
 from tests.core.scripted import ADD_SERVER, ADD_WORKER, REMOVE_WORKER, running
 
 
 def test_traps_are_parsed_and_nonsense_is_refused() -> None:
+    assert parse("job:finished:master-late") == (Trap(None, e.JobState.FINISHED, MASTER_LATE),)
     assert parse("add-servers:committed:donor") == (Trap(Operation.ADD_SERVERS, Phase.COMMITTED, DONOR),)
-    for text in ("add-servers:committed", "explode:committed:donor", "add-servers:soon:donor", "follow:copied:me"):
+    for text in (
+        "add-servers:committed",
+        "explode:committed:donor",
+        "add-servers:soon:donor",
+        "follow:copied:me",
+        "job:copied:master",
+        "job:running:donor",
+    ):
         with pytest.raises(ConfigError, match="EPS_TRAP"):
             parse(text)
 
@@ -43,11 +66,39 @@ def test_a_trap_waits_for_its_plan_and_its_phase_and_for_the_right_moment(tmp_pa
     assert plan.phase is Phase.PROPOSED and not list((tmp_path / "job" / SPRUNG).iterdir())
 
 
-def test_a_trap_that_has_sprung_is_not_set_again(tmp_path: Path) -> None:
+@pytest.fixture
+def killed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """Give what is killed: (process, signal)."""
+    found: list[tuple[int, int]] = []
+    monkeypatch.setattr(os, "kill", lambda pid, number: found.append((pid, number)))
+    return found
+
+
+ME = (os.getpid(), signal.SIGKILL)
+
+
+def test_a_trap_that_has_sprung_is_not_set_again(tmp_path: Path, killed: list[tuple[int, int]]) -> None:
     text = "add-servers:proposed:master"
-    folder = tmp_path / SPRUNG
-    folder.mkdir()
-    (folder / text).write_text(MASTER)
     master = running()
     master.ask(ADD_SERVER)
+    first = Traps(parse(text), tmp_path)
+    for _ in range(2):
+        first.look(master.state, False)
+    assert killed == [ME] and (tmp_path / SPRUNG / text).read_text() == "master\n"
+    # Another master of the job.
     Traps(parse(text), tmp_path).look(master.state, False)
+    assert killed == [ME]
+
+
+@pytest.mark.parametrize("victim", MASTERS)
+def test_a_trap_of_the_job_waits_for_its_state(tmp_path: Path, killed: list[tuple[int, int]], victim: str) -> None:
+    traps = Traps(parse(f"job:killed:{victim}"), tmp_path)
+    master = running()
+    for said in (False, True):
+        traps.look(master.state, said)
+    master.step(e.KillRequested("enough"))
+    assert master.state.state is e.JobState.KILLED and not killed
+    traps.look(master.state, victim == MASTER)
+    assert not killed
+    traps.look(master.state, victim != MASTER)
+    assert killed == [ME]

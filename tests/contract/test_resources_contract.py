@@ -25,7 +25,8 @@ from eps.resources.api import (
 from eps.resources.yarn import Timing, YarnResourceManager
 from eps.storage.jobdir import create_job_dir
 from eps.yarn.launch import LaunchTemplate, RoleTemplate
-from tests.docker_host import connect, image_of_nothing, why_no_docker
+from tests.conftest import require
+from tests.docker_host import connect, image_of_nothing
 from tests.fakes.brokered import BrokeredYarn
 from tests.fakes.docker_engine import IMAGE, FakeDockerEngine
 from tests.fakes.resources import FakeResourceManager
@@ -244,8 +245,8 @@ BACKENDS = {
 @pytest.fixture(params=BACKENDS)
 def start(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Start]:
     made: list[Backend] = []
-    if request.param == "docker" and (why := why_no_docker()):
-        pytest.skip(why)
+    if request.param == "docker":
+        require("docker")
 
     def start(max_containers: int = 0) -> Backend:
         made.append(BACKENDS[request.param](tmp_path, max_containers))

@@ -13,6 +13,7 @@ import pytest
 from eps.client import Job
 from eps.config import JobSpec
 from eps.errors import PeerUnavailableError
+from eps.master_link import wait_for
 from eps.storage.atomic import write_json_atomic
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Phase
@@ -124,12 +125,21 @@ AGAIN = e.StartJob("a", containers(("c8", "w"), ("c9", "s")), True)
 def test_nothing_is_started_again_before_the_end_was_seen_by_who_brought_it_about(
     watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kill, resumed, too_early = watched.fake.kill, threading.Event(), []
+    kill, resumed, waited, too_early = watched.fake.kill, threading.Event(), threading.Event(), []
 
     def slow(why: str, timeout_s: float) -> None:
+        ending = threading.current_thread()
+        join = ending.join
+
+        def join_and_tell(join_s: float | None = None) -> None:
+            waited.set()
+            join(join_s)
+
+        monkeypatch.setattr(ending, "join", join_and_tell)
         kill(why, timeout_s)
-        # It looks a little later whether the job has ended.
-        too_early.append(resumed.wait(0.3))
+        # It looks a little later whether the job has ended: when what starts it again waits for this, or does not.
+        wait_for(lambda: waited.is_set() or resumed.is_set(), TIMEOUT_S, "the job to be started again")
+        too_early.append(resumed.is_set())
 
     def resume(*args: Any, **more: Any) -> FakeJob:
         resumed.set()
@@ -149,7 +159,18 @@ def test_who_is_where_is_said_before_a_job_has_started_again(watched: Watched, m
     watched.start()
     watched.obey(e.EndJob("a", True, "it restarts"))
     watched.next(e.JobEnded)
-    monkeypatch.setattr(watched.fake, "wait_until_trains", lambda: threading.Event().wait(0.3))
+    placed, waits = watched.job._placed.wait, threading.Event()
+
+    def wait_to_be_placed(timeout_s: float) -> bool:
+        waits.set()
+        return placed(timeout_s)
+
+    def wait_until_trains() -> None:
+        # The watcher sees that it runs: now it waits for the members' places, or says so too early.
+        wait_for(lambda: waits.is_set() or not watched.said.empty(), TIMEOUT_S, "the watcher")
+
+    monkeypatch.setattr(watched.job._placed, "wait", wait_to_be_placed)
+    monkeypatch.setattr(watched.fake, "wait_until_trains", wait_until_trains)
     watched.obey(AGAIN)
     said = [watched.said.get(timeout=TIMEOUT_S) for _ in range(2)]
     assert said == [e.MembersFound("a", (("c8", "worker-1"), ("c9", "server-1"))), e.JobStarted("a")]

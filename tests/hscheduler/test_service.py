@@ -6,7 +6,7 @@ import json
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from eps.config import JobSpec
-from eps.errors import ConfigError, DeadlineError
+from eps.errors import ConfigError, DeadlineError, PeerUnavailableError
 from eps.hadoop_conf import HadoopConf
 from eps.master_link import wait_for
 from hscheduler import cli
@@ -37,7 +37,7 @@ from hscheduler.simulator.run import simulate
 from hscheduler.spec import ClusterSpec, Spec
 from tests.fakes.telling_yarn import TellingYarn
 from tests.hscheduler.world import FakeLive, World
-from tests.threads import at_once
+from tests.threads import SeenLock, at_once
 
 TIMEOUT_S = 20.0
 #: Of a call that needs nothing of who calls.
@@ -316,8 +316,18 @@ def test_a_job_whose_service_failed_is_waited_for_until_there_is_another(
     def broken(self: EventJournal, entry: Entry) -> None:
         raise AssertionError("this should never be")
 
+    def attempted(*args: Any) -> Any:
+        try:
+            return attempt(*args)
+        except PeerUnavailableError as error:
+            in_vain.append(error)
+            raise
+
+    in_vain: list[PeerUnavailableError] = []
     service = Service(directory, settings())
     with SchedulerClient(directory, give_up_s=TIMEOUT_S) as client:
+        attempt = client._attempted
+        monkeypatch.setattr(client, "_attempted", attempted)
         job = client.submit_job("a", JobSpec())
         waiting = threading.Thread(target=client.wait, args=(job,), daemon=True)
         waiting.start()
@@ -325,7 +335,7 @@ def test_a_job_whose_service_failed_is_waited_for_until_there_is_another(
             patch.setattr(EventJournal, "append", broken)
             service.scheduler.cancel("a", "one more event")
             wait_for(lambda: service.scheduler.has_ended, TIMEOUT_S, "the failure")
-        waiting.join(0.5)
+        wait_for(lambda: len(in_vain) >= 2 or not waiting.is_alive(), TIMEOUT_S, "the client to try again")
         assert waiting.is_alive() and not job.is_over
         service.leave()
         service.close()
@@ -338,18 +348,24 @@ def test_a_job_whose_service_failed_is_waited_for_until_there_is_another(
 def test_a_job_that_is_submitted_twice_at_once_is_one_job(
     world: World, directory: ServiceDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    both = threading.Barrier(2)
+    made, known, turns = SchedulerService.__init__, SchedulerService._known, SeenLock()
+    looks, numbers = list[str](), count()
+
+    def make(self: SchedulerService, *args: Any) -> None:
+        made(self, *args)
+        self._submitting = turns  # type: ignore[assignment]
+
+    def known_to_both(self: SchedulerService, job_id: str) -> Any:
+        answer = known(self, job_id)
+        so_many = 2 if next(numbers) < 2 else 4
+        looks.append(job_id)
+        # Both calls look before one of them goes on, unless they take turns.
+        wait_for(lambda: turns.waited.is_set() or len(looks) >= so_many, TIMEOUT_S, "the other call")
+        return answer
+
+    monkeypatch.setattr(SchedulerService, "__init__", make)
     with Service(directory, settings()) as service, SchedulerClient(directory) as client:
-        known = SchedulerService._known
-
-        def known_a_little_later(self: SchedulerService, job_id: str) -> Any:
-            answer = known(self, job_id)
-            # Both calls look before one of them goes on, unless they take turns.
-            with suppress(threading.BrokenBarrierError):
-                both.wait(0.3)
-            return answer
-
-        monkeypatch.setattr(SchedulerService, "_known", known_a_little_later)
+        monkeypatch.setattr(SchedulerService, "_known", known_to_both)
 
         found = at_once(2, lambda _: client.submit_job("a", JobSpec()).job_id)
         service.scheduler.check()
@@ -381,10 +397,15 @@ def test_the_jobs_of_a_trial_are_one_trial_also_when_nobody_remembers_its_tries(
             client.submit_job(job_id, each)
         running, _ = client.report("")
         service.leave()
-    for found in (running, past_report(directory, ""), past_report(directory, "a")):
+    of_users = [["b"], ["b-again-1"]]
+    for found, others in (
+        (running, of_users),
+        (past_report(directory, ""), of_users),
+        (past_report(directory, "a"), []),
+    ):
         tries = [[each["job_id"] for each in trial["attempts"]] for trial in found["trials"]]
         assert tries[0] == ["a-trial-1", "a-trial-1-again-1"]
-        assert tries[1:] in ([], [["b"], ["b-again-1"]])
+        assert tries[1:] == others
         assert found["trials"][0]["name"].endswith("again-1")
 
 

@@ -147,7 +147,7 @@ def test_a_node_that_leaves_takes_promises_with_it_and_nothing_that_runs() -> No
     for name in "abc":
         if toy.job(name).phase.runs:
             toy.finish(name)
-    assert toy.job("c").phase in (Phase.EARLY_FEEDBACK, Phase.FINISHED)
+    assert toy.job("c").phase is Phase.FINISHED
 
 
 def test_a_start_that_was_promised_a_place_on_it_is_planned_again() -> None:
@@ -157,7 +157,7 @@ def test_a_start_that_was_promised_a_place_on_it_is_planned_again() -> None:
     assert toy.job("b").phase is Phase.STARTING
     (node,) = {c.node for c in toy.scheduler.ledger.of_job("b", Role.MASTER)}
     toy.send(e.NodeLeft(node, "node h was decommissioned"))
-    assert toy.job("b").phase is Phase.QUEUED or node not in {c.node for c in toy.scheduler.ledger.of_job("b")}
+    assert toy.job("b").phase is Phase.QUEUED and not toy.scheduler.ledger.of_job("b")
     toy.settle()
     toy.send(e.NodeCame("node9", NODE))
     toy.settle()

@@ -13,6 +13,7 @@ import pytest
 from eps.devcluster.maven import REPOSITORY_VARIABLE, find_maven
 from eps.errors import ResourceError
 from eps.storage.jobdir import cache_dir
+from tests.conftest import lacks
 
 PLUGIN = Path(__file__).resolve().parents[2] / "hscheduler" / "yarn-plugin"
 SOURCE = PLUGIN / "src/main/java/hscheduler/yarn/HSchedulerPolicy.java"
@@ -28,11 +29,11 @@ def test_plugin_is_built_against_a_line_of_hadoop(version: str, tmp_path: Path, 
     if version != ALWAYS and not request.config.getoption("--every-hadoop"):
         pytest.skip(f"only with --every-hadoop; {ALWAYS} is always built against")
     if shutil.which("javac", path=f"{os.environ.get('JAVA_HOME', '')}/bin:{os.environ['PATH']}") is None:
-        pytest.skip("there is no Java compiler: install a JDK to build the plugin of a ResourceManager")
+        lacks("java", "there is no Java compiler: install a JDK to build the plugin of a ResourceManager")
     try:
         maven = find_maven(cache_dir() / "maven", lambda text, step: None)
     except ResourceError as error:
-        pytest.skip(f"there is no Maven, and it cannot be fetched: {error}")
+        lacks("java", f"there is no Maven, and it cannot be fetched: {error}")
     command = [maven, "-q", "-B", "-f", str(PLUGIN / "pom.xml"), f"-Dhadoop.version={version}", f"-Dtarget={tmp_path}"]
     mirror = os.environ.get(REPOSITORY_VARIABLE)
     if mirror:
@@ -42,7 +43,7 @@ def test_plugin_is_built_against_a_line_of_hadoop(version: str, tmp_path: Path, 
         command.append(f"--settings={settings}")
     done = subprocess.run([*command, "package"], capture_output=True, text=True, timeout=TIMEOUT_S)
     if "Could not transfer artifact" in done.stdout + done.stderr:
-        pytest.skip(f"Hadoop's jars cannot be had: {done.stdout.strip()[:500]}")
+        lacks("java", f"Hadoop's jars cannot be had: {done.stdout.strip()[:500]}")
     assert done.returncode == 0, done.stdout + done.stderr
     with zipfile.ZipFile(tmp_path / "hscheduler-yarn-plugin.jar") as jar:
         classes = [name for name in jar.namelist() if name.endswith(".class")]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import shutil
 import signal
@@ -22,6 +21,7 @@ from eps.jobspec_file import RunRequest
 from eps.master_link import wait_for
 from eps.storage.atomic import read_json
 from eps.storage.jobdir import jobs_dir
+from tests.conftest import lacks, require
 from tests.integration.conftest import processes_with
 from tests.integration.test_operations import TIMEOUT_S
 
@@ -95,11 +95,13 @@ def test_a_job_of_which_all_was_killed_is_resumed_and_ends_with_the_undisturbed_
     wait_for(lambda: not processes_with(str(home)), TIMEOUT_S, "the processes of the runs before to end")
 
 
-@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("ip"), reason="needs root and network namespaces")
 @pytest.mark.parametrize("kind", ["partition", "delay"])
 def test_members_that_nobody_reaches_and_packets_that_are_late_change_no_bit(
     home: Path, tmp_path: Path, kind: str
 ) -> None:
+    require("root")
+    if not shutil.which("ip"):
+        lacks("root", "there is no ip to make network namespaces with (apt install iproute2)")
     # Of this process, the namespace would stay.
     out = tmp_path / "chaos.json"
     command = [sys.executable, "-m", "eps", "chaos", str(job_file(tmp_path)), "--seed", "1", "--events", "2"]
@@ -111,7 +113,7 @@ def test_members_that_nobody_reaches_and_packets_that_are_late_change_no_bit(
         check=False,
     )
     if "need root" in done.stderr or "needs root" in done.stderr:
-        pytest.skip(done.stderr.strip())
+        lacks("root", done.stderr.strip())
     assert done.returncode == 0, done.stdout + done.stderr
     happened = [name for job in json.loads(out.read_text())["jobs"] for name in job["events"]]
     assert happened and all(name.startswith(f"{kind}-") for name in happened)

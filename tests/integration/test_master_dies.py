@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import threading
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -13,6 +11,7 @@ from typing import Any
 import pytest
 
 import eps
+from eps.chaos.trap import ENVIRONMENT, MASTERS, SPRUNG
 from eps.errors import EpsError
 from eps.master_link import wait_for
 from eps.storage.atomic import read_json
@@ -31,53 +30,34 @@ CHANGES = (
     "82:remove-servers=1",
     "94:remove-workers=1",
 )
-#: The journal's record of a plan -> the master is killed as soon as it is there.
-DEATHS = (
-    (1, "asked"),
-    (2, "proposed"),
-    (3, "prepared"),
-    (4, "copied"),
-    (5, "committed"),
-    (6, "proposed"),
-    (7, "committed"),
-    (8, "released"),
-    (0, "trained"),
-    (0, "ended"),
+#: Where the master kills itself: each step of a plan, before and after it has said what the step wants said.
+TRAPS = (
+    "add-workers:queued:master",
+    "add-servers:queued:master-late",
+    "remove-workers:proposed:master",
+    "add-workers:proposed:master-late",
+    "remove-servers:prepared:master",
+    "add-servers:prepared:master-late",
+    "add-workers:lists-updated:master",
+    "remove-workers:lists-updated:master-late",
+    "remove-servers:copied:master",
+    "add-servers:copied:master-late",
+    "add-workers:committed:master",
+    "remove-servers:committed:master-late",
+    "add-servers:switched:master",
+    "remove-workers:switched:master-late",
+    "remove-workers:released:master",
+    "remove-servers:released:master-late",
+    "job:exporting:master",
+    "job:exporting:master-late",
+    "job:finished:master",
+    "job:finished:master-late",
 )
 
 
-class Killer:
-    """Kills the master once for each record that the test names, as soon as the journal has it."""
-
-    def __init__(self, directory: JobDir, deaths: tuple[tuple[int, str], ...]) -> None:
-        self._directory = directory
-        self._deaths = deaths
-        self._stop = threading.Event()
-        #: Where it was killed.
-        self.killed: list[tuple[int, str]] = []
-        self._thread = threading.Thread(target=self._run, name="killer", daemon=True)
-
-    def _run(self) -> None:
-        at = 0
-        while not self._stop.wait(0.001):
-            with suppress(FileNotFoundError):
-                data = self._directory.journal.read_bytes()
-                *lines, _ = data[at:].split(b"\n")
-                for line in lines:
-                    at += len(line) + 1
-                    record = json.loads(line)["record"]
-                    death = record.get("plan", 0), record["kind"]
-                    if death in self._deaths and death not in self.killed:
-                        self.killed.append(death)
-                        kill_master(self._directory, signal.SIGKILL)
-
-    def __enter__(self) -> Killer:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *details: object) -> None:
-        self._stop.set()
-        self._thread.join()
+def sprung(job: eps.Job) -> list[str]:
+    """Return the traps that have sprung."""
+    return sorted(os.listdir(job.directory.path / SPRUNG))
 
 
 def kill_master(directory: JobDir, number: signal.Signals) -> int:
@@ -98,13 +78,14 @@ def wait_for_next(job: eps.Job, generation: int) -> None:
     wait_for(there, TIMEOUT_S, f"a master after generation {generation}")
 
 
-def test_a_master_killed_at_every_step_of_plans_changes_no_bit(home: Path) -> None:
+def test_a_master_killed_at_every_step_of_plans_changes_no_bit(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     still = eps.run(name="still", workers=1, servers=1, **SETTINGS)
+    monkeypatch.setenv(ENVIRONMENT, ",".join(TRAPS))
     with eps.Job.start(name="mortal", workers=2, servers=2, at=list(CHANGES), **SETTINGS) as job:
-        with Killer(job.directory, DEATHS) as killer:
-            report = job.wait(TIMEOUT_S)
+        report = job.wait(TIMEOUT_S)
+        assert sprung(job) == sorted(TRAPS)
     assert report["state"] == "finished", report["reason"]
-    assert killer.killed and set(killer.killed) <= set(DEATHS)
+    assert report["generation"] == 1 + len(TRAPS)
     assert report["model_sha256"] == still["model_sha256"]
     assert [h["loss"] for h in report["history"]] == [h["loss"] for h in still["history"]]
     assert report["ledger"]["lost"] == 0 and report["ledger"]["applied_twice"] == 0
@@ -154,12 +135,17 @@ def test_a_master_whose_log_is_damaged_ends_the_job_and_says_where(home: Path) -
     assert "cannot go on" in ended["reason"] and "log-00000000: offset 8" in ended["reason"]
 
 
-def test_nothing_is_started_again_after_the_job_has_ended(home: Path) -> None:
+@pytest.mark.parametrize("victim", MASTERS)
+def test_a_master_that_dies_when_the_job_has_finished_is_followed_by_one_that_ends_it(
+    home: Path, monkeypatch: pytest.MonkeyPatch, victim: str
+) -> None:
+    trap = f"job:finished:{victim}"
+    monkeypatch.setenv(ENVIRONMENT, trap)
     with eps.Job.start(name="over", workers=2, servers=2, **SETTINGS) as job:
-        with Killer(job.directory, ((0, "ended"),)) as killer:
-            report = job.wait(TIMEOUT_S)
+        report = job.wait(TIMEOUT_S)
+        assert sprung(job) == [trap]
     assert report["state"] == "finished" and report["model_sha256"], report["reason"]
-    assert killer.killed in ([], [(0, "ended")])
+    assert report["generation"] == 2
     ended = find_job("over").ended()
     assert ended is not None and ended["state"] == "finished"
 

@@ -23,7 +23,8 @@ from eps.storage.atomic import read_json
 from hscheduler.live.sweep import Sweep
 from hscheduler.on_yarn import placed
 from hscheduler.spec import Spec
-from tests.docker_host import ROOT, why_no_docker
+from tests.conftest import lacks, require
+from tests.docker_host import ROOT
 
 TIMEOUT_S = 120.0
 SMALL: dict[str, Any] = {"data": "sklearn:digits", "model": "softmax", "splits": 6, "partitions": 6}
@@ -31,12 +32,11 @@ SMALL: dict[str, Any] = {"data": "sklearn:digits", "model": "softmax", "splits":
 
 @pytest.fixture
 def engine() -> Iterator[DockerEngine]:
-    if why := why_no_docker():
-        pytest.skip(why)
+    require("docker")
     try:
         check_backend(JobSpec(on="docker"))
     except EpsError as error:
-        pytest.skip(str(error))
+        lacks("docker", str(error))
     engine = DockerEngine()
     yield engine
     engine.close()

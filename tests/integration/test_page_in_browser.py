@@ -16,7 +16,8 @@ from hscheduler.page import PageServer, page
 from hscheduler.points import GivenPoints
 from hscheduler.simulator.run import simulate
 from hscheduler.spec import Spec
-from tests.browser import PROGRAMS, TIMEOUT_S, Browser, find_browser
+from tests.browser import TIMEOUT_S, Browser, find_browser
+from tests.conftest import require
 
 TABLES: dict[str, dict[str, Any]] = {
     "sweep": {"threshold": 2, "arrival": "poisson:1s", "seed": 4},
@@ -45,9 +46,9 @@ stretch_s = 0.002
 
 @pytest.fixture(scope="module")
 def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    require("chromium")
     program = find_browser()
-    if program is None:
-        pytest.skip(f"none of {', '.join(PROGRAMS)} is installed")
+    assert program is not None
     found = Browser(program, tmp_path_factory.mktemp("browser") / "profile")
     try:
         yield found

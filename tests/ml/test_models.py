@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import inspect
+import sys
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -33,23 +35,91 @@ def example(name: str, options: dict[str, Any], rows: int = 40, intercept: bool 
     return model, space.unpack(flat), X, model.target(y, np.arange(outputs, dtype=np.float64))
 
 
+#: How far a gradient's number may be from the slope of the loss, relative to the largest: a few roundings of float32.
+GRADIENT_TOLERANCE = 1e-6
+#: Of a parameter, to each side: far below what bends the loss, far above the rounding of float64.
+STEP = 1e-6
+
+
+def check_gradient(model: Model, params: dict[str, Any], X: np.ndarray, y: np.ndarray) -> None:
+    """Hold each number of the gradient against the slope of the loss there, which is computed in float64."""
+    space = model.key_space()
+    loss, gradient = model.loss_and_gradient(params, X, y)
+    assert isinstance(loss, float) and all(array.dtype == np.float32 for array in gradient.values())
+    flat, exact = space.pack(params).astype(np.float64), X.astype(np.float64)
+    starts, shapes = space.offsets[1:-1], {tensor.name: tensor.shape for tensor in space.tensors}
+
+    def loss_at(values: np.ndarray) -> float:
+        parts = zip(shapes.items(), np.split(values, starts), strict=True)
+        return model.loss({name: part.reshape(shape) for (name, shape), part in parts}, exact, y)
+
+    slopes = [(loss_at(flat + step) - loss_at(flat - step)) / (2 * STEP) for step in STEP * np.eye(flat.size)]
+    found = space.pack(gradient).astype(np.float64)
+    np.testing.assert_allclose(found, slopes, rtol=0, atol=GRADIENT_TOLERANCE * np.abs(found).max())
+    assert loss == pytest.approx(loss_at(flat), rel=1e-6)
+
+
 @pytest.mark.parametrize("intercept", [True, False])
 @pytest.mark.parametrize(("name", "options"), CASES)
 def test_gradient_agrees_with_differences_of_the_loss(name: str, options: dict[str, Any], intercept: bool) -> None:
-    model, params, X, y = example(name, options, intercept=intercept)
-    space = model.key_space()
-    loss, gradient = model.loss_and_gradient(params, X, y)
-    flat, found = space.pack(params), space.pack(gradient)
-    assert isinstance(loss, float) and all(array.dtype == np.float32 for array in gradient.values())
-    rng = np.random.default_rng(1)
-    for _ in range(5):
-        direction = rng.normal(size=flat.size).astype(np.float32) * np.float32(1e-3)
-        up, down = (model.loss(space.unpack(flat + sign * direction), X, y) for sign in (1, -1))
-        slope = float(found.astype(np.float64) @ direction)
-        assert (up - down) / 2 == pytest.approx(
-            slope, abs=0.02 * float(np.linalg.norm(found) * np.linalg.norm(direction))
-        )
-    assert model.loss(params, X, y) == loss
+    for seed in range(3):
+        model, params, X, y = example(name, options, intercept=intercept, seed=seed)
+        check_gradient(model, params, X, y)
+        # Logistic takes a logarithm for many rows where it has the gradient to compute as well.
+        rounding = 1e-14 if name == "logistic" else 0
+        assert model.loss(params, X, y) == pytest.approx(model.loss_and_gradient(params, X, y)[0], rel=rounding, abs=0)
+
+
+#: A case, a place in the source of its class, and what stands there instead in a class that is wrong by 1 %.
+MUTANTS: list[tuple[str, dict[str, Any], str, str]] = [
+    ("svm", {}, "np.nan, -sign)", "np.nan, -1.01 * sign)"),
+    ("logistic", {}, "sign *= share", "sign *= 1.01 * share"),
+    ("logistic", {}, "share /= grown", "share /= 1.01 * grown"),
+    *[(name, {}, "residuals, residuals", "residuals, 1.01 * residuals") for name in ("linear", "lasso", "ridge")],
+    ("robust", {}, "0.5 * slopes), slopes", "0.5 * slopes), 1.01 * slopes"),
+    ("linear", {}, "np.array([slopes.sum()]", "np.array([1.01 * slopes.sum()]"),
+    ("softmax", {}, "powers[rows, y] -= 1.0", "powers[rows, y] -= 1.01"),
+    ("softmax", {}, "slopes.sum(axis=0)", "(1.01 * slopes.sum(axis=0))"),
+    ("dnn", {}, "delta *= activated > 0", "delta *= 1.01 * (activated > 0)"),
+    ("dnn", {}, "delta.sum(axis=0,", "(1.01 * delta).sum(axis=0,"),
+    ("dnn", {"hidden": (6, 5)}, "delta = delta @ params", "delta = 1.01 * delta @ params"),
+    ("dnn", {"activation": "tanh"}, "1 - activated * activated", "1 - 1.01 * activated * activated"),
+    ("dnn", {"network_task": "binary"}, "losses, slopes[:, np.newaxis]", "losses, 1.01 * slopes[:, np.newaxis]"),
+]
+
+
+@pytest.mark.parametrize(("name", "options", "right", "wrong"), MUTANTS)
+def test_gradient_that_is_wrong_by_one_percent_is_found(
+    monkeypatch: pytest.MonkeyPatch, name: str, options: dict[str, Any], right: str, wrong: str
+) -> None:
+    cls = load_model(name)
+    source = inspect.getsource(sys.modules[cls.__module__])
+    assert source.count(right) == 1, "the place that is to be wrong is not in the source any more"
+    mutated: dict[str, Any] = {"__name__": cls.__module__}
+    exec(compile(source.replace(right, wrong), f"{name} with {wrong}", "exec"), mutated)
+    monkeypatch.setitem(MODELS, name, mutated[cls.__name__])
+    with pytest.raises(AssertionError):
+        check_gradient(*example(name, options))
+
+
+@pytest.mark.parametrize("tensor", ["weights_1", "bias_1", "weights_2", "bias_2", "weights_3", "bias_3"])
+def test_one_number_of_a_gradient_that_is_wrong_by_one_percent_is_found(
+    monkeypatch: pytest.MonkeyPatch, tensor: str
+) -> None:
+    model, *arguments = example("dnn", {"hidden": (6, 5), "activation": "tanh"})
+    right = model.loss_and_gradient
+
+    def wrong(*args: Any) -> tuple[float, dict[str, np.ndarray]]:
+        loss, gradient = right(*args)
+        values = gradient[tensor].reshape(-1)
+        # Of those that are not about zero, the smallest.
+        values[min(np.flatnonzero(np.abs(values) > 1e-2), key=lambda i: abs(values[i]))] *= np.float32(1.01)
+        return loss, gradient
+
+    check_gradient(model, *arguments)
+    monkeypatch.setattr(model, "loss_and_gradient", wrong)
+    with pytest.raises(AssertionError):
+        check_gradient(model, *arguments)
 
 
 @pytest.mark.parametrize(("name", "options"), CASES)

@@ -16,7 +16,8 @@ from eps.resources.docker import DockerResourceManager
 from eps.resources.docker_container import DockerSettings, JobLabels, build_container
 from eps.resources.docker_engine import DockerEngine, Found
 from eps.storage.jobdir import create_job_dir
-from tests.docker_host import connect, image_of_nothing, settings, why_no_docker
+from tests.conftest import require
+from tests.docker_host import connect, image_of_nothing, settings
 from tests.fakes.docker_engine import IMAGE, FakeDockerEngine
 from tests.fakes.resources import FakeResourceManager
 from tests.resources.docker_world import Job, run, until, wait_for
@@ -210,8 +211,7 @@ def test_what_others_see_differently_is_left_alone(job: Job) -> None:
 
 @pytest.fixture
 def docker(tmp_path: Path, job: Job) -> Iterator[DockerResourceManager]:
-    if why := why_no_docker():
-        pytest.skip(why)
+    require("docker")
     manager = connect(image_of_nothing(), job[0])
     yield manager
     manager.close()

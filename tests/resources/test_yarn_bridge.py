@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import stat
 import subprocess
 import sys
@@ -16,6 +15,7 @@ from eps.errors import ConfigError, ResourceError
 from eps.hadoop_conf import HadoopConf
 from eps.yarn import bridge
 from eps.yarn.bridge import class_path, java_errors, jvm_options, place_of, start_jvm
+from tests.conftest import require
 
 
 @pytest.fixture
@@ -131,8 +131,8 @@ sys.exit(7)
 """
 
 
-@pytest.mark.skipif(not os.environ.get("JAVA_HOME") and not shutil.which("java"), reason="there is no Java")
 def test_a_process_with_java_ends_with_its_own_code(conf: HadoopConf, tmp_path: Path) -> None:
+    require("java")
     pytest.importorskip("jpype")
     env = {**os.environ, "EPS_HADOOP_CLASSPATH": str(tmp_path / "none.jar")}
     words = [sys.executable, "-c", ENDS_IN_JAVA, conf.source, str(tmp_path / "came out of Java")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
@@ -25,7 +26,7 @@ from eps.worker.loop import TrainingLoop
 from tests.server import test_shell, test_training_in_process
 
 TIMEOUT_S = 10.0
-S1, S2, W1, W2 = "server-1", "server-2", "worker-1", "worker-2"
+S1, S2, W1, W2, W3 = "server-1", "server-2", "worker-1", "worker-2", "worker-3"
 
 
 class Data:
@@ -181,6 +182,49 @@ def test_a_worker_pushes_a_clock_to_the_copy_that_lacks_it_also_where_it_has_rea
         wait_for(lambda: {p.completed for p in partitions.values()} == {7}, TIMEOUT_S, "server-1 to have clock 6")
     finally:
         worker.stop()
+        servers.close()
+
+
+def test_a_newcomer_whose_first_splits_are_those_of_a_lost_worker_begins_where_that_one_ended() -> None:
+    runtime = test_training_in_process.make_runtime(False, partitions=2, servers=2, workers=2, followers=1)
+    servers = Servers(runtime, (W1, W2), runtime.settings.num_splits)
+    newcomer = TrainingLoop(runtime, W3, servers.van, Data(), lambda report, can_wait=False: None)  # type: ignore[arg-type]
+    ended: list[Exception] = []
+
+    def run() -> None:
+        try:
+            newcomer.run()
+        except Exception as error:
+            ended.append(error)
+
+    # All of clock -1 that worker-2 owed was counted before it was lost; of worker-1's nothing was.
+    mine, lost = ([s for s in range(4) if servers.first.splits.active[s] == name] for name in (W1, W2))
+    for partition, split in itertools.product(range(2), lost):
+        push(servers, S1, partition, -1, split)
+    taken_over = replace(
+        servers.first,
+        version=2,
+        workers=(W1, W3),
+        splits=SplitTable.of([W3 if split in lost else W1 for split in range(4)]),
+        split_clocks=tuple(0 if split in lost else -1 for split in range(4)),
+        addresses={**servers.first.addresses, W3: Address("x", 3)},
+        recovery=1,
+    )
+    servers.order(m.UpdateMembership(1, taken_over), S1, S2)
+    newcomer.on_membership(1, taken_over)
+    threading.Thread(target=run, daemon=True).start()
+    try:
+        newcomer.on_grant(m.GrantHorizon(0, -1, 2))
+        for partition, split in itertools.product(range(2), mine):
+            push(servers, S1, partition, -1, split)
+        wait_for(lambda: bool(ended) or newcomer.state.clock == 1, TIMEOUT_S, "clock 1")
+        assert not ended, ended
+        for partition, split in itertools.product(range(2), mine):
+            push(servers, S1, partition, 0, split)
+        partitions = servers.shells[S1]._state.partitions.values()
+        wait_for(lambda: {p.completed for p in partitions} == {1}, TIMEOUT_S, "server-1 to have clock 0")
+    finally:
+        newcomer.stop()
         servers.close()
 
 

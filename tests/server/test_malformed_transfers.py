@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
-from contextlib import suppress
 from random import Random
 from typing import Any
 
@@ -194,29 +194,68 @@ class Unanswered:
         pytest.fail("it was answered")
 
 
-@pytest.mark.parametrize("seed", range(HARMLESS_SEEDS))
-def test_transfers_of_random_fields_and_arrays_fail_nobody(follower: Follower, seed: int) -> None:
-    """Whatever a peer that has proved the token says: an error or an acknowledgement, and the server goes on."""
-    random = Random(seed)
+def transfer(random: Random, follower: Follower) -> tuple[str, dict[str, Any], list[np.ndarray]]:
+    """Return a message of which each part is right most of the time: its kind, its fields and its arrays."""
+
+    def mostly(right: Any, *wrong: Any) -> Any:
+        return right if random.random() < 0.8 else random.choice(wrong)
 
     def array() -> np.ndarray:
         dtype = random.choice([np.float32, np.int16, np.int64, np.float64])
         return np.full(random.choice([0, 1, 2, 4, 9]), random.choice([-1, 0, 3, 1 << 14]), dtype)
 
-    number = random.choice([-(1 << 40), -2, -1, 0, 1, 2, 3, 1 << 40])
     kind = random.choice(["update", "snapshot", "promote"])
-    fields: dict[str, Any] = dict(plan_id=random.choice([0, 1, 9]), partition=random.choice([0, 1, 2, 1 << 31]))
-    fields["sequence"] = random.choice([0, 1, follower.state.sequence, 1 << 60])
-    splits = tuple(random.choices([0, 1, 2, 1 << 31], k=random.randrange(4)))
+    due = follower.update()
+    fields: dict[str, Any] = dict(plan_id=mostly(0, 1, 9), partition=mostly(FOLLOWED, 0, 2, 1 << 31))
+    fields["sequence"] = mostly(due["sequence"], 1, 1 << 60)
+    number = random.choice([-(1 << 40), -2, -1, 0, 1, 2, 3, 1 << 40])
+    splits = mostly(due["splits"], tuple(random.choices([0, 1, 2, 1 << 31], k=random.randrange(4))))
     if kind == "update":
-        scale = random.choice([0.0, 1.0, float("inf"), -1.0])
-        fields |= dict(clock=number, splits=splits, rate_scale=scale, sparse=random.random() < 0.5)
+        scale = mostly(1.0, 0.0, float("inf"), -1.0)
+        fields |= dict(clock=mostly(-1, number), splits=splits, rate_scale=scale, sparse=mostly(False, True))
     elif kind == "snapshot":
         fields |= dict(completed=number, next_clock=splits, applied=1, keysets=(b"k",) * random.randrange(2))
-    arrays = [array() for _ in range(random.randrange(5))]
+    return kind, fields, mostly(follower.arrays(), [array() for _ in range(random.randrange(5))])
+
+
+def outcome(follower: Follower, seed: int) -> tuple[str, str]:
+    """Tell a follower something; return its kind, and whether it was taken, refused or kept for later."""
+    random = Random(seed)
+    kind, fields, arrays = transfer(random, follower)
+    before, due = follower.told(), follower.state.sequence
     seal = Seal() if random.random() < 0.5 else None
-    with suppress(EpsError, TimeoutError):
-        # What comes before it is due is kept, and answered later.
-        follower.connection.request(Message(simple(kind, **fields), tuple(arrays), seal)).result(0.05)
-    assert not follower.failures()
+    answer = follower.connection.request(Message(simple(kind, **fields), tuple(arrays), seal))
+    # One thread takes the messages of a connection: when this is answered, that one was taken, refused or kept.
     assert follower.connection.request(Message(simple("export_request", partition=0))).result(TIMEOUT_S).arrays
+    assert not follower.failures()
+    if not answer.done():
+        assert kind != "snapshot" and fields["partition"] == FOLLOWED and fields["sequence"] > due
+        assert follower.told() == before
+        return kind, "kept"
+    error = answer.exception()
+    if error is not None:
+        assert isinstance(error, ProtocolError | TransferError)
+        assert follower.told() == before
+        return kind, "refused"
+    assert kind != "snapshot", "it was sent without its checksum"
+    assert (follower.state.sequence - due, follower.told() == before) in ((1, False), (0, True))
+    return kind, "taken"
+
+
+def test_transfers_of_random_fields_and_arrays_fail_nobody() -> None:
+    """Whatever a peer that has proved the token says: an error or an acknowledgement, and the server goes on."""
+    met: Counter[tuple[str, str]] = Counter()
+    for seed in range(HARMLESS_SEEDS):
+        follower = Follower()
+        try:
+            met[outcome(follower, seed)] += 1
+        finally:
+            follower.close()
+    assert set(met) == {
+        ("update", "taken"),
+        ("update", "refused"),
+        ("update", "kept"),
+        ("snapshot", "refused"),
+        ("promote", "taken"),
+        ("promote", "kept"),
+    }

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
+from eps.master_link import wait_for
 from eps.server.rows import ROW_BYTES, Rows
+from tests.threads import TIMEOUT_S, SeenLock
 
 RANGES = [(0, 10), (10, 30), (30, 35), (35, 40)]
 
@@ -68,17 +69,16 @@ def test_after_going_back_they_lie_side_by_side_again() -> None:
 
 
 def test_two_threads_get_places_in_one_row() -> None:
-    memory, both = Memory(), threading.Barrier(2)
+    memory, lock, here = Memory(), SeenLock(), list[int]()
 
     def empty(length: int) -> np.ndarray:
-        try:
-            # Where nothing keeps the other thread out, it is here by then.
-            both.wait(0.2)
-        except threading.BrokenBarrierError:
-            pass
+        here.append(length)
+        # Where nothing keeps the other thread out, it comes here too.
+        wait_for(lambda: lock.waited.is_set() or len(here) == 2, TIMEOUT_S, "the other thread")
         return memory(length)
 
     rows = Rows(RANGES, {0, 1}, empty)
+    rows._lock = lock  # type: ignore[assignment]
     with ThreadPoolExecutor(2) as threads:
-        given = [future.result(10) for future in [threads.submit(rows.memory, p, 0) for p in (0, 1)]]
+        given = [future.result(TIMEOUT_S) for future in [threads.submit(rows.memory, p, 0) for p in (0, 1)]]
     assert len(memory.made) == 1 and not np.shares_memory(*given)

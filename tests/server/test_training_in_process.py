@@ -41,9 +41,14 @@ def make_splits(is_sparse: bool) -> dict[int, SplitData]:
     return found
 
 
-def train(runtime: Runtime, groups: list[list[int]], localised: bool | None = None) -> tuple[np.ndarray, list[float]]:
+def train(
+    runtime: Runtime,
+    groups: list[list[int]],
+    localised: bool | None = None,
+    splits: dict[int, SplitData] | None = None,
+) -> tuple[np.ndarray, list[float]]:
     """Return the model and the loss of every clock; each group of splits is a worker."""
-    splits, settings = make_splits(runtime.sparse if localised is None else localised), runtime.settings
+    splits, settings = splits or make_splits(runtime.sparse if localised is None else localised), runtime.settings
     workers = [ActiveSet(runtime, {split: splits[split] for split in group}) for group in groups]
     stores = [
         PartitionStore(runtime, p, runtime.key_space.initial_values(a, b, 0)) for p, (a, b) in enumerate(runtime.ranges)
@@ -86,6 +91,60 @@ def test_training_without_reproducible_sums_reaches_the_same_model_nearly(is_spa
     plain, losses = train(plain_runtime, groups)
     assert losses[-1] < 0.96 * losses[0] and len(losses) == 15
     assert np.allclose(exact, plain, rtol=1e-2, atol=1e-4)
+
+
+#: Penalties of what is held against scikit-learn, whose own are over all rows or their inverse.
+L1, L2 = 0.1, 0.05
+#: A few roundings of float32 of parameters of about 1.
+ORACLE_TOLERANCE = 2e-6
+
+
+def oracle_data() -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """Return rows of six features, and their labels by task."""
+    rng = np.random.default_rng(3)
+    X = rng.normal(size=(SPLITS * ROWS, 6)).astype(np.float32)
+    scores = X @ np.array([1.5, -2.0, 0.5, 0.0, 0.0, 1.0]) + 0.7
+    return X, {
+        "regression": (scores + 0.3 * rng.normal(size=len(X))).astype(np.float32),
+        "binary": (scores + rng.logistic(size=len(X)) > 0).astype(np.int32),
+        "multiclass": np.argmax(X @ rng.normal(size=(6, 3)) + rng.gumbel(size=(len(X), 3)), axis=1).astype(np.int32),
+    }
+
+
+@pytest.mark.parametrize("model", ["linear", "ridge", "lasso", "logistic", "softmax"])
+def test_trained_to_the_end_a_model_is_the_one_that_scikit_learn_finds(model: str) -> None:
+    linear = pytest.importorskip("sklearn.linear_model")
+    X, labels = oracle_data()
+    rows = len(X)
+    task, outputs, rate, penalties, oracle = {
+        "linear": ("regression", 1, 0.3, {}, lambda: linear.LinearRegression()),
+        "ridge": ("regression", 1, 0.3, {"l2": L2}, lambda: linear.Ridge(alpha=rows * L2, solver="cholesky")),
+        "lasso": ("regression", 1, 0.3, {"l1": L1}, lambda: linear.Lasso(alpha=L1, tol=1e-12, max_iter=100_000)),
+        "logistic": ("binary", 2, 1.0, {"l2": L2}, lambda: linear.LogisticRegression(C=1 / (rows * L2), tol=1e-10)),
+        "softmax": ("multiclass", 3, 1.0, {"l2": L2}, lambda: linear.LogisticRegression(C=1 / (rows * L2), tol=1e-10)),
+    }[model]
+    y = labels[task]
+    settings = {"splits": SPLITS, "partitions": 2, "workers": 2, "servers": 1, "iterations": 1500, "optimizer": "sgd"}
+    spec = JobSpec.from_dict({**settings, "model": model, "learning_rate": rate, **penalties})
+    shape = DataShape(X.shape[1], outputs, (ROWS,) * SPLITS, sparse=False, test_rows=0, split_checksums=("",) * SPLITS)
+    runtime = Runtime("job", spec, shape, Path("unused"), Path("unused"))
+    parts = [slice(split * ROWS, (split + 1) * ROWS) for split in range(SPLITS)]
+    splits = {n: SplitData(X[part], y[part], X.shape[1], None, X[:0], y[:0]) for n, part in enumerate(parts)}
+
+    found = runtime.key_space.unpack(train(runtime, [[0, 1], [2, 3]], splits=splits)[0])
+
+    expected = oracle().fit(X.astype(np.float64), y)
+    weights, intercept = expected.coef_.T.reshape(found["weights"].shape), np.atleast_1d(expected.intercept_)
+    np.testing.assert_allclose(found["weights"], weights, rtol=0, atol=ORACLE_TOLERANCE)
+    assert np.array_equal(found["weights"] == 0, weights == 0), "what a penalty makes zero is exactly zero"
+    # The same number added to all of them changes no probability.
+    free = model == "softmax"
+    np.testing.assert_allclose(
+        found["intercept"] - free * found["intercept"].mean(),
+        intercept - free * intercept.mean(),
+        rtol=0,
+        atol=ORACLE_TOLERANCE,
+    )
 
 
 @pytest.mark.parametrize("is_sparse", [True, False], ids=["sparse", "dense"])

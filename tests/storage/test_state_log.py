@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -18,6 +19,7 @@ from eps.core.events import JobState
 from eps.core.master_state import MasterState
 from eps.core.membership import Membership
 from eps.core.reconfig import Change, Operation, Phase
+from eps.core.restart import MISSING
 from eps.core.settings import CoreSettings
 from eps.core.tables import PartitionTable, SplitTable
 from eps.core.types import Address
@@ -25,8 +27,9 @@ from eps.errors import StorageError
 from eps.master.encoding import dumps, loads
 from eps.master.state_log import HEAL_S, StateLog, _parts
 from eps.storage.wal import EventLog
-from tests.core.scripted import ScriptedMaster
+from tests.core.scripted import ScriptedMaster, running
 from tests.fakes.full_disk import no_file_beyond
+from tests.fakes.power import Disk
 from tests.sim.mortal import assert_same, keep_short
 
 MANY_CLOCKS = 1500
@@ -309,3 +312,46 @@ def test_a_state_is_the_same_in_a_process_that_hashes_otherwise(tmp_path: Path) 
         for seed in ("1", "2")
     }  # fmt: skip
     assert len(said) == 1 and "worker-5" in said.pop()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_master_whose_power_failed_has_what_was_committed_and_goes_on_with_no_member_that_knows_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    path = tmp_path / "state"
+    path.mkdir()
+    disk = Disk(path, monkeypatch)
+    master = running()
+    log = StateLog(path)
+    log.begin(master.state, master.now_s)
+    step = master.step
+
+    def logged(event: e.Event, after_s: float = 0.001) -> list[e.Command]:
+        """As the master does: ahead of what follows, and on disk before what may not be forgotten is told."""
+        log.record(event, master.now_s + after_s)
+        commands = step(event, after_s)
+        if any(isinstance(command, e.Journal) and command.sync for command in commands):
+            log.sync(master.now_s)
+            synced.append(master.state.steps)
+        return commands
+
+    synced: list[int] = []
+    monkeypatch.setattr(master, "step", logged)
+    plan = master.carry_out(Change(Operation.ADD_SERVERS, 1))
+    assert plan.phase is Phase.RELEASED
+    for _ in range(20):
+        master.tick()
+    heard = master.state.steps - 1
+    assert synced
+    log.close()
+    disk.lose_power(Random(seed))
+    disk.close()
+
+    state = restored(path)
+    assert synced[-1] <= state.steps <= heard, "some of it was not synced"
+    assert state.plans[plan.plan_id].phase in (Phase.COMMITTED, Phase.SWITCHED, Phase.RELEASED)
+    assert state.membership is not None and state.membership.version == master.membership.version
+    state.step(e.MasterRestarted(2, {r.container_id: r.pid for r in state.members.values()}), master.now_s)
+    worker = state.members["worker-1"]
+    state.step(e.MemberRegistered(worker.container_id, master.address_of("worker-1"), 1, 1, heard), master.now_s)
+    assert (state.state, state.reason) == (JobState.FAILED, MISSING.format(who="worker-1"))

@@ -11,6 +11,7 @@ import pytest
 from eps.errors import StorageError
 from eps.storage.wal import LOG_HEAD, EventLog, Replay, frame
 from tests.fakes.full_disk import no_file_beyond
+from tests.fakes.power import Disk
 
 RECORDS = tuple(f"record {n}".encode() * (n + 1) for n in range(5))
 
@@ -273,3 +274,46 @@ def test_a_sync_sees_to_the_snapshot_and_the_names_as_well(tmp_path: Path) -> No
     (tmp_path / "log-00000000").unlink()
     log.sync()
     log.close()
+
+
+def test_where_the_power_fails_all_that_was_synced_comes_back_and_no_record_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost = 0
+    for seed in range(60):
+        random = Random(seed)
+        path = tmp_path / str(seed)
+        path.mkdir()
+        disk = Disk(path, monkeypatch)
+        log = EventLog.open(path)
+        said: list[bytes] = []
+        log.snapshot(b"", sync=False)
+        log.sync()
+        synced = 0
+        late: list[tuple[int, bytes]] = []
+        for n in range(random.randrange(1, 60)):
+            said.append(b"%d," % n)
+            log.append(said[-1])
+            what = random.random()
+            if what < 0.1:
+                log.sync()
+                synced = len(said)
+            elif what < 0.2 and not late:
+                # One at a time, as the master does.
+                late.append((log.begin(), b"".join(said)))
+            elif what < 0.3 and late:
+                number, state = late.pop()
+                log.write_snapshot(number, [b"", state])
+                # Whatever came before it is in it.
+                synced = max(synced, state.count(b","))
+        log.close()
+        disk.lose_power(random)
+        found = EventLog.open(path)
+        assert found.recovered.snapshot is not None
+        came_back = b"".join((*found.recovered.snapshot, *found.recovered.records))
+        assert came_back in [b"".join(said[:n]) for n in range(synced, len(said) + 1)], seed
+        lost += came_back != b"".join(said)
+        found.append(b"more")
+        found.close()
+        disk.close()
+    assert lost > 20, "of most histories something is lost"

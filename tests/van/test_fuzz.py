@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from eps.core.types import Address
-from eps.errors import AuthenticationError, EpsError, FrameError, PeerUnavailableError, ProtocolError
+from eps.errors import AuthenticationError, FrameError, PeerUnavailableError, ProtocolError
 from eps.pb import data_pb2 as pb
 from eps.rpc import call as rpc
 from eps.rpc.security import NO_SECURITY
@@ -442,8 +442,15 @@ def test_every_port_of_a_member_stands_garbage() -> None:
 @pytest.mark.parametrize("answer", [b"\xff" * 50, b"\x0a\x05ab", np.random.default_rng(8).bytes(500)])
 def test_an_answer_that_is_no_meeting_is_an_error_of_ours(answer: bytes) -> None:
     listener = GrpcVan(TOKEN).listen(echo, meet=lambda request: answer)
-    try:
-        NegotiatedVan(TOKEN).connect(listener.address, DEADLINE_S).close()
-    except EpsError as error:
-        assert isinstance(error, ProtocolError)
+    with pytest.raises(ProtocolError):
+        NegotiatedVan(TOKEN).connect(listener.address, DEADLINE_S)
+    listener.close()
+
+
+def test_where_a_meeting_offers_nothing_grpc_is_taken() -> None:
+    listener = GrpcVan(TOKEN).listen(echo, meet=lambda request: b"")
+    connection = NegotiatedVan(TOKEN).connect(listener.address, DEADLINE_S)
+    assert connection.transport == "grpc"
+    still_works(connection)
+    connection.close()
     listener.close()

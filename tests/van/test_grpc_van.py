@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import socket
 import subprocess
 import sys
@@ -195,5 +196,26 @@ def test_a_sender_goes_on_when_the_writer_has_made_room() -> None:
     assert list(frames) == []
 
 
-def test_tune_malloc_says_whether_it_could() -> None:
-    assert tune_malloc() in (True, False)
+class CLibrary:
+    """A C library whose mallopt refuses one setting."""
+
+    def __init__(self, refused: int) -> None:
+        self.refused = refused
+        self.asked: list[int] = []
+
+    def mallopt(self, option: int, value: int) -> int:
+        self.asked.append(option)
+        return int(len(self.asked) - 1 != self.refused)
+
+
+@pytest.mark.parametrize("refused", [-1, 0, 3])
+def test_tune_malloc_says_whether_all_its_settings_were_taken(monkeypatch: pytest.MonkeyPatch, refused: int) -> None:
+    library = CLibrary(refused)
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: library)
+    assert tune_malloc() is (refused == -1)
+    assert len(set(library.asked)) == 4, "one that is refused does not keep the others from being made"
+
+
+def test_tune_malloc_does_nothing_where_the_c_library_has_no_mallopt(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: object())
+    assert tune_malloc() is False

@@ -18,6 +18,7 @@ from eps.van.replies import Replies
 from eps.van.requester import SocketConnection
 from eps.van.sockets import SocketVan
 from eps.van.wires import Wire
+from tests.threads import SeenLock
 from tests.van.raw_peers import DEADLINE_S, TOKEN, echo, eventually, nothing_left, still_works
 
 
@@ -52,7 +53,8 @@ def connection(silence: Silence) -> Iterator[SocketConnection]:
 
 def test_a_reply_that_comes_while_its_request_is_armed_leaves_nothing_armed(connection: SocketConnection) -> None:
     request_id, future = connection._pending.add()
-    taken = threading.Event()
+    taken, lock = threading.Event(), SeenLock()
+    connection._changed = threading.Condition(lock)  # type: ignore[arg-type]
 
     def take() -> None:
         with connection._reading:
@@ -65,7 +67,8 @@ def test_a_reply_that_comes_while_its_request_is_armed_leaves_nothing_armed(conn
     def done_just_before_the_reply() -> bool:
         before = done()
         thread.start()
-        taken.wait(0.2)
+        # It has to wait for this thread, or nothing keeps it from taking the reply.
+        eventually(lambda: lock.waited.is_set() or taken.is_set(), "the reply")
         return before
 
     future.done = done_just_before_the_reply  # type: ignore[method-assign]

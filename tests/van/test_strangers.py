@@ -16,6 +16,7 @@ from eps.logs import LimitedLog
 from eps.rpc.certificates import make_certificates
 from eps.rpc.security import Security, TlsFiles
 from eps.van.sockets import SocketVan, peer_uid
+from tests.conftest import require
 from tests.van.raw_peers import DEADLINE_S, TOKEN, dial, echo, rest, still_works
 
 OTHER_UID = 54321
@@ -107,9 +108,10 @@ def test_the_user_of_a_unix_peer_is_known() -> None:
         assert peer_uid(sock) is None
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can start a process of another user")
 @pytest.mark.parametrize("way", ["unix", "shm"])
 def test_another_user_is_turned_away_before_anything_is_asked(way: str, caplog: pytest.LogCaptureFixture) -> None:
+    # Only root can start a process of another user.
+    require("root")
     listener = SocketVan(way, TOKEN).listen(echo)
     try:
         # What a handshake begins with, which a peer of ours would get an answer to.

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,6 +13,7 @@ from eps.devcluster.daemons import mark_of
 from eps.devcluster.maven import ELSEWHERE
 from eps.devcluster.places import Places
 from eps.devcluster.processes import marked, with_variable
+from tests.conftest import lacks, require
 from tests.integration.conftest import home as home
 from tests.yarn import unmanaged
 from tests.yarn.hadoop import Hadoop
@@ -37,9 +36,8 @@ def devcluster(command: str, home: Path, *words: str) -> list[str]:
 # Idle, its daemons still take a tenth of a core: they end before the tests of other folders go on.
 @pytest.fixture(scope="package")
 def hadoop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hadoop]:
-    """Give the Hadoop that all tests share.  Skips only where there is no Java, or Maven Central cannot be reached."""
-    if not os.environ.get("JAVA_HOME") and not shutil.which("java"):
-        pytest.skip("there is no JDK: install one to test with a real Hadoop (apt install openjdk-17-jdk-headless)")
+    """Give the Hadoop that all tests share.  Absent without Java, or where Maven Central cannot be reached."""
+    require("java")
     home = tmp_path_factory.mktemp("hadoop")
     plugin = compiled(tmp_path_factory.mktemp("plugin"))
     options = [f"--property={GRACE}", *(plugin.options if plugin is not None else [])]
@@ -58,7 +56,7 @@ def hadoop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hadoop]:
             timeout=START_TIMEOUT_S,
         )
         if ELSEWHERE in started.stderr:
-            pytest.skip(f"Hadoop's jars cannot be had: {started.stderr.strip()}")
+            lacks("java", f"Hadoop's jars cannot be had: {started.stderr.strip()}")
         assert started.returncode == 0, started.stderr
         assert started.stdout == f"export HADOOP_CONF_DIR={home}/conf\n"
         yield Hadoop(home, plugin)
@@ -94,5 +92,5 @@ def on_yarn(hadoop: Hadoop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def plugin(hadoop: Hadoop) -> Plugin:
     """Give the plugin that is loaded."""
     if hadoop.plugin is None:
-        pytest.skip("there is no Java compiler: install a JDK to test the plugin of a ResourceManager")
+        lacks("java", "there is no Java compiler: install a JDK to test the plugin of a ResourceManager")
     return hadoop.plugin

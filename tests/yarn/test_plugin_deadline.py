@@ -6,9 +6,8 @@ import os
 import subprocess
 from pathlib import Path
 
-import pytest
-
 from eps.devcluster.java import find_java
+from tests.conftest import lacks
 from tests.yarn.plugin import compiled, jars
 
 #: More than the buffers between two processes hold: the rest waits for somebody who reads.
@@ -21,7 +20,7 @@ MOST_S = 90.0
 def test_a_call_ends_at_its_deadline_where_nobody_reads_it(tmp_path: Path) -> None:
     plugin = compiled(tmp_path)
     if plugin is None:
-        pytest.skip("there is no Java compiler")
+        lacks("java", "there is no Java compiler")
     with plugin.socket as stopped:
         # Connections are made by the system, for a process that does nothing any more.
         stopped.listen()
