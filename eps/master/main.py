@@ -39,7 +39,7 @@ from eps.master.place import Announcements, open_place
 from eps.master.service import JobMasterService
 from eps.master.sessions import Sessions
 from eps.master.state_log import StateLog
-from eps.pb.control_pb2_grpc import add_JobMasterServicer_to_server, add_MemberSessionServicer_to_server
+from eps.pb.control_pb2_grpc import add_JobMasterServicer_to_server
 from eps.resources.api import NO_NEWS, ContainerEvent, ContainerRequest, EvictionWarning, ResourceManager
 from eps.resources.api import Allocated as ContainerAllocated
 from eps.resources.api import Exited as ContainerEnded
@@ -279,7 +279,7 @@ class Master:
 
         def register(server: Any) -> None:
             add_JobMasterServicer_to_server(JobMasterService(self), server)
-            add_MemberSessionServicer_to_server(self._sessions, server)
+            self._sessions.register(server)
 
         server = self._server.start(register)
         metrics = serve_metrics(self._runtime.spec.metrics_port, self.status)

@@ -67,7 +67,7 @@ class StandIn:
         self.steps = 0
         self.heard = Gathered()
         self.sessions = Sessions(self._put, "{}", self, **{"beat_s": 0.02, **options})
-        self.server, port = serve(lambda server: add_MemberSessionServicer_to_server(self.sessions, server))
+        self.server, port = serve(self.sessions.register)
         self.place = MasterPlace(f"127.0.0.1:{port}", generation)
 
     def _put(self, *events: e.Event) -> None:
