@@ -70,8 +70,6 @@ class StateLog:
         self.error = ""
         self._num_events = 0
         self._heal_at_s = 0.0
-        #: Whether other processes are waited for: what writes may then take as long as they do.
-        self.waits_for_others = not isinstance(where, Path)
         self._writer: threading.Thread | None = None
         if not isinstance(where, Path):
             self._log = where
