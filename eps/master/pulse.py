@@ -33,7 +33,7 @@ class Pulse:
         self._thread = threading.Thread(target=self._run, name="pulse", daemon=True)
 
     def start(self) -> None:
-        """Beat from now on, until :meth:`stop`."""
+        """Beat at once and from now on, until :meth:`stop`."""
         self._thread.start()
 
     def stop(self) -> None:
@@ -63,5 +63,7 @@ class Pulse:
             self._beat()
 
     def _run(self) -> None:
+        # At once: a master that is killed soon has told how far the job is, and does not count as one without progress.
+        self.look()
         while not self._stop.wait(self._beat_s):
             self.look()

@@ -201,6 +201,16 @@ def test_nothing_beats_for_an_owner_thread_that_hangs() -> None:
         assert looks(pulse) == 0
 
 
+def test_supervisor_hears_at_once_how_far_the_job_of_a_new_master_is() -> None:
+    """One that is killed within its first half second does not count as one that brought the job no further."""
+    beats: list[None] = []
+    pulse = Pulse(lambda: beats.append(None), 3600.0)
+    pulse.start()
+    wait_for(lambda: bool(beats), TIMEOUT_S, "the first beat")
+    pulse.stop()
+    assert len(beats) == 1
+
+
 def test_seconds_of_a_job_that_has_ended_go_on_where_those_of_the_running_one_were(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
