@@ -18,10 +18,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from eps.core.changes import MOST_MEMBERS, parse_change, whole_number
+from eps.core.changes import parse_change, whole_number
 from eps.core.checkpoints import Schedule
 from eps.core.settings import UNBOUNDED, CoreSettings, Trigger
-from eps.core.types import Role
+from eps.core.types import MOST_MEMBERS, Role
 from eps.errors import ConfigError, PlanError
 
 OPTIMIZERS = ("sgd", "momentum", "adagrad", "adam", "ftrl")

@@ -142,6 +142,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="build the plugin against every line of Hadoop, not only the oldest; rare events on a real YARN, too",
     )
     parser.addoption(
+        "--members", type=int, default=200, help="tests/master/test_many_members.py: how many members its job has"
+    )
+    parser.addoption(
         "--kerberos", action="store_true", help="tests/yarn/test_secure.py: start a second Hadoop, which wants Kerberos"
     )
 

@@ -7,8 +7,9 @@ import sys
 
 from eps.client import ChangeRecord, Job
 from eps.commands.finding import find
-from eps.core.changes import MOST_MEMBERS, change_of, check_request_id, whole_number
+from eps.core.changes import change_of, check_request_id, whole_number
 from eps.core.reconfig import UNCOMMITTED
+from eps.core.types import MOST_MEMBERS
 from eps.display import ChangeNews
 from eps.ended import WAITING_STATES
 from eps.errors import ConfigError, DeadlineError, PlanError

@@ -11,11 +11,9 @@ from dataclasses import dataclass
 
 from eps.core.reconfig import OPERATIONS, Change, Operation, Phase, Plan
 from eps.core.settings import CoreSettings
-from eps.core.types import MemberId, Role, member_name, member_number, members_of
+from eps.core.types import MOST_MEMBERS, MemberId, Role, member_name, member_number, members_of
 from eps.errors import ConfigError, PlanError, UnknownMemberError
 
-#: Most members of one role that a job has, or that a change concerns.
-MOST_MEMBERS = 10_000
 #: Longest request id, in characters.
 MOST_ID = 200
 #: Longest number that is read from text; every int64 has fewer than 20 digits.

@@ -19,7 +19,7 @@ from eps.core.reconfig import Plan
 from eps.core.recovery import Recovery, standing_followers
 from eps.core.settings import CoreSettings
 from eps.core.tables import PartitionTable, SplitTable, spread_evenly
-from eps.core.types import MemberId, MemberRecord, Role, member_name, member_number, members_of
+from eps.core.types import Address, MemberId, MemberRecord, Role, member_name, member_number, members_of
 from eps.errors import PlanError
 
 
@@ -67,6 +67,8 @@ class JobMembers:
         #: Members were lost, and it is not decided yet who takes over.
         self.recovery: Recovery | None = None
         self._by_container: dict[str, MemberRecord] = {}
+        #: Who registered last with an address; some have ended.
+        self._by_address: dict[Address, MemberRecord] = {}
         #: Members that have not acknowledged the first membership, or the one that took over from lost members.
         self._unacked: set[MemberId] = set()
         self._next_number = {Role.WORKER: num_workers + 1, Role.SERVER: num_servers + 1}
@@ -123,6 +125,7 @@ class JobMembers:
         self._on_launched(e.ContainerLaunched(event.container_id, event.pid))
         record.generation = self.generation
         again, record.address, record.pid = record.address is not None, event.address, event.pid
+        self._by_address[event.address] = record
         self._out.append(e.Name(event.container_id, record.name))
         if again:
             self._say_again(record.name)
@@ -162,8 +165,9 @@ class JobMembers:
         """Tell everybody the membership; nothing is granted until all have acknowledged it."""
         assert self.membership is not None
         self._unacked = set(self.membership.members)
+        order = self._membership_order()
         for name in self.membership.members:
-            self._send(name, self._membership_order())
+            self._send(name, order)
 
     def _membership_order(self) -> m.UpdateMembership:
         assert self.membership is not None
@@ -172,11 +176,10 @@ class JobMembers:
         return m.UpdateMembership(plan.turn if plan is not None and not plan.undecided else 0, self.membership)
 
     def _on_reached(self, report: m.PeerReached) -> None:
-        record = self.members.get(report.name)
-        peer = next((name for name, other in self.members.items() if other.address == report.peer), None)
-        if record is not None and peer is not None:
+        record, peer = self.members.get(report.name), self._by_address.get(report.peer)
+        if record is not None and peer is not None and peer.name in self.members:
             here = {name: way for name, way in record.ways.items() if name in self.members}
-            record.ways = {**here, peer: report.way}
+            record.ways = {**here, peer.name: report.way}
 
     def _dismiss(self, name: MemberId, why: str) -> None:
         """Give back what a member has that is not to take part; harmless where it has ended."""

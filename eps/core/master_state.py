@@ -20,15 +20,14 @@ from eps.core.changes import Roster, after_plans, resolve
 from eps.core.checkpoints import CheckpointDriver, Schedule
 from eps.core.events import ENDED_STATES, Command, JobState
 from eps.core.invariants import check_master
-from eps.core.plan_driver import PlanDriver, follow_transfer, plan_transfer
+from eps.core.plan_driver import Orders, PlanDriver, follow_transfer, plan_transfer
 from eps.core.reconfig import ENDED, OPERATIONS, Change, Operation, Phase, Plan, Purpose
+from eps.core.repeats import Repeats
 from eps.core.restart import RestartedJob
 from eps.core.settings import CoreSettings, Trigger
 from eps.core.types import MemberId, Role
 from eps.errors import DIVERGED, EpsError, JobFinishedError, PlanError, TransferError
 
-#: Orders that are not acknowledged are sent again after this long.
-RESEND_S = 1.0
 #: Why a plan was aborted that its user gave up.
 CANCELLED = "cancelled"
 #: An export that failed is tried again after this long, and this often in all.
@@ -90,7 +89,7 @@ class MasterState(RestartedJob):
         self._aborted = 0
         self._stop_on_divergence = stop_on_divergence
         self.checkpoints = checkpoints or CheckpointDriver(Schedule(), settings.num_partitions, settings.iterations)
-        self._resend_at_s = 0.0
+        self._repeats = Repeats()
         #: Number of the export that runs, or ran last.
         self._export = 0
         #: What the export found that ended the job (:class:`eps.core.events.ExportDone`), for the report; empty before.
@@ -155,6 +154,9 @@ class MasterState(RestartedJob):
             case e.Tick(silent_s):
                 self._on_tick(silent_s)
         self._advance()
+        for command in self._out:
+            if isinstance(command, e.Send):
+                self._repeats.note(command.to, command.order, now_s)
         return self._out
 
     # ---- reports
@@ -379,7 +381,7 @@ class MasterState(RestartedJob):
         return number == self._export and self.state is JobState.EXPORTING
 
     def _give_again(self) -> None:
-        self._resend_at_s = self._now_s
+        self._repeats.clear()
         self.checkpoints.taken_over()
         if self.state is JobState.EXPORTING:
             self._out.append(e.StartExport(self._export))
@@ -517,8 +519,9 @@ class MasterState(RestartedJob):
         at_cap = wanted >= self.settings.iterations or self.undecided
         if wanted > self.horizon and (at_cap or wanted >= self.horizon + step or wanted < 2):
             self.horizon = wanted
+            order = self._horizon_order()
             for name in self._horizon_audience():
-                self._send(name, self._horizon_order())
+                self._send(name, order)
 
     def _horizon_audience(self) -> tuple[MemberId, ...]:
         """Return the workers, with those that leave and still owe the clocks before the commit."""
@@ -547,23 +550,26 @@ class MasterState(RestartedJob):
                 self._abort(plan, overdue)
         self._look_at_return()
         self._look_at_start(silent_s)
-        if self.state in ENDED_STATES or self._now_s < self._resend_at_s:
-            return
-        self._resend_at_s = self._now_s + RESEND_S
+        if self.state not in ENDED_STATES:
+            self._out.extend(e.Send(to, order) for to, order in self._repeats.due(self._unheard(), self._now_s))
+
+    def _unheard(self) -> Orders:
+        """Return the orders whose effect is missing, and those that nobody acknowledges."""
+        if self.membership is None:
+            return []
         if self.recovery is not None:
-            self._ask()
-            return
-        if self.driver is not None:
-            self._out.extend(e.Send(to, order) for to, order in self.driver.orders())
-        if self.membership is not None:
-            for name in sorted(self._unacked):
-                self._send(name, self._membership_order())
-            if self._aborted and self.driver is None:
-                for name in self.membership.members:
-                    self._send(name, m.AbortPlan(self._aborted))
-            if self.state is JobState.RUNNING and not self._unacked:
-                for name in self._horizon_audience():
-                    self._send(name, self._horizon_order())
+            return self.recovery.orders(self.membership)
+        orders = self.driver.orders() if self.driver is not None else []
+        if self._unacked:
+            told = self._membership_order()
+            orders += [(name, told) for name in sorted(self._unacked)]
+        if self._aborted and self.driver is None:
+            abort = m.AbortPlan(self._aborted)
+            orders += [(name, abort) for name in self.membership.members]
+        if self.state is JobState.RUNNING and not self._unacked:
+            grant = self._horizon_order()
+            orders += [(name, grant) for name in self._horizon_audience()]
+        return orders
 
     def _say_again(self, name: MemberId) -> None:
         """Tell a member that registered again everything that it has not acknowledged."""

@@ -72,13 +72,23 @@ class Membership:
         """Return the members of one role, ascending by number."""
         return self.workers if role is Role.WORKER else self.servers
 
+    def holdings(self) -> dict[MemberId, list[int]]:
+        """Return the partitions of each server and the active splits of each worker, ascending."""
+        found: dict[MemberId, list[int]] = {name: [] for name in self.members}
+        for holders in (self.partitions.owners, self.splits.active):
+            for item, name in enumerate(holders):
+                found[name].append(item)
+        return found
+
     def server_list(self) -> tuple[ListEntry, ...]:
         """Return the server list: every server with its partitions (EPS Figs 1b, 7)."""
-        return tuple(ListEntry(s, self.addresses[s], self.partitions.owned_by(s)) for s in self.servers)
+        held = self.holdings()
+        return tuple(ListEntry(s, self.addresses[s], tuple(held[s])) for s in self.servers)
 
     def worker_list(self) -> tuple[ListEntry, ...]:
         """Return the worker list: every worker with its active splits (EPS Figs 1c, 9)."""
-        return tuple(ListEntry(w, self.addresses[w], self.splits.active_on(w)) for w in self.workers)
+        held = self.holdings()
+        return tuple(ListEntry(w, self.addresses[w], tuple(held[w])) for w in self.workers)
 
     def validate(self) -> None:
         """Assert what must always be true of a membership (design section 3)."""

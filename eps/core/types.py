@@ -12,6 +12,8 @@ from enum import StrEnum
 #: A worker's or a server's name, ``worker-3`` or ``server-2``: never used again within a job.  Partitions and
 #: splits are numbered from 0 (P1 and D1 of the paper are 0).
 MemberId = str
+#: Most members of one role that a job has.
+MOST_MEMBERS = 10_000
 
 
 class Role(StrEnum):

@@ -8,13 +8,13 @@ Source: EPS §3.1.3, §5.2; design sections 2, 4 and 7.
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -37,10 +37,11 @@ from eps.master.first_state import first_state
 from eps.master.leaving import leave_supervisor
 from eps.master.metrics import serve_metrics
 from eps.master.place import Announcements, open_place
+from eps.master.pulse import Pulse
 from eps.master.service import JobMasterService
 from eps.master.sessions import Sessions
 from eps.master.state_log import StateLog
-from eps.pb.control_pb2_grpc import add_JobMasterServicer_to_server, add_MemberSessionServicer_to_server
+from eps.pb.control_pb2_grpc import add_JobMasterServicer_to_server
 from eps.resources.api import NO_NEWS, ContainerEvent, ContainerRequest, EvictionWarning, ResourceManager
 from eps.resources.api import Allocated as ContainerAllocated
 from eps.resources.api import Exited as ContainerEnded
@@ -51,7 +52,7 @@ from eps.rpc.call import BoundServer
 from eps.rpc.report_queue import BEATS
 from eps.rpc.security import NO_SECURITY, Security
 from eps.runtime import Runtime
-from eps.storage.atomic import write_json_atomic
+from eps.storage.atomic import write_bytes_atomic, write_json_atomic
 from eps.storage.checkpoint import open_checkpoints
 from eps.storage.jobdir import JobDir
 from eps.storage.journal import Journal
@@ -68,8 +69,8 @@ TICK_S = 0.25
 FAREWELL_S = 3.0
 #: History entries of one message to somebody who watches.
 MOST_ENTRIES = 1000
-#: The status is left on disk this often.
-NOTE_S = 1.0
+#: The status is left on disk this often, or after so many times as long as that took: it grows with the job.
+NOTE_S, NOTE_TIMES = 1.0, 20
 #: The supervisor hears this often that the owner thread lives.
 BEAT_S = 0.5
 #: What keeps the owner thread longer than a beat, at worst: a slow disk, a user's model while it is measured, a long
@@ -138,8 +139,6 @@ class Master:
         self._started_s = time.monotonic()
         self._now: Callable[[], float] = lambda: time.monotonic() - self._started_s
         self._journal: Journal | None = None
-        #: For what may take long; the owner thread waits for it.
-        self._slow = ThreadPoolExecutor(1, "patience")
         #: What cannot be written, and why.
         self._storage_errors: dict[str, str] = {}
         self._log = StateLog(job_dir.state) if log is None else log
@@ -152,11 +151,11 @@ class Master:
             runtime, open_checkpoints(runtime.checkpoints, STORE_PATIENCE_S), self._history_before, self.put
         )
         beat_s = runtime.spec.member_timeout_s / BEATS
-        self._beat_s = min(BEAT_S, beat_s)
+        self._pulse = Pulse(self._beat, min(BEAT_S, beat_s))
         self._sessions = Sessions(self.put, runtime.to_json(), self._state, beat_s=beat_s)
         # Whoever does not come back is as lost as one that falls silent.
         self._sessions.expect(r.container_id for r in self._state.members.values() if r.address is not None)
-        self._tick_due_s = self._note_due_s = self._beat_due_s = 0.0
+        self._tick_due_s = self._note_due_s = 0.0
 
     def _restore(self) -> tuple[MasterState, list[e.Command]]:
         """Return the state that the process before left, or a new one, and what is to be done first."""
@@ -283,7 +282,7 @@ class Master:
 
         def register(server: Any) -> None:
             add_JobMasterServicer_to_server(JobMasterService(self), server)
-            add_MemberSessionServicer_to_server(self._sessions, server)
+            self._sessions.register(server)
 
         server = self._server.start(register)
         metrics = serve_metrics(self._runtime.spec.metrics_port, self.status)
@@ -294,6 +293,7 @@ class Master:
             {"host": place.host, "port": place.port, "pid": os.getpid(), "generation": self._state.generation}
         )
         self._checkpoints.begin(pending_name(self._state.checkpoints))
+        self._pulse.start()
         self._execute(self._first_commands)
         while self._ended is None:
             self._step(self._next_event())
@@ -310,11 +310,12 @@ class Master:
             self._journal.close()
         # A snapshot that is being written ends first.
         self._patiently(self._log.close, SYNC_PATIENCE_S)
-        self._slow.shutdown()
+        self._pulse.stop()
         return self._finish()
 
     def _next_event(self) -> e.Event:
         """Return the next event; a tick is due every :data:`TICK_S`, however busy the queue is."""
+        self._pulse.note()
         wait_s = self._tick_due_s - time.monotonic()
         if wait_s > 0:
             try:
@@ -322,8 +323,6 @@ class Master:
             except queue.Empty:
                 pass
         self._tick_due_s = time.monotonic() + TICK_S
-        if time.monotonic() >= self._beat_due_s:
-            self._beat(EXPORT_PATIENCE_S if self._state.state is JobState.EXPORTING else 0.0)
         self._note_status()
         self._look_for_silence()
         self._look_for_room()
@@ -347,15 +346,17 @@ class Master:
 
     def _note_status(self) -> None:
         """Leave the status on disk now and then, for whoever asks after a job whose processes were killed."""
-        now_s = time.monotonic()
-        if now_s >= self._note_due_s:
-            self._note_due_s = now_s + NOTE_S
-            try:
-                noted = {**self.status(), "as_of_s": round(time.time(), 3)}
-                write_json_atomic(self._job_dir.status_json, noted, sync=False)
-                self._note_storage("status")
-            except StorageError as error:
-                self._note_storage("status", error)
+        began_s = time.monotonic()
+        if began_s < self._note_due_s:
+            return
+        noted = json.dumps({**self.status(), "as_of_s": round(time.time(), 3)}).encode("ascii")
+        try:
+            self._patiently(partial(write_bytes_atomic, self._job_dir.status_json, noted, sync=False), SYNC_PATIENCE_S)
+            self._note_storage("status")
+        except StorageError as error:
+            self._note_storage("status", error)
+        ended_s = time.monotonic()
+        self._note_due_s = ended_s + max(NOTE_S, NOTE_TIMES * (ended_s - began_s))
 
     def _note_storage(self, what: str, error: StorageError | None = None) -> None:
         """Show what cannot be written; training goes on without it."""
@@ -365,15 +366,15 @@ class Master:
             logger.error("M goes on without the %s: %s", what, error)
             self._storage_errors[what] = str(error)
 
-    def _beat(self, patience_s: float = 0.0) -> None:
-        """Tell the supervisor that this thread lives, and may be busy for so long."""
-        self._beat_due_s = time.monotonic() + self._beat_s
+    def _beat(self) -> None:
+        """Tell the supervisor that the owner thread lives, and how far the job is; on the thread that beats."""
         progress = self._state.progress.completed + len(self._state.memberships)
-        self._resources.beat(progress + (self._ended is not None), patience_s)
+        exports = self._state.state is JobState.EXPORTING
+        self._resources.beat(progress + (self._ended is not None), EXPORT_PATIENCE_S if exports else 0.0)
 
     def _step(self, event: e.Event) -> None:
         now_s = self._now()
-        self._logged(partial(self._log.record, event, now_s))
+        self._patiently(partial(self._log.record, event, now_s), SYNC_PATIENCE_S)
         with self._changed:
             before = self._state.state, self._state.driver and self._state.driver.plan.phase
             commands = self._state.step(event, now_s)
@@ -382,7 +383,7 @@ class Master:
                 self._changed.notify_all()
             parts = None if self._state.state in ENDED_STATES else self._log.due(self._state, now_s)
         if parts is not None:
-            self._logged(partial(self._log.shorten, parts, now_s))
+            self._patiently(partial(self._log.shorten, parts, now_s), SYNC_PATIENCE_S)
         if self._watch is not None:
             self._watch(self._state, False)
         self._execute(commands)
@@ -391,6 +392,7 @@ class Master:
 
     def _execute(self, commands: list[e.Command]) -> None:
         for command in commands:
+            self._pulse.note()
             match command:
                 case e.Send(to, order):
                     self._sessions.send(to, order)
@@ -430,16 +432,11 @@ class Master:
 
     def _append(self, record: Any, sync: bool) -> None:
         logger.info("M %s", record)
-        if sync:
-            self._patiently(lambda: self._sync(record), SYNC_PATIENCE_S)
-        else:
-            self._write_record(record, sync=False)
-
-    def _sync(self, record: Any) -> None:
-        self._log.sync(self._now())
-        self._write_record(record, sync=True)
+        self._patiently(partial(self._write_record, record, sync=sync), SYNC_PATIENCE_S)
 
     def _write_record(self, record: Any, *, sync: bool) -> None:
+        if sync:
+            self._log.sync(self._now())
         try:
             if self._journal is None:
                 self._journal = Journal(self._job_dir.journal)
@@ -452,22 +449,10 @@ class Master:
                 self._journal.close()
                 self._journal = None
 
-    def _logged(self, work: Callable[[], None]) -> None:
-        """Do what the log has to; where it waits for other processes, beat meanwhile."""
-        if self._log.waits_for_others:
-            self._patiently(work, SYNC_PATIENCE_S)
-        else:
-            work()
-
     def _patiently(self, work: Callable[[], None], most_s: float) -> None:
-        """Do what may take long on another thread, and beat meanwhile: a process that is stopped just then beats not.
-
-        After ``most_s`` nothing is said any more: what still takes no end is as good as a hang.
-        """
-        done, until_s = self._slow.submit(work), time.monotonic() + most_s
-        while not wait([done], self._beat_s).done and time.monotonic() < until_s:
-            self._beat()
-        done.result()
+        """Do what the disk, or another process, may keep waiting for that long: the supervisor is told meanwhile."""
+        with self._pulse.patience(most_s):
+            work()
 
     def _request(self, container_id: str, role: Role) -> None:
         self._containers.add(container_id)

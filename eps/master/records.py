@@ -21,7 +21,6 @@ from eps.core.membership import Membership
 from eps.core.progress import pause_and_slowdown
 from eps.core.reconfig import Operation, Phase, Plan, Purpose
 from eps.core.recovery import GoingBack, Loss
-from eps.core.types import Role
 from eps.ml.metrics import EvalSums
 from eps.runtime import Runtime
 
@@ -191,11 +190,12 @@ def live_entry(state: MasterState, plan: Plan, now_s: float) -> dict[str, Any]:
 
 def membership_entry(membership: Membership) -> dict[str, Any]:
     """Return one committed membership."""
+    held = membership.holdings()
     return {
         "version": membership.version,
         "from_clock": membership.from_clock,
-        "workers": {w: list(membership.splits.active_on(w)) for w in membership.workers},
-        "servers": {s: list(membership.partitions.owned_by(s)) for s in membership.servers},
+        "workers": {w: held[w] for w in membership.workers},
+        "servers": {s: held[s] for s in membership.servers},
     }
 
 
@@ -209,6 +209,7 @@ def status(runtime: Runtime, state: MasterState, started_s: float, now_s: float)
     recent = list(state.plans.values())[-MOST_CHANGES:]
     live = [p for p in recent if not p.ended]
     running = state.state not in ENDED_STATES
+    held = membership.holdings() if membership is not None else {}
     return {
         "name": runtime.name,
         "state": str(state.state),
@@ -220,7 +221,10 @@ def status(runtime: Runtime, state: MasterState, started_s: float, now_s: float)
         "membership_version": membership.version if membership else 0,
         "workers": len(membership.workers) if membership else 0,
         "servers": len(membership.servers) if membership else 0,
-        "members": [_member(state, name, now_s, runtime.spec.on) for name in sorted(state.members)] if running else [],
+        "members": [
+            _member(state, name, held.get(name, []), now_s, runtime.spec.on)
+            for name in (sorted(state.members) if running else ())
+        ],
         "plan": next((live_entry(state, p, now_s) for p in live if p.phase is not Phase.QUEUED), None),
         "queued": [live_entry(state, p, now_s) for p in live if p.phase is Phase.QUEUED],
         "changes": [change_entry(p, completed_s, now_s) for p in recent if p.ended],
@@ -261,12 +265,8 @@ def _outcomes(state: MasterState) -> list[dict[str, Any]]:
     return [dataclasses.asdict(outcome) for outcome in state.checkpoints.outcomes]
 
 
-def _member(state: MasterState, name: str, now_s: float, runs_on: str) -> dict[str, Any]:
-    record, membership, eviction = state.members[name], state.membership, state.eviction_of(name)
-    holds: tuple[int, ...] = ()
-    if membership is not None:
-        table = membership.splits if record.role is Role.WORKER else membership.partitions
-        holds = table.active_on(name) if record.role is Role.WORKER else table.owned_by(name)  # type: ignore[union-attr]
+def _member(state: MasterState, name: str, holds: list[int], now_s: float, runs_on: str) -> dict[str, Any]:
+    record, eviction = state.members[name], state.eviction_of(name)
     return {
         "name": name,
         "role": str(record.role),
@@ -279,7 +279,7 @@ def _member(state: MasterState, name: str, now_s: float, runs_on: str) -> dict[s
         "pid": record.pid if record.address or runs_on != "yarn" else 0,
         "host": record.address.host if record.address else "",
         "port": record.address.port if record.address else 0,
-        "holds": list(holds),
+        "holds": holds,
         # Who else is there that it sends data to, and which way.
         "ways": {peer: way for peer, way in sorted(record.ways.items()) if peer in state.members},
     }

@@ -17,7 +17,6 @@ from eps.core.silence import SilenceWatch
 from eps.core.types import Address, MemberId
 from eps.errors import PeerUnavailableError, ProtocolError
 from eps.pb import control_pb2 as pb
-from eps.pb.control_pb2_grpc import MemberSessionServicer
 from eps.rpc.codec import order_to_pb, report_from_pb
 from eps.rpc.report_queue import BEAT_S
 
@@ -48,7 +47,8 @@ class _Line:
     """
 
     def __init__(self, put: Callable[..., None]) -> None:
-        self.outgoing: queue.SimpleQueue[pb.Order | None] = queue.SimpleQueue()
+        #: Orders in their wire form; None ends the stream.
+        self.outgoing: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._put = put
         self._lock = threading.Lock()
         self._admitted = self._ended = False
@@ -81,8 +81,10 @@ class _Line:
         self.outgoing.put(None)
 
 
-class Sessions(MemberSessionServicer):
+class Sessions:
     """Streams of all members: reports become events, orders go to whoever they are for.
+
+    An order to many is serialised once, and its bytes are shared: those of a membership grow with the job.
 
     Parameters
     ----------
@@ -115,8 +117,17 @@ class Sessions(MemberSessionServicer):
         self._lines: dict[str, _Line] = {}
         self._container_of: dict[MemberId, str] = {}
         self._watch = SilenceWatch()
+        #: Kind -> the last order of that kind, its wire form, and that with generation and step of its author.
+        self._serialised: dict[type[Order], tuple[Order, bytes, tuple[int, int], bytes]] = {}
 
-    def Attach(self, reports: Iterator[pb.Reports], context: grpc.ServicerContext) -> Iterator[pb.Order]:
+    def register(self, server: grpc.Server) -> None:
+        """Answer the members' streams at ``server``."""
+        # As in control_pb2_grpc, but for what sends orders: they are bytes already.
+        attach = grpc.stream_stream_rpc_method_handler(self.Attach, pb.Reports.FromString)
+        service = pb.DESCRIPTOR.services_by_name["MemberSession"].full_name
+        server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(service, {"Attach": attach})])
+
+    def Attach(self, reports: Iterator[pb.Reports], context: grpc.ServicerContext) -> Iterator[bytes]:
         """Serve one member's stream."""
         first = next(reports, None)
         if first is None or not first.reports or first.reports[0].WhichOneof("kind") != "hello":
@@ -144,7 +155,7 @@ class Sessions(MemberSessionServicer):
                 try:
                     order = line.outgoing.get(timeout=self._beat_s)
                 except queue.Empty:
-                    order = pb.Order(generation=self._author.generation)
+                    order = pb.Order(generation=self._author.generation).SerializeToString()
                 if order is None:
                     return
                 yield order
@@ -188,7 +199,8 @@ class Sessions(MemberSessionServicer):
             welcome = pb.Welcome(name=name, generation=generation, job_json=self._job_json)
             for address in servers:
                 welcome.servers.add(host=address.host, port=address.port)
-            line.outgoing.put(pb.Order(welcome=welcome, generation=generation, step=self._author.steps))
+            order = pb.Order(welcome=welcome, generation=generation, step=self._author.steps)
+            line.outgoing.put(order.SerializeToString())
             line.admit()
 
     def send(self, to: MemberId, order: Order) -> None:
@@ -237,8 +249,19 @@ class Sessions(MemberSessionServicer):
         with self._lock:
             return self._watch.silent(self._now(), timeout_s)
 
-    def _order(self, order: Order) -> pb.Order:
-        return order_to_pb(order, self._author.generation, self._author.steps)
+    def _order(self, order: Order) -> bytes:
+        author = self._author.generation, self._author.steps
+        last = self._serialised.get(type(order))
+        if last is not None and last[0] == order:
+            _, content, before, whole = last
+            if before == author:
+                return whole
+        else:
+            content = order_to_pb(order, 0, 0).SerializeToString()
+        # The fields of a message may follow each other in any order.
+        whole = content + pb.Order(generation=author[0], step=author[1]).SerializeToString()
+        self._serialised[type(order)] = order, content, author, whole
+        return whole
 
     def close(self) -> None:
         """End every stream."""

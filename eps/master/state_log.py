@@ -80,9 +80,8 @@ class StateLog:
         self.error = ""
         self._num_events = 0
         self._heal_at_s = 0.0
-        #: Whether other processes are waited for: what writes may then take as long as they do.
-        self.waits_for_others = not isinstance(where, Path)
         self._writer: threading.Thread | None = None
+        self._is_shared = not isinstance(where, Path)
         if not isinstance(where, Path):
             self._log = where
         elif where.exists():
@@ -120,12 +119,12 @@ class StateLog:
     def _restoring(self) -> int:
         """Return the number of the event at which a master ended that restored the state; 0 where none did."""
         try:
-            return 0 if self.waits_for_others else int.from_bytes((self.path / RESTORING).read_bytes(), "little")
+            return 0 if self._is_shared else int.from_bytes((self.path / RESTORING).read_bytes(), "little")
         except OSError:
             return 0
 
     def _note_restoring(self, number: int) -> None:
-        if self.waits_for_others:
+        if self._is_shared:
             # A write to a cluster's file system for every event would take long, and YARN counts attempts itself.
             return
         # Where that cannot be written, the supervisor still counts masters.

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 import grpc
 
 from eps import errors
-from eps.core.types import UNIX_SOCKET, Address
+from eps.core.types import MOST_MEMBERS, UNIX_SOCKET, Address
 from eps.errors import (
     AuthenticationError,
     ConfigError,
@@ -28,6 +28,10 @@ from eps.rpc.security import NO_SECURITY, TLS_NAME, Security
 from eps.rpc.threads import ThreadPerCall
 
 logger = logging.getLogger(__name__)
+
+#: Calls and streams that a server answers at once, each on a thread of its own: a stream of every member of the largest
+#: job, and what clients ask meanwhile.
+MOST_STREAMS = 2 * MOST_MEMBERS + 1024
 
 _NAME_TRAILER = "eps-error"
 _DETAIL_TRAILER = "eps-error-bin"
@@ -262,7 +266,7 @@ class BoundServer:
     """
 
     def __init__(
-        self, host: str = "127.0.0.1", port: int = 0, max_workers: int = 1024, security: Security = NO_SECURITY
+        self, host: str = "127.0.0.1", port: int = 0, max_workers: int = MOST_STREAMS, security: Security = NO_SECURITY
     ) -> None:
         pool: Any = ThreadPerCall("eps-rpc")
         self._server = grpc.server(
@@ -281,7 +285,7 @@ def serve(
     register: Callable[[grpc.Server], None],
     host: str = "127.0.0.1",
     port: int = 0,
-    max_workers: int = 1024,
+    max_workers: int = MOST_STREAMS,
     security: Security = NO_SECURITY,
 ) -> tuple[grpc.Server, Address]:
     """Start a server with our options and error map.

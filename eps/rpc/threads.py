@@ -31,12 +31,21 @@ class ThreadPerCall(futures.Executor):
         self._threads: set[threading.Thread] = set()
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Run ``fn`` at once."""
+        """Run ``fn`` at once; where the system gives no more threads, the future has that error."""
         future: Future[Any] = Future()
         thread = threading.Thread(target=self._run, args=(future, fn, args, kwargs), name=self._name, daemon=True)
         with self._lock:
             self._threads.add(thread)
-        thread.start()
+        try:
+            thread.start()
+        except RuntimeError as error:
+            # Raised, it would end the one thread that takes the calls of all others.
+            logger.error(
+                "%s: %d calls run, and a further one gets no thread: %s", self._name, len(self._threads), error
+            )
+            with self._lock:
+                self._threads.discard(thread)
+            future.set_exception(error)
         return future
 
     def _run(self, future: Future[Any], fn: Callable[..., Any], args: Any, kwargs: Any) -> None:

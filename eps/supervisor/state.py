@@ -1,7 +1,7 @@
 """What the supervisor decides: events in, actions out; it forks, signals and reads no clock itself.
 
 A job master that ends before its job is started again, and so is one that is silent: it is killed first.  Silence is
-counted only while the supervisor itself runs; whoever was stopped, or waited long for a processor, has not listened.
+counted only while the supervisor itself listens: not while it is stopped, waits for a processor, or forks many others.
 
 Contract with the loop: 1 one event at a time, actions in order; 2 every :class:`Fork` is answered by one
 :class:`Forked` or :class:`ForkFailed` before the next event; 3 what the master said before it ended comes before its
@@ -243,9 +243,6 @@ class SupervisorState:
     def step(self, event: Event, now_s: float) -> list[Action]:
         """Take one event in and return what to do, in order."""
         self._out = []
-        if self._silent_at_s is not None and now_s - self._looked_s > 2 * LOOK_S:
-            self._silent_at_s = max(self._silent_at_s, now_s + self.member_timeout_s)
-        self._looked_s = now_s
         match event:
             case Started():
                 self._fork(MASTER, MASTER)
@@ -259,6 +256,7 @@ class SupervisorState:
                     self._out.append(Tell(ProcessLaunched(container_id, pid)))
                 elif self.end is None:
                     self._silent_at_s = now_s + max(FIRST_BEAT_S, self.member_timeout_s)
+                    self._looked_s = now_s
             case ForkFailed(container_id, reason):
                 self._on_fork_failed(container_id, reason, now_s)
             case ChildEnded(pid, code, signal):
@@ -354,7 +352,13 @@ class SupervisorState:
             if child.kill_at_s is not None and child.kill_at_s <= now_s:
                 child.kill_at_s = None
                 self._out.append(SendSignal(child.pid, signals.SIGKILL))
-        if self._silent_at_s is not None and self._silent_at_s <= now_s:
+        if self._silent_at_s is None:
+            return
+        if now_s - self._looked_s > 2 * LOOK_S:
+            # It was stopped, or had much to do: beats may wait to be read.
+            self._silent_at_s = max(self._silent_at_s, now_s + self.member_timeout_s)
+        self._looked_s = now_s
+        if self._silent_at_s <= now_s:
             self._silent_at_s, self.hung = None, True
             self._out.append(SendSignal(self.children[MASTER].pid, signals.SIGKILL))
 

@@ -23,19 +23,21 @@ from eps.master import exporter, main
 from eps.master.export import Exported
 from eps.master.main import Master
 from eps.master.place import Announcements
+from eps.master.pulse import Pulse
 from eps.master.records import Ledger
 from eps.master.service import MOST_REASON, JobMasterService
 from eps.master.state_log import StateLog
 from eps.master_link import wait_for
 from eps.pb import control_pb2 as pb
-from eps.resources.api import ContainerEvent
+from eps.resources.api import ContainerEvent, ContainerRequest
 from eps.runtime import DataShape, Runtime
-from eps.storage import waits
+from eps.storage import atomic, waits
 from eps.storage.api import Storage
 from eps.storage.atomic import read_json
 from eps.storage.checkpoint import CheckpointStore
 from eps.storage.hdfs import HdfsStorage
 from eps.storage.jobdir import JobDir
+from eps.storage.journal import Journal
 from eps.storage.local import LocalStorage
 from eps.storage.wal import EventLog
 from tests.fakes.resources import FakeResourceManager
@@ -94,7 +96,6 @@ class Rig:
         if self.resources.ended is not None and not self.resources.gone:
             wait_for(lambda: not self.master._containers, TIMEOUT_S, "the end of the containers")
         self.master._log.close()
-        self.master._slow.shutdown()
         self.resources.close()
 
 
@@ -125,6 +126,91 @@ def test_job_that_ends_on_a_slow_disk_beats_while_it_waits(
     assert rig.master.run() == 1
     assert waited == [slow]
     assert read_json(rig.directory.report)["state"] == "killed"
+
+
+@pytest.mark.parametrize("slow", ["status", "journal", "log"])
+def test_job_on_a_disk_that_stalls_beats_while_it_waits(rig: Rig, slow: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where nothing is synced: a write waits, too, for a disk that has no room for what is to be written later."""
+    waited: list[str] = []
+
+    def stalls() -> None:
+        if not waited:
+            waited.append(slow)
+            rig.wait_for_beats()
+
+    def atomic_writer(path: Path, **options: Any) -> Any:
+        if path == rig.directory.status_json:
+            stalls()
+        return write_atomic(path, **options)
+
+    def append(journal: Journal, record: Any, sync: bool = False) -> None:
+        if not sync:
+            stalls()
+        add_record(journal, record, sync)
+
+    def record(log: StateLog, event: e.Event, now_s: float) -> None:
+        stalls()
+        log_event(log, event, now_s)
+
+    write_atomic, add_record, log_event = atomic.atomic_writer, Journal.append, StateLog.record
+    patches: dict[str, tuple[Any, str, Any]] = {
+        "status": (atomic, "atomic_writer", atomic_writer),
+        "journal": (Journal, "append", append),
+        "log": (StateLog, "record", record),
+    }
+    monkeypatch.setattr(main, "FAREWELL_S", 0.0)
+    monkeypatch.setattr(*patches[slow])
+    # Its loss is journalled and not synced.
+    rig.master.put(e.ContainerExited("container-0001", "gone"), e.KillRequested("enough"))
+    assert rig.master.run() == 1
+    assert waited == [slow]
+
+
+def test_beats_do_not_wait_behind_the_commands_of_one_event(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    requested: list[str] = []
+    request = rig.resources.request
+
+    def takes_long(what: ContainerRequest) -> None:
+        requested.append(what.container_id)
+        wait_for(lambda: len(rig.resources.beats) >= len(requested), TIMEOUT_S, "a beat for this command")
+        request(what)
+
+    monkeypatch.setattr(main, "FAREWELL_S", 0.0)
+    monkeypatch.setattr(rig.resources, "request", takes_long)
+    rig.master.put(e.KillRequested("enough"))
+    assert rig.master.run() == 1
+    assert requested == ["container-0001", "container-0002"]
+
+
+def test_nothing_beats_for_an_owner_thread_that_hangs() -> None:
+    beats: list[None] = []
+
+    def looks(pulse: Pulse) -> int:
+        before = len(beats)
+        for _ in range(3):
+            pulse.look()
+        return len(beats) - before
+
+    pulse = Pulse(lambda: beats.append(None), 1.0)
+    pulse.look()
+    assert looks(pulse) == 0
+    pulse.note()
+    assert looks(pulse) == 1
+    with pulse.patience(TIMEOUT_S):
+        assert looks(pulse) == 3
+    assert looks(pulse) == 1
+    with pulse.patience(0.0):
+        assert looks(pulse) == 0
+
+
+def test_supervisor_hears_at_once_how_far_the_job_of_a_new_master_is() -> None:
+    """One that is killed within its first half second does not count as one that brought the job no further."""
+    beats: list[None] = []
+    pulse = Pulse(lambda: beats.append(None), 3600.0)
+    pulse.start()
+    wait_for(lambda: bool(beats), TIMEOUT_S, "the first beat")
+    pulse.stop()
+    assert len(beats) == 1
 
 
 def test_seconds_of_a_job_that_has_ended_go_on_where_those_of_the_running_one_were(
@@ -220,7 +306,6 @@ def test_generation_of_a_master_that_could_log_nothing_is_not_used_again(
         lost.run()
     again, more = rig.next_master(store)
     again._log.close()
-    again._slow.shutdown()
     for each in (resources, more):
         each.close()
 
@@ -243,7 +328,6 @@ def test_generation_of_a_first_master_that_could_log_nothing_is_not_used_again(
     again, more = rig.next_master(store)
     for each in (rig.master, again):
         each._log.close()
-        each._slow.shutdown()
     for listening in (rig.resources, resources, more):
         listening.close()
 

@@ -248,3 +248,20 @@ def test_whoever_connects_and_says_nothing_is_sent_away(monkeypatch: pytest.Monk
         while silent.recv(4096):
             pass
     served.close()
+
+
+def test_call_that_gets_no_thread_does_not_end_the_server(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A system limits threads, and each call and stream has one of its own."""
+    failed: list[str] = []
+    start = threading.Thread.start
+
+    def limited(thread: threading.Thread) -> None:
+        if thread.name == "eps-rpc" and not failed:
+            failed.append(thread.name)
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", limited)
+    with pytest.raises(DeadlineError):
+        served.ask(1.0)
+    assert (served.ask(), failed) == (b"x", ["eps-rpc"])

@@ -67,7 +67,7 @@ class StandIn:
         self.steps = 0
         self.heard = Gathered()
         self.sessions = Sessions(self._put, "{}", self, **{"beat_s": 0.02, **options})
-        self.server, address = serve(lambda server: add_MemberSessionServicer_to_server(self.sessions, server))
+        self.server, address = serve(self.sessions.register)
         self.place = MasterPlace(str(address), generation)
 
     def _put(self, *events: e.Event) -> None:

@@ -286,6 +286,20 @@ def test_a_supervisor_that_was_stopped_takes_nobody_for_hung() -> None:
     assert silence(state, 63.9, 64.1) == [SendSignal(MASTER_PID, signal.SIGKILL)]
 
 
+def test_a_supervisor_that_forked_for_long_takes_nobody_for_hung() -> None:
+    """The beats of a master that asked for many containers lie behind its requests, unread."""
+    state = started()
+    state.step(Requested(Beat(1)), 0.5)
+    silence(state, 0.5, 1.0)
+    for n in range(48):
+        name, now_s = f"c{n}", 1.0 + 0.1 * n
+        assert state.step(Requested(LaunchProcess(name, "worker")), now_s) == [Fork(name, "worker")]
+        state.step(Forked(name, MASTER_PID + 1 + n), now_s + 0.09)
+    assert state.step(DeadlinePassed(), 6.0) == []
+    assert silence(state, 6.0, 8.9) == []
+    assert silence(state, 8.9, 9.1) == [SendSignal(MASTER_PID, signal.SIGKILL)]
+
+
 def test_a_job_that_ends_does_not_listen_to_its_master() -> None:
     state = started()
     state.step(Requested(Beat(1)), 0.5)

@@ -1,0 +1,84 @@
+"""Orders that nobody acknowledges are said again, less and less often; those that are heard never."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from eps.core import messages as m
+from eps.core.repeats import LONGEST_RESEND_S, RESEND_S, Repeats
+from tests.core.scripted import ADD_WORKER, ScriptedMaster, running, starting
+
+TICK_S = 0.25
+
+
+def said_within(master: ScriptedMaster, seconds: float) -> Counter[tuple[str, str]]:
+    """Let time pass; return how often each member was told what."""
+    found: Counter[tuple[str, str]] = Counter()
+    for _ in range(round(seconds / TICK_S)):
+        master.tick(TICK_S)
+        found.update((to, type(order).__name__) for to, order in master.sent(object))
+    return found
+
+
+def test_member_that_acknowledges_nothing_is_told_again_after_twice_as_long_each_time() -> None:
+    master = starting()
+    master.request_containers()
+    for name in sorted(master.state.members):
+        master.register(name)
+    for name in master.membership.members[1:]:
+        master.report(m.MembershipAcked(name, 1))
+    master.sent(object)
+    began_s = master.now_s
+    at_s: list[float] = []
+    while master.now_s - began_s < 64.0:
+        master.tick(TICK_S)
+        told = master.sent(object)
+        assert {(to, type(order)) for to, order in told} <= {("worker-1", m.UpdateMembership)}
+        at_s += [master.now_s - began_s] * len(told)
+
+    pauses = [round(b - a) for a, b in zip([0.0, *at_s], at_s, strict=False)]
+    assert pauses == [1, 2, 4, 8, 16, 16, 16]
+    assert LONGEST_RESEND_S == 16.0
+
+
+def test_order_that_is_acknowledged_within_a_second_is_said_once() -> None:
+    master = running()
+    plan = master.ask(ADD_WORKER)
+    master.register("worker-4")
+    master.acknowledge_lists()
+    master.sent(object)
+    master.copy()
+    # As many as take part, and not one more.
+    assert sorted(to for to, _ in master.sent(m.UpdateMembership)) == sorted(master.driver.concerned)
+    for name in master.driver.concerned:
+        master.tick(TICK_S / 10)
+        master.report(m.MembershipAcked(name, master.membership.version))
+    assert master.sent(m.UpdateMembership) == []
+    master.release()
+    assert plan.ended
+
+
+def test_job_in_which_nothing_happens_says_little() -> None:
+    """A grant has no answer, so it is said again for ever."""
+    master = running()
+    master.sent(object)
+    said_within(master, 60.0)
+    assert set(said_within(master, 4 * LONGEST_RESEND_S).values()) == {4}
+
+
+def test_grant_that_says_more_than_the_last_one_is_said_again_soon() -> None:
+    repeats, first, second = Repeats(), m.GrantHorizon(3, 1, 1), m.GrantHorizon(4, 2, 1)
+    for at_s in (0.0, 1.0, 3.0):
+        repeats.note("worker-1", first, at_s)
+    assert not repeats.due([("worker-1", first)], 6.9)
+    assert repeats.due([("worker-1", first)], 7.0)
+    repeats.note("worker-1", second, 7.0)
+    assert not repeats.due([("worker-1", second)], 7.9)
+    assert repeats.due([("worker-1", second)], 7.0 + RESEND_S)
+
+
+def test_what_another_master_said_is_due_at_once() -> None:
+    repeats, order = Repeats(), m.TakeInventory(1)
+    repeats.note("worker-1", order, 0.0)
+    repeats.clear()
+    assert repeats.due([("worker-1", order)], 0.0)
