@@ -9,7 +9,6 @@ import pytest
 from eps.core import changes
 from eps.core.changes import (
     MOST_ID,
-    MOST_MEMBERS,
     Roster,
     change_of,
     check_change,
@@ -20,6 +19,7 @@ from eps.core.changes import (
 )
 from eps.core.reconfig import OPERATIONS, Change, Operation
 from eps.core.settings import CoreSettings
+from eps.core.types import MOST_MEMBERS
 from eps.errors import ConfigError, PlanError, UnknownMemberError
 
 SETTINGS = CoreSettings(num_splits=6, num_partitions=4, iterations=10)
