@@ -26,6 +26,7 @@ from eps.rpc.security import PROOF_BYTES, JobToken, Security
 from eps.storage.jobdir import create_job_dir
 from eps.van.api import Message
 from eps.van.negotiated import NegotiatedVan
+from tests.conftest import require
 
 DEADLINE_S = 20.0
 SECRET = "0123456789abcdef0123456789abcdef"
@@ -130,8 +131,8 @@ def listening() -> set[str]:
     return found
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="root: only root can start a process of another user")
 def test_another_user_can_neither_connect_nor_put_a_socket_in_the_place_of_one(tmp_path: Path) -> None:
+    require("root")
     ours = Security(TOKEN, sockets=tmp_path / "sockets")
     server, address = rpc.serve(register, security=ours)
     path = ours.socket_path(address)
