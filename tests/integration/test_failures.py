@@ -113,21 +113,29 @@ def test_a_job_that_was_only_just_started_is_killed_in_order(home: Path) -> None
     assert job.status()["state"] == "killed"
 
 
-def test_garbage_on_every_port_harms_nobody(home: Path) -> None:
-    with eps.Job.start(name="noise", workers=2, servers=2, **ENDLESS) as job:
+@pytest.mark.parametrize("tls", [False, True])
+def test_garbage_on_every_socket_harms_nobody(home: Path, monkeypatch: pytest.MonkeyPatch, *, tls: bool) -> None:
+    with eps.Job.start(name="noise", workers=2, servers=2, tls=tls, **ENDLESS) as job:
         wait_for_clock(job, 1)
-        master = job.directory.master_json.read_text()
-        ports = [member["port"] for member in job.status()["members"]]
-        ports.append(int(master.split('"port":')[1].split(",")[0].strip(" }\n")))
+        # Paths of sockets are short.
+        monkeypatch.chdir(job.directory.path)
+        places: list[tuple[int, Any]] = [(socket.AF_UNIX, str(path)) for path in Path("sockets").glob("*")]
+        if tls:
+            master = read_json(job.directory.master_json) or {}
+            ports = [member["port"] for member in (master, *job.status()["members"])]
+            places = [(socket.AF_INET, ("127.0.0.1", port)) for port in ports]
+        assert len(places) >= 5 and all(place for _, place in places)
         random = np.random.default_rng(3)
-        for port in ports:
+        for family, place in places:
             for noise in (
                 b"GET / HTTP/1.1\r\n\r\n",
                 random.bytes(5000),
                 b"\0" * 100,
                 b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\xff\xff",
             ):
-                with socket.create_connection(("127.0.0.1", port), timeout=5) as connection:
+                with socket.socket(family) as connection:
+                    connection.settimeout(5)
+                    connection.connect(place)
                     connection.sendall(noise)
         wait_for_clock(job, job.status()["clock"] + 10)
         assert job.add_workers(1)["phase"] == "released"
