@@ -15,9 +15,8 @@ from eps.errors import EpsError
 from eps.resources.api import ContainerRequest
 from eps.resources.docker_engine import Found
 from eps.storage.jobdir import JobDir
+from eps.supervisor.environment import passed_on
 
-#: Variables of the job master's environment that concern members too.
-PASSED_ON = ("EPS_LOG", "EPS_KERNELS")
 #: Between SIGTERM and SIGKILL, as the supervisor has it.
 GRACE_S = 3.0
 #: Labels of a container.
@@ -106,7 +105,7 @@ def build_container(
     job, name = JobDir(labels.job), labels.name(request.container_id)
     shares_network = settings.network == "host"
     environment = {
-        **{key: environ[key] for key in PASSED_ON if key in environ},
+        **passed_on(environ),
         **settings.env,
         **request.env,
         ROLE: request.role,

@@ -8,7 +8,7 @@ import json
 import os
 import sys
 import traceback
-from collections.abc import Iterable, MutableMapping
+from collections.abc import Iterable, Mapping, MutableMapping
 from pathlib import Path
 
 #: Imported once in the supervisor, so that no container waits for them.
@@ -23,6 +23,14 @@ _FORCED = {
     "GRPC_ENABLE_FORK_SUPPORT": "0",
 }
 _DEFAULTS = {"GRPC_VERBOSITY": "ERROR"}
+#: What concerns members in containers of a runtime, too.  OpenBLAS rounds as the kernel does that it chooses: members
+#: on which another one was forced would train other bits.
+PASSED_ON = ("EPS_LOG", "EPS_KERNELS", "OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")
+
+
+def passed_on(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of whoever starts a job that members in other containers must have, too."""
+    return {name: environ[name] for name in PASSED_ON if name in environ}
 
 
 def prepare_environment(environ: MutableMapping[str, str]) -> None:

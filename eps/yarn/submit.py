@@ -32,6 +32,7 @@ from eps.storage.before import Before
 from eps.storage.hdfs import FileStatus
 from eps.storage.jobdir import JobDir, JobLock
 from eps.storage.locations import RemotePath, has_scheme
+from eps.supervisor.environment import passed_on
 from eps.supervisor.start import SupervisorHandle, start_supervisor
 from eps.yarn.application import (
     CHECKPOINTS,
@@ -373,7 +374,7 @@ def common_orders(conf: HadoopConf, spec: JobSpec, shared: RemotePath, client: C
         files[ENVIRONMENT] = _environment_file(home, environment.archive)
     # A container's environment is set as it is given; the shell that runs the command knows where it is.
     python = f"env PYTHONPATH=$PWD/{CODE} HADOOP_CONF_DIR=$PWD/{CONF} {shlex.quote(environment.interpreter)}"
-    env = {"HADOOP_USER_NAME": client.user, "PYTHONDONTWRITEBYTECODE": "1"}
+    env = {**passed_on(os.environ), "HADOOP_USER_NAME": client.user, "PYTHONDONTWRITEBYTECODE": "1"}
     return MasterOrders(str(shared), python, files, env)
 
 
