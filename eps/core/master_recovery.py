@@ -308,7 +308,8 @@ class RecoveringJob(JobMembers):
                 self.state = JobState.RUNNING
         leaving: tuple[MemberId, ...] = ()
         if self.driver is not None:
-            leaving = tuple(n for n in self.driver.plan.removed if n in self.members)
+            # Who has been released owes nothing, and may be told to end at any moment.
+            leaving = tuple(n for n in self.driver.plan.removed if n in self.members and n not in self.driver.released)
             self.driver.take_over(membership, recovery.lost, rolled_back=back)
         self._announce()
         for name in leaving:

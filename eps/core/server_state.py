@@ -112,10 +112,8 @@ class ServerState(ReplicatingServer):
         self._results.clear()
         self._checkpoint, self._taken = None, set()
         seeded = s.Counters((self.settings.seeded_clock,) * self.settings.num_splits)
-        owned, followed = (
-            set(f(self.name)) for f in (membership.partitions.owned_by, membership.partitions.followed_by)
-        )
-        for partition in sorted(owned | followed):
+        owned = membership.partitions.owned_by(self.name)
+        for partition in membership.partitions.held_by(self.name):
             found = counters.get(partition, seeded)
             state = PartitionState(
                 partition,

@@ -49,6 +49,10 @@ class PartitionTable:
         """Return the partitions that ``server`` follows, ascending."""
         return tuple(p for p, names in enumerate(self.followers) if server in names)
 
+    def held_by(self, server: MemberId) -> tuple[int, ...]:
+        """Return the partitions that ``server`` owns or follows, ascending."""
+        return tuple(sorted({*self.owned_by(server), *self.followed_by(server)}))
+
     def counts(self, servers: Iterable[MemberId]) -> dict[MemberId, int]:
         """Return how many partitions each of ``servers`` owns."""
         found = dict.fromkeys(servers, 0)

@@ -391,15 +391,16 @@ class ServerShell:
         self._writer.forget()
         with self._lock:
             self._rows.go_back()
-        if not name:
+        held = membership.partitions.held_by(self._state.name)
+        if not name or not held:
+            # One that leaves may hear of it when that checkpoint is not kept any more.
             self._started_with = {}
             return {}
         manifest = self._checkpoints.manifest(name)
-        table = membership.partitions
         # Outside the lock, and before anything is given up for it.
         self._started_with = {
             partition: load_partition(self._checkpoints, manifest, partition, self._runtime, self._empty)[0]
-            for partition in sorted({*table.owned_by(self._state.name), *table.followed_by(self._state.name)})
+            for partition in held
         }
         return counters(manifest)
 

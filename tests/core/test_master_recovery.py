@@ -436,6 +436,22 @@ def test_member_that_leaves_hears_who_takes_over_until_it_has_acknowledged() -> 
     assert not master.sent(m.UpdateMembership)
 
 
+def test_member_that_leaves_and_was_released_is_not_told_who_takes_over() -> None:
+    """Found by simulation: it owes nothing more, and may be told to end at the same time."""
+    master = protected()
+    master.ask(REMOVE_WORKER)
+    master.acknowledge_lists()
+    master.copy()
+    master.acknowledge_membership()
+    master.report(m.PlanReleased("worker-3", 1))
+    master.lose("server-2")
+    master.sent(object)
+    master.recover()
+
+    told = {to for to, _ in master.sent(m.UpdateMembership)}
+    assert told == set(master.membership.members) and "worker-3" not in told
+
+
 def test_member_that_connects_again_is_not_told_that_an_undecided_plan_is_committed() -> None:
     """Found by simulation: it would keep what the plan brought, and take no more of it."""
     master = running()

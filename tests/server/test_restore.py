@@ -184,3 +184,21 @@ def test_a_membership_that_is_said_again_begins_nothing_again(tmp_path: Path) ->
         shell.on_order(UpdateMembership(0, first))
         shell.close()
     assert reports == [MembershipAcked("server-1", 1)] * 2
+
+
+def test_server_that_leaves_goes_back_without_a_checkpoint_that_is_not_kept_any_more(tmp_path: Path) -> None:
+    """Found by simulation: it heard late that the job had gone back, held nothing, and failed the job."""
+    runtime = dataclasses.replace(make_runtime(False), job_dir=tmp_path)
+    van, reports = InProcessVan(), []
+    shell = ServerShell(runtime, "server-1", van, reports.append)
+    with closing(van.listen(shell.handle)) as listener:
+        addresses = {"worker-1": Address("x", 1), "server-1": listener.address, "server-2": Address("y", 1)}
+        workers, splits = ("worker-1",), SplitTable.of(("worker-1",) * SPLITS)
+        for version, server in ((1, "server-1"), (2, "server-2")):
+            table = PartitionTable((server,) * runtime.settings.num_partitions)
+            told = Membership(version, 0, workers, (server,), table, splits, addresses)
+            if version == 2:
+                told = dataclasses.replace(told, incarnation=1, goes_back=True, checkpoint="0001-00000008")
+            shell.on_order(UpdateMembership(0, told))
+        shell.close()
+    assert reports == [MembershipAcked("server-1", 1), MembershipAcked("server-1", 2)]

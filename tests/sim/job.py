@@ -168,6 +168,11 @@ class SimJob:
         return self.master.horizon
 
     @property
+    def incarnation(self) -> int:
+        """How often the job has gone back."""
+        return 0 if self.master.membership is None else self.master.membership.incarnation
+
+    @property
     def taken_over(self) -> bool:
         """True once members were lost: what they began others may do again."""
         return any(membership.takes_over for membership in self.master.memberships)

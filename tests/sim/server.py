@@ -127,6 +127,9 @@ class SimServer(SimProcess):
         """
         if not (membership.goes_back and membership.version > self.state.version):
             return {}
+        if not membership.partitions.held_by(self.name):
+            self._restored = {}
+            return {}
         self._restored = self.job.parts_of(membership.checkpoint)
         return {
             p: s.Counters(part.next_clock, part.applied, part.duplicates_refused) for p, part in self._restored.items()
