@@ -13,7 +13,7 @@ A container runtime (Docker, YARN) starts it; the environment says what it is:
                         which must be on this host
 ======================  ===============================================================
 
-Nothing secret is among them: the job's token is a file of its directory.  The process has the exit codes of one that
+Nothing secret is among them: the job's secrets are files of its directory.  The process has the exit codes of one that
 the supervisor forked; :data:`CANNOT_START` says that the environment is not as above.  As process 1 of a container it
 needs an init in front of it, for the kernel spares a process 1 the default action of SIGTERM.  L3.
 """

@@ -11,7 +11,7 @@
     ├── ProtocolError                       a peer said something that the protocol does not allow
     │   ├── IllegalTransitionError          a state machine was asked for a step that it does not have
     │   ├── FrameError                      bytes on the data plane that are not a frame
-    │   └── AuthenticationError             a peer that does not prove the job's token
+    │   └── AuthenticationError             a peer that does not prove that it belongs to the job
     ├── TransferError                       a partition or split arrived damaged
     ├── TakenOverError                      another server owns the partition now
     ├── StorageError (OSError)              a journal, export or cache that cannot be read or written
@@ -87,7 +87,7 @@ class FrameError(ProtocolError):
 
 
 class AuthenticationError(ProtocolError):
-    """A peer that does not prove the job's token; the message never contains it."""
+    """A peer that does not prove that it belongs to the job; the message contains no secret."""
 
 
 class TakenOverError(EpsError):

@@ -24,7 +24,7 @@ def eps_home(environ: Mapping[str, str] = os.environ) -> Path:
     ------
     ConfigError
         It is there, and is no directory, belongs to another user, or can be written by others: whoever can write there
-        can read the job's token and choose what is trained.
+        can read a job's key and choose what is trained.
     """
     home = Path(environ.get("EPS_HOME") or Path.home() / ".eps").expanduser().absolute()
     rule = "must be a directory of your own that only you can write"

@@ -15,7 +15,7 @@ another and a reply back.  Implementations plug in here and nowhere else; one is
     Give :meth:`Message.copied` where that cannot be promised.  Arrays of :meth:`Van.empty` travel with the fewest
     copies that the transport allows.
 5.  Whatever a peer sends, at most its own connection is lost.
-6.  Both ends have proved the job's token before a message is taken.
+6.  Both ends know that the other belongs to the job before a message is taken.
 7.  A message with a :class:`Seal` travels with a checksum of header and arrays, which says what left; whether that is
     what came is for the receiver to judge.
 8.  After ``close`` nothing of a connection, listener or van is left: no thread, no channel, no file descriptor.

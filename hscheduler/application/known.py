@@ -65,7 +65,7 @@ class KnownSweep:
 
     @property
     def job(self) -> JobDir:
-        """The folder as that of a job, of which it has lock, token, logs, and how it ended."""
+        """The folder as that of a job, of which it has lock, certificates, logs, and how it ended."""
         return JobDir(self.path)
 
     @property

@@ -45,7 +45,7 @@ class HTrials(Trials):  # type: ignore[misc]
     ----------
     scheduler : LiveScheduler, SchedulerClient or str, optional
         Where jobs are submitted: to one of this process, or to a service, by its client or its address (HOST:PORT; with
-        the token in ``state``); by default to one of its own for the time of ``fmin``.
+        the folder ``tls`` in ``state``); by default to one of its own for the time of ``fmin``.
     parallelism : int
         Objectives that run at once.  1 evaluates serially, and finds what plain ``Trials`` find for the same seed.
     cluster : ClusterSpec, optional
