@@ -1,6 +1,6 @@
 """One resource manager for several jobs: the side of whoever holds the containers.  L2.
 
-Each job's master speaks to a desk of its own, which only processes of this job can reach, and sees nothing of the others
+Each job's master speaks to a desk of its own, which only processes of this job reach, and sees nothing of the others
 (:mod:`eps.resources.brokered` is its end).  A job cannot have more containers than the scheduler grants it.
 """
 
