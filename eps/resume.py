@@ -19,7 +19,7 @@ from eps.home import DIRECTORY_MODE, make_home
 from eps.launch import PreparedJob, check_runtime, data_settings
 from eps.resources.choice import check_backend
 from eps.rpc.certificates import make_certificates
-from eps.rpc.security import Security
+from eps.rpc.security import Security, TlsFiles
 from eps.runtime import Runtime, Start, identity
 from eps.storage.atomic import read_json, write_bytes_atomic
 from eps.storage.before import Before, put_back_unbegun
@@ -192,9 +192,12 @@ def _data_of(runtime: Runtime) -> tuple[DatasetInfo, list[str]]:
 
 
 def _renew_secrets(directory: JobDir, spec: JobSpec) -> list[str]:
-    """Make certificates where there are none, and a token where that is damaged: no process of the job runs."""
-    if spec.uses_tls and not directory.tls.is_dir():
-        make_certificates(directory.tls)
+    """Make certificates or a token where there are none that can be used: no process of the job runs."""
+    if spec.uses_tls:
+        try:
+            Security(tls=TlsFiles.within(directory.tls)).ssl_context(server_side=True)
+        except StorageError:
+            make_certificates(directory.tls)
     try:
         Security.of_job(directory.path)
     except StorageError as error:

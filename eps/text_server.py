@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import io
 import logging
+import socket
 import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from email.message import Message
 from http.server import BaseHTTPRequestHandler
@@ -31,6 +33,8 @@ MOST_CONNECTIONS = 64
 HEAD_S, HEAD_BYTES = 10.0, 16 << 10
 #: A client that has not taken its answer within so many seconds is disconnected.
 SEND_S = 30.0
+#: No connection lasts longer than this, whatever is sent on it.
+CONNECTION_S = 60.0
 #: A browser asks again after so many seconds for a text that could not be made.
 RETRY_S = 2
 #: A server looks so often whether it is to close.
@@ -60,7 +64,7 @@ class BoundedServer(ThreadingMixIn, TCPServer):
 
     allow_reuse_address = True
     daemon_threads = True
-    # Those that come together are to be closed, not to wait for a second until they try again.
+    # Excess connections are closed at once instead of retrying their SYN.
     request_queue_size = MOST_CONNECTIONS
 
     def __init__(self, *arguments: Any, **more: Any) -> None:
@@ -80,16 +84,25 @@ class BoundedServer(ThreadingMixIn, TCPServer):
             raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Answer a connection."""
+        """Answer a connection; one that takes longer than :data:`CONNECTION_S` in all is ended."""
+        limit = threading.Timer(CONNECTION_S, _end, (request,))
+        limit.daemon = True
+        limit.start()
         try:
             super().process_request_thread(request, client_address)
         finally:
+            limit.cancel()
             self._free.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Log what is a fault of ours; a client that disconnects, or takes nothing, is none."""
         if not isinstance(sys.exception(), ConnectionError | TimeoutError):
             logger.exception("a request of %s was not answered", client_address)
+
+
+def _end(connection: socket.socket) -> None:
+    with suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
 
 
 class TextServer:

@@ -27,7 +27,11 @@ def members_of(text: str, adds: bool) -> int | list[str]:
     """
     if text.isdecimal():
         count = whole_number(text)
-        return MOST_MEMBERS + 1 if count is None else count
+        if count is None:
+            raise ConfigError(
+                f"{text[:20]}... has {len(text)} digits, but a job has at most {MOST_MEMBERS} members of a role"
+            )
+        return count
     names = [part.strip() for part in text.split(",") if part.strip()]
     if adds or not names or any(part.lstrip("-").isdecimal() for part in names):
         expected = "a number" if adds else "a number, or names joined by commas"

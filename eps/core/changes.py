@@ -133,6 +133,8 @@ def resolve(
     if change.operation.adds:
         limit = settings.num_splits if role is Role.WORKER else settings.num_partitions
         items = "splits" if role is Role.WORKER else "partitions"
+        if len(present) + change.count > MOST_MEMBERS:
+            raise PlanError(f"{change}: a job has at most {MOST_MEMBERS} {role}s, and this one has {len(present)}")
         if len(present) + change.count > limit:
             raise PlanError(
                 f"{change}: {len(present)} + {change.count} {role}s would share {limit} {items}; "

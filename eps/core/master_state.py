@@ -381,7 +381,7 @@ class MasterState(RestartedJob):
         return number == self._export and self.state is JobState.EXPORTING
 
     def _give_again(self) -> None:
-        self._repeats.clear()
+        self._repeats.reset()
         self.checkpoints.taken_over()
         if self.state is JobState.EXPORTING:
             self._out.append(e.StartExport(self._export))
@@ -551,9 +551,9 @@ class MasterState(RestartedJob):
         self._look_at_return()
         self._look_at_start(silent_s)
         if self.state not in ENDED_STATES:
-            self._out.extend(e.Send(to, order) for to, order in self._repeats.due(self._unheard(), self._now_s))
+            self._out.extend(e.Send(to, order) for to, order in self._repeats.due(self._unacknowledged(), self._now_s))
 
-    def _unheard(self) -> Orders:
+    def _unacknowledged(self) -> Orders:
         """Return the orders whose effect is missing, and those that nobody acknowledges."""
         if self.membership is None:
             return []
@@ -575,6 +575,7 @@ class MasterState(RestartedJob):
         """Tell a member that registered again everything that it has not acknowledged."""
         if self.membership is None or name not in self.members:
             return
+        self._repeats.reset(name)
         if name in self.membership.members:
             # A commit on its way is said below, with the plan's number.
             if self.driver is None or self.driver.plan.undecided or name in self._unacked:

@@ -1,4 +1,4 @@
-"""When an order is said again whose effect is still missing: after a second, then after twice as long each time.
+"""Resend unacknowledged orders with exponential back-off, from 1 to 16 s.
 
 A stream delivers what is said on it, and a member that attaches again is told at once what it has not acknowledged, so
 a repeat seldom helps; without the pauses a large job would hear little else.  L0, pure.
@@ -52,6 +52,6 @@ class Repeats:
                 found.append((to, order))
         return found
 
-    def clear(self) -> None:
-        """Have everything that is missing said again: another master said it, and nobody knows who heard it."""
-        self._said.clear()
+    def reset(self, name: MemberId | None = None) -> None:
+        """Forget what was sent to a member that connects again; or to all, where another master sent it."""
+        self._said = {key: said for key, said in self._said.items() if name is not None and key[0] != name}

@@ -80,8 +80,8 @@ EXPORT_PATIENCE_S = 10.0
 #: For checkpoints on HDFS that does not answer: a master that starts keeps its members waiting meanwhile.
 STORE_PATIENCE_S = 20.0
 REPORT_PATIENCE_S = 60.0
-#: Two files, for each of which HDFS is waited for as long as for any other.
-RESULTS_PATIENCE_S = 900.0
+#: Two files, which may go to HDFS.
+RESULTS_PATIENCE_S = 300.0
 START_PATIENCE_S = 30.0
 
 
@@ -370,7 +370,7 @@ class Master:
         """Tell the supervisor that the owner thread lives, and how far the job is; on the thread that beats."""
         progress = self._state.progress.completed + len(self._state.memberships)
         exports = self._state.state is JobState.EXPORTING
-        self._resources.beat(progress + (self._ended is not None), EXPORT_PATIENCE_S if exports else 0.0)
+        self._resources.beat(progress, EXPORT_PATIENCE_S if exports else 0.0)
 
     def _step(self, event: e.Event) -> None:
         now_s = self._now()

@@ -105,9 +105,11 @@ class StateLog:
         if recovered.records and self._restoring() == state.steps + len(recovered.records):
             # The master that logged it did nothing afterwards, and the one that restored it ended there.
             raise StorageError(_deadly(loads(recovered.records[-1])[1]))
+        last = state.steps + len(recovered.records)
         for record in recovered.records:
             now_s, event = loads(record)
-            self._note_restoring(state.steps + 1)
+            if state.steps + 1 == last:
+                self._note_restoring(last)
             try:
                 state.step(event, now_s)
             except Exception as error:

@@ -180,7 +180,9 @@ def channel(address: Address | str, security: Security = NO_SECURITY) -> grpc.Ch
     where = str(address)
     if where.startswith(UNIX_SOCKET):
         path = security.socket_path(Address(where, 0))
-        return grpc.insecure_channel(f"{UNIX_SOCKET}{path}", options=CHANNEL_OPTIONS)
+        opened = grpc.insecure_channel(f"{UNIX_SOCKET}{path.text}", options=CHANNEL_OPTIONS)
+        path.close_with(opened)
+        return opened
     credentials = security.channel_credentials()
     if credentials is None:
         if security.sockets is not None:
@@ -311,15 +313,20 @@ def serve(
 def bind(server: grpc.Server, host: str, port: int, security: Security = NO_SECURITY) -> Address:
     """Have ``server`` listen as ``security`` says, and return where; raises as :class:`BoundServer`."""
     credentials = security.server_credentials()
-    address = security.new_socket() if security.is_local else Address(host, port)
-    place = f"{UNIX_SOCKET}{security.socket_path(address)}" if address.is_unix else str(address)
+    address, advice = Address(host, port), ""
+    place = str(address)
+    if security.is_local:
+        address, advice = security.new_socket(), ": choose an EPS_HOME where Unix sockets can be made, or add --tls"
+        path = security.socket_path(address)
+        path.close_with(server)
+        place = f"{UNIX_SOCKET}{path.text}"
     try:
         if credentials is None:
             bound = server.add_insecure_port(place)
         else:
             bound = server.add_secure_port(place, credentials)
     except RuntimeError as error:
-        raise ConfigError(f"cannot listen on {place}: {error}") from error
+        raise ConfigError(f"cannot listen on {place}: {error}{advice}") from error
     if bound == 0:
         raise ConfigError(f"cannot listen on {place}")
     return address if address.is_unix else Address(host, int(bound))

@@ -7,6 +7,8 @@ forgotten at once, so that nobody can ever make a second one.
 from __future__ import annotations
 
 import datetime
+import shutil
+import tempfile
 from pathlib import Path
 
 from eps.errors import ConfigError, StorageError
@@ -17,7 +19,6 @@ from eps.storage.atomic import write_bytes_atomic
 VALID_DAYS = 3650
 #: Clocks of other machines may be behind by this much.
 VALID_BEFORE_HOURS = 1
-_DIRECTORY_MODE = 0o700
 
 
 def check_tls() -> None:
@@ -34,8 +35,8 @@ def check_tls() -> None:
         _ = x509.CertificateBuilder
     except ImportError as error:
         raise ConfigError(
-            "processes on several hosts, and those with --tls, prove themselves by certificates, for which the package "
-            f"cryptography is missing ({error}): pip install '.[tls]' in EPS's folder"
+            f"TLS (YARN, --tls, --van tcp, serve --listen) needs the package cryptography ({error}): "
+            "pip install '.[tls]' in EPS's folder"
         ) from None
 
 
@@ -113,13 +114,19 @@ def make_certificates(directory: Path, now: datetime.datetime | None = None) -> 
         .sign(authority_key, hashes.SHA256())
     )
     pem = serialization.Encoding.PEM
-    files = TlsFiles.within(directory)
+    private = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     try:
-        directory.mkdir(mode=_DIRECTORY_MODE, exist_ok=True)
+        # Whole or not there: that there is a folder says that there are certificates.
+        coming = Path(tempfile.mkdtemp(prefix=f".{directory.name}-", dir=directory.parent))
+        files = TlsFiles.within(coming)
+        for path, content in (
+            (files.ca, authority.public_bytes(pem)),
+            (files.certificate, certificate.public_bytes(pem)),
+            (files.key, private),
+        ):
+            write_bytes_atomic(path, content)
+        shutil.rmtree(directory, ignore_errors=True)
+        coming.rename(directory)
     except OSError as error:
         raise StorageError(f"{directory}: cannot be made: {error.strerror}") from error
-    write_bytes_atomic(files.ca, authority.public_bytes(pem), sync=False)
-    write_bytes_atomic(files.certificate, certificate.public_bytes(pem), sync=False)
-    private = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    write_bytes_atomic(files.key, private, sync=False)
-    return files
+    return TlsFiles.within(directory)

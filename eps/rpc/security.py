@@ -19,8 +19,8 @@ import re
 import secrets
 import stat
 import struct
+import weakref
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -152,6 +152,31 @@ class TlsFiles:
 
 
 @dataclass(frozen=True)
+class SocketPath:
+    """The path of a Unix socket for this process; valid until it is closed."""
+
+    text: str
+    #: The folder, through which a path of any length is short.
+    fd: int | None = None
+
+    def close(self) -> None:
+        """Give the folder's descriptor back."""
+        if self.fd is not None:
+            os.close(self.fd)
+
+    def close_with(self, owner: object) -> None:
+        """Have the path closed when ``owner``, which may use it at any time, is there no more."""
+        if self.fd is not None:
+            weakref.finalize(owner, os.close, self.fd)
+
+    def __enter__(self) -> str:
+        return self.text
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+@dataclass(frozen=True)
 class Security:
     """What a process of a job shows to its peers and asks of them."""
 
@@ -167,8 +192,8 @@ class Security:
         """True where all processes are on one host and meet in the folder of sockets."""
         return self.sockets is not None and self.tls is None
 
-    def socket_path(self, address: Address) -> str:
-        """Return the path of a Unix socket, short enough for the kernel.
+    def socket_path(self, address: Address) -> SocketPath:
+        """Return the path of a Unix socket, short enough for the kernel; the caller closes it.
 
         Parameters
         ----------
@@ -187,14 +212,18 @@ class Security:
         name = address.host.removeprefix(UNIX_SOCKET)
         if not _SOCKET_NAME.fullmatch(name) or self.sockets is None:
             raise ProtocolError(f"{address} names no socket of this job")
-        found = _check_private(self.sockets)
+        _check_private(self.sockets)
         path = f"{self.sockets}/{name}"
-        if len(os.fsencode(path)) > _LONGEST_SOCKET_PATH:
-            path = f"/proc/self/fd/{_folder_fd(self.sockets, found.st_dev, found.st_ino)}/{name}"
-        return path
+        if len(os.fsencode(path)) <= _LONGEST_SOCKET_PATH:
+            return SocketPath(path)
+        try:
+            fd = os.open(self.sockets, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as error:
+            raise StorageError(f"{self.sockets}: cannot be used: {error.strerror}") from error
+        return SocketPath(f"/proc/self/fd/{fd}/{name}", fd)
 
-    def new_socket(self, name: str = "") -> Address:
-        """Return the address of a socket to listen on, by default one that nobody had before; makes the folder.
+    def new_socket(self) -> Address:
+        """Return the address of a socket to listen on, which nobody had before; makes the folder.
 
         Raises
         ------
@@ -206,7 +235,7 @@ class Security:
             self.sockets.mkdir(mode=DIRECTORY_MODE, exist_ok=True)
         except OSError as error:
             raise StorageError(f"{self.sockets}: cannot be made: {error.strerror}") from error
-        return Address(f"{UNIX_SOCKET}{name or secrets.token_hex(8)}", 0)
+        return Address(f"{UNIX_SOCKET}{secrets.token_hex(8)}", 0)
 
     @classmethod
     def of_job(cls, job_dir: Path) -> Security:
@@ -277,7 +306,7 @@ class Security:
 NO_SECURITY = Security()
 
 
-def _check_private(folder: Path) -> os.stat_result:
+def _check_private(folder: Path) -> None:
     try:
         found = folder.lstat()
     except FileNotFoundError:
@@ -290,10 +319,3 @@ def _check_private(folder: Path) -> os.stat_result:
             f"{folder}: is {stat.filemode(found.st_mode)} of user {found.st_uid}, but must be a folder that only user "
             f"{os.geteuid()} can enter (chmod 700)"
         )
-    return found
-
-
-@cache
-def _folder_fd(folder: Path, device: int, inode: int) -> int:
-    """Return an open descriptor of a folder, through which a socket in it has a short path; the process keeps it."""
-    return os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -37,7 +37,7 @@ FIRST_BEAT_S = 30.0
 #: The supervisor looks at silence this often, so that it knows whether it could listen itself.
 LOOK_S = 0.5
 #: The longest patience that a master asks for while it works: one that hangs is left alone for so long.
-LONGEST_HANG_S = 60.0
+LONGEST_HANG_S = 300.0
 #: Masters that are started again within :data:`RESTART_WINDOW_S`, as long as the job gets no further.
 MOST_RESTARTS = 5
 #: Twice what as many masters take that hang one after the other.

@@ -82,8 +82,9 @@ class NegotiatedVan:
         self._grpc = GrpcVan(security, limits)
         self._allows_grpc = True
         self._listeners: weakref.WeakSet[NegotiatedListener] = weakref.WeakSet()
-        # What stays on a host needs no encryption: members prove the token to each other there.
-        within_host = replace(security, tls=None)
+        # What stays on a host needs no encryption.  Members of a job between hosts share no folder (on YARN each one
+        # has its own): they meet on abstract sockets, where they prove the token to each other.
+        within_host = security if security.is_local else replace(security, tls=None, sockets=None)
         self._sockets: dict[str, SocketVan] = {
             SHARED_MEMORY: SocketVan(SHARED_MEMORY, within_host, limits),
             UNIX: SocketVan(UNIX, within_host, limits),

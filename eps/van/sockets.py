@@ -29,7 +29,7 @@ from eps.errors import (
 )
 from eps.logs import LimitedLog
 from eps.rpc.error_codec import encode_error
-from eps.rpc.security import NO_SECURITY, TLS_NAME, Security
+from eps.rpc.security import NO_SECURITY, TLS_NAME, Security, SocketPath
 from eps.van.api import Handler, Limits, Message
 from eps.van.arena import Arena
 from eps.van.frames import Kind, whole
@@ -115,26 +115,28 @@ class SocketVan:
 
     def listen(self, handler: Handler, host: str = "127.0.0.1", port: int = 0) -> SocketListener:
         """Take connections; ``host`` may be the name of an abstract Unix socket, with ``@`` before it."""
-        address = None
+        address = Address(host, port)
         if self.transport == TCP:
-            family, place = (socket.AF_INET6 if ":" in host else socket.AF_INET), (host, port)
+            family = socket.AF_INET6 if ":" in host else socket.AF_INET
         else:
+            family = socket.AF_UNIX
             if self.security.is_local:
                 address = self.security.new_socket()
-            else:
-                address = Address(host if host.startswith("@") else f"@eps-{secrets.token_hex(12)}", port)
-            family, place = socket.AF_UNIX, self._unix_path(address)  # type: ignore[assignment]
+            elif not host.startswith("@"):
+                address = Address(f"@eps-{secrets.token_hex(12)}", port)
         listening = socket.socket(family, socket.SOCK_STREAM)
         try:
-            if family != socket.AF_UNIX:
+            if family == socket.AF_UNIX:
+                with self._unix_path(address) as path:
+                    listening.bind(path)
+            else:
                 listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listening.bind(place)
+                listening.bind((host, port))
+                address = Address(host, listening.getsockname()[1])
             listening.listen(_BACKLOG)
         except OSError as error:
             listening.close()
-            raise ConfigError(f"cannot listen on {host}:{port}: {error}") from error
-        if address is None:
-            address = Address(host, listening.getsockname()[1])
+            raise ConfigError(f"cannot listen on {address}: {error}") from error
         return SocketListener(self, listening, address, handler)
 
     def connect(self, address: Address, timeout_s: float = 10.0) -> SocketConnection:
@@ -144,7 +146,11 @@ class SocketVan:
         if unix == (self.transport == TCP):
             raise ConfigError(f"{address} is not an address for {self.transport}")
         try:
-            sock = _connect_unix(self._unix_path(address), timeout_s) if unix else _connect_tcp(address, timeout_s)
+            if unix:
+                with self._unix_path(address) as path:
+                    sock = _connect_unix(path, timeout_s)
+            else:
+                sock = _connect_tcp(address, timeout_s)
         except (OSError, OverflowError, ValueError) as error:
             # The last two: a name or a port, of whoever offers it, that is none.
             raise PeerUnavailableError(f"nobody listens on {address}: {error}") from error
@@ -158,8 +164,8 @@ class SocketVan:
             raise PeerUnavailableError(f"{address} ended the connection: {error}") from error
         return SocketConnection(wire, str(address), self.transport, self.limits, self.arena)
 
-    def _unix_path(self, address: Address) -> str:
-        return self.security.socket_path(address) if address.is_unix else "\0" + address.host[1:]
+    def _unix_path(self, address: Address) -> SocketPath:
+        return self.security.socket_path(address) if address.is_unix else SocketPath("\0" + address.host[1:])
 
     def _greet(self, sock: socket.socket, deadline_s: float) -> Wire:
         context = self.security.ssl_context(server_side=False)
@@ -364,8 +370,8 @@ class SocketListener:
             logger.debug("%s was not listening any more: %s", self._address, error)
         self._listening.close()
         if self._address.is_unix:
-            with suppress(OSError):
-                os.unlink(self._van.security.socket_path(self._address))
+            with suppress(OSError, EpsError), self._van.security.socket_path(self._address) as path:
+                os.unlink(path)
         for sock in strangers:
             _end(sock)
         for connection in served:

@@ -191,3 +191,12 @@ def test_text_with_a_count_that_no_job_can_have_is_refused(count: str) -> None:
 def test_text_that_is_no_change_is_refused_with_the_rule(text: str, message: str) -> None:
     with pytest.raises(PlanError, match=message):
         parse_change(text)
+
+
+@pytest.mark.parametrize("operation", [Operation.ADD_WORKERS, Operation.ADD_SERVERS])
+def test_job_never_has_more_members_than_may_be(operation: Operation) -> None:
+    """Its master has streams for so many; several changes come to more than each of them."""
+    settings = CoreSettings(num_splits=10**6, num_partitions=10**6, iterations=10)
+    roster, _, _ = resolve(Roster(("worker-1",), ("server-1",), 2, 2), Change(operation, MOST_MEMBERS - 1), settings)
+    with pytest.raises(PlanError, match=str(MOST_MEMBERS)):
+        resolve(roster, Change(operation, 1), settings)

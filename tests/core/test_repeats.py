@@ -80,5 +80,15 @@ def test_grant_that_says_more_than_the_last_one_is_said_again_soon() -> None:
 def test_what_another_master_said_is_due_at_once() -> None:
     repeats, order = Repeats(), m.TakeInventory(1)
     repeats.note("worker-1", order, 0.0)
-    repeats.clear()
+    repeats.reset()
     assert repeats.due([("worker-1", order)], 0.0)
+
+
+def test_member_that_connects_again_and_again_is_told_as_soon_as_any_other() -> None:
+    repeats, order = Repeats(), m.TakeInventory(1)
+    for at_s in (0.0, 0.4, 0.8, 1.2):
+        repeats.reset("worker-1")
+        repeats.note("worker-1", order, at_s)
+        repeats.note("worker-2", order, at_s)
+    missing = [("worker-1", order), ("worker-2", order)]
+    assert repeats.due(missing, 1.2 + RESEND_S) == [("worker-1", order)]

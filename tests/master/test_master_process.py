@@ -275,6 +275,14 @@ def test_request_that_no_job_can_fulfil_is_refused_before_it_is_logged(
     assert rig.said() is None
 
 
+def test_master_of_a_job_that_has_ended_tells_of_no_progress(rig: Rig) -> None:
+    """Else masters that die one after the other while they write the report would be started again for ever."""
+    rig.master._beat()
+    rig.master._ended = e.EndJob(JobState.FINISHED, "")
+    rig.master._beat()
+    assert len(set(rig.resources.beats)) == 1
+
+
 def test_reason_to_end_a_job_is_kept_in_part(rig: Rig) -> None:
     JobMasterService(rig.master).Kill(pb.KillRequest(reason="x" * 100_000), None)
     said = rig.said()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import hashlib
 import os
 import pickle
@@ -32,6 +33,8 @@ DEADLINE_S = 20.0
 SECRET = "0123456789abcdef0123456789abcdef"
 TOKEN = JobToken.from_hex(SECRET)
 OTHER_UID = 54321
+#: Descriptors that gRPC may open meanwhile, for itself.
+SPARE = 6
 KINDS = ("unary_unary", "unary_stream", "stream_unary", "stream_stream")
 #: Longer than a path of a Unix socket may be.
 LONG = "long" * 40
@@ -135,7 +138,7 @@ def test_another_user_can_neither_connect_nor_put_a_socket_in_the_place_of_one(t
     require("root")
     ours = Security(TOKEN, sockets=tmp_path / "sockets")
     server, address = rpc.serve(register, security=ours)
-    path = ours.socket_path(address)
+    path = ours.socket_path(address).text
     rpc.stop(server, 0)
     for folder in (tmp_path, *tmp_path.parents):
         # pytest's own folders are private, too: only the folder of the sockets is to hold.
@@ -188,6 +191,19 @@ def test_port_is_not_believed_by_a_job_that_has_no_certificates(tmp_path: Path) 
             ask(Address(*rogue.getsockname()), Security(TOKEN, sockets=tmp_path))
         with pytest.raises(BlockingIOError):
             rogue.accept()
+
+
+def test_long_path_costs_a_descriptor_only_while_it_is_used(tmp_path: Path) -> None:
+    """A scheduler speaks to thousands of jobs, one after the other."""
+    before = len(os.listdir("/proc/self/fd"))
+    for number in range(20):
+        ours = Security(TOKEN, sockets=tmp_path / LONG / str(number))
+        ours.sockets.parent.mkdir(exist_ok=True)  # type: ignore[union-attr]
+        with ours.socket_path(ours.new_socket()) as path:
+            assert len(path) < 100 and len(os.listdir("/proc/self/fd")) <= before + 1 + SPARE
+        rpc.channel(ours.new_socket(), ours).close()
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) <= before + SPARE
 
 
 def test_socket_that_nobody_listens_on_is_told_at_once(address: Address, ours: Security) -> None:

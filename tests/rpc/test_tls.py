@@ -202,3 +202,14 @@ def test_tls_without_its_package_is_refused_before_the_data_is_read(
         prepare_job(request, before_data=lambda: told.append("data"))
     assert told == [] and not (tmp_path / "home" / "jobs").exists()
     assert JobSpec().tls is False
+
+
+def test_certificates_take_the_place_of_a_folder_that_cannot_be_used(tmp_path: Path) -> None:
+    """As after a power cut while they were written, which now leaves none, or all of them."""
+    files = make_certificates(tmp_path / "tls")
+    files.key.write_bytes(b"")
+    with pytest.raises(StorageError):
+        Security(tls=files).ssl_context(server_side=True)
+    assert make_certificates(tmp_path / "tls") == files
+    assert Security(tls=files).ssl_context(server_side=True) is not None
+    assert [path.name for path in tmp_path.iterdir()] == ["tls"]
