@@ -22,6 +22,7 @@ from eps.core.types import Address
 from eps.errors import DeadlineError, EpsError, PeerUnavailableError
 from eps.jobspec_file import RunRequest
 from eps.rpc.call import call, channel, error_of
+from eps.rpc.security import Security
 from eps.storage.atomic import json_bytes
 from eps.storage.locations import Location, location, write_public
 from hscheduler.core import events as e
@@ -78,7 +79,8 @@ class SchedulerClient:
         self._directory = directory if isinstance(directory, ServiceDir) else ServiceDir.of(directory)
         self._given = parse_address(address) if address else None
         self._give_up_s = give_up_s
-        self._security = self._directory.known_security(between_hosts=self._given is not None)
+        # Refused at once where it cannot be had.
+        self._security()
         #: Who never answered, and does not run, is not waited for: nobody says that it is being started again.
         self._has_answered = False
         self._address: Address | None = None
@@ -303,13 +305,17 @@ class SchedulerClient:
                 raise
             raise PeerUnavailableError(f"the connection was closed: {error}") from error
 
+    def _security(self) -> Security:
+        """Return what client and service know each other by; a service that was restarted may listen otherwise."""
+        return self._directory.known_security(between_hosts=self._given is not None)
+
     def _line(self) -> grpc.Channel:
         address = self._given or self._directory.address()
         with self._lock:
             if self._channel is not None and address == self._address:
                 return self._channel
             before = self._channel
-            self._address, self._channel = address, channel(address, self._security)
+            self._address, self._channel = address, channel(address, self._security())
             found = self._channel
         if before is not None:
             before.close()
