@@ -71,7 +71,7 @@ class ProxiedServer(TextServer):
         """Return why a request with these headers is not answered; empty if it is."""
         user = _user_of(headers)
         if self._viewer == "":
-            return f"shown to nobody: {HTTPS_POLICY} is STRICT, and this page is served over HTTP"
+            return f"shown to nobody: {HTTPS_POLICY} is STRICT, or the application's owner is not known"
         if self._viewer is not None and (not user or user != self._viewer):
             return f"shown to the application's owner only; to YARN's proxy you are {user or 'nobody'}"
         return super().refusal(headers)
