@@ -13,6 +13,8 @@ DIRECTORY_MODE = 0o700
 #: Who may make a link that leads to a user's home, beside that user.
 _ROOT = 0
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+#: Folders of a home: jobs, prepared data, H-scheduler's service, sweeps that are applications.
+_WITHIN = ("jobs", "cache", "hscheduler", "sweeps")
 
 
 def eps_home(environ: Mapping[str, str] = os.environ) -> Path:
@@ -23,29 +25,50 @@ def eps_home(environ: Mapping[str, str] = os.environ) -> Path:
     Raises
     ------
     ConfigError
-        It is there, and is no directory, belongs to another user, or can be written by others: whoever can write there
-        can read a job's key and choose what is trained.
+        As of :func:`check_own`, of the home or of a folder in it.
     """
     home = Path(environ.get("EPS_HOME") or Path.home() / ".eps").expanduser().absolute()
-    rule = "must be a directory of your own that only you can write"
     another = "set the environment variable EPS_HOME to another"
+    check_own(home, "EPS_HOME", another)
+    for name in _WITHIN:
+        check_own(home / name, f"{name} in EPS_HOME", another)
+    return home
+
+
+def check_own(path: Path, name: str, another: str) -> None:
+    """Refuse a directory that others can change; harmless where there is none yet.
+
+    Parameters
+    ----------
+    path : Path
+    name : str
+        What it is to its user.
+    another : str
+        How another one is chosen.
+
+    Raises
+    ------
+    ConfigError
+        It is no directory, belongs to another user, or can be written by others: whoever can write there can choose
+        what is trained, or take the place of a job or a service.
+    """
+    rule = "must be a directory of your own that only you can write"
     user = os.geteuid()
     try:
-        link, found = home.lstat(), home.stat()
+        link, found = path.lstat(), path.stat()
     except FileNotFoundError:
-        return home
+        return
     except OSError as error:
-        raise ConfigError(f"EPS_HOME is {home}, which cannot be looked at ({error.strerror}): {another}") from None
+        raise ConfigError(f"{name} is {path}, which cannot be read ({error.strerror}): {another}") from None
     if stat.S_ISLNK(link.st_mode) and link.st_uid not in (user, _ROOT):
-        raise ConfigError(f"EPS_HOME is {home}, a symbolic link of user {link.st_uid}, but {rule}: {another}")
+        raise ConfigError(f"{name} is {path}, a symbolic link of user {link.st_uid}, but {rule}: {another}")
     if not stat.S_ISDIR(found.st_mode):
-        raise ConfigError(f"EPS_HOME is {home}, which is not a directory, but {rule}: {another}")
+        raise ConfigError(f"{name} is {path}, which is not a directory, but {rule}: {another}")
     if found.st_uid != user:
-        raise ConfigError(f"EPS_HOME is {home}, which belongs to user {found.st_uid}, but {rule}: {another}")
+        raise ConfigError(f"{name} is {path}, which belongs to user {found.st_uid}, but {rule}: {another}")
     if found.st_mode & _OTHERS_WRITE:
-        mode, mend = f"{stat.S_IMODE(found.st_mode):o}", f"chmod go-w {home}"
-        raise ConfigError(f"EPS_HOME is {home}, which others can write (mode {mode}), but {rule}: {mend}, or {another}")
-    return home
+        mode, mend = f"{stat.S_IMODE(found.st_mode):o}", f"chmod go-w {path}"
+        raise ConfigError(f"{name} is {path}, which others can write (mode {mode}), but {rule}: {mend}, or {another}")
 
 
 def make_home() -> None:

@@ -96,8 +96,10 @@ def check_request_id(text: str) -> None:
     Raises
     ------
     ConfigError
-        It is too long, or has characters that cannot be printed.
+        It is no text, too long, or has characters that cannot be printed.
     """
+    if not isinstance(text, str):
+        raise ConfigError(f"request_id is {text!r}, but must be a text")
     if len(text) > MOST_ID or not text.isprintable():
         raise ConfigError(
             f"request_id has {len(text)} characters, but must have at most {MOST_ID}, all of them printable"
@@ -235,7 +237,11 @@ def parse_change(text: str) -> Change:
         raise PlanError(f"{text!r}: expected {operation}=<count>" + ("" if operation.adds else " or names"))
     if value.isdecimal():
         count = whole_number(value)
-        change = Change(operation, MOST_MEMBERS + 1 if count is None else count)
+        if count is None:
+            raise ConfigError(
+                f"{operation}: a number of {len(value)} digits, but a job has at most {MOST_MEMBERS} of a role"
+            )
+        change = Change(operation, count)
     elif operation.adds:
         raise PlanError(f"{text!r}: {value!r} is not a count; new members are named by the job")
     else:

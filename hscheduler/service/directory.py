@@ -21,7 +21,7 @@ from pathlib import Path
 
 from eps.core.types import Address
 from eps.errors import ConfigError, JobExistsError, PeerUnavailableError, StorageError
-from eps.home import eps_home, make_private
+from eps.home import check_own, eps_home, make_private
 from eps.rpc.certificates import make_certificates
 from eps.rpc.security import Security, TlsFiles
 from eps.storage.atomic import read_json, write_json_atomic
@@ -37,7 +37,11 @@ class ServiceDir:
     @classmethod
     def of(cls, text: str | Path | None) -> ServiceDir:
         """Return the one that a flag names; by default that under ``EPS_HOME``."""
-        return cls(Path(text).expanduser().absolute() if text else eps_home() / "hscheduler")
+        if not text:
+            return cls(eps_home() / "hscheduler")
+        path = Path(text).expanduser().absolute()
+        check_own(path, "state", "name another with --state")
+        return cls(path)
 
     @property
     def flag(self) -> str:

@@ -114,3 +114,26 @@ def test_a_home_behind_a_link_of_another_user_is_refused(tmp_path: Path) -> None
     os.lchown(link, 65534, 65534)
     with pytest.raises(ConfigError, match="a symbolic link of user 65534"):
         eps_home({"EPS_HOME": str(link)})
+
+
+@pytest.mark.parametrize("name", ["jobs", "cache", "hscheduler", "sweeps"])
+def test_a_folder_of_the_home_that_others_can_change_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Else a job of theirs would be resumed, or a service of theirs believed."""
+    monkeypatch.setenv("EPS_HOME", str(tmp_path))
+    (tmp_path / name).mkdir()
+    assert eps_home() == tmp_path
+    (tmp_path / name).chmod(0o777)
+    for main, words in ((eps.cli.main, ["list"]), (hscheduler.cli.main, ["jobs"])):
+        assert main(words) == 2
+    with pytest.raises(ConfigError, match=f"{name} in EPS_HOME"):
+        eps_home()
+
+
+def test_a_service_of_a_directory_that_others_can_change_is_neither_started_nor_believed(tmp_path: Path) -> None:
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state").chmod(0o777)
+    for words in (["serve"], ["jobs"], ["kill", "a"]):
+        assert hscheduler.cli.main([*words, "--state", str(tmp_path / "state")]) == 2
+    assert list((tmp_path / "state").iterdir()) == []
