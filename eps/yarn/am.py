@@ -22,7 +22,7 @@ from eps.core.events import JobState
 from eps.core.master_state import MasterState
 from eps.core.types import Role
 from eps.errors import StorageError
-from eps.master.main import Master
+from eps.master.main import RESULTS_PATIENCE_S, Master
 from eps.master.place import Announcements
 from eps.master.state_log import StateLog
 from eps.resources.api import NO_NEWS
@@ -46,8 +46,6 @@ logger = logging.getLogger(__name__)
 SUPERSEDED_REASON = "another job master has taken over"
 #: What is logged while the job runs is waited for this long, beside what Hadoop's client itself waits.
 LOG_PATIENCE_S = 2.0
-#: The owner thread writes a model to the cluster's file system, which may wait for a NameNode to come back.
-RESULTS_PATIENCE_S = 300.0
 
 
 def template_of(orders: MasterOrders, runtime: Runtime, credentials: bytes = b"") -> LaunchTemplate:
