@@ -236,7 +236,7 @@ class Job:
 
     @classmethod
     def attach(cls, name: str) -> Job:
-        """Return a job that runs, by name, whoever started it.
+        """Return a running job by name; any process of this user may have started it.
 
         Raises
         ------

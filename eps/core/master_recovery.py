@@ -308,7 +308,7 @@ class RecoveringJob(JobMembers):
                 self.state = JobState.RUNNING
         leaving: tuple[MemberId, ...] = ()
         if self.driver is not None:
-            # Who has been released owes nothing, and may be told to end at any moment.
+            # A released member owes nothing; its shutdown order may come at any moment.
             leaving = tuple(n for n in self.driver.plan.removed if n in self.members and n not in self.driver.released)
             self.driver.take_over(membership, recovery.lost, rolled_back=back)
         self._announce()

@@ -554,7 +554,7 @@ class MasterState(RestartedJob):
             self._out.extend(e.Send(to, order) for to, order in self._repeats.due(self._unacknowledged(), self._now_s))
 
     def _unacknowledged(self) -> Orders:
-        """Return the orders whose effect is missing, and those that nobody acknowledges."""
+        """Return the orders whose effect is missing, and those that have no acknowledgement."""
         if self.membership is None:
             return []
         if self.recovery is not None:

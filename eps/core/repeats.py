@@ -1,7 +1,7 @@
 """Resend unacknowledged orders with exponential back-off, from 1 to 16 s.
 
-A stream delivers what is said on it, and a member that attaches again is told at once what it has not acknowledged, so
-a repeat seldom helps; without the pauses a large job would hear little else.  L0, pure.
+A stream delivers what is sent on it, and the master resends at once to a member that reconnects, so a repeat seldom
+helps; without back-off, repeats would be most of the traffic of a large job.  L0, pure.
 """
 
 from __future__ import annotations
