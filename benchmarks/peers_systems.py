@@ -23,7 +23,7 @@ import eps
 from benchmarks.peers_data import WORKERS, Case, CaseFiles
 from benchmarks.peers_setup import SCRIPTS, Environment
 from benchmarks.peers_watch import Command, RunError, Watch, run_together
-from eps.config import JobSpec
+from eps.spec.job_spec import JobSpec
 
 DEADLINE_S = 180.0
 SINGLE_THREADED = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}

@@ -53,8 +53,8 @@ from benchmarks.bench_common import (  # noqa: E402
     spread,
 )
 from benchmarks.resize import NUM_FEATURES, job_settings, scale_of, write_data  # noqa: E402
-from eps.client import Job  # noqa: E402
 from eps.errors import EpsError  # noqa: E402
+from eps.job.client import Job  # noqa: E402
 from eps.storage.atomic import read_json  # noqa: E402
 
 MEMBERS = 4

@@ -50,8 +50,8 @@ from benchmarks.bench_common import (  # noqa: E402
     write_json,
 )
 from benchmarks.warm_job import WarmJob, prepare_data  # noqa: E402
-from eps.config import JobSpec  # noqa: E402
 from eps.core.progress import pause_and_slowdown  # noqa: E402
+from eps.spec.job_spec import JobSpec  # noqa: E402
 
 NUM_FEATURES = 64
 NUM_ROWS = 48

@@ -81,7 +81,7 @@ def large(policy: str, nodes: int, jobs: int, seed: int) -> dict[str, Any]:
     began_s, wall_s = time.process_time(), time.perf_counter()
     from hscheduler.core.jobs import Direction
     from hscheduler.policies import POLICIES
-    from hscheduler.report import report
+    from hscheduler.reports.report import report
     from hscheduler.simulator import paper
     from hscheduler.simulator.engine import Simulation
     from hscheduler.simulator.models import Costs

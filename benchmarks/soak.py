@@ -41,8 +41,8 @@ if __name__ == "__main__":
 
 from benchmarks.bench_common import end_in_order, machine, new_file, rounded, run_to_the_end, say, write_json  # noqa: E402
 from benchmarks.resize import job_settings, scale_of, write_data  # noqa: E402
-from eps.client import Job  # noqa: E402
 from eps.errors import EpsError  # noqa: E402
+from eps.job.client import Job  # noqa: E402
 from eps.storage.atomic import read_json  # noqa: E402
 
 CHANGES = (("add_workers", 1), ("add_servers", 1), ("remove_workers", 1), ("remove_servers", 1))

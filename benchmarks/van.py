@@ -45,7 +45,7 @@ from benchmarks.bench_common import (  # noqa: E402
     say,
     write_json,
 )
-from eps.van.memory import tune_malloc  # noqa: E402
+from eps.net.arrays.memory import tune_malloc  # noqa: E402
 
 LARGE_BAR, SHM_BAR, SMALL_BAR, AUTHENTICATION_BAR = 0.9, 0.6, 1.5, 1.01
 #: Not one of the promises, and why.

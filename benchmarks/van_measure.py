@@ -32,10 +32,10 @@ from benchmarks.van_peer import (
     van_of,
 )
 from eps.core.types import Address
-from eps.rpc import call as rpc
-from eps.rpc.certificates import make_certificates
-from eps.van.api import Connection, Message, Van
-from eps.van.grpc_van import MEET_METHOD
+from eps.net.arrays.api import Connection, Message, Van
+from eps.net.arrays.grpc_van import MEET_METHOD
+from eps.net.calls import call as rpc
+from eps.net.security.certificates import make_certificates
 
 TIMEOUT_S = 120.0
 SMALL_FLOATS = 100

@@ -19,11 +19,11 @@ sys.path.insert(0, str(ROOT))
 import numpy as np  # noqa: E402
 
 from benchmarks import van_raw as raw  # noqa: E402
-from eps.rpc.security import NO_SECURITY, JobToken, Security, TlsFiles  # noqa: E402
-from eps.van.api import Handler, Message, ReplyTo, Van  # noqa: E402
-from eps.van.grpc_van import GrpcVan  # noqa: E402
-from eps.van.memory import tune_malloc  # noqa: E402
-from eps.van.sockets import SocketVan  # noqa: E402
+from eps.net.arrays.api import Handler, Message, ReplyTo, Van  # noqa: E402
+from eps.net.arrays.grpc_van import GrpcVan  # noqa: E402
+from eps.net.arrays.memory import tune_malloc  # noqa: E402
+from eps.net.arrays.sockets import SocketVan  # noqa: E402
+from eps.net.security.credentials import NO_SECURITY, JobToken, Security, TlsFiles  # noqa: E402
 
 TRANSPORTS = ("tcp", "unix", "shm", "grpc")
 #: Header of a request: what, and bytes of the array to answer with.
@@ -62,7 +62,7 @@ class Memory:
         return self._ordinary[size_bytes]
 
     def of_van(self, van: Van, size_bytes: int) -> np.ndarray:
-        """Return float32 of :meth:`eps.van.api.Van.empty`."""
+        """Return float32 of :meth:`eps.net.arrays.api.Van.empty`."""
         name = id(van), size_bytes
         if name not in self._of_van:
             self._of_van[name] = van.empty(size_bytes // 4, np.float32)

@@ -17,18 +17,18 @@ from typing import Any
 
 import numpy as np
 
-from eps.config import JobSpec
+from eps.cluster.supervisor.context import MASTER, ContainerContext
+from eps.cluster.supervisor.environment import PRELOAD
+from eps.cluster.supervisor.start import start_supervisor
 from eps.data.cut import prepare
 from eps.data.dataset import DatasetInfo
 from eps.errors import DeadlineError, ResourceError
-from eps.export import read_model
-from eps.launch import data_settings, shape_of
-from eps.runtime import Runtime, settled
+from eps.job.launch import data_settings, shape_of
 from eps.server.initial import INIT_FILE
+from eps.spec.job_spec import JobSpec
+from eps.spec.model_file import read_model
+from eps.spec.runtime import Runtime, settled
 from eps.storage.jobdir import JobDir, cache_dir, create_job_dir
-from eps.supervisor.context import MASTER, ContainerContext
-from eps.supervisor.environment import PRELOAD
-from eps.supervisor.start import start_supervisor
 
 ENTRY_POINT = "benchmarks.warm_job:run_when_told"
 _GO_FIFO = "go"

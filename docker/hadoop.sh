@@ -29,7 +29,7 @@ import json
 import sys
 from urllib.request import urlopen
 
-from eps.hadoop_conf import (
+from eps.hadoop.conf import (
     default_authority,
     environment_configuration,
     namenode_web_addresses,

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 from eps._version import __version__
 
 if TYPE_CHECKING:
-    from eps.client import Job, run
-    from eps.config import JobSpec
+    from eps.job.client import Job, run
+    from eps.spec.job_spec import JobSpec
 
 __all__ = ["Job", "JobSpec", "__version__", "run"]
 
-_HOMES = {"Job": "eps.client", "run": "eps.client", "JobSpec": "eps.config"}
+_HOMES = {"Job": "eps.job.client", "run": "eps.job.client", "JobSpec": "eps.spec.job_spec"}
 
 
 def __getattr__(name: str) -> Any:

@@ -27,7 +27,7 @@
         └── JobNotFoundError (LookupError)  no job of that name under EPS_HOME
     JobExistsError is a ConfigError: a job of that name is already running.
 
-Messages give the value and the rule.  ``eps.rpc.call`` holds the only map between these and gRPC status.
+Messages give the value and the rule.  ``eps.net.calls.call`` holds the only map between these and gRPC status.
 """
 
 from __future__ import annotations

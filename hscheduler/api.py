@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from eps.errors import ConfigError
-from hscheduler.checks import check_sweep
-from hscheduler.commands.common import policies_of, report_path, with_flags, write_results
-from hscheduler.commands.sweep import printer, together
+from hscheduler.cli.commands.common import policies_of, report_path, with_flags, write_results
+from hscheduler.cli.commands.sweep import printer, together
 from hscheduler.core import events as e
+from hscheduler.live.checks import check_sweep
+from hscheduler.live.on_yarn import placed
 from hscheduler.live.sweep import Sweep
-from hscheduler.on_yarn import placed
 from hscheduler.page import write_page
-from hscheduler.report import table
+from hscheduler.reports.report import table
 from hscheduler.spec import Spec
 
 
@@ -104,7 +104,7 @@ def sweep(
         raise ConfigError(f"policy is {policy!r}, but a sweep has one")
     points = None
     if study is not None:
-        from hscheduler.optuna_points import OptunaPoints
+        from hscheduler.live.optuna_points import OptunaPoints
 
         points = OptunaPoints(read, study)
     target = report_path(None if report is None else str(report))

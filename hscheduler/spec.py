@@ -39,9 +39,9 @@ from pathlib import Path
 from random import Random
 from typing import Any, TypeVar
 
-from eps.config import MOST_ITERATIONS, MOST_NUMBER, JobSpec
 from eps.errors import ConfigError
-from eps.jobspec_file import located, named
+from eps.spec.file import located, named
+from eps.spec.job_spec import MOST_ITERATIONS, MOST_NUMBER, JobSpec
 from hscheduler.core.jobs import Direction, JobRequest
 from hscheduler.core.resources import Resources
 

@@ -13,10 +13,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import eps
+from eps.cluster.docker.container import DockerSettings
+from eps.cluster.docker.engine import DockerEngine
+from eps.cluster.docker.resources import DockerResourceManager
 from eps.errors import EpsError
-from eps.resources.docker import DockerResourceManager
-from eps.resources.docker_container import DockerSettings
-from eps.resources.docker_engine import DockerEngine
 from eps.storage.jobdir import JobDir
 
 #: An image with nothing in it: containers find this machine's Python and libraries where they are.

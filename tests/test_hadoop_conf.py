@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from eps.errors import ConfigError
-from eps.hadoop_conf import (
+from eps.hadoop.conf import (
     HadoopConf,
     default_authority,
     environment_configuration,
@@ -20,7 +20,7 @@ from eps.hadoop_conf import (
     resourcemanager_web_addresses,
     self_contained,
 )
-from eps.yarn.submit import MOST_ATTEMPTS
+from eps.job.yarn.submit import MOST_ATTEMPTS
 
 
 def write(path: Path, values: Mapping[str, str], *, final: str = "", before: str = "") -> None:

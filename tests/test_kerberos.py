@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from eps.errors import ConfigError
-from eps.kerberos import HttpAuth, first_principal, java_options, keytab_for, keytab_of, nobody
+from eps.hadoop.kerberos import HttpAuth, first_principal, java_options, keytab_for, keytab_of, nobody
 
 
 def text(value: str) -> bytes:

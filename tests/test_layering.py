@@ -21,32 +21,32 @@ IMPURE = frozenset(
 IMPURE_FOR_ML = frozenset(
     "time threading asyncio socket logging subprocess random multiprocessing concurrent queue".split()
 )
-PROCESSES = ("eps.master", "eps.server", "eps.worker", "eps.client", "eps.cli")
+PROCESSES = ("eps.master", "eps.server", "eps.worker", "eps.job.client", "eps.cli")
 #: Libraries: they serve the processes and know none of them; ``eps.resources`` speaks to the supervisor.
-LIBRARIES = ("eps.core", "eps.ml", "eps.data", "eps.van", "eps.rpc", "eps.storage", "eps.resources")
+LIBRARIES = ("eps.core", "eps.ml", "eps.data", "eps.net.arrays", "eps.rpc", "eps.storage", "eps.resources")
 #: What an application master on YARN decides, and the values that it decides by.
 PURE_YARN = tuple(
-    f"eps.yarn.{name}"
+    f"eps.cluster.yarn.{name}"
     for name in "advice allocation errors exits facade killed launch names outcome queues room types".split()
 )
 #: What a cluster of eps devcluster is, as values; they name paths and look at none.
-PURE_DEVCLUSTER = tuple(f"eps.devcluster.{name}" for name in "daemons places pom secure settings sites".split())
+PURE_DEVCLUSTER = tuple(f"eps.cluster.devcluster.{name}" for name in "daemons places pom secure settings sites".split())
 #: What is decided of a snapshot of YARN, and the texts that carry it.
 PURE_PLANS = tuple(
     f"hscheduler.yarn.{name}" for name in "facts fewest giving_back nodes plan rest snapshot wire".split()
 )
-SPEAKS_JAVA = ("eps.yarn.bridge",)
+SPEAKS_JAVA = ("eps.hadoop.bridge",)
 SPEAKS_PROTOBUF = (
     "eps.pb",
     "eps.rpc",
-    "eps.van",
+    "eps.net.arrays",
     "eps.server",
     "eps.worker",
     "eps.master",
-    "eps.ending",
-    "eps.master_link",
-    "eps.supervisor",
-    "eps.client",
+    "eps.job.ending",
+    "eps.job.master_link",
+    "eps.cluster.supervisor",
+    "eps.job.client",
     "eps.cli",
 )
 
@@ -86,8 +86,8 @@ def breach(module: str, imported: str) -> str:
     if within(module, ("eps",)) and top == "hscheduler":
         return "eps never imports hscheduler"
     # The client is the library that talks to job masters over proto/.
-    client = within(module, ("hscheduler.live",)) and within(imported, ("eps.client",))
-    if within(module, ("hscheduler",)) and within(imported, (*PROCESSES, "eps.supervisor")) and not client:
+    client = within(module, ("hscheduler.live",)) and within(imported, ("eps.job.client",))
+    if within(module, ("hscheduler",)) and within(imported, (*PROCESSES, "eps.cluster.supervisor")) and not client:
         return "hscheduler talks to jobs over proto/, never to their code"
     if within(module, ("hscheduler.core", "hscheduler.policies")):
         if top in ("eps", "hscheduler") and not within(imported, ("hscheduler.core", "hscheduler.policies")):
@@ -117,7 +117,7 @@ def breach(module: str, imported: str) -> str:
         if top in IMPURE_FOR_ML:
             return "eps.ml computes; it asks nothing of the outside"
     if within(module, PURE_YARN):
-        if top == "eps" and not within(imported, (*PURE_YARN, "eps.resources.api", "eps.errors")):
+        if top == "eps" and not within(imported, (*PURE_YARN, "eps.cluster.api", "eps.errors")):
             return "what is decided about YARN's containers knows values and errors only"
         if top != "eps" and (top not in sys.stdlib_module_names or top in IMPURE - {"signal"}):
             return "what is decided about YARN's containers asks nothing of the outside"
@@ -130,7 +130,7 @@ def breach(module: str, imported: str) -> str:
         return "the bridge alone starts Java, and calls it"
     if within(module, LIBRARIES) and within(imported, PROCESSES):
         return "a library knows no process"
-    if within(module, LIBRARIES[:-1]) and within(imported, ("eps.supervisor",)):
+    if within(module, LIBRARIES[:-1]) and within(imported, ("eps.cluster.supervisor",)):
         return "only eps.resources speaks to the supervisor"
     if within(imported, ("eps.pb",)) and not within(module, SPEAKS_PROTOBUF):
         return "protobuf stays at the edges"
@@ -157,22 +157,22 @@ def test_folders_that_share_a_name_with_a_package_hold_no_python() -> None:
     [
         ("eps.core.planner", "import time"),
         ("eps.core.planner", "import numpy"),
-        ("eps.core.planner", "from eps.van import api"),
+        ("eps.core.planner", "from eps.net.arrays import api"),
         ("eps.core.planner", "from ..van.api import Van"),
         ("eps.core.planner", "def f():\n    from os import path"),
         ("eps.ml.optim", "import eps.storage"),
         ("eps.ml.optim", "import torch"),
-        ("eps.van.api", "from eps import worker"),
-        ("eps.yarn.allocation", "import time"),
-        ("eps.yarn.types", "from eps.storage import api"),
-        ("eps.resources.yarn", "import jpype"),
-        ("eps.yarn.hadoop.master", "import jpype"),
+        ("eps.net.arrays.api", "from eps import worker"),
+        ("eps.cluster.yarn.allocation", "import time"),
+        ("eps.cluster.yarn.types", "from eps.storage import api"),
+        ("eps.cluster.yarn.resources", "import jpype"),
+        ("eps.cluster.yarn.hadoop.master", "import jpype"),
         ("eps.master.main", "from hscheduler import policy"),
         ("eps.storage.journal", "from eps.pb import control_pb2"),
-        ("eps.devcluster.sites", "import os"),
-        ("eps.devcluster.daemons", "from eps.devcluster.processes import spawn"),
+        ("eps.cluster.devcluster.sites", "import os"),
+        ("eps.cluster.devcluster.daemons", "from eps.cluster.devcluster.processes import spawn"),
         ("hscheduler.service", "from eps.master.service import Service"),
-        ("hscheduler.spec", "from eps.client import Job"),
+        ("hscheduler.spec", "from eps.job.client import Job"),
         ("hscheduler.core.state", "import time"),
         ("hscheduler.yarn.plan", "import socket"),
         ("hscheduler.yarn.wire", "from eps.errors import EpsError"),
@@ -191,10 +191,10 @@ def test_breach_is_found(module: str, source: str) -> None:
     [
         ("eps.core.planner", "from eps.core import tables\nfrom eps.errors import PlanError\nimport math"),
         ("eps.core.planner", "from .tables import SplitTable"),
-        ("eps.yarn.exits", "import signal\nfrom eps.yarn.types import Grant"),
-        ("eps.yarn.bridge", "def start():\n    import jpype"),
+        ("eps.cluster.yarn.exits", "import signal\nfrom eps.cluster.yarn.types import Grant"),
+        ("eps.hadoop.bridge", "def start():\n    import jpype"),
         ("eps.ml.optim", "import numpy as np\nfrom scipy import sparse\nfrom eps.core.types import MemberId"),
-        ("eps.rpc.codec", "from eps.pb import control_pb2"),
+        ("eps.net.messages.codec", "from eps.pb import control_pb2"),
         ("hscheduler.model", "from eps.core.types import Role"),
     ],
 )

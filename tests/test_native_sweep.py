@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.yarn import native
 from benchmarks.yarn.native import Trial, bars_of, cluster_settings, summary_of, worst_of
-from eps.devcluster.settings import ClusterSettings
+from eps.cluster.devcluster.settings import ClusterSettings
 
 HISTORY = [{"clock": clock, "seconds": 0.5 + clock, "loss": 1.0} for clock in range(3)]
 

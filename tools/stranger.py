@@ -39,8 +39,8 @@ import grpc
 if (root := str(Path(__file__).resolve().parents[1])) not in sys.path:
     sys.path.insert(0, root)
 
-from eps.van.api import Message
-from eps.van.frames import Kind, whole
+from eps.net.arrays.api import Message
+from eps.net.arrays.frames import Kind, whole
 from tools.rogue import CALLS, MARK, MARK_KEY, HeardCall, Rogue, listening_ports, unix_sockets
 
 #: Attempts at once, how long one waits for an answer, and the pause after it.

@@ -24,15 +24,15 @@ from typing import Any
 import eps
 from eps.chaos.processes import master_pid, send, with_mark
 from eps.chaos.verdict import faults_of_report
-from eps.client import Job
-from eps.config import JobSpec
 from eps.core.reconfig import Operation
 from eps.core.types import Address
 from eps.errors import EpsError, JobNotFoundError
+from eps.job.client import Job
+from eps.net.calls.call import call, channel
+from eps.net.security.credentials import Security
 from eps.pb import control_pb2 as pb
 from eps.pb.control_pb2_grpc import JobMasterStub
-from eps.rpc.call import call, channel
-from eps.rpc.security import Security
+from eps.spec.job_spec import JobSpec
 from eps.storage.atomic import read_json
 from hscheduler.service.client import SchedulerClient
 from hscheduler.service.directory import ServiceDir

@@ -21,14 +21,14 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.bench_common import end_in_order, machine, new_file, say
-from eps.config import JobSpec
+from eps.spec.job_spec import JobSpec
 from eps.storage.atomic import PUBLIC_MODE, write_json_atomic
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Direction, JobRequest
 from hscheduler.core.resources import Resources
 from hscheduler.live.scheduler import LiveScheduler, LiveSettings
 from hscheduler.policies import POLICIES
-from hscheduler.report import report
+from hscheduler.reports.report import report
 from hscheduler.simulator.engine import Simulation
 from hscheduler.simulator.models import SpeedModel
 from hscheduler.simulator.paper import FIXED_S, ITERATIONS, PAPERS

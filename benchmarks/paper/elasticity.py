@@ -21,9 +21,9 @@ from typing import Any
 from benchmarks.bench_common import rounded, say, spread
 from benchmarks.paper import scaled
 from benchmarks.paper.real import measured
-from eps.client import Job
-from eps.config import JobSpec
 from eps.core.reconfig import Operation
+from eps.job.client import Job
+from eps.spec.job_spec import JobSpec
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Direction, JobRequest
 from hscheduler.policies import POLICIES

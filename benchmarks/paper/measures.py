@@ -11,7 +11,7 @@ from typing import Any
 
 from benchmarks.bench_common import Bar, ratio
 from hscheduler.core.jobs import Direction
-from hscheduler.report import aligned
+from hscheduler.reports.report import aligned
 
 Report = Mapping[str, Any]
 #: Runs of one repeat by name (:data:`benchmarks.paper.compare.RUNS`).

@@ -16,9 +16,9 @@ from typing import Any
 
 from benchmarks.bench_common import rounded, say, spread
 from benchmarks.paper.real import measured
-from eps.client import Job
-from eps.config import JobSpec
 from eps.core.reconfig import Operation
+from eps.job.client import Job
+from eps.spec.job_spec import JobSpec
 
 #: Workers and servers, each, of the jobs of Fig. 20, and of Fig. 21 (a) and (b): small, as all run on two cores.
 FIG20 = 3

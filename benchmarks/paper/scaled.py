@@ -18,7 +18,7 @@ from hscheduler.core.resources import Resources
 from hscheduler.policies import POLICIES
 from hscheduler.policies.priority import priority
 from hscheduler.policies.stopping import stop_the_worst
-from hscheduler.report import report
+from hscheduler.reports.report import report
 from hscheduler.simulator.engine import Simulation
 from hscheduler.simulator.models import Costs, SpeedModel
 from hscheduler.simulator.paper import (

@@ -46,11 +46,11 @@ from benchmarks.bench_common import (  # noqa: E402
     say,
     spread,
 )
-from eps.client import Job  # noqa: E402
+from eps.cluster.yarn.application import Application  # noqa: E402
 from eps.errors import ConfigError, DeadlineError  # noqa: E402
-from eps.hadoop_conf import environment_configuration, resourcemanager_web_addresses  # noqa: E402
+from eps.hadoop.conf import environment_configuration, resourcemanager_web_addresses  # noqa: E402
+from eps.job.client import Job  # noqa: E402
 from eps.storage.atomic import read_json  # noqa: E402
-from eps.yarn.application import Application  # noqa: E402
 
 JOB: dict[str, Any] = {
     "data": "sklearn:digits", "model": "softmax", "workers": 4, "servers": 3, "iterations": 2500, "stretch_s": 0.001,

@@ -55,11 +55,11 @@ from benchmarks.bench_common import (  # noqa: E402
     run_to_the_end,
     say,
 )
-from eps.client import Job  # noqa: E402
-from eps.devcluster.lifecycle import start_cluster, stop_cluster  # noqa: E402
-from eps.devcluster.maven import REPOSITORY_VARIABLE, find_maven  # noqa: E402
-from eps.devcluster.settings import HADOOP_VERSION, ClusterSettings  # noqa: E402
+from eps.cluster.devcluster.lifecycle import start_cluster, stop_cluster  # noqa: E402
+from eps.cluster.devcluster.maven import REPOSITORY_VARIABLE, find_maven  # noqa: E402
+from eps.cluster.devcluster.settings import HADOOP_VERSION, ClusterSettings  # noqa: E402
 from eps.errors import EpsError, ResourceError  # noqa: E402
+from eps.job.client import Job  # noqa: E402
 from eps.storage.jobdir import cache_dir  # noqa: E402
 from hscheduler.spec import Spec, memory_mb  # noqa: E402
 from hscheduler.yarn.secret import secret_of  # noqa: E402

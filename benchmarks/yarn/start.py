@@ -36,10 +36,10 @@ from benchmarks.bench_common import (  # noqa: E402
     say,
     spread,
 )
-from eps.client import Job  # noqa: E402
-from eps.devcluster.processes import with_variable  # noqa: E402
+from eps.cluster.devcluster.processes import with_variable  # noqa: E402
+from eps.cluster.yarn.application import Application  # noqa: E402
 from eps.errors import ConfigError  # noqa: E402
-from eps.yarn.application import Application  # noqa: E402
+from eps.job.client import Job  # noqa: E402
 
 JOB: dict[str, Any] = {
     "on": "yarn", "data": "sklearn:digits", "model": "softmax", "workers": 1, "servers": 1, "iterations": 1_000_000,
@@ -72,9 +72,9 @@ def master_mb(job: Job) -> float:
     number = application.application_id.removeprefix("application_")
     for process in with_variable("CONTAINER_ID", "container_"):
         folder = Path("/proc", str(process.pid))
-        if b"eps.yarn.am" in folder.joinpath("cmdline").read_bytes() and number in folder.joinpath("environ").read_text(
-            errors="replace"
-        ):
+        if b"eps.job.yarn.am" in folder.joinpath("cmdline").read_bytes() and number in folder.joinpath(
+            "environ"
+        ).read_text(errors="replace"):
             status = folder.joinpath("status").read_text()
             return int(status.partition("VmHWM:")[2].split()[0]) / 1024
     raise ConfigError("the application master is not on this machine")

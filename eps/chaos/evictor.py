@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from eps.chaos.processes import MARK
-from eps.resources.api import ContainerEvent, EvictionWarning
-from eps.resources.local import LocalResourceManager
+from eps.cluster.api import ContainerEvent, EvictionWarning
+from eps.cluster.local import LocalResourceManager
 from eps.storage.atomic import read_json, write_json_atomic
 
 #: Folder of a job's directory, with a file for each announcement.
@@ -57,7 +57,7 @@ class EvictingResourceManager(LocalResourceManager):
     ----------
     folder : Path
     supervisor_fd, max_containers, adopted
-        As of :class:`~eps.resources.local.LocalResourceManager`.
+        As of :class:`~eps.cluster.local.LocalResourceManager`.
     """
 
     def __init__(

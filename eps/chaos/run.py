@@ -17,11 +17,11 @@ from eps.chaos.play import Network, Player
 from eps.chaos.processes import marked, with_mark
 from eps.chaos.schedule import PLAIN_KINDS, ChaosEvent, Kind, draw
 from eps.chaos.verdict import Verdict, count_records, faults_of_report, longest_iteration_s
-from eps.client import Job
 from eps.core.types import Role
 from eps.errors import ConfigError, EpsError, TrainingError
-from eps.jobspec_file import RunRequest
+from eps.job.client import Job
 from eps.ml.optim import OPTIMIZERS
+from eps.spec.file import RunRequest
 from eps.storage.atomic import write_json_atomic
 from eps.storage.journal import replay
 

@@ -1,8 +1,8 @@
 """Control messages between the job master and the members, as values.
 
-``eps.rpc.codec`` carries them over gRPC field by field (``proto/eps/pb/control.proto`` has a message of the same name
-and fields for each); tests and the simulator pass them as they are.  Every message is idempotent: applying one
-twice, or an old one late, changes nothing.  L0.
+``eps.net.messages.codec`` carries them over gRPC field by field (``proto/eps/pb/control.proto`` has a message of the
+same name and fields for each); tests and the simulator pass them as they are.  Every message is idempotent: applying
+one twice, or an old one late, changes nothing.  L0.
 
 Source: EPS §3.1.3 (the transmission signal and the dependency update signal of the master), §5.2.
 """

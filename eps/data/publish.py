@@ -13,7 +13,6 @@ from contextvars import copy_context
 from pathlib import Path
 from typing import BinaryIO
 
-from eps import interrupt
 from eps.data.dataset import (
     INFO_NAME,
     NORMALIZER_NAME,
@@ -27,6 +26,7 @@ from eps.data.dataset import (
 from eps.errors import StorageError
 from eps.storage.api import Storage
 from eps.storage.locations import RemotePath
+from eps.system import interrupt
 
 _TEMPORARY_PREFIX = ".tmp-"
 _PIECE_BYTES = 1 << 20
@@ -69,7 +69,7 @@ def publish_dataset(info: DatasetInfo, cache: RemotePath, *, public: bool = Fals
         # Side by side: HDFS takes its time to close a file, however small.
         with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="publish") as pool:
             names = [*checksums, TEST_NAME, NORMALIZER_NAME]
-            # What stops this thread (eps.interrupt.heed) stops each of them; no two can be in one context.
+            # What stops this thread (eps.system.interrupt.heed) stops each of them; no two can be in one context.
             list(pool.map(lambda context, name: context.run(copy, name), [copy_context() for _ in names], names))
         copy(INFO_NAME)
         if target.is_dir() and not _is_there(info, target):

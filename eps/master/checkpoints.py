@@ -12,7 +12,7 @@ from eps.core.checkpoints import CheckpointDriver, Schedule, checkpoint_name
 from eps.core.history import ClockHistory
 from eps.core.recovery import Start
 from eps.errors import StorageError
-from eps.runtime import Runtime, identity
+from eps.spec.runtime import Runtime, identity
 from eps.storage.checkpoint import CheckpointStore, Manifest, parse_history
 from eps.storage.claims import check_signed, claim_again
 from eps.storage.jobdir import JobDir

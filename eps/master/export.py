@@ -14,12 +14,12 @@ from eps.core.checkpoints import CheckpointDriver
 from eps.core.membership import Membership
 from eps.data.dataset import open_dataset
 from eps.errors import ProtocolError, StorageError
-from eps.export import write_model
 from eps.master.records import Ledger
 from eps.ml.metrics import exact_metrics
-from eps.rpc.exchange import parse_header, simple
-from eps.runtime import Runtime
-from eps.van.api import Message, Van
+from eps.net.arrays.api import Message, Van
+from eps.net.messages.exchange import parse_header, simple
+from eps.spec.model_file import write_model
+from eps.spec.runtime import Runtime
 
 EXPORT_TIMEOUT_S = 300.0
 

@@ -15,16 +15,16 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from eps import interrupt
 from eps.core import events as e
 from eps.core.events import JobState
 from eps.core.master_state import MasterState
 from eps.core.membership import Membership
 from eps.errors import StorageError
 from eps.master.export import Exported, export, why_no_model
-from eps.runtime import Runtime
+from eps.net.arrays.api import Van
+from eps.spec.runtime import Runtime
 from eps.storage.waits import telling
-from eps.van.api import Van
+from eps.system import interrupt
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ class Exporter:
         Where the model is written on this machine.
     bring : callable
         Brings it from there to where it outlives this machine; raises a StorageError.  It heeds
-        (:func:`eps.interrupt.heed`) whether anybody still wants that.
+        (:func:`eps.system.interrupt.heed`) whether anybody still wants that.
     state : MasterState
     changed : Condition
         Guards it.

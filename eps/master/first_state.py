@@ -6,7 +6,7 @@ import time
 
 from eps.core.master_state import MasterState
 from eps.master.checkpoints import driver_of
-from eps.runtime import Runtime
+from eps.spec.runtime import Runtime
 
 
 def first_state(runtime: Runtime, generation: int) -> MasterState:

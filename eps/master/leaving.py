@@ -7,7 +7,7 @@ import os
 import signal
 import time
 
-from eps.resources.local import LocalResourceManager
+from eps.cluster.local import LocalResourceManager
 
 #: How often a job master that is done looks whether its supervisor has heard of it.
 LEAVE_POLL_S = 0.005

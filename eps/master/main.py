@@ -21,6 +21,11 @@ from typing import TYPE_CHECKING, Any
 
 from eps.chaos.evictor import local_resources
 from eps.chaos.trap import ENVIRONMENT, traps_of
+from eps.cluster.api import NO_NEWS, ContainerEvent, ContainerRequest, EvictionWarning, ResourceManager
+from eps.cluster.api import Allocated as ContainerAllocated
+from eps.cluster.api import Exited as ContainerEnded
+from eps.cluster.api import Running as ContainerRunning
+from eps.cluster.choice import open_resources
 from eps.core import events as e
 from eps.core.events import ENDED_STATES, JobState
 from eps.core.evictions import TAKEN_AWAY
@@ -28,7 +33,6 @@ from eps.core.history import ClockHistory
 from eps.core.master_state import MasterState
 from eps.core.types import Role
 from eps.errors import ConfigError, DeadlineError, EpsError, PlanError, ResourceError, StorageError
-from eps.logs import set_up_logging
 from eps.master import records
 from eps.master.checkpoints import CheckpointFinisher, earlier_history, pending_name
 from eps.master.export import why_no_report
@@ -41,26 +45,22 @@ from eps.master.pulse import Pulse
 from eps.master.service import JobMasterService
 from eps.master.sessions import Sessions
 from eps.master.state_log import StateLog
+from eps.net.arrays.memory import raise_descriptor_limit, tune_malloc
+from eps.net.arrays.negotiated import NegotiatedVan
+from eps.net.calls.call import BoundServer
+from eps.net.control.report_queue import BEATS
+from eps.net.security.credentials import NO_SECURITY, Security
 from eps.pb.control_pb2_grpc import add_JobMasterServicer_to_server
-from eps.resources.api import NO_NEWS, ContainerEvent, ContainerRequest, EvictionWarning, ResourceManager
-from eps.resources.api import Allocated as ContainerAllocated
-from eps.resources.api import Exited as ContainerEnded
-from eps.resources.api import Running as ContainerRunning
-from eps.resources.choice import open_resources
-from eps.results import deliver_detached
-from eps.rpc.call import BoundServer
-from eps.rpc.report_queue import BEATS
-from eps.rpc.security import NO_SECURITY, Security
-from eps.runtime import Runtime
+from eps.spec.results import deliver_detached
+from eps.spec.runtime import Runtime
 from eps.storage.atomic import write_bytes_atomic, write_json_atomic
 from eps.storage.checkpoint import open_checkpoints
 from eps.storage.jobdir import JobDir
 from eps.storage.journal import Journal
-from eps.van.memory import raise_descriptor_limit, tune_malloc
-from eps.van.negotiated import NegotiatedVan
+from eps.system.logs import set_up_logging
 
 if TYPE_CHECKING:
-    from eps.supervisor.context import ContainerContext
+    from eps.cluster.supervisor.context import ContainerContext
 
 logger = logging.getLogger(__name__)
 

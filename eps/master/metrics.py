@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from eps.errors import ResourceError
-from eps.metrics_text import Family, metric, text_of
+from eps.system.metrics_text import Family, metric, text_of
 
 if TYPE_CHECKING:
-    from eps.text_server import MetricsServer
+    from eps.system.text_server import MetricsServer
 
 logger = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ def serve_metrics(port: int, status: Callable[[], Mapping[str, Any]]) -> Metrics
     if port < 0:
         return None
     # Hardly any job needs it, and every job master would wait for it.
-    from eps.text_server import MetricsServer
+    from eps.system.text_server import MetricsServer
 
     try:
         server = MetricsServer(port, lambda: job_metrics(status()))

@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from eps.rpc.call import BoundServer
-from eps.rpc.security import Security
+from eps.net.calls.call import BoundServer
+from eps.net.security.credentials import Security
 from eps.storage.api import Storage
 from eps.storage.atomic import json_object, read_json, write_json_atomic
 from eps.storage.jobdir import MASTER_FILE, JobDir

@@ -22,7 +22,7 @@ from eps.core.progress import pause_and_slowdown
 from eps.core.reconfig import Operation, Phase, Plan, Purpose
 from eps.core.recovery import GoingBack, Loss
 from eps.ml.metrics import EvalSums
-from eps.runtime import Runtime
+from eps.spec.runtime import Runtime
 
 #: Changes that a status shows, the latest; the report has them all.
 MOST_CHANGES = 20

@@ -16,9 +16,9 @@ from eps.core.messages import Order, Shutdown
 from eps.core.silence import SilenceWatch
 from eps.core.types import Address, MemberId
 from eps.errors import PeerUnavailableError, ProtocolError
+from eps.net.control.report_queue import BEAT_S
+from eps.net.messages.codec import order_to_pb, report_from_pb
 from eps.pb import control_pb2 as pb
-from eps.rpc.codec import order_to_pb, report_from_pb
-from eps.rpc.report_queue import BEAT_S
 
 #: No report is taken to be older than this when it arrives.
 OLDEST_REPORT_S = 60.0

@@ -22,7 +22,6 @@ from typing import Any
 
 import numpy as np
 
-from eps import interrupt
 from eps.core import messages as m
 from eps.core import server_events as s
 from eps.core.checkpoints import checkpoint_name
@@ -30,6 +29,7 @@ from eps.core.types import MemberId
 from eps.errors import EpsError, StorageError
 from eps.storage.checkpoint import CheckpointStore, part_name
 from eps.storage.waits import telling
+from eps.system import interrupt
 
 logger = logging.getLogger(__name__)
 

@@ -11,10 +11,10 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from eps.errors import ProtocolError
+from eps.net.messages.exchange import PullPart, PushPart, keyset_digest
 from eps.pb import data_pb2 as pb
-from eps.rpc.exchange import PullPart, PushPart, keyset_digest
-from eps.runtime import Runtime
 from eps.server.partition_store import UpdateData
+from eps.spec.runtime import Runtime
 
 _FLOAT32 = np.dtype(np.float32)
 _LARGEST_BITS = np.finfo(np.float32).max.view(np.uint32)

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from eps.core.types import Address
 from eps.errors import DeadlineError, EpsError, PeerUnavailableError, TakenOverError, TransferError
-from eps.van.api import Message
-from eps.van.peers import Peers
+from eps.net.arrays.api import Message
+from eps.net.arrays.peers import Peers
 
 logger = logging.getLogger(__name__)
 

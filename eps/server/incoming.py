@@ -17,12 +17,12 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from eps.runtime import Runtime
+from eps.net.arrays.api import Message, Van
+from eps.net.arrays.arena import MOST_IDLE_BYTES
+from eps.net.arrays.memory import touch
+from eps.net.arrays.seals import Checksum
 from eps.server.partition_store import PartitionStore
-from eps.van.api import Message, Van
-from eps.van.arena import MOST_IDLE_BYTES
-from eps.van.memory import touch
-from eps.van.seals import Checksum
+from eps.spec.runtime import Runtime
 
 logger = logging.getLogger(__name__)
 
@@ -137,8 +137,8 @@ def take_in(message: Message, van: Van) -> tuple[list[np.ndarray], str]:
     arrays : list of ndarray
         Writable.  The first of float32, the parameters, lies where the van sends from with the fewest copies.
     checksum : str
-        That of :func:`eps.van.seals.checksum_of`: of what is kept, not of what was read, where it had to be taken here,
-        and else what was taken while it came.
+        That of :func:`eps.net.arrays.seals.checksum_of`: of what is kept, not of what was read, where it had to be
+        taken here, and else what was taken while it came.
     """
     arrays, arrived = message.arrays, "" if message.seal is None else message.seal.arrived
     checksum = Checksum(message.header)

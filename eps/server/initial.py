@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from eps.errors import StorageError
-from eps.runtime import Runtime
+from eps.spec.runtime import Runtime
 
 #: The start of all parameters as one flat float32 array, written by the client where ``--init`` is given.
 INIT_FILE = "init.npy"

@@ -18,11 +18,11 @@ from eps.core import server_events as s
 from eps.core.server_state import ServerState
 from eps.core.types import Address, MemberId
 from eps.errors import EpsError
-from eps.rpc import exchange as x
+from eps.net.arrays.api import Message, Seal
+from eps.net.arrays.peers import Peers
+from eps.net.messages import exchange as x
 from eps.server.follower_stream import FollowerStream
 from eps.server.partition_store import PartitionStore, UpdateData
-from eps.van.api import Message, Seal
-from eps.van.peers import Peers
 
 logger = logging.getLogger(__name__)
 

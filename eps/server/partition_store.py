@@ -27,9 +27,9 @@ from eps.ml.grid import ClockSum
 from eps.ml.plain import PlainClockSum
 from eps.ml.scales import next_exponents
 from eps.ml.steps import Formed, Summed, prepare, step_out_of_place
-from eps.rpc.exchange import PullPart, PushPart
-from eps.runtime import Runtime
+from eps.net.messages.exchange import PullPart, PushPart
 from eps.server.hot_keys import HotKeys
+from eps.spec.runtime import Runtime
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from eps.errors import EpsError, ProtocolError
+from eps.net.arrays.api import Message, ReplyTo
+from eps.net.messages.exchange import PullAnswer, PullPart, PushAnswer, PushPart, build_reply, simple
+from eps.net.messages.lean import PLAIN, Lean
 from eps.pb import data_pb2 as pb
-from eps.rpc.exchange import PullAnswer, PullPart, PushAnswer, PushPart, build_reply, simple
-from eps.rpc.lean import PLAIN, Lean
 from eps.server.partition_store import PartitionStore
-from eps.van.api import Message, ReplyTo
 
 logger = logging.getLogger(__name__)
 

@@ -8,8 +8,8 @@ import numpy as np
 
 from eps.core.server_events import Counters
 from eps.errors import StorageError, TransferError
-from eps.runtime import Runtime
 from eps.server.partition_store import PartitionStore
+from eps.spec.runtime import Runtime
 from eps.storage.checkpoint import CheckpointStore, Manifest
 
 

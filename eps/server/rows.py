@@ -1,7 +1,7 @@
 """Memory for the parameters after a step: that of a server's small partitions lies side by side.
 
-What lies side by side travels as one array (``eps.rpc.exchange``), and is reserved once for all of them: for small
-partitions, to reserve, lend and describe an array takes longer than the step.
+What lies side by side travels as one array (``eps.net.messages.exchange``), and is reserved once for all of them: for
+small partitions, to reserve, lend and describe an array takes longer than the step.
 """
 
 from __future__ import annotations

@@ -23,10 +23,12 @@ from eps.core.membership import Membership
 from eps.core.server_state import ServerState
 from eps.core.types import Address, MemberId, Role, role_of
 from eps.errors import EpsError, ProtocolError, StorageError, TakenOverError, TransferError
+from eps.net.arrays.api import Message, ReplyTo, Van
+from eps.net.arrays.memory import give_back
+from eps.net.arrays.peers import Peers
+from eps.net.messages import exchange as x
+from eps.net.messages.codec import membership_to_pb, results_from_pb
 from eps.pb import data_pb2 as pb
-from eps.rpc import exchange as x
-from eps.rpc.codec import membership_to_pb, results_from_pb
-from eps.runtime import Runtime
 from eps.server.arithmetic import Arithmetic, Found
 from eps.server.checkpoint_writer import CheckpointWriter
 from eps.server.checks import (
@@ -46,11 +48,9 @@ from eps.server.partition_store import PartitionStore, UpdateData
 from eps.server.pending import PendingExchange, PullRequest, PushRequest, TransferRequest, key_of
 from eps.server.restore import counters, load_partition
 from eps.server.rows import Rows
+from eps.spec.runtime import Runtime
 from eps.storage.checkpoint import open_checkpoints
 from eps.storage.local import LocalStorage
-from eps.van.api import Message, ReplyTo, Van
-from eps.van.memory import give_back
-from eps.van.peers import Peers
 
 logger = logging.getLogger(__name__)
 

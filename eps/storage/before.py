@@ -9,9 +9,9 @@ from contextlib import suppress
 from typing import Any
 
 from eps.errors import JobExistsError, StorageError
-from eps.home import DIRECTORY_MODE
 from eps.storage.atomic import read_json, write_bytes_atomic, write_json_atomic
 from eps.storage.jobdir import JobDir, JobLock
+from eps.system.home import DIRECTORY_MODE
 
 logger = logging.getLogger(__name__)
 

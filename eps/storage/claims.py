@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from eps.errors import ConfigError, JobExistsError, StorageError
-from eps.hadoop_conf import read_configuration
+from eps.hadoop.conf import read_configuration
 from eps.storage.api import Storage
 from eps.storage.atomic import read_json, write_json_atomic
 from eps.storage.jobdir import JobDir

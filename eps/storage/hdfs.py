@@ -26,10 +26,10 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO, cast
 from urllib.parse import urlsplit
 
-from eps import interrupt
 from eps.errors import StorageError
-from eps.hadoop_conf import HadoopConf
+from eps.hadoop.conf import HadoopConf
 from eps.storage.webhdfs import MissingError, Passing, WebHdfs, connect, trouble_of
+from eps.system import interrupt
 
 #: What is written is kept in memory up to this size.
 _MOST_IN_MEMORY_BYTES = 64 << 20

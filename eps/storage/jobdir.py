@@ -10,13 +10,13 @@
         ├── tls/                  authority, certificate and key of the job, where it uses TLS
         ├── sockets/              what its processes listen on, where it does not
         ├── job.json              the job's settings
-        ├── results.json          {"report", "export", "detached"}: where these are to go, of eps.results
+        ├── results.json          {"report", "export", "detached"}: where these are to go, of eps.spec.results
         ├── supervisor.json       {"pid"}
         ├── master.json           where the job master listens
         ├── yarn.json             the application of a job that runs on YARN
         ├── claim.json            where checkpoints are on the cluster, if EPS chose the place; see eps.storage.claims
-        ├── waiting.json          {"reason", ...}: why its master does not listen, or what is fetched; see eps.ended
-        ├── ending.json           {"reason", ...}: a job on YARN is to end; see eps.yarn.ending
+        ├── waiting.json          {"reason", ...}: why its master does not listen, or what is fetched; see eps.job.ended
+        ├── ending.json           {"reason", ...}: a job on YARN is to end; see eps.job.yarn.ending
         ├── shared.json           {"location"}: the store that takes the place of this directory between hosts
         ├── status.json           how far the job was a second ago
         ├── journal.jsonl         what the job master decided
@@ -52,9 +52,9 @@ from types import TracebackType
 from typing import Any
 
 from eps.errors import ConfigError, JobExistsError, JobNotFoundError, StorageError
-from eps.home import DIRECTORY_MODE, eps_home, make_private
 from eps.storage.atomic import read_json, write_bytes_atomic
 from eps.storage.worth import why_not_replaced
+from eps.system.home import DIRECTORY_MODE, eps_home, make_private
 
 #: In a job's directory, and in a store that takes its place between hosts.
 MASTER_FILE = "master.json"
@@ -202,7 +202,7 @@ class JobDir:
 
     @property
     def results_json(self) -> Path:
-        """Where its report and model are to go; see :mod:`eps.results`."""
+        """Where its report and model are to go; see :mod:`eps.spec.results`."""
         return self.path / "results.json"
 
     @property
@@ -217,7 +217,7 @@ class JobDir:
 
     @property
     def yarn_json(self) -> Path:
-        """The application of a job on YARN; see :class:`eps.yarn.application.Application`."""
+        """The application of a job on YARN; see :class:`eps.cluster.yarn.application.Application`."""
         return self.path / "yarn.json"
 
     @property
@@ -232,7 +232,7 @@ class JobDir:
 
     @property
     def ending_json(self) -> Path:
-        """That a job on YARN is to end, until it has; see :mod:`eps.yarn.ending`."""
+        """That a job on YARN is to end, until it has; see :mod:`eps.job.yarn.ending`."""
         return self.path / "ending.json"
 
     @property
@@ -446,7 +446,7 @@ def create_job_dir(name: str, home: Path | None = None, *, anew: bool = False) -
     name : str
         See :func:`check_job_name`.
     home : Path, optional
-        Default: :func:`~eps.home.eps_home`.
+        Default: :func:`~eps.system.home.eps_home`.
     anew : bool
         Take the place of one as well that has stopped before its end and could be resumed.
 
@@ -454,7 +454,7 @@ def create_job_dir(name: str, home: Path | None = None, *, anew: bool = False) -
     -------
     JobDir, JobLock
         The lock is held: the job counts as running until its last holder closes it.  Hand it to
-        :func:`eps.supervisor.start.start_supervisor`, then close it.
+        :func:`eps.cluster.supervisor.start.start_supervisor`, then close it.
 
     Raises
     ------

@@ -27,7 +27,7 @@ from eps.storage.atomic import PUBLIC_MODE, write_bytes_atomic
 from eps.storage.local import LocalStorage
 
 if TYPE_CHECKING:
-    from eps.hadoop_conf import HadoopConf
+    from eps.hadoop.conf import HadoopConf
     from eps.storage.hdfs import FileStatus, HdfsStorage
 
 SCHEMES = ("hdfs", "webhdfs", "swebhdfs")
@@ -76,7 +76,7 @@ class RemotePath:
             raise ConfigError(f"{text!r} is no location on HDFS: expected hdfs://NAMENODE:PORT/path or hdfs:///path")
         authority = parts.netloc
         if not authority and parts.scheme == "hdfs":
-            from eps.hadoop_conf import default_authority, environment_configuration
+            from eps.hadoop.conf import default_authority, environment_configuration
 
             conf = environment_configuration()
             authority = default_authority(conf)
@@ -114,7 +114,7 @@ class RemotePath:
 
         The configuration is that of ``HADOOP_CONF_DIR`` where none is given.
         """
-        from eps.hadoop_conf import environment_configuration
+        from eps.hadoop.conf import environment_configuration
         from eps.storage.hdfs import open_hdfs
 
         conf = environment_configuration() if conf is None else conf

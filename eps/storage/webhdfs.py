@@ -22,12 +22,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from eps import interrupt
 from eps.errors import ConfigError, StorageAwayError, StorageDeniedError, StorageError
-from eps.hadoop_conf import NAMENODE_PORT, HadoopConf, guess_of, namenode_web_addresses
-from eps.kerberos import HttpAuth, keytab_of
+from eps.hadoop.conf import NAMENODE_PORT, HadoopConf, guess_of, namenode_web_addresses
+from eps.hadoop.kerberos import HttpAuth, keytab_of
+from eps.hadoop.token_file import TOKEN_FILE_VARIABLE, HadoopToken, hdfs_token, parse_tokens
 from eps.storage import waits
-from eps.storage.hadoop_tokens import TOKEN_FILE_VARIABLE, HadoopToken, hdfs_token, parse_tokens
+from eps.system import interrupt
 
 logger = logging.getLogger(__name__)
 
@@ -104,7 +104,7 @@ class Login:
     kind: str
     #: Of ``insecure``; empty is the name of the process's user.
     user: str = ""
-    #: Of ``token``, as :meth:`~eps.storage.hadoop_tokens.HadoopToken.to_url_text` gives it.
+    #: Of ``token``, as :meth:`~eps.hadoop.token_file.HadoopToken.to_url_text` gives it.
     token: str = ""
 
     def __repr__(self) -> str:
@@ -128,7 +128,7 @@ def choose_login(
     tokens : collection of HadoopToken
         Of the file that ``HADOOP_TOKEN_FILE_LOCATION`` names.
     authority, addresses
-        As of :func:`~eps.storage.hadoop_tokens.hdfs_token`.
+        As of :func:`~eps.hadoop.token_file.hdfs_token`.
 
     Raises
     ------

@@ -12,8 +12,8 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from eps.errors import AuthenticationError, StorageDeniedError, StorageError
-from eps.hadoop_conf import HadoopConf
-from eps.storage.hadoop_tokens import HA_SERVICE, HDFS_KIND, HadoopToken, hdfs_token, parse_tokens
+from eps.hadoop.conf import HadoopConf
+from eps.hadoop.token_file import HA_SERVICE, HDFS_KIND, HadoopToken, hdfs_token, parse_tokens
 from eps.storage.webhdfs import addresses_of, connect
 
 #: A token that nobody renews holds for a day, unless the cluster says otherwise; it costs one call.
@@ -26,7 +26,7 @@ class DelegationAuth:
     Parameters
     ----------
     obtain : callable
-        Returns a token, as :meth:`~eps.storage.hadoop_tokens.HadoopToken.to_url_text` gives it.
+        Returns a token, as :meth:`~eps.hadoop.token_file.HadoopToken.to_url_text` gives it.
     """
 
     def __init__(self, obtain: Callable[[], str]) -> None:
@@ -71,8 +71,8 @@ def delegated_client(urls: Collection[str], name: str, conf: HadoopConf, rest: M
     """
     from hdfs.client import Client
 
-    from eps.yarn.hadoop.session import HadoopSession
-    from eps.yarn.hadoop.tokens import file_system_tokens
+    from eps.hadoop.session import HadoopSession
+    from eps.hadoop.tokens import file_system_tokens
 
     session = HadoopSession(conf)
     session.require_login()

@@ -22,8 +22,8 @@ from eps.ml.blocks import Blocks, check_finite
 from eps.ml.metrics import EvalSums
 from eps.ml.plain import PlainSplitSum
 from eps.ml.split_sum import SplitSum
-from eps.rpc.exchange import PullPart, PushPart, keyset_digest
-from eps.runtime import Runtime
+from eps.net.messages.exchange import PullPart, PushPart, keyset_digest
+from eps.spec.runtime import Runtime
 
 
 class ActiveSet:

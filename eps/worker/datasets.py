@@ -14,7 +14,7 @@ from pathlib import Path
 from eps.data.dataset import split_name
 from eps.data.splitfile import SplitData, read_split
 from eps.errors import DataError, TransferError
-from eps.runtime import Runtime
+from eps.spec.runtime import Runtime
 from eps.storage.atomic import atomic_writer, write_bytes_atomic
 from eps.storage.locations import RemotePath
 

@@ -24,13 +24,13 @@ from eps.core import messages as m
 from eps.core.membership import Membership
 from eps.core.types import Address, MemberId
 from eps.errors import DeadlineError, EpsError, PeerUnavailableError, ProtocolError
+from eps.net.arrays.api import Connection, Message, Van
+from eps.net.arrays.replies import Replies
+from eps.net.messages.codec import membership_from_pb, results_to_pb
+from eps.net.messages.exchange import MOST_KEYS, PullAnswer, PullPart, PushAnswer, PushPart, build_exchange, parse_reply
+from eps.net.messages.lean import PLAIN, Lean
 from eps.pb import control_pb2
 from eps.pb import data_pb2 as pb
-from eps.rpc.codec import membership_from_pb, results_to_pb
-from eps.rpc.exchange import MOST_KEYS, PullAnswer, PullPart, PushAnswer, PushPart, build_exchange, parse_reply
-from eps.rpc.lean import PLAIN, Lean
-from eps.van.api import Connection, Message, Van
-from eps.van.replies import Replies
 
 logger = logging.getLogger(__name__)
 

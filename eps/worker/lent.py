@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from eps.rpc.exchange import PullAnswer
+from eps.net.messages.exchange import PullAnswer
 from eps.worker.compute import ActiveSet
 
 #: Most parameters that are taken so, in bytes: while they are in use the server cannot use their memory again.

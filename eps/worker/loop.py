@@ -21,10 +21,10 @@ from eps.core.membership import Membership
 from eps.core.types import Address, MemberId, Role
 from eps.core.worker_state import Work, WorkerState
 from eps.errors import DeadlineError, ProtocolError
-from eps.rpc.exchange import PullAnswer, PullPart, PushAnswer, PushPart
-from eps.runtime import Runtime
-from eps.van.api import Van
-from eps.van.memory import give_back
+from eps.net.arrays.api import Van
+from eps.net.arrays.memory import give_back
+from eps.net.messages.exchange import PullAnswer, PullPart, PushAnswer, PushPart
+from eps.spec.runtime import Runtime
 from eps.worker.compute import ActiveSet, ClockWork, Computation, Parameters, compute, measure, pull_part
 from eps.worker.datasets import Datasets
 from eps.worker.exchanges import Exchanges, Passed, TakenOver

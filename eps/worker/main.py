@@ -18,21 +18,21 @@ import numpy as np
 from eps.core import messages as m
 from eps.core.types import Address
 from eps.errors import EpsError, ProtocolError
-from eps.logs import set_up_logging
-from eps.rpc.exchange import parse_header, simple
-from eps.rpc.security import Security
-from eps.rpc.session import MemberSession, Patience, master_finder
-from eps.runtime import Runtime
-from eps.van.api import Message, ReplyTo
-from eps.van.memory import raise_descriptor_limit, tune_malloc
-from eps.van.negotiated import NegotiatedVan
-from eps.van.peers import Peers
-from eps.van.traffic import TRAFFIC
+from eps.net.arrays.api import Message, ReplyTo
+from eps.net.arrays.memory import raise_descriptor_limit, tune_malloc
+from eps.net.arrays.negotiated import NegotiatedVan
+from eps.net.arrays.peers import Peers
+from eps.net.arrays.traffic import TRAFFIC
+from eps.net.control.session import MemberSession, Patience, master_finder
+from eps.net.messages.exchange import parse_header, simple
+from eps.net.security.credentials import Security
+from eps.spec.runtime import Runtime
+from eps.system.logs import set_up_logging
 from eps.worker.datasets import Datasets
 from eps.worker.loop import TrainingLoop
 
 if TYPE_CHECKING:
-    from eps.supervisor.context import ContainerContext
+    from eps.cluster.supervisor.context import ContainerContext
 
 logger = logging.getLogger(__name__)
 

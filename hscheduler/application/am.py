@@ -1,9 +1,9 @@
 """``python -m hscheduler.application.am``: the master of the application that a whole sweep is.
 
 It is the service of ``hscheduler serve`` with one sweep, whose jobs are within this application
-(:mod:`eps.yarn.within`): containers that YARN grants, as far as the scheduler does.  An attempt that is lost takes its
-jobs along.  The next one has the journal of the scheduler from the cluster's file system, and begins the trials that
-were not over again from their checkpoints: under BSP they end with the same bits.
+(:mod:`eps.job.yarn.within`): containers that YARN grants, as far as the scheduler does.  An attempt that is lost
+takes its jobs along.  The next one has the journal of the scheduler from the cluster's file system, and begins the
+trials that were not over again from their checkpoints: under BSP they end with the same bits.
 
 Source: EPS §5.1 (the scheduler starts jobs and changes their size).  Deviation: one application is all of them.
 """
@@ -19,25 +19,25 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
+from eps.cluster.broker.service import Broker
+from eps.cluster.yarn.application import CHECKPOINTS, ENDED_FILE, MasterOrders
+from eps.cluster.yarn.attempt import Yarn, begin, end, leave
+from eps.cluster.yarn.launch import LaunchTemplate, RoleTemplate
+from eps.cluster.yarn.resources import Place, YarnResourceManager
 from eps.errors import ConfigError, EpsError, ResourceError, StorageError
-from eps.home import make_private
-from eps.resources.broker import Broker
-from eps.resources.yarn import Place, YarnResourceManager
-from eps.rpc.security import TlsFiles
+from eps.job.yarn import within
+from eps.job.yarn.sweeps import said_end
+from eps.net.security.credentials import TlsFiles
 from eps.storage.api import Storage
 from eps.storage.atomic import write_bytes_atomic
 from eps.storage.locations import RemotePath, open_storage
-from eps.yarn import within
-from eps.yarn.application import CHECKPOINTS, ENDED_FILE, MasterOrders
-from eps.yarn.attempt import Yarn, begin, end, leave
-from eps.yarn.launch import LaunchTemplate, RoleTemplate
-from eps.yarn.sweeps import said_end
+from eps.system.home import make_private
 from hscheduler.application.ends import Ends
 from hscheduler.application.mirror import STATE, Mirror, restore
 from hscheduler.application.orders import SERVICE_FILE, SWEEP, SWEEP_FOLDER, SweepOrders
 from hscheduler.application.page import ApplicationPage
-from hscheduler.metrics import metrics_text
-from hscheduler.on_yarn import container_settings
+from hscheduler.live.on_yarn import container_settings
+from hscheduler.reports.metrics import metrics_text
 from hscheduler.service.directory import ServiceDir
 from hscheduler.service.main import Service, ServiceSettings
 from hscheduler.spec import Spec
@@ -113,7 +113,7 @@ class Application:
     host : str
         By which clients and YARN's proxy reach this process.
     viewer : str or None
-        Who is shown the page, as of :func:`eps.yarn.proxied.viewer_of`.
+        Who is shown the page, as of :func:`eps.cluster.yarn.proxied.viewer_of`.
     attempt : str
     """
 
@@ -218,7 +218,7 @@ def run(orders: MasterOrders, sweep: SweepOrders, host: str, folder: Path) -> in
         It cannot begin, or nobody could be told of its end: YARN tries it again.
     """
     # Whoever only looks into this module needs no Java.
-    from eps.yarn.hadoop.session import HadoopSession
+    from eps.hadoop.session import HadoopSession
 
     shared = open_storage(orders.shared)
     return serve(orders, sweep, host, folder, Yarn.of_hadoop(HadoopSession()), shared)

@@ -10,12 +10,12 @@ from queue import SimpleQueue
 from threading import Event, Lock, Thread
 from typing import Any
 
+from eps.cluster.broker.service import Broker
 from eps.errors import EpsError, StorageError
-from eps.resources.broker import Broker
+from eps.job.yarn.sweeps import REPORT_FILE
+from eps.job.yarn.within import Place
 from eps.storage.api import Storage
 from eps.storage.jobdir import find_job
-from eps.yarn.sweeps import REPORT_FILE
-from eps.yarn.within import Place
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Phase
 from hscheduler.core.ledger import Hold

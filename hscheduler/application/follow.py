@@ -13,21 +13,21 @@ from pathlib import Path
 from textwrap import shorten
 from typing import Any
 
-from eps import interrupt
+from eps.cluster.yarn.application import RESULTS, Application
+from eps.cluster.yarn.facade import Client
+from eps.cluster.yarn.outcome import outcome
+from eps.cluster.yarn.types import ApplicationReport
 from eps.core.types import Address
 from eps.errors import EpsError, StorageError
-from eps.home import make_private
+from eps.job.yarn.inquiry import Inquiry, why_waiting
+from eps.job.yarn.submit import end_submitted
+from eps.job.yarn.sweeps import REPORT_FILE, said_end
+from eps.job.yarn.within import JOBS
 from eps.storage.api import Storage
 from eps.storage.atomic import write_bytes_atomic
 from eps.storage.jobdir import JobDir, jobs_dir
-from eps.yarn.application import RESULTS, Application
-from eps.yarn.facade import Client
-from eps.yarn.inquiry import Inquiry, why_waiting
-from eps.yarn.outcome import outcome
-from eps.yarn.submit import end_submitted
-from eps.yarn.sweeps import REPORT_FILE, said_end
-from eps.yarn.types import ApplicationReport
-from eps.yarn.within import JOBS
+from eps.system import interrupt
+from eps.system.home import make_private
 from hscheduler.application.orders import SERVICE_FILE, SWEEP
 from hscheduler.service.client import SchedulerClient
 from hscheduler.service.directory import ServiceDir

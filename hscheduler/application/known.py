@@ -18,12 +18,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from eps.cluster.yarn.application import Application
 from eps.errors import JobNotFoundError, StorageError
-from eps.home import make_private
+from eps.job.yarn.sweeps import list_sweeps, sweeps_dir
 from eps.storage.atomic import read_json, write_json_atomic
 from eps.storage.jobdir import JobDir
-from eps.yarn.application import Application
-from eps.yarn.sweeps import list_sweeps, sweeps_dir
+from eps.system.home import make_private
 from hscheduler.application.follow import Ended
 from hscheduler.service.directory import ServiceDir
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from eps.yarn.proxied import ProxiedServer
+from eps.cluster.yarn.proxied import ProxiedServer
 from hscheduler.page import LiveReports, Reports
 
 
@@ -20,7 +20,7 @@ class ApplicationPage(ProxiedServer):
     metrics : callable
         Returns what ``/metrics`` says.
     viewer : str, optional
-        As of :func:`eps.yarn.proxied.viewer_of`.
+        As of :func:`eps.cluster.yarn.proxied.viewer_of`.
     """
 
     def __init__(

@@ -9,19 +9,16 @@ import secrets
 from pathlib import Path
 from typing import Any
 
-from eps.config import JobSpec
+from eps.cluster.yarn.application import Application
+from eps.cluster.yarn.checks import Cluster, check_job
+from eps.cluster.yarn.clients import client_kind
+from eps.cluster.yarn.facade import Client
+from eps.cluster.yarn.shipping import packed
+from eps.cluster.yarn.staging import check_file_systems, file_systems_of, home_of
+from eps.cluster.yarn.types import LocalFile, Resource, Submission, Visibility
 from eps.errors import ConfigError
-from eps.hadoop_conf import HadoopConf
-from eps.rpc.security import TlsFiles
-from eps.storage.jobdir import JobDir
-from eps.storage.locations import RemotePath
-from eps.yarn.application import Application
-from eps.yarn.checks import Cluster, check_job
-from eps.yarn.clients import client_kind
-from eps.yarn.facade import Client
-from eps.yarn.shipping import packed
-from eps.yarn.staging import check_file_systems, file_systems_of, home_of
-from eps.yarn.submit import (
+from eps.hadoop.conf import HadoopConf
+from eps.job.yarn.submit import (
     FAILURES_VALID_S,
     MOST_ATTEMPTS,
     common_orders,
@@ -30,10 +27,13 @@ from eps.yarn.submit import (
     remove_shared,
     submit_noted,
 )
-from eps.yarn.types import LocalFile, Resource, Submission, Visibility
+from eps.net.security.credentials import TlsFiles
+from eps.spec.job_spec import JobSpec
+from eps.storage.jobdir import JobDir
+from eps.storage.locations import RemotePath
 from hscheduler.application.inputs import staged
 from hscheduler.application.orders import APPLICATION_TYPE, SWEEP_FILE, SWEEP_FOLDER, SweepOrders
-from hscheduler.checks import working
+from hscheduler.live.checks import working
 from hscheduler.spec import Spec, memory_mb
 
 logger = logging.getLogger(__name__)
@@ -78,12 +78,12 @@ def master_resource(spec: Spec, granted: Resource | None = None) -> Resource:
 def submit_sweep(spec: Spec, policy: str, directory: JobDir, client: Client, conf: HadoopConf) -> Application:
     """Bring what a sweep needs to the cluster, and submit its application, which its directory knows from before on.
 
-    One whose submission is cut short is ended, as of :func:`eps.yarn.submit.submit_noted`.
+    One whose submission is cut short is ended, as of :func:`eps.job.yarn.submit.submit_noted`.
 
     Parameters
     ----------
     spec : Spec
-        With the cluster that there is; see :func:`hscheduler.on_yarn.placed`.
+        With the cluster that there is; see :func:`hscheduler.live.on_yarn.placed`.
     policy : str
     directory : JobDir
         With the certificates by which the scheduler and its clients know each other.

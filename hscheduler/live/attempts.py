@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable
 
 from eps.errors import DIVERGED
 from hscheduler.core.jobs import Phase
-from hscheduler.live.history import NO_SUCH_METRIC
 from hscheduler.live.submission import Submission
+from hscheduler.reports.history import NO_SUCH_METRIC
 
 _AGAIN = "-again-"
 

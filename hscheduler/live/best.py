@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from eps.client import Job
 from eps.errors import ConfigError, JobNotFoundError
-from eps.home import eps_home
+from eps.job.client import Job
+from eps.system.home import eps_home
 
 
 def export_best(report: Mapping[str, Any], path: str | Path) -> str:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from eps.client import Job
 from eps.errors import StorageError
+from eps.job.client import Job
 from eps.storage.jobdir import list_jobs
 from eps.storage.journal import decode_line
 from hscheduler.live.job import END_TIMEOUT_S

@@ -18,10 +18,7 @@ from contextlib import closing
 from queue import SimpleQueue
 from typing import Any
 
-from eps.client import ChangeRecord, Job
-from eps.config import JobSpec
 from eps.core.reconfig import Operation
-from eps.ended import NO_WORD, WAITING_STATES
 from eps.errors import (
     DeadlineError,
     EpsError,
@@ -30,17 +27,20 @@ from eps.errors import (
     TrainingError,
     UnknownMemberError,
 )
-from eps.jobspec_file import RunRequest
-from eps.spare import SpareSupervisor, WarmSupervisor
+from eps.job.client import ChangeRecord, Job
+from eps.job.ended import NO_WORD, WAITING_STATES
+from eps.job.spare import SpareSupervisor, WarmSupervisor
+from eps.spec.file import RunRequest
+from eps.spec.job_spec import JobSpec
 from eps.storage.atomic import read_json
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Phase
 from hscheduler.core.resources import Container, Role
 from hscheduler.live.growth import Growth
-from hscheduler.live.history import feedback_of, number, some_losses
 from hscheduler.live.last_report import LastReport
 from hscheduler.live.places import Places, role_of
 from hscheduler.live.standstill import Standstill
+from hscheduler.reports.history import feedback_of, number, some_losses
 
 logger = logging.getLogger(__name__)
 

@@ -11,8 +11,8 @@ import time
 from contextlib import suppress
 from typing import Any
 
-from eps.client import Job
 from eps.errors import DeadlineError, StorageError
+from eps.job.client import Job
 
 logger = logging.getLogger(__name__)
 

@@ -23,7 +23,7 @@ from typing import Any, Protocol
 import cloudpickle
 
 from eps.errors import ConfigError, RpcError, TrainingError
-from eps.jobspec_file import RunRequest
+from eps.spec.file import RunRequest
 
 logger = logging.getLogger(__name__)
 

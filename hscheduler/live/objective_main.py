@@ -14,8 +14,8 @@ from typing import Any
 
 import cloudpickle
 
-from eps.client import submit_instead
 from eps.errors import TrainingError
+from eps.job.client import submit_instead
 from hscheduler.live.objective import answer_of
 
 _PR_SET_PDEATHSIG = 1

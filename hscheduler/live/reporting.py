@@ -16,7 +16,7 @@ from hscheduler.live.attempts import attempts_of
 from hscheduler.live.past import Past
 from hscheduler.live.scheduler import LiveScheduler
 from hscheduler.live.submission import Submission
-from hscheduler.report import report
+from hscheduler.reports.report import report
 from hscheduler.spec import Spec
 
 #: What trials ended with, where their sweeps do not agree on what that is.

@@ -5,10 +5,10 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any, BinaryIO
 
-from eps import results
-from eps.client import Job
 from eps.errors import EpsError, StorageError
-from eps.jobspec_file import RunRequest
+from eps.job.client import Job
+from eps.spec import results
+from eps.spec.file import RunRequest
 from hscheduler.core.jobs import Phase
 from hscheduler.live.submission import Submission
 

@@ -19,10 +19,10 @@ from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
-from eps.config import JobSpec
 from eps.errors import ConfigError, DeadlineError
-from eps.jobspec_file import RunRequest
-from eps.spare import SpareSupervisor
+from eps.job.spare import SpareSupervisor
+from eps.spec.file import RunRequest
+from eps.spec.job_spec import JobSpec
 from eps.storage.jobdir import check_job_name
 from hscheduler.core import events as e
 from hscheduler.core.decisions import needs_of

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from eps.config import JobSpec
+from eps.spec.job_spec import JobSpec
 from hscheduler.core.codec import spelt
 from hscheduler.core.jobs import Phase
 

@@ -12,19 +12,19 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from eps import interrupt
-from eps.config import JobSpec
 from eps.errors import ConfigError
+from eps.spec.job_spec import JobSpec
+from eps.system import interrupt
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Direction, Phase
 from hscheduler.core.state import Scheduler
 from hscheduler.live.attempts import attempt_id, worth_another
+from hscheduler.live.on_yarn import on_yarn
+from hscheduler.live.points import Points, points_of
 from hscheduler.live.reporting import report_of
 from hscheduler.live.scheduler import LiveScheduler, LiveSettings, OnEvent
 from hscheduler.live.submission import Submission
 from hscheduler.live.yarn_nodes import YarnNodes
-from hscheduler.on_yarn import on_yarn
-from hscheduler.points import Points, points_of
 from hscheduler.simulator.workload import Arrival
 from hscheduler.spec import Spec, request_of
 

@@ -15,8 +15,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from eps.errors import ConfigError, JobExistsError, StorageError
-from eps.home import DIRECTORY_MODE, eps_home, make_home
 from eps.storage.jobdir import JobLock
+from eps.system.home import DIRECTORY_MODE, eps_home, make_home
 
 
 @contextmanager

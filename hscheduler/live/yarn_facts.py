@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from eps.client import Job
+from eps.cluster.yarn.names import NumberedNames
 from eps.core.types import Address
 from eps.errors import AuthenticationError, ConfigError, EpsError, StorageError
-from eps.yarn.elsewhere import StagedJobs
-from eps.yarn.names import NumberedNames
+from eps.job.client import Job
+from eps.job.yarn.elsewhere import StagedJobs
 from hscheduler.core.resources import Role
 from hscheduler.yarn.facts import Facts
 from hscheduler.yarn.snapshot import Application

@@ -10,11 +10,11 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
+from eps.cluster.yarn.clients import open_client
+from eps.cluster.yarn.facade import Client
+from eps.cluster.yarn.types import ALL_STATES
 from eps.errors import EpsError
-from eps.hadoop_conf import environment_configuration
-from eps.yarn.clients import open_client
-from eps.yarn.facade import Client
-from eps.yarn.types import ALL_STATES
+from eps.hadoop.conf import environment_configuration
 from hscheduler.core.resources import Resources
 from hscheduler.live.scheduler import LiveScheduler
 from hscheduler.spec import ClusterSpec

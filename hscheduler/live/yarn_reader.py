@@ -27,7 +27,7 @@ _TYPE = "EPS"
 
 
 class Web(Protocol):
-    """What of :class:`eps.yarn.rest.RestClient` is needed."""
+    """What of :class:`eps.cluster.yarn.rest.RestClient` is needed."""
 
     def look(self, path: str, what: str, query: Mapping[str, str] | None = None) -> dict[str, Any]:
         """Return an answer."""

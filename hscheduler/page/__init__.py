@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from eps.errors import ConfigError, ResourceError
-from eps.metrics_text import CONTENT_TYPE
 from eps.storage.atomic import PUBLIC_MODE, write_bytes_atomic
-from eps.text_server import Pages, Text, TextServer
+from eps.system.metrics_text import CONTENT_TYPE
+from eps.system.text_server import Pages, Text, TextServer
 
 Reports = Mapping[str, Mapping[str, Any]]
 

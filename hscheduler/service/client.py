@@ -17,12 +17,12 @@ from typing import Any
 
 import grpc
 
-from eps.config import JobSpec
 from eps.core.types import Address
 from eps.errors import DeadlineError, EpsError, PeerUnavailableError
-from eps.jobspec_file import RunRequest
-from eps.rpc.call import call, channel, error_of
-from eps.rpc.security import Security
+from eps.net.calls.call import call, channel, error_of
+from eps.net.security.credentials import Security
+from eps.spec.file import RunRequest
+from eps.spec.job_spec import JobSpec
 from eps.storage.atomic import json_bytes
 from eps.storage.locations import Location, location, write_public
 from hscheduler.core import events as e

@@ -21,11 +21,11 @@ from pathlib import Path
 
 from eps.core.types import Address
 from eps.errors import ConfigError, JobExistsError, PeerUnavailableError, StorageError
-from eps.home import check_own, eps_home, make_private
-from eps.rpc.certificates import make_certificates
-from eps.rpc.security import Security, TlsFiles
+from eps.net.security.certificates import make_certificates
+from eps.net.security.credentials import Security, TlsFiles
 from eps.storage.atomic import read_json, write_json_atomic
 from eps.storage.jobdir import JobDir, JobLock
+from eps.system.home import check_own, eps_home, make_private
 
 
 @dataclass(frozen=True)

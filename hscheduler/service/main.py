@@ -15,16 +15,16 @@ import grpc
 
 from eps.core.types import Address
 from eps.errors import ConfigError, StorageError
-from eps.rpc.call import serve, stop
+from eps.net.calls.call import serve, stop
 from hscheduler.core import events as e
 from hscheduler.core.resources import Resources
 from hscheduler.core.state import Scheduler
 from hscheduler.live import forgetting
 from hscheduler.live.attempts import trial_of
 from hscheduler.live.journal import EventJournal, Header
+from hscheduler.live.on_yarn import on_yarn
 from hscheduler.live.scheduler import LiveScheduler, LiveSettings, Observe
 from hscheduler.live.yarn_nodes import YarnNodes
-from hscheduler.on_yarn import on_yarn
 from hscheduler.pb.scheduler_pb2_grpc import add_HSchedulerServicer_to_server
 from hscheduler.service.directory import ServiceDir
 from hscheduler.service.observer import Observer

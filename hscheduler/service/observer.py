@@ -8,9 +8,9 @@ from hscheduler.core import events as e
 from hscheduler.core.jobs import Direction
 from hscheduler.core.record import Record
 from hscheduler.core.state import Scheduler
-from hscheduler.news import failures, jobs_of, sentences
+from hscheduler.reports.news import failures, jobs_of, sentences
+from hscheduler.reports.view import SweepView
 from hscheduler.service.news import NewsBoard
-from hscheduler.view import SweepView
 
 
 class Observer:

@@ -10,15 +10,15 @@ from typing import Any
 
 import grpc
 
-from eps.config import JobSpec
 from eps.errors import ConfigError, JobNotFoundError, PeerUnavailableError, PlanError
+from eps.spec.job_spec import JobSpec
 from hscheduler.core import events as e
 from hscheduler.core.codec import spelt
 from hscheduler.core.jobs import Direction
+from hscheduler.live.on_yarn import job_check
 from hscheduler.live.results import open_model, own_report
 from hscheduler.live.scheduler import LiveScheduler
 from hscheduler.live.submission import Submission
-from hscheduler.on_yarn import job_check
 from hscheduler.pb import scheduler_pb2 as pb
 from hscheduler.pb.scheduler_pb2_grpc import HSchedulerServicer
 from hscheduler.service.news import NewsBoard

@@ -9,12 +9,12 @@ from contextlib import suppress
 from typing import Any
 
 from eps.errors import ConfigError
-from hscheduler.checks import check_sweep, working
 from hscheduler.live.attempts import attempt_id
+from hscheduler.live.checks import check_sweep, working
+from hscheduler.live.on_yarn import job_check
 from hscheduler.live.reporting import report_of
 from hscheduler.live.scheduler import LiveScheduler
 from hscheduler.live.sweep import Sweep, opened_of, trial_id, trial_prefix
-from hscheduler.on_yarn import job_check
 from hscheduler.spec import ClusterSpec, Spec
 
 logger = logging.getLogger(__name__)

@@ -27,8 +27,8 @@ from typing import Any
 import numpy as np
 from scipy.optimize import nnls
 
-from eps.config import JobSpec
 from eps.errors import ConfigError, DataError
+from eps.spec.job_spec import JobSpec
 from hscheduler.core.jobs import Size
 from hscheduler.simulator.models import Costs, SpeedModel
 from hscheduler.spec import Spec

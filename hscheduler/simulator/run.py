@@ -14,12 +14,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from random import Random
 from typing import Any
 
-from eps.config import JobSpec
 from eps.errors import DataError
+from eps.spec.job_spec import JobSpec
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Direction, Phase
 from hscheduler.policies import POLICIES
-from hscheduler.report import report
+from hscheduler.reports.report import report
 from hscheduler.simulator.engine import Simulation
 from hscheduler.simulator.fit import Model
 from hscheduler.simulator.models import Costs, SpeedModel
@@ -31,7 +31,7 @@ SWEEP = "sweep"
 
 
 def simulate(spec: Spec, policy: str, costs: Costs | None = None, model: Model | None = None) -> dict[str, Any]:
-    """Simulate a sweep under a policy; return its report (:mod:`hscheduler.report`).
+    """Simulate a sweep under a policy; return its report (:mod:`hscheduler.reports.report`).
 
     Parameters
     ----------

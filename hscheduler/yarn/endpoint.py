@@ -16,7 +16,7 @@ from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 from eps.errors import ConfigError
-from eps.text_server import CLOSE_S, BoundedServer
+from eps.system.text_server import CLOSE_S, BoundedServer
 from hscheduler.yarn.facts import JobFacts
 from hscheduler.yarn.plan import make_plan
 from hscheduler.yarn.snapshot import Plan, Snapshot

@@ -11,10 +11,10 @@ import grpc
 import pytest
 
 from eps.errors import EpsError, PlanError
+from eps.net.calls.call import serve, stop
+from eps.net.security.credentials import Security
 from eps.pb import control_pb2 as pb
 from eps.pb.control_pb2_grpc import JobMasterServicer, add_JobMasterServicer_to_server
-from eps.rpc.call import serve, stop
-from eps.rpc.security import Security
 from eps.storage.atomic import write_json_atomic
 from eps.storage.jobdir import JobDir, JobLock, create_job_dir
 

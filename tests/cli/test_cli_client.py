@@ -11,11 +11,7 @@ from typing import Any
 
 import pytest
 
-from eps import master_link
-from eps.client import Job
-from eps.commands import run
-from eps.display import status_text
-from eps.ended import UNREACHABLE, waiting_status
+from eps.cli.commands import run
 from eps.errors import (
     AuthenticationError,
     ConfigError,
@@ -27,7 +23,11 @@ from eps.errors import (
     StorageError,
     UnknownMemberError,
 )
-from eps.master_link import MasterLink, WaitNews
+from eps.job import master_link
+from eps.job.client import Job
+from eps.job.display import status_text
+from eps.job.ended import UNREACHABLE, waiting_status
+from eps.job.master_link import MasterLink, WaitNews
 from eps.storage.atomic import write_json_atomic
 from eps.storage.jobdir import JobDir
 from tests.cli.conftest import FakeJob, change_of, status_of

@@ -19,19 +19,19 @@ import pytest
 
 import eps
 import hscheduler.cli
-from eps import master_link
 from eps.cli import main, printable
-from eps.client import Job
-from eps.commands import change, run
-from eps.display import summary_text
+from eps.cli.commands import change, run
+from eps.cli.parser import build_parser
+from eps.cluster.advice import CHECK_IMAGE
+from eps.cluster.yarn.advice import CHECK_PYTHON
 from eps.errors import ConfigError, PeerUnavailableError, PlanError, StorageError
-from eps.jobspec_file import RunRequest
-from eps.master_link import Progress
-from eps.parser import build_parser
-from eps.resources.advice import CHECK_IMAGE
+from eps.job import master_link
+from eps.job.client import Job
+from eps.job.display import summary_text
+from eps.job.master_link import Progress
+from eps.spec.file import RunRequest
 from eps.storage.atomic import write_json_atomic
 from eps.storage.jobdir import JobDir, create_job_dir
-from eps.yarn.advice import CHECK_PYTHON
 from tests.cli.conftest import FakeJob, change_of, status_of
 
 ROOT = Path(eps.__file__).parent.parent
@@ -394,7 +394,7 @@ def test_each_command_has_help_with_examples(capsys: pytest.CaptureFixture[str])
 
 def test_help_imports_nothing_heavy() -> None:
     code = (
-        "import sys\nfrom eps.parser import build_parser\nbuild_parser().format_help()\n"
+        "import sys\nfrom eps.cli.parser import build_parser\nbuild_parser().format_help()\n"
         "print([m for m in ('numpy', 'scipy', 'grpc', 'sklearn') if m in sys.modules])"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
@@ -403,9 +403,9 @@ def test_help_imports_nothing_heavy() -> None:
 
 def test_what_shows_a_job_knows_of_yarn_only_what_to_advise() -> None:
     """Each command that prints anything would wait for it, also where no job is on YARN."""
-    code = "import sys, eps.display\nprint([m for m in sys.modules if m.startswith('eps.yarn.')])"
+    code = "import sys, eps.job.display\nprint([m for m in sys.modules if m.startswith('eps.cluster.yarn.')])"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
-    assert found.stdout.strip() == "['eps.yarn.advice']"
+    assert found.stdout.strip() == "['eps.cluster.yarn.advice']"
 
 
 def test_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None:
@@ -415,11 +415,11 @@ def test_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_hscheduler_says_its_version_and_its_usage(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
-        hscheduler.cli.main(["--version"])
+        hscheduler.cli(["--version"])
     assert end.value.code == 0
     assert capsys.readouterr().out == f"hscheduler {eps.__version__}\n"
     with pytest.raises(SystemExit) as end:
-        hscheduler.cli.main([])
+        hscheduler.cli([])
     assert end.value.code == 2
     assert "COMMAND" in capsys.readouterr().err
 
@@ -469,7 +469,7 @@ def test_interrupt_during_imports_ends_with_130_and_no_traceback(command: str, t
         "import sys\nfrom eps.cli import main\n"
         "class Interrupt:\n"
         "    def find_spec(self, name, path, target=None):\n"
-        "        if name == 'eps.config': raise KeyboardInterrupt\n"
+        "        if name == 'eps.spec.job_spec': raise KeyboardInterrupt\n"
         "sys.meta_path.insert(0, Interrupt())\n"
         f"sys.exit(main(['{command}']))"
     )

@@ -9,7 +9,7 @@ import pytest
 
 from eps.core.evictions import TAKEN_AWAY
 from eps.core.recovery import LossOutcome
-from eps.display import (
+from eps.job.display import (
     ChangeNews,
     PlainDisplay,
     TerminalDisplay,
@@ -22,7 +22,7 @@ from eps.display import (
     status_text,
     summary_text,
 )
-from eps.ended import UNREACHABLE
+from eps.job.ended import UNREACHABLE
 from tests.cli.conftest import change_of, status_of
 
 

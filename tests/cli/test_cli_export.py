@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from eps.config import JobSpec
 from eps.data.cut import prepare
 from eps.errors import ConfigError, DataError
-from eps.export import ExportedModel, model_sha256, read_model, write_model
-from eps.launch import data_settings
-from eps.predict import predict, values_text
-from eps.runtime import DataShape, Runtime
+from eps.job.launch import data_settings
+from eps.job.predict import predict, values_text
+from eps.spec.job_spec import JobSpec
+from eps.spec.model_file import ExportedModel, model_sha256, read_model, write_model
+from eps.spec.runtime import DataShape, Runtime
 
 ROWS = "".join(f"{-1 if i % 2 else 1} 1:{i % 5 + 1} 3:{'-2' if i % 2 else '2'}\n" for i in range(24))
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from eps.errors import TrainingError
-from eps.folds import combine_folds, fold_requests, run_folds
-from eps.jobspec_file import RunRequest
+from eps.job.folds import combine_folds, fold_requests, run_folds
+from eps.spec.file import RunRequest
 
 
 def report_of(name: str, accuracy: float, **changes: Any) -> dict[str, Any]:

@@ -12,21 +12,21 @@ from typing import cast
 
 import pytest
 
-from eps import interrupt
 from eps.cli import main
-from eps.client import Job
-from eps.commands import run as run_command
-from eps.config import JobSpec
+from eps.cli.commands import run as run_command
 from eps.errors import ConfigError, DataError, JobExistsError, StorageError
-from eps.export import read_model
-from eps.jobspec_file import RunRequest, read_job_file
-from eps.launch import prepare_job
-from eps.results import check_results, copy_result, deliver_results, keep_places, replaced_by_results
-from eps.runtime import Runtime, identity
+from eps.job.client import Job
+from eps.job.launch import prepare_job
+from eps.spec.file import RunRequest, read_job_file
+from eps.spec.job_spec import JobSpec
+from eps.spec.model_file import read_model
+from eps.spec.results import check_results, copy_result, deliver_results, keep_places, replaced_by_results
+from eps.spec.runtime import Runtime, identity
 from eps.storage.claims import OWNER, check_claim, claim
 from eps.storage.hdfs import _Reader
 from eps.storage.jobdir import JobDir
 from eps.storage.locations import RemotePath, location, write_public
+from eps.system import interrupt
 from tests.fakes.patient_hdfs import hdfs as hdfs
 from tests.fakes.webhdfs import FakeHdfs
 

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from eps.client import Job
-from eps.config import JobSpec
 from eps.errors import ConfigError, ResourceError, StorageError
-from eps.jobspec_file import RunRequest
-from eps.launch import prepare_job
-from eps.results import copy_result
-from eps.runtime import (
+from eps.job.client import Job
+from eps.job.launch import prepare_job
+from eps.spec.file import RunRequest
+from eps.spec.job_spec import JobSpec
+from eps.spec.results import copy_result
+from eps.spec.runtime import (
     DataShape,
     Runtime,
     Start,

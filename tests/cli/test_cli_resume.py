@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from eps.cli import main
-from eps.client import Job
-from eps.config import JobSpec
-from eps.ended import ended_status
-from eps.exits import EXIT_BAD_INPUT, EXIT_FAILED, EXIT_OK, EXIT_REFUSED
-from eps.jobspec_file import RunRequest
-from eps.launch import prepare_job
-from eps.results import deliver_detached, keep_places, kept_places, replaced_by_results, with_kept_places
-from eps.resume import prepare_resume
+from eps.cli.exits import EXIT_BAD_INPUT, EXIT_FAILED, EXIT_OK, EXIT_REFUSED
+from eps.job.client import Job
+from eps.job.ended import ended_status
+from eps.job.launch import prepare_job
+from eps.job.resume import prepare_resume
+from eps.spec.file import RunRequest
+from eps.spec.job_spec import JobSpec
+from eps.spec.results import deliver_detached, keep_places, kept_places, replaced_by_results, with_kept_places
 from eps.storage.atomic import CHECKSUM, read_json
 from eps.storage.jobdir import JobDir, create_job_dir
 from eps.storage.worth import Worth, worth_of

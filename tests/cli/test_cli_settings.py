@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from eps.commands.run import request_of
-from eps.config import JobSpec
+from eps.cli.commands.run import request_of
+from eps.cli.parser import build_parser
 from eps.errors import ConfigError
-from eps.jobspec_file import RunRequest, known_key, read_job_file
-from eps.parser import build_parser
+from eps.spec.file import RunRequest, known_key, read_job_file
+from eps.spec.job_spec import JobSpec
 
 
 def request(*words: str) -> RunRequest:

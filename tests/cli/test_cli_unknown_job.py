@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from eps.cli import main
-from eps.yarn import namesakes
-from eps.yarn.application import staged_name
+from eps.cluster.yarn.application import staged_name
+from eps.job.yarn import namesakes
 from tests.fakes.resourcemanager import FakeResourceManager, resourcemanager
 
 APP = "application_1700000000000_0007"

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from eps.cli import main
-from eps.config import JobSpec
+from eps.cli.exits import EXIT_BAD_INPUT, EXIT_FAILED, EXIT_NOT_FOUND, EXIT_REFUSED, exit_code
 from eps.errors import (
     AuthenticationError,
     ConfigError,
@@ -23,9 +23,9 @@ from eps.errors import (
     StorageDeniedError,
     StorageError,
 )
-from eps.exits import EXIT_BAD_INPUT, EXIT_FAILED, EXIT_NOT_FOUND, EXIT_REFUSED, exit_code
-from eps.jobspec_file import RunRequest
-from eps.results import deliver_results
+from eps.spec.file import RunRequest
+from eps.spec.job_spec import JobSpec
+from eps.spec.results import deliver_results
 from eps.storage.jobdir import JobDir
 from tests.fakes.webhdfs import FakeHdfs, refusing_connections
 

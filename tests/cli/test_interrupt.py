@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from eps import interrupt
+from eps.system import interrupt
 
 
 class Finalised:

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from eps.cli import main
-from eps.commands.prune import Keep, Wanted, kept_for
-from eps.display import ago_text
+from eps.cli.commands.prune import Keep, Wanted, kept_for
+from eps.job.display import ago_text
 from eps.storage.jobdir import JobDir, JobLock, create_job_dir, find_job, list_jobs
 from tests.cli.conftest import FakeJob
 from tests.fakes.webhdfs import FakeHdfs
@@ -86,7 +86,7 @@ def test_only_the_jobs_that_are_shown_are_looked_into(
         looked.append(job.name)
         return {"name": job.name, "state": "finished"}
 
-    monkeypatch.setattr("eps.commands.jobs.ended_status", ended_status)
+    monkeypatch.setattr("eps.cli.commands.jobs.ended_status", ended_status)
     listed("--last", "1", "sweep-", capsys=capsys)
     assert looked == ["sweep-b-trial-2"], "the reports of hundreds take long to read"
 
@@ -171,7 +171,7 @@ def test_one_that_was_started_meanwhile_is_kept(
         locks.append(JobLock(find_job("mine").lock))
         return ""
 
-    monkeypatch.setattr("eps.commands.prune.kept_for", started)
+    monkeypatch.setattr("eps.cli.commands.prune.kept_for", started)
     assert main(["prune", "mine"]) == 0
     told = capsys.readouterr()
     assert told.err == "mine is kept: running\n" and told.out.endswith("0 jobs removed, 0 B; 1 kept\n")
@@ -255,6 +255,6 @@ def test_what_is_kept_follows_from_state_age_and_what_is_wanted(
 
 
 def test_how_long_ago_is_told_as_people_say_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("eps.display.time.time", lambda: 1e6)
+    monkeypatch.setattr("eps.job.display.time.time", lambda: 1e6)
     told = [ago_text(1e6 - passed_s) for passed_s in (0, 59, 60, 3599, 3600, 100_000, 172_800, -5)]
     assert told == ["0 s ago", "59 s ago", "1 min ago", "59 min ago", "1 h ago", "27 h ago", "2 days ago", "0 s ago"]

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from eps.cli import main
+from eps.cluster.yarn.application import ENDED_FILE, Application
 from eps.errors import JobExistsError
+from eps.job.yarn.sweeps import REPORT_FILE, list_sweeps, sweeps_dir
 from eps.storage.claims import Claim, owner_of
 from eps.storage.jobdir import JobDir, JobLock, create_job_dir, list_jobs, remove_job
-from eps.yarn.application import ENDED_FILE, Application
-from eps.yarn.sweeps import REPORT_FILE, list_sweeps, sweeps_dir
 from tests.fakes.resourcemanager import FakeResourceManager, resourcemanager
 from tests.fakes.webhdfs import FakeHdfs
 
@@ -138,7 +138,7 @@ def test_nobody_starts_a_job_again_whose_checkpoints_have_just_gone(
         tried.append(job.name)
         remove_job(job, lock)
 
-    monkeypatch.setattr("eps.commands.prune.remove_job", late)
+    monkeypatch.setattr("eps.cli.commands.prune.remove_job", late)
     assert main(["prune", "stopped", "--resumable"]) == 0
     assert tried == ["stopped"] and "stopped" not in [job.name for job in list_jobs()]
 
@@ -178,7 +178,7 @@ def test_a_job_whose_end_is_found_out_when_it_is_to_be_removed_is_kept(
     def settle(job: JobDir) -> None:
         job.ended_json.write_text(json.dumps({"state": "finished", "reason": ""}))
 
-    monkeypatch.setattr("eps.yarn.former.settle_former", settle)
+    monkeypatch.setattr("eps.job.yarn.former.settle_former", settle)
     assert main(["prune", "stopped", "--resumable"]) == 0
     told = capsys.readouterr().err
     assert told == "stopped is kept: how it ended was found out just now: see `eps status stopped`\n"

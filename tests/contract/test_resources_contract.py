@@ -11,8 +11,7 @@ from typing import Protocol
 
 import pytest
 
-from eps.errors import ConfigError, ResourceError
-from eps.resources.api import (
+from eps.cluster.api import (
     WITHDRAWN,
     Allocated,
     ContainerEvent,
@@ -22,9 +21,10 @@ from eps.resources.api import (
     ResourceManager,
     Running,
 )
-from eps.resources.yarn import Timing, YarnResourceManager
+from eps.cluster.yarn.launch import LaunchTemplate, RoleTemplate
+from eps.cluster.yarn.resources import Timing, YarnResourceManager
+from eps.errors import ConfigError, ResourceError
 from eps.storage.jobdir import create_job_dir
-from eps.yarn.launch import LaunchTemplate, RoleTemplate
 from tests.conftest import require
 from tests.docker_host import connect, image_of_nothing
 from tests.fakes.brokered import BrokeredYarn

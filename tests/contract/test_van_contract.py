@@ -1,4 +1,4 @@
-"""What every van owes (``eps/van/api.py``).  A van is done when it passes: give it a class at the end."""
+"""What every van owes (``eps/net/arrays/api.py``).  A van is done when it passes: give it a class at the end."""
 
 from __future__ import annotations
 
@@ -12,14 +12,25 @@ import pytest
 
 from eps.core.types import Address
 from eps.errors import ConfigError, EpsError, IllegalTransitionError, PeerUnavailableError, PlanError, ProtocolError
-from eps.rpc.certificates import make_certificates
-from eps.rpc.error_codec import ERROR_CLASSES
-from eps.rpc.security import JobToken, Security, TlsFiles
-from eps.van.api import ALIGNMENT_BYTES, DTYPES, MIB, Connection, Handler, Limits, Listener, Message, ReplyTo, Van
-from eps.van.grpc_van import GrpcVan
-from eps.van.inproc import InProcessVan
-from eps.van.negotiated import NegotiatedVan
-from eps.van.sockets import SocketVan
+from eps.net.arrays.api import (
+    ALIGNMENT_BYTES,
+    DTYPES,
+    MIB,
+    Connection,
+    Handler,
+    Limits,
+    Listener,
+    Message,
+    ReplyTo,
+    Van,
+)
+from eps.net.arrays.grpc_van import GrpcVan
+from eps.net.arrays.inproc import InProcessVan
+from eps.net.arrays.negotiated import NegotiatedVan
+from eps.net.arrays.sockets import SocketVan
+from eps.net.calls.error_codec import ERROR_CLASSES
+from eps.net.security.certificates import make_certificates
+from eps.net.security.credentials import JobToken, Security, TlsFiles
 from tests.threads import at_once
 
 DEADLINE_S = 20.0

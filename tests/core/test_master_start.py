@@ -7,7 +7,6 @@ from random import Random
 
 import pytest
 
-from eps.config import JobSpec
 from eps.core import events as e
 from eps.core import messages as m
 from eps.core.events import JobState
@@ -17,10 +16,11 @@ from eps.core.master_state import MasterState
 from eps.core.reconfig import Operation
 from eps.core.settings import CoreSettings
 from eps.core.types import Address, Role
-from eps.display import status_text
+from eps.job.display import status_text
 from eps.master import records
 from eps.master.state_log import StateLog
-from eps.runtime import DataShape, Runtime
+from eps.spec.job_spec import JobSpec
+from eps.spec.runtime import DataShape, Runtime
 from tests.core.scripted import ADD_WORKER, ScriptedMaster, starting
 from tests.core.test_evictions import carry_on, warn
 from tests.core.test_master_recovery import replacements

@@ -9,17 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from eps import interrupt
-from eps.config import JobSpec
 from eps.data import publish
 from eps.data.cut import check_inputs, dataset_key, prepare
 from eps.data.dataset import DatasetInfo, is_complete, open_dataset, split_name
 from eps.data.publish import publish_dataset
 from eps.data.settings import DataSettings
 from eps.errors import ConfigError, DataError, StorageError, TrainingError, TransferError
-from eps.launch import shape_of
-from eps.runtime import Runtime
+from eps.job.launch import shape_of
+from eps.spec.job_spec import JobSpec
+from eps.spec.runtime import Runtime
 from eps.storage.locations import RemotePath
+from eps.system import interrupt
 from eps.worker.datasets import Datasets
 from tests.fakes.patient_hdfs import hdfs as hdfs
 from tests.fakes.webhdfs import FakeHdfs

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from eps.devcluster import lifecycle
-from eps.devcluster.daemons import mark_of
-from eps.devcluster.java import Java
-from eps.devcluster.places import Places
-from eps.devcluster.pom import NEEDED_CLASSES, SLF4J_BINDINGS
-from eps.devcluster.processes import kill_all, marked
+from eps.cluster.devcluster import lifecycle
+from eps.cluster.devcluster.daemons import mark_of
+from eps.cluster.devcluster.java import Java
+from eps.cluster.devcluster.places import Places
+from eps.cluster.devcluster.pom import NEEDED_CLASSES, SLF4J_BINDINGS
+from eps.cluster.devcluster.processes import kill_all, marked
 from tests.devcluster import fake_java
 
 JARS = "/jars/a.jar:/jars/b.jar"

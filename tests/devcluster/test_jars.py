@@ -12,12 +12,12 @@ from xml.etree import ElementTree
 
 import pytest
 
-from eps.devcluster import maven as maven_module
-from eps.devcluster.jars import class_path_of_jars, missing_classes
-from eps.devcluster.java import Java, check_java, find_java
-from eps.devcluster.maven import VERSION, find_maven, mirror_of_central, repository_url
-from eps.devcluster.pom import pom_digest, pom_text
-from eps.devcluster.settings import ClusterSettings
+from eps.cluster.devcluster import maven as maven_module
+from eps.cluster.devcluster.jars import class_path_of_jars, missing_classes
+from eps.cluster.devcluster.java import Java, check_java, find_java
+from eps.cluster.devcluster.maven import VERSION, find_maven, mirror_of_central, repository_url
+from eps.cluster.devcluster.pom import pom_digest, pom_text
+from eps.cluster.devcluster.settings import ClusterSettings
 from eps.errors import ConfigError, ResourceError
 from tests.devcluster.conftest import write_jars
 

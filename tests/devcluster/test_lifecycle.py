@@ -14,18 +14,18 @@ from pathlib import Path
 import pytest
 
 from eps.cli import main
-from eps.devcluster import lifecycle, probe
-from eps.devcluster.cluster import Cluster, DaemonEndedError
-from eps.devcluster.daemons import mark_of
-from eps.devcluster.lifecycle import restart_daemon, restart_daemons, start_cluster, stop_cluster
-from eps.devcluster.places import Places
-from eps.devcluster.ports import Ports, are_free, choose_ports
-from eps.devcluster.processes import Process, kill_all, marked, spawn, started_at
-from eps.devcluster.record import read_record, write_record
-from eps.devcluster.settings import ClusterSettings, daemons_of
+from eps.cluster.devcluster import lifecycle, probe
+from eps.cluster.devcluster.cluster import Cluster, DaemonEndedError
+from eps.cluster.devcluster.daemons import mark_of
+from eps.cluster.devcluster.lifecycle import restart_daemon, restart_daemons, start_cluster, stop_cluster
+from eps.cluster.devcluster.places import Places
+from eps.cluster.devcluster.ports import Ports, are_free, choose_ports
+from eps.cluster.devcluster.processes import Process, kill_all, marked, spawn, started_at
+from eps.cluster.devcluster.record import read_record, write_record
+from eps.cluster.devcluster.settings import ClusterSettings, daemons_of
 from eps.errors import ConfigError, DeadlineError, JobNotFoundError, ResourceError
-from eps.kerberos import first_principal
-from eps.master_link import wait_for
+from eps.hadoop.kerberos import first_principal
+from eps.job.master_link import wait_for
 from tests.devcluster.conftest import JARS
 
 ONE_NODE, TWO_NODES = ClusterSettings(nodes=1), ClusterSettings(nodes=2)
@@ -426,7 +426,8 @@ def test_interrupted_start_leaves_nothing(home: Path, monkeypatch: pytest.Monkey
     monkeypatch.setenv("FAKE_JAVA", "namenode=silent")
     # The jars of the child are names as well.
     code = (
-        "import sys; from eps.devcluster import lifecycle; lifecycle.class_path_of_jars = lambda *_, **__: '/a.jar'; "
+        "import sys; from eps.cluster.devcluster import lifecycle; "
+        "lifecycle.class_path_of_jars = lambda *_, **__: '/a.jar'; "
         "from eps.cli import main; sys.exit(main(sys.argv[1:]))"
     )
     line = [sys.executable, "-c", code, "devcluster", "start", "--home", str(home)]

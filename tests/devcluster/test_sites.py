@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from eps.devcluster.daemons import (
+from eps.cluster.devcluster.daemons import (
     daemon_class_path,
     daemon_command,
     daemon_environment,
@@ -21,17 +21,17 @@ from eps.devcluster.daemons import (
     mark_of,
     script,
 )
-from eps.devcluster.java import Java
-from eps.devcluster.places import Places
-from eps.devcluster.ports import are_free, choose_ports
-from eps.devcluster.preflight import check_home, check_host, check_name
-from eps.devcluster.processes import Process
-from eps.devcluster.record import Record, read_record, write_record
-from eps.devcluster.secure import kdc_properties, krb5_conf
-from eps.devcluster.settings import ClusterSettings, address_of, daemons_of, listens_of
-from eps.devcluster.sites import PREEMPTION_GRACE_S, Blueprint, capacity_scheduler, site_files, site_of, to_xml
+from eps.cluster.devcluster.java import Java
+from eps.cluster.devcluster.places import Places
+from eps.cluster.devcluster.ports import are_free, choose_ports
+from eps.cluster.devcluster.preflight import check_home, check_host, check_name
+from eps.cluster.devcluster.processes import Process
+from eps.cluster.devcluster.record import Record, read_record, write_record
+from eps.cluster.devcluster.secure import kdc_properties, krb5_conf
+from eps.cluster.devcluster.settings import ClusterSettings, address_of, daemons_of, listens_of
+from eps.cluster.devcluster.sites import PREEMPTION_GRACE_S, Blueprint, capacity_scheduler, site_files, site_of, to_xml
+from eps.cluster.yarn.attempt import PREEMPTION_WAIT, configuration
 from eps.errors import ConfigError, StorageError
-from eps.yarn.attempt import PREEMPTION_WAIT, configuration
 
 PLACES = Places(Path("/clusters/one"))
 SECURE = ClusterSettings(kerberos=True)

@@ -6,12 +6,12 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from eps.resources.broker import Broker
-from eps.resources.brokered import BrokeredResourceManager
-from eps.resources.yarn import Timing, YarnResourceManager
-from eps.rpc.brokering import BrokerLine
-from eps.rpc.security import Security
-from eps.yarn.launch import LaunchTemplate, RoleTemplate
+from eps.cluster.broker.calls import BrokerLine
+from eps.cluster.broker.resources import BrokeredResourceManager
+from eps.cluster.broker.service import Broker
+from eps.cluster.yarn.launch import LaunchTemplate, RoleTemplate
+from eps.cluster.yarn.resources import Timing, YarnResourceManager
+from eps.net.security.credentials import Security
 from tests.fakes.yarn import FakeContainer, FakeYarn
 
 JOB = "job"

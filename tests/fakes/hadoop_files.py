@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import cast
 from urllib.parse import urlsplit
 
+from eps.cluster.yarn.hadoop.files import HadoopFiles, HadoopStream
 from eps.errors import StorageError
-from eps.yarn.hadoop.files import HadoopFiles, HadoopStream
 from tests.fakes.webhdfs import FakeHdfs, Node, RemoteError
 
 
 class _Stream:
-    """Implements what is used of :class:`eps.yarn.hadoop.files.HadoopStream`."""
+    """Implements what is used of :class:`eps.cluster.yarn.hadoop.files.HadoopStream`."""
 
     def __init__(self, files: FakeHadoopFiles, url: str, node: Node) -> None:
         self.url = url
@@ -39,7 +39,7 @@ class _Stream:
 
 
 class FakeHadoopFiles:
-    """Implements what is used of :class:`eps.yarn.hadoop.files.HadoopFiles`."""
+    """Implements what is used of :class:`eps.cluster.yarn.hadoop.files.HadoopFiles`."""
 
     def __init__(self, hdfs: FakeHdfs) -> None:
         self._hdfs = hdfs

@@ -17,13 +17,13 @@ from pathlib import Path
 import grpc
 import grpc.aio
 
+from eps.cluster.api import ContainerRequest
 from eps.core import messages as m
 from eps.core.types import Role
+from eps.net.calls.call import CHANNEL_OPTIONS
+from eps.net.messages.codec import report_to_pb
 from eps.pb import control_pb2 as pb
 from eps.pb.control_pb2_grpc import MemberSessionStub
-from eps.resources.api import ContainerRequest
-from eps.rpc.call import CHANNEL_OPTIONS
-from eps.rpc.codec import report_to_pb
 from tests.fakes.resources import FakeResourceManager
 
 ROOT = Path(__file__).parents[2]

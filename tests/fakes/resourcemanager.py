@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from eps.hadoop_conf import HadoopConf
+from eps.hadoop.conf import HadoopConf
 
 
 class FakeResourceManager:

@@ -7,8 +7,7 @@ import select
 from collections.abc import Mapping
 from contextlib import suppress
 
-from eps.errors import ResourceError
-from eps.resources.api import (
+from eps.cluster.api import (
     WITHDRAWN,
     Allocated,
     ContainerEvent,
@@ -17,6 +16,7 @@ from eps.resources.api import (
     Exited,
     Running,
 )
+from eps.errors import ResourceError
 
 
 class FakeResourceManager:

@@ -24,16 +24,16 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from eps.client import Job
-from eps.devcluster.processes import Process, kill_all, started_at
-from eps.jobspec_file import RunRequest
-from eps.launch import prepare_job
-from eps.master_link import wait_for
+from eps.cluster.devcluster.processes import Process, kill_all, started_at
+from eps.cluster.yarn.application import ENDED_FILE, RESULTS
+from eps.cluster.yarn.shipping import JOB, pack_job
+from eps.cluster.yarn.types import Resource
+from eps.job.client import Job
+from eps.job.launch import prepare_job
+from eps.job.master_link import wait_for
+from eps.spec.file import RunRequest
 from eps.storage.atomic import read_json, write_json_atomic
 from eps.storage.jobdir import MASTER_FILE
-from eps.yarn.application import ENDED_FILE, RESULTS
-from eps.yarn.shipping import JOB, pack_job
-from eps.yarn.types import Resource
 from tests.fakes.slow_model import SlowModel
 from tests.fakes.yarn import FakeContainer, FakeYarn
 from tests.fakes.yarn_am import PLACE
@@ -244,7 +244,7 @@ class RunningYarn(FakeYarn):
     def _begun(self, container: FakeContainer) -> None:
         assert container.launch is not None
         grant = container.grant
-        self._launch(grant.container, grant.node, "eps.yarn.container:main", dict(container.launch.env))
+        self._launch(grant.container, grant.node, "eps.cluster.yarn.container:main", dict(container.launch.env))
 
     def _over(self, container: str) -> None:
         if container in self._where:

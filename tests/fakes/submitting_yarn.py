@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from eps.cluster.yarn.application import Application
+from eps.cluster.yarn.types import ApplicationReport, Launch, Submission
 from eps.errors import JobNotFoundError
 from eps.storage.jobdir import JobDir
-from eps.yarn.application import Application
-from eps.yarn.types import ApplicationReport, Launch, Submission
 from tests.fakes.telling_yarn import TellingYarn
 
 #: Of the application that is submitted.

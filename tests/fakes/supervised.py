@@ -22,12 +22,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from eps.resources.local import LocalResourceManager
+from eps.cluster.local import LocalResourceManager
+from eps.cluster.supervisor.context import ContainerContext
+from eps.cluster.supervisor.loop import HANDLED_SIGNALS
+from eps.cluster.supervisor.start import SupervisorHandle, start_supervisor
+from eps.cluster.supervisor.state import MEMBER_TIMEOUT_S
 from eps.storage.jobdir import JobDir, create_job_dir
-from eps.supervisor.context import ContainerContext
-from eps.supervisor.loop import HANDLED_SIGNALS
-from eps.supervisor.start import SupervisorHandle, start_supervisor
-from eps.supervisor.state import MEMBER_TIMEOUT_S
 
 DEADLINE_S = 20.0
 ENTRIES = {

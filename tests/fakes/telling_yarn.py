@@ -6,8 +6,8 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+from eps.cluster.yarn.types import ClusterNode, QueueReport, Resource
 from eps.errors import EpsError
-from eps.yarn.types import ClusterNode, QueueReport, Resource
 
 #: By default a job fits into it that asks for 6144 MB and 12 cores in all: what has the label is lent.
 QUEUE = QueueReport(
@@ -34,7 +34,7 @@ class TellingYarn:
     ----------
     nodes : sequence of ClusterNode
     **more
-        What the queue has otherwise, as of :class:`~eps.yarn.types.QueueReport`.
+        What the queue has otherwise, as of :class:`~eps.cluster.yarn.types.QueueReport`.
     """
 
     user = "ada"

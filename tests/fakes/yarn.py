@@ -1,4 +1,4 @@
-"""A YARN without processes, behind the facade of ``eps/yarn/facade.py``: every rare event is a method.
+"""A YARN without processes, behind the facade of ``eps/cluster/yarn/facade.py``: every rare event is a method.
 
 Containers are granted when an application master beats, oldest ask first; nothing happens by itself.  Thread-safe.
 """
@@ -9,9 +9,8 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from eps.errors import EpsError, PeerUnavailableError, ResourceError
-from eps.yarn.facade import AskRefusedError, AttemptEndedError, NotRegisteredError
-from eps.yarn.types import (
+from eps.cluster.yarn.facade import AskRefusedError, AttemptEndedError, NotRegisteredError
+from eps.cluster.yarn.types import (
     AllocateResult,
     Ask,
     Completed,
@@ -26,6 +25,7 @@ from eps.yarn.types import (
     Registration,
     Resource,
 )
+from eps.errors import EpsError, PeerUnavailableError, ResourceError
 
 LARGEST = Resource(4096, 4)
 SMALL = Resource(1024, 1)

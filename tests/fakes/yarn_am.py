@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from eps.chaos.trap import Traps, parse
+from eps.cluster.yarn.application import MasterOrders
+from eps.cluster.yarn.attempt import Yarn
+from eps.cluster.yarn.container import own_job_dir
 from eps.core.events import JobState
 from eps.core.master_state import MasterState
-from eps.logs import set_up_logging
-from eps.yarn.am import serve
-from eps.yarn.application import MasterOrders
-from eps.yarn.attempt import Yarn
-from eps.yarn.container import own_job_dir
+from eps.job.yarn.am import serve
+from eps.system.logs import set_up_logging
 from tests.fakes.storage import SharedFolder
 
 #: Of the process: how it reaches the cluster, and what it is to do.

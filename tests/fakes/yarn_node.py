@@ -15,13 +15,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from eps.supervisor.child import exit_with, load_entry
-from eps.supervisor.environment import PRELOAD, buffer_lines, preload, prepare_environment
+from eps.cluster.supervisor.child import exit_with, load_entry
+from eps.cluster.supervisor.environment import PRELOAD, buffer_lines, preload, prepare_environment
 
 #: So that a container starts as quickly as a process of a supervisor does.
 MODULES = (
     *PRELOAD,
-    "eps.container",
+    "eps.cluster.container",
     "eps.server.main",
     "eps.worker.main",
     "tests.fakes.yarn_am",

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from eps.config import JobSpec
 from eps.errors import JobFinishedError, JobNotFoundError, PlanError
-from eps.jobspec_file import RunRequest
-from eps.master_link import Progress
+from eps.job.master_link import Progress
+from eps.spec.file import RunRequest
+from eps.spec.job_spec import JobSpec
 from hscheduler.core import events as e
 from hscheduler.core.resources import Container, Role
 from hscheduler.live import job as live
@@ -25,7 +25,7 @@ MEMBERS = {"c1": "worker-1", "c2": "worker-2", "c3": "server-1"}
 
 
 class FakeJob:
-    """Stands in for ``eps.client.Job``: one job, whoever looks at it."""
+    """Stands in for ``eps.job.client.Job``: one job, whoever looks at it."""
 
     def __init__(self) -> None:
         self.news: SimpleQueue[Progress | None] = SimpleQueue()

@@ -13,16 +13,16 @@ from typing import Any
 import pytest
 
 from eps.cli import main as eps
+from eps.cluster.yarn.application import ENDED_FILE, RESULTS, Application
+from eps.cluster.yarn.types import ApplicationReport, Resource
 from eps.core.types import Address
 from eps.errors import ConfigError, JobNotFoundError, PeerUnavailableError, StorageError
-from eps.master_link import wait_for
+from eps.job.master_link import wait_for
+from eps.job.yarn.sweeps import REPORT_FILE
+from eps.job.yarn.within import JOBS
 from eps.storage.jobdir import JobDir, jobs_dir
 from eps.storage.local import LocalStorage
 from eps.storage.locations import RemotePath
-from eps.yarn.application import ENDED_FILE, RESULTS, Application
-from eps.yarn.sweeps import REPORT_FILE
-from eps.yarn.types import ApplicationReport, Resource
-from eps.yarn.within import JOBS
 from hscheduler.application.am import attempt_of, outcome_of, settings_of
 from hscheduler.application.ends import LEAVE_ATTEMPTS, Ends
 from hscheduler.application.follow import LAST_REPORT_S, Following, fetch_job
@@ -386,7 +386,7 @@ FOLLOWED = AssertionError("it is followed for ever")
 def test_a_sweep_that_yarn_has_forgotten_ends_by_its_own_word_or_as_one_that_may_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_over: bool
 ) -> None:
-    monkeypatch.setattr("eps.yarn.inquiry.FORGOTTEN_S", 0.1)
+    monkeypatch.setattr("eps.job.yarn.inquiry.FORGOTTEN_S", 0.1)
     found = following(FakeClient(UNKNOWN, UNKNOWN, UNKNOWN, FOLLOWED), tmp_path, [])
     (tmp_path / "shared" / REPORT_FILE).write_text('{"trials": [1]}')
     if is_over:

@@ -14,14 +14,14 @@ from typing import Any
 
 import pytest
 
+from eps.cluster.yarn.application import ENDED_FILE, RESULTS, Application
+from eps.cluster.yarn.types import ApplicationReport, Resource, Submission
 from eps.errors import ConfigError, DeadlineError, JobNotFoundError, PeerUnavailableError, StorageError
-from eps.hadoop_conf import HadoopConf
+from eps.hadoop.conf import HadoopConf
+from eps.job.yarn.sweeps import REPORT_FILE, SweepState, state_of_sweep
+from eps.job.yarn.within import JOBS
 from eps.storage.jobdir import JobDir, JobLock, jobs_dir
 from eps.storage.locations import RemotePath, open_storage
-from eps.yarn.application import ENDED_FILE, RESULTS, Application
-from eps.yarn.sweeps import REPORT_FILE, SweepState, state_of_sweep
-from eps.yarn.types import ApplicationReport, Resource, Submission
-from eps.yarn.within import JOBS
 from hscheduler.application.follow import Following
 from hscheduler.application.orders import APPLICATION_TYPE
 from hscheduler.cli import main
@@ -99,12 +99,12 @@ class RunningSweep(Cluster):
 def yarn(hdfs: FakeHdfs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunningSweep:
     monkeypatch.setenv("EPS_HOME", str(tmp_path / "home"))
     conf, found = HadoopConf({}, str(tmp_path), {}), RunningSweep(tmp_path / "home")
-    command = "hscheduler.commands.application"
+    command = "hscheduler.cli.commands.application"
     monkeypatch.setattr(f"{command}.environment_configuration", lambda: conf)
     monkeypatch.setattr(f"{command}.open_client", lambda conf, kind: found)
-    monkeypatch.setattr("eps.yarn.sweeps.open_client", lambda conf, kind: found)
-    monkeypatch.setattr("hscheduler.on_yarn.environment_configuration", lambda: conf)
-    monkeypatch.setattr("hscheduler.on_yarn.open_client", lambda conf, kind: found)
+    monkeypatch.setattr("eps.job.yarn.sweeps.open_client", lambda conf, kind: found)
+    monkeypatch.setattr("hscheduler.live.on_yarn.environment_configuration", lambda: conf)
+    monkeypatch.setattr("hscheduler.live.on_yarn.open_client", lambda conf, kind: found)
     monkeypatch.setattr(f"{command}.check_sweep", lambda spec: None)
     # What --resume reads again.
     (tmp_path / "core-site.xml").write_text("<configuration/>")
@@ -216,7 +216,7 @@ def test_where_there_is_no_room_for_logs_the_rest_is_here_all_the_same(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setitem(REPORT["trials"][0], "phase", "failed")
-    monkeypatch.setattr("eps.yarn.logs.tempfile.TemporaryDirectory", full)
+    monkeypatch.setattr("eps.job.yarn.logs.tempfile.TemporaryDirectory", full)
     assert sweep(tmp_path) == 0
     name = yarn.directory.name
     assert f"the logs of job {name!r} cannot be written: No space left on device" in capsys.readouterr().err
@@ -245,7 +245,7 @@ def test_what_a_sweep_that_yarn_has_forgotten_has_left_comes_here_and_stays_ther
         for path in [path for path in hdfs.nodes if path.endswith(ENDED_FILE)]:
             del hdfs.nodes[path]
 
-    monkeypatch.setattr("eps.yarn.inquiry.FORGOTTEN_S", 0.0)
+    monkeypatch.setattr("eps.job.yarn.inquiry.FORGOTTEN_S", 0.0)
     yarn.after_submission = leave_no_word
     yarn.said = [JobNotFoundError("no such application")]
     assert sweep(tmp_path) == 1
@@ -317,7 +317,7 @@ def test_what_was_fetched_is_told_again_though_the_cluster_knows_nothing_of_it_a
         raise KilledError
 
     with monkeypatch.context() as patch, pytest.raises(KilledError):
-        patch.setattr("hscheduler.commands.application.remove_staged", end_here)
+        patch.setattr("hscheduler.cli.commands.application.remove_staged", end_here)
         sweep(tmp_path)
     (tmp_path / "report.json").unlink()
     yarn.said = [AssertionError("nobody is to ask")]
@@ -393,7 +393,7 @@ def test_who_interrupts_a_sweep_leaves_nothing_but_what_yarn_cannot_end(
     yarn: RunningSweep, hdfs: FakeHdfs, tmp_path: Path, capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, away: BaseException | None,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr("hscheduler.commands.application.KILL_S", 0.0 if away else 20.0)
+    monkeypatch.setattr("hscheduler.cli.commands.application.KILL_S", 0.0 if away else 20.0)
     yarn.killing = away
     yarn.said = ["ACCEPTED", KeyboardInterrupt(), *([away] if away else ["ACCEPTED", "KILLED"])]
     assert sweep(tmp_path) == 130
@@ -480,7 +480,7 @@ def test_who_interrupts_the_submission_of_a_sweep_is_told_what_became_of_it(
     if where == "submit":
         yarn.submitting = KeyboardInterrupt()
     else:
-        monkeypatch.setattr(f"hscheduler.commands.application.{where}", interrupted)
+        monkeypatch.setattr(f"hscheduler.cli.commands.application.{where}", interrupted)
     assert sweep(tmp_path) == 130
     told = "the sweep: interrupted; nothing was submitted"
     if where == "submit":
@@ -504,6 +504,6 @@ def test_a_sweep_that_nobody_can_follow_is_ended(
     def refuse(location: str) -> None:
         raise ConfigError("no extra for HDFS")
 
-    monkeypatch.setattr("hscheduler.commands.application.open_storage", refuse)
+    monkeypatch.setattr("hscheduler.cli.commands.application.open_storage", refuse)
     assert sweep(tmp_path) == 2
     assert yarn.killed == [ID]

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from eps.rpc.certificates import make_certificates
+from eps.cluster.yarn.application import CHECKPOINTS, ENDED_FILE, MasterOrders
+from eps.cluster.yarn.attempt import PREEMPTION_WAIT, Yarn
+from eps.cluster.yarn.types import FinalStatus
+from eps.net.security.certificates import make_certificates
 from eps.storage.local import LocalStorage
-from eps.yarn.application import CHECKPOINTS, ENDED_FILE, MasterOrders
-from eps.yarn.attempt import PREEMPTION_WAIT, Yarn
-from eps.yarn.types import FinalStatus
 from hscheduler.application import am
 from hscheduler.application.mirror import STATE
 from hscheduler.application.orders import SWEEP_FOLDER, SweepOrders
@@ -129,7 +129,7 @@ def test_what_yarn_leaves_whom_it_preempts_is_read_as_the_resourcemanager_reads_
         "tokens": SimpleNamespace(tokens_for_containers=lambda session: b""),
     }
     for name, module in hadoop.items():
-        monkeypatch.setitem(sys.modules, f"eps.yarn.hadoop.{name}", module)
+        monkeypatch.setitem(sys.modules, f"eps.cluster.yarn.hadoop.{name}", module)
     monkeypatch.setattr(am, "open_storage", LocalStorage)
     said: list[Any] = []
     monkeypatch.setattr(am, "serve", lambda *given: said.append(given[4].preemption_wait_ms) or 0)

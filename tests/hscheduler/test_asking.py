@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from eps.config import JobSpec
 from eps.errors import DeadlineError
-from eps.master_link import wait_for
+from eps.job.master_link import wait_for
+from eps.spec.job_spec import JobSpec
 from hscheduler.core import events as e
 from hscheduler.core.record import Record
 from hscheduler.live.asking import asked

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from eps.config import JobSpec
 from eps.errors import ConfigError, StorageError
-from eps.master_link import wait_for
+from eps.job.master_link import wait_for
+from eps.spec.job_spec import JobSpec
 from hscheduler.core import events as e
 from hscheduler.core import snapshot
 from hscheduler.core.decisions import Decision

@@ -10,17 +10,18 @@ import pytest
 import hscheduler
 from eps.errors import ConfigError, DataError, StorageError
 from eps.ml.metrics import EvalSums, summary_names
-from hscheduler import checks, cli
-from hscheduler.checks import check_sweep
-from hscheduler.commands.common import tell_failures
+from hscheduler.cli import main as cli
+from hscheduler.cli.commands.common import tell_failures
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Phase
 from hscheduler.core.resources import Resources
+from hscheduler.live import checks
 from hscheduler.live.attempts import worth_another
+from hscheduler.live.checks import check_sweep
 from hscheduler.live.scheduler import LiveScheduler, LiveSettings
 from hscheduler.live.submission import Submission
 from hscheduler.live.sweep import Sweep
-from hscheduler.news import failures
+from hscheduler.reports.news import failures
 from hscheduler.service.sweeps import Sweeps
 from hscheduler.spec import ClusterSpec, JobSpec, Spec
 

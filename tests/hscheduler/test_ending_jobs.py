@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from eps.config import JobSpec
+from eps.spec.job_spec import JobSpec
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Phase
 from hscheduler.live.ending import MOST_ENDED_AT_ONCE, end_all

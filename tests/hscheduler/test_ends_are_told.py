@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from hscheduler.commands import sweep as sweep_command
+from hscheduler.cli.commands import sweep as sweep_command
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Direction, Phase
 from hscheduler.core.record import Record
-from hscheduler.news import ends, failures, sentences
 from hscheduler.policies.elastic import elastic
-from hscheduler.report import report
+from hscheduler.reports.news import ends, failures, sentences
+from hscheduler.reports.report import report
 from hscheduler.simulator.run import simulate
 from hscheduler.spec import Spec
 from tests.hscheduler.toy import Toy, request

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from eps.errors import ConfigError, StorageError
-from hscheduler import cli
-from hscheduler import exporters as exporters_module
-from hscheduler.exporters import exporters
+from hscheduler.cli import main as cli
+from hscheduler.reports import exporters as exporters_module
+from hscheduler.reports.exporters import exporters
 
 REPORT: dict[str, Any] = {
     "policy": "elastic",

@@ -12,7 +12,7 @@ import pytest
 from eps.errors import ConfigError, StorageError
 from eps.storage.jobdir import JobLock
 from eps.storage.journal import encode_line
-from hscheduler import cli
+from hscheduler.cli import main as cli
 from hscheduler.core import events as e
 from hscheduler.live import forgetting
 from hscheduler.live import scheduler as live
@@ -142,9 +142,9 @@ def test_the_command_line_can_forget(directory: ServiceDir, monkeypatch: pytest.
     def service(directory: ServiceDir, settings: ServiceSettings) -> Any:
         raise Began if not directory.journal.exists() else AssertionError("the journal is there")
 
-    monkeypatch.setattr("hscheduler.commands.serve.Service", service)
+    monkeypatch.setattr("hscheduler.cli.commands.serve.Service", service)
     monkeypatch.setattr(
-        "hscheduler.commands.serve.signal", SimpleNamespace(signal=lambda *of: None, SIGTERM=15, SIGINT=2)
+        "hscheduler.cli.commands.serve.signal", SimpleNamespace(signal=lambda *of: None, SIGTERM=15, SIGINT=2)
     )
     with pytest.raises(Began):
         cli.main(["serve", "--state", str(directory.path), "--forget"])

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from eps.config import JobSpec
 from eps.errors import ResourceError
-from eps.master_link import wait_for
+from eps.job.master_link import wait_for
+from eps.spec.job_spec import JobSpec
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Phase
 from hscheduler.live import keeper

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from eps.config import JobSpec
 from eps.errors import ConfigError, StorageError
+from eps.spec.job_spec import JobSpec
 from hscheduler.core import events as e
 from hscheduler.core.decisions import Decision
 from hscheduler.core.jobs import Phase
@@ -20,8 +20,8 @@ from hscheduler.core.resources import Resources, Role
 from hscheduler.live import clock, keeper
 from hscheduler.live import scheduler as live
 from hscheduler.live.journal import Entry, EventJournal
+from hscheduler.live.on_yarn import container_settings
 from hscheduler.live.scheduler import LiveScheduler, LiveSettings
-from hscheduler.on_yarn import container_settings
 from hscheduler.policies.placing import start_if_it_fits
 from hscheduler.spec import ClusterSpec
 from tests.hscheduler.toy import UNIT, nodes, request

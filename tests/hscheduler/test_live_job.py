@@ -6,10 +6,10 @@ import threading
 
 import pytest
 
-from eps.ended import NO_WORD
 from eps.errors import PlanError, UnknownMemberError
-from eps.jobspec_file import RunRequest
-from eps.master_link import wait_for
+from eps.job.ended import NO_WORD
+from eps.job.master_link import wait_for
+from eps.spec.file import RunRequest
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Phase
 from hscheduler.live import job as live

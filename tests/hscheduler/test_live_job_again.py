@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from eps.client import Job
-from eps.config import JobSpec
 from eps.errors import PeerUnavailableError
-from eps.master_link import wait_for
+from eps.job.client import Job
+from eps.job.master_link import wait_for
+from eps.spec.job_spec import JobSpec
 from eps.storage.atomic import write_json_atomic
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Phase

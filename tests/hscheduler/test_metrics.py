@@ -8,19 +8,19 @@ from typing import Any
 
 import pytest
 
-from eps.config import JobSpec
-from eps.master_link import wait_for
-from eps.metrics_text import Family, metric, text_of
+from eps.job.master_link import wait_for
+from eps.spec.job_spec import JobSpec
+from eps.system.metrics_text import Family, metric, text_of
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Phase
 from hscheduler.live.attempts import attempts_of, trial_of
 from hscheduler.live.submission import Submission
-from hscheduler.metrics import metrics_text
 from hscheduler.page import PageServer
+from hscheduler.reports.metrics import metrics_text
+from hscheduler.reports.view import LATENCY_BOUNDS_S, Look, Row
 from hscheduler.service.client import SchedulerClient
 from hscheduler.service.directory import ServiceDir
 from hscheduler.service.main import Service, ServiceSettings
-from hscheduler.view import LATENCY_BOUNDS_S, Look, Row
 
 TIMEOUT_S = 20.0
 

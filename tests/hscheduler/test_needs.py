@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from eps.config import JobSpec
+from eps.spec.job_spec import JobSpec
 from hscheduler.core import events as e
 from hscheduler.core.decisions import Decision, Policy, View, needing, needs_of
 from hscheduler.core.jobs import Job

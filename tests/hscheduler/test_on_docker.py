@@ -10,8 +10,8 @@ import pytest
 import hscheduler
 from eps.errors import ConfigError, ResourceError
 from hscheduler.cli import build_parser
-from hscheduler.commands.serve import placed_settings
-from hscheduler.on_yarn import placed
+from hscheduler.cli.commands.serve import placed_settings
+from hscheduler.live.on_yarn import placed
 from hscheduler.spec import ClusterSpec, Spec
 from tests.docker_host import no_engine
 from tests.fakes.docker_engine import FakeDockerEngine

@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from eps.config import JobSpec
+from eps.cluster.yarn.types import ClusterNode, Resource
 from eps.errors import ConfigError, EpsError, PeerUnavailableError, ResourceError
-from eps.hadoop_conf import HadoopConf
-from eps.yarn import within
-from eps.yarn.types import ClusterNode, Resource
+from eps.hadoop.conf import HadoopConf
+from eps.job.yarn import within
+from eps.spec.job_spec import JobSpec
 from hscheduler.cli import build_parser
-from hscheduler.commands.serve import placed_settings
+from hscheduler.cli.commands.serve import placed_settings
 from hscheduler.live.journal import Header
+from hscheduler.live.on_yarn import cluster_of, container_settings, job_check, placed
 from hscheduler.live.scheduler import LiveSettings
-from hscheduler.on_yarn import cluster_of, container_settings, job_check, placed
 from hscheduler.service.main import ServiceSettings
 from hscheduler.spec import ClusterSpec, Spec
 from tests.fakes.telling_yarn import TellingYarn
@@ -67,8 +67,8 @@ def test_a_sweep_of_this_host_asks_nobody(monkeypatch: pytest.MonkeyPatch) -> No
 def yarn(monkeypatch: pytest.MonkeyPatch) -> TellingYarn:
     """Let YARN tell of nodes of 2048 MB and 4 cores at least."""
     found = TellingYarn()
-    monkeypatch.setattr("hscheduler.on_yarn.environment_configuration", HadoopConf)
-    monkeypatch.setattr("hscheduler.on_yarn.open_client", lambda conf, kind="auto": found)
+    monkeypatch.setattr("hscheduler.live.on_yarn.environment_configuration", HadoopConf)
+    monkeypatch.setattr("hscheduler.live.on_yarn.open_client", lambda conf, kind="auto": found)
     return found
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from eps.errors import ConfigError
 from hscheduler.core.jobs import Direction
-from hscheduler.points import GivenPoints, TpePoints, points_of
+from hscheduler.live.points import GivenPoints, TpePoints, points_of
 from hscheduler.spec import Dimension, Spec
 
 SPACE = (

@@ -11,7 +11,7 @@ from hscheduler.core.jobs import Direction, Phase
 from hscheduler.core.record import CLUSTER_POINTS, CURVE_POINTS, MOST_NODES, DecisionRecord, Record, TrialRecord
 from hscheduler.core.thinned import Thinned
 from hscheduler.policies.elastic import elastic
-from hscheduler.report import report
+from hscheduler.reports.report import report
 from hscheduler.simulator.run import simulate
 from hscheduler.spec import Spec
 from tests.hscheduler.toy import Toy, request

@@ -9,7 +9,7 @@ import pytest
 
 from hscheduler.core.jobs import Direction, Phase, best
 from hscheduler.core.record import Record, TrialRecord
-from hscheduler.report import report
+from hscheduler.reports.report import report
 
 
 def found(attempts: dict[str, list[str]]) -> dict[str, Any]:

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from hscheduler import cli
-from hscheduler.commands.results import ranked
+from hscheduler.cli import main as cli
+from hscheduler.cli.commands.results import ranked
 from hscheduler.page import page
 from hscheduler.simulator.run import simulate
 from hscheduler.spec import Spec

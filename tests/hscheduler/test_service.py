@@ -13,19 +13,19 @@ from typing import Any
 
 import pytest
 
-from eps.config import JobSpec
 from eps.errors import ConfigError, DeadlineError, PeerUnavailableError
-from eps.hadoop_conf import HadoopConf
-from eps.master_link import wait_for
-from hscheduler import cli
-from hscheduler.commands import remote
+from eps.hadoop.conf import HadoopConf
+from eps.job.master_link import wait_for
+from eps.spec.job_spec import JobSpec
+from hscheduler.cli import main as cli
+from hscheduler.cli.commands import remote
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Direction, Phase
 from hscheduler.live.journal import Entry, EventJournal
+from hscheduler.live.on_yarn import container_settings
 from hscheduler.live.scheduler import LiveScheduler, LiveSettings
 from hscheduler.live.submission import Submission
 from hscheduler.live.sweep import Sweep
-from hscheduler.on_yarn import container_settings
 from hscheduler.pb import scheduler_pb2 as pb
 from hscheduler.service.client import SchedulerClient
 from hscheduler.service.directory import ServiceDir
@@ -90,8 +90,8 @@ def test_what_yarn_would_not_take_is_no_sweep_of_a_service_there(
     directory: ServiceDir, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     yarn = TellingYarn()
-    monkeypatch.setattr("hscheduler.on_yarn.environment_configuration", HadoopConf)
-    monkeypatch.setattr("hscheduler.on_yarn.open_client", lambda conf: yarn)
+    monkeypatch.setattr("hscheduler.live.on_yarn.environment_configuration", HadoopConf)
+    monkeypatch.setattr("hscheduler.live.on_yarn.open_client", lambda conf: yarn)
     cluster = ClusterSpec(container_memory="512MiB")
     settings = LiveSettings(job_settings=container_settings(cluster))
     with LiveScheduler(cluster.capacities(), settings) as scheduler:

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from eps._version import __version__
-from eps.config import JobSpec
 from eps.errors import StorageError
+from eps.spec.job_spec import JobSpec
 from hscheduler.core import events as e
 from hscheduler.core import snapshot
 from hscheduler.core.jobs import Phase

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from eps.config import JobSpec
-from eps.jobspec_file import located
+from eps.spec.file import located
+from eps.spec.job_spec import JobSpec
 from eps.storage.jobdir import create_job_dir
-from hscheduler import cli
-from hscheduler.commands import remote
+from hscheduler.cli import main as cli
+from hscheduler.cli.commands import remote
 from hscheduler.core.jobs import Phase
 from hscheduler.live.submission import Submission
 from hscheduler.live.sweep import Sweep

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from eps.config import JobSpec
 from eps.errors import UnknownMemberError
-from eps.master_link import Progress
+from eps.job.master_link import Progress
+from eps.spec.job_spec import JobSpec
 from hscheduler.core import events as e
 from hscheduler.live import job as live
 from tests.hscheduler.test_live_job import Watched, containers

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
+from hscheduler.cli.terminal import Screen, lines_of
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Direction, Phase
 from hscheduler.policies.elastic import elastic
-from hscheduler.terminal import Screen, lines_of
-from hscheduler.view import Look, Row, SweepView
+from hscheduler.reports.view import Look, Row, SweepView
 from tests.hscheduler.toy import Toy, request
 from tests.terminal import TIMEOUT_S, Terminal
 

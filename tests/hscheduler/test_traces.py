@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from eps.cli.exits import EXIT_BAD_INPUT
 from eps.errors import DataError
-from eps.exits import EXIT_BAD_INPUT
-from hscheduler import cli
+from hscheduler.cli import main as cli
 from hscheduler.core.resources import Resources
 from hscheduler.simulator.run import simulate_trace
 from hscheduler.simulator.traces import ITERATIONS, TraceJob, read_philly, workload

@@ -16,17 +16,17 @@ from typing import Any
 
 import pytest
 
-from eps.client import Job
-from eps.config import JobSpec
+from eps.cluster.yarn.application import Application
 from eps.errors import DeadlineError, StorageError
-from eps.jobspec_file import RunRequest
-from eps.master_link import Progress, wait_for
-from eps.spare import WarmSupervisor
+from eps.job.client import Job
+from eps.job.master_link import Progress, wait_for
+from eps.job.spare import WarmSupervisor
+from eps.spec.file import RunRequest
+from eps.spec.job_spec import JobSpec
 from eps.storage.atomic import write_json_atomic
 from eps.storage.jobdir import JobDir, create_job_dir
-from eps.yarn.application import Application
-from hscheduler import cli
-from hscheduler.commands import sweep as sweep_command
+from hscheduler.cli import main as cli
+from hscheduler.cli.commands import sweep as sweep_command
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Phase
 from hscheduler.live import last_report

@@ -15,7 +15,7 @@ import pytest
 
 from eps.errors import ConfigError, PeerUnavailableError, StorageError
 from hscheduler.cli import build_parser
-from hscheduler.commands.yarn_plugin import yarn_plugin
+from hscheduler.cli.commands.yarn_plugin import yarn_plugin
 from hscheduler.core.resources import Role
 from hscheduler.live.yarn_facts import MasterFacts, view_of
 from hscheduler.yarn.endpoint import PluginServer, planner_with

@@ -19,7 +19,7 @@ JOB = dataclasses.replace(running(1, {}), host="127.0.0.11", port=4711)
 
 
 class FakeStaged:
-    """Stands for :class:`eps.yarn.elsewhere.StagedJobs`."""
+    """Stands for :class:`eps.job.yarn.elsewhere.StagedJobs`."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from eps.config import JobSpec
+from eps.cluster.yarn.rest import RestClient
 from eps.errors import PeerUnavailableError
-from eps.master_link import wait_for
-from eps.yarn.rest import RestClient
+from eps.job.master_link import wait_for
+from eps.spec.job_spec import JobSpec
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Phase
 from hscheduler.core.resources import Resources, Role

@@ -16,7 +16,7 @@ import pytest
 
 from eps.errors import ConfigError, PeerUnavailableError, PlanError
 from hscheduler.cli import main
-from hscheduler.commands.yarn_queue import go_round
+from hscheduler.cli.commands.yarn_queue import go_round
 from hscheduler.live.watched_queues import watching
 from hscheduler.live.yarn_queue import LEAVES_WITHIN_S, REST_S, QueueScheduler
 from tests.fakes.resourcemanager import FakeResourceManager, resourcemanager

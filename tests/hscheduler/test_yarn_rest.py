@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from eps.yarn.queues import counts_cores
+from eps.cluster.yarn.queues import counts_cores
 from hscheduler.core.resources import Resources
 from hscheduler.yarn.rest import (
     Answers,

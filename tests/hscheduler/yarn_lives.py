@@ -73,7 +73,7 @@ class LivingJob(FakeJob):
         request_id: str = "",
         for_queue: bool = False,
     ) -> dict[str, Any]:
-        """See :class:`eps.client.Job`."""
+        """See :class:`eps.job.client.Job`."""
         assert not wait
         if self.refusal is not None:
             raise self.refusal
@@ -95,7 +95,7 @@ class LivingJob(FakeJob):
         return change_entry(plan, [], self.now_s)
 
     def cancel(self, plan_id: int) -> int:
-        """See :class:`eps.client.Job`."""
+        """See :class:`eps.job.client.Job`."""
         plan = self.plans[plan_id - 1]
         if not plan.undecided:
             raise PlanError(f"plan {plan_id} is committed")

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from eps.cluster.yarn.queues import counts_cores
 from eps.core.reconfig import Operation
 from eps.errors import EpsError, JobNotFoundError
-from eps.yarn.queues import counts_cores
 from hscheduler.yarn.snapshot import Application
 from tests.hscheduler.yarn_world import container
 
@@ -214,7 +214,7 @@ class FakeJob:
         )
 
     def cancel(self, plan_id: int) -> int:
-        """See :class:`eps.client.Job`."""
+        """See :class:`eps.job.client.Job`."""
         if self.refusal is not None:
             raise self.refusal
         self.asked.append(("cancel", plan_id))
@@ -230,7 +230,7 @@ class FakeJob:
         request_id: str = "",
         for_queue: bool = False,
     ) -> dict[str, Any]:
-        """See :class:`eps.client.Job`."""
+        """See :class:`eps.job.client.Job`."""
         assert not wait and not isinstance(names, int)
         if self.refusal is not None:
             raise self.refusal

@@ -17,8 +17,8 @@ from eps.chaos.processes import marked, parent_of, with_mark
 from eps.chaos.run import Chaos, ChaosRequest, Undisturbed, optimizers_of
 from eps.cli import main
 from eps.errors import ConfigError
-from eps.jobspec_file import RunRequest
-from eps.master_link import wait_for
+from eps.job.master_link import wait_for
+from eps.spec.file import RunRequest
 from eps.storage.atomic import read_json
 from eps.storage.jobdir import jobs_dir
 from tests.conftest import lacks, require

@@ -16,10 +16,10 @@ import pytest
 import eps
 from eps.chaos.evictor import REASON, announce
 from eps.chaos.processes import marked, master_pid
-from eps.config import JobSpec
 from eps.core.reconfig import Operation
-from eps.master_link import wait_for
+from eps.job.master_link import wait_for
 from eps.ml.models.dnn import Dnn
+from eps.spec.job_spec import JobSpec
 from hscheduler.core import events as e
 from hscheduler.core.jobs import JobRequest
 from hscheduler.core.resources import Resources

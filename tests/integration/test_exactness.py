@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import eps
-from eps.export import read_model
+from eps.spec.model_file import read_model
 from tests.integration.conftest import asked_phases
 
 #: Ten changes: add and remove, workers and servers, several at once, by count and by name.

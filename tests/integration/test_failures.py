@@ -13,7 +13,7 @@ import pytest
 
 import eps
 from eps.errors import ConfigError, DataError, JobFinishedError, TrainingError
-from eps.master_link import wait_for
+from eps.job.master_link import wait_for
 from eps.storage.atomic import read_json
 from tests.integration.conftest import processes_with
 from tests.integration.test_operations import ENDLESS, TIMEOUT_S, wait_for_clock

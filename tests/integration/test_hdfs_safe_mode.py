@@ -14,9 +14,9 @@ import pytest
 
 import eps
 from eps.data.publish import publish_dataset
-from eps.jobspec_file import RunRequest
-from eps.launch import prepare_job
-from eps.master_link import wait_for
+from eps.job.launch import prepare_job
+from eps.job.master_link import wait_for
+from eps.spec.file import RunRequest
 from eps.storage.atomic import write_bytes_atomic
 from eps.storage.locations import RemotePath, write_public
 from tests.fakes.slow_model import SlowModel

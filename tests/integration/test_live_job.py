@@ -7,7 +7,7 @@ from queue import SimpleQueue
 
 import pytest
 
-from eps.config import JobSpec
+from eps.spec.job_spec import JobSpec
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Phase
 from hscheduler.core.resources import Container, Resources, Role

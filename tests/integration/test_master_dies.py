@@ -13,7 +13,7 @@ import pytest
 import eps
 from eps.chaos.trap import ENVIRONMENT, MASTERS, SPRUNG
 from eps.errors import EpsError
-from eps.master_link import wait_for
+from eps.job.master_link import wait_for
 from eps.storage.atomic import read_json
 from eps.storage.jobdir import JobDir, find_job
 from tests.integration.conftest import asked_phases

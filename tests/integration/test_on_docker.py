@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 
 import eps
-from eps.config import JobSpec
+from eps.cluster.choice import check_backend
+from eps.cluster.docker.engine import DockerEngine
 from eps.errors import EpsError
-from eps.master_link import wait_for
-from eps.resources.choice import check_backend
-from eps.resources.docker_engine import DockerEngine
+from eps.job.master_link import wait_for
+from eps.spec.job_spec import JobSpec
 from eps.storage.atomic import read_json
+from hscheduler.live.on_yarn import placed
 from hscheduler.live.sweep import Sweep
-from hscheduler.on_yarn import placed
 from hscheduler.spec import Spec
 from tests.conftest import lacks, require
 from tests.docker_host import ROOT

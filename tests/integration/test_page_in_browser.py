@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from eps.errors import DeadlineError
-from hscheduler import cli
+from hscheduler.cli import main as cli
+from hscheduler.live.points import GivenPoints
 from hscheduler.page import PageServer, page
-from hscheduler.points import GivenPoints
 from hscheduler.simulator.run import simulate
 from hscheduler.spec import Spec
 from tests.browser import TIMEOUT_S, Browser, find_browser
@@ -256,7 +256,7 @@ def test_a_sweep_of_real_jobs_is_drawn_while_it_runs(
                 assert looked.wait(TIMEOUT_S)
             return super().ask(job_id)
 
-    monkeypatch.setattr("hscheduler.commands.sweep.PageServer", Server)
+    monkeypatch.setattr("hscheduler.cli.commands.sweep.PageServer", Server)
     monkeypatch.setattr("hscheduler.live.sweep.points_of", lambda spec: Points(spec.points()))
     spec, ends = tmp_path / "sweep.toml", list[int | BaseException]()
     spec.write_text(LIVE)

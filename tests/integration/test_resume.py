@@ -14,12 +14,12 @@ import pytest
 
 import eps
 from eps.cli import main
-from eps.client import Job
+from eps.cli.exits import EXIT_BAD_INPUT, EXIT_OK, EXIT_REFUSED
 from eps.errors import ConfigError, DataError, JobExistsError, JobFinishedError, StorageError
-from eps.exits import EXIT_BAD_INPUT, EXIT_OK, EXIT_REFUSED
-from eps.jobspec_file import RunRequest
-from eps.master_link import wait_for
-from eps.results import kept_places
+from eps.job.client import Job
+from eps.job.master_link import wait_for
+from eps.spec.file import RunRequest
+from eps.spec.results import kept_places
 from eps.storage.atomic import read_json
 from eps.storage.journal import replay
 from tests.fakes.slow_model import SlowModel

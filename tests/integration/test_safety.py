@@ -14,10 +14,10 @@ import pytest
 import eps
 from eps.core.types import Address
 from eps.errors import EpsError, PeerUnavailableError
+from eps.net.calls import call as rpc
+from eps.net.security.credentials import NO_SECURITY, Security
 from eps.pb import control_pb2 as pb
 from eps.pb.control_pb2_grpc import JobMasterStub, MemberSessionStub
-from eps.rpc import call as rpc
-from eps.rpc.security import NO_SECURITY, Security
 from eps.storage.atomic import read_json
 from eps.storage.jobdir import JobDir
 from tests.integration.conftest import asked_phases, processes_with

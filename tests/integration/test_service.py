@@ -21,8 +21,6 @@ import numpy as np
 import pytest
 
 import eps
-from eps.client import Job
-from eps.config import JobSpec
 from eps.errors import (
     ConfigError,
     JobNotFoundError,
@@ -30,9 +28,11 @@ from eps.errors import (
     PlanError,
     StorageError,
 )
-from eps.master_link import wait_for
-from eps.rpc.call import call, channel
-from hscheduler import cli
+from eps.job.client import Job
+from eps.job.master_link import wait_for
+from eps.net.calls.call import call, channel
+from eps.spec.job_spec import JobSpec
+from hscheduler.cli import main as cli
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Phase
 from hscheduler.pb import scheduler_pb2 as pb
@@ -398,7 +398,7 @@ def test_the_command_has_a_service_run_a_sweep(served: Served, tmp_path: Path, c
 
 def test_objectives_submit_to_a_service(served: Served, tmp_path: Path) -> None:
     hyperopt = pytest.importorskip("hyperopt")
-    from hscheduler.live.trials import HTrials
+    from hscheduler.trials.htrials import HTrials
 
     def objective(rate: float) -> dict[str, Any]:
         report = eps.run(**{**JOB, "learning_rate": rate, "export": str(tmp_path / f"{rate}.npz")})

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from eps.storage.jobdir import find_job
-from hscheduler import cli
+from hscheduler.cli import main as cli
 from hscheduler.core import events as e
+from hscheduler.live.points import GivenPoints
 from hscheduler.live.sweep import Sweep
-from hscheduler.points import GivenPoints
 from hscheduler.spec import Spec
 
 ROOT = Path(__file__).resolve().parents[2]

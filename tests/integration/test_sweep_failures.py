@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from eps.cluster.supervisor.start import kill_supervisor
 from eps.storage.jobdir import find_job
-from eps.supervisor.start import kill_supervisor
 from hscheduler.core import events as e
+from hscheduler.live.points import GivenPoints
 from hscheduler.live.sweep import Sweep
-from hscheduler.points import GivenPoints
 from hscheduler.spec import Spec
 from tests.integration.test_sweep import spec
 

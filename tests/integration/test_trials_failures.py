@@ -24,8 +24,8 @@ from hyperopt.fmin import fmin_pass_expr_memo_ctrl, generate_trial
 import eps
 from eps.errors import ConfigError, TrainingError
 from hscheduler import HTrials
-from hscheduler.live.fmin import Stop
 from hscheduler.live.scheduler import LiveScheduler, LiveSettings
+from hscheduler.trials.fmin import Stop
 from tests.integration.test_sweep_failures import Killer
 from tests.integration.test_trials import CLUSTER, JOB, ROOT, search, train
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 import eps
-from eps import cli
+from eps.cli import main as cli
 from eps.errors import ConfigError
-from eps.last_words import MOST_LINES, last_words
-from eps.master_link import wait_for
+from eps.job.last_words import MOST_LINES, last_words
+from eps.job.master_link import wait_for
 from eps.storage.jobdir import JobDir
 
 pytestmark = pytest.mark.usefixtures("home", "no_leftovers")

@@ -20,16 +20,16 @@ import pytest
 
 import eps
 from eps.chaos.trap import MASTER, MASTER_LATE
+from eps.cluster.yarn.application import ENDED_FILE, RESULTS, STATE
+from eps.cluster.yarn.attempt import SUPERSEDED
+from eps.cluster.yarn.resources import Timing
+from eps.cluster.yarn.types import Resource
 from eps.core.reconfig import OPERATIONS, Operation
 from eps.core.recovery import STARTING_NUM
 from eps.errors import EpsError, PlanError
-from eps.export import read_model
-from eps.master_link import wait_for
-from eps.resources.yarn import Timing
+from eps.job.master_link import wait_for
+from eps.spec.model_file import read_model
 from eps.storage.atomic import read_json
-from eps.yarn.application import ENDED_FILE, RESULTS, STATE
-from eps.yarn.attempt import SUPERSEDED
-from eps.yarn.types import Resource
 from tests.fakes.running_yarn import CAPACITY, MORE_NODES, NODES, PATIENCE_S, RunningYarn, wake
 from tests.fakes.storage import AWAY
 from tests.fakes.webhdfs import FakeHdfs

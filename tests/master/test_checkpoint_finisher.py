@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from eps.config import JobSpec
 from eps.core import events as e
 from eps.core.checkpoints import checkpoint_name
 from eps.core.history import ClockHistory
 from eps.core.messages import CheckpointPartWritten
 from eps.master.checkpoints import CheckpointFinisher
-from eps.runtime import DataShape, Runtime
+from eps.spec.job_spec import JobSpec
+from eps.spec.runtime import DataShape, Runtime
 from eps.storage import waits
 from eps.storage.checkpoint import PARTIAL, CheckpointStore, open_checkpoints, part_name
 from eps.storage.claims import OWNER, claim, release

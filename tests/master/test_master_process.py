@@ -11,14 +11,15 @@ from typing import Any
 
 import pytest
 
-from eps.config import JobSpec
+from eps.cluster.api import ContainerEvent, ContainerRequest
 from eps.core import events as e
 from eps.core.events import JobState
 from eps.core.membership import Membership
 from eps.core.tables import PartitionTable, SplitTable
 from eps.core.types import Address, Role
-from eps.ended import ended_status
 from eps.errors import ConfigError, PlanError, StorageError
+from eps.job.ended import ended_status
+from eps.job.master_link import wait_for
 from eps.master import exporter, main
 from eps.master.export import Exported
 from eps.master.main import Master
@@ -27,10 +28,9 @@ from eps.master.pulse import Pulse
 from eps.master.records import Ledger
 from eps.master.service import MOST_REASON, JobMasterService
 from eps.master.state_log import StateLog
-from eps.master_link import wait_for
 from eps.pb import control_pb2 as pb
-from eps.resources.api import ContainerEvent, ContainerRequest
-from eps.runtime import DataShape, Runtime
+from eps.spec.job_spec import JobSpec
+from eps.spec.runtime import DataShape, Runtime
 from eps.storage import atomic, waits
 from eps.storage.api import Storage
 from eps.storage.atomic import read_json

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from eps.resources.api import ContainerRequest
-from eps.yarn.allocation import (
+from eps.cluster.api import ContainerRequest
+from eps.cluster.yarn.allocation import (
     Allocation,
     Limits,
     Placement,
 )
-from eps.yarn.names import NumberedNames
-from eps.yarn.types import (
+from eps.cluster.yarn.names import NumberedNames
+from eps.cluster.yarn.types import (
     AllocateResult,
     Ask,
     Execution,

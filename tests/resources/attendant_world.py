@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
+from eps.cluster.yarn.application import Application
+from eps.cluster.yarn.types import ApplicationReport
 from eps.errors import PeerUnavailableError
+from eps.job.yarn import attendant as module
+from eps.job.yarn.attendant import STOP_SIGNALS, Attendant
 from eps.storage.jobdir import JobDir, create_job_dir
-from eps.yarn import attendant as module
-from eps.yarn.application import Application
-from eps.yarn.attendant import STOP_SIGNALS, Attendant
-from eps.yarn.types import ApplicationReport
 from tests.fakes.storage import MemoryStorage
 
 ID = "application_1_0001"
@@ -59,7 +59,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(module, "ASK_S", 0.001)
     monkeypatch.setattr(module, "ASK_SLOWER_S", 0.001)
     # Logs are fetched by a command of Hadoop, which has a test of its own.
-    monkeypatch.setattr("eps.yarn.logs.fetch_logs", lambda job: [])
+    monkeypatch.setattr("eps.job.yarn.logs.fetch_logs", lambda job: [])
     handlers = {number: signal.getsignal(number) for number in (*STOP_SIGNALS, signal.SIGALRM)}
     yield
     signal.set_wakeup_fd(-1)

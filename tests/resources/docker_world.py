@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from eps.resources import docker as backend
-from eps.resources.api import ContainerEvent, ContainerRequest, Exited, Running
-from eps.resources.docker import DockerResourceManager
-from eps.resources.docker_engine import DockerEngine
+from eps.cluster.api import ContainerEvent, ContainerRequest, Exited, Running
+from eps.cluster.docker import resources as backend
+from eps.cluster.docker.engine import DockerEngine
+from eps.cluster.docker.resources import DockerResourceManager
 from eps.storage.jobdir import JobDir, JobLock, create_job_dir
 from tests.docker_host import connect, no_engine, settings
 from tests.fakes.docker_engine import IMAGE, FakeDockerEngine

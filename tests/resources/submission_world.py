@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from eps.hadoop_conf import HadoopConf
-from eps.jobspec_file import RunRequest
+from eps.hadoop.conf import HadoopConf
+from eps.job.yarn.submit import start_on_yarn
+from eps.spec.file import RunRequest
 from eps.storage.jobdir import JobDir
-from eps.yarn.submit import start_on_yarn
 from tests.fakes.patient_hdfs import hdfs as hdfs
 from tests.fakes.submitting_yarn import Cluster
 from tests.fakes.webhdfs import FakeHdfs
@@ -29,7 +29,7 @@ def request_(hdfs: FakeHdfs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, co
     monkeypatch.setenv("HADOOP_CONF_DIR", conf.source)
     (tmp_path / "core-site.xml").write_text("<configuration></configuration>")
     (tmp_path / "rows.libsvm").write_text(ROWS)
-    monkeypatch.setattr("eps.yarn.submit.check_job", lambda cluster, spec: None)
+    monkeypatch.setattr("eps.job.yarn.submit.check_job", lambda cluster, spec: None)
     staging = f"webhdfs://{hdfs.authority}/eps"
     data = str(tmp_path / "rows.libsvm")
     return RunRequest.from_values({"data": data, "iterations": 3, "on": "yarn", "name": "a9a", "staging": staging})
@@ -38,7 +38,7 @@ def request_(hdfs: FakeHdfs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, co
 @pytest.fixture
 def yarn(request_: RunRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cluster:
     found = Cluster(JobDir(tmp_path / "home" / "jobs" / "a9a"))
-    monkeypatch.setattr("eps.yarn.submit.open_client", lambda conf, kind: found)
+    monkeypatch.setattr("eps.job.yarn.submit.open_client", lambda conf, kind: found)
     return found
 
 

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from eps.client import Job
-from eps.config import JobSpec
+from eps.cluster.api import Allocated, ContainerRequest, Exited, Running
+from eps.cluster.choice import check_backend, open_resources
+from eps.cluster.docker.resources import DockerResourceManager
 from eps.errors import ConfigError, ResourceAwayError, ResourceError
-from eps.jobspec_file import RunRequest
-from eps.launch import prepare_job
-from eps.resources.api import Allocated, ContainerRequest, Exited, Running
-from eps.resources.choice import check_backend, open_resources
-from eps.resources.docker import DockerResourceManager
+from eps.job.client import Job
+from eps.job.launch import prepare_job
+from eps.spec.file import RunRequest
+from eps.spec.job_spec import JobSpec
 from eps.storage.jobdir import create_job_dir
 from tests.docker_host import no_engine
 from tests.fakes.docker_engine import IMAGE, FakeDockerEngine
@@ -101,7 +101,7 @@ def test_a_job_that_cannot_be_had_any_more_is_not_resumed(
 def test_a_job_master_waits_for_an_engine_that_is_started_again(
     engine: FakeDockerEngine, settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from eps.resources import docker
+    from eps.cluster.docker import resources as docker
 
     job, lock = create_job_dir("job", tmp_path)
     prepared = prepare_job(RunRequest.from_values(settings))

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from eps.cluster.advice import CHECK_IMAGE
+from eps.cluster.api import ContainerRequest, Exited
+from eps.cluster.docker.container import DockerSettings, JobLabels, build_container
+from eps.cluster.docker.engine import DockerEngine, Found
+from eps.cluster.docker.resources import DockerResourceManager
 from eps.errors import ConfigError, ResourceError
-from eps.resources.advice import CHECK_IMAGE
-from eps.resources.api import ContainerRequest, Exited
-from eps.resources.docker import DockerResourceManager
-from eps.resources.docker_container import DockerSettings, JobLabels, build_container
-from eps.resources.docker_engine import DockerEngine, Found
 from eps.storage.jobdir import create_job_dir
 from tests.conftest import require
 from tests.docker_host import connect, image_of_nothing, settings
@@ -249,5 +249,5 @@ def test_a_real_container_ends_with_its_jobs_lock(docker: DockerResourceManager,
     told(docker, job, "stay")
     # As a supervisor that is killed outright.
     job[1].close()
-    last = "eps.container: the job has ended: nobody holds its lock"
+    last = "eps.cluster.container: the job has ended: nobody holds its lock"
     assert until(docker, Exited) == Exited("c-1", 1, f"exited with code 1; the last line of its log: {last}")

@@ -12,13 +12,13 @@ from typing import cast
 
 import pytest
 
+from eps.cluster.api import Allocated, ContainerEvent, ContainerRequest, Exited, ResourceManager, Running
+from eps.cluster.docker import engine as docker_engine
+from eps.cluster.docker import resources as backend
+from eps.cluster.docker.engine import MOST_CALLS, DockerEngine, Events
+from eps.cluster.docker.resources import NUM_LAUNCHERS, DockerResourceManager, open_docker
+from eps.cluster.docker.silence import EngineSilence, LaunchPatience
 from eps.errors import ConfigError, ResourceError
-from eps.resources import docker as backend
-from eps.resources import docker_engine
-from eps.resources.api import Allocated, ContainerEvent, ContainerRequest, Exited, ResourceManager, Running
-from eps.resources.docker import NUM_LAUNCHERS, DockerResourceManager, open_docker
-from eps.resources.docker_engine import MOST_CALLS, DockerEngine, Events
-from eps.resources.engine_silence import EngineSilence, LaunchPatience
 from tests.docker_host import connect, no_engine, settings
 from tests.fakes.docker_engine import IMAGE, FakeContainer, FakeDockerEngine
 from tests.resources.docker_world import DEADLINE_S, Job, has_news, run, run_and_end, until, wait_for

@@ -12,14 +12,14 @@ from typing import cast
 
 import pytest
 
+from eps.cluster.api import ResourceManager
+from eps.cluster.docker import engine as docker_engine
+from eps.cluster.docker import resources as backend
+from eps.cluster.docker.engine import TIMEOUT_S, DockerEngine, EngineSilentError, Found
+from eps.cluster.docker.resources import open_docker
+from eps.cluster.supervisor.protocol import Beat
+from eps.cluster.supervisor.state import LOOK_S, DeadlinePassed, Forked, Requested, Started, SupervisorState
 from eps.errors import ResourceError
-from eps.resources import docker as backend
-from eps.resources import docker_engine
-from eps.resources.api import ResourceManager
-from eps.resources.docker import open_docker
-from eps.resources.docker_engine import TIMEOUT_S, DockerEngine, EngineSilentError, Found
-from eps.supervisor.protocol import Beat
-from eps.supervisor.state import LOOK_S, DeadlinePassed, Forked, Requested, Started, SupervisorState
 from tests.docker_host import connect, settings
 from tests.fakes.docker_engine import IMAGE, FakeDockerEngine
 from tests.resources.docker_world import Job, run

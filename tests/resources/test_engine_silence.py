@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from eps.resources.engine_silence import EngineSilence, LaunchPatience
+from eps.cluster.docker.silence import EngineSilence, LaunchPatience
 
 
 @pytest.fixture

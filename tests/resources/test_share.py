@@ -7,9 +7,8 @@ import itertools
 
 import pytest
 
-from eps.errors import ConfigError
-from eps.resources.api import WITHDRAWN, Allocated, ContainerRequest, EvictionWarning, Exited, Running
-from eps.resources.share import (
+from eps.cluster.api import WITHDRAWN, Allocated, ContainerRequest, EvictionWarning, Exited, Running
+from eps.cluster.broker.share import (
     EndContainers,
     KillContainer,
     Order,
@@ -17,6 +16,7 @@ from eps.resources.share import (
     Share,
     WantContainer,
 )
+from eps.errors import ConfigError
 
 
 def share(max_containers: int = 0, lease: int | None = None) -> Share:

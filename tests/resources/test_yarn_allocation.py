@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from eps.errors import ConfigError, ResourceError
-from eps.resources.api import WITHDRAWN, Allocated, ContainerRequest, EvictionWarning, Exited, Running
-from eps.yarn.allocation import (
+from eps.cluster.api import WITHDRAWN, Allocated, ContainerRequest, EvictionWarning, Exited, Running
+from eps.cluster.yarn.allocation import (
     PREEMPTED,
     RELEASED,
     WANTED_BACK,
@@ -17,10 +16,10 @@ from eps.yarn.allocation import (
     StopContainer,
     Turn,
 )
-from eps.yarn.killed import KILLED
-from eps.yarn.launch import LaunchTemplate, RoleTemplate, build_launch
-from eps.yarn.names import NumberedNames
-from eps.yarn.types import (
+from eps.cluster.yarn.killed import KILLED
+from eps.cluster.yarn.launch import LaunchTemplate, RoleTemplate, build_launch
+from eps.cluster.yarn.names import NumberedNames
+from eps.cluster.yarn.types import (
     AllocateResult,
     Ask,
     Completed,
@@ -33,6 +32,7 @@ from eps.yarn.types import (
     Registration,
     Resource,
 )
+from eps.errors import ConfigError, ResourceError
 from tests.resources.allocation_world import (
     PLACEMENTS,
     REGISTRATION,

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from eps.resources.api import Allocated, ContainerRequest, Exited, Running
-from eps.yarn.allocation import (
+from eps.cluster.api import Allocated, ContainerRequest, Exited, Running
+from eps.cluster.yarn.allocation import (
     StartContainer,
     StopContainer,
     Turn,
 )
-from eps.yarn.types import (
+from eps.cluster.yarn.types import (
     AllocateResult,
     Ask,
     Completed,

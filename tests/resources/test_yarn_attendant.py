@@ -17,23 +17,23 @@ from typing import Any
 import numpy as np
 import pytest
 
-from eps.client import Job
-from eps.config import JobSpec
-from eps.display import plain_line, progress_line, status_text
-from eps.ended import FETCHING, UNREACHABLE, ended_status, waiting_status
+from eps.cluster.yarn.application import COPY_BYTES, Application
+from eps.cluster.yarn.types import ApplicationReport
 from eps.errors import JobNotFoundError, PeerUnavailableError, StorageError
-from eps.jobspec_file import RunRequest
-from eps.results import keep_places
+from eps.job.client import Job
+from eps.job.display import plain_line, progress_line, status_text
+from eps.job.ended import FETCHING, UNREACHABLE, ended_status, waiting_status
+from eps.job.yarn import attendant as module
+from eps.job.yarn.am import Results
+from eps.spec.file import RunRequest
+from eps.spec.job_spec import JobSpec
+from eps.spec.results import keep_places
 from eps.storage.atomic import read_json
 from eps.storage.claims import REMOVE_S, Claim, owner_of
 from eps.storage.hdfs import HdfsStorage
 from eps.storage.jobdir import JobDir
 from eps.storage.locations import RemotePath
 from eps.storage.worth import can_be_resumed
-from eps.yarn import attendant as module
-from eps.yarn.am import Results
-from eps.yarn.application import COPY_BYTES, Application
-from eps.yarn.types import ApplicationReport
 from tests.fakes.storage import MemoryStorage
 from tests.fakes.webhdfs import FakeHdfs
 from tests.resources.attendant_world import (
@@ -224,7 +224,7 @@ def test_what_yarn_says_is_the_reason_where_the_master_left_no_word(job: JobDir,
 def test_an_application_that_yarn_has_forgotten_has_ended(
     job: JobDir, follow: Follow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("eps.yarn.inquiry.FORGOTTEN_S", 0.0)
+    monkeypatch.setattr("eps.job.yarn.inquiry.FORGOTTEN_S", 0.0)
     assert follow(ScriptedClient(RUNNING, JobNotFoundError("no such application"))) == 1
     assert ended_status(job)["reason"].startswith("YARN does not know the application any more")
     ended = job.ended()
@@ -234,7 +234,7 @@ def test_an_application_that_yarn_has_forgotten_has_ended(
 def test_what_one_that_is_forgotten_has_left_is_fetched(
     job: JobDir, shared: MemoryStorage, follow: Follow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("eps.yarn.inquiry.FORGOTTEN_S", 0.0)
+    monkeypatch.setattr("eps.job.yarn.inquiry.FORGOTTEN_S", 0.0)
     shared.files["results/ended.json"] = b'{"state": "finished", "exit_code": 0, "reason": ""}'
     assert follow(ScriptedClient(JobNotFoundError("no such application"))) == 0
     assert ended_status(job)["state"] == "finished" and job.model.read_bytes() == b"npz"
@@ -335,7 +335,7 @@ def test_what_could_not_be_fetched_is_fetched_again_without_yarn(
 def test_of_one_that_yarn_has_forgotten_the_folder_stays_when_it_is_fetched_again(
     job: JobDir, shared: MemoryStorage, follow: Follow, staged: Application, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("eps.yarn.inquiry.FORGOTTEN_S", 0.0)
+    monkeypatch.setattr("eps.job.yarn.inquiry.FORGOTTEN_S", 0.0)
     shared.files["results/ended.json"] = b'{"state": "finished"}'
     follow(ScriptedClient(JobNotFoundError("no such application")))
     assert not job.is_settled()
@@ -354,7 +354,7 @@ def test_how_a_job_failed_is_noted_before_its_logs_come_which_may_be_larger_than
         seen.append((job.is_settled(), job.outcome()["reason"], dict(shared.files)))
         raise StorageError(f"{job.path}: No space left on device")
 
-    monkeypatch.setattr("eps.yarn.logs.fetch_logs", bring)
+    monkeypatch.setattr("eps.job.yarn.logs.fetch_logs", bring)
     assert follow(ScriptedClient(RUNNING, FINISHED)) == 1
     assert seen == [(True, "diverged", {})] and job.is_settled()
 
@@ -392,7 +392,7 @@ def test_who_removes_what_a_job_had_on_the_cluster_does_not_keep_others_waiting(
 def test_what_was_not_fetched_or_may_be_in_use_stays_on_the_cluster(
     job: JobDir, shared: MemoryStorage, follow: Follow, staged: Application, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("eps.yarn.inquiry.FORGOTTEN_S", 0.0)
+    monkeypatch.setattr("eps.job.yarn.inquiry.FORGOTTEN_S", 0.0)
     follow(ScriptedClient(JobNotFoundError("no such application")))
     assert "job.zip" in shared.files
     shared.files["results/ended.json"] = b'{"state": "finished"}'
@@ -472,7 +472,7 @@ def test_who_asks_while_results_or_logs_come_is_told_so_and_waits_for_no_master(
         return names(what) if isinstance(what, str) else []
 
     monkeypatch.setattr(shared, "names", look)
-    monkeypatch.setattr("eps.yarn.logs.fetch_logs", look)
+    monkeypatch.setattr("eps.job.yarn.logs.fetch_logs", look)
     assert follow(ScriptedClient(dataclasses.replace(RUNNING, progress=3 / 9), FINISHED)) == 1
     results, logs = seen
     assert (results["state"], logs["state"]) == (FETCHING, FETCHING)

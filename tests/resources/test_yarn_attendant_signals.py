@@ -17,12 +17,12 @@ from typing import Any
 
 import pytest
 
+from eps.cluster.yarn.application import COPY_BYTES, Application
+from eps.cluster.yarn.types import ApplicationReport
+from eps.job.yarn import attendant as module
+from eps.job.yarn.ending import wish
 from eps.storage.atomic import read_json, write_json_atomic
 from eps.storage.jobdir import JobDir
-from eps.yarn import attendant as module
-from eps.yarn.application import COPY_BYTES, Application
-from eps.yarn.ending import wish
-from eps.yarn.types import ApplicationReport
 from tests.fakes.storage import MemoryStorage
 from tests.resources.attendant_world import (
     AWAY,
@@ -164,9 +164,9 @@ def test_who_is_told_to_end_when_all_is_fetched_gives_nothing_up_but_logs_and_wh
     if when == "noted":
         monkeypatch.setattr(shared, "remove", hang)
     elif when == "noting":
-        monkeypatch.setattr("eps.yarn.fetching.write_json_atomic", write)
+        monkeypatch.setattr("eps.job.yarn.fetching.write_json_atomic", write)
     else:
-        monkeypatch.setattr("eps.yarn.logs.fetch_logs", hang)
+        monkeypatch.setattr("eps.job.yarn.logs.fetch_logs", hang)
     assert follow(ScriptedClient(RUNNING, FINISHED)) == code
     ended = job.ended()
     assert ended is not None and (ended["state"], ended["reason"]) == (state, "done")

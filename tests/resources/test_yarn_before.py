@@ -7,12 +7,12 @@ import json
 
 import pytest
 
-from eps.ended import ended_report, ended_status
+from eps.cluster.yarn.application import Application
+from eps.cluster.yarn.types import ApplicationReport
 from eps.errors import JobNotFoundError, StorageError
+from eps.job.ended import ended_report, ended_status
 from eps.storage.before import ASIDE, Before
 from eps.storage.jobdir import JobDir
-from eps.yarn.application import Application
-from eps.yarn.types import ApplicationReport
 from tests.fakes.storage import MemoryStorage
 from tests.resources.attendant_world import FINISHED, REPORT, RUNNING, Follow, ScriptedClient
 from tests.resources.attendant_world import follow as follow
@@ -31,7 +31,7 @@ ENDED = {"state": "failed", "reason": "training diverged", "exit_code": 3, "time
 @pytest.fixture
 def killed(job: JobDir, shared: MemoryStorage, staged: Application, monkeypatch: pytest.MonkeyPatch) -> JobDir:
     """A job that had failed; whoever started it again was killed while YARN was asked to take it."""
-    monkeypatch.setattr("eps.yarn.inquiry.FORGOTTEN_S", 0.0)
+    monkeypatch.setattr("eps.job.yarn.inquiry.FORGOTTEN_S", 0.0)
     shared.files = {"job.zip": b"secrets"}
     job.ended_json.write_text(json.dumps(ENDED))
     job.report.write_text(json.dumps({**ENDED, "clock": 40}))

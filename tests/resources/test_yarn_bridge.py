@@ -12,9 +12,9 @@ from types import SimpleNamespace
 import pytest
 
 from eps.errors import ConfigError, ResourceError
-from eps.hadoop_conf import HadoopConf
-from eps.yarn import bridge
-from eps.yarn.bridge import class_path, java_errors, jvm_options, place_of, start_jvm
+from eps.hadoop import bridge
+from eps.hadoop.bridge import class_path, java_errors, jvm_options, place_of, start_jvm
+from eps.hadoop.conf import HadoopConf
 from tests.conftest import require
 
 
@@ -101,9 +101,9 @@ ENDS_IN_JAVA = """
 import sys, threading
 from pathlib import Path
 from eps.errors import ConfigError
-from eps.hadoop_conf import HadoopConf
-from eps.yarn import bridge
-from eps.yarn.bridge import java, java_errors, jlong, start_jvm
+from eps.hadoop.conf import HadoopConf
+from eps.cluster.yarn import bridge
+from eps.hadoop.bridge import java, java_errors, jlong, start_jvm
 bridge._LEAVE_S = 120.0
 try:
     start_jvm(HadoopConf({}, sys.argv[1]))

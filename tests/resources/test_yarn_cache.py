@@ -7,11 +7,11 @@ from typing import BinaryIO
 
 import pytest
 
+from eps.cluster.yarn.shipping import Packed
+from eps.cluster.yarn.types import LocalFile
+from eps.job.yarn import submit
+from eps.job.yarn.submit import put_once
 from eps.storage.locations import RemotePath
-from eps.yarn import submit
-from eps.yarn.shipping import Packed
-from eps.yarn.submit import put_once
-from eps.yarn.types import LocalFile
 from tests.fakes.patient_hdfs import hdfs as hdfs
 from tests.fakes.webhdfs import FakeHdfs
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from eps.config import JobSpec
+from eps.cluster.yarn.checks import Cluster, check_job
 from eps.errors import EpsError
-from eps.yarn.checks import Cluster, check_job
+from eps.spec.job_spec import JobSpec
 from tests.fakes.telling_yarn import TellingYarn as Told
 
 

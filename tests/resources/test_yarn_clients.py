@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
+from eps.cluster.yarn.clients import asked_at, client_kind, open_client
+from eps.cluster.yarn.hadoop import client as hadoop_client
+from eps.cluster.yarn.rest import RestClient
+from eps.cluster.yarn.types import Launch, Resource, Submission
 from eps.errors import ConfigError
-from eps.hadoop_conf import HadoopConf
-from eps.yarn.clients import asked_at, client_kind, open_client
-from eps.yarn.hadoop import client as hadoop_client
-from eps.yarn.hadoop import tokens
-from eps.yarn.rest import RestClient
-from eps.yarn.types import Launch, Resource, Submission
+from eps.hadoop import tokens
+from eps.hadoop.conf import HadoopConf
 
 SECURE = HadoopConf({"hadoop.security.authentication": "Kerberos"}, "/etc/hadoop")
 

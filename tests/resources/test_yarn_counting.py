@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from eps.config import JobSpec
+from eps.cluster.yarn.checks import Cluster, check_job
+from eps.cluster.yarn.queues import CALCULATOR, counts_cores
+from eps.cluster.yarn.rest import RestClient
 from eps.errors import ConfigError
-from eps.yarn.checks import Cluster, check_job
-from eps.yarn.queues import CALCULATOR, counts_cores
-from eps.yarn.rest import RestClient
+from eps.spec.job_spec import JobSpec
 from tests.fakes.resourcemanager import resourcemanager
 from tests.fakes.telling_yarn import TellingYarn
 

@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
+from eps.cluster.yarn.application import JOB_ARCHIVE, Application
+from eps.cluster.yarn.shipping import packed
 from eps.core.types import Address
 from eps.errors import ConfigError, EpsError, StorageError
-from eps.hadoop_conf import HadoopConf
-from eps.rpc.security import Security
+from eps.hadoop.conf import HadoopConf
+from eps.job.yarn.am import with_grants, with_why
+from eps.job.yarn.elsewhere import StagedJobs
+from eps.net.security.credentials import Security
 from eps.storage.atomic import read_json
 from eps.storage.jobdir import JobDir, create_job_dir
-from eps.yarn.am import with_grants, with_why
-from eps.yarn.application import JOB_ARCHIVE, Application
-from eps.yarn.elsewhere import StagedJobs
-from eps.yarn.shipping import packed
 from tests.fakes.webhdfs import FakeHdfs
 
 pytest.importorskip("hdfs")

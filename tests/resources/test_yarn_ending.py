@@ -11,15 +11,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from eps import ending as local
-from eps import master_link
-from eps.ending import end_job
+from eps.cluster.yarn.application import Application
 from eps.errors import DeadlineError
+from eps.job import ending as local
+from eps.job import master_link
+from eps.job.ending import end_job
+from eps.job.yarn import ending
+from eps.job.yarn.ending import ENDED_S, end_application, wished
 from eps.storage.atomic import write_json_atomic
 from eps.storage.jobdir import JobDir, JobLock, create_job_dir
-from eps.yarn import ending
-from eps.yarn.application import Application
-from eps.yarn.ending import ENDED_S, end_application, wished
 
 FORMER, ID = "application_1_0001", "application_1_0002"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from eps.cluster.yarn.facade import AskRefusedError, AttemptEndedError, NotRegisteredError
 from eps.errors import (
     AuthenticationError,
     ConfigError,
@@ -16,8 +17,7 @@ from eps.errors import (
     StorageAwayError,
     StorageError,
 )
-from eps.yarn.errors import HadoopPlace, JavaError, explain, first_line
-from eps.yarn.facade import AskRefusedError, AttemptEndedError, NotRegisteredError
+from eps.hadoop.errors import HadoopPlace, JavaError, explain, first_line
 
 PLACE = HadoopPlace(
     "/etc/hadoop/conf",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from eps.yarn.exits import exit_of, is_taken, last_words
-from eps.yarn.types import Completed, Grant, Resource
+from eps.cluster.yarn.exits import exit_of, is_taken, last_words
+from eps.cluster.yarn.types import Completed, Grant, Resource
 
 CONTAINER = "container_1_0001_01_000002"
 GRANT = Grant(CONTAINER, "node-7:8041", 1, Resource(512, 1))

@@ -13,20 +13,20 @@ from typing import Any
 import pytest
 
 from eps.cli import main
-from eps.client import Job
-from eps.ended import UNREACHABLE, ended_status
+from eps.cluster.supervisor.start import kill_supervisor
+from eps.cluster.yarn.application import Application
 from eps.errors import DeadlineError, JobExistsError, JobNotFoundError, PeerUnavailableError, StorageError
-from eps.jobspec_file import RunRequest
-from eps.launch import prepare_job
-from eps.master_link import wait_for
-from eps.results import deliver_results
+from eps.job.client import Job
+from eps.job.ended import UNREACHABLE, ended_status
+from eps.job.launch import prepare_job
+from eps.job.master_link import wait_for
+from eps.job.yarn import ending, former
+from eps.job.yarn.former import check_has_ended, settle_former
+from eps.job.yarn.submit import ATTENDANT, attend_again
+from eps.spec.file import RunRequest
+from eps.spec.results import deliver_results
 from eps.storage.atomic import write_json_atomic
 from eps.storage.jobdir import JobDir, JobLock
-from eps.supervisor.start import kill_supervisor
-from eps.yarn import ending, former
-from eps.yarn.application import Application
-from eps.yarn.former import check_has_ended, settle_former
-from eps.yarn.submit import ATTENDANT, attend_again
 from tests.fakes.resourcemanager import FakeResourceManager, resourcemanager
 from tests.resources.test_yarn_attendant import FINISHED, ID, KILLED, PATIENCE_S, RUNNING, ScriptedClient
 
@@ -213,7 +213,7 @@ def test_of_two_who_would_attend_one_does(job: JobDir, monkeypatch: pytest.Monke
         others.append(module)
         return "handle"
 
-    monkeypatch.setattr("eps.yarn.submit.start_supervisor", start)
+    monkeypatch.setattr("eps.job.yarn.submit.start_supervisor", start)
     assert attend_again(job.path) == "handle"  # type: ignore[comparison-overlap]
     write_json_atomic(job.ended_json, {"state": "killed", "exit_code": 1, "reason": "", "time_s": 1.0})
     assert attend_again(job.path) is None and others == [ATTENDANT], "its end is known, and what it left is fetched"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from eps.resources.api import ContainerEvent, ContainerRequest, Exited
-from eps.yarn.allocation import Allocation, Limits, StopContainer
-from eps.yarn.killed import KILLED
-from eps.yarn.types import AllocateResult, Completed, NodeChange, NodeUpdate
+from eps.cluster.api import ContainerEvent, ContainerRequest, Exited
+from eps.cluster.yarn.allocation import Allocation, Limits, StopContainer
+from eps.cluster.yarn.killed import KILLED
+from eps.cluster.yarn.types import AllocateResult, Completed, NodeChange, NodeUpdate
 from tests.resources.allocation_world import ask, grant, made, name, started, yarn_name
 
 #: What a ResourceManager says of whatever it is given back, as soon as it is.

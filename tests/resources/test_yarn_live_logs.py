@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from eps.commands.inspect import LogReader
+from eps.cli.commands.inspect import LogReader
+from eps.cluster.yarn.application import Application
+from eps.job.yarn import logs
 from eps.storage.jobdir import JobDir, create_job_dir
-from eps.yarn import logs
-from eps.yarn.application import Application
 from tests.fakes.resourcemanager import FakeResourceManager, resourcemanager
 
 ID = "application_1700000000000_0007"
@@ -63,7 +63,7 @@ def commands(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
         printed.write_text("")
 
     monkeypatch.setattr(logs, "_ask", ask)
-    monkeypatch.setattr("eps.yarn.log_looks.listens", lambda place: True)
+    monkeypatch.setattr("eps.job.yarn.log_looks.listens", lambda place: True)
     monkeypatch.setattr(logs, "find_java", lambda: argparse.Namespace(command="java"))
     return found
 

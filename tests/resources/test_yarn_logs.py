@@ -13,14 +13,14 @@ from typing import Any, BinaryIO
 import pytest
 
 from eps.cli import main
-from eps.commands import inspect
+from eps.cli.commands import inspect
+from eps.cluster.yarn.application import Application
 from eps.errors import PeerUnavailableError, ResourceError, StorageError
-from eps.master_link import NEXT_MASTER_S
+from eps.hadoop.token_file import TOKEN_FILE_VARIABLE
+from eps.job.master_link import NEXT_MASTER_S
+from eps.job.yarn import log_looks, logs
 from eps.storage.atomic import write_json_atomic
-from eps.storage.hadoop_tokens import TOKEN_FILE_VARIABLE
 from eps.storage.jobdir import JobDir, create_job_dir
-from eps.yarn import log_looks, logs
-from eps.yarn.application import Application
 from tests.fakes.full_disk import no_file_beyond
 
 SECURE = """<configuration><property><name>hadoop.security.authentication</name><value>kerberos</value></property>
@@ -456,6 +456,6 @@ def test_who_asks_for_the_logs_of_a_job_that_nobody_attends_to_has_it_attended_t
     """Else nobody would find out that its cluster does not answer, and who follows would stop at once."""
     attended: list[Path] = []
     monkeypatch.setattr(JobDir, "is_running", lambda self: False)
-    monkeypatch.setattr("eps.yarn.former.attend_again", attended.append)
+    monkeypatch.setattr("eps.job.yarn.former.attend_again", attended.append)
     monkeypatch.setattr(logs.subprocess, "Popen", lambda *_, **__: Command())
     assert main(["logs", "a9a"]) == 0 and attended == [open_job.path]

@@ -12,20 +12,21 @@ from typing import Any
 
 import pytest
 
+from eps.cluster.api import Allocated, ContainerEvent, ContainerRequest, EvictionWarning, Exited, Running
+from eps.cluster.yarn.allocation import PREEMPTED, WANTED_BACK, Limits
+from eps.cluster.yarn.killed import KILLED
+from eps.cluster.yarn.launch import LaunchTemplate, RoleTemplate
+from eps.cluster.yarn.resources import HANGS_EXIT_CODE, NUM_STOPPERS, Place, Timing, YarnResourceManager
+from eps.cluster.yarn.types import FinalStatus, LocalFile
 from eps.errors import DeadlineError, PeerUnavailableError, ResourceError
-from eps.master_link import wait_for
-from eps.resources.api import Allocated, ContainerEvent, ContainerRequest, EvictionWarning, Exited, Running
-from eps.resources.yarn import HANGS_EXIT_CODE, NUM_STOPPERS, Place, Timing, YarnResourceManager
-from eps.yarn.allocation import PREEMPTED, WANTED_BACK, Limits
-from eps.yarn.killed import KILLED
-from eps.yarn.launch import LaunchTemplate, RoleTemplate
-from eps.yarn.types import FinalStatus, LocalFile
+from eps.job.master_link import wait_for
 from tests.fakes.yarn import FakeNm, FakeYarn
 
 DEADLINE_S = 20.0
 FAST = Timing(idle_s=0.05, busy_s=0.01)
 TEMPLATE = LaunchTemplate(
-    {"worker": RoleTemplate("python -m eps.container", {"A": "1"}, {"env": LocalFile("hdfs://h/e", 5, 6)})}, b"tokens"
+    {"worker": RoleTemplate("python -m eps.cluster.container", {"A": "1"}, {"env": LocalFile("hdfs://h/e", 5, 6)})},
+    b"tokens",
 )
 
 Make = Callable[..., YarnResourceManager]
@@ -88,7 +89,7 @@ def test_a_container_is_launched_with_its_roles_template_and_tokens(yarn: FakeYa
     manager = make(place=Place("am-host", 4711, "http://am-host:8080"))
     run(manager, 3)
     launch = yarn.named(3).launch
-    assert launch is not None and launch.command.startswith("exec python -m eps.container 1><LOG_DIR>/stdout")
+    assert launch is not None and launch.command.startswith("exec python -m eps.cluster.container 1><LOG_DIR>/stdout")
     assert launch.env["EPS_MASTER_ADDRESS"] == "h:1" and launch.env["EPS_CONTAINER_ID"] == name(3)
     assert launch.env["EPS_HOST"] == yarn.named(3).grant.host and launch.env["A"] == "1"
     assert launch.files == TEMPLATE.roles["worker"].files and launch.credentials == b"tokens"
@@ -539,7 +540,7 @@ def test_patience_and_the_end_of_the_job_keep_the_process(yarn: FakeYarn, make: 
 
 def test_the_process_ends_at_once_without_what_it_would_do_at_its_end() -> None:
     code = (
-        "import atexit; from eps.resources.yarn import end_process\n"
+        "import atexit; from eps.cluster.yarn.resources import end_process\n"
         "atexit.register(print, 'not this')\n"
         "try: end_process('it hangs')\n"
         "finally: print('nor this')"

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 
 import pytest
 
+from eps.cluster.yarn.types import ApplicationReport
 from eps.errors import ConfigError, JobExistsError
-from eps.jobspec_file import RunRequest
+from eps.spec.file import RunRequest
 from eps.storage.jobdir import jobs_dir, list_jobs
-from eps.yarn.types import ApplicationReport
 from tests.fakes.patient_hdfs import hdfs as hdfs
 from tests.fakes.submitting_yarn import ID, Cluster
 from tests.fakes.webhdfs import FakeHdfs
@@ -29,7 +29,7 @@ CHECKPOINT = "/eps/checkpoints/a9a/0001-00000002/manifest.json"
 @pytest.fixture
 def lost(request_: RunRequest, yarn: Cluster, hdfs: FakeHdfs, monkeypatch: pytest.MonkeyPatch) -> Cluster:
     """A cluster with a job that has a checkpoint, and whose directory here somebody has removed."""
-    monkeypatch.setattr("eps.yarn.submit.start_supervisor", lambda *_, **__: None)
+    monkeypatch.setattr("eps.job.yarn.submit.start_supervisor", lambda *_, **__: None)
     start(request_)
     hdfs.put(CHECKPOINT, b"{}")
     shutil.rmtree(jobs_dir() / "a9a")

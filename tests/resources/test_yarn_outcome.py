@@ -6,10 +6,10 @@ import dataclasses
 
 import pytest
 
+from eps.cluster.yarn.advice import CHECK_FILES, CHECK_MEMORY, CHECK_PYTHON, CHECK_VIRTUAL
+from eps.cluster.yarn.outcome import outcome, word_of
+from eps.cluster.yarn.types import ApplicationReport
 from eps.errors import StorageError
-from eps.yarn.advice import CHECK_FILES, CHECK_MEMORY, CHECK_PYTHON, CHECK_VIRTUAL
-from eps.yarn.outcome import outcome, word_of
-from eps.yarn.types import ApplicationReport
 
 ID = "application_1_0001"
 REPORT = ApplicationReport(
@@ -67,7 +67,7 @@ def test_of_a_master_that_could_not_begin_its_last_line_is_the_reason() -> None:
 ENDED_ITSELF = NOT_STARTED.replace("127", "71").replace(
     "bash: line 1: a warning\nenv: '/nowhere/python': No such file or directory",
     "07:55:18.950 E eps.master.main: M goes on, and cannot be started again until this is mended: all are bad\n"
-    "07:55:19.528 C eps.yarn.attempt: M another job master has taken over: this one ends\n"
+    "07:55:19.528 C eps.cluster.yarn.attempt: M another job master has taken over: this one ends\n"
     "07:55:19.600 I eps.master.main: M is still told something\n"
     "org.apache.hadoop.ipc.RemoteException(java.io.IOException): File could only be written to 0 nodes\n"
     "\tat org.apache.hadoop.util.concurrent.SubjectInheritingThread.run(SubjectInheritingThread.java:209)",
@@ -146,7 +146,7 @@ running 12345B beyond the '{kind}' memory limit. Current usage: 512.1 MB of 512 
 1.1 GB virtual memory used. Killing container.
 Dump of the process-tree for container_1_0001_03_000001 :
 \t|- PID PPID PGRPID SESSID CMD_NAME USER_MODE_TIME(MILLIS) SYSTEM_TIME(MILLIS) VMEM_USAGE(BYTES) FULL_CMD_LINE
-\t|- 7 6 7 7 (python) 1 1 1 1 python -m eps.yarn.am
+\t|- 7 6 7 7 (python) 1 1 1 1 python -m eps.job.yarn.am
 
 [2026-11-22 10:00:00.001]Container killed on request. Exit code is 143
 For more detailed output, check the application tracking page: http://h:8088/cluster/app/application_1_0001

@@ -9,6 +9,9 @@ from typing import Any
 
 import pytest
 
+from eps.cluster.yarn import rest
+from eps.cluster.yarn.rest import RestClient, refusal
+from eps.cluster.yarn.types import FileKind, Launch, LocalFile, Resource, Submission, Visibility
 from eps.errors import (
     AuthenticationError,
     ConfigError,
@@ -18,13 +21,10 @@ from eps.errors import (
     ResourceError,
     RpcError,
 )
-from eps.hadoop_conf import HadoopConf
+from eps.hadoop.conf import HadoopConf
+from eps.hadoop.token_file import HDFS_KIND, HadoopToken, pack_tokens, parse_tokens
 from eps.storage import webhdfs
-from eps.storage.hadoop_tokens import HDFS_KIND, HadoopToken, pack_tokens, parse_tokens
 from eps.storage.webhdfs import Login
-from eps.yarn import rest
-from eps.yarn.rest import RestClient, refusal
-from eps.yarn.types import FileKind, Launch, LocalFile, Resource, Submission, Visibility
 from tests.fakes.resourcemanager import FakeResourceManager, resourcemanager
 from tests.fakes.webhdfs import FakeHdfs
 
@@ -41,7 +41,7 @@ APP: dict[str, Any] = {
 SUBMISSION = Submission(
     name="a9a",
     launch=Launch(
-        "exec python -m eps.yarn.am",
+        "exec python -m eps.job.yarn.am",
         {"B": "2", "A": "1"},
         {"eps-job": LocalFile("hdfs://nn:8020/x/job.zip", 12, 34, FileKind.ARCHIVE, Visibility.APPLICATION)},
     ),
@@ -76,7 +76,7 @@ def test_a_submission_says_all_that_yarn_takes(rm: FakeResourceManager, client: 
     assert body == {
         "application-id": ID, "application-name": "a9a", "application-type": "EPS", "queue": "batch",
         "am-container-spec": {
-            "commands": {"command": "exec python -m eps.yarn.am"},
+            "commands": {"command": "exec python -m eps.job.yarn.am"},
             "environment": {"entry": [{"key": "A", "value": "1"}, {"key": "B", "value": "2"}]},
             "local-resources": {"entry": [{"key": "eps-job", "value": {
                 "resource": "hdfs://nn:8020/x/job.zip", "type": "ARCHIVE", "visibility": "APPLICATION", "size": 12,

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from eps.config import JobSpec
+from eps.cluster.api import ContainerRequest, EvictionWarning, Exited, Running
+from eps.cluster.yarn.allocation import Placement
+from eps.cluster.yarn.application import MasterOrders
+from eps.cluster.yarn.resources import YarnResourceManager
+from eps.cluster.yarn.types import Execution, Resource
 from eps.errors import ConfigError
-from eps.resources.api import ContainerRequest, EvictionWarning, Exited, Running
-from eps.resources.yarn import YarnResourceManager
-from eps.yarn.allocation import Placement
-from eps.yarn.am import template_of
-from eps.yarn.application import MasterOrders
-from eps.yarn.types import Execution, Resource
+from eps.job.yarn.am import template_of
+from eps.spec.job_spec import JobSpec
 from tests.fakes.yarn import FakeYarn
 from tests.resources.test_yarn_manager import FAST, collect, name
 

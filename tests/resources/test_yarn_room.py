@@ -8,17 +8,26 @@ from typing import cast
 
 import pytest
 
-from eps.config import JobSpec
+from eps.cluster.api import ContainerRequest, EvictionWarning
+from eps.cluster.yarn.allocation import Allocation, Limits, Placement
+from eps.cluster.yarn.application import MasterOrders
+from eps.cluster.yarn.attempt import PREEMPTION_WAIT, Yarn, configuration
+from eps.cluster.yarn.names import NumberedNames
+from eps.cluster.yarn.room import Headroom, Home, fitting
+from eps.cluster.yarn.types import (
+    AllocateResult,
+    Completed,
+    Grant,
+    NodeChange,
+    NodeUpdate,
+    Preemption,
+    Registration,
+    Resource,
+)
 from eps.errors import ConfigError
-from eps.resources.api import ContainerRequest, EvictionWarning
-from eps.runtime import Runtime
-from eps.yarn.allocation import Allocation, Limits, Placement
-from eps.yarn.am import template_of
-from eps.yarn.application import MasterOrders
-from eps.yarn.attempt import PREEMPTION_WAIT, Yarn, configuration
-from eps.yarn.names import NumberedNames
-from eps.yarn.room import Headroom, Home, fitting
-from eps.yarn.types import AllocateResult, Completed, Grant, NodeChange, NodeUpdate, Preemption, Registration, Resource
+from eps.job.yarn.am import template_of
+from eps.spec.job_spec import JobSpec
+from eps.spec.runtime import Runtime
 from tests.fakes.yarn import FakeYarn
 
 QUIET_S = 10.0

@@ -15,21 +15,30 @@ from types import SimpleNamespace
 
 import pytest
 
-from eps.config import JobSpec
+from eps.cluster.api import ContainerRequest
+from eps.cluster.yarn.application import MasterOrders, home_location, tags_of
+from eps.cluster.yarn.container import own_job_dir
+from eps.cluster.yarn.launch import build_launch
+from eps.cluster.yarn.shipping import (
+    CODE,
+    ENVIRONMENT,
+    JOB,
+    PythonEnvironment,
+    pack_code,
+    pack_job,
+    packed,
+    python_environment,
+)
+from eps.cluster.yarn.types import FileKind, Grant, LocalFile, Resource, Visibility
 from eps.errors import ConfigError
-from eps.hadoop_conf import HadoopConf, read_configuration
+from eps.hadoop.conf import HadoopConf, read_configuration
+from eps.job.yarn.am import template_of
+from eps.job.yarn.logs import name_logs, split_logs
+from eps.job.yarn.submit import check_environment, file_systems_of, pack_conf
 from eps.ml import kernels
-from eps.resources.api import ContainerRequest
+from eps.spec.job_spec import JobSpec
 from eps.storage.jobdir import JobDir, create_job_dir
 from eps.storage.locations import RemotePath
-from eps.yarn.am import template_of
-from eps.yarn.application import MasterOrders, home_location, tags_of
-from eps.yarn.container import own_job_dir
-from eps.yarn.launch import build_launch
-from eps.yarn.logs import name_logs, split_logs
-from eps.yarn.shipping import CODE, ENVIRONMENT, JOB, PythonEnvironment, pack_code, pack_job, packed, python_environment
-from eps.yarn.submit import check_environment, file_systems_of, pack_conf
-from eps.yarn.types import FileKind, Grant, LocalFile, Resource, Visibility
 from tests.fakes.full_disk import no_file_beyond
 
 pytest.importorskip("requests")
@@ -42,10 +51,10 @@ def names(content: bytes) -> list[str]:
 
 #: Says where a module comes from, where the rules for Java's log are, and what it would bring to others itself.
 FROM_ARCHIVE = """
-import eps.yarn.am, eps.worker.main, eps.server.main, hscheduler.page
-from eps.yarn.bridge import jvm_options
-from eps.yarn.shipping import pack_code
-print(eps.yarn.am.__file__)
+import eps.job.yarn.am, eps.worker.main, eps.server.main, hscheduler.page
+from eps.hadoop.bridge import jvm_options
+from eps.cluster.yarn.shipping import pack_code
+print(eps.job.yarn.am.__file__)
 print(next(each for each in jvm_options() if "log4j" in each).partition("=")[2])
 print(pack_code().digest)
 """
@@ -67,9 +76,9 @@ def test_our_code_is_packed_to_the_same_bytes_each_time(tmp_path: Path) -> None:
     mine = pack_code()
     assert len(mine.content) < 8 << 20 and mine.digest == hashlib.sha256(mine.content).hexdigest()
     found = names(mine.content)
-    assert {"eps/__init__.py", "eps/yarn/am.py", "hscheduler/__init__.py", "eps/pb/control_pb2.py"} <= set(found)
+    assert {"eps/__init__.py", "eps/job/yarn/am.py", "hscheduler/__init__.py", "eps/pb/control_pb2.py"} <= set(found)
     assert {name for name in found if name.endswith(".pyc")} == {f"{name}c" for name in found if name.endswith(".py")}
-    say = "from eps.yarn.shipping import pack_code; print(pack_code().digest)"
+    say = "from eps.cluster.yarn.shipping import pack_code; print(pack_code().digest)"
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONHASHSEED": "7"}
     other = subprocess.run(
         [sys.executable, "-c", say], env=environ, capture_output=True, text=True, timeout=60, check=True
@@ -134,7 +143,7 @@ def test_what_a_full_disk_does_not_take_of_a_module_leaves_nothing_on_it(
 def test_an_error_in_a_container_shows_its_line(tmp_path: Path) -> None:
     code = """
 import traceback
-from eps.config import JobSpec
+from eps.spec.job_spec import JobSpec
 try:
     JobSpec(workers=0)
 except Exception:
@@ -263,7 +272,7 @@ def test_containers_see_the_cluster_as_the_client_does(tmp_path: Path) -> None:
 def test_what_the_scheduler_alone_may_read_is_not_missed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("yarn-site.xml", "capacity-scheduler.xml"):
         (tmp_path / name).write_text("<configuration/>")
-    monkeypatch.setattr("eps.yarn.submit.os.access", lambda path, mode: path.name != "capacity-scheduler.xml")
+    monkeypatch.setattr("eps.job.yarn.submit.os.access", lambda path, mode: path.name != "capacity-scheduler.xml")
     assert names(pack_conf(HadoopConf({}, str(tmp_path))).content) == ["yarn-site.xml"]
 
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from eps.config import JobSpec
+from eps.cluster.yarn import staging
+from eps.cluster.yarn.staging import check_file_systems
 from eps.errors import ConfigError, StorageAwayError
-from eps.hadoop_conf import HadoopConf
-from eps.yarn import staging
-from eps.yarn.staging import check_file_systems
+from eps.hadoop.conf import HadoopConf
+from eps.spec.job_spec import JobSpec
 
 CLIENT: Any = SimpleNamespace(user="ada")
 

@@ -15,11 +15,10 @@ from typing import Any
 
 import pytest
 
-from eps import interrupt
 from eps.cli import main
-from eps.client import Job
-from eps.config import JobSpec
-from eps.ended import ended_status
+from eps.cluster.yarn.application import Application
+from eps.cluster.yarn.rest import launch_json
+from eps.cluster.yarn.shipping import ENVIRONMENT, Packed, pack_job
 from eps.errors import (
     AuthenticationError,
     ConfigError,
@@ -30,21 +29,22 @@ from eps.errors import (
     StorageError,
     TrainingError,
 )
-from eps.hadoop_conf import HadoopConf
-from eps.jobspec_file import RunRequest
-from eps.launch import PreparedJob, prepare_job
-from eps.master_link import wait_for
-from eps.results import keep_places
-from eps.resume import prepare_resume
+from eps.hadoop.conf import HadoopConf
+from eps.job.client import Job
+from eps.job.ended import ended_status
+from eps.job.launch import PreparedJob, prepare_job
+from eps.job.master_link import wait_for
+from eps.job.resume import prepare_resume
+from eps.job.yarn.ending import wish, wished
+from eps.job.yarn.submit import start_on_yarn, submit, submit_prepared
+from eps.spec.file import RunRequest
+from eps.spec.job_spec import JobSpec
+from eps.spec.results import keep_places
 from eps.storage.before import ASIDE
 from eps.storage.claims import Claim
 from eps.storage.jobdir import JobDir, list_jobs
 from eps.storage.locations import RemotePath
-from eps.yarn.application import Application
-from eps.yarn.ending import wish, wished
-from eps.yarn.rest import launch_json
-from eps.yarn.shipping import ENVIRONMENT, Packed, pack_job
-from eps.yarn.submit import start_on_yarn, submit, submit_prepared
+from eps.system import interrupt
 from tests.fakes.patient_hdfs import hdfs as hdfs
 from tests.fakes.submitting_yarn import ID, Cluster
 from tests.fakes.webhdfs import FakeHdfs
@@ -175,7 +175,13 @@ def test_an_interpreter_whose_path_a_shell_would_take_apart_is_started(
     script = "\n".join([*lines, f'exec /bin/bash -c "{command}"'])
     subprocess.run(["/bin/bash", "-c", script], cwd=tmp_path, check=True, timeout=60)
     assert (tmp_path / "stderr").read_text() == ""
-    assert (tmp_path / "stdout").read_text().splitlines() == ["-P", "-m", "eps.yarn.am", odd, f"{tmp_path}/eps-code"]
+    assert (tmp_path / "stdout").read_text().splitlines() == [
+        "-P",
+        "-m",
+        "eps.job.yarn.am",
+        odd,
+        f"{tmp_path}/eps-code",
+    ]
 
 
 def test_who_cannot_attend_to_an_application_says_why_though_it_cannot_be_ended_either(
@@ -184,9 +190,9 @@ def test_who_cannot_attend_to_an_application_says_why_though_it_cannot_be_ended_
     def start(*_: object, **__: object) -> None:
         raise OSError("no processes left")
 
-    monkeypatch.setattr("eps.yarn.submit.environment_configuration", lambda: conf)
-    monkeypatch.setattr("eps.yarn.submit.open_client", lambda conf, kind: cluster)
-    monkeypatch.setattr("eps.yarn.submit.start_supervisor", start)
+    monkeypatch.setattr("eps.job.yarn.submit.environment_configuration", lambda: conf)
+    monkeypatch.setattr("eps.job.yarn.submit.open_client", lambda conf, kind: cluster)
+    monkeypatch.setattr("eps.job.yarn.submit.start_supervisor", start)
     cluster.killing = PeerUnavailableError("no ResourceManager can be reached")
     with pytest.raises(OSError, match="no processes left"):
         submit_prepared(prepared, tied=False)
@@ -197,7 +203,7 @@ def test_who_cannot_attend_to_an_application_says_why_though_it_cannot_be_ended_
 def test_a_job_has_a_folder_for_its_checkpoints_that_it_knows_to_be_its_own(
     request_: RunRequest, yarn: Cluster, hdfs: FakeHdfs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("eps.yarn.submit.start_supervisor", lambda *_, **__: None)
+    monkeypatch.setattr("eps.job.yarn.submit.start_supervisor", lambda *_, **__: None)
     start(request_)
     (job,) = list_jobs()
     noted = Claim.read(job)
@@ -235,10 +241,10 @@ def test_of_a_job_that_was_refused_nothing_is_left(
         def refuse(source: object, target: object) -> None:
             raise OSError(28, "No space left on device")
 
-        monkeypatch.setattr("eps.launch.shutil.copyfile", refuse)
+        monkeypatch.setattr("eps.job.launch.shutil.copyfile", refuse)
     else:
         refusal = KeyboardInterrupt
-        monkeypatch.setattr("eps.yarn.submit.pack_code", _interrupt)
+        monkeypatch.setattr("eps.job.yarn.submit.pack_code", _interrupt)
     with pytest.raises(refusal):
         start_on_yarn(request_, tied=False)
     assert list_jobs() == [] and [path for path in own(hdfs) if "a9a" in path] == []
@@ -286,7 +292,7 @@ def test_a_job_that_is_killed_while_its_files_are_brought_is_not_submitted(
     request_: RunRequest, yarn: Cluster, hdfs: FakeHdfs, monkeypatch: pytest.MonkeyPatch, killing: Killing,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    monkeypatch.setattr("eps.yarn.submit.pack_job", killing.packed)
+    monkeypatch.setattr("eps.job.yarn.submit.pack_job", killing.packed)
     with pytest.raises(TrainingError, match="job 'a9a' was killed before it was submitted: killed on request"):
         start(request_)
     assert killing.ended() == [0] and capsys.readouterr().out == "a9a: killed\n"
@@ -298,7 +304,7 @@ def test_a_resumption_that_is_killed_while_its_files_are_brought_leaves_the_job_
     stopped: JobDir, yarn: Cluster, hdfs: FakeHdfs, monkeypatch: pytest.MonkeyPatch, killing: Killing
 ) -> None:
     before, there, noted = files_of(stopped), staged(hdfs), yarn.noted
-    monkeypatch.setattr("eps.yarn.submit.pack_job", killing.packed)
+    monkeypatch.setattr("eps.job.yarn.submit.pack_job", killing.packed)
     # Of the run before, which has ended since.
     wish(stopped, ID, "too late")
     prepared = prepare_resume("a9a").prepared
@@ -327,7 +333,7 @@ def _wishing(write: Callable[[Application, JobDir], None]) -> Callable[[Applicat
 def test_who_interrupts_while_what_the_former_has_left_is_removed_leaves_no_job(
     request_: RunRequest, yarn: Cluster, hdfs: FakeHdfs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("eps.yarn.submit.start_supervisor", lambda *_, **__: None)
+    monkeypatch.setattr("eps.job.yarn.submit.start_supervisor", lambda *_, **__: None)
     start(request_)
     with monkeypatch.context() as patched:
         patched.setattr(Application, "remove", lambda application: _interrupt())
@@ -343,14 +349,14 @@ def test_what_the_former_application_has_left_goes_with_the_job_whose_place_is_t
     request_: RunRequest, yarn: Cluster, hdfs: FakeHdfs, monkeypatch: pytest.MonkeyPatch, on: str, refused: bool
 ) -> None:
     """Its token and key above all; also where the one that takes its place gets no further."""
-    monkeypatch.setattr("eps.yarn.submit.start_supervisor", lambda *_, **__: None)
+    monkeypatch.setattr("eps.job.yarn.submit.start_supervisor", lambda *_, **__: None)
     start(request_)
     (job,) = list_jobs()
     former = Application.read(job)
     assert former is not None and f"{RemotePath.parse(former.shared).path}/job.zip" in hdfs.nodes
     again = dataclasses.replace(request_, spec=dataclasses.replace(request_.spec, on=on), anew=True)
     if refused:
-        monkeypatch.setattr("eps.launch.write_bytes_atomic", lambda *_, **__: _refuse())
+        monkeypatch.setattr("eps.job.launch.write_bytes_atomic", lambda *_, **__: _refuse())
     with pytest.raises(StorageError) if refused else nullcontext():
         start(again) if on == "yarn" else prepare_job(again).lock.close()
     folders = [path for path in staged(hdfs) if path.startswith(RemotePath.parse(former.shared).path)]
@@ -365,7 +371,7 @@ def _refuse() -> None:
 def test_a_job_whose_note_of_its_application_is_damaged_is_replaced_where_that_is_asked_for(
     request_: RunRequest, yarn: Cluster, monkeypatch: pytest.MonkeyPatch, on: str
 ) -> None:
-    monkeypatch.setattr("eps.yarn.submit.start_supervisor", lambda *_, **__: _Handle())
+    monkeypatch.setattr("eps.job.yarn.submit.start_supervisor", lambda *_, **__: _Handle())
     monkeypatch.setattr(PreparedJob, "start", lambda prepared, **_: prepared.lock.close() or _Handle())
     start(request_)
     (job,) = list_jobs()
@@ -401,7 +407,7 @@ def test_of_one_whose_submission_was_cut_short_stays_what_it_takes_to_find_it(
 def test_an_interpreter_that_no_container_could_have_does_not_cost_the_job_whose_name_is_taken(
     request_: RunRequest, yarn: Cluster, hdfs: FakeHdfs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("eps.yarn.submit.start_supervisor", lambda *_, **__: None)
+    monkeypatch.setattr("eps.job.yarn.submit.start_supervisor", lambda *_, **__: None)
     start(request_)
     (job,) = list_jobs()
     hdfs.put("/eps/checkpoints/a9a/0001-00000002/manifest.json", b"{}")
@@ -415,7 +421,7 @@ def test_an_environment_on_the_file_system_of_the_configuration_is_brought_from_
     request_: RunRequest, yarn: Cluster, hdfs: FakeHdfs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Named as Hadoop's own commands print it, without a NameNode: as any other location."""
-    monkeypatch.setattr("eps.yarn.submit.start_supervisor", lambda *_, **__: None)
+    monkeypatch.setattr("eps.job.yarn.submit.start_supervisor", lambda *_, **__: None)
     values = {"fs.defaultFS": "hdfs://nn:9000", "dfs.namenode.http-address": hdfs.authority}
     properties = "".join(f"<property><name>{n}</name><value>{v}</value></property>" for n, v in values.items())
     (tmp_path / "core-site.xml").write_text(f"<configuration>{properties}</configuration>")
@@ -429,7 +435,7 @@ def test_an_environment_on_the_file_system_of_the_configuration_is_brought_from_
 @pytest.fixture
 def stopped(request_: RunRequest, yarn: Cluster, hdfs: FakeHdfs, monkeypatch: pytest.MonkeyPatch) -> JobDir:
     """A job that has failed, whose folder on the cluster could not be removed then."""
-    monkeypatch.setattr("eps.yarn.submit.start_supervisor", lambda *_, **__: None)
+    monkeypatch.setattr("eps.job.yarn.submit.start_supervisor", lambda *_, **__: None)
     start(request_)
     (job,) = list_jobs()
     for path in (job.report, job.ended_json):
@@ -470,7 +476,7 @@ def test_of_a_resumption_whose_files_cannot_be_brought_nothing_is_left(
         assert stopped.ended() and stopped.model.exists(), "who is killed now has lost nothing"
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("eps.yarn.submit.pack_job", cut_short)
+    monkeypatch.setattr("eps.job.yarn.submit.pack_job", cut_short)
     with pytest.raises(KeyboardInterrupt):
         submit_prepared(prepare_resume("a9a").prepared, tied=False)
     assert files_of(stopped) == before and staged(hdfs) == there and not stopped.is_running()
@@ -485,7 +491,7 @@ def test_who_interrupts_when_yarn_has_it_is_told_so(
     if when == "the client is closed":
         monkeypatch.setattr(yarn, "close", _interrupt)
     else:
-        monkeypatch.setattr("eps.yarn.submit.start_supervisor", lambda *_, **__: _interrupt())
+        monkeypatch.setattr("eps.job.yarn.submit.start_supervisor", lambda *_, **__: _interrupt())
     with pytest.raises(KeyboardInterrupt) as raised, interrupt.before_submission("a9a"):
         if resumed:
             submit_prepared(prepare_resume("a9a").prepared, tied=False)
@@ -526,14 +532,14 @@ def test_a_resumption_that_yarn_may_have_is_the_job_from_then_on(
 def test_what_the_former_application_has_left_goes_when_the_job_was_resumed(
     request_: RunRequest, yarn: Cluster, hdfs: FakeHdfs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("eps.yarn.submit.start_supervisor", lambda *_, **__: None)
+    monkeypatch.setattr("eps.job.yarn.submit.start_supervisor", lambda *_, **__: None)
     start(request_)
     (job,) = list_jobs()
     former = Application.read(job)
     assert former is not None
     place = RemotePath.parse(former.shared).path
     seen: list[bool] = []
-    monkeypatch.setattr("eps.yarn.submit.start_supervisor", lambda *_, **__: seen.append(place in hdfs.nodes))
+    monkeypatch.setattr("eps.job.yarn.submit.start_supervisor", lambda *_, **__: seen.append(place in hdfs.nodes))
     remove = Application.remove
     monkeypatch.setattr(Application, "remove", lambda each: [seen.append(job.is_running()), remove(each)])
     submit_prepared(prepare_resume("a9a").prepared, tied=False)
@@ -547,7 +553,7 @@ def test_what_the_former_application_has_left_goes_when_the_job_was_resumed(
 def test_a_resumption_that_is_refused_leaves_what_the_job_has_brought(
     request_: RunRequest, yarn: Cluster, hdfs: FakeHdfs, monkeypatch: pytest.MonkeyPatch, why: str
 ) -> None:
-    monkeypatch.setattr("eps.yarn.submit.start_supervisor", lambda *_, **__: None)
+    monkeypatch.setattr("eps.job.yarn.submit.start_supervisor", lambda *_, **__: None)
     start(request_)
     (job,) = list_jobs()
     for path in (job.report, job.ended_json):
@@ -561,7 +567,7 @@ def test_a_resumption_that_is_refused_leaves_what_the_job_has_brought(
         raise ConfigError("refused")
 
     checks = {"queue": "check_job", "interpreter": "check_environment", "file system": "check_file_systems"}
-    monkeypatch.setattr(f"eps.yarn.submit.{checks[why]}", refuse)
+    monkeypatch.setattr(f"eps.job.yarn.submit.{checks[why]}", refuse)
     with pytest.raises(ConfigError, match="refused"):
         Job.resume("a9a", workers=2)
     assert {path: path.read_bytes() for path in job.path.iterdir() if path.is_file()} == before
@@ -581,11 +587,11 @@ def test_a_job_of_this_machine_is_not_resumed_with_another_interpreter(
 def test_a_job_that_failed_over_its_interpreter_goes_on_with_another(
     request_: RunRequest, yarn: Cluster, hdfs: FakeHdfs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("eps.yarn.submit.start_supervisor", lambda *_, **__: None)
+    monkeypatch.setattr("eps.job.yarn.submit.start_supervisor", lambda *_, **__: None)
     start(request_.with_spec(python="/opt/wrong/python"))
     (job,) = list_jobs()
     before = job.job_json.read_bytes()
-    monkeypatch.setattr("eps.yarn.former.settle_former", lambda job: None)
+    monkeypatch.setattr("eps.job.yarn.former.settle_former", lambda job: None)
     for python in ("/nowhere/env.tar.gz", "python3"):
         with pytest.raises(ConfigError, match="python is"):
             Job.resume("a9a", python=python)

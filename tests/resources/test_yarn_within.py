@@ -9,19 +9,19 @@ from typing import Any
 
 import pytest
 
+from eps.cluster.yarn.application import JOB_ARCHIVE, RESULTS, MasterOrders
 from eps.core.types import Address
-from eps.jobspec_file import RunRequest
-from eps.launch import prepare_job
+from eps.job.launch import prepare_job
+from eps.job.resume import prepare_resume
+from eps.job.yarn import within
+from eps.job.yarn.submit import with_job
+from eps.job.yarn.within import JOBS, Place
 from eps.master.place import Announcements
-from eps.resume import prepare_resume
-from eps.rpc.security import Security
-from eps.runtime import Runtime
+from eps.net.security.credentials import Security
+from eps.spec.file import RunRequest
+from eps.spec.runtime import Runtime
 from eps.storage.jobdir import MASTER_FILE, JobDir, create_job_dir
 from eps.storage.locations import RemotePath
-from eps.yarn import within
-from eps.yarn.application import JOB_ARCHIVE, RESULTS, MasterOrders
-from eps.yarn.submit import with_job
-from eps.yarn.within import JOBS, Place
 from tests.fakes.webhdfs import FakeHdfs
 
 MODEL = "from eps.ml.models import Softmax\n\n\nclass Mine(Softmax):\n    pass\n"

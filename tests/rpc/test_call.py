@@ -22,8 +22,8 @@ from eps.errors import (
     PlanError,
     RpcError,
 )
-from eps.rpc import call as rpc
-from eps.rpc.error_codec import ERROR_CLASSES, MAX_TEXT_CHARS, decode_error, encode_error
+from eps.net.calls import call as rpc
+from eps.net.calls.error_codec import ERROR_CLASSES, MAX_TEXT_CHARS, decode_error, encode_error
 
 DEADLINE_S = 20.0
 #: Frames of RFC 9113: the first words of a server, and that it takes no more calls, nor has taken one.

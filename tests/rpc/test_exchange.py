@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 from eps.errors import ProtocolError
-from eps.pb import data_pb2 as pb
-from eps.rpc.exchange import (
+from eps.net.arrays.api import Limits, Message
+from eps.net.arrays.arena import Arena
+from eps.net.arrays.frames import check_message
+from eps.net.messages.exchange import (
     PullAnswer,
     PullPart,
     PushAnswer,
@@ -20,10 +22,8 @@ from eps.rpc.exchange import (
     parse_header,
     parse_reply,
 )
-from eps.rpc.lean import PLAIN, Lean
-from eps.van.api import Limits, Message
-from eps.van.arena import Arena
-from eps.van.frames import check_message
+from eps.net.messages.lean import PLAIN, Lean
+from eps.pb import data_pb2 as pb
 from eps.worker.exchanges import MESSAGE_BYTES, MESSAGE_PARTS, messages_of
 
 LONGEST = 1 << 20

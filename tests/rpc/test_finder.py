@@ -14,9 +14,9 @@ from typing import Any, BinaryIO
 import pytest
 
 from eps.errors import StorageError
-from eps.rpc import session
-from eps.rpc.finder import FIRST_PAUSE_S, GREATEST_PART, LEAST_PART, LONGEST_PAUSE_S, PATIENCE_S, Seldom
-from eps.rpc.session import MasterPlace, master_finder
+from eps.net.control import session
+from eps.net.control.finder import FIRST_PAUSE_S, GREATEST_PART, LEAST_PART, LONGEST_PAUSE_S, PATIENCE_S, Seldom
+from eps.net.control.session import MasterPlace, master_finder
 from eps.storage.atomic import write_json_atomic
 from eps.storage.jobdir import MASTER_FILE, JobDir
 from eps.storage.locations import RemotePath
@@ -108,7 +108,7 @@ def test_a_look_asks_for_one_thing_and_not_for_long(tmp_path: Path, monkeypatch:
 
     monkeypatch.setattr(RemotePath, "storage", opened)
     clock = Clock()
-    monkeypatch.setattr("eps.rpc.finder.time.monotonic", clock)
+    monkeypatch.setattr("eps.net.control.finder.time.monotonic", clock)
     monkeypatch.setattr(session, "Seldom", lambda look: Seldom(look, clock))
     job = JobDir(tmp_path)
     write_json_atomic(job.shared_json, {"location": "hdfs://nn:8020/x/jobs/a9a-1"}, sync=False)

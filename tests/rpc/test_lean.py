@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from eps.rpc.lean import Lean, pack, unpack
+from eps.net.messages.lean import Lean, pack, unpack
 
 HALF = Lean(float16=True)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from eps.core import messages as m
 from eps.core.types import Address
-from eps.rpc.codec import report_from_pb
-from eps.rpc.report_queue import MOST_KEPT, ReportQueue
+from eps.net.control.report_queue import MOST_KEPT, ReportQueue
+from eps.net.messages.codec import report_from_pb
 
 
 class Clock:

@@ -22,11 +22,11 @@ import pytest
 
 from eps.core.types import Address
 from eps.errors import AuthenticationError, ConfigError, PeerUnavailableError, ProtocolError, StorageError
-from eps.rpc import call as rpc
-from eps.rpc.security import PROOF_BYTES, JobToken, Security
+from eps.net.arrays.api import Message
+from eps.net.arrays.negotiated import NegotiatedVan
+from eps.net.calls import call as rpc
+from eps.net.security.credentials import PROOF_BYTES, JobToken, Security
 from eps.storage.jobdir import create_job_dir
-from eps.van.api import Message
-from eps.van.negotiated import NegotiatedVan
 from tests.conftest import require
 
 DEADLINE_S = 20.0

@@ -17,13 +17,13 @@ from eps.core import events as e
 from eps.core import messages as m
 from eps.core.types import Address
 from eps.errors import EpsError, PeerUnavailableError
+from eps.job.master_link import wait_for
 from eps.master.sessions import Sessions
-from eps.master_link import wait_for
+from eps.net.calls.call import serve, stop
+from eps.net.control.session import MasterPlace, MemberSession, Patience
+from eps.net.messages.codec import order_to_pb
 from eps.pb import control_pb2 as pb
 from eps.pb.control_pb2_grpc import MemberSessionServicer, add_MemberSessionServicer_to_server
-from eps.rpc.call import serve, stop
-from eps.rpc.codec import order_to_pb
-from eps.rpc.session import MasterPlace, MemberSession, Patience
 
 DEADLINE_S = 30.0
 #: Beats come often, and nobody loses patience, where a test is about something else.
@@ -429,7 +429,7 @@ def test_a_process_that_is_there_although_its_container_has_ended_is_told_to_end
 _PROCESS = """
 import sys, threading
 from eps.core.types import Address
-from eps.rpc.session import MasterPlace, MemberSession
+from eps.net.control.session import MasterPlace, MemberSession
 
 address, over = sys.argv[1], threading.Event()
 session = MemberSession(address, "container-1", Address("127.0.0.1", 1), 7, find=lambda: MasterPlace(address, 1))

@@ -15,14 +15,14 @@ import grpc
 import pytest
 from cryptography import x509
 
-from eps.config import JobSpec
 from eps.core.types import Address
 from eps.errors import ConfigError, PeerUnavailableError, StorageError
-from eps.jobspec_file import RunRequest
-from eps.launch import prepare_job
-from eps.rpc import call as rpc
-from eps.rpc.certificates import VALID_DAYS, make_certificates
-from eps.rpc.security import NO_SECURITY, TLS_NAME, JobToken, Security, TlsFiles
+from eps.job.launch import prepare_job
+from eps.net.calls import call as rpc
+from eps.net.security.certificates import VALID_DAYS, make_certificates
+from eps.net.security.credentials import NO_SECURITY, TLS_NAME, JobToken, Security, TlsFiles
+from eps.spec.file import RunRequest
+from eps.spec.job_spec import JobSpec
 
 DEADLINE_S = 20.0
 METHOD = "/test.Service/Echo"

@@ -11,7 +11,6 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from eps.config import JobSpec
 from eps.core import messages as m
 from eps.core import server_events as s
 from eps.core.membership import Membership
@@ -20,16 +19,17 @@ from eps.core.types import Address
 from eps.errors import EpsError
 from eps.ml import kernels
 from eps.ml.optim import OPTIMIZERS
-from eps.rpc.exchange import PullPart, PushPart, build_exchange, parse_reply
-from eps.runtime import DataShape, Runtime
+from eps.net.arrays.api import ReplyTo
+from eps.net.arrays.inproc import InProcessVan
+from eps.net.messages.exchange import PullPart, PushPart, build_exchange, parse_reply
 from eps.server import arithmetic
 from eps.server.arithmetic import Arithmetic
 from eps.server.initial import initial_values
 from eps.server.partition_store import PartitionStore
 from eps.server.pending import PendingExchange, PushRequest
 from eps.server.shell import ServerShell
-from eps.van.api import ReplyTo
-from eps.van.inproc import InProcessVan
+from eps.spec.job_spec import JobSpec
+from eps.spec.runtime import DataShape, Runtime
 
 TIMEOUT_S = 10.0
 PARTITIONS, SPLITS, CLOCKS = 5, 3, 3

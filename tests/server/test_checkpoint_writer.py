@@ -12,7 +12,7 @@ import pytest
 
 from eps.core import messages as m
 from eps.core import server_events as s
-from eps.master_link import wait_for
+from eps.job.master_link import wait_for
 from eps.server.checkpoint_writer import CheckpointWriter
 from eps.storage import waits
 from eps.storage.api import Storage

@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from eps.config import JobSpec
 from eps.errors import ProtocolError
-from eps.rpc.exchange import keyset_digest
-from eps.runtime import DataShape, Runtime
+from eps.net.messages.exchange import keyset_digest
 from eps.server.checks import check_keysets, divided
+from eps.spec.job_spec import JobSpec
+from eps.spec.runtime import DataShape, Runtime
 
 
 @pytest.fixture(scope="module")

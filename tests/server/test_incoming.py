@@ -8,14 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from eps.config import JobSpec
-from eps.runtime import DataShape, Runtime
+from eps.net.arrays import memory
+from eps.net.arrays.api import Message
+from eps.net.arrays.inproc import InProcessVan
+from eps.net.arrays.seals import checksum_of
+from eps.net.arrays.sockets import SHARED_MEMORY, SocketVan
 from eps.server.incoming import Preparations, take_in
-from eps.van import memory
-from eps.van.api import Message
-from eps.van.inproc import InProcessVan
-from eps.van.seals import checksum_of
-from eps.van.sockets import SHARED_MEMORY, SocketVan
+from eps.spec.job_spec import JobSpec
+from eps.spec.runtime import DataShape, Runtime
 
 TIMEOUT_S = 10.0
 

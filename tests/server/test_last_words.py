@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from eps.errors import PeerUnavailableError
-from eps.rpc.security import Security
+from eps.net.security.credentials import Security
 from eps.server import main as module
 from eps.server.main import Server
 from eps.worker.main import Worker

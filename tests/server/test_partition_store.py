@@ -9,16 +9,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from eps.config import JobSpec
 from eps.errors import ProtocolError, TransferError
 from eps.ml import kernels
 from eps.ml.grid import RawBlock
 from eps.ml.scales import exponents_of, next_exponents
 from eps.ml.split_sum import SplitSum
-from eps.rpc.exchange import PullPart, PushPart, keyset_digest
-from eps.runtime import DataShape, Runtime
+from eps.net.messages.exchange import PullPart, PushPart, keyset_digest
 from eps.server.checks import check_pushes
 from eps.server.partition_store import PartitionStore, UpdateData
+from eps.spec.job_spec import JobSpec
+from eps.spec.runtime import DataShape, Runtime
 
 SPLITS, FEATURES, PARTITIONS, SAMPLES = 6, 700, 3, 7
 POISON = np.float32(np.nan)

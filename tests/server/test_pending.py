@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from eps.errors import DeadlineError, EpsError, ProtocolError
+from eps.net.arrays.api import Message
+from eps.net.messages.exchange import PullAnswer, PullPart, PushAnswer, PushPart, parse_reply
 from eps.pb import data_pb2 as pb
-from eps.rpc.exchange import PullAnswer, PullPart, PushAnswer, PushPart, parse_reply
 from eps.server.pending import PendingExchange, PushRequest
-from eps.van.api import Message
 
 
 class Answers:

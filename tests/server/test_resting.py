@@ -11,16 +11,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from eps.config import JobSpec
 from eps.core import messages as m
 from eps.core.membership import Membership
 from eps.core.tables import PartitionTable, SplitTable
 from eps.core.types import Address
 from eps.data.splitfile import SplitData
-from eps.master_link import wait_for
-from eps.runtime import DataShape, Runtime
+from eps.job.master_link import wait_for
+from eps.net.arrays.sockets import SocketVan
 from eps.server.shell import ServerShell
-from eps.van.sockets import SocketVan
+from eps.spec.job_spec import JobSpec
+from eps.spec.runtime import DataShape, Runtime
 from eps.worker.loop import TrainingLoop
 from tests.van.raw_peers import TOKEN, shared_mappings
 

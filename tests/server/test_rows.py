@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from eps.master_link import wait_for
+from eps.job.master_link import wait_for
 from eps.server.rows import ROW_BYTES, Rows
 from tests.threads import TIMEOUT_S, SeenLock
 

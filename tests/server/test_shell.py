@@ -10,15 +10,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from eps.config import JobSpec
 from eps.core import messages as m
 from eps.core.membership import Membership
 from eps.core.tables import PartitionTable, SplitTable
 from eps.core.types import Address
 from eps.errors import EpsError, PeerUnavailableError, ProtocolError
-from eps.master_link import wait_for
+from eps.job.master_link import wait_for
 from eps.ml.scales import GROWTH_BITS
-from eps.rpc.exchange import (
+from eps.net.arrays.api import Connection, Message
+from eps.net.arrays.inproc import InProcessVan
+from eps.net.messages.exchange import (
     PullAnswer,
     PullPart,
     PushAnswer,
@@ -29,11 +30,10 @@ from eps.rpc.exchange import (
     parse_reply,
     simple,
 )
-from eps.runtime import DataShape, Runtime
 from eps.server.partition_store import PartitionStore
 from eps.server.shell import ServerShell
-from eps.van.api import Connection, Message
-from eps.van.inproc import InProcessVan
+from eps.spec.job_spec import JobSpec
+from eps.spec.runtime import DataShape, Runtime
 
 TIMEOUT_S = 10.0
 NUM_FEATURES = 7

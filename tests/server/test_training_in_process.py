@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from eps.config import JobSpec
 from eps.data.splitfile import SplitData
 from eps.errors import ConfigError, TrainingError
 from eps.ml import kernels
 from eps.ml.models.linear import Logistic
-from eps.rpc.exchange import PullPart
-from eps.runtime import DataShape, Runtime
+from eps.net.messages.exchange import PullPart
 from eps.server.checks import check_parts, check_pushes
 from eps.server.partition_store import PartitionStore
+from eps.spec.job_spec import JobSpec
+from eps.spec.runtime import DataShape, Runtime
 from eps.worker.compute import ActiveSet, Computation, Parameters, compute
 
 SPLITS, ROWS, FEATURES = 4, 30, 400

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from eps.hadoop_conf import HadoopConf
+from eps.hadoop.conf import HadoopConf
 from eps.storage.hdfs import HdfsStorage, open_hdfs
 from tests.fakes.webhdfs import FakeHdfs
 

@@ -13,9 +13,9 @@ import pytest
 import eps
 from eps.cli import main
 from eps.errors import ConfigError, ResourceError, StorageError
-from eps.jobspec_file import RunRequest
-from eps.launch import MODEL_CODE, prepare_job
-from eps.resume import prepare_resume
+from eps.job.launch import MODEL_CODE, prepare_job
+from eps.job.resume import prepare_resume
+from eps.spec.file import RunRequest
 from eps.storage.before import ASIDE, Before, put_back_ended, put_back_unbegun
 from eps.storage.jobdir import JobDir, create_job_dir
 
@@ -193,7 +193,7 @@ def test_the_next_try_of_a_resumption_that_was_killed_before_it_began_loses_noth
 def test_a_job_whose_supervisor_ends_before_it_begins_is_as_it_was(
     stopped: JobDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("eps.launch.start_supervisor", lambda *_, **__: None)
+    monkeypatch.setattr("eps.job.launch.start_supervisor", lambda *_, **__: None)
     prepare_resume("a9a").prepared.start(tied=False)
     assert stopped.outcome() == {}
     with eps.Job.find("a9a") as found:
@@ -220,7 +220,7 @@ def test_a_job_whose_supervisor_cannot_be_started_again_is_as_it_was(
         seen.append(job.outcome())
         raise why
 
-    monkeypatch.setattr("eps.launch.start_supervisor", refuse)
+    monkeypatch.setattr("eps.job.launch.start_supervisor", refuse)
     with pytest.raises(type(why)):
         prepare_resume("a9a").prepared.start(tied=False)
     assert seen == [{}] and files_of(job) == files and not job.is_running()

@@ -8,7 +8,7 @@ import struct
 import pytest
 
 from eps.errors import StorageError
-from eps.storage.hadoop_tokens import HDFS_KIND, HadoopToken, hdfs_token, pack_tokens, parse_tokens
+from eps.hadoop.token_file import HDFS_KIND, HadoopToken, hdfs_token, pack_tokens, parse_tokens
 
 LONG = bytes(range(256)) * 2
 TOKENS = (

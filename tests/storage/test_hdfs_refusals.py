@@ -16,8 +16,8 @@ import pytest
 import requests
 
 from eps.errors import ConfigError, StorageError
-from eps.hadoop_conf import HadoopConf
-from eps.storage.hadoop_tokens import HDFS_KIND, HadoopToken
+from eps.hadoop.conf import HadoopConf
+from eps.hadoop.token_file import HDFS_KIND, HadoopToken
 from eps.storage.hdfs import HdfsStorage, open_hdfs
 from eps.storage.locations import RemotePath, has_scheme, is_remote, location, read_file
 from eps.storage.webhdfs import (
@@ -130,7 +130,7 @@ def test_of_a_lost_datanode_nothing_is_guessed_and_its_name_may_come_back(
         return known(host, *rest, **more)
 
     monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
-    monkeypatch.setattr("eps.hadoop_conf.NAMENODE_HTTP_PORT", fake.ports[0])
+    monkeypatch.setattr("eps.hadoop.conf.NAMENODE_HTTP_PORT", fake.ports[0])
     found = open_hdfs("hdfs", "127.0.0.1:8020", "/", HadoopConf(), patience_s=PATIENCE_S, environ={})
     fake.put("/file", CONTENT)
     # As of a container that has ended: its name is gone with it.

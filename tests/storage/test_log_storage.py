@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from eps.cluster.yarn.log_storage import HadoopLogStorage
 from eps.errors import StorageError
-from eps.hadoop_conf import HadoopConf
+from eps.hadoop.conf import HadoopConf
 from eps.storage.hdfs import HdfsStorage, open_hdfs
 from eps.storage.shared_log import SharedLog
-from eps.yarn.log_storage import HadoopLogStorage
 from tests.fakes.hadoop_files import FakeHadoopFiles
 from tests.fakes.webhdfs import FakeHdfs
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from eps.config import JobSpec
 from eps.errors import ConfigError
-from eps.jobspec_file import RunRequest
-from eps.results import keep_places, kept_places, replaced_by_results, with_kept_places
+from eps.spec.file import RunRequest
+from eps.spec.job_spec import JobSpec
+from eps.spec.results import keep_places, kept_places, replaced_by_results, with_kept_places
 from eps.storage.jobdir import JobDir
 
 

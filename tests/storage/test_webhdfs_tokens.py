@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from eps.errors import AuthenticationError, StorageError
-from eps.hadoop_conf import HadoopConf
+from eps.hadoop.conf import HadoopConf
+from eps.hadoop.token_file import HDFS_KIND, HadoopToken
 from eps.storage import webhdfs, webhdfs_tokens
-from eps.storage.hadoop_tokens import HDFS_KIND, HadoopToken
 from eps.storage.hdfs import HdfsStorage
 from eps.storage.webhdfs import Login, WebHdfs
 from eps.storage.webhdfs_tokens import DelegationAuth, ask_token, home_folder

@@ -1,4 +1,4 @@
-"""``python -m eps.container``: a process of a job that no supervisor forked."""
+"""``python -m eps.cluster.container``: a process of a job that no supervisor forked."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 import eps
-from eps.container import CANNOT_START, context_of
+from eps.cluster.container import CANNOT_START, context_of
+from eps.cluster.supervisor.context import ContainerContext
 from eps.errors import ConfigError
 from eps.storage.jobdir import create_job_dir
-from eps.supervisor.context import ContainerContext
 
 DEADLINE_S = 30.0
 ENTRY = "worker=tests.supervisor.test_container:run_worker"
@@ -71,7 +71,7 @@ os.execv(sys.argv[1], sys.argv[1:])
 @contextmanager
 def container(environ: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen(
-        [sys.executable, "-c", CARELESS, sys.executable, "-m", "eps.container", "--entry", ENTRY],
+        [sys.executable, "-c", CARELESS, sys.executable, "-m", "eps.cluster.container", "--entry", ENTRY],
         cwd=Path(eps.__file__).parents[1],
         env={**os.environ, **environ},
         stdout=subprocess.PIPE,
@@ -121,7 +121,7 @@ def test_an_environment_that_cannot_be_is_told_in_one_sentence(tmp_path: Path) -
     with container(environ_of(tmp_path, EPS_MASTER_ADDRESS="")) as process:
         _, errors = process.communicate(timeout=DEADLINE_S)
         assert process.returncode == CANNOT_START
-    assert errors == "eps.container: EPS_MASTER_ADDRESS is not set: whoever starts this container must say it\n"
+    assert errors == "eps.cluster.container: EPS_MASTER_ADDRESS is not set: whoever starts this container must say it\n"
 
 
 @pytest.mark.parametrize(
@@ -177,5 +177,6 @@ def test_a_tied_container_needs_a_lock(tmp_path: Path) -> None:
         _, errors = process.communicate(timeout=DEADLINE_S)
         assert process.returncode == CANNOT_START
     assert (
-        errors == f"eps.container: EPS_TIED is set, but {tmp_path}/lock cannot be opened: No such file or directory\n"
+        errors
+        == f"eps.cluster.container: EPS_TIED is set, but {tmp_path}/lock cannot be opened: No such file or directory\n"
     )

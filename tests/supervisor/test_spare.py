@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from eps.cluster.supervisor import start
 from eps.errors import ResourceError
-from eps.master_link import wait_for
-from eps.spare import SpareSupervisor
-from eps.supervisor import start
+from eps.job.master_link import wait_for
+from eps.job.spare import SpareSupervisor
 
 TIMEOUT_S = 20.0
 
@@ -54,7 +54,7 @@ def test_it_is_ended_when_nobody_takes_it() -> None:
 
 def test_it_ends_with_a_process_that_is_killed() -> None:
     code = (
-        "from eps.spare import SpareSupervisor; import signal\n"
+        "from eps.job.spare import SpareSupervisor; import signal\n"
         "spare = SpareSupervisor(); spare.refill(); print(spare._spare._process.pid, flush=True); signal.pause()"
     )
     owner = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
@@ -70,7 +70,7 @@ def test_one_that_cannot_be_had_is_told_to_who_needs_it(monkeypatch: pytest.Monk
     def refuse() -> start.WarmSupervisor:
         raise ResourceError("no more processes")
 
-    monkeypatch.setattr("eps.spare.WarmSupervisor", refuse)
+    monkeypatch.setattr("eps.job.spare.WarmSupervisor", refuse)
     spare = SpareSupervisor()
     spare.refill()
     with pytest.raises(ResourceError, match="no more processes"):

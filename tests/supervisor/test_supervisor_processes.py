@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 
 import eps
+from eps.cluster.supervisor.__main__ import CANNOT_START
+from eps.cluster.supervisor.environment import PRELOAD
+from eps.cluster.supervisor.protocol import MAX_LINE_BYTES
+from eps.cluster.supervisor.start import kill_supervisor, start_supervisor, supervisor_environment
+from eps.cluster.supervisor.state import MOST_RESTARTS
 from eps.errors import DeadlineError
 from eps.storage.jobdir import JobDir, create_job_dir, jobs_dir
-from eps.supervisor.__main__ import CANNOT_START
-from eps.supervisor.environment import PRELOAD
-from eps.supervisor.protocol import MAX_LINE_BYTES
-from eps.supervisor.start import kill_supervisor, start_supervisor, supervisor_environment
-from eps.supervisor.state import MOST_RESTARTS
 from tests.fakes.supervised import DEADLINE_S, ENTRIES, SupervisedJob, Watch, accept, listen
 
 ROOT = Path(eps.__file__).parent.parent
@@ -172,7 +172,7 @@ def test_containers_find_the_preloaded_modules_and_no_threads(tmp_path: Path) ->
 
 def test_the_real_entry_points_leave_the_supervisor_single_threaded() -> None:
     code = (
-        "import os; from eps.supervisor.environment import *; from eps.supervisor.context import *\n"
+        "import os; from eps.cluster.supervisor.environment import *; from eps.cluster.supervisor.context import *\n"
         "preload([*PRELOAD, *(e.partition(':')[0] for e in ENTRY_POINTS.values())]); print(num_threads())"
     )
     done = subprocess.run(

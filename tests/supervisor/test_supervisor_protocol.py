@@ -7,8 +7,7 @@ import random
 
 import pytest
 
-from eps.errors import ProtocolError
-from eps.supervisor.protocol import (
+from eps.cluster.supervisor.protocol import (
     MAX_LINE_BYTES,
     JobDone,
     KillProcess,
@@ -24,6 +23,7 @@ from eps.supervisor.protocol import (
     exit_reason,
     refused_container,
 )
+from eps.errors import ProtocolError
 
 
 @pytest.mark.parametrize(

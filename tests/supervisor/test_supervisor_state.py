@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from eps.supervisor.protocol import (
+from eps.cluster.supervisor.protocol import (
     Beat,
     JobDone,
     KillProcess,
@@ -16,7 +16,7 @@ from eps.supervisor.protocol import (
     ProcessLaunched,
     RequestRefused,
 )
-from eps.supervisor.state import (
+from eps.cluster.supervisor.state import (
     FIRST_BEAT_S,
     LONGEST_HANG_S,
     LOOK_S,

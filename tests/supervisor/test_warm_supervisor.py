@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from eps.cluster.supervisor.start import WarmSupervisor, start_supervisor
 from eps.storage.before import ASIDE, Before, settle_unbegun
 from eps.storage.jobdir import JobLock, create_job_dir
-from eps.supervisor.start import WarmSupervisor, start_supervisor
 
 DEADLINE_S = 30.0
 

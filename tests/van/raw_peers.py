@@ -16,12 +16,12 @@ import grpc
 import numpy as np
 
 from eps.core.types import Address
-from eps.rpc import call as rpc
-from eps.rpc.security import JobToken, Security
-from eps.van.api import Connection, Limits, Message, ReplyTo
-from eps.van.frames import Decoder, Kind, whole
-from eps.van.grpc_van import METHOD
-from eps.van.handshake import ANSWER_BYTES, CHALLENGE_BYTES, PROOF_BYTES, ConnectorHandshake, ListenerHandshake
+from eps.net.arrays.api import Connection, Limits, Message, ReplyTo
+from eps.net.arrays.frames import Decoder, Kind, whole
+from eps.net.arrays.grpc_van import METHOD
+from eps.net.arrays.handshake import ANSWER_BYTES, CHALLENGE_BYTES, PROOF_BYTES, ConnectorHandshake, ListenerHandshake
+from eps.net.calls import call as rpc
+from eps.net.security.credentials import JobToken, Security
 
 DEADLINE_S = 20.0
 TOKEN = Security(JobToken(b"the token of these tests"))

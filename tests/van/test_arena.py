@@ -12,10 +12,10 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from eps.van import arena as arena_module
-from eps.van.api import MIB
-from eps.van.arena import MOST_SLAB_BLOCK_BYTES, SLAB_BYTES, Arena, Reader
-from eps.van.memory import give_back
+from eps.net.arrays import arena as arena_module
+from eps.net.arrays.api import MIB
+from eps.net.arrays.arena import MOST_SLAB_BLOCK_BYTES, SLAB_BYTES, Arena, Reader
+from eps.net.arrays.memory import give_back
 from tests.van.raw_peers import DEADLINE_S, shared_mappings
 
 #: A block of this size is a segment of its own.

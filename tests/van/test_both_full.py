@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from eps.errors import EpsError
-from eps.van.api import MIB, Limits, Message, ReplyTo
-from eps.van.replies import Replies
-from eps.van.sockets import SocketVan
+from eps.net.arrays.api import MIB, Limits, Message, ReplyTo
+from eps.net.arrays.replies import Replies
+from eps.net.arrays.sockets import SocketVan
 from tests.van.raw_peers import DEADLINE_S, TOKEN, nothing_left, still_works
 
 #: Below what is lent where there is shared memory.

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from eps.errors import ConfigError, FrameError
-from eps.van.api import DTYPES, MAX_FRAME_BYTES, MIB, Limits, Message
-from eps.van.frames import FRAME_HEADER, MAGIC, VERSION, Decoder, Kind, check_message, encode
+from eps.net.arrays.api import DTYPES, MAX_FRAME_BYTES, MIB, Limits, Message
+from eps.net.arrays.frames import FRAME_HEADER, MAGIC, VERSION, Decoder, Kind, check_message, encode
 
 SMALL = Limits(max_header_bytes=1000, max_message_bytes=2 * MIB, max_arrays=8, max_partial_messages=3)
 

@@ -14,15 +14,15 @@ import pytest
 
 from eps.core.types import Address
 from eps.errors import AuthenticationError, FrameError, PeerUnavailableError, ProtocolError
+from eps.net.arrays.api import MAX_FRAME_BYTES, MIB, Connection, Limits, Message
+from eps.net.arrays.frames import FRAME_HEADER, MAGIC, VERSION, Decoder, Kind, control
+from eps.net.arrays.grpc_van import MEET_METHOD, GrpcListener, GrpcVan
+from eps.net.arrays.handshake import ANSWER_BYTES, NONCE_BYTES, PROOF_BYTES, ConnectorHandshake
+from eps.net.arrays.negotiated import NegotiatedVan
+from eps.net.arrays.sockets import SocketVan
+from eps.net.calls import call as rpc
+from eps.net.security.credentials import NO_SECURITY
 from eps.pb import data_pb2 as pb
-from eps.rpc import call as rpc
-from eps.rpc.security import NO_SECURITY
-from eps.van.api import MAX_FRAME_BYTES, MIB, Connection, Limits, Message
-from eps.van.frames import FRAME_HEADER, MAGIC, VERSION, Decoder, Kind, control
-from eps.van.grpc_van import MEET_METHOD, GrpcListener, GrpcVan
-from eps.van.handshake import ANSWER_BYTES, NONCE_BYTES, PROOF_BYTES, ConnectorHandshake
-from eps.van.negotiated import NegotiatedVan
-from eps.van.sockets import SocketVan
 from tests.van.raw_peers import (
     DEADLINE_S,
     HELLO,
@@ -399,7 +399,7 @@ def test_a_listener_of_streams_that_sends_garbage_is_refused() -> None:
 
     def register(server: grpc.Server) -> None:
         methods = {"Stream": grpc.stream_stream_rpc_method_handler(garbage)}
-        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("eps.van", methods),))
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("eps.net.arrays", methods),))
 
     server, address = rpc.serve(register)
     with pytest.raises(FrameError):

@@ -15,9 +15,9 @@ import pytest
 
 from eps.core.types import Address
 from eps.errors import PeerUnavailableError
-from eps.van.api import Connection, Limits, Message
-from eps.van.frames import FRAME_HEADER, LENT, MAGIC, VERSION, Decoder, Kind, control
-from eps.van.sockets import SocketVan
+from eps.net.arrays.api import Connection, Limits, Message
+from eps.net.arrays.frames import FRAME_HEADER, LENT, MAGIC, VERSION, Decoder, Kind, control
+from eps.net.arrays.sockets import SocketVan
 from tests.van.raw_peers import (
     DEADLINE_S,
     TOKEN,

@@ -15,13 +15,13 @@ import pytest
 
 from eps.core.types import Address
 from eps.errors import DeadlineError, PeerUnavailableError, ProtocolError
-from eps.rpc import call as rpc
-from eps.rpc.security import Security
-from eps.van.api import MAX_FRAME_BYTES, MIB, Limits, Message, ReplyTo
-from eps.van.frames import Decoder, Kind, check_message, encode
-from eps.van.grpc_van import GrpcListener, GrpcVan
-from eps.van.memory import tune_malloc
-from eps.van.outbox import Outbox
+from eps.net.arrays.api import MAX_FRAME_BYTES, MIB, Limits, Message, ReplyTo
+from eps.net.arrays.frames import Decoder, Kind, check_message, encode
+from eps.net.arrays.grpc_van import GrpcListener, GrpcVan
+from eps.net.arrays.memory import tune_malloc
+from eps.net.arrays.outbox import Outbox
+from eps.net.calls import call as rpc
+from eps.net.security.credentials import Security
 from tests.van.raw_peers import DEADLINE_S, TOKEN, RawStream, dial, echo
 
 
@@ -120,8 +120,8 @@ def test_a_port_that_takes_connections_and_says_nothing_is_unavailable() -> None
 
 SERVING = """
 import sys
-from eps.rpc.security import JobToken, Security
-from eps.van.grpc_van import GrpcVan
+from eps.net.security.credentials import JobToken, Security
+from eps.net.arrays.grpc_van import GrpcVan
 listener = GrpcVan(Security(JobToken(b"the token of these tests"))).listen(lambda message, reply: None)
 print(listener.address.port, flush=True)
 sys.stdin.read()

@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 
 from eps.errors import DeadlineError, PeerUnavailableError
-from eps.van import requester, stream, wires
-from eps.van.api import MIB, Connection, Limits, Message
-from eps.van.frames import Kind
-from eps.van.replies import Replies
-from eps.van.sockets import SocketVan
-from eps.van.stream import StreamReader
+from eps.net.arrays import requester, stream, wires
+from eps.net.arrays.api import MIB, Connection, Limits, Message
+from eps.net.arrays.frames import Kind
+from eps.net.arrays.replies import Replies
+from eps.net.arrays.sockets import SocketVan
+from eps.net.arrays.stream import StreamReader
 from tests.van.raw_peers import (
     DEADLINE_S,
     TOKEN,

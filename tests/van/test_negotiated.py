@@ -14,13 +14,13 @@ import pytest
 
 from eps.core.types import Address
 from eps.errors import AuthenticationError, ConfigError, EpsError, PeerUnavailableError, ProtocolError
+from eps.net.arrays.api import Message, Van
+from eps.net.arrays.grpc_van import GrpcListener, GrpcVan
+from eps.net.arrays.negotiated import NegotiatedVan, host_id
+from eps.net.arrays.sockets import SocketVan
+from eps.net.security.certificates import make_certificates
+from eps.net.security.credentials import NO_SECURITY, Security, TlsFiles
 from eps.pb import data_pb2 as pb
-from eps.rpc.certificates import make_certificates
-from eps.rpc.security import NO_SECURITY, Security, TlsFiles
-from eps.van.api import Message, Van
-from eps.van.grpc_van import GrpcListener, GrpcVan
-from eps.van.negotiated import NegotiatedVan, host_id
-from eps.van.sockets import SocketVan
 from tests.van.raw_peers import DEADLINE_S, OTHER_TOKEN, TOKEN, echo, nothing_left, still_works
 
 SOCKET_WAYS = ["shm", "unix", "tcp"]
@@ -81,7 +81,7 @@ def test_the_only_way_that_one_end_takes_is_taken(member: Address, way: str) -> 
 
 @pytest.mark.parametrize("way", [*SOCKET_WAYS, "grpc"])
 def test_the_way_that_is_taken_is_told(member: Address, way: str, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO, "eps.van.negotiated"):
+    with caplog.at_level(logging.INFO, "eps.net.arrays.negotiated"):
         way_taken(NegotiatedVan(TOKEN, way), member)
     assert [record.getMessage() for record in caplog.records] == [f"{member} is reached by {way}"]
 
@@ -101,7 +101,7 @@ def test_a_way_that_was_tried_in_vain_is_told_with_the_one_that_is_taken(caplog:
     tcp = SocketVan("tcp", TOKEN).listen(echo)
     with (
         front(("unix", "no-such-socket", 0), ("tcp", "", tcp.address.port)) as address,
-        caplog.at_level(logging.INFO, "eps.van.negotiated"),
+        caplog.at_level(logging.INFO, "eps.net.arrays.negotiated"),
     ):
         assert way_taken(NegotiatedVan(TOKEN), address) == "tcp"
     tcp.close()

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from eps.errors import PeerUnavailableError, PlanError
-from eps.van.api import Connection, Handler, Message, ReplyTo, Van
-from eps.van.frames import Kind
-from eps.van.grpc_van import GrpcVan
-from eps.van.inproc import InProcessVan
-from eps.van.replies import Replies
-from eps.van.sockets import SocketVan
+from eps.net.arrays.api import Connection, Handler, Message, ReplyTo, Van
+from eps.net.arrays.frames import Kind
+from eps.net.arrays.grpc_van import GrpcVan
+from eps.net.arrays.inproc import InProcessVan
+from eps.net.arrays.replies import Replies
+from eps.net.arrays.sockets import SocketVan
 from tests.van.raw_peers import (
     DEADLINE_S,
     TOKEN,

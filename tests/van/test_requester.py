@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from eps.errors import DeadlineError, PeerUnavailableError
-from eps.van.api import Limits, Message, ReplyTo
-from eps.van.arena import Arena
-from eps.van.frames import Kind, Received
-from eps.van.replies import Replies
-from eps.van.requester import SocketConnection
-from eps.van.sockets import SocketVan
-from eps.van.wires import Wire
+from eps.net.arrays.api import Limits, Message, ReplyTo
+from eps.net.arrays.arena import Arena
+from eps.net.arrays.frames import Kind, Received
+from eps.net.arrays.replies import Replies
+from eps.net.arrays.requester import SocketConnection
+from eps.net.arrays.sockets import SocketVan
+from eps.net.arrays.wires import Wire
 from tests.threads import SeenLock
 from tests.van.raw_peers import DEADLINE_S, TOKEN, echo, eventually, nothing_left, still_works
 

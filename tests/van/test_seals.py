@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from eps.errors import FrameError, PeerUnavailableError
-from eps.van.api import MIB, Limits, Message, ReplyTo, Seal
-from eps.van.frames import FIRST, SEALED, Decoder, Kind, encode, whole
-from eps.van.seals import SEAL_BYTES, checksum_of, sealed
-from eps.van.sockets import SocketVan
-from eps.van.stream import StreamReader
-from eps.van.wires import PlainWire
+from eps.net.arrays.api import MIB, Limits, Message, ReplyTo, Seal
+from eps.net.arrays.frames import FIRST, SEALED, Decoder, Kind, encode, whole
+from eps.net.arrays.seals import SEAL_BYTES, checksum_of, sealed
+from eps.net.arrays.sockets import SocketVan
+from eps.net.arrays.stream import StreamReader
+from eps.net.arrays.wires import PlainWire
 from tests.van.raw_peers import DEADLINE_S, TOKEN
 
 RNG = np.random.default_rng(11)

@@ -19,10 +19,10 @@ import pytest
 
 from eps.core.types import Address
 from eps.errors import DeadlineError, PeerUnavailableError
-from eps.van import arena as arena_module
-from eps.van.api import MIB, Connection, Handler, Limits, Listener, Message, ReplyTo
-from eps.van.arena import SLAB_BYTES, Arena, Reader, Segment
-from eps.van.sockets import SocketVan
+from eps.net.arrays import arena as arena_module
+from eps.net.arrays.api import MIB, Connection, Handler, Limits, Listener, Message, ReplyTo
+from eps.net.arrays.arena import SLAB_BYTES, Arena, Reader, Segment
+from eps.net.arrays.sockets import SocketVan
 from tests.van.raw_peers import (
     DEADLINE_S,
     TOKEN,
@@ -401,9 +401,9 @@ def test_threads_that_ask_on_one_connection_may_each_need_a_new_segment() -> Non
 SERVING = f"""
 import sys
 import numpy as np
-from eps.rpc.security import JobToken, Security
-from eps.van.api import Message
-from eps.van.sockets import SocketVan
+from eps.net.security.credentials import JobToken, Security
+from eps.net.arrays.api import Message
+from eps.net.arrays.sockets import SocketVan
 van = SocketVan("shm", Security(JobToken(b"the token of these tests")))
 def give(message, reply):
     array = van.empty({LARGE_BYTES}, np.uint8)
@@ -417,9 +417,9 @@ ASKING = f"""
 import sys
 import numpy as np
 from eps.core.types import Address
-from eps.rpc.security import JobToken, Security
-from eps.van.api import Message
-from eps.van.sockets import SocketVan
+from eps.net.security.credentials import JobToken, Security
+from eps.net.arrays.api import Message
+from eps.net.arrays.sockets import SocketVan
 van = SocketVan("shm", Security(JobToken(b"the token of these tests")))
 connection = van.connect(Address(sys.argv[1], 0))
 array = van.empty({LARGE_BYTES}, np.uint8)

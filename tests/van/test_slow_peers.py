@@ -14,15 +14,15 @@ import pytest
 
 from eps.core.types import Address
 from eps.errors import DeadlineError, EpsError, PeerUnavailableError, PlanError
-from eps.rpc.certificates import make_certificates
-from eps.rpc.security import Security, TlsFiles
-from eps.van.api import MIB, Connection, Limits, Listener, Message, ReplyTo
-from eps.van.frames import Kind
-from eps.van.grpc_van import GrpcVan
-from eps.van.handshake import ANSWER_BYTES, ConnectorHandshake
-from eps.van.sockets import SocketVan
-from eps.van.wires import PlainWire
-from eps.van.writer import Part, StreamWriter
+from eps.net.arrays.api import MIB, Connection, Limits, Listener, Message, ReplyTo
+from eps.net.arrays.frames import Kind
+from eps.net.arrays.grpc_van import GrpcVan
+from eps.net.arrays.handshake import ANSWER_BYTES, ConnectorHandshake
+from eps.net.arrays.sockets import SocketVan
+from eps.net.arrays.wires import PlainWire
+from eps.net.arrays.writer import Part, StreamWriter
+from eps.net.security.certificates import make_certificates
+from eps.net.security.credentials import Security, TlsFiles
 from tests.van.raw_peers import (
     DEADLINE_S,
     TOKEN,

@@ -10,12 +10,12 @@ from contextlib import ExitStack, contextmanager
 import numpy as np
 import pytest
 
-from eps.van.api import MIB, Handler, Limits, Listener, Message, ReplyTo, Van
-from eps.van.frames import Kind
-from eps.van.grpc_van import GrpcVan
-from eps.van.outbox import Outbox
-from eps.van.replies import Replies
-from eps.van.sockets import SocketVan
+from eps.net.arrays.api import MIB, Handler, Limits, Listener, Message, ReplyTo, Van
+from eps.net.arrays.frames import Kind
+from eps.net.arrays.grpc_van import GrpcVan
+from eps.net.arrays.outbox import Outbox
+from eps.net.arrays.replies import Replies
+from eps.net.arrays.sockets import SocketVan
 from tests.van.raw_peers import (
     DEADLINE_S,
     TOKEN,

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from eps.errors import DeadlineError, FrameError, PeerUnavailableError, ProtocolError
-from eps.van.api import ALIGNMENT_BYTES, DTYPES, MIB, Limits, Message
-from eps.van.frames import Kind, SmallFrames
-from eps.van.pending import PendingRequests, Waiting
-from eps.van.stream import StreamReader
-from eps.van.wires import PlainWire
-from eps.van.writer import StreamWriter
+from eps.net.arrays.api import ALIGNMENT_BYTES, DTYPES, MIB, Limits, Message
+from eps.net.arrays.frames import Kind, SmallFrames
+from eps.net.arrays.pending import PendingRequests, Waiting
+from eps.net.arrays.stream import StreamReader
+from eps.net.arrays.wires import PlainWire
+from eps.net.arrays.writer import StreamWriter
 from tests.van.raw_peers import DEADLINE_S, frame_of, receive
 
 KINDS = (Kind.REQUEST, Kind.REPLY)

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from eps.van import wires, writer
-from eps.van.api import MIB, Limits
-from eps.van.wires import PlainWire
-from eps.van.writer import Part, StreamWriter
+from eps.net.arrays import wires, writer
+from eps.net.arrays.api import MIB, Limits
+from eps.net.arrays.wires import PlainWire
+from eps.net.arrays.writer import Part, StreamWriter
 from tests.van.raw_peers import DEADLINE_S
 
 STALL_S = 0.8

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from eps.logs import LimitedLog
-from eps.rpc.certificates import make_certificates
-from eps.rpc.security import Security, TlsFiles
-from eps.van.sockets import SocketVan, peer_uid
+from eps.net.arrays.sockets import SocketVan, peer_uid
+from eps.net.security.certificates import make_certificates
+from eps.net.security.credentials import Security, TlsFiles
+from eps.system.logs import LimitedLog
 from tests.conftest import require
 from tests.van.raw_peers import DEADLINE_S, TOKEN, dial, echo, rest, still_works
 

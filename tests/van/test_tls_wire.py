@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from eps.errors import PeerUnavailableError
-from eps.rpc.certificates import make_certificates
-from eps.rpc.security import TLS_NAME, Security, TlsFiles
-from eps.van import tls_wire
-from eps.van.api import Limits
-from eps.van.wires import advanced
-from eps.van.writer import StreamWriter
+from eps.net.arrays import tls_wire
+from eps.net.arrays.api import Limits
+from eps.net.arrays.wires import advanced
+from eps.net.arrays.writer import StreamWriter
+from eps.net.security.certificates import make_certificates
+from eps.net.security.credentials import TLS_NAME, Security, TlsFiles
 from tests.van.raw_peers import DEADLINE_S, TOKEN, receive
 
 STALL_S = 0.8

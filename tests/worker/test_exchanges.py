@@ -12,9 +12,9 @@ from eps.core.membership import Membership
 from eps.core.tables import PartitionTable, SplitTable
 from eps.core.types import Address
 from eps.errors import PeerUnavailableError
-from eps.rpc.exchange import PushAnswer, PushPart, build_reply, parse_exchange, parse_header
-from eps.van.api import Connection, Message, ReplyTo
-from eps.van.inproc import InProcessVan
+from eps.net.arrays.api import Connection, Message, ReplyTo
+from eps.net.arrays.inproc import InProcessVan
+from eps.net.messages.exchange import PushAnswer, PushPart, build_reply, parse_exchange, parse_header
 from eps.worker.exchanges import MESSAGE_BYTES, Exchanges, TakenOver
 
 TIMEOUT_S = 20.0

@@ -8,7 +8,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from eps.rpc.exchange import PullAnswer
+from eps.net.messages.exchange import PullAnswer
 from eps.worker.compute import ActiveSet
 from eps.worker.lent import MOST_LENT_BYTES, lent_whole
 

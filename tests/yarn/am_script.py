@@ -12,13 +12,13 @@ import sys
 import threading
 import time
 
-from eps.logs import set_up_logging
-from eps.resources.api import ContainerRequest, Running
-from eps.resources.yarn import Place, Timing, YarnResourceManager
-from eps.yarn.hadoop.master import open_master
-from eps.yarn.hadoop.session import HadoopSession
-from eps.yarn.hadoop.tokens import tokens_for_containers
-from eps.yarn.launch import LaunchTemplate, RoleTemplate
+from eps.cluster.api import ContainerRequest, Running
+from eps.cluster.yarn.hadoop.master import open_master
+from eps.cluster.yarn.launch import LaunchTemplate, RoleTemplate
+from eps.cluster.yarn.resources import Place, Timing, YarnResourceManager
+from eps.hadoop.session import HadoopSession
+from eps.hadoop.tokens import tokens_for_containers
+from eps.system.logs import set_up_logging
 
 DEADLINE_S = 60.0
 

@@ -7,12 +7,12 @@ import os
 
 import pytest
 
+from eps.cluster.yarn.clients import client_kind, open_client
+from eps.cluster.yarn.facade import Client
+from eps.cluster.yarn.rest import RestClient
+from eps.cluster.yarn.types import ALL_STATES, Launch, Resource, Submission
 from eps.errors import ConfigError, EpsError, JobNotFoundError
-from eps.hadoop_conf import environment_configuration
-from eps.yarn.clients import client_kind, open_client
-from eps.yarn.facade import Client
-from eps.yarn.rest import RestClient
-from eps.yarn.types import ALL_STATES, Launch, Resource, Submission
+from eps.hadoop.conf import environment_configuration
 from tests.yarn.unmanaged import wait_until
 
 #: Nobody registers it: it waits, in a state that does not change.

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from eps.devcluster.daemons import mark_of
-from eps.devcluster.maven import ELSEWHERE
-from eps.devcluster.places import Places
-from eps.devcluster.processes import marked, with_variable
+from eps.cluster.devcluster.daemons import mark_of
+from eps.cluster.devcluster.maven import ELSEWHERE
+from eps.cluster.devcluster.places import Places
+from eps.cluster.devcluster.processes import marked, with_variable
 from tests.conftest import lacks, require
 from tests.integration.conftest import home as home
 from tests.yarn import unmanaged

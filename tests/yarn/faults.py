@@ -10,16 +10,16 @@ from unittest.mock import ANY
 
 import pytest
 
+from eps.cluster.api import ContainerRequest, EvictionWarning, Exited, Running
+from eps.cluster.yarn.allocation import PREEMPTED, WANTED_BACK, Limits
+from eps.cluster.yarn.killed import KILLED
+from eps.cluster.yarn.log_storage import HadoopLogStorage
+from eps.cluster.yarn.resources import YarnResourceManager
+from eps.cluster.yarn.types import ClusterNode, Launch, Resource, Submission
 from eps.errors import ConfigError, EpsError, JobNotFoundError, PeerUnavailableError, ResourceError, StorageError
-from eps.resources.api import ContainerRequest, EvictionWarning, Exited, Running
-from eps.resources.yarn import YarnResourceManager
 from eps.storage.locations import RemotePath
 from eps.storage.shared_log import SharedLog
 from eps.storage.wal import Replay
-from eps.yarn.allocation import PREEMPTED, WANTED_BACK, Limits
-from eps.yarn.killed import KILLED
-from eps.yarn.log_storage import HadoopLogStorage
-from eps.yarn.types import ClusterNode, Launch, Resource, Submission
 from tests.yarn.in_java import DEADLINE_S, client, dfsadmin, rmadmin, session
 from tests.yarn.unmanaged import YarnBackend, collect, reasons, wait_until
 
@@ -186,10 +186,10 @@ def refused_submissions() -> None:
 
 def nobody_listens() -> None:
     """Ask a ResourceManager that is not there."""
-    from eps.hadoop_conf import HadoopConf
-    from eps.yarn.bridge import place_of
-    from eps.yarn.hadoop.client import HadoopClient
-    from eps.yarn.hadoop.session import HadoopSession
+    from eps.cluster.yarn.hadoop.client import HadoopClient
+    from eps.hadoop.bridge import place_of
+    from eps.hadoop.conf import HadoopConf
+    from eps.hadoop.session import HadoopSession
 
     there = os.environ["HADOOP_CONF_DIR"]
     address = "127.0.0.1:1"
@@ -208,7 +208,7 @@ def nobody_listens() -> None:
 
 def safe_mode() -> None:
     """Write while HDFS takes nothing."""
-    from eps.yarn.hadoop.files import HadoopFiles
+    from eps.cluster.yarn.hadoop.files import HadoopFiles
 
     found = HadoopFiles(session())
     dfsadmin("-safemode", "enter")
@@ -221,7 +221,7 @@ def safe_mode() -> None:
 
 def logs() -> None:
     """Write, take over and read."""
-    from eps.yarn.hadoop.files import HadoopFiles
+    from eps.cluster.yarn.hadoop.files import HadoopFiles
 
     found = HadoopFiles(session())
     folder = RemotePath.parse(f"{session().get('fs.defaultFS')}/user/{session().user}/a-test")
@@ -283,7 +283,7 @@ def log_afterwards() -> None:
 
 
 def _log_store() -> HadoopLogStorage:
-    from eps.yarn.hadoop.files import HadoopFiles
+    from eps.cluster.yarn.hadoop.files import HadoopFiles
 
     folder = RemotePath.parse(f"{session().get('fs.defaultFS')}/user/{session().user}/a-log")
     return HadoopLogStorage(HadoopFiles(session()), folder.storage(patience_s=1.0))
@@ -295,8 +295,8 @@ def _must_not_be() -> None:
 
 def tokens() -> None:
     """Strip the tokens by which somebody could speak for the application master, or for the user."""
-    from eps.yarn.bridge import java, jbytes
-    from eps.yarn.hadoop.tokens import (
+    from eps.hadoop.bridge import java, jbytes
+    from eps.hadoop.tokens import (
         AM_TOKEN,
         CLIENT_TOKEN,
         obtain_tokens,

@@ -8,14 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from eps.devcluster import probe
-from eps.devcluster.cluster import Cluster
-from eps.devcluster.decommission import decommission, recommission
-from eps.devcluster.lifecycle import restart_daemon
-from eps.devcluster.processes import Process, kill_all, with_variable
-from eps.devcluster.settings import RESOURCEMANAGER, nodemanager
+from eps.cluster.devcluster import probe
+from eps.cluster.devcluster.cluster import Cluster
+from eps.cluster.devcluster.decommission import decommission, recommission
+from eps.cluster.devcluster.lifecycle import restart_daemon
+from eps.cluster.devcluster.processes import Process, kill_all, with_variable
+from eps.cluster.devcluster.settings import RESOURCEMANAGER, nodemanager
 from eps.errors import PeerUnavailableError
-from eps.master_link import wait_for
+from eps.job.master_link import wait_for
 from tests.yarn.plugin import Plugin
 
 #: For everything that Hadoop is waited for, also on a busy machine.

@@ -15,8 +15,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from eps.yarn.hadoop.client import HadoopClient
-    from eps.yarn.hadoop.session import HadoopSession
+    from eps.cluster.yarn.hadoop.client import HadoopClient
+    from eps.hadoop.session import HadoopSession
 
 #: Everything that is waited for, on a machine that is busy with other things.
 DEADLINE_S = 240.0
@@ -54,7 +54,7 @@ def _begin(env: dict[str, str]) -> None:
 @lru_cache
 def session() -> HadoopSession:
     """Return the process's session with the cluster."""
-    from eps.yarn.hadoop.session import HadoopSession
+    from eps.hadoop.session import HadoopSession
 
     return HadoopSession()
 
@@ -62,14 +62,14 @@ def session() -> HadoopSession:
 @lru_cache
 def client() -> HadoopClient:
     """Return the process's client of YARN."""
-    from eps.yarn.hadoop.client import HadoopClient
+    from eps.cluster.yarn.hadoop.client import HadoopClient
 
     return HadoopClient(session())
 
 
 def rmadmin(*words: str) -> None:
     """Run a command of YARN's administration, without a process of its own."""
-    from eps.yarn.bridge import jarray, java
+    from eps.hadoop.bridge import jarray, java
 
     conf = session().java_conf
     command = java("org.apache.hadoop.yarn.client.cli.RMAdminCLI")(conf)
@@ -78,7 +78,7 @@ def rmadmin(*words: str) -> None:
 
 def dfsadmin(*words: str) -> None:
     """Run a command of HDFS's administration, without a process of its own."""
-    from eps.yarn.bridge import jarray, java
+    from eps.hadoop.bridge import jarray, java
 
     conf = session().java_conf
     command = java("org.apache.hadoop.hdfs.tools.DFSAdmin")(conf)

@@ -13,7 +13,7 @@ import threading
 from types import FrameType
 
 from eps.errors import ResourceError
-from eps.yarn.bridge import java, jlong, start_jvm
+from eps.hadoop.bridge import java, jlong, start_jvm
 
 TERMINATED = 3
 

@@ -9,9 +9,9 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from eps.devcluster.jars import class_path_of_jars
-from eps.devcluster.java import find_java
-from eps.devcluster.settings import HADOOP_VERSION
+from eps.cluster.devcluster.jars import class_path_of_jars
+from eps.cluster.devcluster.java import find_java
+from eps.cluster.devcluster.settings import HADOOP_VERSION
 from eps.storage.jobdir import cache_dir
 from hscheduler.yarn.secret import secret_of
 

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from eps.cli import main
-from eps.devcluster.settings import MASTER_ADDRESS
+from eps.cluster.devcluster.settings import MASTER_ADDRESS
+from eps.cluster.yarn.advice import CHECK_FILES
+from eps.cluster.yarn.rest import RestClient
+from eps.cluster.yarn.types import Submission
 from eps.storage.jobdir import find_job
 from eps.storage.locations import RemotePath, open_storage, write_public
-from eps.yarn.advice import CHECK_FILES
-from eps.yarn.rest import RestClient
-from eps.yarn.types import Submission
 from hscheduler.cli import main as hscheduler
 from tests.yarn.hadoop import Hadoop
 from tests.yarn.in_java import InJava, dfsadmin, rmadmin

@@ -7,7 +7,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from eps.devcluster.processes import Process
+from eps.cluster.devcluster.processes import Process
 from tests.yarn.conftest import devcluster
 from tests.yarn.hadoop import PATIENCE_S, Hadoop
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import eps
-from eps.export import read_model
-from eps.jobspec_file import RunRequest
-from eps.predict import predict
+from eps.job.predict import predict
+from eps.spec.file import RunRequest
+from eps.spec.model_file import read_model
 from eps.storage.checkpoint import open_checkpoints
 from eps.storage.locations import RemotePath, open_storage, write_public
 from tests.integration.test_hdfs_safe_mode import start_published

@@ -16,11 +16,11 @@ import pytest
 
 import eps
 from eps.chaos.trap import MASTER, MASTER_LATE
-from eps.client import Job
+from eps.cluster.devcluster.processes import kill_all
 from eps.core.reconfig import Operation, Phase
-from eps.devcluster.processes import kill_all
 from eps.errors import EpsError, PlanError
-from eps.master_link import wait_for
+from eps.job.client import Job
+from eps.job.master_link import wait_for
 from eps.storage.atomic import read_json
 from tests.fakes.slow_model import SlowModel
 from tests.yarn.hadoop import PATIENCE_S, Hadoop

@@ -15,12 +15,12 @@ import pytest
 import requests
 
 import eps
-from eps.client import Job
-from eps.commands.inspect import logs
-from eps.devcluster.processes import Process, with_variable
+from eps.cli.commands.inspect import logs
+from eps.cluster.devcluster.processes import Process, with_variable
 from eps.errors import ConfigError, TrainingError
-from eps.export import read_model
-from eps.master_link import wait_for
+from eps.job.client import Job
+from eps.job.master_link import wait_for
+from eps.spec.model_file import read_model
 from eps.storage.atomic import read_json
 from eps.storage.locations import location
 from tests.fakes.slow_model import SlowModel
@@ -38,7 +38,7 @@ A9A: dict[str, Any] = {**JOB, "model": "logistic", "test": "", "splits": 6}
 
 def master_of(job: Job) -> Process:
     """Return the process of a job's application master."""
-    return master_process(application_of(job), "eps.yarn.am")
+    return master_process(application_of(job), "eps.job.yarn.am")
 
 
 def master_process(application_id: str, module: str) -> Process:

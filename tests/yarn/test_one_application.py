@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 import requests
 
-from eps.hadoop_conf import read_configuration
-from eps.master_link import wait_for
-from eps.yarn.application import home_location
+from eps.cluster.yarn.application import home_location
+from eps.hadoop.conf import read_configuration
+from eps.job.master_link import wait_for
 from hscheduler.cli import main
 from tests.yarn.hadoop import PATIENCE_S, Hadoop
 from tests.yarn.test_jobs_on_yarn import master_process

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from eps.devcluster import probe
-from eps.devcluster.settings import RESOURCEMANAGER
+from eps.cluster.devcluster import probe
+from eps.cluster.devcluster.settings import RESOURCEMANAGER
 from eps.errors import ConfigError
 from hscheduler.core.resources import Role
 from hscheduler.yarn.endpoint import PluginServer

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 import eps
-from eps.client import Job
-from eps.hadoop_conf import environment_configuration
-from eps.master_link import wait_for
-from eps.yarn.elsewhere import StagedJobs
+from eps.hadoop.conf import environment_configuration
+from eps.job.client import Job
+from eps.job.master_link import wait_for
+from eps.job.yarn.elsewhere import StagedJobs
 from hscheduler.live.yarn_facts import MasterFacts, Masters
 from hscheduler.yarn.endpoint import PluginServer, planner_with
 from hscheduler.yarn.secret import secret_of

@@ -20,12 +20,12 @@ from typing import Any
 import pytest
 
 import eps
-from eps.client import Job
-from eps.devcluster.cluster import Cluster
-from eps.devcluster.daemons import mark_of
-from eps.devcluster.processes import marked
-from eps.devcluster.secure import SERVICE
-from eps.kerberos import keytab_for
+from eps.cluster.devcluster.cluster import Cluster
+from eps.cluster.devcluster.daemons import mark_of
+from eps.cluster.devcluster.processes import marked
+from eps.cluster.devcluster.secure import SERVICE
+from eps.hadoop.kerberos import keytab_for
+from eps.job.client import Job
 from eps.storage.atomic import read_json
 from tests.yarn.conftest import READY_TIMEOUT_S, START_TIMEOUT_S, STOP_TIMEOUT_S, devcluster
 from tests.yarn.hadoop import PATIENCE_S
@@ -104,9 +104,9 @@ def local(tmp_path_factory: pytest.TempPathFactory) -> str:
 CANCELS = """
 import os, sys, tempfile
 from eps.errors import StorageError
-from eps.hadoop_conf import default_authority, environment_configuration
+from eps.hadoop.conf import default_authority, environment_configuration
 from eps.storage.hdfs import open_hdfs
-from eps.yarn.clients import open_client
+from eps.cluster.yarn.clients import open_client
 conf = environment_configuration()
 client = open_client(conf, sys.argv[1])
 tokens = client.obtain_tokens()

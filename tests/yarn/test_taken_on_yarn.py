@@ -8,19 +8,19 @@ from typing import Any
 import pytest
 
 import eps
-from eps.client import Job
-from eps.config import JobSpec
+from eps.cluster.yarn.rest import RestClient
 from eps.errors import JobExistsError
-from eps.hadoop_conf import environment_configuration
-from eps.master_link import wait_for
+from eps.hadoop.conf import environment_configuration
+from eps.job.client import Job
+from eps.job.master_link import wait_for
+from eps.spec.job_spec import JobSpec
 from eps.storage.atomic import read_json
 from eps.storage.claims import Claim
 from eps.storage.locations import open_storage
-from eps.yarn.rest import RestClient
 from hscheduler.core import events as e
+from hscheduler.live.on_yarn import container_settings, yarn_cluster
 from hscheduler.live.scheduler import LiveScheduler, LiveSettings
 from hscheduler.live.yarn_nodes import YarnNodes
-from hscheduler.on_yarn import container_settings, yarn_cluster
 from hscheduler.spec import ClusterSpec, request_of
 from tests.fakes.slow_model import SlowModel
 from tests.yarn.hadoop import PATIENCE_S, Hadoop

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 import eps
-from eps.client import Job
-from eps.master_link import wait_for
+from eps.job.client import Job
+from eps.job.master_link import wait_for
 from tests.yarn.hadoop import PATIENCE_S, Hadoop
 
 pytestmark = pytest.mark.usefixtures("no_leftovers")

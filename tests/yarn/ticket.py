@@ -7,7 +7,7 @@ import re
 import sys
 from pathlib import Path
 
-from eps.yarn.bridge import java, jbool, jint, jlong, start_jvm
+from eps.hadoop.bridge import java, jbool, jint, jlong, start_jvm
 
 
 def main() -> int:

@@ -11,13 +11,13 @@ from functools import partial
 from pathlib import Path
 
 from eps.chaos.trap import Traps, parse
-from eps.yarn import am
-from eps.yarn.attempt import end
+from eps.cluster.yarn.attempt import end
+from eps.job.yarn import am
 
 ROOT = Path(__file__).resolve().parents[2]
 _SCRIPT = """#!/bin/sh
 case "$*" in
-*eps.yarn.am*) PYTHONPATH="$PYTHONPATH":{root} exec {python} -P -m tests.yarn.trapped_am {folder} {traps} ;;
+*eps.job.yarn.am*) PYTHONPATH="$PYTHONPATH":{root} exec {python} -P -m tests.yarn.trapped_am {folder} {traps} ;;
 *) exec {python} "$@" ;;
 esac
 """

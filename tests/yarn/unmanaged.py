@@ -13,12 +13,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from eps.resources.api import ContainerEvent, ContainerRequest, Exited, ResourceManager, Running
-from eps.resources.yarn import Place, Timing, YarnResourceManager
-from eps.yarn.allocation import Limits, Placement
-from eps.yarn.hadoop.master import open_unmanaged_master
-from eps.yarn.launch import LOG_STREAMS, LaunchTemplate, RoleTemplate
-from eps.yarn.types import ApplicationReport, Launch, LocalFile, Resource, Submission
+from eps.cluster.api import ContainerEvent, ContainerRequest, Exited, ResourceManager, Running
+from eps.cluster.yarn.allocation import Limits, Placement
+from eps.cluster.yarn.hadoop.master import open_unmanaged_master
+from eps.cluster.yarn.launch import LOG_STREAMS, LaunchTemplate, RoleTemplate
+from eps.cluster.yarn.resources import Place, Timing, YarnResourceManager
+from eps.cluster.yarn.types import ApplicationReport, Launch, LocalFile, Resource, Submission
 from tests.yarn.in_java import DEADLINE_S, client, rmadmin, session
 
 #: Beats often, so that tests wait for YARN only; and their thread never hangs, however busy the machine is.

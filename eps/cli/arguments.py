@@ -1,0 +1,91 @@
+"""What the command lines of both programs have in common: how words that they cannot use are refused.  L1."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import re
+from typing import Any, NoReturn
+
+from eps.cli.exits import EXIT_BAD_INPUT
+
+_CHOICE = re.compile(r"invalid choice: (.+) \(choose from (.+)\)", re.DOTALL)
+
+
+class CommandParser(argparse.ArgumentParser):
+    """The parser of a program, and of each of its commands: what it refuses it says in one sentence.
+
+    argparse prints the usage first, whose dozens of options hide that sentence, and has the parser of the whole program
+    refuse an option that a command does not know.
+    """
+
+    #: Why an unknown option is none, where that is not plain.
+    why_unknown = ""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        # An abbreviation that is clear today is another option, or none, when the next one is added.
+        super().__init__(*args, **{"exit_on_error": False, "allow_abbrev": False, **kwargs})
+        # Wherever an option says that it is of one of these types.
+        self.register("type", int, _whole_number)
+        self.register("type", float, _number)
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse all that there is."""
+        try:
+            found, unknown = super().parse_known_args(args, namespace)
+        except argparse.ArgumentError as error:
+            self.error(_sentence(error))
+        if unknown:
+            self._refuse(unknown)
+        return found, unknown
+
+    def _refuse(self, unknown: list[str]) -> NoReturn:
+        program, _, command = self.prog.partition(" ")
+        options = [word for word in unknown if word.startswith("-")]
+        if not options:
+            self.error(f"{command or program} takes no further argument: {' '.join(unknown)}")
+        near = difflib.get_close_matches(options[0].partition("=")[0], self._option_string_actions, n=1)
+        why = f": {self.why_unknown}" if self.why_unknown else f"; did you mean {near[0]}?" if near else ""
+        self.error(f"{command or program} takes no option {', '.join(options)}{why}")
+
+    def error(self, message: str) -> NoReturn:
+        """Print what is wrong, and where to find what is right; end with the exit code of bad input."""
+        program = self.prog.partition(" ")[0]
+        self.exit(EXIT_BAD_INPUT, f"{program}: {message} (see {self.prog} --help)\n")
+
+
+def count(text: str) -> int:
+    """Return the number of things that an option asks for.  Raises ArgumentTypeError where it is none."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"is {text!r}, but must be a whole number, at least 1")
+    return int(text)
+
+
+def given_name(text: str) -> str:
+    """Return a name as it is given.  Raises ArgumentTypeError where it is empty: by leaving it out one says that."""
+    if not text:
+        raise argparse.ArgumentTypeError("is '', but must not be empty: leave it out to have one chosen")
+    return text
+
+
+def _whole_number(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"is {text!r}, but must be a whole number") from None
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"is {text!r}, but must be a number") from None
+
+
+def _sentence(error: argparse.ArgumentError) -> str:
+    """Return what argparse finds wrong, as it is said elsewhere: by the name, without its dashes."""
+    message = _CHOICE.sub(r"is \1, but must be one of \2", error.message)
+    if error.argument_name is None:
+        return message
+    named = error.argument_name.partition("/")[0].lstrip("-")
+    return f"{named} {message}" if message.startswith("is ") else f"{named}: {message}"

@@ -1,0 +1,133 @@
+"""Commands that change a running job: its size, a plan's fate, its end."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from eps.cli.commands.finding import find
+from eps.cli.exits import EXIT_INTERRUPTED, EXIT_OK
+from eps.core.changes import change_of, check_request_id, whole_number
+from eps.core.reconfig import UNCOMMITTED
+from eps.core.types import MOST_MEMBERS
+from eps.errors import ConfigError, DeadlineError, PlanError
+from eps.job.client import ChangeRecord, Job
+from eps.job.display import ChangeNews
+from eps.job.ended import WAITING_STATES
+from eps.job.master_link import NOTICED_S, waiting_text
+
+
+def members_of(text: str, adds: bool) -> int | list[str]:
+    """Return the number or the names in ``text``.
+
+    Raises
+    ------
+    ConfigError
+        It is neither.
+    """
+    if text.isdecimal():
+        count = whole_number(text)
+        if count is None:
+            raise ConfigError(
+                f"{text[:20]}... has {len(text)} digits, but a job has at most {MOST_MEMBERS} members of a role"
+            )
+        return count
+    names = [part.strip() for part in text.split(",") if part.strip()]
+    if adds or not names or any(part.lstrip("-").isdecimal() for part in names):
+        expected = "a number" if adds else "a number, or names joined by commas"
+        raise ConfigError(f"{text!r} is not {expected}")
+    return names
+
+
+def change(args: argparse.Namespace) -> int:
+    """Add or remove workers or servers."""
+    members = members_of(args.members, args.operation.startswith("add-"))
+    # What no job could do is refused before this one is looked for, or its start waited for.
+    change_of(args.operation, members)
+    check_request_id(args.request_id)
+    job = find(args.name)
+    try:
+        _wait_until_trains(job, args)
+        if args.dry_run:
+            print(job.dry_run(args.operation, members))
+            return EXIT_OK
+        if args.no_wait:
+            record = job.change(args.operation, members, wait=False, request_id=args.request_id)
+            print(f"plan {record['plan_id']}")
+            return EXIT_OK
+        return _change_and_wait(job, args, members)
+    finally:
+        job.close()
+
+
+def _wait_until_trains(job: Job, args: argparse.Namespace) -> None:
+    """Wait for a job that is starting, and say what it waits for; with ``--no-wait`` not longer than a start may take.
+
+    Raises
+    ------
+    PlanError
+        It has still no workers and servers that could be added to or removed, and is not to be waited for.
+    """
+    if not args.no_wait:
+        job.wait_until_trains(tell=lambda text: print(text, file=sys.stderr, flush=True))
+        return
+    try:
+        job.wait_until_trains(NOTICED_S)
+    except DeadlineError:
+        status = job.status()
+        if status["state"] in WAITING_STATES:
+            raise PlanError(
+                f"{args.operation} refused: job {args.name!r} does not train yet: {waiting_text(status)}; without "
+                "--no-wait it is waited for"
+            ) from None
+
+
+def _change_and_wait(job: Job, args: argparse.Namespace, members: int | list[str]) -> int:
+    news = ChangeNews()
+    latest: ChangeRecord | None = None
+
+    def tell(record: ChangeRecord) -> None:
+        nonlocal latest
+        latest = record
+        for line in news.lines([record]):
+            print(line, flush=True)
+
+    try:
+        job.change(args.operation, members, request_id=args.request_id, on_news=tell)
+    except KeyboardInterrupt:
+        if latest is not None:
+            print(f"\n{_still_going(args.name, latest)}", file=sys.stderr)
+        return EXIT_INTERRUPTED
+    return EXIT_OK
+
+
+def _still_going(name: str, record: ChangeRecord) -> str:
+    text = f"plan {record['plan_id']} goes on"
+    if record["phase"] in UNCOMMITTED:
+        text += f"; `eps cancel {name} {record['plan_id']}` aborts it"
+    return text
+
+
+def cancel(args: argparse.Namespace) -> int:
+    """Abort a change."""
+    job = find(args.name)
+    try:
+        print(f"plan {job.cancel(args.plan)} aborted")
+        return EXIT_OK
+    finally:
+        job.close()
+
+
+def kill(args: argparse.Namespace) -> int:
+    """End a job."""
+    job = find(args.name)
+    try:
+        was_running = job.running
+        job.kill(tell=lambda text: print(f"{args.name}: {text}", flush=True))
+        state = job.status()["state"]
+        # It may have ended by itself just before it was told.
+        ended_by_this = was_running and state == "killed"
+        print(f"{args.name}: killed" if ended_by_this else f"{args.name}: has ended already ({state})")
+        return EXIT_OK
+    finally:
+        job.close()

@@ -1,0 +1,267 @@
+"""``eps prune``: remove what is kept of jobs that have ended, and of sweeps that were applications of YARN."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from eps.cli.commands.jobs import RUNS, Look, chosen_jobs, damage_of, is_one_of, notes_of
+from eps.cli.exits import EXIT_FAILED, EXIT_NOT_FOUND, EXIT_OK, exit_code
+from eps.errors import ConfigError, EpsError, JobExistsError, StorageError
+from eps.job.display import ago_text, bytes_text, table
+from eps.storage.jobdir import JobDir, JobLock, remove_job
+from eps.storage.worth import Worth, worth_of
+from eps.system.home import make_home
+
+logger = logging.getLogger(__name__)
+
+_UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+#: How what is no job's name begins.
+SWEEPS = "sweeps/"
+_HEADER = ["NAME", "STATE", "STARTED", "SIZE"]
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What somebody wants to be removed."""
+
+    #: Whatever changed so long ago, in words and in seconds.
+    older_than: str
+    age_s: float
+    #: Also what something would be lost with.
+    resumable: bool = False
+    #: Also what is damaged.
+    unreadable: bool = False
+
+    @classmethod
+    def of(cls, older_than: str, states: Sequence[str], resumable: bool) -> Wanted:
+        """Return what options say; raises as :func:`_seconds`."""
+        return cls(older_than, _seconds(older_than), resumable, "unreadable" in states)
+
+
+@dataclass(frozen=True)
+class Keep:
+    """Why something is to be kept; empty where it need not be."""
+
+    #: Whatever somebody wants.
+    always: str = ""
+    #: Unless somebody wants it nevertheless: what would be lost.
+    mostly: str = ""
+
+
+@dataclass(frozen=True)
+class _Ended:
+    """What may be removed."""
+
+    #: ``job`` or ``sweep``.
+    kind: str
+    name: str
+    directory: JobDir
+    #: As of :data:`eps.cli.commands.jobs.STATES`.
+    state: str
+    keep: Keep = Keep()
+    #: As of :func:`eps.cli.commands.jobs.damage_of`.
+    damage: Mapping[Path, str] = field(default_factory=dict)
+    #: Of a sweep: why nobody knows how it is.
+    trouble: EpsError | None = None
+
+
+def prune(args: argparse.Namespace) -> int:
+    """Remove jobs and sweeps that have ended, with what they have on a cluster."""
+    if not args.dry_run:
+        make_home()
+    if args.prefix and args.all:
+        raise ConfigError(f"all is for jobs of any name, and {args.prefix!r} for some: give one of them")
+    if not args.prefix and not args.all:
+        raise ConfigError("nothing says which jobs: give what their names begin with, or --all")
+    now_s, wanted = time.time(), Wanted.of(args.older_than, args.state, args.resumable)
+    rows = [_HEADER]
+    kept: dict[str, list[str]] = {}
+    counts, total, codes = {"job": 0, "sweep": 0}, 0, set[int]()
+    # Who names some is told of those that run; of all jobs they are not meant.
+    for each in _chosen(args.prefix, args.state or (["ended", RUNS] if args.prefix else ["ended"])):
+        row, size = [each.name, each.state, ago_text(each.directory.started_s())], each.directory.size_bytes()
+        try:
+            why = kept_for(each.state, now_s - each.directory.changed_s(), each.keep, wanted)
+            if not why and each.trouble is not None:
+                raise each.trouble
+            if not why and not args.dry_run and not (why := _found_out(each)):
+                _remove(each.directory, damaged_too=each.state == "unreadable")
+        except JobExistsError:
+            why = RUNS
+        except EpsError as error:
+            why = str(error)
+            codes.add(exit_code(error))
+        if why:
+            kept.setdefault(why, []).append(each.name)
+        else:
+            rows.append([*row, bytes_text(size)])
+            counts[each.kind] += 1
+            total += size
+    for why, names in kept.items():
+        others = len(names) - 1
+        told = f"{names[0]} and {others} other{'s' if others > 1 else ''} are" if others else f"{names[0]} is"
+        print(f"{told} kept: {why}", file=sys.stderr)
+    if len(rows) > 1:
+        print(table(rows, indent=""))
+    done = "would be removed" if args.dry_run else "removed"
+    print(f"{_counted(counts)} {done}, {bytes_text(total)}; {sum(map(len, kept.values()))} kept")
+    # Where nothing else hinders them, another try when the cluster is there removes all.
+    return EXIT_OK if not codes else EXIT_NOT_FOUND if codes == {EXIT_NOT_FOUND} else EXIT_FAILED
+
+
+def _counted(counts: Mapping[str, int]) -> str:
+    """Return how many there are, in words; sweeps only where there are any."""
+    told = [(kind, count) for kind, count in counts.items() if count or kind == "job"]
+    return " and ".join(f"{count} {kind}{'' if count == 1 else 's'}" for kind, count in told)
+
+
+def _chosen(prefix: str, states: Sequence[str]) -> Iterator[_Ended]:
+    """Yield jobs, the newest first, and then sweeps, by the beginning of their names and by how they are.
+
+    Sweeps are meant where no names are given, or such as no job can have.
+
+    Raises
+    ------
+    ConfigError
+        A state is none.
+    """
+    for look in chosen_jobs(prefix, states):
+        yield _Ended("job", look.job.name, look.job, look.state, _keep_of(look), look.damage)
+    if prefix and not prefix.startswith(SWEEPS):
+        return
+    from eps.job.yarn.sweeps import list_sweeps, name_of_sweep, state_of_sweep
+
+    for sweep in list_sweeps():
+        name = name_of_sweep(sweep)
+        if not name.startswith(prefix):
+            continue
+        try:
+            found = state_of_sweep(sweep)
+            each = _Ended("sweep", name, sweep, found.state, Keep(mostly=found.keep))
+        except EpsError as error:
+            damage = damage_of(sweep)
+            unfound = _unfound(sweep, damage)
+            each = _Ended("sweep", name, sweep, "unreadable", Keep(mostly=unfound), damage, None if unfound else error)
+        if is_one_of(each.state, states):
+            yield each
+
+
+def kept_for(state: str, age_s: float, keep: Keep, wanted: Wanted) -> str:
+    """Return why something is not to be removed; empty where it is.
+
+    Parameters
+    ----------
+    state : str
+        As of :data:`eps.cli.commands.jobs.STATES`.
+    age_s : float
+        So long ago its directory changed, in seconds.
+    keep : Keep
+    wanted : Wanted
+    """
+    if state == RUNS:
+        return RUNS
+    if age_s < wanted.age_s:
+        return f"ended less than {wanted.older_than} ago (--older-than)"
+    if keep.always:
+        return keep.always
+    if not keep.mostly or wanted.resumable or (state == "unreadable" and wanted.unreadable):
+        return ""
+    option = "--state unreadable" if state == "unreadable" else "--resumable"
+    return f"{keep.mostly} ({option} removes such ones, too)"
+
+
+def _may_run(job: JobDir) -> bool:
+    """Return whether a job has an application on YARN of which nobody here has seen the end."""
+    with suppress(StorageError):
+        return job.ended() is None and job.yarn_json.exists()
+    return False
+
+
+def _unfound(job: JobDir, damage: Mapping[Path, str]) -> str:
+    """Return what nobody can find out any more for what is damaged; empty where nothing is."""
+    if not damage:
+        return ""
+    whether = ", nor whether it runs there" if _may_run(job) else ""
+    return f"what it has on its cluster cannot be found{whether}: {'; '.join(damage.values())}"
+
+
+def _keep_of(look: Look) -> Keep:
+    """Return why a job that does not run is to be kept."""
+    job, damage = look.job, look.damage
+    if _may_run(job) and job.yarn_json not in damage:
+        return Keep(always=f"its application on YARN may run: `eps status {job.name}` finds that out")
+    lost = []
+    if (worth := worth_of(job)) is not None:
+        stopped = "stopped before the end and can be resumed"
+        if worth is Worth.RESUMABLE and job.is_forgotten():
+            stopped = "YARN does not know its application any more, which may run: else it can be resumed"
+        lost.append(
+            {
+                Worth.RESUMABLE: stopped,
+                Worth.UNFETCHED: f"what it has left on its cluster was not fetched: `eps status {job.name}` does",
+                Worth.UNREADABLE: "may have stopped before its end, but its files are damaged",
+            }[worth]
+        )
+    if unfound := _unfound(job, damage):
+        lost.append(unfound)
+    return Keep(mostly="; ".join(lost))
+
+
+def _found_out(each: _Ended) -> str:
+    """Have YARN asked once more after a job that it had forgotten; return why that is to be kept now, if it is.
+
+    Raises as :func:`eps.job.yarn.former.settle_former`: JobExistsError where it runs.
+    """
+    job, is_forgotten = each.directory, False
+    with suppress(StorageError):
+        is_forgotten = each.kind == "job" and job.is_forgotten() and job.yarn_json not in each.damage
+    if not is_forgotten:
+        return ""
+    from eps.job.yarn.former import settle_former
+
+    settle_former(job)
+    if job.is_forgotten():
+        return ""
+    return f"how it ended was found out just now: see `eps status {each.name}`"
+
+
+def _remove(job: JobDir, *, damaged_too: bool) -> None:
+    """Remove a directory, after what it leads to on a cluster, of which nothing else knows.
+
+    Raises as :func:`~eps.storage.jobdir.remove_job`, and ConfigError where nothing leads to the cluster any more.
+
+    Parameters
+    ----------
+    job : JobDir
+    damaged_too : bool
+        Where a note is damaged that says where something is on a cluster, that stays, and the log says so.
+    """
+    with JobLock(job.lock) as lock:
+        damage = damage_of(job) if damaged_too else {}
+        for note in notes_of(job):
+            if note.path in damage:
+                logger.warning("%s; what the job has on its cluster by that stays there", damage[note.path])
+            else:
+                note.remove(job)
+        remove_job(job, lock)
+
+
+def _seconds(text: str) -> float:
+    """Return a duration of the command line in seconds.
+
+    Raises
+    ------
+    ConfigError
+        It is none.
+    """
+    number, unit = text[:-1], text[-1:]
+    if not number.isdecimal() or unit not in _UNITS_S:
+        raise ConfigError(f"older-than is {text!r}, but must be a whole number and s, m, h or d, as in 2d")
+    return int(number) * _UNITS_S[unit]

@@ -1,0 +1,262 @@
+"""``eps run``: train a job to its end and show how it goes, or start it and leave it."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
+from pathlib import Path
+from typing import Any, TextIO
+
+from eps.cli.commands.finding import find_directory
+from eps.cli.exits import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK
+from eps.errors import ConfigError, DeadlineError, EpsError
+from eps.job.client import Job
+from eps.job.display import Display, PlainDisplay, TerminalDisplay, how_to_resume, summary_text
+from eps.job.ended import UNREACHABLE, application_id_of, check_stopped
+from eps.job.last_words import last_words
+from eps.spec.file import RunRequest, read_job_file
+from eps.spec.job_spec import JobSpec
+from eps.spec.results import (
+    check_results,
+    deliver_results,
+    keep_places,
+    replaced_by_results,
+    wanted_of,
+    with_kept_places,
+)
+from eps.storage.jobdir import JobDir, jobs_dir
+from eps.system import interrupt
+
+#: Preparing data is worth a word only where it is noticed.
+NOTICED_S = 0.5
+#: How often it is looked whether there was an interrupt.
+LOOK_S = 1.0
+_OWN_FLAGS = ("command", "job_file", "detach", "quiet")
+
+
+def request_of(args: argparse.Namespace) -> RunRequest:
+    """Return what the command line asks for: the job file's settings, and over them the flags.
+
+    Raises
+    ------
+    ConfigError
+        Something there cannot be.
+    """
+    flags = {name: value for name, value in vars(args).items() if name not in _OWN_FLAGS}
+    path = getattr(args, "job_file", None)
+    if path is None:
+        return RunRequest.from_values(flags, "flags")
+    from_file = read_job_file(Path(path))
+    # Checked on its own first: an error in the file is told as one of the file.
+    RunRequest.from_values(from_file, path)
+    return RunRequest.from_values({**from_file, **flags}, path)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the command; return the exit code."""
+    request = request_of(args)
+    check_results(request)
+    detach, quiet = getattr(args, "detach", False), getattr(args, "quiet", False)
+    if request.spec.folds and request.spec.fold < 0:
+        if detach:
+            raise ConfigError("folds are trained one after the other by this command: it cannot be detached")
+        return _run_folds(request, quiet)
+    if detach:
+        return _leave(_begun(dataclasses.replace(request, detached=True), detach=True))
+    report, code = _attached(request, sys.stdout, quiet)
+    _tell_why(report, code)
+    return code
+
+
+def submit(args: argparse.Namespace) -> int:
+    """Submit a job to YARN; return the exit code."""
+    request = request_of(args)
+    if request.spec.on != "yarn":
+        if "on" in vars(args):
+            raise ConfigError(f"on is {request.spec.on!r}, but a job is submitted to yarn")
+        request = dataclasses.replace(request, spec=dataclasses.replace(request.spec, on="yarn"))
+    if request.spec.folds and request.spec.fold < 0:
+        raise ConfigError("folds are trained one after the other by eps run: submit one with --fold")
+    check_results(request)
+    with _begun(dataclasses.replace(request, detached=True), detach=True) as job:
+        print(f"{job.name}: {application_id_of(job.directory)}; follow it with: eps status {job.name}")
+        report, model = request.report or job.directory.report, request.export or job.directory.model
+        print(f"its report will be {report}, its model {model}")
+    return EXIT_OK
+
+
+def _leave(started: Job) -> int:
+    """Leave a detached job once it trains; return the exit code."""
+    with started as job:
+        job.wait_until_trains()
+        status = job.status()
+        if status["state"] in ("failed", "killed"):
+            print(f"eps: job {job.name!r} {status['state']}: {status['reason'] or 'no reason'}", file=sys.stderr)
+            return EXIT_FAILED
+        print(f"{job.name}: {status['state']}; follow it with: eps status {job.name}, eps logs {job.name} --follow")
+    return EXIT_OK
+
+
+def _run_folds(request: RunRequest, quiet: bool) -> int:
+    from eps.job.folds import check_folds, combine_folds, fold_requests, write_folds
+
+    check_folds(request)
+    reports = []
+    for fold in fold_requests(request):
+        report, code = _attached(fold, sys.stdout, quiet)
+        if code != EXIT_OK:
+            print(f"eps: {fold.name} {report['state']}: {report.get('reason') or 'no reason'}", file=sys.stderr)
+            return code
+        reports.append(report)
+    combined = combine_folds(request.name, reports)
+    if not quiet:
+        print(summary_text(combined), flush=True)
+    write_folds(request, combined)
+    return EXIT_OK
+
+
+def _attached(request: RunRequest, stream: TextIO, quiet: bool) -> tuple[dict[str, Any], int]:
+    """Train one job to its end; return its report and the exit code."""
+    return _to_its_end(_started(request, stream, quiet), request, stream, quiet)
+
+
+def resume(args: argparse.Namespace) -> int:
+    """Start a stopped job again; return the exit code."""
+
+    def begin(text: str, warnings: Sequence[str]) -> None:
+        # Before the job goes on: it may be over before anything else is done here.
+        keep_places(directory, request)
+        for warning in [*warnings, *replaced]:
+            print(f"eps: warning: {warning}", file=sys.stderr)
+        if not args.quiet:
+            print(text, flush=True)
+            for result, place in wanted_of(request):
+                print(f"{args.name}: its {result.what} goes to {place}", flush=True)
+
+    directory = find_directory(args.name)
+    # First: of a job that runs nobody needs to know whether its results could be written.
+    check_stopped(directory)
+    request = RunRequest(JobSpec(), args.name, args.report, args.export, detached=args.detach)
+    request = with_kept_places(directory, request)
+    replaced = replaced_by_results(directory, request)
+    for name, value in (("workers", args.workers), ("servers", args.servers)):
+        if value is not None and value < 1:
+            raise ConfigError(f"{name} is {value}, but must be at least 1")
+    workers, servers = args.workers or 0, args.servers or 0
+    with _told_of_start(args.name, directory.runs_on(), detach=args.detach):
+        job = Job.resume(
+            args.name, workers=workers, servers=servers, python=args.python, detach=args.detach, on_begin=begin
+        )
+    if args.detach:
+        return _leave(job)
+    report, code = _to_its_end(job, request, sys.stdout, args.quiet)
+    _tell_why(report, code)
+    return code
+
+
+def _to_its_end(job: Job, request: RunRequest, stream: TextIO, quiet: bool) -> tuple[dict[str, Any], int]:
+    """Show a job that was started until it has ended; return its report and the exit code."""
+    try:
+        _show(job, stream, quiet)
+        report = _ended(job)
+    except KeyboardInterrupt:
+        return _interrupted(job, request, stream), EXIT_INTERRUPTED
+    finally:
+        job.close()
+    # First: where the results are to go may have to be waited for, or take nothing.
+    if quiet:
+        deliver_results(job.directory, request)
+    else:
+        print(summary_text(report), file=stream, flush=True)
+        deliver_results(job.directory, request, _teller(job, stream))
+    return report, EXIT_OK if report["state"] == "finished" else EXIT_FAILED
+
+
+def _tell_why(report: Mapping[str, Any], code: int) -> None:
+    """Say why a job ended before its time, and how it goes on."""
+    if code == EXIT_FAILED:
+        print(f"eps: job {report['name']!r} {report['state']}: {report.get('reason') or 'no reason'}", file=sys.stderr)
+    directory = JobDir(jobs_dir() / report["name"])
+    if report["state"] == "failed":
+        for line in last_words(directory, report.get("reason") or ""):
+            print(f"eps: {line}", file=sys.stderr)
+    # It may have been removed while it ran.
+    if code != EXIT_OK and report["state"] != UNREACHABLE and directory.job_json.exists():
+        print(f"eps: {how_to_resume(report['name'], report.get('reason') or '')}", file=sys.stderr)
+
+
+def _started(request: RunRequest, stream: TextIO, quiet: bool) -> Job:
+    """Start a job; say so where its data takes long to prepare."""
+    text = f"preparing {request.spec.data} ..."
+    notice = threading.Timer(NOTICED_S, print, (text,), {"file": stream, "flush": True})
+    notice.daemon = True
+    try:
+        return _begun(request, before_data=None if quiet else notice.start)
+    finally:
+        notice.cancel()
+
+
+def _begun(request: RunRequest, *, detach: bool = False, before_data: Callable[[], None] | None = None) -> Job:
+    """Start a job; whoever interrupts that is told what became of it."""
+    with _told_of_start(request.name, request.spec.on, detach=detach):
+        return Job.start_request(request, detach=detach, before_data=before_data)
+
+
+def _told_of_start(name: str, runs_on: str, *, detach: bool) -> AbstractContextManager[None]:
+    who = name or "the job"
+    if runs_on == "yarn":
+        return interrupt.before_submission(who)
+    shown = f"{f'eps status {name}' if name else 'eps list'} shows whether it goes on"
+    # One that is tied to this process ends with it.
+    return interrupt.telling(f"{who}: interrupted while it was started; {shown if detach else 'nothing of it goes on'}")
+
+
+def _show(job: Job, stream: TextIO, quiet: bool) -> None:
+    if quiet:
+        return
+    display: Display = TerminalDisplay(stream) if stream.isatty() else PlainDisplay(stream)
+    try:
+        for progress in job.watch(is_patient=True):
+            interrupt.check()
+            display.show(progress.status)
+    finally:
+        display.close()
+
+
+def _ended(job: Job) -> dict[str, Any]:
+    """Wait for a job's end; return its report."""
+    while True:
+        interrupt.check()
+        with suppress(DeadlineError):
+            return job.wait(LOOK_S)
+
+
+def _interrupted(job: Job, request: RunRequest, stream: TextIO) -> dict[str, Any]:
+    """End a job after Ctrl-C, and wait for its processes; a second Ctrl-C does not let them finish.
+
+    Raises
+    ------
+    KeyboardInterrupt
+        It runs on YARN, and could not be ended in time: whoever attends to it goes on with that.
+    """
+    on_yarn = job.directory.yarn_json.exists()
+    again = "leaves that to a process of this machine" if on_yarn else "at once"
+    print(f"\n{job.name}: interrupted; ending its processes (again: {again})", file=stream, flush=True)
+    try:
+        job.kill("interrupted", tell=_teller(job, stream))
+    except (KeyboardInterrupt, EpsError) as error:
+        if not job.kill_at_once():
+            interrupted = KeyboardInterrupt()
+            interrupted.add_note(str(error) or f"{job.name}: is being ended; eps status {job.name} shows whether it is")
+            raise interrupted from None
+    report = job.wait(5.0)
+    deliver_results(job.directory, request, _teller(job, stream))
+    return report
+
+
+def _teller(job: Job, stream: TextIO) -> Callable[[str], None]:
+    return lambda text: print(f"{job.name}: {text}", file=stream, flush=True)

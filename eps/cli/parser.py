@@ -1,0 +1,419 @@
+"""The parser of the command line: which commands and flags there are, with their help.  L5.
+
+Flags of ``eps run`` are the fields of :class:`~eps.spec.job_spec.JobSpec`, with their help texts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from typing import Any
+
+from eps._version import __version__
+from eps.cli.arguments import CommandParser, count, given_name
+from eps.cli.exits import EXIT_CODES
+from eps.cluster.devcluster.options import add_devcluster
+from eps.spec.job_spec import JobSpec
+
+_DESCRIPTION = """\
+Train models on workers and servers whose number changes while training runs.
+
+Under BSP the trained model is the same to the last bit, whatever joins or leaves.
+Jobs are found by name under EPS_HOME (default ~/.eps).
+"""
+
+_RUN_DESCRIPTION = """\
+Train a model, and show how it goes.  The job ends with this command (Ctrl-C ends it
+in order; a second Ctrl-C at once), unless it is detached.
+
+Settings come from defaults, then JOB.toml, then flags.  JOB.toml has the flags'
+names as keys, `at = ["40:add-workers=2"]` among them; its paths count from its folder.
+"""
+
+_RUN_EXAMPLES = """\
+examples:
+  eps run --data sklearn:digits --model softmax --test 0.2
+  eps run --name a9a --data a9a.gz --test a9a.t.gz --iterations 200 \\
+      --at 40:add-workers=2 --at 60:remove-servers=server-1,server-2 --report a9a.json
+  eps run job.toml --learning-rate 0.01 --detach
+"""
+
+_SUBMIT_DESCRIPTION = """\
+Submit a job to YARN and return once its application is accepted.  It goes on without
+this machine; eps status, logs, add-workers and all other commands find it by its name.
+The cluster is the one of HADOOP_CONF_DIR.
+"""
+
+_SUBMIT_EXAMPLES = """\
+examples:
+  eps submit --name a9a --data a9a.gz --iterations 200 --queue research
+  eps submit job.toml --memory-mb 2048,server=4096 --python env.tar.gz
+"""
+
+_CHAOS_DESCRIPTION = """\
+Train a job undisturbed, then again while workers, servers and the job master are
+killed, stopped, added and removed, and all of it killed and resumed, as drawn from a
+seed.  As many jobs as the events need, one after the other.  Each must end with the
+undisturbed model (under BSP), nothing lost, nothing applied twice, nothing left
+behind, and in time.
+Where one does not, the command that repeats it is printed, its directory is kept,
+and the exit code is 1.
+
+A seed draws what is to happen and when; what comes of it depends on how fast the
+processes are at that moment, so that counts differ from run to run.  Whole jobs are
+played: more events may happen than were asked for.
+
+The columns: events that happened and those refused (nobody was there, or the job said
+no); recoveries (others took over from lost members); rollbacks (the only copy of
+something was lost: back to a checkpoint or the seed); masters (job masters started
+again); longest (the longest time between two complete iterations); lasted; updates
+lost and applied twice; the model's hash; the verdict.  The JSON has all of it, and the
+hash of the undisturbed model.
+"""
+
+_RESUME_DESCRIPTION = """\
+Start a job again that was killed, failed, or was on a machine that went down.
+
+It goes on from its latest checkpoint that is whole (see --checkpoint-every of eps run);
+a damaged one is named and the one before it is taken.  Without any it starts from its
+seed.  Under BSP the model is the one of a job that never stopped, to the last bit, with
+whatever number of workers and servers it goes on.  Logs and journal are kept.
+Report and model go where the job was asked to bring them (--report, --export of eps run),
+and are in its folder, EPS_HOME/jobs/NAME.
+"""
+
+_PRUNE_DESCRIPTION = """\
+Remove the directories of jobs that have ended: report, model, checkpoints and logs.
+
+Those that could be resumed are kept, which are all that stopped before their end,
+those on YARN whose results could not be fetched (eps status NAME tries again), those
+with damaged files (--state unreadable or --resumable removes them), and those that
+ended within a minute, whose report somebody may be about to read.  A model that
+hscheduler results is to export has to be exported before.  With a job on YARN goes what
+it has in the cluster's file system, but not a --checkpoint-dir that was named, nor what
+its files do not lead to any more because they are damaged: a warning names those.
+
+Sweeps that were one application (hscheduler sweep --as one-application) are called
+sweeps/..., and are meant by --all, and by a PREFIX only if that begins with sweeps/.
+They are removed when they have ended and what they left was fetched, or they left
+nothing; with --resumable also where it was not fetched.
+"""
+
+#: Said of an option that ``eps resume`` does not take.
+_RESUME_KEEPS = """\
+a job that goes on keeps the settings that it was started with, or its model would be another;
+what can be given anew is its size (--workers, --servers), its interpreter on YARN (--python) and where its results
+go"""
+
+#: What the phases of a change mean, by whether it adds members.
+_PHASES = {
+    True: """
+
+Its phases are told as they are reached: queued (waits for the changes before it), proposed (new processes start),
+prepared (they are there), lists-updated (everyone knows their addresses), copied (they have the data they will hold),
+committed (from here it happens and cannot be aborted), switched (everyone works with them) and released (whoever gave
+data away has dropped it).""",
+    False: """
+
+Its phases are told as they are reached: queued (waits for the changes before it), proposed (planned), prepared and
+lists-updated (nothing to wait for), copied (those that stay have the data they will hold), committed (from here it
+happens and cannot be aborted), switched (everyone works without them) and released (their processes have ended).""",
+}
+
+#: Groups of the flags of ``eps run``, by the ``group`` of the field.
+_GROUPS = {
+    name: name
+    for name in ("model", "data", "training", "size", "data plane", "checkpoints", "cluster", "safety", "experiments")
+}
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of ``eps``; a parsed command has ``command``, ``module:function``."""
+    parser = CommandParser(
+        "eps",
+        description=_DESCRIPTION,
+        epilog=EXIT_CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"eps {__version__}")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    _add_run(commands)
+    _add_resume(commands)
+    _add_inspection(commands)
+    _add_changes(commands)
+    _add_endings(commands)
+    _add_predict(commands)
+    _add_chaos(commands)
+    add_devcluster(commands, _command)
+    _command(commands, "version", "print the version", "inspect:version", "eps version")
+    return parser
+
+
+def _command(commands: Any, name: str, help_text: str, target: str, *examples: str, text: str = "") -> Any:
+    shown = "\n".join(["examples:", *(f"  {line}" for line in examples)])
+    parser = commands.add_parser(
+        name,
+        help=help_text,
+        description=text or help_text[:1].upper() + help_text[1:] + ".",
+        epilog=shown,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.set_defaults(command=target)
+    return parser
+
+
+def _add_run(commands: Any) -> None:
+    parser = _training_command(commands, "run", "train a model", _RUN_DESCRIPTION, _RUN_EXAMPLES)
+    parser.set_defaults(command="run:run")
+    parser.add_argument("--detach", action="store_true", help="return when the job trains; it goes on by itself")
+    parser.add_argument("--quiet", action="store_true", help="no progress, no summary")
+    parser = _training_command(commands, "submit", "submit a job to YARN", _SUBMIT_DESCRIPTION, _SUBMIT_EXAMPLES)
+    parser.set_defaults(command="run:submit")
+
+
+def _training_command(commands: Any, name: str, help_text: str, text: str, examples: str) -> argparse.ArgumentParser:
+    """Return a command that takes all settings of a job."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name,
+        help=help_text,
+        description=text,
+        epilog=f"{examples}\n{EXIT_CODES}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        argument_default=argparse.SUPPRESS,
+    )
+    parser.add_argument("job_file", nargs="?", metavar="JOB.toml", help="file with settings; flags go before it")
+    parser.add_argument(
+        "--name", type=given_name, metavar="NAME", help="name of the job (default: the model's, with a number)"
+    )
+    parser.add_argument(
+        "--anew",
+        action="store_true",
+        help="begin again where a job of that name stopped before its end; that one and its checkpoints are removed",
+    )
+    parser.add_argument("--report", metavar="PATH", help="write the report here when the job ends, as JSON")
+    parser.add_argument("--export", metavar="PATH", help="write the trained model here, as .npz")
+    groups = {key: parser.add_argument_group(title) for key, title in _GROUPS.items()}
+    for field in dataclasses.fields(JobSpec):
+        _add_flag(groups[field.metadata.get("group", "model")], field)
+    return parser
+
+
+def _add_resume(commands: Any) -> None:
+    parser = _command(
+        commands,
+        "resume",
+        "start a stopped job again",
+        "run:resume",
+        "eps resume a9a",
+        "eps resume a9a --workers 5 --servers 1 --detach",
+        text=_RESUME_DESCRIPTION,
+    )
+    parser.why_unknown = _RESUME_KEEPS
+    parser.add_argument("name", metavar="NAME", help="the job that stopped")
+    parser.add_argument("--workers", type=int, metavar="N", help="workers to begin with (default: as it was)")
+    parser.add_argument("--servers", type=int, metavar="N", help="servers to begin with (default: as it was)")
+    parser.add_argument(
+        "--python", default="", metavar="PATH", help="yarn: interpreter or archive, as of eps run (default: as it was)"
+    )
+    where = "(default: where the job was asked to)"
+    parser.add_argument("--report", default="", metavar="PATH", help=f"write the report here, as JSON {where}")
+    parser.add_argument("--export", default="", metavar="PATH", help=f"write the trained model here, as .npz {where}")
+    parser.add_argument("--detach", action="store_true", help="return when the job trains; it goes on by itself")
+    parser.add_argument("--quiet", action="store_true", help="no progress, no summary")
+
+
+def _add_flag(group: Any, field: dataclasses.Field[Any]) -> None:
+    flag, default = f"--{field.name.replace('_', '-')}", field.default
+    seconds = field.name.endswith("_s")
+    help_text = field.metadata["help"].replace("%", "%%")
+    if isinstance(default, bool):
+        shown = f"{help_text} (default {'yes' if default else 'no'})"
+        group.add_argument(flag, action=argparse.BooleanOptionalAction, help=shown)
+    elif isinstance(default, tuple):
+        group.add_argument(flag, action="append", metavar="K:CHANGE", help=f"{help_text}; may be repeated")
+    else:
+        kind = {int: ("N", int), float: ("X", float)}.get(type(default), (field.metadata.get("metavar", "TEXT"), str))
+        shown = f"{help_text} (default {default})" if default not in ("", 0, -1) else help_text
+        flags = (flag.removesuffix("-s"), flag) if seconds else (flag,)
+        group.add_argument(*flags, dest=field.name, metavar="SECONDS" if seconds else kind[0], type=kind[1], help=shown)
+
+
+def _add_inspection(commands: Any) -> None:
+    status = _command(commands, "status", "show a job", "inspect:status", "eps status a9a", "eps status a9a --json")
+    status.add_argument("name", metavar="NAME")
+    status.add_argument("--json", action="store_true", help="print JSON")
+    _add_jobs(commands)
+    logs = _command(
+        commands,
+        "logs",
+        "show what the processes of a job wrote",
+        "inspect:logs",
+        "eps logs a9a",
+        "eps logs a9a worker-2 --follow",
+    )
+    logs.add_argument("name", metavar="NAME")
+    logs.add_argument(
+        "member",
+        metavar="MEMBER",
+        nargs="?",
+        default="",
+        help="worker-N, server-N, master (on YARN, all attempts of it; master-N is a later one alone) or supervisor",
+    )
+    logs.add_argument("--follow", action="store_true", help="go on until the job has ended")
+
+
+def _add_jobs(commands: Any) -> None:
+    """Add the commands that concern many jobs."""
+    listing = _command(
+        commands,
+        "list",
+        "show all jobs, or some, the newest first",
+        "jobs:list_all",
+        "eps list",
+        "eps list sweep- --state failed,killed",
+        "eps list --last 20",
+    )
+    listing.add_argument("--last", type=count, default=0, metavar="N", help="only the N newest")
+    listing.add_argument("--json", action="store_true", help="print JSON")
+    prune = _command(
+        commands,
+        "prune",
+        "remove jobs that have ended, with all that is kept of them",
+        "prune:prune",
+        "eps prune sweep- --dry-run",
+        "eps prune sweep-ab12cd- --state failed,killed --resumable",
+        "eps prune --all --older-than 7d",
+        "eps prune sweeps/ --dry-run",
+        text=_PRUNE_DESCRIPTION,
+    )
+    prune.add_argument("--all", action="store_true", help="whatever their names are; not with a PREFIX")
+    prune.add_argument("--dry-run", action="store_true", help="only say which ones it would be")
+    prune.add_argument(
+        "--older-than", default="1m", metavar="AGE", help="whose directory nothing has come to for so long; default: 1m"
+    )
+    prune.add_argument(
+        "--resumable",
+        action="store_true",
+        help="also jobs that eps resume could go on with, and jobs and sweeps whose results are on the cluster only",
+    )
+    for each in (listing, prune):
+        each.add_argument("prefix", nargs="?", default="", metavar="PREFIX", help="what their names begin with")
+        each.add_argument(
+            "--state",
+            type=lambda text: text.split(","),
+            default=[],
+            metavar="STATE,...",
+            help="running, ended, finished, killed, failed or unreadable",
+        )
+
+
+def _add_changes(commands: Any) -> None:
+    for role in ("workers", "servers"):
+        for adds in (True, False):
+            _add_change(commands, role, adds)
+
+
+def _add_change(commands: Any, role: str, adds: bool) -> None:
+    operation = f"{'add' if adds else 'remove'}-{role}"
+    limit = "splits" if role == "workers" else "partitions"
+    text = (
+        f"Add {role} to a running job; it trains on meanwhile.  A job has at most as many {role} as {limit}."
+        if adds
+        else f"Remove {role} from a running job; it trains on meanwhile.  By number, those with the highest numbers "
+        f"go;\nby name, those named.  At least one has to stay."
+    )
+    text += _PHASES[adds]
+    examples = [f"eps {operation} a9a 2", f"eps {operation} a9a 1 --dry-run"]
+    if not adds:
+        examples.append(f"eps {operation} a9a {role[:-1]}-1,{role[:-1]}-2")
+    help_text = f"{'add' if adds else 'remove'} {role} {'to' if adds else 'from'} a running job"
+    parser = _command(commands, operation, help_text, "change:change", *examples, text=text)
+    parser.set_defaults(operation=operation)
+    parser.add_argument("name", metavar="NAME")
+    parser.add_argument("members", metavar="N" if adds else "N|NAMES", nargs="?" if adds else None, default="1")
+    parser.add_argument("--dry-run", action="store_true", help="print what would move; nothing happens")
+    parser.add_argument(
+        "--no-wait",
+        action="store_true",
+        help="print the plan's number and return at once; refused while the job starts",
+    )
+    parser.add_argument(
+        "--request-id", default="", metavar="ID", help="the same id again is the same change (default: a new one)"
+    )
+
+
+def _add_endings(commands: Any) -> None:
+    cancel = _command(
+        commands,
+        "cancel",
+        "abort a change that is not committed",
+        "change:cancel",
+        "eps cancel a9a",
+        "eps cancel a9a 3",
+    )
+    cancel.add_argument("name", metavar="NAME")
+    cancel.add_argument("plan", metavar="PLAN", nargs="?", type=int, help="its number; default: the next to happen")
+    kill = _command(commands, "kill", "end a job", "change:kill", "eps kill a9a")
+    kill.add_argument("name", metavar="NAME")
+
+
+def _add_chaos(commands: Any) -> None:
+    chaos = _command(
+        commands,
+        "chaos",
+        "hit a job's processes from a seed, and judge what becomes of it",
+        "chaos:chaos",
+        "eps chaos job.toml --seed 7 --events 20",
+        "eps chaos job.toml --events 1000 --optimizers all --json chaos.json",
+        text=_CHAOS_DESCRIPTION,
+    )
+    chaos.add_argument("job_file", metavar="JOB.toml", help="file with the job's settings, as of eps run")
+    chaos.add_argument(
+        "--seed", type=int, default=0, metavar="N", help="of the first job; the next has the next one (default 0)"
+    )
+    chaos.add_argument(
+        "--events", type=int, default=10, metavar="N", help="how many happen, over all jobs (default 10)"
+    )
+    chaos.add_argument(
+        "--kinds",
+        default="kill,stop,add,remove,evict,resume",
+        metavar="KINDS",
+        help="kill, stop, add, remove, evict, resume, delay, partition, joined by commas (default: the first six; "
+        "evict takes a container away after a warning; resume kills the supervisor, with which the job ends, and "
+        "resumes it; the last two need root, and move the job into a network namespace, where its members use TCP "
+        "unless its file says van = something else)",
+    )
+    chaos.add_argument(
+        "--per-job", type=int, default=0, metavar="N", help="events of one job (default: one in ten iterations)"
+    )
+    chaos.add_argument(
+        "--optimizers",
+        default="",
+        metavar="NAMES",
+        help="optimizers in turn, joined by commas, or all (default: the job's)",
+    )
+    chaos.add_argument("--keep", action="store_true", help="keep the directories of all jobs, with chaos.json in each")
+    chaos.add_argument("--json", default="", metavar="PATH", help="write the results here, as JSON, after each job")
+
+
+def _add_predict(commands: Any) -> None:
+    predict = _command(
+        commands,
+        "predict",
+        "apply a trained model to new rows",
+        "predict:predict",
+        "eps predict --model a9a.npz --data a9a.t.gz --out classes.txt",
+        "eps predict --model digits.npz --data new.csv",
+        text="Apply a trained model to new rows: one prediction a line, and how good they are where labels are known.",
+    )
+    predict.add_argument("--model", required=True, metavar="FILE", help="as written by eps run --export")
+    predict.add_argument("--data", required=True, metavar="FILE", help="rows, in the form of the training data")
+    predict.add_argument("--labels", default="", metavar="FILE", help="labels, where they are not in the data")
+    predict.add_argument(
+        "--format", default="", metavar="NAME", help="format of the data, if not that of the training data"
+    )
+    predict.add_argument("--out", default="", metavar="FILE", help="write predictions here, and metrics as output")
+    predict.add_argument("--json", action="store_true", help="print the metrics as JSON")
+    predict.add_argument(
+        "--code", default="", metavar="path.py:Class", help="a user's own model, if its file has moved since"
+    )

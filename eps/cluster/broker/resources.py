@@ -1,0 +1,244 @@
+"""Containers of an application that a job shares with others: the side of the job's master.  L2.
+
+Who really holds them is the application's master (:mod:`eps.cluster.broker.service`), on the same host; the job's
+master is a process that a supervisor forked, as of a local job.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from eps.cluster.api import (
+    NO_NEWS,
+    WITHDRAWN,
+    Allocated,
+    ContainerEvent,
+    ContainerRequest,
+    Exited,
+    ResourceManager,
+)
+from eps.cluster.broker.calls import BrokerLine
+from eps.cluster.broker.share import EndContainers, KillContainer, ReleaseContainer, WantContainer, Wish
+from eps.cluster.supervised import SupervisedManager
+from eps.errors import DeadlineError, EpsError, PeerUnavailableError, ResourceError
+from eps.net.security.credentials import Security
+from eps.storage.jobdir import JobDir
+
+logger = logging.getLogger(__name__)
+
+#: News are waited for so long by one call; then it is made again.
+HEAR_S = 5.0
+#: A broker whose answer is late by this is silent.
+LATE_S = 2.0
+RETRY_S = 0.2
+#: A master that begins waits so long for its broker; the end of a job waits so long for it.
+OPEN_S, END_S = 20.0, 10.0
+_JOIN_S = 2.0
+
+
+def open_brokered(note: Mapping[str, Any], job: JobDir, supervisor: ResourceManager) -> BrokeredResourceManager:
+    """Return the manager that a note in the job's directory leads to; errors as of the class."""
+    return BrokeredResourceManager(BrokerLine(str(note["broker"]), Security.of_job(job.path)), supervisor)
+
+
+class BrokeredResourceManager(SupervisedManager):
+    """A broker's desk as a :class:`~eps.cluster.api.ResourceManager`.
+
+    Parameters
+    ----------
+    line : BrokerLine
+        Closed with this object.
+    supervisor : ResourceManager, optional
+        As of the base.
+
+    Raises
+    ------
+    ResourceError
+        The broker does not answer.
+    EpsError
+        It refuses.
+    """
+
+    def __init__(self, line: BrokerLine, supervisor: ResourceManager | None = None) -> None:
+        self._line = line
+        self._session = secrets.token_hex(8)
+        self.adopted: Mapping[str, int] = self._open()
+        #: The lock; nobody asks another process while it is held.
+        self._changed = threading.Condition()
+        super().__init__(self._changed, supervisor)
+        self._used = set(self.adopted)
+        #: Requested, and not heard to be granted.
+        self._waiting: set[str] = set()
+        self._there = set(self.adopted)
+        self._events: list[ContainerEvent] = []
+        #: What the broker may not know, with numbers.
+        self._wishes: list[tuple[int, Wish]] = []
+        self._num_wishes = 0
+        self._heard_s = time.monotonic()
+        self._threads = [
+            threading.Thread(target=target, name=f"broker-{target.__name__.strip('_')}", daemon=True)
+            for target in (self._say, self._hear)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def request(self, request: ContainerRequest) -> None:
+        """Ask for a container; see :class:`~eps.cluster.api.ResourceManager`."""
+        with self._changed:
+            self._check_open()
+            if request.container_id in self._used:
+                raise ResourceError(f"{request.container_id} was requested before: a container id is used once")
+            self._used.add(request.container_id)
+            self._waiting.add(request.container_id)
+            self._wish(WantContainer(request))
+
+    def withdraw(self, container_id: str) -> bool:
+        """Take a request back that has not been granted, as far as it is known here; return whether that was so.
+
+        What is granted nevertheless is given back without a word.
+        """
+        with self._changed:
+            return not self._closed.is_set() and self._withdraw(container_id)
+
+    def release(self, container_id: str) -> None:
+        """Give a container back by id; harmless for one that has ended or is unknown."""
+        with self._changed:
+            if not self._closed.is_set() and not self._withdraw(container_id) and container_id in self._there:
+                self._wish(ReleaseContainer(container_id))
+
+    def kill(self, container_id: str) -> None:
+        """End a container's process at once; harmless for one that is not running."""
+        with self._changed:
+            if not self._closed.is_set() and container_id in self._there:
+                self._wish(KillContainer(container_id))
+
+    def room(self) -> Mapping[str, int]:
+        """Return nothing: who has the application decides who of its jobs gets what."""
+        return {}
+
+    def end_job(self, exit_code: int, state: str, reason: str = "") -> None:
+        """Give back whatever still runs, and tell the supervisor how the job ended."""
+        if self._supervisor is not None:
+            self._supervisor.beat(NO_NEWS, 2 * END_S)
+        with self._changed:
+            self._check_open()
+            self._wish(EndContainers())
+            # One that does not answer ends them with the application, or when the job is told to have ended.
+            self._changed.wait_for(lambda: not self._wishes or bool(self._gone), END_S)
+        if self._supervisor is not None:
+            self._supervisor.end_job(exit_code, state, reason)
+
+    def close(self) -> None:
+        """Let go of the broker; harmless when repeated.  Containers are left as they are."""
+        with self._changed:
+            if self._closed.is_set():
+                return
+            self._closed.set()
+            self._bell.close()
+            self._changed.notify_all()
+        self._line.close()
+        for thread in self._threads:
+            thread.join(_JOIN_S)
+
+    def _source_silent_s(self) -> float:
+        silent_s = time.monotonic() - self._heard_s
+        return 0.0 if silent_s < HEAR_S + LATE_S else silent_s
+
+    # ---- with the lock held
+
+    def _take_events(self) -> list[ContainerEvent]:
+        events, self._events = self._events, []
+        return events
+
+    def _wish(self, wish: Wish) -> None:
+        self._num_wishes += 1
+        self._wishes.append((self._num_wishes, wish))
+        self._changed.notify_all()
+
+    def _withdraw(self, container_id: str) -> bool:
+        if container_id not in self._waiting:
+            return False
+        self._waiting.remove(container_id)
+        self._wish(ReleaseContainer(container_id))
+        self._note([Exited(container_id, None, WITHDRAWN)])
+        return True
+
+    def _note(self, events: list[ContainerEvent]) -> None:
+        if events and not self._closed.is_set():
+            self._events += events
+            self._bell.ring()
+
+    def _take(self, event: ContainerEvent) -> list[ContainerEvent]:
+        """Take an event in; return it unless it is of a container that has ended for the job master."""
+        container_id = event.container_id
+        if container_id in self._waiting and isinstance(event, Allocated):
+            self._waiting.remove(container_id)
+            self._there.add(container_id)
+        if container_id not in self._waiting and container_id not in self._there:
+            return []
+        if isinstance(event, Exited):
+            self._waiting.discard(container_id)
+            self._there.discard(container_id)
+        return [event]
+
+    # ---- on other threads
+
+    def _open(self) -> dict[str, int]:
+        until_s = time.monotonic() + OPEN_S
+        while True:
+            try:
+                return self._line.open(self._session)
+            except (PeerUnavailableError, DeadlineError) as error:
+                if time.monotonic() >= until_s:
+                    raise ResourceError(f"the broker of the containers does not answer: {error}") from error
+            time.sleep(RETRY_S)
+
+    def _say(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._closed.is_set() or bool(self._gone) or bool(self._wishes))
+                if self._closed.is_set() or self._gone:
+                    return
+                wishes = list(self._wishes)
+            try:
+                self._line.wish(self._session, wishes)
+            except EpsError as error:
+                if self._is_over(error):
+                    return
+                continue
+            with self._changed:
+                del self._wishes[: len(wishes)]
+                self._changed.notify_all()
+
+    def _hear(self) -> None:
+        after = 0
+        while not self._closed.is_set() and not self._gone:
+            try:
+                found = self._line.hear(self._session, after, HEAR_S)
+            except EpsError as error:
+                if self._is_over(error):
+                    return
+                continue
+            self._heard_s = time.monotonic()
+            with self._changed:
+                for number, event in found:
+                    after = number
+                    self._note(self._take(event))
+
+    def _is_over(self, error: EpsError) -> bool:
+        """Return whether there is nobody to speak to any more; wait a moment where there may be."""
+        with self._changed:
+            if self._closed.is_set():
+                return True
+            if not isinstance(error, PeerUnavailableError | DeadlineError):
+                self._gone = self._gone or str(error)
+                self._bell.ring()
+                self._changed.notify_all()
+                return True
+            # Until it is closed: nothing else ends the wait.
+            return self._changed.wait_for(self._closed.is_set, RETRY_S)

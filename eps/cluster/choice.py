@@ -1,0 +1,84 @@
+"""Which backend a job's containers come from, by its settings.  L2.
+
+Every backend but the local one is imported only where it is chosen: its packages are extras.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from eps.cluster.api import ResourceManager
+from eps.errors import ConfigError
+from eps.spec.job_spec import JobSpec
+from eps.storage.atomic import read_json
+from eps.storage.jobdir import JobDir
+
+if TYPE_CHECKING:
+    from eps.spec.runtime import Runtime
+
+
+def check_backend(spec: JobSpec) -> None:
+    """Refuse settings whose containers cannot be had from this machine, before anything is made for the job.
+
+    Raises
+    ------
+    ConfigError
+        A package is missing, or the image is.
+    ResourceError
+        The Docker engine does not answer.
+    """
+    if spec.on == "docker":
+        from eps.cluster.docker.engine import DockerEngine
+
+        engine = DockerEngine()
+        try:
+            engine.check_image(spec.image)
+        finally:
+            engine.close()
+
+
+def open_resources(runtime: Runtime, job: JobDir, supervisor: ResourceManager) -> ResourceManager:
+    """Return where the containers of a job come from, for a job master that ``supervisor`` has forked.
+
+    A job on YARN has such a master where it shares its application with others.
+
+    Parameters
+    ----------
+    runtime : Runtime
+    job : JobDir
+    supervisor : ResourceManager
+        Containers that are processes of this host; where others are asked for, it only hears of the job master.
+
+    Raises
+    ------
+    ConfigError
+        A package is missing.
+    ResourceError
+        The Docker engine does not answer, or the broker of the application's containers.
+    StorageError
+        The job's token cannot be read.
+    """
+    if runtime.spec.on == "yarn":
+        from eps.cluster.broker.resources import open_brokered
+
+        note = read_json(job.broker_json)
+        if note is None:
+            raise ConfigError(f"{job.path}: the job has no application: its master is no process of this host")
+        return open_brokered(note, job, supervisor)
+    if runtime.spec.on == "docker":
+        from eps.cluster.docker.container import DockerSettings
+        from eps.cluster.docker.resources import open_docker
+
+        # Data on HDFS needs no mount, but what says where HDFS is.
+        conf_dir = os.environ.get("HADOOP_CONF_DIR", "")
+        wanted = [runtime.dataset_dir, *([Path(conf_dir).absolute()] if conf_dir else [])]
+        settings = DockerSettings(
+            runtime.spec.image,
+            mounts=tuple(path for path in wanted if isinstance(path, Path) and path.is_dir()),
+            env={"HADOOP_CONF_DIR": str(wanted[-1])} if conf_dir else {},
+            engine_timeout_s=runtime.spec.engine_timeout_s,
+        )
+        return open_docker(settings, job, runtime.spec.max_containers, supervisor)
+    return supervisor

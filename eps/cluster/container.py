@@ -1,0 +1,164 @@
+"""``python -m eps.cluster.container``: one process of a job, in a container that no supervisor forked.
+
+A container runtime (Docker, YARN) starts it; the environment says what it is:
+
+======================  ===============================================================
+``EPS_ROLE``            ``worker`` or ``server``
+``EPS_CONTAINER_ID``    by which the job master knows the container
+``EPS_JOB_DIR``         the job's directory as this container sees it; absolute
+``EPS_MASTER_ADDRESS``  ``host:port`` of the job master's control plane, or ``unix:NAME`` on its host; a master
+                        needs none
+``EPS_HOST``            by which the job's other processes reach this one; default ``127.0.0.1``
+``EPS_TIED``            not empty: this process ends when nobody holds the job's lock any more,
+                        which must be on this host
+======================  ===============================================================
+
+Nothing secret is among them: the job's secrets are files of its directory.  The process has the exit codes of one that
+the supervisor forked; :data:`CANNOT_START` says that the environment is not as above.  As process 1 of a container it
+needs an init in front of it, for the kernel spares a process 1 the default action of SIGTERM.  L3.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import os
+import re
+import shutil
+import signal as signals
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from eps.cluster.supervisor.child import exit_with, run_entry
+from eps.cluster.supervisor.context import ENTRY_POINTS, MASTER, ContainerContext
+from eps.cluster.supervisor.environment import buffer_lines, prepare_environment
+from eps.core.types import Address
+from eps.errors import ConfigError
+from eps.storage.jobdir import JobDir
+
+ROLE, CONTAINER_ID, JOB_DIR = "EPS_ROLE", "EPS_CONTAINER_ID", "EPS_JOB_DIR"
+MASTER_ADDRESS, HOST, TIED = "EPS_MASTER_ADDRESS", "EPS_HOST", "EPS_TIED"
+#: Exit code of a process that is not told what it must know.
+CANNOT_START = 2
+#: A runtime may have had them ignored or blocked.
+_RESET_SIGNALS = (signals.SIGTERM, signals.SIGINT, signals.SIGHUP)
+_ID = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}", re.ASCII)
+_HOST = re.compile(r"[A-Za-z0-9_.:-]{1,253}", re.ASCII)
+
+
+def context_of(environ: Mapping[str, str], roles: Mapping[str, str] = ENTRY_POINTS) -> ContainerContext:
+    """Return what the environment of a container says.
+
+    Parameters
+    ----------
+    environ : mapping
+        See the module.
+    roles : mapping
+        Role -> ``module:function``.
+
+    Raises
+    ------
+    ConfigError
+        Something is missing, or cannot be; the message names the variable, its value and the rule.
+    """
+    role = _value(environ, ROLE)
+    if role not in roles:
+        raise ConfigError(f"{ROLE} is {role!r}, but must be one of {', '.join(sorted(roles))}")
+    container_id = _value(environ, CONTAINER_ID)
+    if not _ID.fullmatch(container_id):
+        raise ConfigError(
+            f"{CONTAINER_ID} is {container_id!r}, but must be 1 to 128 letters, digits, '.', '_' and '-', and not "
+            "begin with '.'"
+        )
+    job = JobDir(Path(_value(environ, JOB_DIR)))
+    if not job.path.is_absolute():
+        raise ConfigError(f"{JOB_DIR} is {str(job.path)!r}, but must be an absolute path")
+    if not job.path.is_dir():
+        raise ConfigError(f"{JOB_DIR} is {str(job.path)!r}, but there is no such directory in this container")
+    host = environ.get(HOST) or ContainerContext.host
+    if not _HOST.fullmatch(host):
+        raise ConfigError(f"{HOST} is {host!r}, but must be the name or the address of a machine")
+    return ContainerContext(
+        job_dir=job.path,
+        role=role,
+        container_id=container_id,
+        master_address=None if role == MASTER else _address(_value(environ, MASTER_ADDRESS)),
+        env={name: value for name, value in environ.items() if name.startswith("EPS_")},
+        scratch_dir=job.scratch(container_id),
+        host=host,
+    )
+
+
+def end_with(job: JobDir, scratch: Path) -> None:
+    """End this process as soon as nobody holds the job's lock: its supervisor has ended, however that came.
+
+    Its scratch space goes with it: whoever else would remove it has ended, or did so while files were still written.
+
+    Raises
+    ------
+    ConfigError
+        The job has no lock.
+    """
+    try:
+        fd = os.open(job.lock, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise ConfigError(f"{TIED} is set, but {job.lock} cannot be opened: {error.strerror}") from None
+
+    def watch() -> None:
+        # Blocks while anybody has it for himself.
+        fcntl.flock(fd, fcntl.LOCK_SH)
+        # The run that takes the lock next may have a container of the same name.
+        gone = scratch.with_name(f".{scratch.name}-{os.getpid()}")
+        with suppress(OSError):
+            scratch.rename(gone)
+        fcntl.flock(fd, fcntl.LOCK_UN)
+        print("eps.cluster.container: the job has ended: nobody holds its lock", file=sys.stderr)
+        shutil.rmtree(gone, ignore_errors=True)
+        os._exit(1)
+
+    threading.Thread(target=watch, name="job-lock", daemon=True).start()
+
+
+def _value(environ: Mapping[str, str], name: str) -> str:
+    value = environ.get(name, "")
+    if not value:
+        raise ConfigError(f"{name} is not set: whoever starts this container must say it")
+    return value
+
+
+def _address(text: str) -> str:
+    if Address(text, 0).is_unix:
+        return text
+    host, _, port = text.rpartition(":")
+    if not _HOST.fullmatch(host.strip("[]")) or not port.isdecimal() or not 0 < int(port) < 1 << 16:
+        raise ConfigError(f"{MASTER_ADDRESS} is {text!r}, but must be host:port or unix:NAME")
+    return text
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the container's process, which ends within; return only where it cannot be started."""
+    parser = argparse.ArgumentParser(prog="python -m eps.cluster.container", description="Run one process of a job.")
+    parser.add_argument(
+        "--entry", action="append", default=[], metavar="ROLE=MODULE:FUNCTION", help="run this for a role instead"
+    )
+    arguments = parser.parse_args(argv)
+    entry_points = {**ENTRY_POINTS, **dict(text.split("=", 1) for text in arguments.entry)}
+    # Before anything imports NumPy or gRPC.
+    prepare_environment(os.environ)
+    buffer_lines()
+    try:
+        context = context_of(os.environ, entry_points)
+        if os.environ.get(TIED):
+            job = JobDir(context.job_dir)
+            end_with(job, job.scratch(context.container_id))
+    except ConfigError as error:
+        print(f"eps.cluster.container: {error}", file=sys.stderr)
+        return CANNOT_START
+    exit_with(lambda: run_entry(context, entry_points[context.role], _RESET_SIGNALS))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

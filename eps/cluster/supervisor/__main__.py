@@ -1,0 +1,130 @@
+"""``python -m eps.cluster.supervisor JOB_DIR``: run the supervisor of one job; its exit code is the job's.
+
+With ``--handoff-fd`` it imports first and is told its job then, over that socket.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal as signals
+import socket
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+
+from eps.cluster.supervisor.context import ENTRY_POINTS
+from eps.cluster.supervisor.environment import (
+    PRELOAD,
+    buffer_lines,
+    num_threads,
+    preload,
+    preload_kernels,
+    prepare_environment,
+)
+from eps.cluster.supervisor.loop import STOP_SIGNALS, Supervisor, clean_up
+from eps.cluster.supervisor.state import GRACE_S, MEMBER_TIMEOUT_S, End
+from eps.errors import EpsError
+from eps.storage.atomic import write_json_atomic
+from eps.storage.before import forget
+from eps.storage.jobdir import JobDir, JobLock
+
+#: Exit code of a supervisor that could not begin.
+CANNOT_START = 2
+
+
+def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """Return the command line's values."""
+    parser = argparse.ArgumentParser(
+        prog="python -m eps.cluster.supervisor", description="Own the processes of one job."
+    )
+    parser.add_argument("job_dir", type=Path, nargs="?", metavar="JOB_DIR", help="the job's directory")
+    parser.add_argument("--handoff-fd", type=int, metavar="N", help="socket that says the job's directory later")
+    parser.add_argument("--tied-fd", type=int, metavar="N", help="read end of a pipe: its end of file ends the job")
+    parser.add_argument("--lock-fd", type=int, metavar="N", default=-1, help="the open lock file, already locked")
+    parser.add_argument("--preload", metavar="MODULES", default=",".join(PRELOAD), help="joined by commas")
+    parser.add_argument(
+        "--entry", action="append", default=[], metavar="ROLE=MODULE:FUNCTION", help="run this for a role instead"
+    )
+    parser.add_argument("--grace-s", type=float, metavar="S", default=GRACE_S, help="between SIGTERM and SIGKILL")
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the supervisor and return its exit code."""
+    arguments = parse_arguments(argv)
+    prepare_environment(os.environ)
+    buffer_lines()
+    entry_points = dict(ENTRY_POINTS)
+    entry_points.update(text.split("=", 1) for text in arguments.entry)
+    failures: list[str] = []
+    modules = [name for name in arguments.preload.split(",") if name]
+    modules += sorted({entry.partition(":")[0] for entry in entry_points.values()})
+    if arguments.handoff_fd is not None:
+        failures = preload(modules)
+        if not _take_job(arguments):
+            return 0
+    job = JobDir(arguments.job_dir.absolute())
+    try:
+        # Held until this process is gone: nobody closes it.
+        lock = JobLock(job.lock, arguments.lock_fd)
+        if arguments.tied_fd is not None:
+            os.set_inheritable(arguments.tied_fd, False)
+        write_json_atomic(job.supervisor_json, {"pid": os.getpid()}, sync=False)
+        job.ended_json.unlink(missing_ok=True)
+        # Where it takes another run's place, there is no way back: it has begun.
+        forget(job)
+    except (EpsError, OSError) as error:
+        print(f"eps.cluster.supervisor: {error}", file=sys.stderr)
+        return CANNOT_START
+    signals.pthread_sigmask(signals.SIG_BLOCK, STOP_SIGNALS)
+    if arguments.handoff_fd is None:
+        failures = preload(modules)
+    for failure in failures:
+        print(f"eps.cluster.supervisor: {failure}", file=sys.stderr)
+    preload_kernels(job.job_json)
+    if num_threads() > 1:
+        print(
+            f"eps.cluster.supervisor: {num_threads()} threads after the imports: a lock that one of them holds now "
+            "would stay locked in every child",
+            file=sys.stderr,
+        )
+    try:
+        return Supervisor(job, entry_points, arguments.tied_fd, arguments.grace_s, _member_timeout_s(job)).run()
+    except Exception as error:
+        # What still runs is killed by the kernel when this process ends.
+        traceback.print_exc()
+        clean_up(job, End("failed", 1, f"the supervisor failed: {type(error).__name__}: {error}"))
+        return 1
+    finally:
+        lock.close()
+
+
+def _take_job(arguments: argparse.Namespace) -> bool:
+    """Wait for the job, and take its files; return False where whoever started this process has none for it."""
+    with socket.socket(fileno=arguments.handoff_fd) as handoff:
+        content, descriptors, _, _ = socket.recv_fds(handoff, 64 * 1024, 2)
+    if not content:
+        return False
+    arguments.job_dir = Path(json.loads(content)["job_dir"])
+    arguments.lock_fd, *tied = descriptors
+    arguments.tied_fd = tied[0] if tied else None
+    log = os.open(JobDir(arguments.job_dir).log("supervisor"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.close(log)
+    return True
+
+
+def _member_timeout_s(job: JobDir) -> float:
+    """Return what the job's settings say; they were checked when the job was made."""
+    try:
+        return float(json.loads(job.job_json.read_text(encoding="utf-8"))["spec"]["member_timeout_s"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return MEMBER_TIMEOUT_S
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,329 @@
+"""The supervisor's loop: waits for the master's lines, for signals and for the client, and does what the state decides.
+
+One thread, ``poll`` and nothing else: whatever it held open or locked would be in every child.  L3.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import shutil
+import signal as signals
+import socket
+import sys
+import time
+from collections import deque
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict
+from types import FrameType
+from typing import NoReturn
+
+from eps.cluster.supervisor.child import run_child
+from eps.cluster.supervisor.context import MASTER, ContainerContext
+from eps.cluster.supervisor.protocol import (
+    MAX_LINE_BYTES,
+    LineBuffer,
+    Notice,
+    decode_request,
+    encode_notice,
+    refused_container,
+)
+from eps.cluster.supervisor.state import (
+    GRACE_S,
+    MEMBER_TIMEOUT_S,
+    Action,
+    ChildEnded,
+    ClientGone,
+    DeadlinePassed,
+    End,
+    Event,
+    Finish,
+    Fork,
+    Forked,
+    ForkFailed,
+    Malformed,
+    RemoveScratch,
+    Requested,
+    SendSignal,
+    Started,
+    StopSignalled,
+    SupervisorState,
+    Tell,
+)
+from eps.errors import ProtocolError
+from eps.storage.atomic import write_json_atomic
+from eps.storage.jobdir import JobDir
+
+STOP_SIGNALS = (signals.SIGTERM, signals.SIGINT, signals.SIGHUP)
+HANDLED_SIGNALS = (*STOP_SIGNALS, signals.SIGCHLD)
+_GONE = select.POLLHUP | select.POLLERR | select.POLLNVAL
+
+
+class Supervisor:
+    """Runs one job's processes.
+
+    Parameters
+    ----------
+    job : JobDir
+        Its lock is held by this process.
+    entry_points : mapping
+        Role -> ``module:function``.
+    tied_fd : int, optional
+        Read end of the client's pipe; its end of file ends the job.
+    grace_s : float, seconds
+        Between SIGTERM and SIGKILL.
+    member_timeout_s : float, seconds
+        A job master that is silent for so long is killed and started again.
+    """
+
+    def __init__(
+        self,
+        job: JobDir,
+        entry_points: Mapping[str, str],
+        tied_fd: int | None = None,
+        grace_s: float = GRACE_S,
+        member_timeout_s: float = MEMBER_TIMEOUT_S,
+    ) -> None:
+        self.job = job
+        self.entry_points = entry_points
+        self.state = SupervisorState(grace_s, member_timeout_s)
+        self._tied_fd = tied_fd
+        self._master_end: socket.socket | None = None
+        self._channel: socket.socket | None = None
+        self._lines = LineBuffer()
+        self._unsent = bytearray()
+        self._end: End | None = None
+        self._signal_out, self._signal_in = os.pipe()
+        os.set_blocking(self._signal_in, False)
+        os.set_blocking(self._signal_out, False)
+
+    def run(self) -> int:
+        """Fork the job master, serve it until the job has ended, and return the job's exit code."""
+        for number in HANDLED_SIGNALS:
+            signals.signal(number, _note_nothing)
+        signals.set_wakeup_fd(self._signal_in, warn_on_full_buffer=False)
+        # Blocked since before the imports, so that one that came then is answered now.
+        signals.pthread_sigmask(signals.SIG_UNBLOCK, HANDLED_SIGNALS)
+        self._handle(Started())
+        while self._end is None:
+            self._wait()
+        clean_up(self.job, self._end)
+        return self._end.exit_code
+
+    # ---- what happens
+
+    def _wait(self) -> None:
+        poller = select.poll()
+        poller.register(self._signal_out, select.POLLIN)
+        if self._tied_fd is not None:
+            poller.register(self._tied_fd, select.POLLIN)
+        if self._channel is not None:
+            poller.register(self._channel, select.POLLIN | (select.POLLOUT if self._unsent else 0))
+        ready = dict(poller.poll(self._timeout_ms()))
+        if self._channel is not None and (happened := ready.get(self._channel.fileno())):
+            if happened & select.POLLOUT:
+                self._send_unsent()
+            if happened & (select.POLLIN | _GONE):
+                self._read_master()
+        if self._signal_out in ready:
+            self._read_signals()
+        if self._tied_fd is not None and self._tied_fd in ready:
+            self._read_tie(self._tied_fd)
+        deadline_s = self.state.next_deadline_s
+        if deadline_s is not None and deadline_s <= time.monotonic():
+            self._handle(DeadlinePassed())
+
+    def _timeout_ms(self) -> int | None:
+        deadline_s = self.state.next_deadline_s
+        if deadline_s is None:
+            return None
+        return max(0, int((deadline_s - time.monotonic()) * 1000) + 1)
+
+    def _read_master(self) -> bool:
+        """Read what the master said; return whether there may be more."""
+        if self._channel is None:
+            return False
+        try:
+            data = self._channel.recv(MAX_LINE_BYTES)
+        except BlockingIOError:
+            return False
+        except ConnectionError:
+            data = b""
+        if not data:
+            self._channel.close()
+            self._channel = None
+            return False
+        for line in self._lines.feed(data):
+            if line is None:
+                self._handle(Malformed(f"a line may have at most {MAX_LINE_BYTES} bytes"))
+                continue
+            try:
+                event: Event = Requested(decode_request(line))
+            except ProtocolError as error:
+                event = Malformed(str(error), refused_container(line))
+            self._handle(event)
+        return True
+
+    def _read_signals(self) -> None:
+        got = b""
+        with suppress(BlockingIOError):
+            while chunk := os.read(self._signal_out, 4096):
+                got += chunk
+        for number in STOP_SIGNALS:
+            if number in got:
+                self._handle(StopSignalled(number))
+        # Also on other signals: one that finds the pipe full is not written to it.
+        self._reap()
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            except ChildProcessError:
+                return
+            if ended is None:
+                return
+            pid = ended.si_pid
+            # What the process started goes with it; until it is reaped nobody else can have its group.
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(pid, signals.SIGKILL)
+            _, status = os.waitpid(pid, 0)
+            master = self.state.children.get(MASTER)
+            if master is not None and master.pid == pid:
+                while self._read_master():
+                    pass
+            code = os.waitstatus_to_exitcode(status)
+            self._handle(ChildEnded(pid, code, None) if code >= 0 else ChildEnded(pid, None, -code))
+
+    def _read_tie(self, fd: int) -> None:
+        with suppress(OSError):
+            if os.read(fd, 4096):
+                return
+        os.close(fd)
+        self._tied_fd = None
+        self._handle(ClientGone())
+
+    # ---- what is done about it
+
+    def _handle(self, event: Event) -> None:
+        events: deque[Event] = deque([event])
+        while events:
+            for action in self.state.step(events.popleft(), time.monotonic()):
+                answer = self._do(action)
+                if answer is not None:
+                    events.append(answer)
+
+    def _do(self, action: Action) -> Event | None:
+        match action:
+            case Fork():
+                return self._fork(action)
+            case SendSignal(pid, number):
+                _send_signal(pid, number)
+            case Tell(notice):
+                self._tell(notice)
+            case RemoveScratch(container_id):
+                shutil.rmtree(self.job.scratch(container_id), ignore_errors=True)
+            case Finish(end):
+                self._end = end
+        return None
+
+    def _fork(self, action: Fork) -> Event:
+        is_master = action.container_id == MASTER
+        if is_master:
+            self._open_channel()
+        context = ContainerContext(
+            job_dir=self.job.path,
+            role=action.role,
+            container_id=action.container_id,
+            master_address=action.env.get("EPS_MASTER_ADDRESS"),
+            supervisor_fd=self._master_end.fileno() if is_master and self._master_end is not None else None,
+            env=action.env,
+            running=action.running,
+            scratch_dir=self.job.scratch(action.container_id),
+        )
+        log_path = self.job.logs / (action.log or f"{action.container_id}.log")
+        parent_pid = os.getpid()
+        # Unflushed text would be written by the child too.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        # A signal must not meet the child while it still has the supervisor's handlers: they would swallow it, and
+        # write it to the pipe that both have.
+        signals.pthread_sigmask(signals.SIG_BLOCK, HANDLED_SIGNALS)
+        try:
+            pid = os.fork()
+            if pid == 0:
+                self._become_child(context, log_path, parent_pid)
+        except OSError as error:
+            return ForkFailed(action.container_id, f"fork failed: {error.strerror}")
+        finally:
+            signals.pthread_sigmask(signals.SIG_UNBLOCK, HANDLED_SIGNALS)
+        # Both sides do it, so that it is done whichever runs first; the child may also have ended already.
+        with suppress(OSError):
+            os.setpgid(pid, pid)
+        if is_master and self._master_end is not None:
+            self._master_end.close()
+            self._master_end = None
+        return Forked(action.container_id, pid)
+
+    def _open_channel(self) -> None:
+        """Make a channel for a new master: what the one before was not told any more is not for it."""
+        if self._channel is not None:
+            self._channel.close()
+        self._channel, self._master_end = socket.socketpair()
+        self._channel.setblocking(False)
+        self._lines = LineBuffer()
+        self._unsent.clear()
+
+    def _become_child(self, context: ContainerContext, log_path: os.PathLike[str], parent_pid: int) -> NoReturn:
+        run_child(
+            context,
+            self.entry_points.get(context.role, ""),
+            log_path=self.job.path / log_path,
+            parent_pid=parent_pid,
+            reset_signals=HANDLED_SIGNALS,
+        )
+
+    def _tell(self, notice: Notice) -> None:
+        if self._channel is not None:
+            self._unsent += encode_notice(notice)
+            self._send_unsent()
+
+    def _send_unsent(self) -> None:
+        if self._channel is None:
+            return
+        try:
+            while self._unsent:
+                del self._unsent[: self._channel.send(self._unsent)]
+        except BlockingIOError:
+            pass
+        except ConnectionError:
+            self._unsent.clear()
+
+
+def clean_up(job: JobDir, end: End) -> None:
+    """Remove what only a running job has, and write how it ended.
+
+    Raises
+    ------
+    StorageError
+        The end cannot be written.
+    """
+    for folder in (job.containers, job.sockets):
+        shutil.rmtree(folder, ignore_errors=True)
+    # Both name processes that are gone, and their pids will be somebody else's.
+    for path in (job.supervisor_json, job.master_json):
+        path.unlink(missing_ok=True)
+    write_json_atomic(job.ended_json, {**asdict(end), "time_s": round(time.time(), 3)})
+
+
+def _note_nothing(number: int, frame: FrameType | None) -> None:
+    """Stand in for a handler: the signal is read from the wake-up pipe."""
+
+
+def _send_signal(pid: int, number: int) -> None:
+    # The process cannot be somebody else's: it has not been reaped.
+    with suppress(ProcessLookupError):
+        os.kill(pid, number)
+        if number == signals.SIGKILL:
+            os.killpg(pid, number)

@@ -1,0 +1,289 @@
+"""The client's side of a supervisor: start it, wait for it, and be the one it is tied to.  L3."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal as signals
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+
+import eps
+from eps.cluster.supervisor.environment import prepare_environment
+from eps.cluster.supervisor.state import GRACE_S
+from eps.errors import DeadlineError, ResourceError
+from eps.storage.atomic import read_json
+from eps.storage.jobdir import JobDir, JobLock
+
+#: The supervisor ends its processes within :data:`~eps.cluster.supervisor.state.GRACE_S`; the rest is a slow machine.
+CLOSE_TIMEOUT_S = GRACE_S + 7.0
+
+
+class SupervisorHandle:
+    """A supervisor that this process started.
+
+    A tied one ends its job when this process closes the handle or dies; a detached one goes on.
+
+    Attributes
+    ----------
+    close_timeout_s : float
+        How long a tied job is waited for when it is let go of.
+    """
+
+    def __init__(
+        self, process: subprocess.Popen[bytes], tie_fd: int | None, close_timeout_s: float = CLOSE_TIMEOUT_S
+    ) -> None:
+        self._process = process
+        self._tie_fd = tie_fd
+        self.close_timeout_s = close_timeout_s
+
+    @property
+    def pid(self) -> int:
+        """The supervisor's process id."""
+        return self._process.pid
+
+    @property
+    def tied(self) -> bool:
+        """True if the job ends with this process."""
+        return self._tie_fd is not None
+
+    def poll(self) -> int | None:
+        """Return the exit code, or None while the supervisor runs."""
+        return self._process.poll()
+
+    def wait(self, timeout_s: float | None = None) -> int:
+        """Return the exit code once the job has ended; negative if the supervisor was ended by that signal.
+
+        Raises
+        ------
+        DeadlineError
+            It has not within ``timeout_s`` seconds.
+        """
+        try:
+            return self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            raise DeadlineError(f"supervisor {self.pid}: its job has not ended within {timeout_s} s") from None
+
+    def terminate(self) -> None:
+        """Ask the supervisor to end the job."""
+        if self.poll() is None:
+            self._process.send_signal(signals.SIGTERM)
+
+    def close(self, timeout_s: float | None = None) -> None:
+        """Let go: a tied job is ended, and waited for; a detached one goes on.  Harmless when repeated.
+
+        Raises
+        ------
+        DeadlineError
+            A tied job has not ended within ``timeout_s`` seconds, or :attr:`close_timeout_s`.
+        """
+        tie_fd, self._tie_fd = self._tie_fd, None
+        if tie_fd is not None:
+            os.close(tie_fd)
+            self.wait(self.close_timeout_s if timeout_s is None else timeout_s)
+        else:
+            self.leave()
+
+    def leave(self) -> None:
+        """Let go as :meth:`close`, without waiting for the end of a tied job."""
+        tie_fd, self._tie_fd = self._tie_fd, None
+        if tie_fd is not None:
+            os.close(tie_fd)
+        if self.poll() is None:
+            # Popen would warn that a process still runs; that is what detached means.
+            self._process.returncode = 0
+
+    def __enter__(self) -> SupervisorHandle:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def start_supervisor(
+    job_dir: Path,
+    tied: bool,
+    *,
+    lock: JobLock | None = None,
+    entry_points: Mapping[str, str] | None = None,
+    preload: Sequence[str] | None = None,
+    grace_s: float = GRACE_S,
+    module: str = "eps.cluster.supervisor",
+    close_timeout_s: float = CLOSE_TIMEOUT_S,
+) -> SupervisorHandle:
+    """Start the supervisor of a job, which starts the job master.
+
+    Parameters
+    ----------
+    job_dir : Path
+        Made by :func:`eps.storage.jobdir.create_job_dir`.
+    tied : bool
+        End the job when this process closes the handle, or dies however it dies.
+    lock : JobLock, optional
+        The job's lock, which the supervisor inherits; the caller closes its own hold afterwards.
+    entry_points : mapping, optional
+        Role -> ``module:function``, in the place of :data:`eps.cluster.supervisor.context.ENTRY_POINTS`.
+    preload : sequence of str, optional
+        Modules to import before the first fork, in the place of the default.
+    grace_s : float, seconds
+        What a process has between SIGTERM and SIGKILL.
+    module : str
+        What stands for the job on this machine: the supervisor, or where something else starts its processes, what
+        takes its place.
+    close_timeout_s : float, seconds
+        See :class:`SupervisorHandle`.
+
+    Returns
+    -------
+    SupervisorHandle
+        The job master may not be up yet: it says so in ``master.json``.
+
+    Raises
+    ------
+    ResourceError
+        The process cannot be started.
+    """
+    job = JobDir(Path(job_dir).absolute())
+    # -P: a file of the user's working directory must not stand in for a module of ours.
+    command = [sys.executable, "-P", "-m", module, str(job.path)]
+    if grace_s != GRACE_S:
+        command += ["--grace-s", str(grace_s)]
+    for role, entry in sorted((entry_points or {}).items()):
+        command += ["--entry", f"{role}={entry}"]
+    if preload is not None:
+        command += ["--preload", ",".join(preload)]
+    pass_fds = []
+    read_fd = tie_fd = None
+    if lock is not None:
+        command += ["--lock-fd", str(lock.fileno())]
+        pass_fds.append(lock.fileno())
+    try:
+        if tied:
+            read_fd, tie_fd = os.pipe()
+            command += ["--tied-fd", str(read_fd)]
+            pass_fds.append(read_fd)
+        log_fd = os.open(job.log("supervisor"), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        try:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log_fd,
+                stderr=log_fd,
+                env=supervisor_environment(os.environ),
+                pass_fds=pass_fds,
+                start_new_session=True,
+            )
+        finally:
+            os.close(log_fd)
+    except OSError as error:
+        if tie_fd is not None:
+            os.close(tie_fd)
+        raise ResourceError(f"the supervisor of {job.path} cannot be started: {error}") from error
+    finally:
+        if read_fd is not None:
+            os.close(read_fd)
+    return SupervisorHandle(process, tie_fd, close_timeout_s)
+
+
+class WarmSupervisor:
+    """A supervisor that does its imports while its job is being prepared, and is given the job then.
+
+    On a machine with two cores that takes as long as the imports alone.  It ends by itself where it never gets a job.
+
+    Raises
+    ------
+    ResourceError
+        The process cannot be started.
+    """
+
+    def __init__(self) -> None:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            try:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-P", "-m", "eps.cluster.supervisor", "--handoff-fd", str(theirs.fileno())],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    env=supervisor_environment(os.environ),
+                    pass_fds=[theirs.fileno()],
+                    start_new_session=True,
+                )
+            except OSError as error:
+                ours.close()
+                raise ResourceError(f"a supervisor cannot be started: {error}") from error
+        self._socket = ours
+
+    def give(self, job_dir: Path, tied: bool, lock: JobLock) -> SupervisorHandle:
+        """Hand a job over, to a new process where this one has ended; parameters and result as of start_supervisor.
+
+        Raises
+        ------
+        ResourceError
+            It has ended, and no other one can be started.
+        """
+        read_fd = tie_fd = None
+        try:
+            descriptors = [lock.fileno()]
+            if tied:
+                read_fd, tie_fd = os.pipe()
+                descriptors.append(read_fd)
+            socket.send_fds(self._socket, [json.dumps({"job_dir": str(job_dir.absolute())}).encode()], descriptors)
+        except OSError:
+            if tie_fd is not None:
+                os.close(tie_fd)
+            self.cancel()
+            # All that is lost is the time that it would have saved.
+            return start_supervisor(job_dir, tied, lock=lock)
+        finally:
+            if read_fd is not None:
+                os.close(read_fd)
+            self._socket.close()
+        return SupervisorHandle(self._process, tie_fd)
+
+    def cancel(self) -> None:
+        """End it and wait for it; there is no job.  Harmless when repeated."""
+        self._socket.close()
+        self._process.kill()
+        self._process.wait()
+
+
+def supervisor_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of a supervisor: ours, with what must be set before its imports.
+
+    A checkout that is not installed is put on the path; an installed package is found anyway, and its directory must
+    not come before the standard library.
+    """
+    result = dict(environ)
+    prepare_environment(result)
+    root = Path(eps.__file__).absolute().parent.parent
+    if root.name not in ("site-packages", "dist-packages"):
+        rest = result.get("PYTHONPATH", "")
+        result["PYTHONPATH"] = os.pathsep.join([str(root), *([rest] if rest else [])])
+    return result
+
+
+def kill_supervisor(job: JobDir, signal: int = signals.SIGTERM) -> bool:
+    """Have the supervisor of a job, whoever started it, end the job; harmless if it has ended.
+
+    SIGKILL is for one that hangs: its processes end with it, and nothing is tidied up.
+
+    Returns
+    -------
+    bool
+        Whether it was told: one that has just been started has not said yet which process it is.
+    """
+    record = read_json(job.supervisor_json)
+    # The lock comes first: without it the pid may be anybody's.
+    if record is not None and job.is_running():
+        with suppress(ProcessLookupError):
+            os.kill(int(record["pid"]), signal)
+            return True
+    return False

@@ -1,0 +1,367 @@
+"""What the supervisor decides: events in, actions out; it forks, signals and reads no clock itself.
+
+A job master that ends before its job is started again, and so is one that is silent: it is killed first.  Silence is
+counted only while the supervisor itself listens: not while it is stopped, waits for a processor, or forks many others.
+
+Contract with the loop: 1 one event at a time, actions in order; 2 every :class:`Fork` is answered by one
+:class:`Forked` or :class:`ForkFailed` before the next event; 3 what the master said before it ended comes before its
+end; 4 :class:`DeadlinePassed` comes when :attr:`SupervisorState.next_deadline_s` has come.
+"""
+
+from __future__ import annotations
+
+import signal as signals
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from eps.cluster.supervisor.context import MASTER
+from eps.cluster.supervisor.protocol import (
+    Beat,
+    JobDone,
+    KillProcess,
+    LaunchProcess,
+    Notice,
+    ProcessExited,
+    ProcessLaunched,
+    Request,
+    RequestRefused,
+    exit_reason,
+)
+
+#: A process that SIGTERM has not ended after this long is killed.
+GRACE_S = 3.0
+#: A process that has not been heard of for this long is taken to hang.
+MEMBER_TIMEOUT_S = 3.0
+#: A master that was just forked says its first word within this time.
+FIRST_BEAT_S = 30.0
+#: The supervisor looks at silence this often, so that it knows whether it could listen itself.
+LOOK_S = 0.5
+#: The longest patience that a master asks for while it works: one that hangs is left alone for so long.
+LONGEST_HANG_S = 300.0
+#: Masters that are started again within :data:`RESTART_WINDOW_S`, as long as the job gets no further.
+MOST_RESTARTS = 5
+#: Twice what as many masters take that hang one after the other.
+RESTART_WINDOW_S = 2 * MOST_RESTARTS * LONGEST_HANG_S
+
+# ---- events
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The supervisor is ready to fork."""
+
+
+@dataclass(frozen=True, slots=True)
+class Requested:
+    """The job master asks for something."""
+
+    request: Request
+
+
+@dataclass(frozen=True, slots=True)
+class Malformed:
+    """The job master said something that is not a request."""
+
+    reason: str
+    container_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Forked:
+    """A process is there."""
+
+    container_id: str
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class ForkFailed:
+    """A process could not be made."""
+
+    container_id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ChildEnded:
+    """A process ended: with a code, or by a signal; the other is None."""
+
+    pid: int
+    code: int | None
+    signal: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ClientGone:
+    """The client that the job is tied to closed its end, or died."""
+
+
+@dataclass(frozen=True, slots=True)
+class StopSignalled:
+    """The supervisor got a signal that ends it."""
+
+    signal: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeadlinePassed:
+    """Time has come to look at the deadlines."""
+
+
+Event = Started | Requested | Malformed | Forked | ForkFailed | ChildEnded | ClientGone | StopSignalled | DeadlinePassed
+
+# ---- actions
+
+
+@dataclass(frozen=True, slots=True)
+class Fork:
+    """Make a process for a container."""
+
+    container_id: str
+    role: str
+    env: Mapping[str, str] = field(default_factory=dict)
+    log: str = ""
+    #: Of the master: containers that run already -> pid.
+    running: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class SendSignal:
+    """Signal a process; SIGKILL goes to all that it started as well."""
+
+    pid: int
+    signal: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tell:
+    """Tell the job master."""
+
+    notice: Notice
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveScratch:
+    """Remove the scratch directory of a container that has ended."""
+
+    container_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """Every process is gone: write how the job ended, and exit."""
+
+    end: End
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """How a job ends."""
+
+    #: ``finished``, ``failed`` or ``killed``.
+    state: str
+    exit_code: int
+    reason: str
+
+
+Action = Fork | SendSignal | Tell | RemoveScratch | Finish
+
+
+@dataclass(slots=True)
+class Child:
+    """A process of the job."""
+
+    container_id: str
+    role: str
+    pid: int = 0
+    #: When it is killed, if it is still there.
+    kill_at_s: float | None = None
+
+
+def on_master_exit(state: SupervisorState, code: int | None, signal: int | None, now_s: float) -> Fork | End:
+    """Decide what becomes of a job whose master ended before the job did: another master, or the end.
+
+    Deviation: the usual limit counts restarts; here those after which the job got further do not count, since a master
+    that fails because of its own state fails again at the same place.
+    """
+    state.restarts_s = [t for t in state.restarts_s if now_s - t < RESTART_WINDOW_S]
+    if len(state.restarts_s) < state.most_restarts:
+        state.restarts_s.append(now_s)
+        running = {c.container_id: c.pid for c in state.children.values() if c.pid and c.role != MASTER}
+        return Fork(MASTER, MASTER, running=running)
+    reason = f"the job master {exit_reason(code, signal)} before the job had ended"
+    if state.hung:
+        reason = f"the job master was silent for {state.member_timeout_s:g} s before the job had ended"
+    if state.restarts_s:
+        reason += f"; it was started again {len(state.restarts_s)} times, and the job got no further"
+    return End("failed", 1, reason)
+
+
+class SupervisorState:
+    """The processes of a job, and whether it is ending.
+
+    Parameters
+    ----------
+    grace_s : float, seconds
+        Between SIGTERM and SIGKILL.
+    member_timeout_s : float, seconds
+        A master that is silent for so long is killed and started again.
+    most_restarts : int
+        Masters that are started again before the job gets further.
+    """
+
+    def __init__(
+        self,
+        grace_s: float = GRACE_S,
+        member_timeout_s: float = MEMBER_TIMEOUT_S,
+        most_restarts: int = MOST_RESTARTS,
+    ) -> None:
+        self.grace_s = grace_s
+        self.member_timeout_s = member_timeout_s
+        self.most_restarts = most_restarts
+        #: By container id; the job master is among them.
+        self.children: dict[str, Child] = {}
+        self.end: End | None = None
+        #: When masters were started again, since the job last got further.
+        self.restarts_s: list[float] = []
+        #: The master that ends now was killed because it was silent.
+        self.hung = False
+        self._progress: int | None = None
+        #: When the master is taken to hang; None while there is nobody to listen to.
+        self._silent_at_s: float | None = None
+        self._looked_s = 0.0
+        self._out: list[Action] = []
+
+    @property
+    def next_deadline_s(self) -> float | None:
+        """When the next process is to be killed, or to be looked at."""
+        deadlines = [c.kill_at_s for c in self.children.values() if c.kill_at_s is not None]
+        if self._silent_at_s is not None:
+            deadlines.append(min(self._silent_at_s, self._looked_s + LOOK_S))
+        return min(deadlines, default=None)
+
+    def step(self, event: Event, now_s: float) -> list[Action]:
+        """Take one event in and return what to do, in order."""
+        self._out = []
+        match event:
+            case Started():
+                self._fork(MASTER, MASTER)
+            case Requested(request):
+                self._on_request(request, now_s)
+            case Malformed(reason, container_id):
+                self._out.append(Tell(RequestRefused(reason, container_id)))
+            case Forked(container_id, pid):
+                self.children[container_id].pid = pid
+                if container_id != MASTER:
+                    self._out.append(Tell(ProcessLaunched(container_id, pid)))
+                elif self.end is None:
+                    self._silent_at_s = now_s + max(FIRST_BEAT_S, self.member_timeout_s)
+                    self._looked_s = now_s
+            case ForkFailed(container_id, reason):
+                self._on_fork_failed(container_id, reason, now_s)
+            case ChildEnded(pid, code, signal):
+                self._on_child_ended(pid, code, signal, now_s)
+            case ClientGone():
+                self._begin_end(End("killed", 128 + signals.SIGHUP, "the client has gone"), now_s)
+            case StopSignalled(signal):
+                name = signals.Signals(signal).name
+                self._begin_end(End("killed", 128 + signal, f"the supervisor got {name}"), now_s)
+            case DeadlinePassed():
+                self._on_deadline(now_s)
+        return self._out
+
+    def _fork(self, container_id: str, role: str, env: Mapping[str, str] | None = None, log: str = "") -> None:
+        self.children[container_id] = Child(container_id, role)
+        self._out.append(Fork(container_id, role, env or {}, log))
+
+    def _on_request(self, request: Request, now_s: float) -> None:
+        match request:
+            case LaunchProcess(container_id, role, env, log):
+                if self.end is not None:
+                    self._refuse(f"{container_id} cannot be launched: the job is ending", container_id)
+                elif container_id in self.children:
+                    self._refuse(f"{container_id} is running: a container is launched once", container_id)
+                else:
+                    self._fork(container_id, role, env, log)
+            case KillProcess(container_id, signal):
+                child = self.children.get(container_id)
+                if child is None or container_id == MASTER:
+                    self._refuse(f"no container {container_id} is running", container_id)
+                    return
+                self._out.append(SendSignal(child.pid, signal))
+                if signal == signals.SIGTERM and child.kill_at_s is None:
+                    child.kill_at_s = now_s + self.grace_s
+            case Beat(progress, patience_s):
+                self._on_beat(progress, patience_s, now_s)
+            case JobDone(exit_code, state, reason):
+                self._begin_end(End(state, exit_code, reason), now_s, spare_master=True)
+
+    def _on_beat(self, progress: int, patience_s: float, now_s: float) -> None:
+        # What is still read of a master that was killed, or once the job ends, is no news.
+        if self._silent_at_s is not None:
+            self._silent_at_s = now_s + max(self.member_timeout_s, patience_s)
+        if progress >= 0 and progress != self._progress:
+            self._progress = progress
+            self.restarts_s.clear()
+
+    def _refuse(self, reason: str, container_id: str) -> None:
+        self._out.append(Tell(RequestRefused(reason, container_id)))
+
+    def _on_fork_failed(self, container_id: str, reason: str, now_s: float) -> None:
+        del self.children[container_id]
+        if container_id == MASTER:
+            self._begin_end(End("failed", 1, f"the job master could not be started: {reason}"), now_s)
+        else:
+            self._refuse(f"{container_id} could not be launched: {reason}", container_id)
+
+    def _on_child_ended(self, pid: int, code: int | None, signal: int | None, now_s: float) -> None:
+        child = next((c for c in self.children.values() if c.pid == pid), None)
+        if child is None:
+            return
+        del self.children[child.container_id]
+        self._out.append(RemoveScratch(child.container_id))
+        if child.role != MASTER:
+            self._out.append(Tell(ProcessExited(child.container_id, code, signal)))
+        elif self.end is None:
+            decision = on_master_exit(self, code, signal, now_s)
+            self.hung, self._silent_at_s = False, None
+            if isinstance(decision, Fork):
+                self.children[MASTER] = Child(MASTER, MASTER)
+                self._out.append(decision)
+            else:
+                self._begin_end(decision, now_s)
+            return
+        self._finish_if_alone()
+
+    def _begin_end(self, end: End, now_s: float, *, spare_master: bool = False) -> None:
+        """End every process; the first reason to end a job stays its reason."""
+        if self.end is not None:
+            return
+        self.end = end
+        self._silent_at_s = None
+        for child in self.children.values():
+            if child.kill_at_s is None:
+                child.kill_at_s = now_s + self.grace_s
+                # A master that said that the job is done is about to exit by itself.
+                if not (spare_master and child.role == MASTER):
+                    self._out.append(SendSignal(child.pid, signals.SIGTERM))
+        self._finish_if_alone()
+
+    def _on_deadline(self, now_s: float) -> None:
+        for child in self.children.values():
+            if child.kill_at_s is not None and child.kill_at_s <= now_s:
+                child.kill_at_s = None
+                self._out.append(SendSignal(child.pid, signals.SIGKILL))
+        if self._silent_at_s is None:
+            return
+        if now_s - self._looked_s > 2 * LOOK_S:
+            # It was stopped, or had much to do: beats may wait to be read.
+            self._silent_at_s = max(self._silent_at_s, now_s + self.member_timeout_s)
+        self._looked_s = now_s
+        if self._silent_at_s <= now_s:
+            self._silent_at_s, self.hung = None, True
+            self._out.append(SendSignal(self.children[MASTER].pid, signals.SIGKILL))
+
+    def _finish_if_alone(self) -> None:
+        if self.end is not None and not self.children:
+            self._out.append(Finish(self.end))

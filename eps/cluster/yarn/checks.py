@@ -1,0 +1,202 @@
+"""What a cluster would refuse of a job, or never grant it, found before anything is prepared.  L3."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cached_property
+
+from eps.cluster.yarn.application import resource_of, tags_of
+from eps.cluster.yarn.facade import Client
+from eps.cluster.yarn.types import ClusterNode, QueueReport, Resource
+from eps.core.master_start import least_of
+from eps.errors import ConfigError, ResourceError
+from eps.spec.job_spec import EXECUTIONS, ROLES, JobSpec
+
+logger = logging.getLogger(__name__)
+
+#: YARN's limits.
+MOST_TAGS, LONGEST_TAG = 10, 100
+
+
+class Cluster:
+    """What a cluster tells of itself: everything is asked once, when it is first wanted.
+
+    Parameters
+    ----------
+    client : Client
+        Errors of its methods are those of this.
+    warns : bool
+        Whether :meth:`warn` says anything; False where the user is told elsewhere.
+    memory : str
+        What the user sets how large containers are with.
+    """
+
+    def __init__(self, client: Client, *, warns: bool = True, memory: str = "memory_mb") -> None:
+        self._client = client
+        self.memory = memory
+        self._warns = warns
+        self._told: set[str] = set()
+        self._queues: dict[str, QueueReport | None] = {}
+
+    @cached_property
+    def nodes(self) -> list[ClusterNode]:
+        """The nodes that can be used."""
+        return self._client.nodes()
+
+    def queue(self, name: str) -> QueueReport | None:
+        """Return a queue; None where there is none of that name."""
+        if name not in self._queues:
+            self._queues[name] = self._client.queue(name)
+        return self._queues[name]
+
+    @property
+    def user(self) -> str:
+        """Who asks."""
+        return self._client.user
+
+    def warn(self, sentence: str) -> None:
+        """Tell the user something, once."""
+        if self._warns and sentence not in self._told:
+            self._told.add(sentence)
+            logger.warning("%s", sentence)
+
+
+def check_job(cluster: Cluster, spec: JobSpec) -> None:
+    """Refuse what YARN would refuse or never grant, as far as it tells; warn of what there is no room for now.
+
+    Raises
+    ------
+    ConfigError
+        The queue is unknown, closed, not for this user, or has others below it; a label is not its own, or no node's; a
+        container is larger than any node, or than YARN grants; a tag is too long.
+    ResourceError
+        No node runs.
+    RpcError
+        The cluster cannot be asked.
+    """
+    queue = _checked_queue(cluster, spec)
+    if not cluster.nodes:
+        raise ResourceError("the cluster has no node that runs: see yarn node -list -all")
+    for role in reversed(ROLES):
+        _check_container(cluster, queue, spec, role)
+    tags = tags_of(spec)
+    for tag in tags:
+        if not tag.isascii():
+            odd = next(character for character in tag if not character.isascii())
+            raise ConfigError(f"tags is {spec.tags!r}, but YARN takes ASCII characters only, which {odd!r} is not")
+    if len(tags) > MOST_TAGS or any(len(tag) > LONGEST_TAG for tag in tags):
+        raise ConfigError(
+            f"tags is {spec.tags!r}, but YARN takes at most {MOST_TAGS}, of which EPS needs 4, of at most "
+            f"{LONGEST_TAG} characters"
+        )
+    _look_at_size(cluster, queue, spec)
+
+
+def _checked_queue(cluster: Cluster, spec: JobSpec) -> QueueReport:
+    queue, told = cluster.queue(spec.queue), f"queue is {spec.queue!r}, but"
+    if queue is None:
+        raise ConfigError(f"{told} the cluster has no queue of that name: see yarn queue -list")
+    if queue.children:
+        raise ConfigError(f"{told} it takes no applications itself: name one below it, as {', '.join(queue.children)}")
+    if queue.state != "RUNNING":
+        raise ConfigError(f"{told} it is {queue.state}: ask its administrator, or choose another")
+    if not queue.may_submit:
+        raise ConfigError(f"{told} {cluster.user} may not submit to it: ask its administrator, or choose another")
+    return queue
+
+
+def _check_container(cluster: Cluster, queue: QueueReport, spec: JobSpec, role: str) -> None:
+    wanted, label = resource_of(spec, role), spec.by_role("label", role)
+    if label and not {"*", label} & set(queue.labels):
+        known = ", ".join(queue.labels) or "none"
+        raise ConfigError(f"label is {label!r}, but queue {spec.queue!r} may use these only: {known}")
+    there = [node.capacity for node in cluster.nodes if not label or label in node.labels]
+    if not there:
+        raise ConfigError(f"label is {label!r}, but no node that runs has it: see yarn node -list -showDetails")
+    labelled = f" with label {label!r}" if label else ""
+    for name in ("memory_mb", "vcores"):
+        # Cores that do not count it takes wherever it runs, but grants nobody more of them than some node has.
+        decides = name == "memory_mb" or queue.counts_cores
+        able = there if decides else [node.capacity for node in cluster.nodes]
+        asked, most = getattr(wanted, name), max(getattr(node, name) for node in able)
+        rule = f"no node{labelled if decides else ''} has more"
+        if queue.largest is not None and getattr(queue.largest, name) <= most:
+            most, rule = getattr(queue.largest, name), f"YARN grants one container no more than {queue.largest}"
+        if asked > most:
+            told = f"{name} is {getattr(spec, name)!r}, which gives a {role} {asked}"
+            raise ConfigError(f"{told}, but must give it at most {most}: {rule}")
+    if queue.counts_cores and not any(wanted.fits_in(node) for node in there):
+        raise ConfigError(
+            f"memory_mb is {spec.memory_mb!r} and vcores is {spec.vcores!r}, which gives a {role} {wanted}, but no "
+            f"node{labelled} has both: lower one of them"
+        )
+
+
+def _look_at_size(cluster: Cluster, queue: QueueReport, spec: JobSpec) -> None:
+    """Warn of a first size for which the queue has no room now, even where nobody else uses it.
+
+    That is no reason to refuse it: what a queue may have is counted by the nodes of the moment, of which there may be
+    more in a minute, where they come as they are needed or one is started again.  Nodes with a label may be lent to who
+    asks for none, beyond what a queue may have of the others.
+    """
+    for label, need, most in _lacking(cluster, queue, spec):
+        where = f" of the nodes with label {label}" if label else ""
+        what, at_most = (str(r) if queue.counts_cores else f"{r.memory_mb} MB" for r in (need, most))
+        cluster.warn(
+            f"{_size_text(spec)} and a master take {what}{where}, but queue {spec.queue!r} has no more than {at_most} "
+            f"with the nodes that run now: {_what_comes(cluster, queue, spec)}; with fewer or smaller containers "
+            f"({cluster.memory}), or in another queue, it need not wait"
+        )
+
+
+def _lacking(cluster: Cluster, queue: QueueReport, spec: JobSpec) -> Iterator[tuple[str, Resource, Resource]]:
+    """Yield label, what a job's first containers take, and what the queue has, where that is less."""
+    needs = _needs(spec)
+    for label in sorted(needs):
+        need, most = needs[label], queue.most.get(label)
+        if most is None:
+            continue
+        if not label:
+            # What has a label may be given to both, those who ask for it and those who ask for none.
+            need = _sum(*needs.values())
+            most = _sum(most, *(node.capacity for node in cluster.nodes if node.labels))
+        counted = Resource(need.memory_mb, need.vcores if queue.counts_cores else 0)
+        if not counted.fits_in(most):
+            yield label, need, most
+
+
+def _what_comes(cluster: Cluster, queue: QueueReport, spec: JobSpec) -> str:
+    """Return what a job does whose first size there is no room for."""
+    least = replace(
+        spec, workers=least_of(spec.workers, spec.start_with), servers=least_of(spec.servers, spec.start_with)
+    )
+    if any(_lacking(cluster, queue, least)):
+        return "the job waits until there are more"
+    return (
+        f"the job waits for a while, begins with what it was granted, from {_size_text(least)} on (start_with), and "
+        "asks for the rest when there are more"
+    )
+
+
+def _size_text(spec: JobSpec) -> str:
+    return f"{_number(spec.workers, 'worker')}, {_number(spec.servers, 'server')}"
+
+
+def _needs(spec: JobSpec) -> dict[str, Resource]:
+    """Return label -> what a job's first containers take of a queue; opportunistic ones take nothing of it."""
+    found: dict[str, Resource] = {}
+    for role, number in (("master", 1), ("worker", spec.workers), ("server", spec.servers)):
+        if spec.by_role("execution", role) in ("", EXECUTIONS[0]):
+            size, label = resource_of(spec, role), spec.by_role("label", role)
+            found[label] = _sum(found.get(label, Resource(0, 0)), *[size] * number)
+    return found
+
+
+def _number(number: int, role: str) -> str:
+    return f"{number} {role}{'' if number == 1 else 's'}"
+
+
+def _sum(*sizes: Resource) -> Resource:
+    return Resource(sum(each.memory_mb for each in sizes), sum(each.vcores for each in sizes))

@@ -1,0 +1,171 @@
+"""How a container ended, as a sentence.  L2, pure.
+
+Source: Hadoop, ``ContainerExitStatus`` and ``ContainerExecutor.ExitCode``.
+"""
+
+from __future__ import annotations
+
+import signal as signals
+
+from eps.cluster.yarn.types import Completed, Grant
+from eps.hadoop.errors import first_line
+
+ABORTED = -100
+DISKS_FAILED = -101
+PREEMPTED = -102
+OUT_OF_VIRTUAL_MEMORY = -103
+OUT_OF_MEMORY = -104
+KILLED_BY_MASTER = -105
+KILLED_BY_RESOURCE_MANAGER = -106
+KILLED_WITH_APPLICATION = -107
+MADE_ROOM = -108
+TOO_MUCH_LOG = -109
+NEVER_STARTED = -1000
+#: The NodeManager was started again and did not find it.
+LOST_BY_NODE = 154
+
+#: Exit statuses by which YARN says that it took a container or lost it, whatever its process did.
+TAKEN = frozenset(
+    {
+        ABORTED,
+        DISKS_FAILED,
+        PREEMPTED,
+        KILLED_BY_MASTER,
+        KILLED_BY_RESOURCE_MANAGER,
+        KILLED_WITH_APPLICATION,
+        MADE_ROOM,
+        LOST_BY_NODE,
+    }
+)
+#: Exit statuses of a container that was told to end.
+ENDED_ON_PURPOSE = frozenset({ABORTED, KILLED_BY_MASTER, 128 + signals.SIGKILL, 128 + signals.SIGTERM})
+#: How a node says that a container was ended by a signal, and that it was not its own (``ContainerImpl``).
+ON_REQUEST, OTHERS = "killed on request", "killed by external signal"
+#: Below this many characters, what its process said last belongs to the sentence.
+MOST_LAST_WORDS = 300
+
+_SENTENCES = {
+    DISKS_FAILED: "was ended because too many disks of its node {host} have failed",
+    PREEMPTED: "was preempted: YARN gave its room on {host} to another queue or application",
+    OUT_OF_VIRTUAL_MEMORY: (
+        "was ended because it took more virtual memory than its {memory_mb} MB allow on {host}: give it more memory, "
+        "or have yarn.nodemanager.vmem-check-enabled set to false"
+    ),
+    OUT_OF_MEMORY: "was ended because it took more than its {memory_mb} MB of memory on {host}: give it more",
+    KILLED_BY_MASTER: "was stopped by the job master",
+    KILLED_BY_RESOURCE_MANAGER: "was ended by the ResourceManager",
+    KILLED_WITH_APPLICATION: "was ended with its application",
+    MADE_ROOM: "was ended to make room for a guaranteed container on {host}: it was opportunistic",
+    TOO_MUCH_LOG: "was ended because it wrote more log than a node allows",
+    NEVER_STARTED: "could not be started on {host}",
+    LOST_BY_NODE: "was lost while the NodeManager of {host} was started again",
+}
+#: Around a failed process's own words, YARN writes lines that are the same every time; and Java its stacks.
+_SAME = ("at ", "... ", "Last 4096 bytes", "Error files", "[20", "Failing this attempt")
+#: Statuses of which YARN's own words say more than ours.
+_EXPLAINED_BY_YARN = frozenset({NEVER_STARTED, KILLED_BY_RESOURCE_MANAGER})
+
+
+def exit_of(completed: Completed, grant: Grant, purpose: str = "") -> tuple[int | None, str]:
+    """Return (exit code of the process or None, how the container ended as words after its name).
+
+    Parameters
+    ----------
+    completed : Completed
+    grant : Grant
+        Of the same container.
+    purpose : str
+        What was done to end it, as words after its name; empty: nothing.
+    """
+    status = completed.exit_status
+    if is_lost(completed):
+        return None, lost_with(grant.host)
+    if purpose and status in ENDED_ON_PURPOSE:
+        return None, purpose
+    if status == ABORTED:
+        return None, _aborted(completed, grant)
+    if status in _SENTENCES:
+        sentence = _SENTENCES[status].format(host=grant.host, memory_mb=grant.resource.memory_mb)
+        words = first_line(last_words(completed.diagnostics)) if status in _EXPLAINED_BY_YARN else ""
+        return None, _with(sentence, words)
+    if status < 0:
+        return None, _with(f"was ended by YARN with status {status}", last_words(completed.diagnostics))
+    if signal := signalled(status, completed.diagnostics, grant.host):
+        return None, signal
+    return status, _with(f"exited with code {status}", last_words(completed.diagnostics) if status else "")
+
+
+def is_taken(completed: Completed, purpose: str = "") -> bool:
+    """Return whether the cluster took a container that nobody here had ended, or lost one.
+
+    Parameters
+    ----------
+    completed : Completed
+    purpose : str
+        As of :func:`exit_of`.
+    """
+    status, said = completed.exit_status, completed.diagnostics.lower()
+    if is_lost(completed):
+        return True
+    if purpose and status in ENDED_ON_PURPOSE:
+        return False
+    # A node that stops ends what it runs.
+    by_node = bool(signalled(status, said)) and ON_REQUEST in said and OTHERS not in said
+    return status in TAKEN or by_node
+
+
+def is_lost(completed: Completed) -> bool:
+    """Return whether YARN says that a container was lost with its node, whatever was done to it."""
+    words = completed.diagnostics.lower()
+    return completed.exit_status == ABORTED and "lost" in words and "node" in words
+
+
+def lost_with(host: str) -> str:
+    """Return, as words after its name, that a container was lost with its node."""
+    return f"was lost with its node {host}"
+
+
+def signalled(status: int, diagnostics: str, host: str = "") -> str:
+    """Return who ended a process by which signal, as far as its node says, as words after its name; empty: none did.
+
+    Parameters
+    ----------
+    status : int
+        Exit status of its container.
+    diagnostics : str
+        What the node says of it.
+    host : str, optional
+    """
+    try:
+        name = signals.Signals(status - 128).name
+    except ValueError:
+        return ""
+    said, at = diagnostics.lower(), f" {host}" if host else ""
+    if OTHERS in said:
+        return f"was ended by {name}, which somebody on its node{at} sent: not YARN"
+    # A node that stops ends what it runs.
+    return f"was ended by its node{at} ({name})" if ON_REQUEST in said else f"was ended by {name}"
+
+
+def _aborted(completed: Completed, grant: Grant) -> str:
+    if "expired" in completed.diagnostics.lower():
+        return f"was taken back: it was not started on {grant.host} in time"
+    return _with("was taken back by YARN", last_words(completed.diagnostics))
+
+
+def last_words(diagnostics: str) -> str:
+    """Return the last line of YARN's diagnostics that says something; empty if none does.
+
+    Of a process that failed, they end with what it wrote last to stderr.
+    """
+    lines = [line.strip() for line in diagnostics.splitlines()]
+    for line in reversed(lines):
+        if line and not line.startswith(_SAME):
+            return line[:MOST_LAST_WORDS]
+    # What it wrote may be nothing but those, each with its time before it.
+    said = [line.partition("]")[2].strip() for line in lines if line.startswith("[20")]
+    return next((line[:MOST_LAST_WORDS] for line in reversed(said) if line), "")
+
+
+def _with(sentence: str, words: str) -> str:
+    return f"{sentence}: {words.rstrip('. ')}" if words else sentence

@@ -1,0 +1,218 @@
+"""Submitting applications and asking after them, with Hadoop's ``YarnClient``.  L2."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from eps.cluster.yarn.facade import AskRefusedError
+from eps.cluster.yarn.hadoop.records import (
+    application_of,
+    cluster_node_of,
+    java_application_id,
+    java_launch,
+    java_resource,
+    java_set,
+    queues_of,
+    record,
+    resource_of,
+)
+from eps.cluster.yarn.types import ApplicationReport, ClusterNode, QueueReport, Submission
+from eps.errors import ConfigError, DeadlineError, EpsError
+from eps.hadoop.bridge import jarray, java, jbool, jint, jlong
+from eps.hadoop.session import HadoopSession
+from eps.hadoop.tokens import cancel_tokens, obtain_tokens
+
+#: An application is accepted, or refused, within this.
+ACCEPT_S = 60.0
+_LOOK_S = 0.1
+
+
+class HadoopClient:
+    """:class:`~eps.cluster.yarn.facade.Client` over ``YarnClient``.
+
+    Parameters
+    ----------
+    session : HadoopSession
+
+    Raises
+    ------
+    EpsError
+        As of Hadoop's client.
+    """
+
+    def __init__(self, session: HadoopSession) -> None:
+        self.session = session
+        #: Of unmanaged application masters; YARN gives each once, before its master registers.
+        self._am_tokens: dict[str, tuple[Any, Any]] = {}
+        #: Application -> the tokens of its nodes, each of which YARN gives once to a master, too.
+        self._node_tokens: dict[str, Any] = {}
+        with session.errors("YARN's client cannot be started"):
+            self._client = java("org.apache.hadoop.yarn.client.api.YarnClient").createYarnClient()
+            self._client.init(session.java_conf)
+            self._client.start()
+
+    @property
+    def user(self) -> str:
+        """Who the caller is to the cluster."""
+        return self.session.user
+
+    def obtain_tokens(self, file_systems: Collection[str] = ()) -> bytes:
+        """Return tokens for an application's containers; see :class:`~eps.cluster.yarn.facade.Client`."""
+        return obtain_tokens(self.session, file_systems)
+
+    def cancel_tokens(self, tokens: bytes, file_systems: Collection[str] = ()) -> None:
+        """Make tokens worth nothing; see :class:`~eps.cluster.yarn.facade.Client`."""
+        cancel_tokens(self.session, tokens)
+
+    def new_application(self) -> str:
+        """Return the id of an application to be submitted."""
+        with self.session.errors("YARN gives no id for an application"):
+            return str(self._client.createApplication().getApplicationSubmissionContext().getApplicationId())
+
+    def submit(self, application_id: str, submission: Submission) -> None:
+        """Submit an application, and wait until YARN has accepted it; see :class:`~eps.cluster.yarn.facade.Client`."""
+        doing = f"{submission.name} cannot be submitted"
+        application = java_application_id(application_id)
+        try:
+            with self.session.errors(doing):
+                self._client.submitApplication(_context(application, submission))
+        except AskRefusedError as error:
+            raise ConfigError(str(error)) from None
+        # Hadoop's client waits for that as well; not, where the ResourceManager is started again just then.
+        end_s = time.monotonic() + ACCEPT_S
+        while (report := self.report(application_id)).state in ("NEW", "NEW_SAVING", "SUBMITTED"):
+            if time.monotonic() >= end_s:
+                raise DeadlineError(f"{doing}: YARN has not accepted it within {ACCEPT_S:g} s; it is {report.state}")
+            time.sleep(_LOOK_S)
+
+    def report(self, application_id: str) -> ApplicationReport:
+        """Return what YARN says of an application; see :class:`~eps.cluster.yarn.facade.Client`."""
+        application = java_application_id(application_id)
+        with self.session.errors(f"{application_id} cannot be asked after"):
+            return application_of(self._client.getApplicationReport(application))
+
+    def applications(
+        self, application_type: str = "EPS", states: Sequence[str] = (), tags: Sequence[str] = ()
+    ) -> list[ApplicationReport]:
+        """Return the applications of a type, oldest first; see :class:`~eps.cluster.yarn.facade.Client`."""
+        with self.session.errors("YARN's applications cannot be listed"):
+            kind = record("YarnApplicationState")
+            wanted = java("java.util.EnumSet").allOf(kind)
+            if states:
+                wanted.retainAll(java_set(getattr(kind, state) for state in states))
+            found = self._client.getApplications(java_set([application_type]), wanted, java_set(tags))
+            return sorted((application_of(report) for report in found), key=lambda r: (r.started_ms, r.application_id))
+
+    def kill(self, application_id: str, diagnostics: str = "") -> None:
+        """Have YARN end an application; harmless for one that has ended."""
+        application = java_application_id(application_id)
+        with self.session.errors(f"{application_id} cannot be ended"):
+            self._client.killApplication(application, diagnostics)
+
+    def nodes(self, states: Sequence[str] = ("RUNNING",)) -> list[ClusterNode]:
+        """Return the nodes that can be used, by name; or those in other states."""
+        with self.session.errors("YARN's nodes cannot be listed"):
+            kind = record("NodeState")
+            wanted = jarray(kind, [getattr(kind, state) for state in states])
+            found = [cluster_node_of(report) for report in self._client.getNodeReports(wanted)]
+            return sorted(found, key=lambda node: node.node)
+
+    def queue(self, name: str) -> QueueReport | None:
+        """Return what YARN says of a queue; None where there is none of that name."""
+        with self.session.errors(f"queue {name} cannot be asked after"):
+            queues = queues_of(self._client.getRootQueueInfos())
+            found = next((known for known in queues if name in (known[0], known[1].name)), None)
+            if found is None:
+                return None
+            path, queue = found
+            # YARN tells it to whoever begins an application, which this need not become.
+            told = self._client.createApplication().getNewApplicationResponse()
+            largest = resource_of(told.getMaximumResourceCapability())
+            return dataclasses.replace(queue, largest=largest, may_submit=self._may_submit(path, queue.name))
+
+    def _may_submit(self, path: str, name: str) -> bool:
+        """Return whether YARN lets this user submit to a queue; True where it does not tell."""
+        if not bool(self.session.java_conf.getBoolean("yarn.acl.enable", False)):
+            return True
+        rights = {str(info.getQueueName()): len(info.getUserAcls()) for info in self._client.getQueueAclsInfo()}
+        # Some releases name a queue with those above it.  Who may administer it may submit to it.
+        return rights.get(path, rights.get(name, 1)) > 0
+
+    def am_token(self, application_id: str) -> tuple[Any, Any]:
+        """Return the token by which an unmanaged application master proves itself, and its attempt's id.
+
+        To be asked for before the master registers, by the client that asks for it again.
+
+        Raises
+        ------
+        DeadlineError
+            YARN gives none in time.
+        EpsError
+            The application has ended.
+        """
+        if application_id in self._am_tokens:
+            return self._am_tokens[application_id]
+        application = java_application_id(application_id)
+        end_s = time.monotonic() + ACCEPT_S
+        while time.monotonic() < end_s:
+            with self.session.errors(f"{application_id} gives no token"):
+                token = self._client.getAMRMToken(application)
+            if token is not None:
+                with self.session.errors(f"{application_id} cannot be asked after"):
+                    attempt = self._client.getApplicationReport(application).getCurrentApplicationAttemptId()
+                return self._am_tokens.setdefault(application_id, (token, attempt))
+            report = self.report(application_id)
+            if report.ended:
+                raise EpsError(f"{application_id} has ended: {report.diagnostics}")
+            time.sleep(_LOOK_S)
+        raise DeadlineError(f"{application_id}: YARN has not let its master begin within {ACCEPT_S:g} s")
+
+    def node_tokens(self, application_id: str) -> Any:
+        """Return where the tokens of nodes are kept for an unmanaged application master, however often it begins."""
+        if application_id not in self._node_tokens:
+            self._node_tokens[application_id] = java("org.apache.hadoop.yarn.client.api.NMTokenCache")()
+        return self._node_tokens[application_id]
+
+    def close(self) -> None:
+        """Let go of the ResourceManager; harmless when repeated."""
+        with self.session.errors("YARN's client cannot be stopped"):
+            self._client.stop()
+
+
+def _context(application: Any, submission: Submission) -> Any:
+    context = record("ApplicationSubmissionContext").newInstance(
+        application,
+        submission.name,
+        submission.queue,
+        record("Priority").newInstance(jint(submission.priority)) if submission.priority is not None else None,
+        java_launch(submission.launch),
+        jbool(submission.unmanaged),
+        jbool(True),
+        jint(submission.max_attempts),
+        java_resource(submission.resource),
+        submission.application_type,
+        jbool(submission.keep_containers),
+    )
+    context.setApplicationTags(java_set(submission.tags))
+    if submission.label:
+        # The application's own expression would be that of every container that asks for none.
+        context.setAMContainerResourceRequest(_ask_for_master(submission))
+    if submission.failures_valid_s is not None:
+        context.setAttemptFailuresValidityInterval(jlong(int(1000 * submission.failures_valid_s)))
+    return context
+
+
+def _ask_for_master(submission: Submission) -> Any:
+    """Return the request for the application master's container, on a node with its label."""
+    kind = record("ResourceRequest")
+    return kind.newInstance(
+        record("Priority").newInstance(jint(0)),
+        kind.ANY,
+        java_resource(submission.resource),
+        jint(1),
+        jbool(True),
+        submission.label,
+    )

@@ -1,0 +1,248 @@
+"""Our values from Hadoop's records, and the other way round.  L2."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from eps.cluster.yarn.launch import escaped
+from eps.cluster.yarn.types import (
+    ApplicationReport,
+    Ask,
+    ClusterNode,
+    Completed,
+    Execution,
+    FileKind,
+    Grant,
+    Launch,
+    LocalFile,
+    NodeChange,
+    NodeUpdate,
+    Preemption,
+    QueueReport,
+    Resource,
+)
+from eps.errors import ConfigError
+from eps.hadoop.bridge import jarray, java, jbool, jbytes, jint, jlong
+
+_RECORDS = "org.apache.hadoop.yarn.api.records."
+_APPLICATION_ID = re.compile(r"application_[0-9]{1,18}_[0-9]{1,9}", re.ASCII)
+_UNUSABLE = ("UNHEALTHY", "DECOMMISSIONED", "LOST", "SHUTDOWN")
+
+
+def record(name: str) -> Any:
+    """Return one of YARN's record classes."""
+    return java(_RECORDS + name)
+
+
+# ---- to Java
+
+
+def java_resource(resource: Resource) -> Any:
+    """Return memory and cores."""
+    # There is one for int and one for long.
+    return record("Resource").newInstance(jlong(resource.memory_mb), jint(resource.vcores))
+
+
+def java_container_id(container: str) -> Any:
+    """Return a container's id."""
+    return record("ContainerId").fromString(container)
+
+
+def java_node_id(node: str) -> Any:
+    """Return the id of a node, ``host:port``."""
+    return record("NodeId").fromString(node)
+
+
+def java_application_id(application_id: str) -> Any:
+    """Return an application's id.
+
+    Raises
+    ------
+    ConfigError
+        It is none.
+    """
+    if not _APPLICATION_ID.fullmatch(application_id):
+        raise ConfigError(
+            f"{application_id!r} is no id of an application: they look like application_1700000000000_0001"
+        )
+    return record("ApplicationId").fromString(application_id)
+
+
+def java_ask(ask: Ask) -> Any:
+    """Return an ask, as a request of ``AMRMClient``."""
+    builder = java("org.apache.hadoop.yarn.client.api.AMRMClient$ContainerRequest").newBuilder()
+    execution = getattr(record("ExecutionType"), ask.execution.name)
+    builder = (
+        builder.capability(java_resource(ask.resource))
+        .priority(record("Priority").newInstance(jint(ask.priority)))
+        .allocationRequestId(jlong(ask.number))
+        .relaxLocality(jbool(True))
+        .executionTypeRequest(record("ExecutionTypeRequest").newInstance(execution, jbool(True)))
+    )
+    if ask.label:
+        # YARN does not take both: what a node must have goes before where it would suit.
+        builder = builder.nodeLabelsExpression(ask.label)
+    elif ask.nodes:
+        builder = builder.nodes(jarray(java("java.lang.String"), ask.nodes))
+    return builder.build()
+
+
+def java_launch(launch: Launch) -> Any:
+    """Return what is to run in a container."""
+    files, env, commands = (java(f"java.util.{name}")() for name in ("HashMap", "HashMap", "ArrayList"))
+    for name, file in launch.files.items():
+        files.put(name, java_local_file(file))
+    for name, value in launch.env.items():
+        env.put(name, escaped(value))
+    commands.add(escaped(launch.command))
+    tokens = None
+    if launch.credentials:
+        tokens = java("java.nio.ByteBuffer").wrap(jbytes(launch.credentials))
+    return record("ContainerLaunchContext").newInstance(files, env, commands, None, tokens, None)
+
+
+def java_local_file(file: LocalFile) -> Any:
+    """Return a file that a NodeManager is to bring."""
+    kind = record("LocalResourceType").ARCHIVE if file.kind is FileKind.ARCHIVE else record("LocalResourceType").FILE
+    return record("LocalResource").newInstance(
+        record("URL").fromPath(java("org.apache.hadoop.fs.Path")(file.url)),
+        kind,
+        getattr(record("LocalResourceVisibility"), file.visibility.name),
+        jlong(file.size_bytes),
+        jlong(file.timestamp_ms),
+    )
+
+
+def java_set(values: Iterable[Any]) -> Any:
+    """Return a set."""
+    found = java("java.util.HashSet")()
+    for value in values:
+        found.add(value)
+    return found
+
+
+# ---- from Java
+
+
+def resource_of(found: Any) -> Resource:
+    """Return memory and cores."""
+    return Resource(int(found.getMemorySize()), int(found.getVirtualCores()))
+
+
+def grant_of(container: Any) -> Grant:
+    """Return a container that was granted."""
+    return Grant(
+        str(container.getId()),
+        str(container.getNodeId()),
+        int(container.getAllocationRequestId()),
+        resource_of(container.getResource()),
+        Execution[str(container.getExecutionType())],
+    )
+
+
+def completed_of(status: Any) -> Completed:
+    """Return a container that has ended."""
+    return Completed(str(status.getContainerId()), int(status.getExitStatus()), str(status.getDiagnostics() or ""))
+
+
+def node_update_of(report: Any) -> NodeUpdate:
+    """Return what became of a node."""
+    state = str(report.getNodeState())
+    change = NodeChange.USABLE
+    if state == "DECOMMISSIONING":
+        change = NodeChange.DECOMMISSIONING
+    elif state in _UNUSABLE:
+        change = NodeChange.UNUSABLE
+    left = report.getDecommissioningTimeout()
+    # Below 0 it is: as long as its containers take.
+    deadline_s = float(int(left)) if left is not None and int(left) >= 0 else None
+    return NodeUpdate(str(report.getNodeId()), change, state, deadline_s)
+
+
+def preemption_of(message: Any) -> Preemption | None:
+    """Return what a preemption message wants; None where there is none."""
+    if message is None:
+        return None
+
+    def names(contract: Any) -> tuple[str, ...]:
+        return () if contract is None else tuple(sorted(str(c.getId()) for c in contract.getContainers() or ()))
+
+    found = Preemption(names(message.getStrictContract()), names(message.getContract()))
+    return found if found.strict or found.negotiable else None
+
+
+def application_of(report: Any) -> ApplicationReport:
+    """Return what YARN says of an application."""
+    attempt = report.getCurrentApplicationAttemptId()
+    return ApplicationReport(
+        application_id=str(report.getApplicationId()),
+        name=str(report.getName()),
+        application_type=str(report.getApplicationType()),
+        user=str(report.getUser()),
+        queue=str(report.getQueue()),
+        state=str(report.getYarnApplicationState()),
+        final_status=str(report.getFinalApplicationStatus()),
+        diagnostics=str(report.getDiagnostics() or ""),
+        host=_known(report.getHost()),
+        rpc_port=int(report.getRpcPort()),
+        tracking_url=_known(report.getTrackingUrl()),
+        progress=float(report.getProgress()),
+        tags=tuple(sorted(str(tag) for tag in report.getApplicationTags() or ())),
+        attempt=0 if attempt is None else int(attempt.getAttemptId()),
+        started_ms=int(report.getStartTime()),
+        finished_ms=int(report.getFinishTime()),
+    )
+
+
+def _known(text: Any) -> str:
+    return "" if text is None or str(text) == "N/A" else str(text)
+
+
+def cluster_node_of(report: Any) -> ClusterNode:
+    """Return a node of the cluster."""
+    used = report.getUsed()
+    return ClusterNode(
+        str(report.getNodeId()),
+        str(report.getHttpAddress()),
+        resource_of(report.getCapability()),
+        Resource(0, 0) if used is None else resource_of(used),
+        tuple(sorted(str(label) for label in report.getNodeLabels() or ())),
+        int(report.getNumContainers()),
+        str(report.getNodeState()),
+    )
+
+
+def queues_of(
+    infos: Iterable[Any], path: str = "root", share: float = 1.0, most: float = 1.0
+) -> Iterator[tuple[str, QueueReport]]:
+    """Yield the path of each queue with what YARN says of it, and of those below it.
+
+    YARN gives a queue's shares of its parent's, whose are ``share`` and ``most`` of the cluster, and of what it uses
+    the share of its own.
+    """
+    for info in infos:
+        name = str(info.getQueueName()).rpartition(".")[2]
+        here, at_most = share * float(info.getCapacity()), most * float(info.getMaximumCapacity())
+        labels = tuple(sorted(str(label) for label in info.getAccessibleNodeLabels() or ()))
+        used = here * float(info.getCurrentCapacity())
+        below = info.getChildQueues() or ()
+        yield (
+            f"{path}.{name}",
+            QueueReport(
+                name,
+                str(info.getQueueState()),
+                here,
+                at_most,
+                used,
+                labels,
+                children=tuple(str(child.getQueueName()).rpartition(".")[2] for child in below),
+                most={
+                    str(label): resource_of(told.getEffectiveMaxCapacity())
+                    for label, told in dict(info.getQueueConfigurations() or {}).items()
+                    if told.getEffectiveMaxCapacity() is not None
+                },
+            ),
+        )
+        yield from queues_of(below, f"{path}.{name}", here, at_most)

@@ -1,0 +1,143 @@
+"""Queues, from what a ResourceManager's web interface says of them.  L2, pure.
+
+Source: Hadoop 3.5.0, "ResourceManager REST API's": Cluster Scheduler API (Capacity Scheduler); of what counts,
+``DefaultResourceCalculator``, ``DominantResourceCalculator`` and ``AbstractLeafQueue``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from eps.cluster.yarn.types import QueueReport, Resource
+
+#: What lets a user submit to a queue, and to those below it.
+_RIGHTS = ("SUBMIT_APP", "ADMINISTER_QUEUE")
+_ALL = "*"
+#: Names the class by which the Capacity Scheduler counts, and the only one of Hadoop's for which memory is all.
+CALCULATOR = "yarn.scheduler.capacity.resource-calculator"
+_MEMORY_ONLY = "org.apache.hadoop.yarn.util.resource.DefaultResourceCalculator"
+
+
+def queue_in(info: Mapping[str, Any], name: str) -> Sequence[Mapping[str, Any]]:
+    """Return the queue of a name, or of a path, and those above it, the nearest first; nothing where there is none.
+
+    Parameters
+    ----------
+    info : mapping
+        ``schedulerInfo`` of the answer to ``scheduler``.
+    name : str
+    """
+    found = (way for way in _ways(info, ()) if name in (way[0].get("queueName"), way[0].get("queuePath")))
+    return next(found, ())
+
+
+def _ways(queue: Mapping[str, Any], above: tuple[Mapping[str, Any], ...]) -> Iterator[tuple[Mapping[str, Any], ...]]:
+    way = queue, *above
+    yield way
+    for child in _entries(queue, "queues", "queue"):
+        yield from _ways(child, way)
+
+
+def report_of_queue(way: Sequence[Mapping[str, Any]], *, may_submit: bool, counts_cores: bool) -> QueueReport:
+    """Return what YARN says of a queue.
+
+    Parameters
+    ----------
+    way : sequence of mapping
+        As of :func:`queue_in`.
+    may_submit, counts_cores : bool
+        As of :class:`~eps.cluster.yarn.types.QueueReport`.
+
+    Raises
+    ------
+    KeyError, TypeError, ValueError, AttributeError
+        It is no queue.
+    """
+    queue = way[0]
+    largest = queue.get("maximumAllocation")
+    return QueueReport(
+        name=str(queue["queueName"]),
+        state=str(queue.get("state", "RUNNING")),
+        capacity=_share(queue, "absoluteCapacity"),
+        maximum_capacity=_share(queue, "absoluteMaxCapacity"),
+        used_capacity=_share(queue, "absoluteUsedCapacity"),
+        labels=tuple(queue.get("nodeLabels") or ()),
+        children=tuple(str(child["queueName"]) for child in _entries(queue, "queues", "queue")),
+        largest=None if largest is None else _resource(largest),
+        most={
+            str(part.get("partitionName") or ""): _resource(part["effectiveMaxResource"])
+            for part in _entries(queue, "capacities", "queueCapacitiesByPartition")
+            if part.get("effectiveMaxResource")
+        },
+        counts_cores=counts_cores,
+        may_submit=may_submit,
+    )
+
+
+def may_submit(way: Sequence[Mapping[str, Any]], user: str) -> bool:
+    """Return whether YARN's lists of who may submit let a user; True where they do not tell, as by a group's name.
+
+    Parameters
+    ----------
+    way : sequence of mapping
+        As of :func:`queue_in`.
+    user : str
+    """
+    for queue in way:
+        rights = (queue.get("queueAcls") or {}).get("queueAcl")
+        if rights is None:
+            return True
+        for right in rights:
+            users, _, groups = str(right.get("accessControlList", _ALL)).partition(" ")
+            if right.get("accessType") in _RIGHTS and (groups.strip() or {_ALL, user} & set(users.split(","))):
+                return True
+    return False
+
+
+def counts_cores(info: Mapping[str, Any], configured: str) -> bool:
+    """Return whether cores count; where that is not known, memory only, as by Hadoop's default.
+
+    No answer of a ResourceManager names its calculator: ``schedulingResourceType`` of ``scheduler-overview`` lists the
+    kinds of resources that there are, which has the cores always, and its page ``/conf`` is without the scheduler's
+    file.  But whatever the default multiplies has one core then, so the limits of the job masters of queues tell.
+
+    Parameters
+    ----------
+    info : mapping
+        ``schedulerInfo`` of the answer to ``scheduler``.
+    configured : str
+        :data:`CALCULATOR` in the files of whoever asks, for where no queue has enough cores to tell; else empty.
+    """
+    told = [each for way in _ways(info, ()) for each in _limits_tell(way[0])]
+    return any(told) if told else configured not in ("", _MEMORY_ONLY)
+
+
+def _limits_tell(queue: Mapping[str, Any]) -> Iterator[bool]:
+    """Yield whether cores count, for each partition whose limit of job masters shows it."""
+    parts = {str(p.get("partitionName") or ""): p for p in _entries(queue, "capacities", "queueCapacitiesByPartition")}
+    for used in _entries(queue, "resources", "resourceUsagesByPartition"):
+        limit, part = _resource(used.get("amLimit") or {}), parts.get(str(used.get("partitionName") or ""), {})
+        # It is this share of the least that the queue has, or of more, rounded up.
+        least = float(part.get("maxAMLimitPercentage") or 0.0) / 100.0
+        least *= _resource(part.get("effectiveMinResource") or {}).vcores
+        if limit.vcores > 1:
+            yield True
+        elif limit.memory_mb and least >= 2:
+            yield False
+
+
+def _entries(queue: Mapping[str, Any], outer: str, inner: str) -> Sequence[Mapping[str, Any]]:
+    # Where there is one, some releases leave out the list.
+    found = (queue.get(outer) or {}).get(inner) or ()
+    return (found,) if isinstance(found, Mapping) else found
+
+
+def _resource(found: Mapping[str, Any]) -> Resource:
+    return Resource(int(found.get("memory") or 0), int(found.get("vCores") or 0))
+
+
+def _share(queue: Mapping[str, Any], name: str) -> float:
+    # The root queue has its shares without the word.
+    value = queue.get(name, queue.get(name.removeprefix("absolute")[:1].lower() + name.removeprefix("absolute")[1:], 0))
+    return float(value) / 100.0

@@ -1,0 +1,465 @@
+"""YARN's own web interface as a :class:`eps.cluster.yarn.facade.Client`: submit, ask after and end applications,
+without a JVM.
+
+L2.  Every ResourceManager serves it beside its web pages (``/ws/v1/cluster``), so ``HADOOP_CONF_DIR`` is all that is
+needed.  Who the caller is, is said by name on a cluster without security, and proved by Kerberos on one with it
+(SPNEGO, by the package requests-kerberos).
+
+Source: Hadoop 3.5.0, "ResourceManager REST API's": Cluster New Application API, Cluster Applications API, Cluster
+Application State API, Cluster Nodes API, Cluster Scheduler API, Cluster Delegation Tokens API.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import getpass
+import posixpath
+import re
+import threading
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from typing import Any
+from urllib.parse import urlsplit
+
+from eps.cluster.yarn.launch import escaped
+from eps.cluster.yarn.queues import CALCULATOR, counts_cores, may_submit, queue_in, report_of_queue
+from eps.cluster.yarn.types import (
+    ApplicationReport,
+    ClusterNode,
+    Launch,
+    LocalFile,
+    QueueReport,
+    Resource,
+    Submission,
+)
+from eps.errors import (
+    AuthenticationError,
+    ConfigError,
+    DeadlineError,
+    EpsError,
+    JobNotFoundError,
+    PeerUnavailableError,
+    RpcError,
+)
+from eps.hadoop.conf import (
+    NOT_SET,
+    HadoopConf,
+    default_authority,
+    resourcemanager_addresses,
+    resourcemanager_principal,
+    resourcemanager_web_addresses,
+    scheduler_setting,
+)
+from eps.hadoop.errors import HadoopPlace, JavaError, explain
+from eps.hadoop.kerberos import KEYTAB_VARIABLE, HttpAuth
+from eps.hadoop.token_file import HadoopToken, pack_tokens, parse_tokens
+from eps.job.master_link import wait_for
+from eps.storage.webhdfs import addresses_of, innermost
+from eps.storage.webhdfs_tokens import ask_token, cancel_token, home_folder
+
+#: Seconds that a ResourceManager has for an answer.
+TIMEOUT_S = 10.0
+#: Seconds from submission until the ResourceManager has written the application down.
+ACCEPT_S = 30.0
+#: Has the token that is to be cancelled.
+OWN_TOKEN_HEADER = "Hadoop-YARN-RM-Delegation-Token"
+#: Paths of one application.
+_APPLICATION = re.compile(r"apps/(?!new-application\b)")
+#: States in which an application is not in the ResourceManager's store yet.
+_UNSURE = ("NEW", "NEW_SAVING", "SUBMITTED")
+
+
+class RestClient:
+    """Implements :class:`eps.cluster.yarn.facade.Client`.
+
+    Parameters
+    ----------
+    conf : HadoopConf
+    user : str, optional
+        On a cluster without security; by default HADOOP_USER_NAME, or this process's user.
+    addresses : sequence of str
+        ``http://HOST:PORT`` of the ResourceManagers' web servers; by default what the configuration says.
+    timeout_s : float
+        Each of them has so long for an answer.
+
+    Raises
+    ------
+    ConfigError
+        A package is missing, or the configuration names no ResourceManager.
+    """
+
+    def __init__(
+        self, conf: HadoopConf, user: str = "", addresses: Sequence[str] = (), timeout_s: float = TIMEOUT_S
+    ) -> None:
+        try:
+            import requests
+        except ImportError:
+            raise ConfigError("YARN needs the package requests: pip install 'eps[yarn]'") from None
+        if not conf.source and not addresses:
+            raise ConfigError(NOT_SET)
+        self._requests = requests
+        self._timeout_s = timeout_s
+        self._conf = conf
+        self._addresses = list(addresses or resourcemanager_web_addresses(conf))
+        self._whence = (
+            "that is where it was said to be" if addresses else f"its address is from {conf.source}/yarn-site.xml"
+        )
+        self._lock = threading.Lock()
+        self._session = requests.Session()
+        # A proxy from the environment is for the world outside, not for the cluster.
+        self._session.trust_env = False
+        self._parameters: dict[str, str] = {}
+        self._user = ""
+        if conf.wants_kerberos:
+            self._session.auth = _kerberos()
+        else:
+            self._user = self._parameters["user.name"] = user or user_name(conf.environ)
+
+    @property
+    def user(self) -> str:
+        """Who the caller is to the cluster: the owner of the folder that HDFS calls the caller's own."""
+        if not self._user:
+            self._user = posixpath.basename(home_folder(default_authority(self._conf), self._conf, self._conf.environ))
+        return self._user
+
+    def obtain_tokens(self, file_systems: Collection[str] = ()) -> bytes:
+        """Return tokens for an application's containers; see :class:`~eps.cluster.yarn.facade.Client`."""
+        if not self._conf.wants_kerberos:
+            return b""
+        conf, renewer = self._conf, resourcemanager_principal(self._conf)
+        tokens = [ask_token(each, conf, conf.environ, renewer) for each in self._authorities(file_systems)]
+        return pack_tokens([*tokens, self._own_token(renewer)])
+
+    def _authorities(self, file_systems: Collection[str]) -> list[str]:
+        return [urlsplit(url).netloc for url in file_systems] or [default_authority(self._conf)]
+
+    def cancel_tokens(self, tokens: bytes, file_systems: Collection[str] = ()) -> None:
+        """Make tokens worth nothing; see :class:`~eps.cluster.yarn.facade.Client`."""
+        if not tokens:
+            return
+        *others, own = parse_tokens(tokens, "tokens to be cancelled")
+        headers = {OWN_TOKEN_HEADER: own.to_url_text()}
+        self._call("DELETE", "delegation-token", "cancel a token", headers=headers)
+        for authority, token in zip(self._authorities(file_systems), others, strict=True):
+            cancel_token(authority, self._conf, self._conf.environ, token)
+
+    def _own_token(self, renewer: str) -> HadoopToken:
+        """Return a token for the ResourceManager itself."""
+        what = "ask for a token"
+        found = self._call("POST", "delegation-token", what, {"renewer": renewer})
+        with _understood(what):
+            text = str(found["token"])
+        addresses = [address for rpc in resourcemanager_addresses(self._conf) for address in addresses_of(rpc)[:1]]
+        return dataclasses.replace(HadoopToken.from_url_text(text, what), service=",".join(addresses))
+
+    def new_application(self) -> str:
+        """Return the id of an application to be submitted."""
+        what = "ask for a new application"
+        found = self._call("POST", "apps/new-application", what)
+        with _understood(what):
+            return str(found["application-id"])
+
+    def submit(self, application_id: str, submission: Submission) -> None:
+        """Submit an application, and wait until YARN has accepted it; see :class:`~eps.cluster.yarn.facade.Client`."""
+        what = f"submit {submission.name!r} to queue {submission.queue!r}"
+        self._call("POST", "apps", what, submission_json(application_id, submission))
+
+        def is_taken() -> bool:
+            report = self.report(application_id)
+            if report.state in ("FAILED", "KILLED"):
+                raise _refused(what, refusal(report.diagnostics))
+            return report.state not in _UNSURE
+
+        wait_for(is_taken, ACCEPT_S, f"{what}: the ResourceManager's word on {application_id}", 0.05)
+
+    def report(self, application_id: str) -> ApplicationReport:
+        """Return what YARN says of an application.
+
+        Raises
+        ------
+        JobNotFoundError
+            It knows none of that id.
+        """
+        what = f"ask after {application_id}"
+        found = self._call("GET", f"apps/{application_id}", what)
+        with _understood(what):
+            return report_of(found["app"])
+
+    def applications(
+        self, application_type: str = "EPS", states: Sequence[str] = (), tags: Sequence[str] = ()
+    ) -> list[ApplicationReport]:
+        """Return applications of a type; see :class:`~eps.cluster.yarn.facade.Client`."""
+        query = {"applicationTypes": application_type}
+        if states:
+            query["states"] = ",".join(states)
+        if tags:
+            query["applicationTags"] = ",".join(tag.lower() for tag in tags)
+        what = "list the applications"
+        found = self._call("GET", "apps", what, query=query)
+        with _understood(what):
+            reports = [report_of(app) for app in ((found.get("apps") or {}).get("app") or [])]
+        return sorted(reports, key=lambda report: (report.started_ms, report.application_id))
+
+    def kill(self, application_id: str, diagnostics: str = "") -> None:
+        """Have YARN end an application; harmless for one that has ended."""
+        body: dict[str, Any] = {"state": "KILLED"}
+        if diagnostics:
+            body["diagnostics"] = diagnostics
+        self._call("PUT", f"apps/{application_id}/state", f"end {application_id}", body)
+
+    def set_priority(self, application_id: str, priority: int) -> int:
+        """Give an application another priority; return the one that it has now, which YARN may have bounded.
+
+        Raises
+        ------
+        ResourceError
+            It is somebody else's application, or has ended.
+        """
+        what = f"give {application_id} priority {priority}"
+        found = self._call("PUT", f"apps/{application_id}/priority", what, {"priority": priority})
+        with _understood(what):
+            return int(found["priority"])
+
+    def look(self, path: str, what: str, query: Mapping[str, str] | None = None) -> dict[str, Any]:
+        """Return what ``/ws/v1/cluster/PATH`` answers, as it is; for who wants more than the other methods make of it.
+
+        Raises
+        ------
+        JobNotFoundError
+            There is no such thing.
+        RpcError
+            No ResourceManager can be reached.
+        """
+        return self._call("GET", path, what, query=query, may_miss=True)
+
+    def nodes(self, states: Sequence[str] = ("RUNNING",)) -> list[ClusterNode]:
+        """Return the nodes that can be used, by name; or those in other states."""
+        what = "list the nodes"
+        found = self._call("GET", "nodes", what, query={"states": ",".join(states)})
+        with _understood(what):
+            nodes = [_node_of(node) for node in ((found.get("nodes") or {}).get("node") or [])]
+        return sorted(nodes, key=lambda node: node.node)
+
+    def queue(self, name: str) -> QueueReport | None:
+        """Return what YARN says of a queue; None where there is none of that name."""
+        what = "look at the queues"
+        found = self._call("GET", "scheduler", what)
+        with _understood(what):
+            info = found["scheduler"]["schedulerInfo"]
+            way = queue_in(info, name)
+            if not way:
+                return None
+            is_open = not self._conf.get_bool("yarn.acl.enable") or may_submit(way, self.user)
+            return report_of_queue(way, may_submit=is_open, counts_cores=self.counts_cores(info))
+
+    def counts_cores(self, info: Mapping[str, Any]) -> bool:
+        """Return whether YARN counts cores, too, by ``schedulerInfo`` of its answer to ``scheduler``."""
+        return counts_cores(info, self._calculator)
+
+    @cached_property
+    def _calculator(self) -> str:
+        return scheduler_setting(self._conf, CALCULATOR)
+
+    def close(self) -> None:
+        """Let go of the ResourceManager; harmless when repeated."""
+        self._session.close()
+
+    def _call(
+        self,
+        method: str,
+        path: str,
+        what: str,
+        body: Any = None,
+        query: Mapping[str, str] | None = None,
+        may_miss: bool = False,
+        headers: Mapping[str, str] | None = None,
+    ) -> dict[str, Any]:
+        """Ask the ResourceManagers in turn, the one that answered last first; return the answer's object.
+
+        Not every ResourceManager, or none any more, has what ``may_miss``, as an application.
+        """
+        reasons: list[str] = []
+        for address in list(self._addresses):
+            try:
+                answer = self._session.request(
+                    method,
+                    f"{address}/ws/v1/cluster/{path}",
+                    params={**self._parameters, **(query or {})},
+                    json=body,
+                    headers={"Accept": "application/json", **(headers or {})},
+                    timeout=self._timeout_s,
+                    # A standby sends its callers to the active one by a page that refreshes.
+                    allow_redirects=False,
+                )
+            except self._requests.Timeout:
+                reasons.append(f"{address} did not answer within {self._timeout_s:g} s")
+                continue
+            except self._requests.RequestException as error:
+                reasons.append(f"{address}: {innermost(error)}")
+                continue
+            if answer.status_code in (302, 307) or "Refresh" in answer.headers:
+                reasons.append(f"{address} is a standby")
+                continue
+            with self._lock:
+                self._addresses.sort(key=lambda known: known != address)
+            return _judged(answer, what, may_miss or _APPLICATION.match(path) is not None)
+        if reasons and all("did not answer" in reason for reason in reasons):
+            raise DeadlineError(f"{what}: {'; '.join(reasons)}")
+        raise PeerUnavailableError(f"{what}: no ResourceManager can be reached ({'; '.join(reasons)}); {self._whence}")
+
+
+def user_name(environ: Mapping[str, str]) -> str:
+    """Return who this process is to a cluster without security."""
+    return environ.get("HADOOP_USER_NAME") or getpass.getuser()
+
+
+def _kerberos() -> Any:
+    try:
+        return HttpAuth()
+    except ImportError:
+        raise ConfigError(
+            "this cluster wants Kerberos: pip install '.[kerberos]' in EPS's folder for --yarn-client rest, or take "
+            "Hadoop's own client (--yarn-client java)"
+        ) from None
+
+
+@contextmanager
+def _understood(what: str) -> Iterator[None]:
+    """Raise an RpcError where the block finds an answer to be other than a ResourceManager's."""
+    try:
+        yield
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+        raise RpcError(f"{what}: what answers is no ResourceManager ({type(error).__name__}: {error})") from None
+
+
+def _judged(answer: Any, what: str, may_miss: bool) -> dict[str, Any]:
+    """Return the object of an answer, or raise what it means."""
+    status, text = answer.status_code, answer.text
+    if status == 401:
+        raise AuthenticationError(
+            f"{what}: the ResourceManager does not know who asks: a ticket that is valid is missing (run kinit; klist "
+            f"shows what there is), or let {KEYTAB_VARIABLE} name a keytab"
+        )
+    try:
+        found = answer.json() if text else {}
+    except ValueError:
+        found = None
+    if status < 300 and isinstance(found, dict):
+        return found
+    said = ""
+    if isinstance(found, dict):
+        told = found.get("RemoteException")
+        said = str((told if isinstance(told, dict) else found).get("message") or "")
+    said = refusal(said or " ".join(text.split())[:300] or f"HTTP status {status}")
+    # Of anything else it says that this is no ResourceManager, or one that has not begun.
+    if status == 404 and may_miss:
+        raise JobNotFoundError(f"{what}: {said}")
+    if status in (400, 403):
+        raise _refused(what, said)
+    raise RpcError(f"{what}: the ResourceManager answered {status}: {said}")
+
+
+def _refused(what: str, said: str) -> EpsError:
+    """Return the error for what a ResourceManager does not take: by Hadoop's own client the words are the same."""
+    return explain([JavaError("", said)], what, HadoopPlace())
+
+
+def refusal(text: str) -> str:
+    """Return the first sentence of what YARN says, without the names of its classes."""
+    line = next((line.strip() for line in text.splitlines() if line.strip()), "no reason was given")
+    while True:
+        head, colon, rest = line.partition(": ")
+        # ``org.apache.hadoop.yarn.exceptions.YarnException: Failed to ...``
+        if not colon or not head.replace(".", "").replace("$", "").isalnum() or "." not in head or not rest:
+            return line
+        line = rest.strip()
+
+
+def submission_json(application_id: str, submission: Submission) -> dict[str, Any]:
+    """Return the object that the Cluster Applications API takes."""
+    found: dict[str, Any] = {
+        "application-id": application_id,
+        "application-name": submission.name,
+        "application-type": submission.application_type,
+        "queue": submission.queue,
+        "am-container-spec": launch_json(submission.launch),
+        "resource": {"memory": submission.resource.memory_mb, "vCores": submission.resource.vcores},
+        "max-app-attempts": submission.max_attempts,
+        "keep-containers-across-application-attempts": submission.keep_containers,
+        "unmanaged-AM": submission.unmanaged,
+    }
+    if submission.tags:
+        found["application-tags"] = {"tag": list(submission.tags)}
+    if submission.priority is not None:
+        found["priority"] = submission.priority
+    if submission.label:
+        # The application's own expression would be that of every container that asks for none.
+        found["am-container-node-label-expression"] = submission.label
+    if submission.failures_valid_s is not None:
+        found["attempt-failures-validity-interval"] = int(submission.failures_valid_s * 1000)
+    return found
+
+
+def launch_json(launch: Launch) -> dict[str, Any]:
+    """Return an am-container-spec."""
+    found: dict[str, Any] = {
+        "commands": {"command": escaped(launch.command)},
+        "environment": {"entry": [{"key": key, "value": escaped(text)} for key, text in sorted(launch.env.items())]},
+        "local-resources": {
+            "entry": [{"key": name, "value": file_json(file)} for name, file in sorted(launch.files.items())]
+        },
+    }
+    if launch.credentials:
+        tokens = parse_tokens(launch.credentials, "the tokens of a submission")
+        entries = [{"key": token.service, "value": token.to_url_text()} for token in tokens]
+        found["credentials"] = {"tokens": {"entry": entries}}
+    return found
+
+
+def file_json(file: LocalFile) -> dict[str, Any]:
+    """Return a local resource."""
+    return {
+        "resource": file.url,
+        "type": file.kind.upper(),
+        "visibility": file.visibility.upper(),
+        "size": file.size_bytes,
+        "timestamp": file.timestamp_ms,
+    }
+
+
+def report_of(app: Mapping[str, Any]) -> ApplicationReport:
+    """Return an application as the Cluster Application API describes it."""
+    host, _, port = str(app.get("amRPCAddress") or "").rpartition(":")
+    return ApplicationReport(
+        application_id=str(app["id"]),
+        name=str(app.get("name", "")),
+        application_type=str(app.get("applicationType", "")),
+        user=str(app.get("user", "")),
+        queue=str(app.get("queue", "")),
+        state=str(app["state"]),
+        final_status=str(app.get("finalStatus", "UNDEFINED")),
+        diagnostics=str(app.get("diagnostics") or "").strip(),
+        host=host if port.isdigit() else "",
+        rpc_port=int(port) if host and port.isdigit() else -1,
+        tracking_url=str(app.get("trackingUrl") or ""),
+        progress=float(app.get("progress") or 0.0) / 100.0,
+        tags=tuple(tag for tag in str(app.get("applicationTags") or "").split(",") if tag),
+        attempt=int(str(app.get("currentAppAttemptId") or "_0").rpartition("_")[2] or 0),
+        started_ms=int(app.get("startedTime") or 0),
+        finished_ms=int(app.get("finishedTime") or 0),
+    )
+
+
+def _node_of(node: Mapping[str, Any]) -> ClusterNode:
+    used = Resource(int(node.get("usedMemoryMB", 0)), int(node.get("usedVirtualCores", 0)))
+    free = Resource(int(node.get("availMemoryMB", 0)), int(node.get("availableVirtualCores", 0)))
+    return ClusterNode(
+        node=str(node["id"]),
+        http_address=str(node.get("nodeHTTPAddress", "")),
+        capacity=Resource(used.memory_mb + free.memory_mb, used.vcores + free.vcores),
+        used=used,
+        labels=tuple(node.get("nodeLabels") or ()),
+        num_containers=int(node.get("numContainers", 0)),
+        state=str(node.get("state", "RUNNING")),
+    )

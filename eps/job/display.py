@@ -1,0 +1,597 @@
+"""What people see of a job: pure functions from status and report to text, and two that write while it runs."""
+
+from __future__ import annotations
+
+import math
+import shutil
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol, TextIO
+
+from eps.cluster.advice import CHECK_IMAGE
+from eps.cluster.yarn.advice import CHECK_PYTHON
+from eps.core.evictions import TAKEN_AWAY
+from eps.core.reconfig import Operation, Phase
+from eps.core.recovery import LossOutcome
+from eps.core.types import Address
+from eps.job.ended import UNREACHABLE, WAITING_STATES, without_figures
+
+Status = Mapping[str, Any]
+
+#: Metrics in the order in which they are worth room; the first that a job has stands in the progress line.
+METRIC_ORDER = ("accuracy", "rmse", "f1", "auc", "mae", "r2", "precision", "recall", "loss")
+PLAIN_INTERVAL_S = 1.0
+#: A change that waits for something longer than this is told to do so.
+LONG_S = 1.0
+#: States of a job that goes on.
+LIVE_STATES = ("starting", "running", "exporting")
+#: In these a job may still ask for members that it lacks.
+_ASKING_STATES = ("starting", "running")
+#: States of a job that ended before its time.
+STOPPED_STATES = ("failed", "killed")
+#: What a job itself asked for a change for -> how its title says so; drains and followers have titles of their own.
+_PURPOSES = {"room": " to give a server its room", "size": " to have the size that was asked for"}
+_BAR_CELLS = 20
+
+
+class Display(Protocol):
+    """Shows how a job goes."""
+
+    def show(self, status: Status) -> None:
+        """Take news in."""
+
+    def close(self) -> None:
+        """Leave the terminal clean."""
+
+
+def bytes_text(size_bytes: float) -> str:
+    """Return a size as people read it: ``3.2 MB``."""
+    size, units = float(size_bytes), ["B", "kB", "MB", "GB", "TB"]
+    while size >= 999.5 and len(units) > 1:
+        size /= 1000.0
+        units.pop(0)
+    return f"{size:.0f} B" if units[0] == "B" else f"{size:.3g} {units[0]}"
+
+
+def seconds_text(seconds: float) -> str:
+    """Return a duration as people read it: ``850 us``, ``41.2 ms``, ``12.3 s``, ``4 min 05 s``."""
+    if seconds < 0.0009995:
+        return f"{seconds * 1e6:.0f} us" if seconds > 0 else "0"
+    if seconds < 0.9995:
+        return f"{seconds * 1e3:.3g} ms"
+    if seconds < 59.95:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02d} s"
+    return f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def number_text(value: Any) -> str:
+    """Return a loss or metric with the digits that matter; a dash where there is none."""
+    if value is None:
+        return "-"
+    if not math.isfinite(value):
+        return str(value)
+    return f"{value:.4f}" if 0.001 <= abs(value) < 1000 or value == 0 else f"{value:.4g}"
+
+
+def ordered_metrics(metrics: Mapping[str, float]) -> list[tuple[str, float]]:
+    """Return metrics, those that matter most first."""
+    rank = {name: i for i, name in enumerate(METRIC_ORDER)}
+    return sorted(metrics.items(), key=lambda item: (rank.get(item[0], len(rank)), item[0]))
+
+
+def change_title(change: Mapping[str, Any]) -> str:
+    """Return what was asked: ``plan 2 add-workers=2``, and where the job itself asked for it, what for."""
+    if change["operation"] == Operation.FOLLOW:
+        return f"plan {change['plan_id']} followers for partitions without one"
+    if change["operation"] == Operation.DRAIN:
+        return f"plan {change['plan_id']} {change['asked']} will be taken away: drained before"
+    what_for = _PURPOSES.get(str(change.get("purpose")), "")
+    return f"plan {change['plan_id']} {change['operation']}={change['asked']}{what_for}"
+
+
+def phases_in_order(change: Mapping[str, Any]) -> list[tuple[str, float]]:
+    """Return (phase, seconds since asked) of a change; several may be reached in the same instant."""
+    rank = {str(phase): i for i, phase in enumerate(Phase)}
+    return sorted(change["seconds"].items(), key=lambda item: (item[1], rank.get(item[0], len(rank))))
+
+
+def phase_texts(change: Mapping[str, Any]) -> dict[str, str]:
+    """Return when each phase was reached, by phase: ``prepared +12 ms``; later phases count from the one before."""
+    texts, before_s = {}, 0.0
+    for phase, at_s in phases_in_order(change):
+        texts[phase] = phase if phase == "queued" else f"{phase} +{seconds_text(max(0.0, at_s - before_s))}"
+        before_s = at_s
+    return texts
+
+
+def change_outcome(change: Mapping[str, Any]) -> str:
+    """Return how a change ended, or where it is."""
+    if change["phase"] == "aborted":
+        return f"aborted: {change['reason'] or 'no reason given'}"
+    if change["phase"] != "released":
+        return str(change["phase"])
+    total_s = max(change["seconds"].values(), default=0.0)
+    who = " ".join(
+        f"{verb} {', '.join(change[key])}" for verb, key in (("added", "added"), ("removed", "removed")) if change[key]
+    )
+    who = f"{who} " if who else ""
+    return (
+        f"{who}from clock {change['committed_clock']} in {seconds_text(total_s)}; "
+        f"moved {bytes_text(change['bytes_moved'])}, pause {seconds_text(change['pause_s'])}, "
+        f"slowdown {seconds_text(change['slowdown_s'])}{'' if change.get('settled', True) else ' so far'}"
+    )
+
+
+def waits_text(change: Mapping[str, Any]) -> str:
+    """Return what a change that cannot begin yet waits for, where that takes long; else empty."""
+    if change["phase"] not in (Phase.QUEUED, Phase.PROPOSED) or change.get("waited_s", 0.0) < LONG_S:
+        return ""
+    return f"waits for {change['waits_for']}" if change.get("waits_for") else ""
+
+
+class ChangeNews:
+    """Turns repeated records of changes into lines, each phase told once."""
+
+    def __init__(self) -> None:
+        self._told: dict[int, set[str]] = {}
+        self._troubles: dict[str, str] = {}
+        self._back: set[str] = set()
+        self._away = False
+
+    def all_of(self, status: Status) -> list[str]:
+        """Return all lines that a status brings."""
+        return [*self.lines(changes_of(status)), *self.went_back(status), *self.troubles(status)]
+
+    def went_back(self, status: Status) -> list[str]:
+        """Return one line for each time that the job went back to its seed or a checkpoint, and why it had to."""
+        texts = [_went_back_text(back) for back in status.get("went_back", ())]
+        fresh = [text for text in texts if text not in self._back]
+        self._back.update(fresh)
+        return [f"{status['name']}: {text}" for text in fresh]
+
+    def troubles(self, status: Status) -> list[str]:
+        """Return a line for each trouble that was not there before, or had another reason; one of a cluster is over."""
+        before, self._troubles = self._troubles, troubles_of(status)
+        told = {title: without_figures(why) for title, why in before.items()}
+        was_away, self._away = self._away, status["state"] == UNREACHABLE
+        back = [f"{status['name']}: its cluster answers again"] if was_away and status["state"] in LIVE_STATES else []
+        return back + [
+            f"{title}: {why}" for title, why in self._troubles.items() if told.get(title) != without_figures(why)
+        ]
+
+    def lines(self, changes: Iterable[Mapping[str, Any]]) -> list[str]:
+        """Return one line for each change with phases that were not told yet."""
+        lines = []
+        for change in changes:
+            told = self._told.setdefault(int(change["plan_id"]), set())
+            fresh = [text for phase, text in phase_texts(change).items() if phase not in told]
+            told.update(change["seconds"])
+            waits_for = waits_text(change)
+            if waits_for and waits_for not in told and not fresh:
+                told.add(waits_for)
+                lines.append(f"{change_title(change)}: {waits_for}")
+            if fresh:
+                text = f"{change_title(change)}: {', '.join(fresh)}"
+                if change["phase"] in ("released", "aborted"):
+                    text += f" | {change_outcome(change)}"
+                lines.append(text)
+        return lines
+
+
+def how_to_resume(name: str, reason: str) -> str:
+    """Return what to do with a job that ended before its time, for a reason, as a sentence."""
+    python = " --python PATH" if CHECK_PYTHON in reason else ""
+    # It keeps its image, and would end as it has.
+    image = "when its image is mended, " if CHECK_IMAGE in reason else ""
+    return f"{image}to go on with it, from its latest checkpoint or its seed: eps resume {name}{python}"
+
+
+def _went_back_text(back: Mapping[str, Any]) -> str:
+    start = "a checkpoint" if back["to_clock"] else "its seed"
+    # Parameters are lost with servers.
+    lost = {name: why for name, why in back["lost"].items() if name.startswith("server-")} or back["lost"]
+    who = ", ".join(f"{name} ({why})" for name, why in lost.items())
+    why = "; ".join(filter(None, (f"its parameters were lost with {who}" if who else "", back["unreadable"])))
+    return f"went back from clock {back['clock']} to clock {back['to_clock']}, {start}: {why}"
+
+
+def loss_texts(status: Mapping[str, Any]) -> list[str]:
+    """Return a line for each member that was lost, each checkpoint that could not be read, and lost job masters."""
+    lines = []
+    for loss in status.get("losses", ()):
+        what = _came_of(loss, is_live=status["state"] in LIVE_STATES)
+        # Before its first iteration a job has completed no clock: -1.
+        when = f"at clock {loss['clock']}" if loss["clock"] >= 0 else "before its first iteration"
+        lines.append(f"lost {loss['name']} ({loss['reason']}) {when}; {what}")
+    lines += [_went_back_text(back) for back in status.get("went_back", ()) if back["unreadable"]]
+    restarts = int(status.get("generation", 1)) - 1
+    often = "once" if restarts == 1 else f"{restarts} times"
+    return lines + ([f"the job master was started again {often}"] if restarts else [])
+
+
+def _came_of(loss: Mapping[str, Any], *, is_live: bool) -> str:
+    if loss["back_to_clock"] is not None:
+        return f"back to clock {loss['back_to_clock']}"
+    if loss.get("outcome") == LossOutcome.OPEN:
+        return "nobody took over yet" if is_live else "nobody took over"
+    return "another was asked for" if loss.get("outcome") == LossOutcome.REPLACED else "others took over"
+
+
+def warned_texts(status: Status) -> list[str]:
+    """Return a line for each member whose container will be taken away."""
+    lines = []
+    for member in status["members"]:
+        in_s, who = member.get("evicted_in_s"), f"{member['name']} ({member.get('container', '')})"
+        because = member.get("evicted_because") or TAKEN_AWAY
+        why = "" if because == TAKEN_AWAY else f": it {because}"
+        if in_s is not None and in_s >= 0:
+            lines.append(f"{who} will be taken away in {seconds_text(in_s)}{why}")
+        elif in_s is not None:
+            lines.append(f"{who} was to be taken away {seconds_text(-in_s)} ago{why}")
+    return lines
+
+
+def evictions_text(status: Mapping[str, Any]) -> str:
+    """Return how many containers were announced to be taken away, and what became of them; empty for none."""
+    found = status.get("evictions") or {}
+    if not found.get("asked"):
+        return ""
+    named = ("drained", "drained in time"), ("late", "drained late"), ("lost", "lost"), ("withdrawn", "not in use")
+    parts = [f"{found[key]} {words}" for key, words in (*named, ("warned", "still there")) if found[key]]
+    reasons = dict.fromkeys(each["reason"] for each in found.get("members", ()) if each["reason"] != TAKEN_AWAY)
+    latest = f"; the latest {list(reasons)[-1]}" if reasons else ""
+    longest_s = max(found["drain_s"].values(), default=0.0)
+    took = f"; the longest drain took {seconds_text(longest_s)}" if found["drain_s"] else ""
+    given = sum(found.get("given", {}).values()) if status["state"] in _ASKING_STATES else 0
+    missing = f"; {given} not asked for again yet, for others were to get that room" if given else ""
+    return f"{found['asked']} announced: {', '.join(parts)}{took}{latest}{missing}"
+
+
+def lent_text(status: Status) -> str:
+    """Return how many members left so that others got their room, and are to come back; empty for none."""
+    return _members_text(status.get("lent", {})) if status["state"] in _ASKING_STATES else ""
+
+
+def _members_text(counts: Mapping[str, int]) -> str:
+    """Return how many members of each role: ``2 workers and 1 server``; empty for none."""
+    return " and ".join(f"{n} {role}{'' if n == 1 else 's'}" for role, n in counts.items() if n)
+
+
+def changes_of(status: Status) -> list[Mapping[str, Any]]:
+    """Return all changes that a status tells of, ended ones first."""
+    live = [status["plan"]] if status["plan"] else []
+    return [*status.get("changes", ()), *live, *status["queued"]]
+
+
+def _clock_text(status: Status, of: str = "/") -> str:
+    """Return how many clocks are complete, of how many where that is known."""
+    return f"{status['clock']}{of}{status['iterations']}" if status["iterations"] else str(status["clock"])
+
+
+def progress_line(status: Status, width: int = 0) -> str:
+    """Return how far a job is, in one line; cut to ``width`` columns unless that is 0."""
+    if status["state"] in WAITING_STATES and status["state"] != "starting":
+        line = plain_line(status)
+        return line[:width] if width else line
+    if status["state"] == "starting":
+        sizes = [(status[f"{role}s"], role) for role in ("worker", "server")]
+        shown = [f"{number} {role}{'' if number == 1 else 's'}" for number, role in sizes]
+        line = f"{status['name']}: starting {' and '.join(shown)}"
+        if not status["workers"]:
+            line = f"{status['name']}: starting"
+        if status.get("reason"):
+            line += f": {status['reason']}"
+        return line[:width] if width else line
+    total = max(1, status["iterations"])
+    full = min(_BAR_CELLS, _BAR_CELLS * status["clock"] // total)
+    parts = [f"[{'#' * full}{'.' * (_BAR_CELLS - full)}] {_clock_text(status)}"]
+    parts.append(f"loss {number_text(status['loss'])}")
+    parts += [f"{name} {number_text(value)}" for name, value in ordered_metrics(status["metrics"])[:1]]
+    parts.append(f"{status['workers']}w {status['servers']}s v{status['membership_version']}")
+    if status["plan"]:
+        waits = waits_text(status["plan"])
+        parts.append(f"{status['plan']['operation']}={status['plan']['asked']} {waits or status['plan']['phase']}")
+    if status["queued"]:
+        parts.append(f"{len(status['queued'])} queued")
+    if status["state"] != "running":
+        parts.append(str(status["state"]))
+    elif status["eta_s"]:
+        parts.append(f"ETA {seconds_text(status['eta_s'])}")
+    parts += troubles_of(status)
+    line = "  ".join(parts)
+    return line[:width] if width else line
+
+
+def _smaller_text(status: Status) -> str:
+    """Return what a job lacks that began with less than it asked for; empty where it has that, or asks no more."""
+    lacks = _members_text(status.get("began_without", {})) if status["state"] in _ASKING_STATES else ""
+    return (
+        f"{lacks} not granted in time at the start, and asked for when there is room that nobody wants" if lacks else ""
+    )
+
+
+def troubles_of(status: Status) -> dict[str, str]:
+    """Return what goes wrong while the job goes on, and why, each with a title of few words."""
+    lives = status["state"] in LIVE_STATES
+    found = {
+        "smaller than asked for": _smaller_text(status),
+        "checkpoint waits": status.get("checkpoints", {}).get("waits") if lives else "",
+        "checkpoint failed": status.get("checkpoints", {}).get("error"),
+        "disk trouble": status.get("storage_error"),
+        "no containers": status.get("resources_error"),
+        "stands still": status.get("recovery_waits_for") if lives else "",
+    }
+    return {title: str(why) for title, why in found.items() if why}
+
+
+def checkpoints_text(status: Status) -> str:
+    """Return how the checkpoints of a job went; empty where it takes none."""
+    found = status.get("checkpoints", {})
+    if not any(found.get(key) for key in ("complete", "skipped", "failed")):
+        return ""
+    parts = [f"{found['complete']} complete", f"{found['skipped']} skipped", f"{found['failed']} failed"]
+    if found["latest_clock"] is not None:
+        parts.append(f"latest of clock {found['latest_clock']}")
+    parts.append(f"{bytes_text(found['size_bytes'])} in {seconds_text(found['seconds'])}")
+    return ", ".join(parts) + (f"; the last failed: {found['error']}" if found["error"] else "")
+
+
+def plain_line(status: Status) -> str:
+    """Return how far a job is, for a file or a pipe: words and values, nothing else."""
+    parts = [
+        f"clock {_clock_text(status)}",
+        f"loss {number_text(status['loss'])}",
+        *(f"{name} {number_text(value)}" for name, value in ordered_metrics(status["metrics"])[:1]),
+        f"workers {status['workers']}",
+        f"servers {status['servers']}",
+    ]
+    if status["plan"]:
+        waits = waits_text(status["plan"])
+        parts.append(
+            f"change {status['plan']['operation']}={status['plan']['asked']} {waits or status['plan']['phase']}"
+        )
+    if status["state"] in WAITING_STATES:
+        return f"{status['name']}: {status['state']}" + (f": {status['reason']}" if status.get("reason") else "")
+    if status["state"] != "running":
+        parts.append(str(status["state"]))
+    elif status["eta_s"]:
+        parts.append(f"eta {seconds_text(status['eta_s'])}")
+    return "  ".join(parts)
+
+
+class TerminalDisplay:
+    """One line that is drawn again, and a line above it for each step of a change."""
+
+    def __init__(self, stream: TextIO, columns: Callable[[], int] | None = None) -> None:
+        self._stream = stream
+        self._columns = columns or (lambda: shutil.get_terminal_size().columns)
+        self._news = ChangeNews()
+        self._drawn = False
+
+    def show(self, status: Status) -> None:
+        """Draw the line again."""
+        news = self._news.all_of(status)
+        above = "".join(f"{line}\n" for line in news)
+        # A line that fills the last column would wrap in some terminals.
+        line = progress_line(status, max(20, self._columns() - 1))
+        self._stream.write(f"\r\x1b[2K{above}{line}")
+        self._stream.flush()
+        self._drawn = True
+
+    def close(self) -> None:
+        """End the line."""
+        if self._drawn:
+            self._stream.write("\n")
+            self._stream.flush()
+            self._drawn = False
+
+
+class PlainDisplay:
+    """Lines: one a second while the job advances, and one for each step of a change."""
+
+    def __init__(
+        self, stream: TextIO, interval_s: float = PLAIN_INTERVAL_S, now_s: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._stream = stream
+        self._interval_s = interval_s
+        self._now_s = now_s
+        self._news = ChangeNews()
+        self._last_s = -math.inf
+        self._last = ""
+
+    def show(self, status: Status) -> None:
+        """Write what is new."""
+        for line in self._news.all_of(status):
+            self._write(line)
+        now_s, line = self._now_s(), plain_line(status)
+        told = without_figures(line) if status["state"] in WAITING_STATES else line
+        ended = status["state"] not in ("starting", "running")
+        if told != self._last and (ended or now_s - self._last_s >= self._interval_s):
+            self._last, self._last_s = told, now_s
+            self._write(line)
+
+    def _write(self, line: str) -> None:
+        self._stream.write(f"{line}\n")
+        self._stream.flush()
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def table(rows: Sequence[Sequence[str]], indent: str = "  ") -> str:
+    """Return rows as columns; the first row is the heading."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    return "\n".join(
+        (indent + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))).rstrip()
+        for row in rows
+    )
+
+
+def ago_text(at_s: float) -> str:
+    """Return how long ago something was, of seconds of Unix time, as people read it: ``3 min ago``, ``2 days ago``."""
+    passed_s = max(0, round(time.time() - at_s))
+    for unit_s, name in ((86_400, "days"), (3600, "h"), (60, "min")):
+        if passed_s >= (2 if unit_s > 3600 else 1) * unit_s:
+            return f"{passed_s // unit_s} {name} ago"
+    return f"{passed_s} s ago"
+
+
+def as_of_text(as_of_s: float) -> str:
+    """Return when figures were taken, of seconds of Unix time; 0 is not known."""
+    if not as_of_s:
+        return "it is not known of when"
+    return f"it is as of {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(as_of_s))}"
+
+
+def ways_text(ways: Mapping[str, str]) -> str:
+    """Return how many peers a member has connected to by each way: ``2 by shm, 1 by tcp``."""
+    counts = Counter(ways.values())
+    return ", ".join(f"{count} by {way}" for way, count in sorted(counts.items(), key=lambda e: (-e[1], e[0]))) or "-"
+
+
+def speed_texts(status: Status) -> list[str]:
+    """Return a line on how fast a job is, without what nobody knows yet; none where nothing is known."""
+    live = status["state"] in LIVE_STATES
+    parts = [f"{seconds_text(status['iteration_s'])} per iteration"] if status["iteration_s"] else []
+    if status["elapsed_s"]:
+        parts.append(f"{seconds_text(status['elapsed_s'])} {'so far' if live else 'in all'}")
+    if live and status["iteration_s"]:
+        parts.append(f"{seconds_text(status['eta_s'])} to go")
+    return [f"  {', '.join(parts)}"] if parts else []
+
+
+def status_text(status: Status, *, resumable: bool = False) -> str:
+    """Return what ``eps status`` prints; of a job that is ``resumable``, how it goes on, too."""
+    lines = [f"{status['name']}: {status['state']}" + (f" ({status['reason']})" if status["reason"] else "")]
+    if status.get("as_of_s") is not None:
+        what = "is what was known last" if status["state"] == UNREACHABLE else "is older than its end"
+        lines.append(f"  what follows {what}: {as_of_text(status['as_of_s'])}")
+    if status.get("application_id"):
+        lines.append(f"  on YARN: {status['application_id']}")
+    # Not known of one whose master has gone and left no figures here.
+    version = f", membership version {status['membership_version']}" if status["membership_version"] else ""
+    lines.append(f"  clock {_clock_text(status, ' of ')}{version}")
+    measured = [f"train loss {number_text(status['loss'])}"] if status["loss"] is not None or version else []
+    measured += [f"test {name} {number_text(value)}" for name, value in ordered_metrics(status["metrics"])]
+    lines += [f"  {', '.join(measured)}"] if measured else []
+    lines += speed_texts(status)
+    if status["members"]:
+        rows = [["MEMBER", "PID", "ADDRESS", "REACHES", "HOLDS"]]
+        for member in status["members"]:
+            what = "splits" if member["role"] == "worker" else "partitions"
+            held = f"{what} {', '.join(str(item) for item in member['holds'])}" if member["holds"] else "nothing"
+            # One that was asked for has none yet.
+            place = str(Address(member["host"], member["port"])) if member["host"] else "-"
+            rows.append([member["name"], str(member["pid"] or "-"), place, ways_text(member["ways"]), held])
+        lines.append(table(rows))
+    for change in ([status["plan"]] if status["plan"] else []) + list(status["queued"]):
+        waits = waits_text(change)
+        lines.append(
+            f"  {change_title(change)}: {', '.join([*phase_texts(change).values(), *([waits] if waits else [])])}"
+        )
+    lines += [f"  {text}" for text in warned_texts(status)]
+    checkpoints = checkpoints_text(status)
+    if checkpoints:
+        lines.append(f"  checkpoints: {checkpoints}")
+    if evictions_text(status):
+        lines.append(f"  evictions: {evictions_text(status)}")
+    if lent_text(status):
+        lines.append(f"  lent to others of its queue: {lent_text(status)}")
+    lines += [f"  {title}: {why}" for title, why in troubles_of(status).items() if title != "checkpoint failed"]
+    lines += [f"  {text}" for text in loss_texts(status)]
+    if resumable:
+        lines.append(f"  {how_to_resume(status['name'], status['reason'])}")
+    ended = status.get("changes", [])
+    if ended:
+        lines.append("  changes so far:")
+        lines += [f"    {change_title(change)}: {change_outcome(change)}" for change in ended]
+    return "\n".join(lines)
+
+
+def list_text(statuses: Sequence[Status]) -> str:
+    """Return what ``eps list`` prints."""
+    if not statuses:
+        return "no jobs"
+    rows = [["NAME", "STATE", "STARTED", "CLOCK", "LOSS", "METRIC", "WORKERS", "SERVERS"]]
+    for status in statuses:
+        metrics = ordered_metrics(status["metrics"])
+        rows.append(
+            [
+                status["name"],
+                status["state"],
+                ago_text(status["started_s"]),
+                _clock_text(status),
+                number_text(status["loss"]),
+                f"{metrics[0][0]} {number_text(metrics[0][1])}" if metrics else "-",
+                str(status["workers"]),
+                str(status["servers"]),
+            ]
+        )
+    damaged = [f"{status['name']}: {status['reason']}" for status in statuses if status["state"] == "unreadable"]
+    return "\n".join([table(rows, indent=""), *damaged])
+
+
+def summary_text(report: Mapping[str, Any]) -> str:
+    """Return what ``eps run`` prints at the end."""
+    lines = [f"{report['name']}: {report['state']}" + (f" ({report['reason']})" if report.get("reason") else "")]
+    seconds = report.get("iteration_seconds")
+    if seconds and seconds["total"]:
+        lines[0] += f" at clock {report['clock']}; {seconds_text(seconds['total'])} of training"
+        lines.append(
+            f"  an iteration took {seconds_text(seconds['p50'])} (median), {seconds_text(seconds['p99'])} (p99)"
+        )
+    metrics = report.get("metrics", {})
+    if metrics.get("train_loss") is not None:
+        lines.append(f"  train loss  {number_text(metrics['train_loss'])}")
+    if metrics.get("test"):
+        spread = metrics.get("test_std", {})
+        shown = [
+            f"{name} {number_text(value)}" + (f" +- {number_text(spread[name])}" if name in spread else "")
+            for name, value in ordered_metrics(metrics["test"])
+        ]
+        lines.append(f"  test        {', '.join(shown)}")
+    if report.get("model_sha256"):
+        lines.append(f"  model       sha256 {report['model_sha256']}")
+    ledger = report.get("ledger")
+    if ledger and report["state"] == "finished":
+        lines.append(
+            f"  ledger      {ledger['applied']} of {ledger['expected']} applied, {ledger['lost']} lost, "
+            f"{ledger['applied_twice']} applied twice, {ledger['duplicates_refused']} duplicates refused"
+        )
+    if checkpoints_text(report):
+        lines.append(f"  checkpoints {checkpoints_text(report)}")
+    if evictions_text(report):
+        lines.append(f"  evictions   {evictions_text(report)}")
+    lines += [f"  {text}" for text in loss_texts(report)]
+    if report.get("changes"):
+        lines.append("  changes:")
+        lines.append(changes_table(report["changes"]))
+        lines += [f"  {text}" for change in report["changes"] if (text := not_done_text(change))]
+    return "\n".join(lines)
+
+
+def not_done_text(change: Mapping[str, Any]) -> str:
+    """Return that a change which was asked for beforehand did not happen, and why; empty where it did."""
+    if change["phase"] != "aborted" or change.get("asked_at") is None:
+        return ""
+    asked = f"{change['asked_at']}:{change['operation']}={change['asked']}"
+    return f"--at {asked} did not happen: {change['reason'] or 'no reason given'}"
+
+
+def changes_table(changes: Sequence[Mapping[str, Any]]) -> str:
+    """Return changes of size with what each took and cost."""
+    rows = [["CHANGE", "MEMBERS", "CLOCK", "PHASES (ms since asked)", "MOVED", "PAUSE", "SLOWDOWN"]]
+    for change in changes:
+        phases = (item for item in phases_in_order(change) if item[0] != "queued")
+        told = " ".join(f"{phase} {at_s * 1e3:.0f}" for phase, at_s in phases)
+        clock = "-" if change["committed_clock"] is None else str(change["committed_clock"])
+        if change["phase"] == "aborted":
+            told += f" ({change['reason'] or 'no reason given'})"
+        costs = [bytes_text(change["bytes_moved"]), seconds_text(change["pause_s"]), seconds_text(change["slowdown_s"])]
+        asked = f"{change['operation']}={change['asked']}"
+        rows.append([asked, ",".join(change["names"]) or "-", clock, told, *costs])
+    return table(rows, indent="    ")

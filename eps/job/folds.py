@@ -1,0 +1,122 @@
+"""Cross-validation: K jobs, one after the other, and one report of all."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from eps.errors import ConfigError, TrainingError
+from eps.job.client import Job
+from eps.job.launch import free_name
+from eps.spec.file import RunRequest
+from eps.storage.atomic import json_bytes
+from eps.storage.locations import location, write_public
+
+LEDGER_COUNTS = ("expected", "applied", "duplicates_refused", "lost", "applied_twice")
+
+
+def check_folds(request: RunRequest) -> None:
+    """Refuse what cannot be done with several models at once.
+
+    Raises
+    ------
+    ConfigError
+        A trained model is to be exported.
+    """
+    if request.export:
+        raise ConfigError(
+            f"export is {request.export!r}, but folds gives {request.spec.folds} models: train one with --fold"
+        )
+
+
+def fold_requests(request: RunRequest) -> list[RunRequest]:
+    """Return the request of each fold: job ``NAME-fold-<i>``, with nothing else changed."""
+    name = request.name or free_name(request.spec.model, _job_name("", 0))
+    return [
+        RunRequest(
+            spec=request.with_spec(fold=fold).spec,
+            name=_job_name(name, fold),
+            anew=request.anew,
+            given=request.given,
+        )
+        for fold in range(request.spec.folds)
+    ]
+
+
+def _job_name(name: str, fold: int) -> str:
+    return f"{name}-fold-{fold}"
+
+
+def run_folds(request: RunRequest, train: Callable[[RunRequest], dict[str, Any]] | None = None) -> dict[str, Any]:
+    """Train all folds and return one report.
+
+    Parameters
+    ----------
+    request : RunRequest
+        With ``spec.folds`` set and ``spec.fold`` not.
+    train : callable, optional
+        Trains one job to its end and returns its report.
+
+    Raises
+    ------
+    TrainingError
+        A fold failed; those after it are not trained.
+    ConfigError, DataError
+        As :meth:`eps.job.client.Job.start`.
+    """
+    check_folds(request)
+    reports = []
+    for fold in fold_requests(request):
+        report = (train or _train)(fold)
+        if report["state"] != "finished":
+            raise TrainingError(f"{fold.name} {report['state']}: {report.get('reason') or 'no reason given'}")
+        reports.append(report)
+    combined = combine_folds(request.name, reports)
+    write_folds(request, combined)
+    return combined
+
+
+def write_folds(request: RunRequest, combined: Mapping[str, Any]) -> None:
+    """Write the report of all folds where the request wants it.
+
+    Raises
+    ------
+    StorageError
+        It cannot be written.
+    """
+    if request.report:
+        write_public(location(request.report), json_bytes(combined))
+
+
+def _train(request: RunRequest) -> dict[str, Any]:
+    with Job.start_request(request) as job:
+        return job.wait()
+
+
+def combine_folds(name: str, reports: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the report of a cross-validation: ``metrics.test`` has means over the folds, ``test_std`` the spread.
+
+    The spread is the standard deviation of a sample (divided by K - 1).
+    """
+    tests = [report["metrics"].get("test", {}) for report in reports]
+    name = name or str(reports[0]["name"]).rpartition("-fold-")[0]
+    shared = [metric for metric in tests[0] if all(metric in test for test in tests)]
+    means = {metric: math.fsum(test[metric] for test in tests) / len(tests) for metric in shared}
+    spread = {
+        metric: math.sqrt(math.fsum((test[metric] - means[metric]) ** 2 for test in tests) / max(1, len(tests) - 1))
+        for metric in shared
+    }
+    return {
+        "name": name,
+        "state": "finished",
+        "reason": "",
+        "clock": min(report["clock"] for report in reports),
+        "metrics": {
+            "train_loss": math.fsum(report["metrics"]["train_loss"] for report in reports) / len(reports),
+            "test": means,
+            "test_std": spread,
+        },
+        "ledger": {count: sum(report["ledger"][count] for report in reports) for count in LEDGER_COUNTS},
+        "folds": [dict(report) for report in reports],
+    }

@@ -1,0 +1,413 @@
+"""From settings to a job's directory with all that its processes need, and the supervisor that starts them.  L3."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import shutil
+import socket
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from eps.cluster.supervisor.start import SupervisorHandle, WarmSupervisor, start_supervisor
+from eps.data.cut import prepare
+from eps.data.dataset import DatasetInfo
+from eps.data.settings import DataSettings
+from eps.errors import ConfigError, DataError, EpsError, JobExistsError, StorageError
+from eps.hadoop.conf import environment_configuration
+from eps.ml.combinations import check_combination, check_given
+from eps.ml.models import MODELS, load_model
+from eps.net.arrays.memory import descriptor_limit
+from eps.net.security.certificates import check_tls, make_certificates
+from eps.server.initial import INIT_FILE
+from eps.spec.file import RunRequest
+from eps.spec.job_spec import JobSpec
+from eps.spec.model_file import read_model
+from eps.spec.results import keep_places
+from eps.spec.runtime import (
+    DataShape,
+    Runtime,
+    check_descriptors,
+    check_memory,
+    check_model,
+    machine_memory_bytes,
+    model_options,
+    optimizer_settings,
+    settled,
+)
+from eps.storage.atomic import atomic_writer, write_bytes_atomic
+from eps.storage.before import Before
+from eps.storage.claims import REMOVE_S, Claim, check_claim, claim, owner_of, release
+from eps.storage.jobdir import JobDir, JobLock, cache_dir, create_job_dir, job_dir, jobs_dir, remove_job
+from eps.storage.locations import Location, has_scheme, location, open_storage
+from eps.system.home import make_home
+
+if TYPE_CHECKING:
+    from eps.cluster.yarn.application import Application
+
+logger = logging.getLogger(__name__)
+
+#: Folder of a job's directory with the file of a user's own model.
+MODEL_CODE = "model-code"
+
+
+@dataclass(frozen=True)
+class PreparedJob:
+    """A job whose directory is complete; its lock is held, so nobody else can take the name."""
+
+    directory: JobDir
+    lock: JobLock
+    runtime: Runtime
+    dataset: DatasetInfo
+    #: What to go back to where it cannot be started.
+    before: Before
+
+    def start(self, *, tied: bool, warm: WarmSupervisor | None = None) -> SupervisorHandle:
+        """Start the job's processes, by ``warm`` where there is one, and hand the lock to them.
+
+        What was set aside is left to the supervisor: while that has not begun, all can be as it was.
+
+        Raises
+        ------
+        ResourceError
+            They cannot be started.
+        StorageError
+            The job's directory cannot be written.
+        """
+        path = self.directory.path
+        try:
+            try:
+                self.before.set_aside()
+                handle = (
+                    start_supervisor(path, tied, lock=self.lock) if warm is None else warm.give(path, tied, self.lock)
+                )
+            except BaseException:
+                self.before.put_back()
+                raise
+            return handle
+        finally:
+            self.lock.close()
+
+    def discard(self) -> None:
+        """Leave nothing of a job that has not begun, as far as that is possible; of one that has, everything."""
+        self.lock.close()
+        place = self.runtime.spec.checkpoint_dir
+        _discard(self.directory, self.runtime.checkpoints if place else None)
+
+
+def _discard(directory: JobDir, claimed: Location | None) -> None:
+    """Remove the directory of a job that does not run, and the folder that it has taken for its checkpoints."""
+    try:
+        with JobLock(directory.lock) as lock:
+            if claimed is not None:
+                _release(claimed, owner_of(directory))
+            remove_job(directory, lock)
+    except JobExistsError:
+        # Its processes have begun, or somebody else has the name by now.
+        return
+    except EpsError as error:
+        logger.warning("%s stays: %s", directory.path, error)
+
+
+def _release(folder: Location, owner: str) -> None:
+    try:
+        release(open_storage(folder, patience_s=REMOVE_S), owner)
+    except EpsError as error:
+        # What stopped the job may stop this as well; the next job of the name takes the folder again.
+        logger.warning("%s stays, for the next job of its name or for hdfs dfs -rm -r: %s", folder, error)
+
+
+def data_settings(spec: JobSpec) -> DataSettings:
+    """Return the data's part of the settings.
+
+    Raises
+    ------
+    ConfigError
+        A value that cannot work.
+    """
+    values: dict[str, Any] = {
+        "data": spec.data,
+        "task": load_model(spec.model).task_for(model_options(spec)),
+        "num_splits": spec.splits,
+        "seed": spec.seed,
+        "labels": spec.labels or None,
+        "test": spec.test or None,
+        "test_labels": spec.test_labels or None,
+        "folds": spec.folds or None,
+        "fold": max(0, spec.fold),
+        "format": spec.format,
+        "features": spec.features or None,
+        "label_column": spec.label_column,
+        "columns": tuple(part.strip() for part in spec.columns.split(",") if part.strip()),
+        "delimiter": spec.delimiter,
+        "index_base": spec.index_base,
+        "normalize": spec.normalize,
+        "target_scale": spec.target_scale,
+    }
+    return DataSettings.from_dict(values)
+
+
+def _check_port(port: int) -> None:
+    if port > 0:
+        with socket.socket() as trial:
+            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                trial.bind(("127.0.0.1", port))
+            except OSError as error:
+                raise ConfigError(f"metrics_port is {port}, but that port cannot be had: {error.strerror}") from None
+
+
+def prepare_job(
+    request: RunRequest, before_data: Callable[[], None] | None = None, own_checkpoints: Location | None = None
+) -> PreparedJob:
+    """Check the settings, prepare the data, and make the job's directory, or leave nothing where that fails.
+
+    Parameters
+    ----------
+    request : RunRequest
+    before_data : callable, optional
+        Called when all that can be checked without the data is right.
+    own_checkpoints : Location, optional
+        Folder on a cluster for the checkpoints of jobs that name none; what is in it goes with its job.  By default
+        they are in the job's directory.
+
+    Raises
+    ------
+    ConfigError
+        The settings cannot work, alone, together, or with this data.
+    JobExistsError
+        A job of that name is running.
+    DataError
+        The data cannot be used.
+    StorageError
+        Something cannot be written.
+    """
+    check_request(request)
+    own = None if request.spec.checkpoint_dir else own_checkpoints
+    request = _with_absolute_places(request) if own is None else request.with_spec(checkpoint_dir=str(own))
+    spec = request.spec
+    make_home()
+    # Each machine counts its own jobs only.
+    name = request.name or free_name(spec.model, taken=[] if own is None else open_storage(own).names(""))
+    former = job_dir(name)
+    if former.is_running():
+        # Asked again when the directory is made; here it saves the wait for the data.
+        raise JobExistsError(f"job {name!r} is running: end it or choose another name")
+    elsewhere = location(spec.checkpoint_dir) / name if spec.checkpoint_dir else None
+    owner, formers, application = owner_of(former), _claim_of(former), _application_of(former)
+    # This machine may have had another name then.
+    aliases = () if formers is None or formers.folder != str(elsewhere) else (formers.owner,)
+    if elsewhere is not None:
+        check_claim(elsewhere, owner, *aliases)
+    if before_data is not None:
+        before_data()
+    runtime, dataset, initial = _with_data(request, name)
+    directory, lock = create_job_dir(name, anew=request.anew)
+    try:
+        # Nothing else knows of it any more.
+        if application is not None:
+            remove_left(application.shared, application.remove)
+        if formers is not None and formers.folder != str(elsewhere):
+            remove_left(formers.folder, formers.remove)
+        if elsewhere is not None:
+            if own is not None:
+                Claim(str(elsewhere), owner, environment_configuration().source).write(directory)
+            claim(elsewhere, owner, *aliases)
+            runtime = dataclasses.replace(runtime, owner=owner)
+        if spec.uses_tls:
+            make_certificates(directory.tls)
+        if spec.model not in MODELS:
+            runtime = _with_model_code(runtime, directory.path)
+        if initial is not None:
+            with atomic_writer(directory.path / INIT_FILE, sync=False) as file:
+                np.save(file, initial, allow_pickle=False)
+        keep_places(directory, request)
+        write_bytes_atomic(directory.job_json, runtime.to_json().encode("utf-8"), sync=False)
+        before = Before(directory)
+    except BaseException:
+        lock.close()
+        # What the former had there goes, too: nothing is left that knows of it.
+        _discard(directory, elsewhere)
+        raise
+    return PreparedJob(directory, lock, runtime, dataset, before)
+
+
+def start_here(
+    request: RunRequest, warm: WarmSupervisor, *, tied: bool, before_data: Callable[[], None] | None = None
+) -> tuple[PreparedJob, SupervisorHandle]:
+    """Prepare a job and start its processes on this machine; where they cannot be started, nothing is left of it.
+
+    Raises as :func:`prepare_job` and :meth:`PreparedJob.start`.
+    """
+    prepared = prepare_job(request, before_data)
+    try:
+        return prepared, prepared.start(tied=tied, warm=warm)
+    except BaseException:
+        prepared.discard()
+        raise
+
+
+def _claim_of(former: JobDir) -> Claim | None:
+    """Return where the job whose place another takes has checkpoints; None also where its note is damaged."""
+    with suppress(StorageError):
+        return Claim.read(former)
+    return None
+
+
+def _application_of(former: JobDir) -> Application | None:
+    """Return the application of the job whose place another takes; None also where its note is damaged."""
+    if not former.yarn_json.exists():
+        # Most are none of YARN's, and need nothing of what it takes.
+        return None
+    from eps.cluster.yarn.application import Application
+
+    with suppress(StorageError):
+        return Application.read(former)
+    return None
+
+
+def remove_left(what: str, remove: Callable[[], None]) -> None:
+    """Remove what a job has on a cluster that another run or another job takes the place of, as far as possible now."""
+    try:
+        remove()
+    except EpsError as error:
+        logger.warning("%s stays: %s", what, error)
+
+
+def _with_absolute_places(request: RunRequest) -> RunRequest:
+    """Return the request with places that mean the same in every directory and under every configuration of Hadoop."""
+    text = request.spec.checkpoint_dir
+    if not text:
+        return request
+    try:
+        place = location(text) if has_scheme(text) else Path(text).expanduser().absolute()
+    except ConfigError as error:
+        raise ConfigError(f"checkpoint_dir: {error}") from None
+    return request.with_spec(checkpoint_dir=str(place))
+
+
+def check_request(request: RunRequest) -> None:
+    """Refuse settings that no job can be started with, whatever its data.
+
+    Raises
+    ------
+    ConfigError
+        The model is unknown, or the settings cannot work, alone or together.
+    """
+    spec = request.spec
+    model = load_model(spec.model)
+    check_combination(model, optimizer_settings(spec))
+    check_given(model, spec.optimizer, request.given)
+    if "image" in request.given and spec.on != "docker":
+        raise ConfigError(f"image is {spec.image!r}, but only containers of docker have one: the job is on {spec.on}")
+    check_model(spec)
+    if spec.uses_tls:
+        check_tls()
+    _check_port(spec.metrics_port)
+
+
+def check_data(request: RunRequest) -> None:
+    """Refuse what :func:`prepare_job` would refuse once it knows the data, which is in the cache afterwards.
+
+    Raises
+    ------
+    ConfigError
+        The settings cannot work with this data.
+    DataError
+        The data cannot be used.
+    StorageError
+        The cache cannot be written.
+    """
+    make_home()
+    _with_data(request, request.name)
+
+
+def _with_data(request: RunRequest, name: str) -> tuple[Runtime, DatasetInfo, np.ndarray | None]:
+    """Return what a job's processes are told, its data, and the values it starts from where it has such."""
+    dataset = prepare(data_settings(request.spec), None, cache_dir())
+    shape = shape_of(dataset)
+    spec = settled(request.spec, shape.num_features, shape.num_outputs)
+    runtime = Runtime(name, spec, shape, dataset.directory, jobs_dir() / name, manager=request.manager)
+    check_runtime(runtime)
+    return runtime, dataset, _initial_values(runtime, dataset) if spec.init else None
+
+
+def shape_of(dataset: DatasetInfo) -> DataShape:
+    """Return what a job's processes are told of its data."""
+    return DataShape(
+        num_features=dataset.num_features,
+        num_outputs=len(dataset.classes) or 1,
+        split_rows=dataset.split_rows,
+        sparse=dataset.is_sparse,
+        test_rows=dataset.num_test_rows,
+        split_checksums=dataset.split_checksums,
+    )
+
+
+def check_runtime(runtime: Runtime) -> None:
+    """Refuse now what would end the job's processes later.
+
+    Raises
+    ------
+    ConfigError
+        Settings, model and data do not fit together, or not into what this machine gives a process.
+    """
+    _ = runtime.settings, runtime.ranges, runtime.grid, runtime.optimizer, runtime.shares
+    check_memory(runtime, machine_memory_bytes())
+    check_descriptors(runtime, descriptor_limit())
+
+
+def free_name(model: str, ending: str = "", taken: Collection[str] = ()) -> str:
+    """Return the first name ``MODEL-<n>`` that no job has had, nor one of that name with ``ending``.
+
+    Parameters
+    ----------
+    model : str
+    ending : str
+    taken : collection of str, optional
+        Names that are not free, though they may be on this machine.
+    """
+
+    def was_here(name: str) -> bool:
+        return any((jobs_dir() / f"{name}{end}").exists() for end in ("", ending))
+
+    stem = model.rpartition(":")[2].lower()
+    names = (f"{stem}-{number}" for number in count(1))
+    return next(name for name in names if name not in taken and not was_here(name))
+
+
+def _initial_values(runtime: Runtime, dataset: DatasetInfo) -> np.ndarray:
+    path = location(runtime.spec.init)
+    model = read_model(path)
+    declared = [(t.name, t.shape) for t in runtime.key_space.tensors]
+    found = [(name, array.shape) for name, array in model.tensors.items()]
+    if found != declared:
+        raise DataError(f"init {path} has tensors {_shown(found)}; the model of this job has {_shown(declared)}")
+    if model.classes != dataset.classes:
+        raise DataError(f"init {path} was trained for classes {model.classes}; this data has {dataset.classes}")
+    for name, array in model.tensors.items():
+        if not np.isfinite(array).all():
+            raise DataError(f"init {path}: tensor {name!r} has values that are not finite")
+    return runtime.key_space.pack(dict(model.tensors))
+
+
+def _with_model_code(runtime: Runtime, job_path: Path) -> Runtime:
+    """Return ``runtime`` with the file of the user's model copied: the job does not change when its author edits it."""
+    source, _, class_name = runtime.spec.model.rpartition(":")
+    target = job_path / MODEL_CODE / Path(source).name
+    try:
+        target.parent.mkdir()
+        shutil.copyfile(source, target)
+    except OSError as error:
+        raise ConfigError(f"model file {source} cannot be copied: {error.strerror}") from error
+    return dataclasses.replace(runtime, spec=dataclasses.replace(runtime.spec, model=f"{target}:{class_name}"))
+
+
+def _shown(tensors: list[tuple[str, tuple[int, ...]]]) -> str:
+    return ", ".join(f"{name} {shape}" for name, shape in tensors)

@@ -1,0 +1,307 @@
+"""A client's line to a job master: found by the job's directory, found again when the master has moved.  L3."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import grpc
+
+from eps.core.types import Address
+from eps.errors import DeadlineError, JobFinishedError, PeerUnavailableError
+from eps.job.ended import WAITING_STATES, application_id_of, fetched_of, silence_of, waiting_status, without_figures
+from eps.net.calls.call import call, channel, error_of
+from eps.net.security.credentials import Security
+from eps.pb import control_pb2 as pb
+from eps.pb.control_pb2_grpc import JobMasterStub
+from eps.storage.atomic import read_json
+from eps.storage.jobdir import JobDir
+
+logger = logging.getLogger(__name__)
+
+#: A job that has no master yet, and one that is watched, is given up after this long.
+GIVE_UP_S = 30.0
+#: A call is given up where the master that was there has no successor that answers within this long.
+NEXT_MASTER_S = 10.0
+#: Who waits longer than this says what for.
+NOTICED_S = 1.0
+RETRY_S = 0.05
+#: How often it is looked whether a job that waits for its cluster still does.
+WAITING_POLL_S = 0.2
+LONGEST_RETRY_S = 1.0
+
+#: The generated class has no annotations.
+_make_stub: Callable[[grpc.Channel], JobMasterStub] = JobMasterStub
+
+
+@dataclass(frozen=True)
+class Progress:
+    """News of a job."""
+
+    #: As ``eps status --json`` prints it.
+    status: dict[str, Any]
+    #: Clocks that were completed since the last news, as in the report's ``history``.
+    history: tuple[dict[str, Any], ...] = ()
+
+
+class MasterLink:
+    """Calls to the master of one job; safe to repeat where the master may not have got the first one.
+
+    Parameters
+    ----------
+    job : JobDir
+    give_up_s : float, seconds
+        How long to look for a master that does not answer.
+    """
+
+    def __init__(self, job: JobDir, give_up_s: float = GIVE_UP_S) -> None:
+        self._job = job
+        self._give_up_s = give_up_s
+        self._address: Address | None = None
+        self._channel: grpc.Channel | None = None
+        self._told_silence = ""
+        #: When it is told that what the job has left is fetched, which may take no time at all; None before it is seen.
+        self._fetching_told_s: float | None = None
+
+    def call(self, method: str, request: Any, what: str, timeout_s: float = 60.0, *, waits: bool = True) -> Any:
+        """Call a unary method, again while the master cannot be reached.
+
+        Where the cluster has no room for a master yet, or starts it again, that is waited for; or, where ``waits`` is
+        False, None returned.  Of a cluster that does not answer the log says so.
+
+        Raises
+        ------
+        EpsError
+            The master's refusal.
+        JobFinishedError
+            The job has ended.
+        PeerUnavailableError
+            The job runs, but neither its master nor a next one answered for ten seconds, or ``give_up_s`` if less.
+        """
+
+        def attempt(stub: JobMasterStub) -> Any:
+            return call(getattr(stub, method), request, timeout_s, what)
+
+        return self._repeated(attempt, what, min(self._give_up_s, NEXT_MASTER_S), waits)
+
+    def watch(self, after_clock: int = -1, *, is_patient: bool = False) -> Iterator[Progress]:
+        """Yield news until the job has ended; goes on where it was after a loss of the connection.
+
+        Parameters
+        ----------
+        after_clock : int
+        is_patient : bool
+            Of a job on YARN: a master that does not answer is waited for as long as YARN says that it runs, for YARN
+            ends one that says nothing to it either.  One that was started again answers when it has read its log: a
+            client that gives up before that would end the job, where that is tied to it.  Not for who has others
+            waiting for the job's room: there may be a master that never can be reached from here.
+
+        Raises
+        ------
+        PeerUnavailableError
+            The job runs, but its master did not answer for ``give_up_s``, and is not waited for with patience.
+        """
+        what = f"watch job {self._job.name!r}"
+        patience_s = math.inf if is_patient and application_id_of(self._job) else self._give_up_s
+        ended = False
+        while not ended:
+            yield from self._waits()
+            try:
+                # The first message is part of the attempt: a stream is only known to be there when it says something.
+                opened = self._repeated(
+                    partial(_opened, after_clock=after_clock, what=what), what, patience_s, waits=False
+                )
+            except JobFinishedError:
+                return
+            if opened is None:
+                # Whoever watches is told what is waited for.
+                continue
+            stream, first = opened
+            try:
+                update = first
+                while update is not None:
+                    history = tuple(json.loads(text) for text in update.history_json)
+                    if history:
+                        after_clock = history[-1]["clock"]
+                    yield Progress(json.loads(update.status_json), history)
+                    update = next(stream, None)
+                ended = True
+            except grpc.RpcError as error:
+                ours = error_of(error, what)
+                if not isinstance(ours, PeerUnavailableError):
+                    raise ours from error
+                self._forget()
+            finally:
+                stream.cancel()
+
+    def _waits(self) -> Iterator[Progress]:
+        """Yield what is waited for, whenever that changes, until there is a job master or the job has ended."""
+        said = ""
+        while (status := waiting_status(self._job)) is not None and self._job.is_running():
+            if status["reason"] != said:
+                said = status["reason"]
+                yield Progress(status)
+            time.sleep(WAITING_POLL_S)
+
+    def answers(self) -> bool:
+        """Return whether the job's cluster answers, as far as anybody knows; say once where it does not.
+
+        Where a job has ended, and what it has left takes long to fetch, that is said as well.
+        """
+        if not self._job.is_running():
+            return True
+        self._look_for_fetching()
+        silence = silence_of(self._job)
+        if silence and silence != self._told_silence:
+            # It says since when: the next one is another.
+            self._told_silence = silence
+            logger.warning("job %r: %s", self._job.name, silence)
+        return not silence
+
+    def _look_for_fetching(self) -> None:
+        fetched, now_s = fetched_of(self._job), time.monotonic()
+        if fetched and self._fetching_told_s is None:
+            self._fetching_told_s = now_s + NOTICED_S
+        elif fetched and self._fetching_told_s is not None and now_s > self._fetching_told_s:
+            self._fetching_told_s = math.inf
+            logger.warning("job %r: %s", self._job.name, fetched)
+
+    def close(self) -> None:
+        """Close the connection; harmless when repeated."""
+        self._forget()
+
+    def _repeated(
+        self, attempt: Callable[[JobMasterStub], Any], what: str, next_master_s: float, waits: bool = True
+    ) -> Any:
+        """Attempt until a master answers; wait ``next_master_s`` for the next one after the first that did not."""
+        since_s: float | None = None
+        began_s, retry_s, told = time.monotonic(), RETRY_S, False
+        is_silence_told = False
+        while True:
+            unreachable: PeerUnavailableError | None = None
+            stub = self._stub()
+            if stub is not None:
+                try:
+                    return attempt(stub)
+                except PeerUnavailableError as error:
+                    unreachable = error
+                    self._forget()
+                    # Not from the beginning: an attempt may have waited for long before the master was lost.
+                    since_s = time.monotonic() if since_s is None else since_s
+            if self._job.waiting_json.exists():
+                # No fault of anybody's: its cluster has no room yet, or starts its master again.
+                began_s, since_s = time.monotonic(), None
+            if not self._job.is_running():
+                raise JobFinishedError(f"{what}: job {self._job.name!r} has ended") from unreachable
+            if not waits and self._job.waiting_json.exists():
+                return None
+            self.answers()
+            patience_s = self._give_up_s if since_s is None else next_master_s
+            waited_s = time.monotonic() - (began_s if since_s is None else since_s)
+            if waited_s > patience_s:
+                raise PeerUnavailableError(
+                    f"{what}: the master of job {self._job.name!r} does not answer for {patience_s:g} s"
+                    + self._likely_reason()
+                ) from unreachable
+            if waited_s > min(NEXT_MASTER_S, patience_s) and not is_silence_told:
+                is_silence_told = told = True
+                since = time.strftime("%H:%M:%S", time.localtime(time.time() - waited_s))
+                reason = self._likely_reason()
+                logger.warning(
+                    "%s: the master of job %r has not answered since %s, and is waited for%s",
+                    *(what, self._job.name, since, reason),
+                )
+            if waited_s > NOTICED_S and not told and since_s is not None:
+                told = True
+                logger.warning("%s: waiting for the next master of job %r", what, self._job.name)
+            time.sleep(retry_s)
+            retry_s = min(LONGEST_RETRY_S, retry_s * 1.5)
+
+    def _likely_reason(self) -> str:
+        """Return why the master of a job on YARN may say nothing, as the end of a sentence; empty for any other."""
+        application_id = application_id_of(self._job)
+        if not application_id:
+            return ""
+        return (
+            f"; by YARN's word application {application_id} runs: a master that was started again answers when it "
+            "has read its log, and waits for HDFS where that does not answer"
+        )
+
+    def _stub(self) -> JobMasterStub | None:
+        record = read_json(self._job.master_json)
+        if record is None:
+            return None
+        address = Address(str(record["host"]), int(record["port"]))
+        if address != self._address:
+            self._forget()
+        if self._channel is None:
+            self._address, self._channel = address, channel(address, Security.of_job(self._job.path))
+        return _make_stub(self._channel)
+
+    def _forget(self) -> None:
+        connection, self._channel, self._address = self._channel, None, None
+        if connection is not None:
+            connection.close()
+
+
+class WaitNews:
+    """Tells whoever waits for a job to train what that waits for: after a second, and when it is something else.
+
+    Parameters
+    ----------
+    tell : callable
+        Called with a sentence.
+    """
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self._tell = tell
+        self._tell_s = time.monotonic() + NOTICED_S
+        self._told = ""
+
+    def go_on(self, status: Mapping[str, Any]) -> bool:
+        """Return whether a job of that status is still to be waited for."""
+        waits = status["state"] in WAITING_STATES
+        if waits and time.monotonic() >= self._tell_s:
+            text = f"job {status['name']!r} is waited for: {waiting_text(status)}"
+            what = without_figures(text)
+            if what != self._told:
+                self._told = what
+                self._tell(text)
+        return waits
+
+
+def waiting_text(status: Mapping[str, Any]) -> str:
+    """Return how a job is that waits, and for what where that is known: ``it is starting: waits for 1 container``."""
+    return f"it is {status['state']}" + (f": {status['reason']}" if status["reason"] else "")
+
+
+def _opened(stub: JobMasterStub, after_clock: int, what: str) -> tuple[Any, pb.ProgressUpdate | None]:
+    stream = stub.Watch(pb.WatchRequest(after_clock=after_clock))
+    try:
+        return stream, next(stream, None)
+    except grpc.RpcError as error:
+        with suppress(grpc.RpcError):
+            stream.cancel()
+        raise error_of(error, what) from error
+
+
+def wait_for(condition: Callable[[], bool], timeout_s: float | None, what: str, poll_s: float = 0.02) -> None:
+    """Wait until ``condition`` holds.
+
+    Raises
+    ------
+    DeadlineError
+        It does not within ``timeout_s`` seconds; None waits for ever.
+    """
+    deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
+    while not condition():
+        if deadline_s is not None and time.monotonic() > deadline_s:
+            raise DeadlineError(f"{what}: not within {timeout_s:g} s")
+        time.sleep(poll_s)

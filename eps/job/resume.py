@@ -1,0 +1,239 @@
+"""Start a job again that stopped before its end: from its latest checkpoint that is whole, or from its seed.  L3."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from eps.cluster.choice import check_backend
+from eps.data.cut import prepare
+from eps.data.dataset import DatasetInfo, is_complete, open_dataset
+from eps.errors import ConfigError, DataError, JobExistsError, PlanError, StorageError
+from eps.job.ended import RUNS, check_unfinished
+from eps.job.launch import PreparedJob, check_runtime, data_settings
+from eps.net.security.certificates import make_certificates
+from eps.net.security.credentials import Security, TlsFiles
+from eps.spec.job_spec import JobSpec
+from eps.spec.runtime import Runtime, Start, identity
+from eps.storage.atomic import read_json, write_bytes_atomic
+from eps.storage.before import Before, put_back_unbegun
+from eps.storage.checkpoint import Manifest, history_lines, open_checkpoints
+from eps.storage.jobdir import JobDir, JobLock, cache_dir, find_job
+from eps.storage.journal import replay
+from eps.system.home import DIRECTORY_MODE, make_home
+
+#: A container's log file.
+_CONTAINER = re.compile(r"container-(\d+)\.log", re.ASCII)
+
+
+@dataclasses.dataclass(frozen=True)
+class Resumed:
+    """A job that is ready to go on."""
+
+    prepared: PreparedJob
+    #: The checkpoint that it goes on from; None where it starts from its seed.
+    manifest: Manifest | None
+    #: What is damaged of later checkpoints, and of the journal, as sentences.
+    warnings: tuple[str, ...]
+
+    def describe(self) -> str:
+        """Return what the job goes on from, as a sentence."""
+        if self.manifest is None:
+            return f"{self.prepared.directory.name}: no checkpoint; starts again from its seed"
+        return (
+            f"{self.prepared.directory.name}: goes on at clock {self.manifest.first_clock}, "
+            f"from checkpoint {self.manifest.name}"
+        )
+
+
+def prepare_resume(
+    name: str,
+    workers: int = 0,
+    servers: int = 0,
+    python: str = "",
+    check: Callable[[JobSpec], None] | None = None,
+) -> Resumed:
+    """Make the directory of a stopped job ready for another run; its lock is held afterwards.
+
+    Parameters
+    ----------
+    name : str
+    workers, servers : int
+        0 takes the size that the job was to have at the checkpoint.
+    python : str
+        On YARN, another interpreter or archive than it had; empty takes that.
+    check : callable, optional
+        Called with the settings, of that size, while everything is as it was; what it raises, this does.
+
+    Raises
+    ------
+    JobExistsError
+        It is running.
+    JobFinishedError
+        It has finished.
+    ConfigError
+        It cannot have that size or interpreter, or its checkpoint is of another job; JobNotFoundError where there is
+        none.
+    DataError
+        Its prepared data set has gone, and cannot be made again from what it was made of.
+    ResourceError
+        Its containers cannot be had: the Docker engine does not answer.
+    StorageError
+        Its directory cannot be read or written, or what it has left on its cluster was not fetched.
+    """
+    make_home()
+    directory = find_job(name)
+    try:
+        lock = JobLock(directory.lock)
+    except JobExistsError:
+        raise JobExistsError(RUNS.format(name=name)) from None
+    try:
+        # Whoever wants the end of the job from now on wants that of this run.
+        directory.ending_json.unlink(missing_ok=True)
+        put_back_unbegun(directory)
+        return _prepare(directory, lock, workers, servers, python, check)
+    except BaseException:
+        lock.close()
+        raise
+
+
+def _prepare(
+    directory: JobDir, lock: JobLock, workers: int, servers: int, python: str, check: Callable[[JobSpec], None] | None
+) -> Resumed:
+    ended, values = directory.outcome(), read_json(directory.job_json)
+    if directory.unfetched() is not None:
+        # A model may be among it: by its master's word it may have finished.
+        raise StorageError(
+            f"job {directory.name!r} can be resumed when what it has left on its cluster was fetched, or what of that "
+            f"cannot be read was removed: {ended.get('reason')}"
+        )
+    check_unfinished(directory)
+    if values is None:
+        raise PlanError(f"job {directory.name!r} was never started: it has no {directory.job_json.name}")
+    before = dataclasses.replace(Runtime.from_json(json.dumps(values)), job_dir=directory.path)
+    if python:
+        before = dataclasses.replace(before, spec=_with_python(before.spec, python))
+    check_backend(before.spec)
+    store = open_checkpoints(before.checkpoints)
+    manifest, damaged = store.latest_valid(identity(before))
+    epoch = max(before.start.epoch, store.last_epoch()) + 1
+    start = Start(epoch=epoch, workers=workers, servers=servers, first_container=_next_container(directory))
+    if manifest is not None:
+        start = dataclasses.replace(
+            start,
+            checkpoint=manifest.name,
+            clock=manifest.first_clock,
+            workers=workers or manifest.workers,
+            servers=servers or manifest.servers,
+            triggers_asked=manifest.triggers_asked,
+        )
+    runtime = dataclasses.replace(before, start=start)
+    # The settings check a size; those of the job stay as they were asked.
+    sized = dataclasses.replace(
+        before.spec, workers=start.workers or before.spec.workers, servers=start.servers or before.spec.servers
+    )
+    check_runtime(runtime)
+    if check is not None:
+        check(sized)
+    dataset, prepared_again = _data_of(runtime)
+    runtime = dataclasses.replace(runtime, dataset_dir=dataset.directory)
+    store.remove_leftovers()
+    warnings = [*damaged, *prepared_again, *_set_journal_aside(directory)]
+    try:
+        warnings += _renew_secrets(directory, before.spec)
+        _clear(directory)
+        was = Before(directory)
+        history = b"" if manifest is None else b"".join(history_lines(store.history(manifest)))
+        write_bytes_atomic(directory.history, history)
+        write_bytes_atomic(directory.job_json, runtime.to_json().encode("utf-8"))
+    except OSError as error:
+        raise StorageError(f"{directory.path}: cannot be made ready: {error.strerror or error}") from error
+    prepared = PreparedJob(directory, lock, runtime, dataset, was)
+    return Resumed(prepared, manifest, tuple(warnings))
+
+
+def _with_python(spec: JobSpec, python: str) -> JobSpec:
+    """Return a job's settings with another interpreter, which changes no bit of its model."""
+    if spec.on != "yarn":
+        raise ConfigError(
+            f"python is {python!r}, but only containers on YARN have another one: the job is on {spec.on}"
+        )
+    return dataclasses.replace(spec, python=python)
+
+
+def _data_of(runtime: Runtime) -> tuple[DatasetInfo, list[str]]:
+    """Return the job's prepared data, and what is to be said of it: it is made again where the cache was emptied.
+
+    Raises
+    ------
+    DataError
+        It cannot be made again, or what it was made of is other data now.
+    """
+    place = runtime.dataset_dir
+    try:
+        dataset = open_dataset(place)
+        if is_complete(dataset):
+            return dataset, []
+    except StorageError:
+        pass
+    gone = f"the prepared data of job {runtime.name!r} is no longer at {place}"
+    try:
+        dataset = prepare(data_settings(runtime.spec), None, cache_dir())
+    except (ConfigError, DataError, StorageError) as error:
+        raise DataError(f"{gone}, and cannot be made again: {error}") from error
+    if dataset.split_checksums != runtime.shape.split_checksums:
+        raise DataError(f"{gone}, and {runtime.spec.data} is other data than it was: the job cannot go on with it")
+    return dataset, [f"{gone}; it was made again from {runtime.spec.data}"]
+
+
+def _renew_secrets(directory: JobDir, spec: JobSpec) -> list[str]:
+    """Make certificates or a token where there are none that can be used: no process of the job runs."""
+    if spec.uses_tls:
+        try:
+            Security(tls=TlsFiles.within(directory.tls)).ssl_context(server_side=True)
+        except StorageError:
+            make_certificates(directory.tls)
+    try:
+        Security.of_job(directory.path)
+    except StorageError as error:
+        directory.make_token()
+        return [f"{error}; the job was given another token"]
+    return []
+
+
+def _clear(directory: JobDir) -> None:
+    """Remove what only the processes of the run before meant; what else speaks of it stays until another one begins."""
+    shutil.rmtree(directory.containers, ignore_errors=True)
+    shutil.rmtree(directory.sockets, ignore_errors=True)
+    # The state of a job master whose members have gone is nobody's; the next run has another.
+    shutil.rmtree(directory.state, ignore_errors=True)
+    directory.containers.mkdir(mode=DIRECTORY_MODE, exist_ok=True)
+    directory.logs.mkdir(mode=DIRECTORY_MODE, exist_ok=True)
+    for path in (
+        directory.supervisor_json,
+        directory.master_json,
+        directory.waiting_json,
+    ):
+        path.unlink(missing_ok=True)
+
+
+def _set_journal_aside(directory: JobDir) -> list[str]:
+    """Give a damaged journal another name: it says what was decided, and nothing that a new run needs."""
+    try:
+        replay(directory.journal)
+    except StorageError as error:
+        aside = Path(f"{directory.journal}.damaged")
+        os.replace(directory.journal, aside)
+        return [f"{error}; it is now {aside.name}"]
+    return []
+
+
+def _next_container(directory: JobDir) -> int:
+    """Return the first container number that no log file has."""
+    names: list[str] = os.listdir(directory.logs) if directory.logs.is_dir() else []
+    return max((int(found[1]) for name in names if (found := _CONTAINER.fullmatch(name))), default=0) + 1

@@ -1,0 +1,263 @@
+"""``python -m eps.job.yarn.am``: the job master as an application master.  L5.
+
+The same :class:`~eps.master.main.Master` as on one machine, with three things in other places: containers come from
+YARN, what the job's masters share (the log of their state, and where the latest of them listens) is in the cluster's
+file system, and so is what the job leaves behind.  A master that is lost is started again by YARN, as the next attempt
+of the application; its workers and servers stay (``keepContainersAcrossApplicationAttempts``) and find it.
+
+Source: EPS §5.1 and Fig. 12 (the job master is the application master of one job).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from eps.cluster.api import NO_NEWS
+from eps.cluster.yarn.application import COPY_BYTES, ENDED_FILE, RESULTS, STATE, MasterOrders, papers_of, role_templates
+from eps.cluster.yarn.attempt import Yarn, begin, end, leave
+from eps.cluster.yarn.container import own_job_dir
+from eps.cluster.yarn.launch import LaunchTemplate
+from eps.cluster.yarn.resources import Place, YarnResourceManager
+from eps.core.events import JobState
+from eps.core.master_state import MasterState
+from eps.core.types import Role
+from eps.errors import StorageError
+from eps.job.yarn.page import JobPage
+from eps.master.main import RESULTS_PATIENCE_S, Master
+from eps.master.place import Announcements
+from eps.master.state_log import StateLog
+from eps.net.calls.call import BoundServer
+from eps.net.security.credentials import Security
+from eps.spec.results import deliver_detached
+from eps.spec.runtime import Runtime
+from eps.storage.api import Storage
+from eps.storage.jobdir import JobDir
+from eps.storage.locations import RemotePath, open_storage
+from eps.storage.shared_log import DamagedLogError, LogStorage, SharedLog
+
+logger = logging.getLogger(__name__)
+
+SUPERSEDED_REASON = "another job master has taken over"
+#: What is logged while the job runs is waited for this long, beside what Hadoop's client itself waits.
+LOG_PATIENCE_S = 2.0
+
+
+def template_of(orders: MasterOrders, runtime: Runtime, credentials: bytes = b"") -> LaunchTemplate:
+    """Return how the workers and servers of a job are started, and what they prove with who they are."""
+    return LaunchTemplate(role_templates(orders, runtime.spec), credentials)
+
+
+class Results:
+    """Leaves what a job has brought where its client fetches it.
+
+    Parameters
+    ----------
+    job : JobDir
+        Of this process.
+    shared : Storage
+    """
+
+    def __init__(self, job: JobDir, shared: Storage) -> None:
+        self._job = job
+        self._shared = shared
+
+    def leave_model(self) -> None:
+        """Copy the model, before the job is said to have finished: of what is left then, no other master could make it.
+
+        Raises
+        ------
+        StorageError
+            It cannot be written.
+        """
+        self._copy(self._job.model)
+
+    def leave(self, exit_code: int, state: str, reason: str) -> None:
+        """Copy the other files, and last how the job ended: where that is, the others are.
+
+        Raises
+        ------
+        StorageError
+            They cannot be written.
+        """
+        for path in papers_of(self._job):
+            if path.is_file():
+                self._copy(path)
+        ended = {"state": state, "exit_code": exit_code, "reason": reason}
+        with self._shared.write(f"{RESULTS}/{ENDED_FILE}") as file:
+            file.write(json.dumps(ended).encode("utf-8"))
+
+    def _copy(self, path: Path) -> None:
+        # A model may be larger than what is left of the container.
+        with path.open("rb") as source, self._shared.write(f"{RESULTS}/{path.name}") as file:
+            shutil.copyfileobj(source, file, COPY_BYTES)
+
+
+class JobResources(YarnResourceManager):
+    """YARN's containers for a job that leaves its results before it says that it has ended."""
+
+    #: Set before the job begins.
+    results: Results
+    iterations: int = 1
+
+    def beat(self, progress: int, patience_s: float = 0.0) -> None:
+        """Say that the owner thread lives, and how far the job is."""
+        self.fraction_done = min(1.0, max(0, progress) / max(1, self.iterations))
+        super().beat(progress, patience_s)
+
+    def end_job(self, exit_code: int, state: str, reason: str = "") -> None:
+        """Leave the results, then end whatever still runs and tell YARN how the job ended."""
+        super().beat(NO_NEWS, RESULTS_PATIENCE_S)
+        try:
+            self.results.leave(exit_code, state, reason)
+        except StorageError as error:
+            logger.exception("M the results cannot be left")
+            if exit_code == 0:
+                exit_code, state, reason = 1, str(JobState.FAILED), f"the results cannot be written: {error}"
+        super().end_job(exit_code, state, reason)
+
+
+class YarnMaster(Master):
+    """A job master whose status tells what only an application master knows, to whoever shrinks the job for others.
+
+    Parameters
+    ----------
+    resources : JobResources
+    *others
+        As of :class:`~eps.master.main.Master`, whose other two positions come before.
+    """
+
+    def __init__(self, runtime: Runtime, job: JobDir, resources: JobResources, *others: Any, **more: Any) -> None:
+        self._granted, self._waiting, self._results = resources.granted, resources.waiting, resources.results
+        super().__init__(runtime, job, resources, *others, **more)
+
+    def _status(self) -> dict[str, Any]:
+        found = with_why(with_grants(super()._status(), self._granted()), self._waiting())
+        # Of the nodes that its containers may be on; empty: any without one, and what others leave free.
+        labels = {str(role): self._runtime.spec.by_role("label", str(role)) for role in Role}
+        return {**found, "manager": self.manager, "labels": labels}
+
+    def _bring_model(self) -> None:
+        self._results.leave_model()
+
+    def _deliver(self) -> str:
+        # Paths without a scheme are those of the host that has submitted the job.
+        return deliver_detached(self._job_dir, lambda place: isinstance(place, RemotePath))
+
+
+def with_grants(status: dict[str, Any], granted: Mapping[str, str]) -> dict[str, Any]:
+    """Return a status with YARN's name of each member's container, empty before it is granted."""
+    members = [{**member, "granted": granted.get(member["container"], "")} for member in status["members"]]
+    return {**status, "members": members}
+
+
+def with_why(status: dict[str, Any], waiting: Mapping[str, str]) -> dict[str, Any]:
+    """Return a status that also says what YARN has told of why a job waits for containers that it needs to go on."""
+    known = [why for member in status["members"] if (why := waiting.get(member["container"]))]
+    key = "reason" if status["state"] == JobState.STARTING else "recovery_waits_for"
+    return {**status, key: f"{status[key]}; {known[0]}"} if known and status.get(key) else status
+
+
+def run(orders: MasterOrders, job: JobDir, host: str) -> int:
+    """Run the job's master on Hadoop's YARN; return the exit code.
+
+    Raises
+    ------
+    EpsError
+        It cannot begin.
+    """
+    # Whoever only looks into this module needs no Java.
+    from eps.cluster.yarn.hadoop.files import HadoopFiles
+    from eps.cluster.yarn.log_storage import HadoopLogStorage
+    from eps.hadoop.session import HadoopSession
+
+    session = HadoopSession()
+    files = HadoopFiles(session)
+    store = HadoopLogStorage(files, open_storage(orders.shared))
+    at_work = HadoopLogStorage(files, open_storage(orders.shared, patience_s=LOG_PATIENCE_S))
+    return serve(orders, job, host, Yarn.of_hadoop(session), store, log_store=at_work)
+
+
+def serve(
+    orders: MasterOrders,
+    job: JobDir,
+    host: str,
+    yarn: Yarn,
+    shared: LogStorage,
+    watch: Callable[[MasterState, bool], None] | None = None,
+    log_store: LogStorage | None = None,
+) -> int:
+    """Run the job's master on whatever is behind the facade; return the exit code.
+
+    Parameters
+    ----------
+    orders : MasterOrders
+    job : JobDir
+        Of this process.
+    host : str
+        Where it listens.
+    yarn : Yarn
+        Both sides are closed when this returns.
+    shared : LogStorage
+        The folder that the job's processes share.
+    watch : callable, optional
+        As of :class:`~eps.master.main.Master`.
+    log_store : LogStorage, optional
+        The shared folder as the log is written while the job runs; default: ``shared``.
+
+    Raises
+    ------
+    EpsError
+        It cannot begin; YARN tries it again.
+    """
+    runtime = Runtime.from_json(job.job_json.read_text(encoding="utf-8")).within(job.path)
+    spec, security = runtime.spec, Security.of_job(job.path)
+    server = BoundServer(host, security=security)
+    resources = JobResources(
+        yarn.am,
+        yarn.nm,
+        template_of(orders, runtime, yarn.credentials),
+        Place(server.address.host, server.address.port),
+        limits=yarn.limits(spec),
+        max_containers=spec.max_containers,
+        home=yarn.home(spec),
+        on_ended=leave,
+    )
+    resources.results, resources.iterations = Results(job, shared), spec.iterations
+
+    page: JobPage | None = None
+    log: StateLog | None = None
+    try:
+        opened = SharedLog.open(shared, STATE, partial(leave, SUPERSEDED_REASON), log_store)
+        # Not before the log is this one's: until then another may be master, and announce itself.
+        said = Announcements(job, shared)
+        log = StateLog(opened)
+        master = YarnMaster(runtime, job, resources, security, watch, server=server, log=log, announcements=said)
+        page = JobPage(host, master.status, yarn.viewer)
+        resources.show_page(page.url)
+        return master.run()
+    except StorageError as error:
+        if log is None and not isinstance(error, DamagedLogError):
+            # The next attempt may find the store again, and the job as it is.
+            raise
+        logger.exception("M cannot go on")
+        resources.end_job(1, str(JobState.FAILED), f"the job master cannot go on: {error}")
+        return 1
+    finally:
+        if page is not None:
+            page.close()
+        resources.close()
+
+
+def main() -> int:
+    """Run the application master of the environment; return its exit code."""
+    return begin(lambda orders, host: run(orders, own_job_dir(Path.cwd()), host))
+
+
+if __name__ == "__main__":
+    end(main())

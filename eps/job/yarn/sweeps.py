@@ -1,0 +1,130 @@
+"""Sweeps that are one application of YARN each, as directories on the client's machine know them.  L3.
+
+``hscheduler sweep --as one-application`` makes one under ``EPS_HOME/sweeps`` and follows the application; here is what
+becomes of it when nobody follows any more.  It has the files of a job's directory: ``lock`` for as long as somebody
+follows, ``yarn.json``, and ``ended.json`` when what the sweep has left on the cluster is here.
+"""
+
+from __future__ import annotations
+
+import re
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from eps.cluster.yarn.application import ENDED_FILE, Application
+from eps.cluster.yarn.clients import open_client
+from eps.cluster.yarn.outcome import outcome, word_of
+from eps.cluster.yarn.types import ApplicationReport
+from eps.errors import JobNotFoundError, StorageError
+from eps.hadoop.conf import read_configuration
+from eps.storage.api import Storage
+from eps.storage.jobdir import JobDir
+from eps.system.home import eps_home
+
+#: Of what a sweep leaves on the cluster: there when its first trial has ended.
+REPORT_FILE = "report.json"
+_NAME = re.compile(r"[0-9a-f]+", re.ASCII)
+
+
+@dataclass(frozen=True)
+class SweepState:
+    """How a sweep is."""
+
+    #: ``running``, or how it ended.
+    state: str
+    #: Why it is not to be removed just so; empty where nothing is lost with it.
+    keep: str = ""
+
+
+def sweeps_dir() -> Path:
+    """Return the directory of all sweeps that are applications."""
+    return eps_home() / "sweeps"
+
+
+def list_sweeps() -> list[JobDir]:
+    """Return the directory of every such sweep, by name."""
+    with suppress(FileNotFoundError, NotADirectoryError):
+        there = [path for path in sweeps_dir().iterdir() if _NAME.fullmatch(path.name) and path.is_dir()]
+        return [JobDir(path) for path in sorted(there)]
+    return []
+
+
+def name_of_sweep(sweep: JobDir) -> str:
+    """Return how a sweep is called: by where it is, so that no job has the name."""
+    return f"{sweep.path.parent.name}/{sweep.name}"
+
+
+def state_of_sweep(sweep: JobDir) -> SweepState:
+    """Return how a sweep is; of one that nobody has followed to its end YARN and the cluster's file system are asked.
+
+    Raises
+    ------
+    ConfigError
+        The configuration of its cluster cannot be read any more.
+    StorageError
+        Its directory cannot be read, or what it has on the cluster.
+    AuthenticationError, RpcError
+        YARN cannot be asked.
+    """
+    if sweep.is_running():
+        return SweepState("running")
+    application = Application.read(sweep)
+    try:
+        ended = sweep.ended()
+    except StorageError as error:
+        # It is noted when all that is to be fetched is here.
+        return SweepState("unreadable", f"how it ended cannot be read: {error}")
+    if ended is not None or application is None or not application.shared:
+        return SweepState(str((ended or {}).get("state", "killed")))
+    report = report_of(application)
+    if report is not None and not report.ended:
+        return SweepState("running")
+    store = application.storage()
+    left = store.names("")
+    state = "failed" if report is None else outcome(report)[0]
+    word = said_end(store)
+    if word is not None:
+        state = word[0]
+    elif report is None and left:
+        return SweepState(state, f"YARN does not know {application.application_id} any more, which may run")
+    if REPORT_FILE in left:
+        told = f"what it has left was not fetched from {store.describe('')}"
+        return SweepState(state, f"{told}: hscheduler sweep --resume {sweep.name} does")
+    return SweepState(state)
+
+
+def said_end(shared: Storage) -> tuple[str, str, int] | None:
+    """Return how a sweep has ended by the word that its master has left: state, reason, exit code; None before its end.
+
+    Parameters
+    ----------
+    shared : Storage
+        The application's folder in the cluster's file system.
+
+    Raises
+    ------
+    StorageError
+        It cannot be read.
+    """
+    if ENDED_FILE not in shared.names(""):
+        return None
+    with shared.read(ENDED_FILE) as file:
+        return word_of(file.read(), shared.describe(ENDED_FILE))
+
+
+def report_of(application: Application) -> ApplicationReport | None:
+    """Return what YARN says of an application; None where it does not know it.
+
+    Raises
+    ------
+    ConfigError
+        The configuration of its cluster cannot be read any more.
+    AuthenticationError, RpcError
+        YARN cannot be asked.
+    """
+    with closing(open_client(read_configuration(Path(application.conf_dir)), application.client)) as client:
+        try:
+            return client.report(application.application_id)
+        except JobNotFoundError:
+            return None

@@ -1,0 +1,214 @@
+"""Jobs that share one application of YARN, on the side of its application master.  L3.
+
+Each job's master is a process of the application master's container, forked by a supervisor as on one machine, and its
+workers and servers are containers of the application, which the job's master asks the application master for
+(:mod:`eps.cluster.broker.service`).  So one process of the application speaks to YARN, and has a Java virtual
+machine.  Jobs end with that process, however it ends: the next attempt begins them again from their checkpoints.
+
+Source: EPS §5.1 and Fig. 12 (each job is an application of its own).  Deviation: here several share one.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import threading
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from eps.cluster.broker.service import Broker
+from eps.cluster.supervisor.start import SupervisorHandle, WarmSupervisor
+from eps.cluster.yarn.application import CHECKPOINTS, JOB_ARCHIVE, RESULTS, MasterOrders, role_templates
+from eps.cluster.yarn.launch import RoleTemplate
+from eps.errors import StorageError
+from eps.job.launch import PreparedJob, prepare_job
+from eps.job.yarn.submit import with_job
+from eps.net.security.credentials import Security
+from eps.spec.file import RunRequest
+from eps.spec.runtime import Runtime
+from eps.storage.atomic import write_bytes_atomic, write_json_atomic
+from eps.storage.jobdir import MASTER_FILE, JobDir, jobs_dir
+from eps.storage.locations import RemotePath
+from eps.system.home import DIRECTORY_MODE, make_private
+
+logger = logging.getLogger(__name__)
+
+#: Of the application's shared folder: a folder for each job, beside that for the checkpoints of all.
+JOBS = "jobs"
+_FILE_MODE = 0o600
+
+
+def role_key(job: str, role: str) -> str:
+    """Return what containers of a job's role are asked for as."""
+    return f"{job}/{role}"
+
+
+class Place:
+    """The application that this process is the master of, as a place for jobs.  Thread-safe.
+
+    Parameters
+    ----------
+    orders : MasterOrders
+        What the containers of every job have.
+    home : RemotePath
+        Where data is kept that jobs share.
+    attempt : str
+        Differs from one attempt of the application to the next.
+    host : str
+        By which containers reach this one.
+    broker : Broker
+    roles : dict
+        What the broker's resource manager starts containers by; here jobs' roles come and go.
+    """
+
+    def __init__(
+        self,
+        orders: MasterOrders,
+        home: RemotePath,
+        attempt: str,
+        host: str,
+        broker: Broker,
+        roles: dict[str, RoleTemplate],
+    ) -> None:
+        self._orders, self._home, self._attempt, self._host = orders, home, attempt, host
+        self._broker, self._roles = broker, roles
+        self._shared = RemotePath.parse(orders.shared)
+        self._lock = threading.Lock()
+        #: Job -> the latest start of it here.
+        self._runs: dict[str, object] = {}
+
+    def start(
+        self, request: RunRequest, before_data: Callable[[], None] | None = None
+    ) -> tuple[JobDir, SupervisorHandle]:
+        """Start a job; it ends with this process.  Raises as :meth:`eps.job.client.Job.start`."""
+        warm = WarmSupervisor()
+        try:
+            if not request.spec.checkpoint_dir:
+                # Of a job that is begun twice, by this attempt and by the one before, both may be there.
+                where = self._shared / CHECKPOINTS / self._attempt
+                request = request.with_spec(checkpoint_dir=str(where))
+            prepared = prepare_job(request, before_data)
+        except BaseException:
+            warm.cancel()
+            raise
+        return prepared.directory, self.start_prepared(prepared, warm)
+
+    def start_prepared(self, prepared: PreparedJob, warm: WarmSupervisor | None = None) -> SupervisorHandle:
+        """Start a job that is prepared already, as one that is resumed; raises as :meth:`start`."""
+        warm = WarmSupervisor() if warm is None else warm
+        try:
+            self._begin(prepared)
+        except BaseException:
+            warm.cancel()
+            prepared.lock.close()
+            raise
+        return prepared.start(tied=True, warm=warm)
+
+    def _begin(self, prepared: PreparedJob) -> None:
+        spec, job = prepared.runtime.spec, prepared.directory
+        self.end(job.name)
+        shared = self._folder(job.name)
+        # Masters of this run are counted anew; who was told where one of the run before listens has ended.
+        shared.storage().remove(MASTER_FILE)
+        orders = with_job(prepared, self._orders, shared, self._home)
+        with self._lock:
+            self._runs[job.name] = object()
+            for role, template in role_templates(orders, spec).items():
+                self._roles[role_key(job.name, role)] = template
+        address = self._broker.add(job.name, Security.of_job(job.path), spec.max_containers)
+        write_json_atomic(job.broker_json, {"broker": str(address), "host": self._host}, sync=False)
+
+    def run_of(self, job: str) -> object | None:
+        """Return what stands for a job's latest start here; None where there is none."""
+        with self._lock:
+            return self._runs.get(job)
+
+    def end(self, job: str, run: object | None = None) -> None:
+        """Give back all containers of a job that has ended; of another start of it than ``run``, nothing."""
+        with self._lock:
+            if job not in self._runs or (run is not None and self._runs[job] is not run):
+                return
+            del self._runs[job]
+        # What is asked for under its roles has been told to YARN, or is withdrawn now.
+        self._broker.remove(job)
+
+    def leave(self, job: JobDir, logs: bool = False) -> None:
+        """Leave what a job has brought in the cluster's file system, and its master's log where that is wanted.
+
+        Raises
+        ------
+        StorageError
+            It cannot be written.
+        """
+        storage = self._folder(job.name).storage()
+        wanted = [job.report, job.model, *([job.log("master"), job.log("supervisor")] if logs else [])]
+        for path in wanted:
+            if path.is_file():
+                with storage.write(f"{RESULTS}/{path.name}") as file, path.open("rb") as source:
+                    while block := source.read(1 << 20):
+                        file.write(block)
+
+    def _folder(self, job: str) -> RemotePath:
+        return self._shared / JOBS / job
+
+    # ---- after an attempt that was lost
+
+    def restore(self) -> list[str]:
+        """Make the directories of jobs that an attempt before has begun, as far as their next run needs them.
+
+        Raises
+        ------
+        StorageError
+            They cannot be read, or made here.
+        """
+        storage = (self._shared / JOBS).storage()
+        names = storage.names("")
+        for name in names:
+            job = JobDir(jobs_dir() / name)
+            for folder in (job.path, job.logs, job.containers):
+                make_private(folder)
+            found = storage.names(name)
+            if JOB_ARCHIVE in found:
+                with storage.read(f"{name}/{JOB_ARCHIVE}") as file:
+                    _unpack(file.read(), job.path)
+                # Paths within the directory are other ones here.
+                runtime = Runtime.from_json(job.job_json.read_text(encoding="utf-8")).within(job.path)
+                write_bytes_atomic(job.job_json, runtime.to_json().encode("utf-8"), sync=False)
+            if RESULTS in found and job.report.name in storage.names(f"{name}/{RESULTS}"):
+                with storage.read(f"{name}/{RESULTS}/{job.report.name}") as file:
+                    write_bytes_atomic(job.report, file.read(), sync=False)
+        return names
+
+
+def _unpack(content: bytes, folder: Path) -> None:
+    """Unpack what :func:`eps.cluster.yarn.shipping.pack_job` has packed, for its user alone."""
+    try:
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            for name in archive.namelist():
+                target = folder / name
+                target.parent.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
+                target.touch(_FILE_MODE)
+                target.write_bytes(archive.read(name))
+    except (OSError, zipfile.BadZipFile) as error:
+        raise StorageError(f"{folder}: the files of the job cannot be unpacked: {error}") from error
+
+
+_here: Place | None = None
+
+
+def here() -> Place | None:
+    """Return the application that this process is the master of; None in every other process."""
+    return _here
+
+
+@contextmanager
+def standing(place: Place) -> Iterator[None]:
+    """Have the jobs of this process that are to run on YARN run within its own application."""
+    global _here
+    _here = place
+    try:
+        yield
+    finally:
+        _here = None

@@ -1,0 +1,226 @@
+"""The data plane's small interface: messages of NumPy arrays, connections, listeners, vans.  L2.
+
+A :class:`Van` carries a :class:`Message` (a few opaque header bytes and any number of arrays) from one process to
+another and a reply back.  Implementations plug in here and nowhere else; one is done when it passes
+``tests/contract/test_van_contract.py``.  What every van owes:
+
+1.  Requests of one connection reach the handler in the order of ``request`` calls, one at a time; connections are
+    independent of each other: a handler that blocks holds up its own connection only.
+2.  Many requests may be outstanding on a connection, and replies may come in any order.
+3.  A received array is C-contiguous and aligned to its items; one that was copied starts on a 64-byte boundary.  It
+    may lie in the sender's memory, and is read-only then: those of a request are valid until it is answered, those of
+    a reply as long as somebody has them.  Whoever wants to keep or change one makes a copy.
+4.  A van may read the arrays of a message after ``request`` or ``send`` has returned, without a copy of its own.
+    The sender leaves them unchanged: those of a request until its future is done, those of a reply for good.
+    Give :meth:`Message.copied` where that cannot be promised.  Arrays of :meth:`Van.empty` travel with the fewest
+    copies that the transport allows.
+5.  Whatever a peer sends, at most its own connection is lost.
+6.  Both ends know that the other belongs to the job before a message is taken.
+7.  A message with a :class:`Seal` travels with a checksum of header and arrays, which says what left; whether that is
+    what came is for the receiver to judge.
+8.  After ``close`` nothing of a connection, listener or van is left: no thread, no channel, no file descriptor.
+
+Source: design section 2 (data plane); the word is ps-lite's.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from eps.core.types import Address
+from eps.errors import ConfigError, EpsError
+
+#: Array types a van carries, by their NumPy code; the position is the number on the wire.
+DTYPES: tuple[np.dtype[Any], ...] = tuple(np.dtype(code) for code in ("u1", "<i2", "<i4", "<i8", "<f2", "<f4", "<f8"))
+#: Most dimensions of an array; 0 (a scalar array) is allowed.
+MAX_DIMS = 4
+#: Received arrays start on this boundary: a cache line, and enough for any vector load.
+ALIGNMENT_BYTES = 64
+
+MIB = 1 << 20
+#: Longest frame, its own header included.  1 MiB measured best: smaller and larger frames are slower.
+MAX_FRAME_BYTES = MIB
+#: What an array adds to the description of a message.
+ARRAY_DESCRIPTION_BYTES = 40
+
+
+@dataclass(slots=True, eq=False)
+class Seal:
+    """A checksum of a message that travels behind its arrays: XXH3 (64 bits) in hexadecimal (:mod:`.seals`)."""
+
+    #: Of what left: at the sender once it has left, at the receiver what the sender said.
+    left: str = ""
+    #: At the receiver, of what came; empty where the van did not touch the bytes: then it is not known yet.
+    arrived: str = ""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Message:
+    """What travels: header bytes that the van does not look into, and arrays.
+
+    Not comparable: arrays have no single truth value.
+    """
+
+    header: bytes = b""
+    #: Each C-contiguous, of a type in :data:`DTYPES`, with at most :data:`MAX_DIMS` dimensions.
+    arrays: tuple[np.ndarray, ...] = ()
+    #: Given, the message gets a checksum, which is taken on the thread that sends.
+    seal: Seal | None = None
+
+    @property
+    def size_bytes(self) -> int:
+        """Header and array bytes together."""
+        return len(self.header) + sum(array.nbytes for array in self.arrays)
+
+    def copied(self) -> Message:
+        """Return the same message with arrays of its own, for a sender that goes on changing its arrays."""
+        return Message(self.header, tuple(aligned_copy(array) for array in self.arrays), self.seal)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What is accepted from a peer and held for one; checked before any memory is reserved."""
+
+    max_header_bytes: int = MIB // 2
+    #: Header, description and arrays of one message, as laid out on the wire.
+    max_message_bytes: int = 2048 * MIB
+    #: Arrays of one message.
+    max_arrays: int = 1024
+    #: Messages of one connection that may be incomplete at the same time.
+    max_partial_messages: int = 16
+    #: Bytes waiting to be sent on one connection: above it a requester waits, and of a peer that does not take its
+    #: replies no further requests are read.  One message is always admitted.
+    max_outgoing_bytes: int = 256 * MIB
+
+    def __post_init__(self) -> None:
+        first_frame_bytes = self.max_header_bytes + self.max_arrays * ARRAY_DESCRIPTION_BYTES
+        if first_frame_bytes > MAX_FRAME_BYTES - 64:
+            raise ConfigError(
+                f"a header of {self.max_header_bytes} bytes and {self.max_arrays} arrays do not fit into a message's "
+                f"first frame of {MAX_FRAME_BYTES} bytes"
+            )
+
+
+class ReplyTo(Protocol):
+    """The way back for one request; used exactly once, from any thread."""
+
+    def send(self, message: Message) -> None:
+        """Answer the request; never waits for the peer.  Does nothing where it has gone: that is reported elsewhere.
+
+        Raises
+        ------
+        ProtocolError
+            The request was answered before, or the message is not one that a van carries.
+        """
+
+    def fail(self, error: EpsError) -> None:
+        """Answer the request with an error: the requester's future raises one of the same class."""
+
+
+#: Called on a thread of the connection, in the order of arrival there; may reply at once or later.
+Handler = Callable[[Message, ReplyTo], None]
+
+
+class Connection(Protocol):
+    """A way to one listener.  Safe to use from several threads."""
+
+    @property
+    def transport(self) -> str:
+        """What it goes over: ``shm``, ``unix``, ``tcp``, ``grpc`` or ``inproc``."""
+
+    def request(self, message: Message) -> Future[Message]:
+        """Send a request; the future holds the reply, or raises the handler's error.
+
+        Callbacks of the future run on a thread of the connection: they must be short, and must neither close the
+        connection nor wait for another reply of it.  The future cannot be cancelled.
+
+        Raises
+        ------
+        PeerUnavailableError
+            The connection is closed or broken.  Also raised by the futures of requests that it left unanswered.
+        ProtocolError
+            The message is not one that a van carries.
+        DeadlineError
+            The connection's outgoing queue stayed full.
+        """
+
+    def call(self, message: Message, timeout_s: float) -> Message:
+        """Send a request and return its reply: the fastest way to one reply.
+
+        Raises
+        ------
+        DeadlineError
+            No reply within ``timeout_s`` seconds.
+        EpsError
+            What :meth:`request` raises, or its future.
+        """
+
+    def close(self) -> None:
+        """Fail what is outstanding and give everything back.  May be called more than once."""
+
+    @property
+    def closed(self) -> bool:
+        """True after ``close``, and as soon as the connection is known to be broken."""
+
+
+class Listener(Protocol):
+    """Takes connections for a handler."""
+
+    @property
+    def address(self) -> Address:
+        """Where to connect; has the port that the system chose for port 0."""
+
+    def close(self) -> None:
+        """End all connections and give everything back; waits a few seconds for handlers that are running."""
+
+
+class Van(Protocol):
+    """A transport, or several."""
+
+    @property
+    def lends(self) -> bool:
+        """True where arrays of :meth:`empty` lie in memory of a kind that other processes can read."""
+
+    def empty(self, shape: int | tuple[int, ...], dtype: np.dtype | type) -> np.ndarray:
+        """Return an uninitialised array in the memory that is cheapest to send from."""
+
+    def listen(self, handler: Handler, host: str = "127.0.0.1", port: int = 0) -> Listener:
+        """Take connections at ``host:port``.
+
+        Raises
+        ------
+        ConfigError
+            The address cannot be listened on.
+        """
+
+    def connect(self, address: Address, timeout_s: float = 10.0) -> Connection:
+        """Connect to a listener.
+
+        Raises
+        ------
+        PeerUnavailableError
+            Nobody listens there, or did not answer within ``timeout_s`` seconds.
+        ProtocolError
+            The listener refuses us.
+        """
+
+
+def aligned_empty(size_bytes: int) -> np.ndarray:
+    """Return ``size_bytes`` uninitialised bytes, shape (size_bytes,), uint8, that start on a 64-byte boundary."""
+    raw = np.empty(size_bytes + ALIGNMENT_BYTES, dtype=np.uint8)
+    # Four times faster than ``raw.ctypes.data``, which shows in the latency of small messages.
+    start = -ctypes.addressof(ctypes.c_char.from_buffer(raw.data)) % ALIGNMENT_BYTES
+    return raw[start : start + size_bytes]
+
+
+def aligned_copy(array: np.ndarray) -> np.ndarray:
+    """Return a C-contiguous copy of ``array`` that starts on a 64-byte boundary."""
+    copy = aligned_empty(array.nbytes).view(array.dtype).reshape(array.shape)
+    copy[...] = array
+    return copy

@@ -1,0 +1,510 @@
+"""Messages as frames and back: of at most a MiB for gRPC, one a message on sockets.  L2, pure: no sockets, no threads.
+
+A message is laid out once: description, header bytes, then the payload: the arrays, each on a 64-byte boundary of it.
+That image is cut into frames; every frame carries the request id, so frames of several messages may interleave::
+
+    frame        magic "EPSV" | version u8 | kind u8 | flags u16 | request id u64 | body bytes u32 | reserved u32
+                 then the body: a piece of the image, in order
+    flags        1: first frame of the message; 2, in that one: its last array is a seal (``eps/net/arrays/seals.py``)
+    description  header bytes u32 | arrays u32 | payload bytes u64, then per array:
+                 type u8 | dimensions u8 | place u16 | reserved u32 | 4 lengths u64 (unused ones are 0)
+    place        0: the array's bytes are in the payload; 1: in the sender's shared memory (``lending.py``)
+
+All of it is little-endian.  Description and header lie in the first frame as a whole, so that everything is checked
+before memory is reserved for the payload.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+import struct
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from eps.errors import FrameError, ProtocolError
+from eps.net.arrays.api import (
+    ALIGNMENT_BYTES,
+    ARRAY_DESCRIPTION_BYTES,
+    DTYPES,
+    MAX_DIMS,
+    MAX_FRAME_BYTES,
+    Limits,
+    Message,
+    aligned_empty,
+)
+from eps.net.arrays.seals import unsealed
+
+MAGIC = b"EPSV"
+VERSION = 1
+
+FRAME_HEADER = struct.Struct("<4sBBHQII")
+_DESCRIPTION = struct.Struct("<IIQ")
+_ARRAY = struct.Struct("<BBHI4Q")
+assert _ARRAY.size == ARRAY_DESCRIPTION_BYTES
+#: Frame header and the fixed part of a description.
+HEAD_START = FRAME_HEADER.size + _DESCRIPTION.size
+#: Magic, version, kind and flags; then the request id, and then the length of the body.
+BEGINNING_BYTES, LENGTH_START = 8, 16
+#: In the place of an array that lies in the sender's shared memory: segment, offset in it, number of the lease.
+LENT = struct.Struct("<QQQ")
+_MAX_BODY_BYTES = MAX_FRAME_BYTES - FRAME_HEADER.size
+FIRST, SEALED = 1, 2
+_DTYPE_NUMBERS: dict[np.dtype[Any], int] = {dtype: number for number, dtype in enumerate(DTYPES)}
+_PADDING = bytes(ALIGNMENT_BYTES)
+# Up to here a copy is cheaper than a list of pieces.
+_JOIN_BYTES = 4 * 1024
+#: Layouts of small messages that a connection remembers.
+_MOST_LAYOUTS = 256
+# Above it a copy is worth letting other threads run meanwhile, which NumPy does and a memoryview does not.
+_COPY_UNLOCKED_BYTES = 16 * 1024
+
+
+class Kind(enum.IntEnum):
+    """What a message is for."""
+
+    #: A listener's first message on a connection: it takes requests.
+    HELLO = 0
+    REQUEST = 1
+    REPLY = 2
+    #: A reply whose header is an encoded error.
+    ERROR = 3
+    #: Shared memory only, each before a message that needs it: a segment, whose descriptor comes with it; ...
+    SEGMENT = 4
+    #: ... a segment that nothing will lie in any more; ...
+    FORGET = 5
+    #: ... leases of replies that the requester gives back.
+    RELEASE = 6
+
+
+class Received(NamedTuple):
+    """A whole message, as it came."""
+
+    kind: Kind
+    request_id: int
+    message: Message
+
+
+def check_message(message: Message, limits: Limits) -> int:
+    """Refuse a message that the peer would refuse, where the mistake was made.
+
+    Returns
+    -------
+    int
+        Length of the message's image in bytes, frame headers not counted.
+
+    Raises
+    ------
+    ProtocolError
+        The message is not one that a van carries.
+    """
+    header_bytes, num_arrays = len(message.header), len(message.arrays)
+    if header_bytes > limits.max_header_bytes:
+        raise ProtocolError(f"the header is {header_bytes} bytes, but must be at most {limits.max_header_bytes}")
+    if num_arrays > limits.max_arrays:
+        raise ProtocolError(f"{num_arrays} arrays, but a message carries at most {limits.max_arrays}")
+    payload_bytes = 0
+    for array in message.arrays:
+        if array.dtype not in _DTYPE_NUMBERS:
+            raise ProtocolError(f"array type {array.dtype} is not one of {', '.join(map(str, DTYPES))}")
+        if array.ndim > MAX_DIMS:
+            raise ProtocolError(f"array of shape {array.shape} has more than {MAX_DIMS} dimensions")
+        if not array.flags.c_contiguous:
+            raise ProtocolError(f"array of shape {array.shape} and strides {array.strides} is not C-contiguous")
+        payload_bytes += -payload_bytes % ALIGNMENT_BYTES + array.nbytes
+    image_bytes = _DESCRIPTION.size + num_arrays * _ARRAY.size + header_bytes + payload_bytes
+    if image_bytes > limits.max_message_bytes:
+        raise ProtocolError(f"the message is {image_bytes} bytes, but must be at most {limits.max_message_bytes}")
+    return image_bytes
+
+
+#: Takes an array; returns its :data:`LENT` record where it is to stay in shared memory, else None.
+Lend = Callable[[np.ndarray], bytes | None]
+
+
+def layout(message: Message, lend: Lend | None = None) -> tuple[bytes, list[bytes | memoryview], int]:
+    """Return the image of a message: its description and header, the pieces of its payload, bytes of the payload."""
+    descriptions = []
+    payload: list[bytes | memoryview] = []
+    payload_bytes = 0
+    for array in message.arrays:
+        shape = array.shape
+        lengths = (*shape, *(0,) * (MAX_DIMS - len(shape)))
+        record = None if lend is None else lend(array)
+        lent = record is not None
+        descriptions.append(_ARRAY.pack(_DTYPE_NUMBERS[array.dtype], len(shape), lent, 0, *lengths))
+        padding_bytes = -payload_bytes % ALIGNMENT_BYTES
+        if padding_bytes:
+            payload.append(_PADDING[:padding_bytes])
+        piece: bytes | memoryview = record or b""
+        if record is None and array.nbytes:
+            piece = array.data.cast("B") if shape else array.tobytes()
+        if piece:
+            payload.append(piece)
+        payload_bytes += padding_bytes + len(piece)
+    description = _DESCRIPTION.pack(len(message.header), len(descriptions), payload_bytes)
+    return b"".join((description, *descriptions, message.header)), payload, payload_bytes
+
+
+def _first_flags(message: Message) -> int:
+    return FIRST if message.seal is None else FIRST | SEALED
+
+
+def encode(message: Message, request_id: int, kind: Kind) -> Iterable[bytes]:
+    """Return the frames of ``message``: a tuple where it fits into one, else an iterator that builds each when asked.
+
+    Parameters
+    ----------
+    message : Message
+        Passed by :func:`check_message`.
+    request_id : int
+        0 <= id < 2**64; links a reply to its request.
+    """
+    head, payload, payload_bytes = layout(message)
+    body_bytes = len(head) + payload_bytes
+    flags = _first_flags(message)
+    if body_bytes <= _MAX_BODY_BYTES:
+        return (b"".join((FRAME_HEADER.pack(MAGIC, VERSION, kind, flags, request_id, body_bytes, 0), head, *payload)),)
+    return _encode_long([head, *payload], request_id, kind, flags)
+
+
+def whole(message: Message, request_id: int, kind: Kind, lend: Lend | None = None) -> list[bytes | memoryview]:
+    """Return ``message`` as one frame of any length, in pieces that are sent as they lie: for sockets."""
+    head, payload, payload_bytes = layout(message, lend)
+    flags = _first_flags(message)
+    prefix = FRAME_HEADER.pack(MAGIC, VERSION, kind, flags, request_id, len(head) + payload_bytes, 0)
+    if payload_bytes <= _JOIN_BYTES:
+        return [b"".join((prefix, head, *payload))]
+    return [prefix + head, *payload]
+
+
+class _SmallLayout(NamedTuple):
+    """What small messages with the same length of header, types and shapes have in common."""
+
+    description: bytes
+    body_bytes: int
+    #: Before each array, so that it starts on a 64-byte boundary of the payload.
+    paddings: tuple[bytes, ...]
+
+
+class SmallFrames:
+    """Makes the frames of small messages, each in one piece.  Thread-safe: every change of it is a single step.
+
+    The descriptions of a connection's messages are the same again and again: they are checked and laid out once.
+    """
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._layouts: dict[tuple[object, ...], _SmallLayout] = {}
+
+    def frame(self, message: Message, request_id: int, kind: Kind) -> bytes | None:
+        """Return a message's frame, as :func:`whole` does; None where it is not small.
+
+        Raises
+        ------
+        ProtocolError
+            The message is not one that a van carries; one that is not small is not checked.
+        """
+        header, arrays = message.header, message.arrays
+        key: tuple[object, ...] = (len(header),)
+        for array in arrays:
+            if not array.flags.c_contiguous:
+                return None
+            key += (array.dtype, array.shape)
+        layout = self._layouts.get(key)
+        if layout is None:
+            layout = self._learn(message, key)
+            if layout is None:
+                return None
+        description, body_bytes, paddings = layout
+        prefix = FRAME_HEADER.pack(MAGIC, VERSION, kind, FIRST, request_id, body_bytes, 0)
+        if len(arrays) == 1:
+            return b"".join((prefix, description, header, arrays[0].tobytes()))
+        pieces = [prefix, description, header]
+        for padding, array in zip(paddings, arrays, strict=True):
+            pieces += (padding, array.tobytes())
+        return b"".join(pieces)
+
+    def _learn(self, message: Message, key: tuple[object, ...]) -> _SmallLayout | None:
+        body_bytes = check_message(message, self._limits)
+        if body_bytes > _JOIN_BYTES:
+            return None
+        described, _, _ = layout(message)
+        description = described[: len(described) - len(message.header)]
+        paddings, end = [], 0
+        for array in message.arrays:
+            paddings.append(_PADDING[: -end % ALIGNMENT_BYTES])
+            end += len(paddings[-1]) + array.nbytes
+        learned = _SmallLayout(description, body_bytes, tuple(paddings))
+        if len(self._layouts) >= _MOST_LAYOUTS:
+            self._layouts.clear()
+        self._layouts[key] = learned
+        return learned
+
+
+def control(kind: Kind, body: bytes) -> bytes:
+    """Return a frame of the socket transports' own, without a message in it."""
+    return FRAME_HEADER.pack(MAGIC, VERSION, kind, FIRST, 0, len(body), 0) + body
+
+
+def beginning_of(kind: Kind) -> bytes:
+    """Return the first :data:`BEGINNING_BYTES` of each message of a kind that is one frame."""
+    return FRAME_HEADER.pack(MAGIC, VERSION, kind, FIRST, 0, 0, 0)[:BEGINNING_BYTES]
+
+
+def parse_frame_header(
+    frame: bytes | bytearray, kinds: Mapping[int, Kind], start: int = 0
+) -> tuple[Kind, int, int, int]:
+    """Return (kind, flags, request id, body bytes) of the frame at ``start``.
+
+    Raises
+    ------
+    FrameError
+        It is not a frame, or of a kind that this end does not receive.
+    """
+    magic, version, number, flags, request_id, body_bytes, zero = FRAME_HEADER.unpack_from(frame, start)
+    if magic != MAGIC:
+        raise FrameError(f"a frame starts with {magic!r}, but must start with {MAGIC!r}")
+    if version != VERSION:
+        raise FrameError(f"a frame of version {version}, but this end speaks version {VERSION}")
+    kind = kinds.get(number)
+    if kind is None:
+        raise FrameError(f"kind {number} is not one that this end receives")
+    if flags & ~(FIRST | SEALED) or flags == SEALED or zero:
+        raise FrameError(f"unknown flags {flags} or reserved field {zero}")
+    return kind, flags, request_id, body_bytes
+
+
+def _encode_long(image: list[bytes | memoryview], request_id: int, kind: Kind, flags: int) -> Iterator[bytes]:
+    for body_bytes, body in _bodies(image):
+        yield b"".join((FRAME_HEADER.pack(MAGIC, VERSION, kind, flags, request_id, body_bytes, 0), *body))
+        flags = 0
+
+
+def _bodies(image: list[bytes | memoryview]) -> Iterator[tuple[int, list[bytes | memoryview]]]:
+    body: list[bytes | memoryview] = []
+    room = _MAX_BODY_BYTES
+    for piece in image:
+        start = 0
+        while start < len(piece):
+            taken = piece[start : start + room]
+            body.append(taken)
+            start += len(taken)
+            room -= len(taken)
+            if room == 0:
+                yield _MAX_BODY_BYTES, body
+                body, room = [], _MAX_BODY_BYTES
+    if body:
+        yield _MAX_BODY_BYTES - room, body
+
+
+#: An array as its message describes it: type, shape, where it (or the record that says where it lies) starts in the
+#: payload, and whether it lies in the sender's shared memory and has a :data:`LENT` record in its place.
+Described = tuple[np.dtype[Any], tuple[int, ...], int, bool]
+
+
+class Head(NamedTuple):
+    """What comes before a message's payload."""
+
+    header: bytes
+    arrays: list[Described]
+    payload_bytes: int
+    #: Bytes of frame header, description and header bytes.
+    stop: int
+
+
+def described_lengths(frame: bytes | bytearray, limits: Limits, start: int = 0) -> tuple[int, int]:
+    """Return the bytes of the header and those of the arrays' descriptions, from the message's frame at ``start``.
+
+    Raises
+    ------
+    FrameError
+        They break a limit.
+    """
+    header_bytes, num_arrays, _ = _DESCRIPTION.unpack_from(frame, start + FRAME_HEADER.size)
+    if header_bytes > limits.max_header_bytes:
+        raise FrameError(f"a header of {header_bytes} bytes, but {limits.max_header_bytes} is the limit")
+    if num_arrays > limits.max_arrays:
+        raise FrameError(f"{num_arrays} arrays, but {limits.max_arrays} is the limit")
+    return header_bytes, num_arrays * ARRAY_DESCRIPTION_BYTES
+
+
+class Description(NamedTuple):
+    """The arrays of a message, as they are announced."""
+
+    arrays: list[Described]
+    payload_bytes: int
+    #: True where some lie in the sender's shared memory.
+    lends: bool
+
+
+def parse_description(description: bytes, lending: bool) -> Description:
+    """Return what a description (without the frame's header) announces.
+
+    Parameters
+    ----------
+    lending : bool
+        True where the transport can refer to the sender's memory.
+
+    Raises
+    ------
+    FrameError
+        It makes no sense; nothing was reserved for the payload yet.
+    """
+    _, num_arrays, payload_bytes = _DESCRIPTION.unpack_from(description)
+    arrays: list[Described] = []
+    end = 0
+    at = _DESCRIPTION.size
+    for _ in range(num_arrays):
+        number, ndim, place, zero, *lengths = _ARRAY.unpack_from(description, at)
+        if number >= len(DTYPES) or ndim > MAX_DIMS or place > lending or zero or any(lengths[ndim:]):
+            raise FrameError(_wrong_array(number, ndim, place))
+        dtype, shape = DTYPES[number], tuple(lengths[:ndim])
+        size_bytes = math.prod(shape) * dtype.itemsize
+        # A length of 0 makes an array of no bytes whatever the others are; NumPy multiplies those all the same.
+        if size_bytes == 0 and math.prod([max(length, 1) for length in shape]) * dtype.itemsize >= 1 << 62:
+            raise FrameError(f"an array of shape {shape} is beyond any memory")
+        end += -end % ALIGNMENT_BYTES
+        arrays.append((dtype, shape, end, place != 0))
+        end += LENT.size if place else size_bytes
+        at += ARRAY_DESCRIPTION_BYTES
+    if payload_bytes != end:
+        raise FrameError(f"a payload of {payload_bytes} bytes, but its arrays need {end}")
+    return Description(arrays, payload_bytes, any(place for *_, place in arrays))
+
+
+def parse_head(frame: bytes, limits: Limits) -> Head:
+    """Return the head of a message from its first frame; nothing was reserved for the payload yet.
+
+    Raises
+    ------
+    FrameError
+        It is not a head, or breaks a limit.
+    """
+    if len(frame) < HEAD_START:
+        raise FrameError(f"a first frame of {len(frame)} bytes has no description")
+    header_bytes, described_bytes = described_lengths(frame, limits)
+    header_start = HEAD_START + described_bytes
+    stop = header_start + header_bytes
+    if stop > len(frame):
+        raise FrameError(f"description and header need {stop} bytes, but the frame has {len(frame)}")
+    arrays, payload_bytes, _ = parse_description(frame[FRAME_HEADER.size : header_start], lending=False)
+    return Head(frame[header_start:stop], arrays, payload_bytes, stop)
+
+
+class _Partial:
+    """A message whose description has come, and the memory that the rest goes into."""
+
+    __slots__ = ("header", "kind", "payload", "received_bytes", "sealed", "size_bytes", "views")
+
+    def __init__(self, kind: Kind, sealed: bool, frame: bytes, limits: Limits, room_bytes: int) -> None:
+        head = parse_head(frame, limits)
+        self.size_bytes = head.stop - FRAME_HEADER.size + head.payload_bytes
+        if self.size_bytes > room_bytes:
+            raise FrameError(
+                f"a message of {self.size_bytes} bytes, but {limits.max_message_bytes} is the limit for all messages "
+                f"that are incomplete, and {room_bytes} bytes are left"
+            )
+        self.kind = kind
+        self.sealed = sealed
+        self.header = head.header
+        self.payload = aligned_empty(head.payload_bytes)
+        self.views = [(shape, dtype, offset) for dtype, shape, offset, _ in head.arrays]
+        self.received_bytes = 0
+        self.take(frame, head.stop)
+
+    def take(self, frame: bytes, start: int) -> None:
+        """Take the next piece of the payload: what ``frame`` holds from ``start``."""
+        piece_bytes = len(frame) - start
+        end = self.received_bytes + piece_bytes
+        if end > len(self.payload):
+            raise FrameError(f"the payload is {len(self.payload)} bytes, but {end} came")
+        if piece_bytes > _COPY_UNLOCKED_BYTES:
+            self.payload[self.received_bytes : end] = np.frombuffer(frame, np.uint8, offset=start)
+        elif piece_bytes:
+            self.payload.data[self.received_bytes : end] = memoryview(frame)[start:]
+        self.received_bytes = end
+
+    def message(self) -> Message | None:
+        """Return the message if it is whole."""
+        if self.received_bytes != len(self.payload):
+            return None
+        return Message(
+            self.header,
+            tuple([np.ndarray(shape, dtype, self.payload, offset) for shape, dtype, offset in self.views]),
+        )
+
+
+def _wrong_array(number: int, ndim: int, place: int) -> str:
+    if number >= len(DTYPES):
+        return f"array type {number} is not one of 0 to {len(DTYPES) - 1}"
+    if ndim > MAX_DIMS:
+        return f"an array has {ndim} dimensions, but {MAX_DIMS} is the limit"
+    if place == 1:
+        return "an array in shared memory, on a transport without any"
+    return "unused fields of an array's description must be 0"
+
+
+class Decoder:
+    """Puts the messages of one connection together; not thread-safe.
+
+    After a FrameError the stream has no meaning any more and its connection is to be closed.
+
+    Parameters
+    ----------
+    limits : Limits
+        Checked against what a frame announces, before memory is reserved for it.
+    kinds : iterable of Kind
+        The kinds that this end may receive.
+    """
+
+    def __init__(self, limits: Limits, kinds: Iterable[Kind] = tuple(Kind)) -> None:
+        self._limits = limits
+        self._kinds = {int(kind): kind for kind in kinds}
+        self._partial: dict[int, _Partial] = {}
+
+    def feed(self, frame: bytes) -> Received | None:
+        """Take one whole frame; return the message that it completes, if it does.
+
+        Raises
+        ------
+        FrameError
+            ``frame`` is not a frame, does not fit what came before, or breaks a limit.
+        """
+        if not FRAME_HEADER.size < len(frame) <= MAX_FRAME_BYTES:
+            raise FrameError(
+                f"a frame of {len(frame)} bytes, but it must be longer than its header of {FRAME_HEADER.size} bytes "
+                f"and have at most {MAX_FRAME_BYTES} bytes"
+            )
+        kind, flags, request_id, body_bytes = parse_frame_header(frame, self._kinds)
+        if body_bytes != len(frame) - FRAME_HEADER.size:
+            raise FrameError(f"a body of {body_bytes} bytes is announced, but {len(frame) - FRAME_HEADER.size} came")
+        partial = self._partial.get(request_id)
+        if flags & FIRST:
+            if partial is not None:
+                raise FrameError(f"message {request_id} starts again before it is complete")
+            partial = _Partial(kind, bool(flags & SEALED), frame, self._limits, self._room_bytes())
+        elif partial is None:
+            raise FrameError(f"message {request_id} goes on, but did not start")
+        elif partial.kind is not kind:
+            raise FrameError(f"message {request_id} changes from kind {partial.kind} to {kind}")
+        else:
+            partial.take(frame, FRAME_HEADER.size)
+        message = partial.message()
+        if message is not None:
+            self._partial.pop(request_id, None)
+            if partial.sealed:
+                message = unsealed(message)
+            return Received(kind, request_id, message)
+        if flags & FIRST and len(self._partial) >= self._limits.max_partial_messages:
+            raise FrameError(f"more than {self._limits.max_partial_messages} messages are incomplete at the same time")
+        self._partial[request_id] = partial
+        return None
+
+    def _room_bytes(self) -> int:
+        room_bytes = self._limits.max_message_bytes
+        for other in self._partial.values():
+            room_bytes -= other.size_bytes
+        return room_bytes

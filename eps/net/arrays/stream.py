@@ -1,0 +1,372 @@
+"""Reading messages from a wire: one frame for each, and its payload straight into its memory.  L2.
+
+Source: performance.md sections 1 and 2 (no bytes objects in between; ``recv_into``).
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import struct
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from eps.errors import FrameError, PeerUnavailableError
+from eps.net.arrays.api import ALIGNMENT_BYTES, Limits, Message, aligned_empty
+from eps.net.arrays.arena import Lease, Mapping
+from eps.net.arrays.frames import (
+    BEGINNING_BYTES,
+    FIRST,
+    FRAME_HEADER,
+    HEAD_START,
+    LENGTH_START,
+    LENT,
+    SEALED,
+    Described,
+    Description,
+    Kind,
+    beginning_of,
+    described_lengths,
+    parse_description,
+    parse_frame_header,
+)
+from eps.net.arrays.seals import PIECE_BYTES, Checking, unsealed
+from eps.net.arrays.wires import LEAST_BYTES, STALL_S, Progress, Wire
+
+#: Bytes that are read before anything is known of a message; a small one comes with one call.
+_BUFFER_BYTES = 64 * 1024
+#: Longest frame of the transport's own.
+MOST_CONTROL_BYTES = 32 * 1024
+#: Payloads up to this size share memory, of this size: whoever keeps such an array keeps a slab.
+_SMALL_BYTES = 4 * 1024
+_SLAB_BYTES = 64 * 1024
+#: Descriptions that a connection remembers.
+_MOST_DESCRIPTIONS = 256
+_MOST_SEGMENTS = 4096
+_NUMBER = struct.Struct("<Q")
+_MESSAGES = frozenset((Kind.HELLO, Kind.REQUEST, Kind.REPLY, Kind.ERROR))
+_TRANSPORT_KINDS = (Kind.SEGMENT, Kind.FORGET, Kind.RELEASE)
+
+
+class _Known(NamedTuple):
+    """What messages of the same lengths, types and shapes have in common."""
+
+    #: Beginning of the frame, request id, description, header bytes.
+    fields: struct.Struct
+    #: With the length of the body before it.
+    description: bytes
+    described: Description
+
+
+@dataclass(slots=True)
+class _Begun:
+    """A message whose payload has not come as a whole yet."""
+
+    kind: Kind
+    request_id: int
+    header: bytes
+    described: Description
+    memory: memoryview
+    base: int
+    got: int
+    sealed: bool
+    #: Of one that is sealed, unless its arrays are lent.
+    checking: Checking | None
+
+
+_NOTHING = _Known(struct.Struct(f"<{BEGINNING_BYTES}sQ0s0s"), b"nothing is described so", Description([], 0, False))
+
+
+class StreamReader:
+    """Reads the messages of one connection; used by one thread at a time.
+
+    Source: V. Jacobson, "4BSD TCP header prediction", Computer Communication Review 20(2), 1990: a message that begins
+    like the one before it is recognised by a comparison and not taken apart.
+
+    Parameters
+    ----------
+    wire : Wire
+    limits : Limits
+        Checked against what a frame announces, before memory is reserved for it.
+    kinds : sequence of Kind
+        The kinds of messages that this end may receive.
+    lending : bool
+        The peer may refer to its shared memory.
+    returned : deque of int, optional
+        Takes the number of each lease whose array is gone; None where the reply gives it back.
+    on_release : callable, optional
+        Takes the numbers of leases that the peer gives back.
+    """
+
+    def __init__(
+        self,
+        wire: Wire,
+        limits: Limits,
+        kinds: Sequence[Kind],
+        *,
+        lending: bool = False,
+        returned: deque[int] | None = None,
+        on_release: Callable[[tuple[int, ...]], None] | None = None,
+    ) -> None:
+        self._wire = wire
+        self._limits = limits
+        self._kinds = {int(kind): kind for kind in (*kinds, *(_TRANSPORT_KINDS if lending else ()))}
+        self._lending = lending
+        self._returned = returned
+        self._on_release = on_release
+        self._segments: dict[int, Mapping] = {}
+        self._buffer = bytearray(_BUFFER_BYTES)
+        self._view = memoryview(self._buffer)
+        self._start = self._stop = 0
+        self._slab, self._slab_used = aligned_empty(_SLAB_BYTES).data, 0
+        self._beginnings = {beginning_of(kind): kind for kind in kinds}
+        #: The same few descriptions come again and again: each is read once.
+        self._known: dict[bytes, _Known] = {}
+        #: That of the message before: most messages are like it, which one comparison finds out.
+        self._expected = _NOTHING
+        self._begun: _Begun | None = None
+        #: Of a message that has begun, and that this reader has waited for.
+        self._progress = Progress()
+        self._unfinished = False
+        #: See :meth:`wait_at_most`.
+        self.patience_s: float = STALL_S
+
+    @property
+    def buffered(self) -> bool:
+        """True if :meth:`read` has something to do although the descriptor may not be readable."""
+        if self._unfinished:
+            return self._wire.pending or self._progress.overdue
+        return self._stop > self._start or self._wire.pending
+
+    def wait_at_most(self, patience_s: float) -> None:
+        """Have :meth:`read` wait so long from now on, :data:`wires.STALL_S` by default."""
+        self.patience_s = patience_s
+        self._wire.wait_at_most(patience_s)
+
+    def read(self) -> tuple[Kind, int, Message] | None:
+        """Return kind, request id and message of the next one; None where it was not complete in time.
+
+        One that has begun is gone on with by the next call.
+
+        Raises
+        ------
+        PeerUnavailableError
+            The peer ended the connection, or stalled in the middle of a message.
+        FrameError
+            What came is not a message, or breaks a limit.  The connection has no meaning any more.
+        """
+        if self._begun is not None:
+            return self._go_on(self._begun)
+        while True:
+            if self._start == self._stop:
+                # A small message comes as a whole with this one call.
+                self._start, self._stop = 0, self._wire.receive(self._view)
+                if not self._stop:
+                    return None
+            fields, expected, described = self._expected
+            if self._stop - self._start >= fields.size:
+                beginning, request_id, description, header = fields.unpack_from(self._buffer, self._start)
+                kind = self._beginnings.get(beginning)
+                if description == expected and kind is not None:
+                    # Only the request, the header's bytes and the payload are new: all else was checked before.
+                    self._start += fields.size
+                    return self._message(kind, request_id, header, described)
+            if self._stop - self._start < FRAME_HEADER.size and not self._fill(FRAME_HEADER.size):
+                return None
+            kind, flags, request_id, body_bytes = parse_frame_header(self._buffer, self._kinds, self._start)
+            if not flags & FIRST:
+                raise FrameError("a frame goes on with a message, but on a socket each message is one frame")
+            if kind in _MESSAGES:
+                head = self._head(body_bytes)
+                return None if head is None else self._message(kind, request_id, *head, sealed=bool(flags & SEALED))
+            if flags & SEALED:
+                raise FrameError(f"a frame of kind {kind.name} is sealed")
+            if not self._transport_frame(kind, body_bytes):
+                return None
+
+    def close(self) -> None:
+        """Unmap the peer's segments, but for those that arrays still lie in."""
+        self._segments.clear()
+        self._begun = None
+
+    def _wait_until(self) -> float:
+        """Return when to leave a message that has begun for later."""
+        now_s = time.monotonic()
+        if not self._unfinished:
+            self._unfinished = True
+            self._progress.begin()
+        return now_s + self.patience_s
+
+    def _leave(self, count: int, until_s: float) -> bool:
+        """Note how much of a message came; return True where the rest is for later."""
+        if self._progress.stalled(count):
+            raise PeerUnavailableError(
+                f"the peer stopped in the middle of a message: less than {LEAST_BYTES} bytes came in {STALL_S} s"
+            )
+        return not count or time.monotonic() >= until_s
+
+    def _fill(self, needed: int) -> bool:
+        """Have at least ``needed`` bytes in the buffer; return False where they did not come in time."""
+        if self._stop - self._start >= needed:
+            return True
+        until_s = self._wait_until()
+        while True:
+            if self._start == self._stop:
+                self._start = self._stop = 0
+            if self._start + needed > len(self._buffer):
+                self._make_room(needed)
+            count = self._wire.receive(self._view[self._stop :])
+            self._stop += count
+            if self._stop - self._start >= needed:
+                self._unfinished = False
+                return True
+            if self._leave(count, until_s):
+                return False
+
+    def _make_room(self, needed: int) -> None:
+        content = bytes(self._view[self._start : self._stop])
+        if needed > len(self._buffer):
+            self._buffer = bytearray(needed)
+            self._view = memoryview(self._buffer)
+        self._view[: len(content)] = content
+        self._start, self._stop = 0, len(content)
+
+    def _head(self, body_bytes: int) -> tuple[bytes, Description] | None:
+        """Take what comes before a message's payload: its header bytes and its description, both checked.
+
+        Nothing is taken, and None returned, where they did not come in time.
+        """
+        if body_bytes > self._limits.max_message_bytes:
+            raise FrameError(f"a message of {body_bytes} bytes, but {self._limits.max_message_bytes} is the limit")
+        if not self._fill(HEAD_START):
+            return None
+        header_bytes, described_bytes = described_lengths(self._buffer, self._limits, self._start)
+        header_start = HEAD_START + described_bytes
+        if not self._fill(header_start + header_bytes):
+            return None
+        start = self._start
+        description = bytes(self._view[start + LENGTH_START : start + header_start])
+        known = self._known.get(description)
+        if known is None:
+            described = parse_description(description[FRAME_HEADER.size - LENGTH_START :], self._lending)
+            if header_start + header_bytes - FRAME_HEADER.size + described.payload_bytes != body_bytes:
+                raise FrameError(f"a body of {body_bytes} bytes is announced, but the message has others")
+            fields = struct.Struct(f"<{BEGINNING_BYTES}sQ{len(description)}s{header_bytes}s")
+            known = _Known(fields, description, described)
+            if len(self._known) >= _MOST_DESCRIPTIONS:
+                self._known.clear()
+            self._known[description] = known
+        self._expected = known
+        self._start = start + header_start + header_bytes
+        return bytes(self._view[start + header_start : self._start]), known.described
+
+    def _message(
+        self,
+        kind: Kind,
+        request_id: int,
+        header: bytes,
+        described: Description,
+        sealed: bool = False,
+    ) -> tuple[Kind, int, Message] | None:
+        """Take a message's payload; None where it did not come as a whole in time."""
+        if not (described.arrays or sealed):
+            return kind, request_id, Message(header)
+        payload, base, got = self._payload(described.payload_bytes)
+        if got < described.payload_bytes or sealed:
+            checking = None
+            if sealed and not described.lends:
+                checking = Checking(header, described.payload_bytes)
+                checking.take(payload[base : base + got])
+            self._begun = _Begun(kind, request_id, header, described, payload, base, got, sealed, checking)
+            return self._go_on(self._begun)
+        return kind, request_id, Message(header, self._arrays(described, payload, base))
+
+    def _go_on(self, begun: _Begun) -> tuple[Kind, int, Message] | None:
+        """Take more of a payload; return the message where that was the rest."""
+        until_s = self._wait_until()
+        size_bytes, checking = begun.described.payload_bytes, begun.checking
+        memory = begun.memory[begun.base : begun.base + size_bytes]
+        while begun.got < size_bytes:
+            start = begun.got
+            # What has come is checked while it is in the cache.
+            count = self._wire.receive(memory[start : None if checking is None else start + PIECE_BYTES], whole=True)
+            begun.got += count
+            if checking is not None:
+                checking.take(memory[start : begun.got])
+            if begun.got < size_bytes and self._leave(count, until_s):
+                return None
+        self._begun, self._unfinished = None, False
+        message = Message(begun.header, self._arrays(begun.described, begun.memory, begun.base))
+        if begun.sealed:
+            message = unsealed(message, "" if checking is None else checking.hexdigest())
+        return begun.kind, begun.request_id, message
+
+    def _arrays(self, described: Description, payload: memoryview, base: int) -> tuple[np.ndarray, ...]:
+        if described.lends:
+            return tuple([self._array(array, payload, base) for array in described.arrays])
+        if len(described.arrays) == 1:
+            dtype, shape, offset, _ = described.arrays[0]
+            return (np.ndarray(shape, dtype, payload, base + offset),)
+        return tuple([np.ndarray(shape, dtype, payload, base + offset) for dtype, shape, offset, _ in described.arrays])
+
+    def _payload(self, size_bytes: int) -> tuple[memoryview, int, int]:
+        """Return the memory that a payload goes into, where in it, and how many bytes of it were there already."""
+        if size_bytes <= _SMALL_BYTES:
+            # Small payloads share memory, which is cheaper than an array for each.
+            base = self._slab_used
+            if base + size_bytes > _SLAB_BYTES:
+                self._slab, base = aligned_empty(_SLAB_BYTES).data, 0
+            memory = self._slab
+            self._slab_used = base + -(-size_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+        else:
+            memory, base = aligned_empty(size_bytes).data, 0
+        start = self._start
+        got = min(size_bytes, self._stop - start)
+        memory[base : base + got] = self._view[start : start + got]
+        self._start = start + got
+        return memory, base, got
+
+    def _array(self, array: Described, payload: memoryview, base: int) -> np.ndarray:
+        dtype, shape, offset, lent = array
+        if not lent:
+            return np.ndarray(shape, dtype, payload, base + offset)
+        number, place, lease = LENT.unpack_from(payload, base + offset)
+        mapping = self._segments.get(number)
+        # Not NumPy's product, which wraps around: a peer could make any shape look small.
+        size_bytes = math.prod(shape) * dtype.itemsize
+        if mapping is None:
+            raise FrameError(f"an array lies in segment {number}, which was never passed")
+        if place + size_bytes > mapping.size_bytes or place % dtype.itemsize:
+            raise FrameError(f"an array of {size_bytes} bytes at {place} of a segment of {mapping.size_bytes} bytes")
+        return np.asarray(Lease(mapping, place, dtype, shape, lease, self._returned))
+
+    def _transport_frame(self, kind: Kind, body_bytes: int) -> bool:
+        """Take a frame of the transport's own; return False where it did not come in time."""
+        if not 0 < body_bytes <= MOST_CONTROL_BYTES or body_bytes % _NUMBER.size:
+            raise FrameError(f"a frame of kind {kind.name} with a body of {body_bytes} bytes")
+        if not self._fill(FRAME_HEADER.size + body_bytes):
+            return False
+        body = bytes(self._view[self._start + FRAME_HEADER.size : self._start + FRAME_HEADER.size + body_bytes])
+        self._start += FRAME_HEADER.size + body_bytes
+        numbers = struct.unpack(f"<{body_bytes // _NUMBER.size}Q", body)
+        if kind is Kind.SEGMENT:
+            if len(numbers) != 2 or numbers[0] in self._segments or len(self._segments) >= _MOST_SEGMENTS:
+                raise FrameError(f"a segment that is malformed, known, or beyond the {_MOST_SEGMENTS} that are allowed")
+            descriptor = self._wire.take_descriptor()
+            try:
+                self._segments[numbers[0]] = Mapping(descriptor, numbers[1])
+            finally:
+                os.close(descriptor)
+        elif kind is Kind.FORGET:
+            for number in numbers:
+                self._segments.pop(number, None)
+        elif self._on_release is not None:
+            self._on_release(numbers)
+        else:
+            raise FrameError("leases come back, but none were given")
+        return True

@@ -1,0 +1,174 @@
+"""What a member has to say to its job master: in order, what can wait a little in one message.
+
+A report of a clock wakes two threads of gRPC at either end and costs the job a third of a millisecond of processor
+time, which is a tenth of a short iteration.  Nobody waits for most of them, since the horizon is granted ahead.  So
+they may linger; when each was made travels along, so that the job's history is as exact as without.
+
+What the master may have lost when it died is kept and said again to the next one: reports of clocks until they are
+known to be recorded, reports of a plan until it has ended, the word that this member cannot go on, and which way
+each peer was reached last.  All others answer orders, which the master repeats.  L2.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass
+
+from eps.core import messages as m
+from eps.core.progress import MAX_LOOKAHEAD_CLOCKS
+from eps.net.messages.codec import report_to_pb
+from eps.pb import control_pb2 as pb
+
+#: Longest time that a report which can wait is kept back; less than half of the lookahead that masters grant.
+LINGER_S = 0.02
+#: Whoever has nothing else to say says that it is alive, so many times within the deadline for its silence.
+BEATS = 6
+#: With the usual deadline of three seconds.
+BEAT_S = 0.5
+#: Reports kept.  A worker is ahead of what its master knows by no more than the lookahead; where clocks are not bound
+#: together (SSP, ASP) a later grant may still speak of a much earlier clock, but so many reports ago it was delivered.
+MOST_KEPT = 16 * MAX_LOOKAHEAD_CLOCKS
+
+
+@dataclass(slots=True)
+class _Entry:
+    message: pb.Report
+    made_s: float
+    key: _Key | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Key:
+    """Same key, same report."""
+
+    kind: str
+    #: Of the clock or the plan.
+    number: int
+    about: Hashable = None
+
+
+def _key(report: m.Report) -> _Key | None:
+    """Return the key of a report that is kept."""
+    kind = type(report).__name__
+    match report:
+        case m.ClockReported(_, clock, results):
+            return _Key("clock", clock, tuple([result.split for result in results]))
+        case m.PartitionSent(_, plan_id, item) | m.PartitionCaughtUp(_, plan_id, item):
+            return _Key("plan", plan_id, (kind, item))
+        case m.SplitReceived(_, plan_id, item) | m.PartitionPromoted(_, plan_id, item):
+            return _Key("plan", plan_id, (kind, item))
+        case m.TransferFailed(_, plan_id, message):
+            return _Key("plan", plan_id, (kind, message))
+        case m.MemberFailed(_, _, message):
+            return _Key("end", 0, message)
+        case m.PeerReached(_, peer):
+            return _Key("way", 0, peer)
+    return None
+
+
+class ReportQueue:
+    """Reports on their way out; any thread may add, one line at a time takes them out.
+
+    Parameters
+    ----------
+    now : callable
+        Seconds, steady.
+    beat_s : float, seconds
+        After this long without a report an empty batch goes out.
+    """
+
+    def __init__(self, now: Callable[[], float] = time.monotonic, beat_s: float = BEAT_S) -> None:
+        self._now = now
+        self.beat_s = beat_s
+        self._changed = threading.Condition()
+        self._waiting: list[_Entry] = []
+        #: Said, and perhaps not recorded; oldest first.
+        self._kept: dict[_Key, _Entry] = {}
+        self._urgent = False
+        self._closed = False
+        #: Number of the line that takes; an earlier one finds nothing any more.
+        self._line = 0
+
+    def put(self, report: m.Report, *, can_wait: bool = False) -> None:
+        """Add a report; returns at once.  One that cannot wait takes those before it along."""
+        entry = _Entry(report_to_pb(report), self._now(), _key(report))
+        with self._changed:
+            first = not self._waiting
+            self._waiting.append(entry)
+            if not can_wait:
+                self._urgent = True
+            # Who lingers already needs no further call for what can wait.
+            if first or not can_wait:
+                self._changed.notify_all()
+
+    def recorded(self, completed: int) -> None:
+        """Forget reports of clocks below ``completed``: the master has them."""
+        self._forget(lambda key: key.kind == "clock" and key.number < completed)
+
+    def plan_ended(self, plan_id: int) -> None:
+        """Forget reports of plans up to this one; nobody waits for them any more."""
+        self._forget(lambda key: key.kind == "plan" and key.number <= plan_id)
+
+    def _forget(self, over: Callable[[_Key], bool]) -> None:
+        with self._changed:
+            for key in [key for key in self._kept if over(key)]:
+                del self._kept[key]
+
+    def close(self) -> None:
+        """End :meth:`batches` when everything that waits has been taken."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def cut(self) -> None:
+        """End the line that takes, without closing the queue: what is said from now on waits for the next one."""
+        with self._changed:
+            self._line += 1
+            self._changed.notify_all()
+
+    def batches(self, hello: pb.Report | None = None) -> Iterator[pb.Reports]:
+        """Begin a line: return what yields batches to send, now and then an empty one, until :meth:`close`.
+
+        Lines that were begun before end.  Everything that was kept is said again, in order, before what is new.
+
+        Parameters
+        ----------
+        hello : pb.Report, optional
+            Goes first, in a batch of its own.
+        """
+        with self._changed:
+            self._line += 1
+            self._waiting = [*self._kept.values(), *self._waiting]
+            self._urgent = self._urgent or bool(self._kept)
+            self._kept = {}
+            self._changed.notify_all()
+            return self._taken(self._line, hello)
+
+    def _taken(self, line: int, hello: pb.Report | None) -> Iterator[pb.Reports]:
+        if hello is not None:
+            yield pb.Reports(reports=[hello])
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: bool(self._waiting) or self._closed or line != self._line, self.beat_s)
+                if self._waiting and line == self._line:
+                    self._changed.wait_for(lambda: self._urgent or self._closed or line != self._line, LINGER_S)
+                if line != self._line or (self._closed and not self._waiting):
+                    return
+                taken, self._waiting, self._urgent = self._waiting, [], False
+                self._keep(taken)
+            batch, now_s = pb.Reports(), self._now()
+            for entry in taken:
+                entry.message.age_s = now_s - entry.made_s
+                batch.reports.append(entry.message)
+            yield batch
+
+    def _keep(self, taken: list[_Entry]) -> None:
+        for entry in taken:
+            if entry.key is not None:
+                # The later of two takes the earlier one's place at the end.
+                self._kept.pop(entry.key, None)
+                self._kept[entry.key] = entry
+        while len(self._kept) > MOST_KEPT:
+            del self._kept[next(iter(self._kept))]

@@ -1,0 +1,506 @@
+"""Pushes and pulls as data-plane messages: what a worker and a server say to each other at every clock.
+
+The header is a ``DataHeader`` (``proto/eps/pb/data.proto``); the arrays follow in the order of its parts.  Everything
+that a peer says is checked here against what its header promises, so that the server's arithmetic never sees a bad
+shape.  L2.
+
+Source: EPS §2.2 Fig. 1 (push updates, receive partitions).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import accumulate, pairwise
+from typing import TypeVar
+
+import numpy as np
+from google.protobuf.message import DecodeError
+
+from eps.errors import ProtocolError
+from eps.net.arrays.api import Message
+from eps.net.messages.lean import PLAIN, Lean, pack, unpack
+from eps.pb import control_pb2
+from eps.pb import data_pb2 as pb
+
+#: Keys of a partition, where nothing better is known: positions are int32.
+MOST_KEYS = 2**31 - 1
+
+_NO_EXPONENTS = np.empty(0, np.int16)
+_FLOAT32, _INT16 = np.dtype(np.float32), np.dtype(np.int16)
+
+ValueT = TypeVar("ValueT")
+
+#: A block off the grid: (split, block from the partition's first, values).
+Raw = tuple[int, int, np.ndarray]
+
+
+# Parts and answers are made for every partition at every clock.  They are not frozen, because that takes four times as
+# long; nobody changes one but a server, which fills in the keys of a set that it knows.
+
+
+@dataclass(slots=True, eq=False)
+class PushPart:
+    """Contributions of some splits to one clock of one partition."""
+
+    partition: int
+    clock: int
+    splits: tuple[int, ...]
+    #: Samples of those splits at that clock.
+    samples: int
+    #: Grid integers (BSP) or float32 (SSP, ASP), shape (keys,); empty where only maxima are measured.
+    total: np.ndarray
+    #: Largest magnitude in each block over the push's splits, shape (blocks,), float32; empty under SSP and ASP.
+    maxima: np.ndarray
+    #: Digest of the keys of a sparse push; empty for a dense one.
+    keyset: bytes = b""
+    #: Global keys, ascending, int64; None: every key of the partition, or not attached.
+    keys: np.ndarray | None = None
+    raw: tuple[Raw, ...] = ()
+
+    def copied(self) -> PushPart:
+        """Return the same push with arrays of its own, for who needs it longer than its message lives."""
+        raw = tuple((split, block, values.copy()) for split, block, values in self.raw)
+        return replace(self, total=self.total.copy(), maxima=self.maxima.copy(), raw=raw)
+
+
+@dataclass(slots=True, eq=False)
+class PullPart:
+    """A read of one partition."""
+
+    partition: int
+    min_clock: int
+    keyset: bytes = b""
+    #: As in :class:`PushPart`.
+    keys: np.ndarray | None = None
+    #: Version of the values that the worker has; 0: none, or it wants them in any case.
+    have_version: int = 0
+    #: Values that are expected; does not travel.
+    size: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class PushAnswer:
+    """What became of a push."""
+
+    partition: int
+    have: tuple[int, ...] = ()
+    accepted: bool = True
+    refusal: pb.Refusal | None = None
+
+
+@dataclass(slots=True, eq=False)
+class PullAnswer:
+    """Parameters of one partition."""
+
+    partition: int
+    clock: int = 0
+    values: np.ndarray = field(default_factory=lambda: np.empty(0, np.float32))
+    exponents: np.ndarray = field(default_factory=lambda: np.empty(0, np.int16))
+    refusal: pb.Refusal | None = None
+    #: Counts the changes of the partition's values; 0 where the server does not say.
+    version: int = 0
+    #: The values are those of the version that the worker has, and are empty here.
+    unchanged: bool = False
+
+
+def keyset_digest(keys: np.ndarray) -> bytes:
+    """Return the name of a set of keys: 16 bytes that depend on nothing else."""
+    return hashlib.blake2b(keys.tobytes(), digest_size=16).digest()
+
+
+def parse_header(message: Message) -> pb.DataHeader:
+    """Return the header of a data-plane message.
+
+    Raises
+    ------
+    ProtocolError
+        The bytes are not a header, or it says nothing.
+    """
+    header = pb.DataHeader()
+    try:
+        header.ParseFromString(message.header)
+    except DecodeError as error:
+        raise ProtocolError(f"a data-plane message whose header is not one: {error}") from None
+    if header.WhichOneof("kind") is None:
+        raise ProtocolError("a data-plane message whose header says nothing")
+    return header
+
+
+def build_exchange(
+    pushes: Sequence[PushPart],
+    pulls: Sequence[PullPart],
+    lean: Lean = PLAIN,
+    *,
+    incarnation: int = 0,
+    results: Sequence[control_pb2.ClockReported] = (),
+) -> Message:
+    """Return the message that carries ``pushes`` and ``pulls`` to one server, with ``lean`` left out.
+
+    ``results`` are what was measured at the clocks of the pushes.
+    """
+    header = pb.DataHeader()
+    exchange = header.exchange
+    exchange.incarnation = incarnation
+    exchange.SetInParent()
+    exchange.results.extend(results)
+    plain = not (lean.changed_only or lean.float16 or any(push.raw or push.keys is not None for push in pushes))
+    packed = _packed(pushes) if plain else None
+    arrays: list[np.ndarray] = []
+    if packed is not None:
+        arrays += packed
+        exchange.packed_sums.extend([len(push.total) for push in pushes])
+        exchange.packed_maxima.extend([len(push.maxima) for push in pushes])
+    if plain and _alike(pushes):
+        _add_push(exchange, pushes[0])
+        exchange.push_partitions.extend([push.partition for push in pushes])
+        if any(push.keyset for push in pushes):
+            exchange.push_keysets.extend([push.keyset for push in pushes])
+        if packed is None:
+            for push in pushes:
+                arrays += [push.total, push.maxima]
+    else:
+        for push in pushes:
+            part = _add_push(exchange, push)
+            if packed is None:
+                arrays += _push_arrays(part, push, lean)
+    if len(pulls) > 1 and all(pull.keys is None and pull.min_clock == pulls[0].min_clock for pull in pulls):
+        exchange.pulls.add(min_clock=pulls[0].min_clock)
+        exchange.pull_partitions.extend([pull.partition for pull in pulls])
+        if any(pull.keyset for pull in pulls):
+            exchange.pull_keysets.extend([pull.keyset for pull in pulls])
+        if any(pull.have_version for pull in pulls):
+            exchange.pull_have_versions.extend([pull.have_version for pull in pulls])
+    else:
+        for pull in pulls:
+            exchange.pulls.add(
+                partition=pull.partition,
+                min_clock=pull.min_clock,
+                keyset=pull.keyset,
+                has_keys=pull.keys is not None,
+                have_version=pull.have_version,
+            )
+            if pull.keys is not None:
+                arrays.append(pull.keys)
+    return Message(header.SerializeToString(), tuple([np.ascontiguousarray(a) for a in arrays]))
+
+
+def _alike(pushes: Sequence[PushPart]) -> bool:
+    """Return whether pushes differ in their partitions, key sets and arrays only."""
+    if len(pushes) < 2:
+        return False
+    clock, splits, samples = pushes[0].clock, pushes[0].splits, pushes[0].samples
+    return all([p.splits == splits and p.clock == clock and p.samples == samples for p in pushes])
+
+
+def _add_push(exchange: pb.Exchange, push: PushPart) -> pb.PartitionPush:
+    return exchange.pushes.add(
+        partition=push.partition,
+        clock=push.clock,
+        splits=push.splits,
+        samples=push.samples,
+        keyset=push.keyset,
+        has_keys=push.keys is not None,
+    )
+
+
+def _push_arrays(part: pb.PartitionPush, push: PushPart, lean: Lean) -> list[np.ndarray]:
+    """Return the arrays of a push that travels alone; write into ``part`` how they are to be read."""
+    form, sums = pack(push.total, lean)
+    if form is not None:
+        part.form.CopyFrom(form)
+    arrays = [*sums, push.maxima] if push.keys is None else [push.keys, *sums, push.maxima]
+    if push.raw:
+        part.raw_splits.extend(split for split, _, _ in push.raw)
+        part.raw_blocks.extend(block for _, block, _ in push.raw)
+        part.raw_lengths.extend(len(values) for _, _, values in push.raw)
+        arrays.append(np.concatenate([values for _, _, values in push.raw]))
+    return arrays
+
+
+def _packed(pushes: Sequence[PushPart]) -> list[np.ndarray] | None:
+    """Return one array of all sums and one of all maxima, where that takes no copy."""
+    if len(pushes) < 2:
+        return None
+    sums = _side_by_side([push.total for push in pushes])
+    if sums is None:
+        return None
+    maxima = _side_by_side([push.maxima for push in pushes])
+    return None if maxima is None else [sums, maxima]
+
+
+def _side_by_side(parts: Sequence[np.ndarray]) -> np.ndarray | None:
+    """Return the array that ``parts`` are pieces of, one after the other; None where they are something else."""
+    filled = [part for part in parts if len(part)]
+    if not filled:
+        return parts[0]
+    base, dtype = filled[0].base, filled[0].dtype
+    # The base of an array of shared memory is the bytes of its block.
+    if not isinstance(base, np.ndarray) or base.ndim != 1:
+        return None
+    try:
+        start = at = _address(filled[0])
+        for part in filled:
+            if part.base is not base or part.dtype != dtype or _address(part) != at:
+                return None
+            at += part.nbytes
+        first = start - _address(base)
+    except TypeError:
+        # Read-only, or not in one piece.
+        return None
+    return base.view(np.uint8)[first : first + at - start].view(dtype)
+
+
+def _address(array: np.ndarray) -> int:
+    """Return where an array starts, which must be writable and in one piece; else TypeError is raised."""
+    # Four times faster than what NumPy offers.
+    return ctypes.addressof(ctypes.c_char.from_buffer(array))  # type: ignore[arg-type]
+
+
+def parse_exchange(
+    exchange: pb.Exchange, arrays: Sequence[np.ndarray], longest: int
+) -> tuple[list[PushPart], list[PullPart]]:
+    """Return the parts of an exchange; no partition has more than ``longest`` keys.
+
+    Raises
+    ------
+    ProtocolError
+        The arrays are not those that the header promises.
+    """
+    rest = iter(arrays)
+    if exchange.packed_sums or exchange.push_partitions:
+        pushes = _plain_pushes(exchange, rest)
+    else:
+        pushes = [_push_part(part, rest, longest) for part in exchange.pushes]
+    if exchange.pull_partitions:
+        pulls = _plain_pulls(exchange)
+    else:
+        pulls = [
+            PullPart(p.partition, p.min_clock, p.keyset, _keys(rest) if p.has_keys else None, p.have_version)
+            for p in exchange.pulls
+        ]
+    if next(rest, None) is not None:
+        raise ProtocolError(f"an exchange came with {len(arrays)} arrays, more than its parts need")
+    return pushes, pulls
+
+
+def _plain_pushes(exchange: pb.Exchange, rest: Iterator[np.ndarray]) -> list[PushPart]:
+    """Return the pushes whose arrays travelled side by side, or that one push describes, or both."""
+    if any(part.has_keys or part.raw_splits or part.HasField("form") for part in exchange.pushes):
+        raise ProtocolError("pushes that travel together must be plain")
+    partitions: Sequence[int] = exchange.push_partitions or [part.partition for part in exchange.pushes]
+    count = len(partitions)
+    if exchange.packed_sums:
+        sums = _pieces(_next(rest, None), exchange.packed_sums)
+        maxima = _pieces(_next(rest, _FLOAT32), exchange.packed_maxima)
+        if not len(sums) == len(maxima) == count:
+            raise ProtocolError(f"{count} pushes came with {len(sums)} sums and {len(maxima)} maxima")
+    else:
+        both = [(_next(rest, None), _next(rest, _FLOAT32)) for _ in partitions]
+        sums, maxima = [total for total, _ in both], [found for _, found in both]
+    if not exchange.push_partitions:
+        return [
+            PushPart(part.partition, part.clock, tuple(part.splits), part.samples, total, found, part.keyset)
+            for part, total, found in zip(exchange.pushes, sums, maxima, strict=True)
+        ]
+    if len(exchange.pushes) != 1:
+        raise ProtocolError(f"{count} pushes are described by {len(exchange.pushes)}, where one is due")
+    described = exchange.pushes[0]
+    clock, splits, samples = described.clock, tuple(described.splits), described.samples
+    keysets = _column(exchange.push_keysets, count, b"")
+    return [
+        PushPart(partition, clock, splits, samples, total, found, keyset)
+        for partition, keyset, total, found in zip(partitions, keysets, sums, maxima, strict=True)
+    ]
+
+
+def _plain_pulls(exchange: pb.Exchange) -> list[PullPart]:
+    """Return the pulls that one describes."""
+    partitions, count = exchange.pull_partitions, len(exchange.pull_partitions)
+    if len(exchange.pulls) != 1 or exchange.pulls[0].has_keys:
+        raise ProtocolError(f"{count} pulls are described by {len(exchange.pulls)}, where one without keys is due")
+    clock, keysets = exchange.pulls[0].min_clock, _column(exchange.pull_keysets, count, b"")
+    versions = _column(exchange.pull_have_versions, count, 0)
+    return [
+        PullPart(partition, clock, keyset, None, version)
+        for partition, keyset, version in zip(partitions, keysets, versions, strict=True)
+    ]
+
+
+def _column(values: Sequence[ValueT], count: int, missing: ValueT) -> Sequence[ValueT]:
+    """Return one value for each of ``count`` parts; ``missing`` where there are none at all."""
+    if not values:
+        return [missing] * count
+    if len(values) != count:
+        raise ProtocolError(f"{count} parts come with {len(values)} values of a kind")
+    return values
+
+
+def _pieces(whole: np.ndarray, lengths: Sequence[int]) -> list[np.ndarray]:
+    """Return ``whole`` cut into pieces of these lengths."""
+    bounds = list(accumulate(lengths, initial=0))
+    if bounds[-1] != len(whole):
+        raise ProtocolError(f"an array of {len(whole)} values is announced as pieces of {bounds[-1]}")
+    return [whole[start:stop] for start, stop in pairwise(bounds)]
+
+
+def _push_part(part: pb.PartitionPush, rest: Iterator[np.ndarray], longest: int) -> PushPart:
+    keys = _keys(rest) if part.has_keys else None
+    total = unpack(part.form, rest, longest) if part.HasField("form") else _next(rest, None)
+    maxima = _next(rest, _FLOAT32)
+    raw: list[Raw] = []
+    if part.raw_splits:
+        if not len(part.raw_splits) == len(part.raw_blocks) == len(part.raw_lengths):
+            raise ProtocolError("a push names its blocks off the grid with lists of different lengths")
+        values = _next(rest, _FLOAT32)
+        if sum(part.raw_lengths) != len(values):
+            raise ProtocolError(f"a push has {len(values)} values off the grid; it names {sum(part.raw_lengths)}")
+        bounds = np.cumsum([0, *part.raw_lengths])
+        for i, (split, block) in enumerate(zip(part.raw_splits, part.raw_blocks, strict=True)):
+            raw.append((split, block, values[bounds[i] : bounds[i + 1]]))
+    return PushPart(
+        part.partition, part.clock, tuple(part.splits), part.samples, total, maxima, part.keyset, keys, tuple(raw)
+    )
+
+
+def _keys(rest: Iterator[np.ndarray]) -> np.ndarray:
+    keys = _next(rest, np.dtype(np.int64))
+    if len(keys) > 1 and not bool(np.all(keys[1:] > keys[:-1])):
+        raise ProtocolError("keys must be ascending and unique")
+    return keys
+
+
+def _next(rest: Iterator[np.ndarray], dtype: np.dtype | None) -> np.ndarray:
+    array = next(rest, None)
+    if array is None:
+        raise ProtocolError("an exchange came with fewer arrays than its parts need")
+    if array.ndim != 1 or (dtype is not None and array.dtype != dtype):
+        raise ProtocolError(f"an exchange has an array {array.dtype}{array.shape} where {dtype} in one row is due")
+    return array
+
+
+def build_reply(pushes: Sequence[PushAnswer], pulls: Sequence[PullAnswer], lean: Lean = PLAIN) -> Message:
+    """Return the reply to an exchange, with values as ``lean`` says."""
+    # Parameters are hardly ever zero.
+    lean = Lean(float16=lean.float16)
+    header = pb.DataHeader()
+    reply = header.exchange_reply
+    reply.SetInParent()
+    arrays: list[np.ndarray] = []
+    exponents: list[np.ndarray] = []
+    if all([answer.accepted and not answer.have and answer.refusal is None for answer in pushes]):
+        reply.accepted.extend([answer.partition for answer in pushes])
+    else:
+        for answer in pushes:
+            result = reply.pushes.add(partition=answer.partition, have=answer.have, accepted=answer.accepted)
+            if answer.refusal is not None:
+                result.refusal.CopyFrom(answer.refusal)
+    if not lean.float16 and all([pull.refusal is None and not pull.unchanged for pull in pulls]):
+        reply.served.extend([pull.partition for pull in pulls])
+        reply.served_clocks.extend([pull.clock for pull in pulls])
+        reply.served_versions.extend([pull.version for pull in pulls])
+        values = [pull.values for pull in pulls]
+        packed = _side_by_side(values) if len(pulls) > 1 else None
+        if packed is None:
+            arrays += values
+        else:
+            arrays.append(packed)
+            reply.packed_values.extend([len(piece) for piece in values])
+        exponents += [pull.exponents for pull in pulls]
+    else:
+        for pull in pulls:
+            arrays += _add_pull(reply, pull, lean)
+            if pull.refusal is None:
+                exponents.append(pull.exponents)
+    if exponents:
+        reply.packed_exponents.extend([len(e) for e in exponents])
+        arrays.append(exponents[0] if len(exponents) == 1 else np.concatenate(exponents))
+    return Message(header.SerializeToString(), tuple(arrays))
+
+
+def _add_pull(reply: pb.ExchangeReply, pull: PullAnswer, lean: Lean) -> list[np.ndarray]:
+    """Describe the answer to a pull; return its values as they travel."""
+    found = reply.pulls.add(partition=pull.partition, clock=pull.clock, version=pull.version)
+    if pull.refusal is not None:
+        found.refusal.CopyFrom(pull.refusal)
+        return []
+    if pull.unchanged:
+        found.unchanged = True
+        return []
+    form, values = pack(pull.values, lean)
+    if form is not None:
+        found.form.CopyFrom(form)
+    return values
+
+
+def parse_reply(message: Message, longest: int = MOST_KEYS) -> tuple[list[PushAnswer], list[PullAnswer]]:
+    """Return the answers that a reply carries; no partition has more than ``longest`` keys.
+
+    Raises
+    ------
+    ProtocolError
+        It is not a reply to an exchange, or its arrays are not those that it promises.
+    """
+    header = parse_header(message)
+    if header.WhichOneof("kind") != "exchange_reply":
+        raise ProtocolError(f"a reply of kind {header.WhichOneof('kind')} to an exchange")
+    reply, rest = header.exchange_reply, iter(message.arrays)
+    if (reply.accepted and reply.pushes) or (reply.served and reply.pulls):
+        raise ProtocolError("a reply describes its answers twice")
+    pushes = [PushAnswer(partition) for partition in reply.accepted] or [
+        PushAnswer(p.partition, tuple(p.have), p.accepted, p.refusal if p.HasField("refusal") else None)
+        for p in reply.pushes
+    ]
+    pulls = _served(reply, rest) if reply.served else [_pull_answer(p, rest, longest) for p in reply.pulls]
+    served = [pull for pull in pulls if pull.refusal is None]
+    lengths = reply.packed_exponents
+    if len(lengths) != len(served):
+        raise ProtocolError(f"a reply serves {len(served)} pulls and has exponents of {len(lengths)}")
+    if served:
+        for pull, exponents in zip(served, _pieces(_next(rest, _INT16), lengths), strict=True):
+            pull.exponents = exponents
+    return pushes, pulls
+
+
+def _served(reply: pb.ExchangeReply, rest: Iterator[np.ndarray]) -> list[PullAnswer]:
+    """Return the answers to pulls that are all served with values as they are; without their exponents."""
+    count = len(reply.served)
+    clocks, versions = _column(reply.served_clocks, count, 0), _column(reply.served_versions, count, 0)
+    if reply.packed_values:
+        values = _pieces(_next(rest, _FLOAT32), reply.packed_values)
+        if len(values) != count:
+            raise ProtocolError(f"{count} pulls are served with the values of {len(values)}")
+    else:
+        values = [_next(rest, _FLOAT32) for _ in range(count)]
+    return [
+        PullAnswer(partition, clock, piece, _NO_EXPONENTS, None, version)
+        for partition, clock, piece, version in zip(reply.served, clocks, values, versions, strict=True)
+    ]
+
+
+def _pull_answer(part: pb.PullResult, rest: Iterator[np.ndarray], longest: int) -> PullAnswer:
+    """Return the answer to one pull; without its exponents."""
+    if part.HasField("refusal"):
+        return PullAnswer(part.partition, refusal=part.refusal)
+    if part.unchanged:
+        values = np.empty(0, np.float32)
+    elif part.HasField("form"):
+        values = unpack(part.form, rest, longest)
+    else:
+        values = _next(rest, _FLOAT32)
+    return PullAnswer(part.partition, part.clock, values, _NO_EXPONENTS, None, part.version, part.unchanged)
+
+
+def simple(kind: str, **fields: object) -> bytes:
+    """Return a header of one of the small kinds, as in ``simple("export_request", partition=3)``."""
+    header = pb.DataHeader()
+    part = getattr(header, kind)
+    part.SetInParent()
+    for name, value in fields.items():
+        if isinstance(value, tuple | list):
+            getattr(part, name).extend(value)
+        else:
+            setattr(part, name, value)
+    return header.SerializeToString()

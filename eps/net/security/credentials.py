@@ -1,0 +1,321 @@
+"""How processes of a job know each other: by the folder of their sockets, or by certificates between hosts.  L2.
+
+On one host, the processes of a job listen on Unix sockets in a folder of the job's directory that only its user can
+enter.  Another user can neither connect to such a socket nor put one in its place, so both ends know each other.
+
+Between hosts they use mutual TLS.  The job has a certificate authority of its own and one certificate with the name
+:data:`TLS_NAME` for all its processes.  A process that cannot read the job's directory fails the handshake at either
+end.
+
+The data plane's sockets outside of that folder, where members of a TLS job meet on one host, prove the job's token to
+each other: 128 random bits in a file that only the job's user can read (:mod:`eps.net.arrays.handshake`).
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+import re
+import secrets
+import stat
+import struct
+import weakref
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+import grpc
+
+from eps.core.types import UNIX_SOCKET, Address
+from eps.errors import ConfigError, PeerUnavailableError, ProtocolError, StorageError
+from eps.storage.jobdir import JobDir
+from eps.system.home import DIRECTORY_MODE
+
+if TYPE_CHECKING:
+    import ssl
+
+#: The name in the certificate of every job: members are known by the job's authority, not by where they run.
+TLS_NAME = "eps-job"
+#: Of :meth:`JobToken.proof`.
+PROOF_BYTES = 32
+#: Less can be guessed.
+MIN_TOKEN_BYTES = 16
+#: The kernel takes no longer path of a Unix socket (unix(7), less the byte that ends it).
+_LONGEST_SOCKET_PATH = 107
+_SOCKET_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,40}", re.ASCII)
+
+
+class JobToken:
+    """The secret of one job; it can be used, but neither shown nor pickled.
+
+    Parameters
+    ----------
+    secret : bytes
+        At least :data:`MIN_TOKEN_BYTES`.
+
+    Raises
+    ------
+    ConfigError
+        It is too short.
+
+    Source
+    ------
+    RFC 2104 (HMAC), with SHA-256.  Deviation: none.
+    """
+
+    __slots__ = ("_secret",)
+
+    def __init__(self, secret: bytes) -> None:
+        if len(secret) < MIN_TOKEN_BYTES:
+            raise ConfigError(f"the job's token has {len(secret)} bytes: it must have at least {MIN_TOKEN_BYTES}")
+        self._secret = secret
+
+    @classmethod
+    def from_hex(cls, text: str) -> JobToken:
+        """Return the token that ``text`` spells.
+
+        Raises
+        ------
+        ConfigError
+            It is not hexadecimal, or too short; the message does not show it.
+        """
+        try:
+            secret = bytes.fromhex(text)
+        except ValueError:
+            # Not chained: a traceback must not say how the text looks.
+            raise ConfigError("the job's token must be hexadecimal digits") from None
+        return cls(secret)
+
+    def proof(self, role: bytes, *parts: bytes) -> bytes:
+        """Return what only a holder of the token can compute about ``parts``.
+
+        Parameters
+        ----------
+        role : bytes
+            What the proof is for, so that one made for a purpose is worth nothing for another.
+        parts : bytes
+            Each goes in with its length, so that no two lists of parts look alike.
+
+        Returns
+        -------
+        bytes
+            :data:`PROOF_BYTES` of HMAC-SHA256.
+        """
+        message = b"".join(struct.pack("<Q", len(part)) + part for part in (role, *parts))
+        return hmac.digest(self._secret, message, "sha256")
+
+    def proves(self, proof: bytes, role: bytes, *parts: bytes) -> bool:
+        """Return whether ``proof`` is the one for ``role`` and ``parts``; takes as long wherever it differs."""
+        return hmac.compare_digest(proof, self.proof(role, *parts))
+
+    def __repr__(self) -> str:
+        return "JobToken(...)"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a job's token is not pickled")
+
+
+@dataclass(frozen=True)
+class TlsFiles:
+    """The PEM files of a job that uses TLS."""
+
+    #: Certificate of the job's authority.
+    ca: Path
+    #: Certificate of every process of the job.
+    certificate: Path
+    #: Its private key.
+    key: Path
+
+    @classmethod
+    def within(cls, directory: Path) -> TlsFiles:
+        """Return the files of a job's ``tls`` directory."""
+        return cls(directory / "ca.pem", directory / "certificate.pem", directory / "key.pem")
+
+    def contents(self) -> dict[str, bytes]:
+        """Return the files by their names; raises as :meth:`read`."""
+        return {
+            path.name: content for path, content in zip((self.ca, self.certificate, self.key), self.read(), strict=True)
+        }
+
+    def read(self) -> tuple[bytes, bytes, bytes]:
+        """Return (authority, certificate, key).
+
+        Raises
+        ------
+        StorageError
+            One of them cannot be read.
+        """
+        try:
+            return self.ca.read_bytes(), self.certificate.read_bytes(), self.key.read_bytes()
+        except OSError as error:
+            raise StorageError(f"{error.filename}: cannot be read: {error.strerror}") from error
+
+
+@dataclass(frozen=True)
+class SocketPath:
+    """The path of a Unix socket for this process; valid until it is closed."""
+
+    text: str
+    #: The folder, through which a path of any length is short.
+    fd: int | None = None
+
+    def close(self) -> None:
+        """Give the folder's descriptor back."""
+        if self.fd is not None:
+            os.close(self.fd)
+
+    def close_with(self, owner: object) -> None:
+        """Have the path closed when ``owner``, which may use it at any time, is there no more."""
+        if self.fd is not None:
+            weakref.finalize(owner, os.close, self.fd)
+
+    def __enter__(self) -> str:
+        return self.text
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+@dataclass(frozen=True)
+class Security:
+    """What a process of a job shows to its peers and asks of them."""
+
+    #: None: no peer is asked; for parts of the system that run alone.
+    token: JobToken | None = None
+    #: None: the processes are on one host.
+    tls: TlsFiles | None = None
+    #: Folder of the Unix sockets on which processes listen where there is no TLS.
+    sockets: Path | None = None
+
+    @property
+    def is_local(self) -> bool:
+        """True where all processes are on one host and meet in the folder of sockets."""
+        return self.sockets is not None and self.tls is None
+
+    def socket_path(self, address: Address) -> SocketPath:
+        """Return the path of a Unix socket, short enough for the kernel; the caller closes it.
+
+        Parameters
+        ----------
+        address : Address
+            ``unix:NAME``.
+
+        Raises
+        ------
+        PeerUnavailableError
+            There is no folder: no process listens.
+        StorageError
+            Other users can enter it.
+        ProtocolError
+            The name is not that of a file in the folder.
+        """
+        name = address.host.removeprefix(UNIX_SOCKET)
+        if not _SOCKET_NAME.fullmatch(name) or self.sockets is None:
+            raise ProtocolError(f"{address} names no socket of this job")
+        _check_private(self.sockets)
+        path = f"{self.sockets}/{name}"
+        if len(os.fsencode(path)) <= _LONGEST_SOCKET_PATH:
+            return SocketPath(path)
+        try:
+            fd = os.open(self.sockets, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as error:
+            raise StorageError(f"{self.sockets}: cannot be used: {error.strerror}") from error
+        return SocketPath(f"/proc/self/fd/{fd}/{name}", fd)
+
+    def new_socket(self) -> Address:
+        """Return the address of a socket to listen on, which nobody had before; makes the folder.
+
+        Raises
+        ------
+        StorageError
+            The folder cannot be made.
+        """
+        assert self.sockets is not None
+        try:
+            self.sockets.mkdir(mode=DIRECTORY_MODE, exist_ok=True)
+        except OSError as error:
+            raise StorageError(f"{self.sockets}: cannot be made: {error.strerror}") from error
+        return Address(f"{UNIX_SOCKET}{secrets.token_hex(8)}", 0)
+
+    @classmethod
+    def of_job(cls, job_dir: Path) -> Security:
+        """Return the security of the job in ``job_dir``.
+
+        Raises
+        ------
+        StorageError
+            The token cannot be read, or is none.
+        """
+        directory = JobDir(job_dir)
+        try:
+            token = JobToken.from_hex(directory.read_token())
+        except ConfigError as error:
+            raise StorageError(f"{directory.token}: {error}") from error
+        return cls(token, TlsFiles.within(directory.tls) if directory.tls.is_dir() else None, directory.sockets)
+
+    def channel_credentials(self) -> grpc.ChannelCredentials | None:
+        """Return the credentials of a gRPC channel; None without TLS.
+
+        The channel also needs the option ``grpc.ssl_target_name_override`` with :data:`TLS_NAME`.
+        """
+        if self.tls is None:
+            return None
+        authority, certificate, key = self.tls.read()
+        return grpc.ssl_channel_credentials(authority, key, certificate)
+
+    def server_credentials(self) -> grpc.ServerCredentials | None:
+        """Return the credentials of a gRPC server, which asks for its clients' certificates; None without TLS."""
+        if self.tls is None:
+            return None
+        authority, certificate, key = self.tls.read()
+        return grpc.ssl_server_credentials([(key, certificate)], authority, require_client_auth=True)
+
+    def ssl_context(self, server_side: bool) -> ssl.SSLContext | None:
+        """Return the TLS 1.3 context of a plain socket; None without TLS.
+
+        Both ends must show a certificate of the job's authority.  A client wraps its socket with
+        ``server_hostname=TLS_NAME``.
+
+        Raises
+        ------
+        StorageError
+            The files cannot be read, or are not certificates.
+        """
+        if self.tls is None:
+            return None
+        # Only who uses TLS waits for the import.
+        import ssl
+
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if server_side else ssl.PROTOCOL_TLS_CLIENT)
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.check_hostname = not server_side
+        # The default of later versions of Python.
+        context.verify_flags |= ssl.VERIFY_X509_STRICT
+        try:
+            context.load_verify_locations(self.tls.ca)
+            context.load_cert_chain(self.tls.certificate, self.tls.key)
+        except OSError as error:
+            raise StorageError(f"{self.tls.ca.parent}: the job's certificates cannot be used: {error}") from error
+        if server_side:
+            # A connection lasts as long as its members do; tickets for the next one would only cost a write.
+            context.num_tickets = 0
+        return context
+
+
+NO_SECURITY = Security()
+
+
+def _check_private(folder: Path) -> None:
+    try:
+        found = folder.lstat()
+    except FileNotFoundError:
+        # It comes with the first process that listens, and goes with a job.
+        raise PeerUnavailableError(f"no process listens in {folder}") from None
+    except OSError as error:
+        raise StorageError(f"{folder}: cannot be used: {error.strerror}") from error
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+        raise StorageError(
+            f"{folder}: is {stat.filemode(found.st_mode)} of user {found.st_uid}, but must be a folder that only user "
+            f"{os.geteuid()} can enter (chmod 700)"
+        )

@@ -1,0 +1,153 @@
+"""What a run is asked for: defaults, then a job file, then flags; one value.  L1.
+
+A job file is TOML with flat keys, the names of the flags with ``_`` or ``-``; those in seconds with or without ``_s``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from eps.errors import ConfigError
+from eps.spec.job_spec import JobSpec
+from eps.storage.locations import has_scheme
+
+#: Keys of a job file and of :func:`eps.run` that are not settings of the job itself.
+RUN_KEYS = ("name", "report", "export", "anew")
+#: Settings that are one path.
+_PATHS = ("python", "labels", "test_labels", "init", "report", "export", "checkpoint_dir")
+
+
+@dataclass(frozen=True)
+class RunRequest:
+    """A job to run, and what to do with what comes out of it."""
+
+    spec: JobSpec
+    #: Name of the job; empty chooses one.
+    name: str = ""
+    #: Where the report goes; empty leaves it in the job's directory.
+    report: str = ""
+    #: Where the trained model goes; empty leaves it in the job's directory.
+    export: str = ""
+    #: Takes the place of a job of that name that has stopped before its end, and of its checkpoints.
+    anew: bool = False
+    #: Nobody waits for its end: the job itself brings report and model to their places.
+    detached: bool = False
+    #: Settings that somebody gave, in contrast to defaults.
+    given: frozenset[str] = frozenset()
+    #: Who alone may change its size: the scheduler that grants its containers.  Empty: anybody.
+    manager: str = ""
+
+    @classmethod
+    def from_values(cls, values: Mapping[str, Any], source: str = "settings") -> RunRequest:
+        """Return the request that named values make; dashes in names stand for underscores.
+
+        Raises
+        ------
+        ConfigError
+            A name is unknown (the nearest known one is named), given twice, or its value cannot be.
+        """
+        by_name = named(values, source)
+        own = {name: by_name.pop(name) for name in RUN_KEYS if name in by_name}
+        anew = own.pop("anew", False)
+        if not isinstance(anew, bool):
+            raise ConfigError(f"{source}: anew is {anew!r}, but must be true or false")
+        for name, value in own.items():
+            if not isinstance(value, str | Path):
+                raise ConfigError(f"{source}: {name} is {value!r}, but must be text")
+        spec = JobSpec.from_dict(by_name, source)
+        # Here, and not of a job that was started once: that is to go on.
+        if spec.tags and not all(tag.strip() for tag in spec.tags.split(",")):
+            raise ConfigError(f"{source}: tags is {spec.tags!r}, but must be tags joined by commas, none of them empty")
+        texts: dict[str, Any] = {name: str(value) for name, value in own.items()}
+        return cls(spec, given=frozenset(by_name), anew=anew, **texts)
+
+    @classmethod
+    def of_spec(cls, spec: JobSpec, name: str = "", *, anew: bool = False, manager: str = "") -> RunRequest:
+        """Return the request for a job of these settings; those that are not as by default count as given."""
+        changed = (f.name for f in dataclasses.fields(JobSpec) if getattr(spec, f.name) != f.default)
+        return cls(spec, name, anew=anew, given=frozenset(changed), manager=manager)
+
+    def with_spec(self, **changes: Any) -> RunRequest:
+        """Return the request with some settings changed."""
+        return dataclasses.replace(self, spec=dataclasses.replace(self.spec, **changes))
+
+
+def named(values: Mapping[str, Any], source: str) -> dict[str, Any]:
+    """Return values by the names of their settings.
+
+    Raises
+    ------
+    ConfigError
+        A key is unknown, or is there in two spellings.
+    """
+    by_name: dict[str, Any] = {}
+    for key, value in values.items():
+        name = known_key(key, source)
+        if name in by_name:
+            raise ConfigError(f"{source}: {name} is given twice, in two spellings")
+        by_name[name] = value
+    return by_name
+
+
+def known_key(key: str, source: str) -> str:
+    """Return the setting that ``key`` names.
+
+    Raises
+    ------
+    ConfigError
+        There is none.
+    """
+    known = [*(f.name for f in dataclasses.fields(JobSpec)), *RUN_KEYS]
+    name = key.replace("-", "_")
+    for spelling in (name, f"{name}_s"):
+        # The flag of a setting in seconds goes without its unit.
+        if spelling in known:
+            return spelling
+    near = difflib.get_close_matches(name, known, n=1)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    raise ConfigError(f"{source}: unknown key {key!r}{hint}")
+
+
+def read_job_file(path: Path) -> dict[str, Any]:
+    """Return the settings in a job file, by name, with paths that count from the file's folder.
+
+    Raises
+    ------
+    ConfigError
+        The file is missing, is not TOML, or has keys that are unknown.
+    """
+    folder = path.absolute().parent
+    return {name: located(name, value, folder) for name, value in named(JobSpec.read_toml(path), str(path)).items()}
+
+
+def located(name: str, value: Any, folder: Path) -> Any:
+    """Return a setting with its paths in a folder, data as a list; what is of a wrong type stays as it is."""
+    if name == "data" and isinstance(value, str | list):
+        parts = value.split(",") if isinstance(value, str) else value
+        return [_beside(part.strip(), folder) if isinstance(part, str) else part for part in parts]
+    if not isinstance(value, str):
+        return value
+    is_path = name in _PATHS or (name == "test" and _is_path(value)) or (name == "model" and ".py:" in value)
+    return _beside(value, folder) if is_path else value
+
+
+def _beside(path: str, folder: Path) -> str:
+    if not path or path.startswith("sklearn:") or has_scheme(path):
+        return path
+    return str(folder / Path(path).expanduser())
+
+
+def _is_path(test: str) -> bool:
+    """Return whether ``test`` names a file, and not a part of the data (``0.2``, ``last:5000``)."""
+    if test.startswith("last:"):
+        return False
+    try:
+        float(test)
+    except ValueError:
+        return True
+    return False

@@ -1,0 +1,361 @@
+"""What every process of a job derives from its settings: model, key space, optimizer, grid, ranges, batches.
+
+Built from one JSON text (the job's settings and what its data set is like), so that members on other hosts need
+nothing else.  L2.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from eps.core.settings import CoreSettings
+from eps.errors import ConfigError
+from eps.ml.batches import batch_share
+from eps.ml.grid import Grid
+from eps.ml.layout import KeySpace
+from eps.ml.models import MODELS, Model, load_model
+from eps.ml.optim import Optimizer, OptimizerSettings, make_optimizer
+from eps.net.messages.lean import Lean
+from eps.spec.job_spec import DEFAULT_PARTITIONS, JobSpec
+from eps.storage.atomic import with_checksum
+from eps.storage.checkpoint import place_of
+from eps.storage.jobdir import JobDir
+from eps.storage.locations import Location, location
+
+
+@dataclass(frozen=True)
+class DataShape:
+    """What a job must know of its data set beside the splits themselves."""
+
+    num_features: int
+    #: 2 or more for classifiers, 1 for regressions.
+    num_outputs: int
+    #: Rows of each split.
+    split_rows: tuple[int, ...]
+    sparse: bool
+    #: Rows of the test set; 0 where there is none.
+    test_rows: int
+    #: CRC or digest of each split, as ``eps.data`` gives it.
+    split_checksums: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Start:
+    """What a run of a job begins with; the default is the seed's parameters."""
+
+    #: Name of the checkpoint; empty for none.
+    checkpoint: str = ""
+    #: The clock to go on with; None without a checkpoint.
+    clock: int | None = None
+    #: See :mod:`eps.storage.checkpoint`.
+    epoch: int = 1
+    #: Size at the start; 0 takes that of the settings.
+    workers: int = 0
+    servers: int = 0
+    #: Changes of ``--at`` up to this clock were asked by an earlier run.
+    triggers_asked: int = -1
+    #: Number of the run's first container: an earlier run has left the log files of those before.
+    first_container: int = 1
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """One job's settings with everything that follows from them."""
+
+    name: str
+    spec: JobSpec
+    shape: DataShape
+    #: Directory of the prepared data set, readable where workers start; may be on HDFS.
+    dataset_dir: Location
+    #: Directory of the job.
+    job_dir: Path
+    start: Start = Start()
+    #: Who alone may change its size; empty: anybody.
+    manager: str = ""
+    #: Who has the folder of its checkpoints, as of :func:`eps.storage.claims.owner_of`; empty where it is the job's.
+    owner: str = ""
+
+    def to_json(self) -> str:
+        """Return the text that :meth:`from_json` reads; a file of it that was damaged does not match its checksum."""
+        values = with_checksum(
+            {
+                "name": self.name,
+                "spec": json.loads(self.spec.to_json()),
+                "shape": self.shape.__dict__,
+                "dataset_dir": str(self.dataset_dir),
+                "job_dir": str(self.job_dir),
+                "start": self.start.__dict__,
+                "manager": self.manager,
+                "owner": self.owner,
+                # For who must not run the model's code: a user's own may do anything when it is imported.
+                "num_keys": self.key_space.num_keys,
+            }
+        )
+        return json.dumps(values)
+
+    @classmethod
+    def from_json(cls, text: str) -> Runtime:
+        """Return the job that ``text`` describes."""
+        values: dict[str, Any] = json.loads(text)
+        shape = dict(values["shape"])
+        for key in ("split_rows", "split_checksums"):
+            shape[key] = tuple(shape[key])
+        return cls(
+            name=values["name"],
+            spec=JobSpec.from_dict(values["spec"]),
+            shape=DataShape(**shape),
+            dataset_dir=location(values["dataset_dir"]),
+            job_dir=Path(values["job_dir"]),
+            start=Start(**values.get("start", {})),
+            manager=values.get("manager", ""),
+            owner=values.get("owner", ""),
+        )
+
+    @property
+    def checkpoints(self) -> Location:
+        """Where its checkpoints are."""
+        return place_of(self.spec.checkpoint_dir, self.name, JobDir(self.job_dir).checkpoints)
+
+    def within(self, job_dir: Path) -> Runtime:
+        """Return the job as a process sees it whose copy of the job's directory is ``job_dir``."""
+        if job_dir == self.job_dir:
+            return self
+        spec = self.spec
+        path, colon, name = spec.model.rpartition(":")
+        if colon and Path(path).is_relative_to(self.job_dir):
+            spec = dataclasses.replace(spec, model=f"{job_dir / Path(path).relative_to(self.job_dir)}:{name}")
+        return dataclasses.replace(self, spec=spec, job_dir=job_dir)
+
+    @cached_property
+    def settings(self) -> CoreSettings:
+        """What the pure core needs."""
+        return dataclasses.replace(self.spec.core_settings(), resumed_clock=self.start.clock)
+
+    @cached_property
+    def model(self) -> Model:
+        """The model, ready to compute."""
+        return make_model(self.spec, self.shape.num_features, self.shape.num_outputs)
+
+    @cached_property
+    def key_space(self) -> KeySpace:
+        """The global key space of the model's tensors."""
+        return KeySpace(self.model.tensors())
+
+    @cached_property
+    def ranges(self) -> tuple[tuple[int, int], ...]:
+        """Key range [start, stop) of each partition."""
+        return self.key_space.partition_ranges(self.settings.num_partitions)
+
+    @cached_property
+    def grid(self) -> Grid:
+        """The grid of the reproducible sums."""
+        return Grid(self.settings.num_splits, self.key_space.block_keys)
+
+    @cached_property
+    def optimizer(self) -> Optimizer:
+        """The servers' update rule."""
+        return make_optimizer(optimizer_settings(self.spec))
+
+    @cached_property
+    def shares(self) -> tuple[int, ...]:
+        """Samples that each split draws at every clock."""
+        size = self.spec.batch_size
+        return batch_share("full" if size == "full" else int(size), self.shape.split_rows)
+
+    @cached_property
+    def longest_partition(self) -> int:
+        """Keys of the largest partition."""
+        return max(stop - start for start, stop in self.ranges)
+
+    @cached_property
+    def lean(self) -> Lean:
+        """What is left out on the wire."""
+        return Lean(self.spec.push == "changes", self.spec.wire == "float16", self.spec.skip_unchanged)
+
+    @property
+    def samples_per_clock(self) -> int:
+        """Samples of a clock over all splits."""
+        return sum(self.shares)
+
+    @cached_property
+    def sparse(self) -> bool:
+        """True where workers pull and push only the keys that their splits touch."""
+        return self.shape.sparse and self.key_space.has_feature_rows and self.spec.push != "dense"
+
+
+#: Settings that decide how a job runs, and not what it trains; of the data it is the content that counts.
+_HOW_IT_RUNS = frozenset(
+    "workers servers max_containers start_with at tls van exchange_timeout_s on_divergence eval_every checkpoint_every "
+    "keep checkpoint_dir on image memory_mb vcores queue tags label execution python yarn_client container_timeout_s "
+    "engine_timeout_s grow_back_s skip_unchanged member_timeout_s master_timeout_s data labels test test_labels".split()
+)
+
+
+def identity(runtime: Runtime) -> dict[str, Any]:
+    """Return what must be the same for a checkpoint of one job to be one of another: settings, data, key space.
+
+    Raises
+    ------
+    ConfigError
+        The file of a user's own model cannot be read.
+    """
+    spec = dataclasses.asdict(runtime.spec)
+    data = hashlib.sha256("".join(runtime.shape.split_checksums).encode("utf-8")).hexdigest()
+    found = {name: value for name, value in spec.items() if name not in _HOW_IT_RUNS}
+    model = {"model": _model_of(runtime.spec)}
+    return {**found, **model, "parameters": runtime.key_space.num_keys, "content of its splits": data}
+
+
+def _model_of(spec: JobSpec) -> str:
+    """Return what the model is; of a user's own what its file has, for each container has its copy elsewhere."""
+    path, colon, name = spec.model.rpartition(":")
+    if not colon:
+        return spec.model
+    try:
+        content = hashlib.sha256(Path(path).read_bytes()).hexdigest()
+    except OSError as error:
+        raise ConfigError(
+            f"model file {path} cannot be read: {error.strerror or error}; put back the file that the job began with"
+        ) from None
+    return f"{Path(path).name}:{name}, SHA-256 {content[:16]}"
+
+
+def settled(spec: JobSpec, num_features: int, num_outputs: int) -> JobSpec:
+    """Return the settings with what follows from the model filled in: the number of partitions.
+
+    Raises
+    ------
+    ConfigError
+        The model has fewer blocks of parameters than the job would have servers, or than partitions were asked for.
+    """
+    space = make_model(spec, num_features, num_outputs).key_space()
+    partitions = spec.partitions or min(DEFAULT_PARTITIONS, space.num_blocks)
+    space.partition_ranges(partitions)
+    return dataclasses.replace(spec, partitions=partitions)
+
+
+def optimizer_settings(spec: JobSpec) -> OptimizerSettings:
+    """Return the optimizer's part of the settings."""
+    return OptimizerSettings(
+        name=spec.optimizer,
+        learning_rate=spec.learning_rate,
+        l1=spec.l1,
+        l2=spec.l2,
+        momentum=spec.momentum,
+        beta1=spec.beta1,
+        beta2=spec.beta2,
+    )
+
+
+def model_options(spec: JobSpec) -> dict[str, Any]:
+    """Return the options of the settings' model, by the names that its class declares."""
+    known: dict[str, Any] = {"hidden": _hidden_sizes(spec.hidden), "huber_delta": spec.huber_delta}
+    options = {name: known[name] for name in load_model(spec.model).options if name in known}
+    if spec.model_options:
+        options.update(_own_options(spec.model_options))
+    return options
+
+
+def _hidden_sizes(text: str) -> tuple[int, ...]:
+    sizes = [part.strip() for part in text.split(",")]
+    if not all(size.isdecimal() and int(size) >= 1 for size in sizes):
+        raise ConfigError(f"hidden is {text!r}, but must be whole numbers from 1 on joined by commas, as in 128,64")
+    return tuple(int(size) for size in sizes)
+
+
+def _own_options(text: str) -> dict[str, Any]:
+    try:
+        options = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"model_options is {text!r}, but must be a JSON object: {error}") from None
+    if not isinstance(options, dict):
+        raise ConfigError(f'model_options is {text!r}, but must be a JSON object, as in {{"rank": 8}}')
+    return options
+
+
+def check_model(spec: JobSpec) -> None:
+    """Refuse, before the data is known, a model that no data would make possible.
+
+    Raises
+    ------
+    ConfigError
+        The model is unknown or cannot be loaded, or has no such options.
+    """
+    cls, options = load_model(spec.model), model_options(spec)
+    if spec.model in MODELS:
+        outputs = {"binary": 2, "multiclass": 2, "regression": 1}[cls.task_for(options)]
+        make_model(spec, 1, outputs)
+    elif cls.__init__ is Model.__init__:
+        # One with an __init__ of its own may treat options in its own way, and may need the real sizes.
+        cls.check_options(options)
+
+
+def memory_bytes(runtime: Runtime) -> int:
+    """Return what the servers of a job hold at least: parameters, the optimizer's slots and the sums of a clock."""
+    per_key = 4 * (1 + len(runtime.optimizer.slots)) + np.dtype(runtime.grid.dtype).itemsize
+    return runtime.key_space.num_keys * per_key
+
+
+def machine_memory_bytes() -> int:
+    """Return the size of this machine's physical memory."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def check_memory(runtime: Runtime, available_bytes: int) -> None:
+    """Refuse a model that cannot fit into memory.
+
+    Raises
+    ------
+    ConfigError
+        The servers would need more than ``available_bytes``.
+    """
+    needed = memory_bytes(runtime)
+    if needed > available_bytes:
+        raise ConfigError(
+            f"the model has {runtime.key_space.num_keys} parameters for {runtime.shape.num_features} features and "
+            f"needs {needed} bytes (parameters, state of {runtime.spec.optimizer}, sums), but must fit into the "
+            f"{available_bytes} bytes of this machine's memory: set --features to the width that the data should "
+            "have, or use another data file"
+        )
+
+
+def descriptors_needed(num_members: int) -> int:
+    """Return how many descriptors the process with the most of them needs, in a job of so many workers and servers.
+
+    Counted in jobs with 2 to 16 members: 12 of its own, one for each worker and two for each other server, and one for
+    each segment of shared memory, of which a large model has ten.  The rest is for changes of size.
+    """
+    return 24 + 2 * num_members
+
+
+def check_descriptors(runtime: Runtime, limit: int) -> None:
+    """Refuse a job whose processes could not open a connection to each of its members.
+
+    Raises
+    ------
+    ConfigError
+        They need more than ``limit``, the most that a process may have.
+    """
+    spec, start = runtime.spec, runtime.start
+    num_members = (start.workers or spec.workers) + (start.servers or spec.servers)
+    needed = descriptors_needed(num_members)
+    if needed > limit:
+        raise ConfigError(
+            f"{num_members} workers and servers need {needed} open files in one process, but the limit is {limit}: "
+            f"raise it (ulimit -Hn {needed}; more where the job will grow), or begin with fewer"
+        )
+
+
+def make_model(spec: JobSpec, num_features: int, num_outputs: int) -> Model:
+    """Return the model that the settings name, for data of this shape."""
+    cls = load_model(spec.model)
+    return cls(num_features, num_outputs, intercept=spec.intercept, **model_options(spec))

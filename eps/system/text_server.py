@@ -1,0 +1,239 @@
+"""The HTTP server of all texts that EPS and H-scheduler show: metrics and pages.  L2.
+
+Whoever reaches a port may hold its connections, so they are bounded in number, time and size: a process that serves a
+page keeps its descriptors and threads for its own work.  A web page of another site cannot read what is served, even
+if its name is made to resolve to this host (DNS rebinding): the browser then sends that name as ``Host``.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from email.message import Message
+from http.server import BaseHTTPRequestHandler
+from socketserver import TCPServer, ThreadingMixIn
+from typing import Any
+from urllib.parse import urlsplit
+
+from eps.errors import EpsError, ResourceError
+from eps.system.metrics_text import CONTENT_TYPE
+
+logger = logging.getLogger(__name__)
+
+#: Connections that one server has at a time; a further one is closed at once.
+MOST_CONNECTIONS = 64
+#: The head of a request must be whole within so many seconds and bytes; a body is never read.
+HEAD_S, HEAD_BYTES = 10.0, 16 << 10
+#: A client that has not taken its answer within so many seconds is disconnected.
+SEND_S = 30.0
+#: No connection lasts longer than this, whatever is sent on it.
+CONNECTION_S = 60.0
+#: A browser asks again after so many seconds for a text that could not be made.
+RETRY_S = 2
+#: A server looks so often whether it is to close.
+CLOSE_S = 0.05
+
+_LOOPBACK = frozenset(("localhost", "127.0.0.1", "::1"))
+#: Pages are whole in themselves; nothing of elsewhere is loaded into them.
+_POLICY = "default-src 'self' 'unsafe-inline'; img-src data:"
+
+
+@dataclass(frozen=True)
+class Text:
+    """What a request is answered with."""
+
+    kind: str
+    content: str
+    #: Called when a GET has been answered with it.
+    sent: Callable[[], None] | None = None
+
+
+#: Path -> what makes the text, on the thread of each request.
+Pages = Mapping[str, Callable[[], Text]]
+
+
+class BoundedServer(ThreadingMixIn, TCPServer):
+    """A server with a thread for each connection, and at most :data:`MOST_CONNECTIONS` of them."""
+
+    allow_reuse_address = True
+    daemon_threads = True
+    # Excess connections are closed at once instead of retrying their SYN.
+    request_queue_size = MOST_CONNECTIONS
+
+    def __init__(self, *arguments: Any, **more: Any) -> None:
+        self._free = threading.BoundedSemaphore(MOST_CONNECTIONS)
+        super().__init__(*arguments, **more)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer a connection on a thread of its own, or close it."""
+        if not self._free.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except BaseException:
+            # No thread could be started.
+            self._free.release()
+            raise
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Answer a connection; one that takes longer than :data:`CONNECTION_S` in all is ended."""
+        limit = threading.Timer(CONNECTION_S, _end, (request,))
+        limit.daemon = True
+        limit.start()
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            limit.cancel()
+            self._free.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Log what is a fault of ours; a client that disconnects, or takes nothing, is none."""
+        if not isinstance(sys.exception(), ConnectionError | TimeoutError):
+            logger.exception("a request of %s was not answered", client_address)
+
+
+def _end(connection: socket.socket) -> None:
+    with suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
+
+
+class TextServer:
+    """Serves a few texts, each made anew for every request.
+
+    Parameters
+    ----------
+    host : str
+        Where to listen; requests must name it, or the loopback interface, as ``Host``.
+    port : int
+        0 takes any that is free.
+    pages : mapping
+        Where a text cannot be made (EpsError) the answer is 503 with the reason, and a browser asks again.
+
+    Raises
+    ------
+    OSError, OverflowError
+        The address cannot be had.
+    """
+
+    #: What a request for another path is told.
+    nothing_there = "nothing here"
+
+    def __init__(self, host: str, port: int, pages: Pages) -> None:
+        self._server = BoundedServer((host, port), _handler(self, pages))
+        address, self.port = self._server.server_address[:2]
+        self._names = _LOOPBACK | {host.lower(), str(address)}
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(CLOSE_S,), name="texts", daemon=True)
+        self._thread.start()
+
+    def refusal(self, headers: Message) -> str:
+        """Return why a request with these headers is not answered; empty if it is."""
+        # A client that names no host is no browser.
+        host = headers.get("Host", "localhost")
+        try:
+            name = urlsplit(f"//{host}").hostname
+        except ValueError:
+            name = None
+        return "" if name in self._names else f"this host is not {host!r}"
+
+    def close(self) -> None:
+        """Stop serving."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+def _handler(server: TextServer, pages: Pages) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        def setup(self) -> None:
+            super().setup()
+            self.rfile.close()
+            self.rfile = io.BytesIO(self._head())
+            self.connection.settimeout(SEND_S)
+
+        def _head(self) -> bytes:
+            """Return the head of the request; empty where it is too large, or does not come in time."""
+            head, until_s = b"", time.monotonic() + HEAD_S
+            while b"\r\n\r\n" not in head:
+                left_s = until_s - time.monotonic()
+                if left_s <= 0.0 or len(head) > HEAD_BYTES:
+                    return b""
+                self.connection.settimeout(left_s)
+                try:
+                    part = self.connection.recv(HEAD_BYTES)
+                except TimeoutError:
+                    return b""
+                if not part:
+                    break
+                head += part
+            return head
+
+        def do_GET(self) -> None:
+            make = pages.get(self.path.partition("?")[0])
+            if make is None:
+                self._say(404, server.nothing_there)
+            elif why := server.refusal(self.headers):
+                self._say(403, why)
+            else:
+                try:
+                    text = make()
+                except EpsError as error:
+                    self._say(503, str(error), Refresh=str(RETRY_S))
+                    return
+                self._send(200, text.kind, text.content)
+                if self.command == "GET" and text.sent is not None:
+                    text.sent()
+
+        do_HEAD = do_GET
+
+        def _say(self, status: int, reason: str, **headers: str) -> None:
+            self._send(status, "text/plain; charset=utf-8", f"{reason}\n", **headers)
+
+        def _send(self, status: int, kind: str, content: str, **headers: str) -> None:
+            body = content.encode()
+            self.send_response(status)
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(body)))
+            self.send_header("Cache-Control", "no-store")
+            self.send_header("Content-Security-Policy", _POLICY)
+            self.send_header("X-Content-Type-Options", "nosniff")
+            for name, value in headers.items():
+                self.send_header(name, value)
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(body)
+
+        def log_message(self, *arguments: object) -> None:
+            """Say nothing: log and terminal are of the job."""
+
+    return Handler
+
+
+class MetricsServer(TextServer):
+    """Serves ``/metrics`` on the loopback interface.
+
+    Parameters
+    ----------
+    port : int
+        0 takes any that is free.
+    text : callable
+        Called for every request, on a thread of its own.
+
+    Raises
+    ------
+    ResourceError
+        The port cannot be had.
+    """
+
+    def __init__(self, port: int, text: Callable[[], str]) -> None:
+        try:
+            super().__init__("127.0.0.1", port, {"/metrics": lambda: Text(CONTENT_TYPE, text())})
+        except (OSError, OverflowError) as error:
+            raise ResourceError(f"metrics_port is {port}, but that port cannot be had: {error}") from None

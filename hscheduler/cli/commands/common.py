@@ -1,0 +1,118 @@
+"""What several commands share: where results go, what flags mean, what is told at the end.
+
+Needs nothing of the simulator: who asks a service something does not wait for its imports.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from eps.cli.exits import EXIT_FAILED, EXIT_OK
+from eps.errors import ConfigError
+from eps.storage.atomic import PUBLIC_MODE, write_json_atomic
+from hscheduler.core.words import counted
+from hscheduler.page import write_page
+from hscheduler.policies import POLICIES
+from hscheduler.reports.report import point_text, table
+from hscheduler.spec import Spec
+
+DEFAULT_POLICY = "elastic"
+
+
+def report_path(text: str | None, name: str = "report") -> Path | None:
+    """Return where a report, or a page, goes; None where none is wanted.
+
+    Raises
+    ------
+    ConfigError
+        It could not be written there.
+    """
+    if text is None:
+        return None
+    path = Path(text)
+    if path.is_dir() or not os.access(path.absolute().parent, os.W_OK):
+        raise ConfigError(f"{name} is {text!r}, but must be a file in a directory that can be written to")
+    return path
+
+
+def policies_of(text: str) -> list[str]:
+    """Return the policies that a flag names.
+
+    Raises
+    ------
+    ConfigError
+        One is unknown.
+    """
+    found = [name.strip() for name in text.split(",") if name.strip()]
+    for name in found:
+        if name not in POLICIES:
+            raise ConfigError(f"policy is {name!r}, but must be one of {', '.join(POLICIES)}")
+    if not found:
+        raise ConfigError(f"policy is {text!r}, but must be one of {', '.join(POLICIES)}")
+    return list(dict.fromkeys(found))
+
+
+def with_flags(spec: Spec, **flags: int | None) -> Spec:
+    """Return a sweep with the settings of its file that flags replace.
+
+    Raises
+    ------
+    ConfigError
+        One cannot work.
+    """
+    given: dict[str, Any] = {name: value for name, value in flags.items() if value is not None}
+    return dataclasses.replace(spec, sweep=dataclasses.replace(spec.sweep, **given))
+
+
+def write_results(target: Path | None, drawn: Path | None, found: dict[str, Any]) -> None:
+    """Write a sweep's report and its page, where they are wanted."""
+    if target is not None:
+        write_json_atomic(target, found, mode=PUBLIC_MODE)
+    if drawn is not None:
+        write_page(drawn, {found["policy"]: found})
+
+
+def tell_failures(found: Mapping[str, Any]) -> None:
+    """Print why trials of a report failed, once for each reason: for who has not seen it happen."""
+    trials_of: dict[str, list[str]] = {}
+    for trial in found["trials"]:
+        if trial["phase"] == "failed":
+            # One trial's reason names it.
+            why = trial["why"].replace(trial["name"] or trial["job_id"], "it").replace(trial["job_id"], "it")
+            trials_of.setdefault(why, []).append(trial["job_id"])
+    for why, trials in trials_of.items():
+        others = f" and {len(trials) - 1} others" if len(trials) > 2 else f" and {trials[1]}" if trials[1:] else ""
+        print(f"{trials[0]}{others} failed: {why}", file=sys.stderr)
+
+
+def tell_best(found: Mapping[str, Any], drawn: Path | None) -> int:
+    """Print a sweep's table, its best point, and where its page is; return the exit code."""
+    print(table([found]))
+    best = found["best"]
+    if best is None:
+        print("no trial finished", file=sys.stderr)
+        return EXIT_FAILED
+    print(f"best: {best_text(best)}")
+    if drawn is not None:
+        print(f"page: {drawn.absolute()}")
+    return EXIT_OK
+
+
+def best_text(best: Mapping[str, Any]) -> str:
+    """Return a report's best trial as text."""
+    return f"{best['job_id']} with {best['metric']} {best['loss']:.6g}: {point_text(best['point'])}"
+
+
+def tell_interrupted(found: Mapping[str, Any], target: Path | None, drawn: Path | None) -> None:
+    """Print of a sweep that was interrupted how far it came, its best point so far, and where that was written."""
+    best = "" if found["best"] is None else f"; the best so far: {best_text(found['best'])}"
+    told = f"{counted(found['completed'], 'trial')} had finished, and what ran was ended"
+    print(f"interrupted: {told}{best}", file=sys.stderr)
+    for name, path in (("report", target), ("page", drawn)):
+        if path is not None:
+            print(f"{name}: {path.absolute()}", file=sys.stderr)

@@ -1,0 +1,155 @@
+"""``hscheduler page`` and ``hscheduler results``: what a sweep that has ended left, shown again from its report."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+import json
+import math
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from eps.cli.exits import EXIT_OK
+from eps.errors import ConfigError, StorageError
+from eps.job.display import number_text, table
+from hscheduler.cli.commands.common import report_path
+from hscheduler.live.best import export_best
+from hscheduler.page import write_page
+from hscheduler.reports.exporters import exporters
+from hscheduler.reports.report import point_text
+from hscheduler.service.client import SchedulerClient
+from hscheduler.service.directory import ServiceDir
+from hscheduler.service.main import past_report
+
+#: What a report has had from its first version on.
+_ALWAYS = ("policy", "trials", "decisions", "numbers", "phases", "summary")
+#: Columns of a trial that a table of numbers has, besides its point.
+_COLUMNS = (
+    "job_id", "name", "phase", "loss", "feedback", "arrived_s", "started_s", "first_iteration_s", "early_feedback_s",
+    "finished_s", "resize_pause_s", "restarts", "why",
+)  # fmt: skip
+
+
+def draw(args: argparse.Namespace) -> int:
+    """Write the page of a report."""
+    reports, target = reports_of(args), report_path(args.out, "out")
+    assert target is not None
+    write_page(target, reports)
+    print(f"page: {target}")
+    return EXIT_OK
+
+
+def results(args: argparse.Namespace) -> int:
+    """Print the trials of a report, the best first; export what is asked for."""
+    reports = reports_of(args)
+    exports = exporters(args.tensorboard, args.mlflow)
+    found = list(reports.values())
+    if args.export_best and len(found) != 1:
+        raise ConfigError(f"{args.report} holds the reports of {', '.join(reports)}: a best model is that of one sweep")
+    if args.csv:
+        sys.stdout.write(csv_text(reports))
+    for report in found:
+        if not args.csv:
+            print(results_text(report))
+        for export in exports:
+            export(report)
+    if args.export_best:
+        print(f"model of {export_best(found[0], args.export_best)}: {args.export_best}", file=sys.stderr)
+    return EXIT_OK
+
+
+def reports_of(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
+    """Return the reports of a file; or that of a sweep of a service, which may be gone.
+
+    Raises
+    ------
+    EpsError
+        As :func:`read_reports`, :func:`past_report` and the client's methods.
+    """
+    if not args.state and not args.scheduler:
+        return read_reports(Path(args.report))
+    directory = ServiceDir.of(args.state)
+    if args.scheduler or directory.is_running():
+        with SchedulerClient(directory, args.scheduler or "") as client:
+            found, _ = client.report(args.report)
+    else:
+        found = past_report(directory, args.report)
+    return {found["policy"]: found}
+
+
+def read_reports(path: Path) -> dict[str, dict[str, Any]]:
+    """Return the reports of a file of ``sweep``, ``compare`` or ``simulate``, by policy.
+
+    Raises
+    ------
+    ConfigError
+        There is no such file, or it holds none.
+    StorageError
+        It cannot be read.
+    """
+    if not path.is_file():
+        raise ConfigError(f"{path}: there is no such file")
+    try:
+        found = json.loads(path.read_bytes())
+    except OSError as error:
+        raise StorageError(f"{path}: cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise ConfigError(f"{path} is no report of hscheduler: it is not JSON ({error})") from None
+    if isinstance(found, Mapping):
+        found = {found["policy"]: found} if isinstance(found.get("policy"), str) else found.get("policies", found)
+    if not isinstance(found, Mapping) or not found or not all(_is_report(each) for each in found.values()):
+        raise ConfigError(f"{path} is no report of hscheduler sweep, compare or simulate")
+    return {policy: _whole(report) for policy, report in found.items()}
+
+
+def _is_report(value: object) -> bool:
+    return isinstance(value, Mapping) and all(name in value for name in _ALWAYS)
+
+
+def _whole(report: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a report with what an earlier version did not write."""
+    trials = [{"curve": [], "name": "", **trial} for trial in report["trials"]]
+    return {
+        "cluster": {"nodes": [], "history": []},
+        "metric": "loss",
+        "direction": "minimize",
+        **report,
+        "trials": trials,
+    }
+
+
+def ranked(report: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the trials of a report: those that finished by their loss, the best first, then the others."""
+    sign = -1.0 if report["direction"] == "maximize" else 1.0
+    rank = {"finished": 0, "killed": 1}
+
+    def key(trial: Mapping[str, Any]) -> tuple[int, float]:
+        value = trial["feedback"] if trial["loss"] is None else trial["loss"]
+        return rank.get(trial["phase"], 2), math.inf if value is None else sign * value
+
+    return sorted(report["trials"], key=key)
+
+
+def results_text(report: Mapping[str, Any]) -> str:
+    """Return the trials of a report as a table, the best first."""
+    rows = [["TRIAL", "PHASE", report["metric"].upper(), "FEEDBACK", "POINT", "WHY"]]
+    for trial in ranked(report):
+        why = "" if trial["phase"] == "finished" else trial["why"]
+        numbers = [number_text(trial["loss"]), number_text(trial["feedback"])]
+        rows.append([trial["job_id"], trial["phase"], *numbers, point_text(trial["point"]), why])
+    return f"{report['policy']}: {report['completed']} of {len(report['trials'])} finished\n{table(rows)}"
+
+
+def csv_text(reports: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return the trials of reports as CSV, the best of each policy first."""
+    names = list(dict.fromkeys(name for report in reports.values() for t in report["trials"] for name in t["point"]))
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["policy", *_COLUMNS, *names])
+    for policy, report in reports.items():
+        for trial in ranked(report):
+            writer.writerow([policy, *(trial[name] for name in _COLUMNS), *(trial["point"].get(n) for n in names)])
+    return text.getvalue()

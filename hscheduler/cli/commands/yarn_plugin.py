@@ -1,0 +1,46 @@
+"""``hscheduler yarn-plugin``: answers the plugin in a ResourceManager, in the foreground, until it is told to end."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import signal
+import threading
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+
+from eps.cli.exits import EXIT_OK
+from eps.cluster.yarn.rest import RestClient
+from eps.hadoop.conf import environment_configuration
+from eps.job.yarn.elsewhere import StagedJobs
+from hscheduler.live.yarn_facts import MasterFacts, Masters
+from hscheduler.service.directory import parse_address
+from hscheduler.yarn.endpoint import PluginServer, planner_with
+from hscheduler.yarn.preemption import check_preemption
+from hscheduler.yarn.secret import secret_of
+from hscheduler.yarn.snapshot import Plan, Snapshot
+
+
+def yarn_plugin(args: argparse.Namespace) -> int:
+    """Serve until SIGTERM or Ctrl-C."""
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.WARNING)
+    address = parse_address(args.listen)
+    conf = environment_configuration()
+    with closing(RestClient(conf, addresses=args.resource_manager)) as client:
+        check_preemption(args.queue or ["default"], client.look("scheduler", "look at the queues"))
+    secret = secret_of(Path(args.secret_file).expanduser().absolute())
+    told = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: told.set())
+    with closing(Masters(StagedJobs(conf, args.staging))) as masters:
+        planner = planner_with(MasterFacts(args.feedback_iteration, masters.status))
+
+        def planned(snapshot: Snapshot) -> Plan:
+            masters.keep(frozenset(a.application_id for a in snapshot.applications))
+            return planner(snapshot)
+
+        with PluginServer(planned, secret, address.host, address.port, tell=partial(print, flush=True)) as server:
+            print(f"H-scheduler answers the plugin at http://{address.host}:{server.port}", flush=True)
+            told.wait()
+    return EXIT_OK

@@ -1,0 +1,146 @@
+"""A sweep whose jobs run on YARN: each of them is an application, and the cluster is the ResourceManager's.
+
+The scheduler counts with nodes that are alike; where they differ, each counts as the smallest, so that what it grants
+fits wherever YARN puts it.  Its grants are its own plan, and YARN's are what happens: a container that the scheduler
+grants and YARN does not yet have is waited for by the job (``container_timeout_s``).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from eps.cluster.choice import check_backend
+from eps.cluster.yarn.checks import Cluster, check_job
+from eps.cluster.yarn.clients import AUTO, open_client
+from eps.cluster.yarn.types import ClusterNode
+from eps.errors import ConfigError, EpsError, ResourceError
+from eps.hadoop.conf import environment_configuration
+from eps.job.yarn import within
+from eps.spec.job_spec import JobSpec
+from hscheduler.core.resources import Resources
+from hscheduler.live.checks import working
+from hscheduler.spec import ClusterSpec, Spec, memory_mb
+
+logger = logging.getLogger(__name__)
+
+#: Where the jobs of a sweep can run.
+PLACES = ("local", "docker", "yarn")
+
+
+def placed(spec: Spec, on: str | None) -> Spec:
+    """Return a sweep with its jobs where ``on`` says; None is where its file says.
+
+    Raises
+    ------
+    ConfigError
+        There is no such place, HADOOP_CONF_DIR names no cluster, or the Docker engine has no such image; no node has
+        room for a container; or YARN would take no trial, as of :func:`eps.cluster.yarn.checks.check_job`.
+    ResourceError
+        The cluster has no node; or the Docker engine does not answer.
+    RpcError
+        The ResourceManager cannot be reached.
+    AuthenticationError
+        It wants Kerberos, and nobody has logged in.
+    """
+    where = on if on is not None else str(spec.job.get("on", "local"))
+    if where not in PLACES:
+        raise ConfigError(f"on is {where!r}, but must be one of {', '.join(PLACES)}")
+    if where == "local":
+        return spec
+    if where == "docker":
+        # Simulated nodes as on this host, and containers that the engine holds to the size that is counted with.
+        spec = dataclasses.replace(spec, job={**spec.job, **container_settings(spec.cluster, where)})
+        check_backend(spec.job_spec())
+        return spec
+    client = open_client(environment_configuration(), str(spec.job.get("yarn_client", AUTO)))
+    try:
+        cluster = cluster_of(spec.cluster, client.nodes())
+        spec = dataclasses.replace(spec, cluster=cluster, job={**spec.job, **container_settings(cluster)})
+        told = Cluster(client, memory="container_memory in [cluster]")
+        working(spec, lambda job: check_job(told, job))
+        return spec
+    finally:
+        client.close()
+
+
+def yarn_cluster(asked: ClusterSpec) -> ClusterSpec:
+    """Return the cluster of ``HADOOP_CONF_DIR``, for containers of the size that is asked; raises as :func:`placed`."""
+    client = open_client(environment_configuration())
+    try:
+        return cluster_of(asked, client.nodes())
+    finally:
+        client.close()
+
+
+def cluster_of(asked: ClusterSpec, nodes: Sequence[ClusterNode]) -> ClusterSpec:
+    """Return a cluster of these nodes of YARN, for containers of the size that is asked.
+
+    Raises
+    ------
+    ConfigError
+        One has no room for a container.
+    ResourceError
+        There is none.
+    """
+    if not nodes:
+        raise ResourceError("the cluster has no node that runs: see yarn node -list -all")
+    vcores = min(node.capacity.vcores for node in nodes)
+    memory = min(node.capacity.memory_mb for node in nodes)
+    size = asked.container()
+    if size.vcores > vcores or size.memory_mb > memory:
+        raise ConfigError(
+            f"a container of {size} fits no node of {Resources(vcores, memory)}: set container_memory and "
+            "container_vcores in [cluster]"
+        )
+    return dataclasses.replace(asked, nodes=len(nodes), vcores=vcores, memory=f"{memory}MiB")
+
+
+@contextmanager
+def job_check(settings: Mapping[str, Any]) -> Iterator[Callable[[JobSpec], None]]:
+    """Give what refuses a job of a service that YARN would refuse or never grant, as far as it can be asked now.
+
+    Parameters
+    ----------
+    settings : mapping
+        Those that the service gives its jobs.  Only where these make each of them an application something is refused.
+
+    Raises
+    ------
+    ConfigError
+        HADOOP_CONF_DIR names no cluster; by what is given: as of :func:`eps.cluster.yarn.checks.check_job`.
+    """
+    if not on_yarn(settings) or within.here() is not None:
+        yield lambda job: None
+        return
+
+    def check(job: JobSpec) -> None:
+        try:
+            check_job(cluster, dataclasses.replace(job, **settings))
+        except ConfigError:
+            raise
+        except EpsError as error:
+            # By the time that the job begins it may be there again.
+            logger.warning("whether YARN takes a job is not known just now: %s", error)
+
+    client = open_client(environment_configuration())
+    try:
+        # Of what has to wait the job's own submission tells.
+        cluster = Cluster(client, warns=False)
+        yield check
+    finally:
+        client.close()
+
+
+def on_yarn(settings: Mapping[str, Any]) -> bool:
+    """Return whether jobs of these settings run on YARN."""
+    return str(settings.get("on", "local")) == "yarn"
+
+
+def container_settings(cluster: ClusterSpec, on: str = "yarn") -> dict[str, str]:
+    """Return the settings of a job whose containers are those that the scheduler counts with."""
+    size = str(memory_mb(cluster.container_memory, "container_memory"))
+    return {"on": on, "memory_mb": size, "vcores": str(cluster.container_vcores)}
