@@ -11,7 +11,7 @@ import hscheduler.cli
 from eps.errors import ConfigError
 from eps.spec.file import RunRequest
 
-MAINS = {"eps": eps.cli, "hscheduler": hscheduler.cli}
+MAINS = {"eps": eps.cli.main, "hscheduler": hscheduler.cli.main}
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_a_tag_that_is_given_is_one(
 ) -> None:
     monkeypatch.setenv("EPS_HOME", str(tmp_path))
     rule = f"tags is {tags!r}, but must be tags joined by commas, none of them empty"
-    assert eps.cli(["run", "--data", "sklearn:iris", "--tags", tags]) == 2
+    assert eps.cli.main(["run", "--data", "sklearn:iris", "--tags", tags]) == 2
     assert capsys.readouterr().err == f"eps: flags: {rule}\n"
     with pytest.raises(ConfigError, match="must be tags joined by commas"):
         RunRequest.from_values({"data": "sklearn:iris", "tags": tags}, "job.toml")

@@ -415,11 +415,11 @@ def test_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_hscheduler_says_its_version_and_its_usage(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
-        hscheduler.cli(["--version"])
+        hscheduler.cli.main(["--version"])
     assert end.value.code == 0
     assert capsys.readouterr().out == f"hscheduler {eps.__version__}\n"
     with pytest.raises(SystemExit) as end:
-        hscheduler.cli([])
+        hscheduler.cli.main([])
     assert end.value.code == 2
     assert "COMMAND" in capsys.readouterr().err
 

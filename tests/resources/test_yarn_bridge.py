@@ -102,7 +102,7 @@ import sys, threading
 from pathlib import Path
 from eps.errors import ConfigError
 from eps.hadoop.conf import HadoopConf
-from eps.cluster.yarn import bridge
+from eps.hadoop import bridge
 from eps.hadoop.bridge import java, java_errors, jlong, start_jvm
 bridge._LEAVE_S = 120.0
 try:

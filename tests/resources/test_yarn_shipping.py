@@ -90,7 +90,7 @@ def test_processes_run_from_the_archive_of_our_code_as_it_is(tmp_path: Path) -> 
     """They take what is compiled, find the files that are no code, and bring others the same archive."""
     mine = pack_code()
     module, log4j, digest = in_archive(tmp_path, mine.content)
-    assert module == str(tmp_path / CODE / "eps" / "yarn" / "am.pyc") and digest == mine.digest
+    assert module == str(tmp_path / CODE / "eps" / "job" / "yarn" / "am.pyc") and digest == mine.digest
     archive, _, name = log4j.removeprefix("jar:").partition("!/")
     assert archive == (tmp_path / CODE).as_uri() and name in names(mine.content)
 
@@ -100,7 +100,7 @@ def test_an_interpreter_of_another_version_takes_the_source(tmp_path: Path) -> N
         members = {name: archive.read(name) for name in archive.namelist()}
     other = {name: b"\0\0\r\n" + content[4:] if name.endswith(".pyc") else content for name, content in members.items()}
     content = packed((name, each, 0o644) for name, each in other.items()).content
-    assert in_archive(tmp_path, content)[0] == str(tmp_path / CODE / "eps" / "yarn" / "am.py")
+    assert in_archive(tmp_path, content)[0] == str(tmp_path / CODE / "eps" / "job" / "yarn" / "am.py")
 
 
 def test_what_is_compiled_on_a_node_is_kept_there_for_other_containers(tmp_path: Path) -> None:

@@ -76,7 +76,7 @@ def test_a_home_that_others_can_write_is_refused_by_every_command_and_nothing_is
     (tmp_path / "core-site.xml").write_text("<configuration></configuration>")
     monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
     before = everything(home)
-    main = eps.cli if program == "eps" else hscheduler.cli
+    main = eps.cli.main if program == "eps" else hscheduler.cli.main
     assert main(words.split()) == 2
     told = capsys.readouterr().err
     assert f"EPS_HOME is {home}, which others can write (mode {mode:o}), but " in told
@@ -125,7 +125,7 @@ def test_a_folder_of_the_home_that_others_can_change_is_refused(
     (tmp_path / name).mkdir()
     assert eps_home() == tmp_path
     (tmp_path / name).chmod(0o777)
-    for main, words in ((eps.cli, ["list"]), (hscheduler.cli, ["jobs"])):
+    for main, words in ((eps.cli.main, ["list"]), (hscheduler.cli.main, ["jobs"])):
         assert main(words) == 2
     with pytest.raises(ConfigError, match=f"{name} in EPS_HOME"):
         eps_home()
@@ -135,5 +135,5 @@ def test_a_service_of_a_directory_that_others_can_change_is_neither_started_nor_
     (tmp_path / "state").mkdir()
     (tmp_path / "state").chmod(0o777)
     for words in (["serve"], ["jobs"], ["kill", "a"]):
-        assert hscheduler.cli([*words, "--state", str(tmp_path / "state")]) == 2
+        assert hscheduler.cli.main([*words, "--state", str(tmp_path / "state")]) == 2
     assert list((tmp_path / "state").iterdir()) == []

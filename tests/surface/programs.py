@@ -19,7 +19,7 @@ import hscheduler.cli
 
 #: Far above what anything here takes, on a busy machine, too.
 DEADLINE_S = 120.0
-_MAINS: dict[str, Callable[[Sequence[str]], int]] = {"eps": eps.cli, "hscheduler": hscheduler.cli}
+_MAINS: dict[str, Callable[[Sequence[str]], int]] = {"eps": eps.cli.main, "hscheduler": hscheduler.cli.main}
 
 
 class Ended(NamedTuple):
