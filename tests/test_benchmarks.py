@@ -15,7 +15,7 @@ import pytest
 from benchmarks import bench_common, peers, peers_setup, recovery, resize, scale, soak, van
 from benchmarks.bench_common import Bar
 from benchmarks.paper import figures
-from eps.job.master_link import wait_for
+from eps.system.waits import wait_for
 
 ROOT = Path(__file__).resolve().parents[1]
 TIMEOUT_S = 60.0

@@ -14,10 +14,10 @@ import pytest
 from eps.cluster.yarn.proxied import HTTPS_POLICY, ProxiedServer, viewer_of
 from eps.errors import DeadlineError
 from eps.hadoop.conf import HadoopConf
-from eps.job.master_link import wait_for
 from eps.job.yarn.page import JobPage
 from eps.system import text_server
 from eps.system.text_server import MOST_CONNECTIONS, MetricsServer, Text, TextServer
+from eps.system.waits import wait_for
 from hscheduler.page import PageServer
 
 TIMEOUT_S = 30.0

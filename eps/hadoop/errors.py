@@ -10,7 +10,6 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from eps.cluster.yarn.facade import AskRefusedError, AttemptEndedError, NotRegisteredError
 from eps.errors import (
     AuthenticationError,
     ConfigError,
@@ -22,6 +21,22 @@ from eps.errors import (
     StorageAwayError,
     StorageError,
 )
+
+
+class NotRegisteredError(ResourceError):
+    """The ResourceManager does not know the application master any more: it is to register again.
+
+    All that it was asked before, and has not answered, is forgotten.
+    """
+
+
+class AttemptEndedError(ResourceError):
+    """The ResourceManager has ended this attempt of the application: its master is to leave."""
+
+
+class AskRefusedError(ResourceError):
+    """The ResourceManager does not take one of the asks that were new in this heartbeat; none of them counts."""
+
 
 #: Who listens on a port that the configuration does not name.
 DEFAULT_PORTS = {

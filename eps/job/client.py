@@ -34,7 +34,7 @@ from eps.errors import (
 )
 from eps.job.ended import ended_report, ended_status, waiting_status, with_application
 from eps.job.ending import end_job
-from eps.job.master_link import GIVE_UP_S, RETRY_S, MasterLink, Progress, WaitNews, wait_for
+from eps.job.master_link import GIVE_UP_S, RETRY_S, MasterLink, Progress, WaitNews
 from eps.pb import control_pb2 as pb
 from eps.spec.file import RunRequest
 from eps.spec.job_spec import JobSpec
@@ -43,6 +43,7 @@ from eps.storage.atomic import read_json
 from eps.storage.before import settle_unbegun
 from eps.storage.jobdir import JobDir, find_job
 from eps.storage.locations import location
+from eps.system.waits import wait_for
 
 #: A plan is asked for its news at least this often while somebody waits for it.
 PLAN_NEWS_S = 0.25

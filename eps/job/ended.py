@@ -124,19 +124,6 @@ def check_unfinished(directory: JobDir) -> None:
         raise JobFinishedError(f"job {directory.name!r} has finished: there is nothing to resume")
 
 
-def check_fetched(directory: JobDir) -> None:
-    """Refuse a job that has finished while what it has left is on its cluster only.
-
-    Raises
-    ------
-    StorageError
-        It could not be fetched: the message says why, and what to do.
-    """
-    ended = directory.ended() or {}
-    if ended.get("state") == "finished" and not directory.is_settled():
-        raise StorageError(f"job {directory.name!r}: {ended['reason']}")
-
-
 def ended_report(directory: JobDir) -> dict[str, Any]:
     """Return the report of a job that has ended; of one whose master could not write any, what is known, in its form.
 
@@ -148,7 +135,7 @@ def ended_report(directory: JobDir) -> dict[str, Any]:
     report = read_json(directory.report)
     if report is not None:
         return dict(report)
-    check_fetched(directory)
+    directory.check_fetched()
     status = ended_status(directory)
     if status["state"] == "finished":
         raise StorageError(f"job {directory.name!r} has finished, but has no report: {directory.report} is missing")

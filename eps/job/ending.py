@@ -9,9 +9,10 @@ from contextlib import suppress
 from eps.cluster.supervisor.start import kill_supervisor
 from eps.errors import DeadlineError, EpsError, StorageError
 from eps.job.ended import BEING_STARTED
-from eps.job.master_link import MasterLink, wait_for
+from eps.job.master_link import MasterLink
 from eps.pb import control_pb2 as pb
 from eps.storage.jobdir import JobDir
+from eps.system.waits import wait_for
 
 
 def end_job(job: JobDir, reason: str, timeout_s: float, tell: Callable[[str], None]) -> None:

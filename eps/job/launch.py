@@ -25,7 +25,6 @@ from eps.ml.combinations import check_combination, check_given
 from eps.ml.models import MODELS, load_model
 from eps.net.arrays.memory import descriptor_limit
 from eps.net.security.certificates import check_tls, make_certificates
-from eps.server.initial import INIT_FILE
 from eps.spec.file import RunRequest
 from eps.spec.job_spec import JobSpec
 from eps.spec.model_file import read_model
@@ -52,9 +51,6 @@ if TYPE_CHECKING:
     from eps.cluster.yarn.application import Application
 
 logger = logging.getLogger(__name__)
-
-#: Folder of a job's directory with the file of a user's own model.
-MODEL_CODE = "model-code"
 
 
 @dataclass(frozen=True)
@@ -223,9 +219,9 @@ def prepare_job(
         if spec.uses_tls:
             make_certificates(directory.tls)
         if spec.model not in MODELS:
-            runtime = _with_model_code(runtime, directory.path)
+            runtime = _with_model_code(runtime, directory.model_code)
         if initial is not None:
-            with atomic_writer(directory.path / INIT_FILE, sync=False) as file:
+            with atomic_writer(directory.initial, sync=False) as file:
                 np.save(file, initial, allow_pickle=False)
         keep_places(directory, request)
         write_bytes_atomic(directory.job_json, runtime.to_json().encode("utf-8"), sync=False)
@@ -397,10 +393,10 @@ def _initial_values(runtime: Runtime, dataset: DatasetInfo) -> np.ndarray:
     return runtime.key_space.pack(dict(model.tensors))
 
 
-def _with_model_code(runtime: Runtime, job_path: Path) -> Runtime:
+def _with_model_code(runtime: Runtime, folder: Path) -> Runtime:
     """Return ``runtime`` with the file of the user's model copied: the job does not change when its author edits it."""
     source, _, class_name = runtime.spec.model.rpartition(":")
-    target = job_path / MODEL_CODE / Path(source).name
+    target = folder / Path(source).name
     try:
         target.parent.mkdir()
         shutil.copyfile(source, target)

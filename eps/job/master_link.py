@@ -15,7 +15,7 @@ from typing import Any
 import grpc
 
 from eps.core.types import Address
-from eps.errors import DeadlineError, JobFinishedError, PeerUnavailableError
+from eps.errors import JobFinishedError, PeerUnavailableError
 from eps.job.ended import WAITING_STATES, application_id_of, fetched_of, silence_of, waiting_status, without_figures
 from eps.net.calls.call import call, channel, error_of
 from eps.net.security.credentials import Security
@@ -290,18 +290,3 @@ def _opened(stub: JobMasterStub, after_clock: int, what: str) -> tuple[Any, pb.P
         with suppress(grpc.RpcError):
             stream.cancel()
         raise error_of(error, what) from error
-
-
-def wait_for(condition: Callable[[], bool], timeout_s: float | None, what: str, poll_s: float = 0.02) -> None:
-    """Wait until ``condition`` holds.
-
-    Raises
-    ------
-    DeadlineError
-        It does not within ``timeout_s`` seconds; None waits for ever.
-    """
-    deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
-    while not condition():
-        if deadline_s is not None and time.monotonic() > deadline_s:
-            raise DeadlineError(f"{what}: not within {timeout_s:g} s")
-        time.sleep(poll_s)

@@ -6,9 +6,7 @@ import numpy as np
 
 from eps.errors import StorageError
 from eps.spec.runtime import Runtime
-
-#: The start of all parameters as one flat float32 array, written by the client where ``--init`` is given.
-INIT_FILE = "init.npy"
+from eps.storage.jobdir import JobDir
 
 
 def initial_values(runtime: Runtime, start: int, stop: int) -> np.ndarray:
@@ -21,7 +19,7 @@ def initial_values(runtime: Runtime, start: int, stop: int) -> np.ndarray:
     """
     if not runtime.spec.init:
         return runtime.key_space.initial_values(start, stop, runtime.spec.seed)
-    path = runtime.job_dir / INIT_FILE
+    path = JobDir(runtime.job_dir).initial
     try:
         flat = np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError) as error:

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from eps.errors import ConfigError, StorageError
-from eps.job.ended import check_fetched
 from eps.spec.file import RunRequest
 from eps.storage.atomic import json_bytes, read_json, write_bytes_atomic
 from eps.storage.jobdir import JobDir
@@ -233,10 +232,9 @@ def deliver_results(directory: JobDir, request: RunRequest, tell: Callable[[str]
     Raises
     ------
     StorageError
-        They cannot be written: the message says how the job ended, and where they are; or the job has finished, and
-        they could not be fetched from its cluster.
+        They cannot be written: the message says how the job ended, and where they are.
     """
-    check_fetched(directory)
+    directory.check_fetched()
     state = (directory.ended() or {}).get("state", "ended")
     wanted = [(result, location(text)) for result, text in wanted_of(request)]
     try:

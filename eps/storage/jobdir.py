@@ -47,13 +47,13 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from enum import StrEnum, auto
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from eps.errors import ConfigError, JobExistsError, JobNotFoundError, StorageError
 from eps.storage.atomic import read_json, write_bytes_atomic
-from eps.storage.worth import why_not_replaced
 from eps.system.home import DIRECTORY_MODE, eps_home, make_private
 
 #: In a job's directory, and in a store that takes its place between hosts.
@@ -189,6 +189,16 @@ class JobDir:
     def tls(self) -> Path:
         """Certificates; there only where the job uses TLS."""
         return self.path / "tls"
+
+    @property
+    def model_code(self) -> Path:
+        """Folder of the file of the user's model; there only where the job has one."""
+        return self.path / "model-code"
+
+    @property
+    def initial(self) -> Path:
+        """The start of all parameters, one flat float32 array; there only where the job begins with a model."""
+        return self.path / "init.npy"
 
     @property
     def sockets(self) -> Path:
@@ -342,6 +352,18 @@ class JobDir:
     def ended(self) -> Mapping[str, Any] | None:
         """Return how the job ended; None while it runs, and where its supervisor was killed outright."""
         return read_json(self.ended_json)
+
+    def check_fetched(self) -> None:
+        """Refuse a job that has finished while what it has left is on its cluster only.
+
+        Raises
+        ------
+        StorageError
+            It could not be fetched: the message says why, and what to do.
+        """
+        ended = self.ended() or {}
+        if ended.get("state") == "finished" and not self.is_settled():
+            raise StorageError(f"job {self.name!r}: {ended['reason']}")
 
     def unfetched(self) -> str | None:
         """Return why a job on YARN ended whose results are on its cluster only; None of every other one.
@@ -603,3 +625,43 @@ def _make(path: Path) -> None:
         make_private(path)
     except OSError as error:
         raise StorageError(f"{path}: cannot be made: {error.strerror}") from error
+
+
+class Worth(StrEnum):
+    """What a job that does not run is worth keeping for."""
+
+    #: Its results are on its cluster only; see :meth:`JobDir.unfetched`.
+    UNFETCHED = auto()
+    RESUMABLE = auto()
+    #: Nobody can tell: a file that says so is damaged, or the disk is.
+    UNREADABLE = auto()
+
+
+def worth_of(job: JobDir) -> Worth | None:
+    """Return what a job that does not run is worth keeping for; None where nothing is lost with it but its results."""
+    try:
+        if job.unfetched() is not None:
+            return Worth.UNFETCHED
+        if job.outcome().get("state") == "finished":
+            return None
+        return None if read_json(job.job_json) is None else Worth.RESUMABLE
+    except StorageError:
+        return Worth.UNREADABLE
+
+
+def can_be_resumed(job: JobDir) -> bool:
+    """Return whether ``eps resume`` starts a job again that does not run: from a checkpoint, or from its seed."""
+    return worth_of(job) is Worth.RESUMABLE
+
+
+def why_not_replaced(job: JobDir) -> str:
+    """Return why no other job takes the place of one that does not run, and what to do; empty where one may."""
+    match worth_of(job):
+        case Worth.UNFETCHED:
+            return f"left results on its cluster: fetch them (eps status {job.name})"
+        case Worth.RESUMABLE:
+            return f"stopped before its end: go on with it (eps resume {job.name})"
+        case Worth.UNREADABLE:
+            return f"may have stopped before its end, but its files are damaged: see {job.path}"
+        case None:
+            return ""

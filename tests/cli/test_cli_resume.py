@@ -19,8 +19,7 @@ from eps.spec.file import RunRequest
 from eps.spec.job_spec import JobSpec
 from eps.spec.results import deliver_detached, keep_places, kept_places, replaced_by_results, with_kept_places
 from eps.storage.atomic import CHECKSUM, read_json
-from eps.storage.jobdir import JobDir, create_job_dir
-from eps.storage.worth import Worth, worth_of
+from eps.storage.jobdir import JobDir, Worth, create_job_dir, worth_of
 from tests.cli.conftest import FakeJob
 
 

@@ -25,7 +25,7 @@ from eps.cluster.devcluster.record import read_record, write_record
 from eps.cluster.devcluster.settings import ClusterSettings, daemons_of
 from eps.errors import ConfigError, DeadlineError, JobNotFoundError, ResourceError
 from eps.hadoop.kerberos import first_principal
-from eps.job.master_link import wait_for
+from eps.system.waits import wait_for
 from tests.devcluster.conftest import JARS
 
 ONE_NODE, TWO_NODES = ClusterSettings(nodes=1), ClusterSettings(nodes=2)

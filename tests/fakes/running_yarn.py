@@ -30,10 +30,10 @@ from eps.cluster.yarn.shipping import JOB, pack_job
 from eps.cluster.yarn.types import Resource
 from eps.job.client import Job
 from eps.job.launch import prepare_job
-from eps.job.master_link import wait_for
 from eps.spec.file import RunRequest
 from eps.storage.atomic import read_json, write_json_atomic
 from eps.storage.jobdir import MASTER_FILE
+from eps.system.waits import wait_for
 from tests.fakes.slow_model import SlowModel
 from tests.fakes.yarn import FakeContainer, FakeYarn
 from tests.fakes.yarn_am import PLACE

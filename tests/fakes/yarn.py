@@ -9,7 +9,6 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from eps.cluster.yarn.facade import AskRefusedError, AttemptEndedError, NotRegisteredError
 from eps.cluster.yarn.types import (
     AllocateResult,
     Ask,
@@ -26,6 +25,7 @@ from eps.cluster.yarn.types import (
     Resource,
 )
 from eps.errors import EpsError, PeerUnavailableError, ResourceError
+from eps.hadoop.errors import AskRefusedError, AttemptEndedError, NotRegisteredError
 
 LARGEST = Resource(4096, 4)
 SMALL = Resource(1024, 1)

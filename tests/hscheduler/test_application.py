@@ -17,12 +17,12 @@ from eps.cluster.yarn.application import ENDED_FILE, RESULTS, Application
 from eps.cluster.yarn.types import ApplicationReport, Resource
 from eps.core.types import Address
 from eps.errors import ConfigError, JobNotFoundError, PeerUnavailableError, StorageError
-from eps.job.master_link import wait_for
 from eps.job.yarn.sweeps import REPORT_FILE
 from eps.job.yarn.within import JOBS
 from eps.storage.jobdir import JobDir, jobs_dir
 from eps.storage.local import LocalStorage
 from eps.storage.locations import RemotePath
+from eps.system.waits import wait_for
 from hscheduler.application.am import attempt_of, outcome_of, settings_of
 from hscheduler.application.ends import LEAVE_ATTEMPTS, Ends
 from hscheduler.application.follow import LAST_REPORT_S, Following, fetch_job

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from eps.errors import ConfigError, StorageError
-from eps.job.master_link import wait_for
 from eps.spec.job_spec import JobSpec
+from eps.system.waits import wait_for
 from hscheduler.core import events as e
 from hscheduler.core import snapshot
 from hscheduler.core.decisions import Decision

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from eps.errors import ResourceError
-from eps.job.master_link import wait_for
 from eps.spec.job_spec import JobSpec
+from eps.system.waits import wait_for
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Phase
 from hscheduler.live import keeper

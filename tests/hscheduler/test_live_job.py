@@ -8,8 +8,8 @@ import pytest
 
 from eps.errors import PlanError, UnknownMemberError
 from eps.job.ended import NO_WORD
-from eps.job.master_link import wait_for
 from eps.spec.file import RunRequest
+from eps.system.waits import wait_for
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Phase
 from hscheduler.live import job as live

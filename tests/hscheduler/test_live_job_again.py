@@ -12,9 +12,9 @@ import pytest
 
 from eps.errors import PeerUnavailableError
 from eps.job.client import Job
-from eps.job.master_link import wait_for
 from eps.spec.job_spec import JobSpec
 from eps.storage.atomic import write_json_atomic
+from eps.system.waits import wait_for
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Phase
 from hscheduler.live import job as live

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from eps.job.master_link import wait_for
 from eps.spec.job_spec import JobSpec
 from eps.system.metrics_text import Family, metric, text_of
+from eps.system.waits import wait_for
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Phase
 from hscheduler.live.attempts import attempts_of, trial_of

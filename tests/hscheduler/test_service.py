@@ -15,8 +15,8 @@ import pytest
 
 from eps.errors import ConfigError, DeadlineError, PeerUnavailableError
 from eps.hadoop.conf import HadoopConf
-from eps.job.master_link import wait_for
 from eps.spec.job_spec import JobSpec
+from eps.system.waits import wait_for
 from hscheduler.cli import main as cli
 from hscheduler.cli.commands import remote
 from hscheduler.core import events as e

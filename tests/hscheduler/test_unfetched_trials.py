@@ -19,12 +19,13 @@ import pytest
 from eps.cluster.yarn.application import Application
 from eps.errors import DeadlineError, StorageError
 from eps.job.client import Job
-from eps.job.master_link import Progress, wait_for
+from eps.job.master_link import Progress
 from eps.job.spare import WarmSupervisor
 from eps.spec.file import RunRequest
 from eps.spec.job_spec import JobSpec
 from eps.storage.atomic import write_json_atomic
 from eps.storage.jobdir import JobDir, create_job_dir
+from eps.system.waits import wait_for
 from hscheduler.cli import main as cli
 from hscheduler.cli.commands import sweep as sweep_command
 from hscheduler.core import events as e

@@ -10,8 +10,8 @@ import pytest
 
 from eps.cluster.yarn.rest import RestClient
 from eps.errors import PeerUnavailableError
-from eps.job.master_link import wait_for
 from eps.spec.job_spec import JobSpec
+from eps.system.waits import wait_for
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Phase
 from hscheduler.core.resources import Resources, Role

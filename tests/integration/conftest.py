@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import eps
-from eps.job.master_link import wait_for
+from eps.system.waits import wait_for
 
 #: Returns the report of a job to which nothing happens, by its settings.
 RunUndisturbed = Callable[..., dict[str, Any]]

@@ -17,10 +17,10 @@ from eps.chaos.processes import marked, parent_of, with_mark
 from eps.chaos.run import Chaos, ChaosRequest, Undisturbed, optimizers_of
 from eps.cli import main
 from eps.errors import ConfigError
-from eps.job.master_link import wait_for
 from eps.spec.file import RunRequest
 from eps.storage.atomic import read_json
 from eps.storage.jobdir import jobs_dir
+from eps.system.waits import wait_for
 from tests.conftest import lacks, require
 from tests.integration.conftest import processes_with
 from tests.integration.test_operations import TIMEOUT_S

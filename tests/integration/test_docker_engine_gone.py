@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import eps
-from eps.job.master_link import wait_for
+from eps.system.waits import wait_for
 from tests.docker_host import no_engine
 from tests.fakes.docker_engine import FakeDockerEngine
 

@@ -17,9 +17,9 @@ import eps
 from eps.chaos.evictor import REASON, announce
 from eps.chaos.processes import marked, master_pid
 from eps.core.reconfig import Operation
-from eps.job.master_link import wait_for
 from eps.ml.models.dnn import Dnn
 from eps.spec.job_spec import JobSpec
+from eps.system.waits import wait_for
 from hscheduler.core import events as e
 from hscheduler.core.jobs import JobRequest
 from hscheduler.core.resources import Resources

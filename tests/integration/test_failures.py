@@ -13,8 +13,8 @@ import pytest
 
 import eps
 from eps.errors import ConfigError, DataError, JobFinishedError, TrainingError
-from eps.job.master_link import wait_for
 from eps.storage.atomic import read_json
+from eps.system.waits import wait_for
 from tests.integration.conftest import processes_with
 from tests.integration.test_operations import ENDLESS, TIMEOUT_S, wait_for_clock
 

@@ -15,10 +15,10 @@ import pytest
 import eps
 from eps.data.publish import publish_dataset
 from eps.job.launch import prepare_job
-from eps.job.master_link import wait_for
 from eps.spec.file import RunRequest
 from eps.storage.atomic import write_bytes_atomic
 from eps.storage.locations import RemotePath, write_public
+from eps.system.waits import wait_for
 from tests.fakes.slow_model import SlowModel
 from tests.fakes.webhdfs import FakeHdfs
 

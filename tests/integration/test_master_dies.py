@@ -13,9 +13,9 @@ import pytest
 import eps
 from eps.chaos.trap import ENVIRONMENT, MASTERS, SPRUNG
 from eps.errors import EpsError
-from eps.job.master_link import wait_for
 from eps.storage.atomic import read_json
 from eps.storage.jobdir import JobDir, find_job
+from eps.system.waits import wait_for
 from tests.integration.conftest import asked_phases
 from tests.integration.test_operations import ENDLESS, TIMEOUT_S, wait_for_clock
 

@@ -17,9 +17,9 @@ import eps
 from eps.cluster.choice import check_backend
 from eps.cluster.docker.engine import DockerEngine
 from eps.errors import EpsError
-from eps.job.master_link import wait_for
 from eps.spec.job_spec import JobSpec
 from eps.storage.atomic import read_json
+from eps.system.waits import wait_for
 from hscheduler.live.on_yarn import placed
 from hscheduler.live.sweep import Sweep
 from hscheduler.spec import Spec

@@ -15,7 +15,7 @@ import pytest
 
 import eps
 from eps.errors import ConfigError, JobExistsError, JobFinishedError, PlanError, UnknownMemberError
-from eps.job.master_link import wait_for
+from eps.system.waits import wait_for
 from tests.integration.conftest import asked_phases
 
 TIMEOUT_S = 120.0

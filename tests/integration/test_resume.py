@@ -17,11 +17,11 @@ from eps.cli import main
 from eps.cli.exits import EXIT_BAD_INPUT, EXIT_OK, EXIT_REFUSED
 from eps.errors import ConfigError, DataError, JobExistsError, JobFinishedError, StorageError
 from eps.job.client import Job
-from eps.job.master_link import wait_for
 from eps.spec.file import RunRequest
 from eps.spec.results import kept_places
 from eps.storage.atomic import read_json
 from eps.storage.journal import replay
+from eps.system.waits import wait_for
 from tests.fakes.slow_model import SlowModel
 from tests.fakes.webhdfs import FakeHdfs
 from tests.integration.conftest import RunUndisturbed, processes_with

@@ -29,9 +29,9 @@ from eps.errors import (
     StorageError,
 )
 from eps.job.client import Job
-from eps.job.master_link import wait_for
 from eps.net.calls.call import call, channel
 from eps.spec.job_spec import JobSpec
+from eps.system.waits import wait_for
 from hscheduler.cli import main as cli
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Phase

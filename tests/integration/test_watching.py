@@ -13,8 +13,8 @@ import eps
 from eps.cli import main as cli
 from eps.errors import ConfigError
 from eps.job.last_words import MOST_LINES, last_words
-from eps.job.master_link import wait_for
 from eps.storage.jobdir import JobDir
+from eps.system.waits import wait_for
 
 pytestmark = pytest.mark.usefixtures("home", "no_leftovers")
 

@@ -27,9 +27,9 @@ from eps.cluster.yarn.types import Resource
 from eps.core.reconfig import OPERATIONS, Operation
 from eps.core.recovery import STARTING_NUM
 from eps.errors import EpsError, PlanError
-from eps.job.master_link import wait_for
 from eps.spec.model_file import read_model
 from eps.storage.atomic import read_json
+from eps.system.waits import wait_for
 from tests.fakes.running_yarn import CAPACITY, MORE_NODES, NODES, PATIENCE_S, RunningYarn, wake
 from tests.fakes.storage import AWAY
 from tests.fakes.webhdfs import FakeHdfs

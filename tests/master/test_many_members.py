@@ -20,7 +20,6 @@ from eps.core import messages as m
 from eps.core.reconfig import Change, Operation, Phase
 from eps.core.repeats import RESEND_S
 from eps.core.types import MemberId
-from eps.job.master_link import wait_for
 from eps.master import main, sessions
 from eps.master.main import Master
 from eps.master.state_log import StateLog
@@ -29,6 +28,7 @@ from eps.pb import control_pb2 as pb
 from eps.spec.job_spec import JobSpec
 from eps.spec.runtime import DataShape, Runtime
 from eps.storage.jobdir import JobDir
+from eps.system.waits import wait_for
 from tests.fakes.members import AttachingResources
 
 TIMEOUT_S = 300.0

@@ -19,7 +19,6 @@ from eps.core.tables import PartitionTable, SplitTable
 from eps.core.types import Address, Role
 from eps.errors import ConfigError, PlanError, StorageError
 from eps.job.ended import ended_status
-from eps.job.master_link import wait_for
 from eps.master import exporter, main
 from eps.master.export import Exported
 from eps.master.main import Master
@@ -40,6 +39,7 @@ from eps.storage.jobdir import JobDir
 from eps.storage.journal import Journal
 from eps.storage.local import LocalStorage
 from eps.storage.wal import EventLog
+from eps.system.waits import wait_for
 from tests.fakes.resources import FakeResourceManager
 from tests.fakes.storage import put
 from tests.fakes.webhdfs import FakeHdfs

@@ -9,7 +9,7 @@ import pytest
 from eps.cluster.api import Allocated, ContainerRequest, EvictionWarning, Exited, Running
 from eps.cluster.broker.share import ReleaseContainer, WantContainer
 from eps.errors import ConfigError, PeerUnavailableError, ResourceError, TakenOverError
-from eps.job.master_link import wait_for
+from eps.system.waits import wait_for
 from tests.contract.test_resources_contract import FAST, collect, running
 from tests.fakes.brokered import BrokeredYarn
 

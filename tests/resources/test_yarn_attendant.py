@@ -31,9 +31,8 @@ from eps.spec.results import keep_places
 from eps.storage.atomic import read_json
 from eps.storage.claims import REMOVE_S, Claim, owner_of
 from eps.storage.hdfs import HdfsStorage
-from eps.storage.jobdir import JobDir
+from eps.storage.jobdir import JobDir, can_be_resumed
 from eps.storage.locations import RemotePath
-from eps.storage.worth import can_be_resumed
 from tests.fakes.storage import MemoryStorage
 from tests.fakes.webhdfs import FakeHdfs
 from tests.resources.attendant_world import (

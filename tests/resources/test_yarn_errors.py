@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from eps.cluster.yarn.facade import AskRefusedError, AttemptEndedError, NotRegisteredError
 from eps.errors import (
     AuthenticationError,
     ConfigError,
@@ -17,7 +16,15 @@ from eps.errors import (
     StorageAwayError,
     StorageError,
 )
-from eps.hadoop.errors import HadoopPlace, JavaError, explain, first_line
+from eps.hadoop.errors import (
+    AskRefusedError,
+    AttemptEndedError,
+    HadoopPlace,
+    JavaError,
+    NotRegisteredError,
+    explain,
+    first_line,
+)
 
 PLACE = HadoopPlace(
     "/etc/hadoop/conf",

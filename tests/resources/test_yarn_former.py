@@ -19,7 +19,6 @@ from eps.errors import DeadlineError, JobExistsError, JobNotFoundError, PeerUnav
 from eps.job.client import Job
 from eps.job.ended import UNREACHABLE, ended_status
 from eps.job.launch import prepare_job
-from eps.job.master_link import wait_for
 from eps.job.yarn import ending, former
 from eps.job.yarn.former import check_has_ended, settle_former
 from eps.job.yarn.submit import ATTENDANT, attend_again
@@ -27,6 +26,7 @@ from eps.spec.file import RunRequest
 from eps.spec.results import deliver_results
 from eps.storage.atomic import write_json_atomic
 from eps.storage.jobdir import JobDir, JobLock
+from eps.system.waits import wait_for
 from tests.fakes.resourcemanager import FakeResourceManager, resourcemanager
 from tests.resources.test_yarn_attendant import FINISHED, ID, KILLED, PATIENCE_S, RUNNING, ScriptedClient
 

@@ -19,7 +19,7 @@ from eps.cluster.yarn.launch import LaunchTemplate, RoleTemplate
 from eps.cluster.yarn.resources import HANGS_EXIT_CODE, NUM_STOPPERS, Place, Timing, YarnResourceManager
 from eps.cluster.yarn.types import FinalStatus, LocalFile
 from eps.errors import DeadlineError, PeerUnavailableError, ResourceError
-from eps.job.master_link import wait_for
+from eps.system.waits import wait_for
 from tests.fakes.yarn import FakeNm, FakeYarn
 
 DEADLINE_S = 20.0

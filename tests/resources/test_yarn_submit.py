@@ -33,7 +33,6 @@ from eps.hadoop.conf import HadoopConf
 from eps.job.client import Job
 from eps.job.ended import ended_status
 from eps.job.launch import PreparedJob, prepare_job
-from eps.job.master_link import wait_for
 from eps.job.resume import prepare_resume
 from eps.job.yarn.ending import wish, wished
 from eps.job.yarn.submit import start_on_yarn, submit, submit_prepared
@@ -45,6 +44,7 @@ from eps.storage.claims import Claim
 from eps.storage.jobdir import JobDir, list_jobs
 from eps.storage.locations import RemotePath
 from eps.system import interrupt
+from eps.system.waits import wait_for
 from tests.fakes.patient_hdfs import hdfs as hdfs
 from tests.fakes.submitting_yarn import ID, Cluster
 from tests.fakes.webhdfs import FakeHdfs

@@ -17,13 +17,13 @@ from eps.core import events as e
 from eps.core import messages as m
 from eps.core.types import Address
 from eps.errors import EpsError, PeerUnavailableError
-from eps.job.master_link import wait_for
 from eps.master.sessions import Sessions
 from eps.net.calls.call import serve, stop
 from eps.net.control.session import MasterPlace, MemberSession, Patience
 from eps.net.messages.codec import order_to_pb
 from eps.pb import control_pb2 as pb
 from eps.pb.control_pb2_grpc import MemberSessionServicer, add_MemberSessionServicer_to_server
+from eps.system.waits import wait_for
 
 DEADLINE_S = 30.0
 #: Beats come often, and nobody loses patience, where a test is about something else.

@@ -12,12 +12,12 @@ import pytest
 
 from eps.core import messages as m
 from eps.core import server_events as s
-from eps.job.master_link import wait_for
 from eps.server.checkpoint_writer import CheckpointWriter
 from eps.storage import waits
 from eps.storage.api import Storage
 from eps.storage.checkpoint import CheckpointStore, read_part
 from eps.storage.locations import open_storage
+from eps.system.waits import wait_for
 from tests.fakes.storage import MemoryStorage
 from tests.fakes.webhdfs import FakeHdfs
 

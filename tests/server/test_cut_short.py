@@ -16,12 +16,12 @@ from eps.core.recovery import Recovery, take_over
 from eps.core.tables import PartitionTable, SplitTable
 from eps.core.types import Address
 from eps.data.splitfile import SplitData
-from eps.job.master_link import wait_for
 from eps.net.arrays.api import Message, ReplyTo
 from eps.net.arrays.inproc import InProcessVan
 from eps.net.messages.exchange import PullPart, PushPart, build_exchange, parse_reply
 from eps.server.shell import ServerShell
 from eps.spec.runtime import Runtime
+from eps.system.waits import wait_for
 from eps.worker.loop import TrainingLoop
 from tests.server import test_shell, test_training_in_process
 

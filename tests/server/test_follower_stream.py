@@ -8,11 +8,11 @@ from collections.abc import Iterator
 import pytest
 
 from eps.errors import DeadlineError, EpsError, PlanError, TakenOverError, TransferError
-from eps.job.master_link import wait_for
 from eps.net.arrays.api import Listener, Message, ReplyTo
 from eps.net.arrays.inproc import InProcessVan
 from eps.net.arrays.peers import Peers
 from eps.server.follower_stream import FollowerStream
+from eps.system.waits import wait_for
 
 TIMEOUT_S = 10.0
 

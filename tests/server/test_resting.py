@@ -16,11 +16,11 @@ from eps.core.membership import Membership
 from eps.core.tables import PartitionTable, SplitTable
 from eps.core.types import Address
 from eps.data.splitfile import SplitData
-from eps.job.master_link import wait_for
 from eps.net.arrays.sockets import SocketVan
 from eps.server.shell import ServerShell
 from eps.spec.job_spec import JobSpec
 from eps.spec.runtime import DataShape, Runtime
+from eps.system.waits import wait_for
 from eps.worker.loop import TrainingLoop
 from tests.van.raw_peers import TOKEN, shared_mappings
 

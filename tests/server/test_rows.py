@@ -6,8 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from eps.job.master_link import wait_for
 from eps.server.rows import ROW_BYTES, Rows
+from eps.system.waits import wait_for
 from tests.threads import TIMEOUT_S, SeenLock
 
 RANGES = [(0, 10), (10, 30), (30, 35), (35, 40)]

@@ -15,7 +15,6 @@ from eps.core.membership import Membership
 from eps.core.tables import PartitionTable, SplitTable
 from eps.core.types import Address
 from eps.errors import EpsError, PeerUnavailableError, ProtocolError
-from eps.job.master_link import wait_for
 from eps.ml.scales import GROWTH_BITS
 from eps.net.arrays.api import Connection, Message
 from eps.net.arrays.inproc import InProcessVan
@@ -34,6 +33,7 @@ from eps.server.partition_store import PartitionStore
 from eps.server.shell import ServerShell
 from eps.spec.job_spec import JobSpec
 from eps.spec.runtime import DataShape, Runtime
+from eps.system.waits import wait_for
 
 TIMEOUT_S = 10.0
 NUM_FEATURES = 7

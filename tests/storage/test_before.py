@@ -13,7 +13,7 @@ import pytest
 import eps
 from eps.cli import main
 from eps.errors import ConfigError, ResourceError, StorageError
-from eps.job.launch import MODEL_CODE, prepare_job
+from eps.job.launch import prepare_job
 from eps.job.resume import prepare_resume
 from eps.spec.file import RunRequest
 from eps.storage.before import ASIDE, Before, put_back_ended, put_back_unbegun
@@ -236,7 +236,7 @@ def test_a_job_whose_model_file_has_gone_is_not_resumed_and_is_as_it_was(
     prepared = prepare_job(RunRequest.from_values(settings))
     prepared.lock.close()
     job = prepared.directory
-    (job.path / MODEL_CODE / "mine.py").unlink()
+    (job.model_code / "mine.py").unlink()
     files = files_of(job)
 
     with pytest.raises(ConfigError, match=r"mine\.py cannot be read: No such file or directory; put back the file"):

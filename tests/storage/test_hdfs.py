@@ -12,11 +12,11 @@ import pytest
 
 from eps.errors import StorageError, TrainingError
 from eps.hadoop.conf import HadoopConf
-from eps.job.master_link import wait_for
 from eps.storage import waits
 from eps.storage.hdfs import HdfsStorage, open_hdfs
 from eps.storage.locations import open_storage
 from eps.system import interrupt
+from eps.system.waits import wait_for
 from tests.fakes.storage import get, put
 from tests.fakes.webhdfs import FakeHdfs, refusing_connections
 from tests.storage.hdfs_world import CONTENT, PATIENCE_S, impatient, only

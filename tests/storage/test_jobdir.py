@@ -17,13 +17,14 @@ from eps.errors import ConfigError, JobExistsError, JobNotFoundError, StorageErr
 from eps.storage.jobdir import (
     JobDir,
     JobLock,
+    Worth,
     cache_dir,
     check_job_name,
     create_job_dir,
     find_job,
     list_jobs,
+    worth_of,
 )
-from eps.storage.worth import Worth, worth_of
 from tests.threads import at_once
 
 

@@ -12,8 +12,8 @@ import pytest
 
 from eps.cluster.supervisor import start
 from eps.errors import ResourceError
-from eps.job.master_link import wait_for
 from eps.job.spare import SpareSupervisor
+from eps.system.waits import wait_for
 
 TIMEOUT_S = 20.0
 

@@ -15,7 +15,7 @@ from eps.cluster.devcluster.lifecycle import restart_daemon
 from eps.cluster.devcluster.processes import Process, kill_all, with_variable
 from eps.cluster.devcluster.settings import RESOURCEMANAGER, nodemanager
 from eps.errors import PeerUnavailableError
-from eps.job.master_link import wait_for
+from eps.system.waits import wait_for
 from tests.yarn.plugin import Plugin
 
 #: For everything that Hadoop is waited for, also on a busy machine.

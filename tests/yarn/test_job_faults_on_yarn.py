@@ -20,8 +20,8 @@ from eps.cluster.devcluster.processes import kill_all
 from eps.core.reconfig import Operation, Phase
 from eps.errors import EpsError, PlanError
 from eps.job.client import Job
-from eps.job.master_link import wait_for
 from eps.storage.atomic import read_json
+from eps.system.waits import wait_for
 from tests.fakes.slow_model import SlowModel
 from tests.yarn.hadoop import PATIENCE_S, Hadoop
 from tests.yarn.test_jobs_on_yarn import application_of, hosts_of, master_of, reach

@@ -19,10 +19,10 @@ from eps.cli.commands.inspect import logs
 from eps.cluster.devcluster.processes import Process, with_variable
 from eps.errors import ConfigError, TrainingError
 from eps.job.client import Job
-from eps.job.master_link import wait_for
 from eps.spec.model_file import read_model
 from eps.storage.atomic import read_json
 from eps.storage.locations import location
+from eps.system.waits import wait_for
 from tests.fakes.slow_model import SlowModel
 from tests.integration.conftest import asked_phases
 from tests.yarn.hadoop import PATIENCE_S, Hadoop

@@ -17,7 +17,7 @@ import requests
 
 from eps.cluster.yarn.application import home_location
 from eps.hadoop.conf import read_configuration
-from eps.job.master_link import wait_for
+from eps.system.waits import wait_for
 from hscheduler.cli import main
 from tests.yarn.hadoop import PATIENCE_S, Hadoop
 from tests.yarn.test_jobs_on_yarn import master_process

@@ -15,8 +15,8 @@ import pytest
 import eps
 from eps.hadoop.conf import environment_configuration
 from eps.job.client import Job
-from eps.job.master_link import wait_for
 from eps.job.yarn.elsewhere import StagedJobs
+from eps.system.waits import wait_for
 from hscheduler.live.yarn_facts import MasterFacts, Masters
 from hscheduler.yarn.endpoint import PluginServer, planner_with
 from hscheduler.yarn.secret import secret_of

@@ -15,9 +15,9 @@ import pytest
 
 import eps
 from eps.cluster.yarn.application import Application
-from eps.job.master_link import wait_for
 from eps.spec.file import RunRequest
 from eps.storage.locations import RemotePath
+from eps.system.waits import wait_for
 from tests.fakes.slow_model import SlowModel
 from tests.integration.test_hdfs_safe_mode import SETTINGS, outlives_safe_mode, start_published
 from tests.yarn.hadoop import PATIENCE_S, Hadoop

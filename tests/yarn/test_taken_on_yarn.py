@@ -12,11 +12,11 @@ from eps.cluster.yarn.rest import RestClient
 from eps.errors import JobExistsError
 from eps.hadoop.conf import environment_configuration
 from eps.job.client import Job
-from eps.job.master_link import wait_for
 from eps.spec.job_spec import JobSpec
 from eps.storage.atomic import read_json
 from eps.storage.claims import Claim
 from eps.storage.locations import open_storage
+from eps.system.waits import wait_for
 from hscheduler.core import events as e
 from hscheduler.live.on_yarn import container_settings, yarn_cluster
 from hscheduler.live.scheduler import LiveScheduler, LiveSettings

@@ -15,7 +15,7 @@ import pytest
 
 import eps
 from eps.job.client import Job
-from eps.job.master_link import wait_for
+from eps.system.waits import wait_for
 from tests.yarn.hadoop import PATIENCE_S, Hadoop
 
 pytestmark = pytest.mark.usefixtures("no_leftovers")

@@ -18,8 +18,7 @@ from eps.errors import DeadlineError, EpsError, JobNotFoundError, PeerUnavailabl
 from eps.job.display import STOPPED_STATES, status_text
 from eps.job.ended import silence_of, waiting_status
 from eps.job.last_words import attempt_of, member_of
-from eps.storage.jobdir import JobDir
-from eps.storage.worth import can_be_resumed
+from eps.storage.jobdir import JobDir, can_be_resumed
 
 FOLLOW_POLL_S = 0.1
 #: Those of other hosts are brought whole by each look.

@@ -15,8 +15,7 @@ from eps.cli.commands.jobs import RUNS, Look, chosen_jobs, damage_of, is_one_of,
 from eps.cli.exits import EXIT_FAILED, EXIT_NOT_FOUND, EXIT_OK, exit_code
 from eps.errors import ConfigError, EpsError, JobExistsError, StorageError
 from eps.job.display import ago_text, bytes_text, table
-from eps.storage.jobdir import JobDir, JobLock, remove_job
-from eps.storage.worth import Worth, worth_of
+from eps.storage.jobdir import JobDir, JobLock, Worth, remove_job, worth_of
 from eps.system.home import make_home
 
 logger = logging.getLogger(__name__)

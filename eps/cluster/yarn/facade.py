@@ -21,22 +21,6 @@ from eps.cluster.yarn.types import (
     Registration,
     Submission,
 )
-from eps.errors import ResourceError
-
-
-class NotRegisteredError(ResourceError):
-    """The ResourceManager does not know the application master any more: it is to register again.
-
-    All that it was asked before, and has not answered, is forgotten.
-    """
-
-
-class AttemptEndedError(ResourceError):
-    """The ResourceManager has ended this attempt of the application: its master is to leave."""
-
-
-class AskRefusedError(ResourceError):
-    """The ResourceManager does not take one of the asks that were new in this heartbeat; none of them counts."""
 
 
 class AmClient(Protocol):

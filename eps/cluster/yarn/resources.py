@@ -31,12 +31,13 @@ from dataclasses import dataclass
 from eps.cluster.api import ContainerEvent, ContainerRequest
 from eps.cluster.bell import Bell, Belled
 from eps.cluster.yarn.allocation import Allocation, Limits, StartContainer, StopContainer
-from eps.cluster.yarn.facade import AmClient, AskRefusedError, AttemptEndedError, NmClient, NotRegisteredError
+from eps.cluster.yarn.facade import AmClient, NmClient
 from eps.cluster.yarn.launch import LaunchTemplate, build_launch
 from eps.cluster.yarn.names import NumberedNames, RequestNames
 from eps.cluster.yarn.room import Home
 from eps.cluster.yarn.types import Ask, ContainerState, FinalStatus, Grant, Registration
 from eps.errors import DeadlineError, EpsError, PeerUnavailableError, ResourceError, RpcError
+from eps.hadoop.errors import AskRefusedError, AttemptEndedError, NotRegisteredError
 from eps.system.logs import LimitedLog
 
 logger = logging.getLogger(__name__)

@@ -54,9 +54,9 @@ from eps.hadoop.conf import (
 from eps.hadoop.errors import HadoopPlace, JavaError, explain
 from eps.hadoop.kerberos import KEYTAB_VARIABLE, HttpAuth
 from eps.hadoop.token_file import HadoopToken, pack_tokens, parse_tokens
-from eps.job.master_link import wait_for
 from eps.storage.webhdfs import addresses_of, innermost
 from eps.storage.webhdfs_tokens import ask_token, cancel_token, home_folder
+from eps.system.waits import wait_for
 
 #: Seconds that a ResourceManager has for an answer.
 TIMEOUT_S = 10.0

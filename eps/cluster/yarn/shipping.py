@@ -117,11 +117,8 @@ def pack_job(job: JobDir) -> Packed:
 
 
 def _job_files(job: JobDir) -> Iterator[tuple[str, Path]]:
-    from eps.job.launch import MODEL_CODE
-    from eps.server.initial import INIT_FILE
-
-    singles = [job.job_json, job.results_json, job.token, job.shared_json, job.history, job.path / INIT_FILE]
-    for path in [*singles, *job.tls.glob("*"), *(job.path / MODEL_CODE).glob("*")]:
+    singles = [job.job_json, job.results_json, job.token, job.shared_json, job.history, job.initial]
+    for path in [*singles, *job.tls.glob("*"), *job.model_code.glob("*")]:
         if path.is_file():
             yield str(path.relative_to(job.path)), path
 

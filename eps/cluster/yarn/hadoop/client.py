@@ -7,7 +7,6 @@ import time
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from eps.cluster.yarn.facade import AskRefusedError
 from eps.cluster.yarn.hadoop.records import (
     application_of,
     cluster_node_of,
@@ -22,6 +21,7 @@ from eps.cluster.yarn.hadoop.records import (
 from eps.cluster.yarn.types import ApplicationReport, ClusterNode, QueueReport, Submission
 from eps.errors import ConfigError, DeadlineError, EpsError
 from eps.hadoop.bridge import jarray, java, jbool, jint, jlong
+from eps.hadoop.errors import AskRefusedError
 from eps.hadoop.session import HadoopSession
 from eps.hadoop.tokens import cancel_tokens, obtain_tokens
 

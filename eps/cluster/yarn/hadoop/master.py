@@ -15,7 +15,6 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-from eps.cluster.yarn.facade import AskRefusedError
 from eps.cluster.yarn.hadoop.client import HadoopClient
 from eps.cluster.yarn.hadoop.records import (
     completed_of,
@@ -32,6 +31,7 @@ from eps.cluster.yarn.hadoop.records import (
 from eps.cluster.yarn.types import AllocateResult, Ask, ContainerState, FinalStatus, Grant, Launch, Registration
 from eps.errors import ResourceError, RpcError
 from eps.hadoop.bridge import java, jbool, jfloat, jint, run_as
+from eps.hadoop.errors import AskRefusedError
 from eps.hadoop.session import HadoopSession
 
 logger = logging.getLogger(__name__)
