@@ -1,7 +1,7 @@
 """H-scheduler, the cluster-level scheduler that resizes jobs: its decisions, sweeps of real jobs, and a simulator.
 
 ``hscheduler.sweep(...)`` runs a sweep (:mod:`hscheduler.api`); ``HTrials`` is Hyperopt's door to the scheduler
-(:mod:`hscheduler.trials.htrials`).  Both are imported when first used: Hyperopt is an extra, and takes a second.
+(:mod:`hscheduler.trials`).  Both are imported when first used: Hyperopt is an extra, and takes a second.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hscheduler.api import SweepReport, sweep
-    from hscheduler.trials.htrials import HTrials
+    from hscheduler.trials import HTrials
 
 __all__ = ["HTrials", "SweepReport", "sweep"]
 
-_HOMES = {"HTrials": "hscheduler.trials.htrials", "SweepReport": "hscheduler.api", "sweep": "hscheduler.api"}
+_HOMES = {"HTrials": "hscheduler.trials", "SweepReport": "hscheduler.api", "sweep": "hscheduler.api"}
 
 
 def __getattr__(name: str) -> Any:

@@ -104,7 +104,7 @@ def sweep(
         raise ConfigError(f"policy is {policy!r}, but a sweep has one")
     points = None
     if study is not None:
-        from hscheduler.live.optuna_points import OptunaPoints
+        from hscheduler.live.points import OptunaPoints
 
         points = OptunaPoints(read, study)
     target = report_path(None if report is None else str(report))

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -333,3 +334,11 @@ def _listening(address: str, host: str, default_port: int) -> str:
     """Return ``host:port`` of a service; one that listens on every interface is reached by its machine's name."""
     name, _, port = address.rpartition(":") if ":" in address else (address, "", "")
     return f"{host if name in _ANYWHERE else name}:{port or default_port}"
+
+
+def addresses_of(authority: str) -> list[str]:
+    """Return the addresses that a name stands for, as tokens name them; none where nobody knows it."""
+    host, _, port = authority.rpartition(":") if ":" in authority else (authority, "", str(NAMENODE_PORT))
+    with suppress(OSError, ValueError):
+        return [f"{info[4][0]}:{port}" for info in socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM)]
+    return []

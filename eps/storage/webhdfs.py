@@ -16,14 +16,13 @@ import re
 import socket
 import time
 from collections.abc import Callable, Collection, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from eps.errors import ConfigError, StorageAwayError, StorageDeniedError, StorageError
-from eps.hadoop.conf import NAMENODE_PORT, HadoopConf, guess_of, namenode_web_addresses
+from eps.hadoop.conf import HadoopConf, addresses_of, guess_of, namenode_web_addresses
 from eps.hadoop.kerberos import HttpAuth, keytab_of
 from eps.hadoop.token_file import TOKEN_FILE_VARIABLE, HadoopToken, hdfs_token, parse_tokens
 from eps.storage import waits
@@ -528,14 +527,6 @@ def _tokens(environ: Mapping[str, str]) -> tuple[HadoopToken, ...]:
         raise StorageError(f"{TOKEN_FILE_VARIABLE} is {path}: cannot be read: {error.strerror}") from error
 
 
-def addresses_of(authority: str) -> list[str]:
-    """Return the addresses that a name stands for, as tokens name them; none where nobody knows it."""
-    host, _, port = authority.rpartition(":") if ":" in authority else (authority, "", str(NAMENODE_PORT))
-    with suppress(OSError, ValueError):
-        return [f"{info[4][0]}:{port}" for info in socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM)]
-    return []
-
-
 def _client(urls: Collection[str], login: Login) -> Any:
     try:
         import hdfs
@@ -571,7 +562,7 @@ def _kerberos_client(urls: Collection[str], name: str, conf: HadoopConf, environ
     keytab_of(environ)
     try:
         # Java, and what it needs, is for those who have no other way.
-        from eps.storage.webhdfs_tokens import delegated_client
+        from eps.hadoop.delegation import delegated_client
 
         return delegated_client(urls, name, conf, _session())
     except (ConfigError, ImportError) as error:

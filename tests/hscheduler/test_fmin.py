@@ -56,7 +56,7 @@ def test_what_stopped_a_search_is_told_also_where_its_jobs_cannot_be_ended() -> 
     import numpy as np
     from hyperopt.base import JOB_STATE_CANCEL
 
-    from hscheduler.trials.htrials import HTrials
+    from hscheduler.trials import HTrials
 
     service = LostService()
 
@@ -115,7 +115,7 @@ def search(trials: Any, fn: Any, max_evals: int = 0, **options: Any) -> Any:
 
 def htrials(scheduler: Any = None, **options: Any) -> Any:
     pytest.importorskip("hyperopt")
-    from hscheduler.trials.htrials import HTrials
+    from hscheduler.trials import HTrials
 
     return HTrials(StopsAll() if scheduler is None else scheduler, **{"parallelism": 1, **options})
 
@@ -202,7 +202,7 @@ def test_an_objective_that_hangs_is_named_and_left_behind(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     exceptions = pytest.importorskip("hyperopt.exceptions")
-    from hscheduler.trials import fmin
+    from hscheduler import trials as fmin
 
     monkeypatch.setattr(fmin, "GRACE_S", 0.2)
     let_go = threading.Event()
@@ -239,7 +239,7 @@ def test_an_objective_whose_job_ends_slowly_is_waited_for(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     exceptions = pytest.importorskip("hyperopt.exceptions")
-    from hscheduler.trials import fmin
+    from hscheduler import trials as fmin
 
     monkeypatch.setattr(fmin, "GRACE_S", 0.2)
     service = EndsSlowly()

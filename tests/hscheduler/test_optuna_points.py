@@ -8,8 +8,7 @@ import sys
 import pytest
 
 from eps.errors import ConfigError
-from hscheduler.live.optuna_points import OptunaPoints
-from hscheduler.live.points import points_of
+from hscheduler.live.points import OptunaPoints, points_of
 from hscheduler.spec import Spec
 
 TABLES = {

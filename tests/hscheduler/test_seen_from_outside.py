@@ -144,7 +144,7 @@ def test_the_default_directory_needs_no_flag(tmp_path: Path, monkeypatch: pytest
 @pytest.mark.parametrize("by_address", [False, True])
 def test_fmin_finds_a_service_by_its_directory(service: Service, tmp_path: Path, by_address: bool) -> None:
     hyperopt = pytest.importorskip("hyperopt")
-    from hscheduler.trials.htrials import HTrials
+    from hscheduler.trials import HTrials
 
     address = str(service.address) if by_address else None
     trials = HTrials(address, parallelism=1, state=tmp_path / "service")
@@ -157,7 +157,7 @@ def test_fmin_finds_a_service_by_its_directory(service: Service, tmp_path: Path,
 
 def test_a_directory_beside_a_client_is_refused(client: SchedulerClient, tmp_path: Path) -> None:
     pytest.importorskip("hyperopt")
-    from hscheduler.trials.htrials import HTrials
+    from hscheduler.trials import HTrials
 
     with pytest.raises(ConfigError, match="must be left out with a scheduler that is there already"):
         HTrials(client, state=tmp_path)

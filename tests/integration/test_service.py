@@ -398,7 +398,7 @@ def test_the_command_has_a_service_run_a_sweep(served: Served, tmp_path: Path, c
 
 def test_objectives_submit_to_a_service(served: Served, tmp_path: Path) -> None:
     hyperopt = pytest.importorskip("hyperopt")
-    from hscheduler.trials.htrials import HTrials
+    from hscheduler.trials import HTrials
 
     def objective(rate: float) -> dict[str, Any]:
         report = eps.run(**{**JOB, "learning_rate": rate, "export": str(tmp_path / f"{rate}.npz")})

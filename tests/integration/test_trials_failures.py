@@ -25,7 +25,7 @@ import eps
 from eps.errors import ConfigError, TrainingError
 from hscheduler import HTrials
 from hscheduler.live.scheduler import LiveScheduler, LiveSettings
-from hscheduler.trials.fmin import Stop
+from hscheduler.trials import Stop
 from tests.integration.test_sweep_failures import Killer
 from tests.integration.test_trials import CLUSTER, JOB, ROOT, search, train
 

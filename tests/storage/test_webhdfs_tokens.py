@@ -9,11 +9,12 @@ import pytest
 
 from eps.errors import AuthenticationError, StorageError
 from eps.hadoop.conf import HadoopConf
+from eps.hadoop.delegation import DelegationAuth
 from eps.hadoop.token_file import HDFS_KIND, HadoopToken
 from eps.storage import webhdfs, webhdfs_tokens
 from eps.storage.hdfs import HdfsStorage
 from eps.storage.webhdfs import Login, WebHdfs
-from eps.storage.webhdfs_tokens import DelegationAuth, ask_token, home_folder
+from eps.storage.webhdfs_tokens import ask_token, home_folder
 from tests.fakes.webhdfs import FakeHdfs
 
 requests = pytest.importorskip("requests")

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
-import eps
+from eps import errors
 from eps.cluster.supervisor.environment import prepare_environment
 from eps.cluster.supervisor.state import GRACE_S
 from eps.errors import DeadlineError, ResourceError
@@ -263,7 +263,7 @@ def supervisor_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """
     result = dict(environ)
     prepare_environment(result)
-    root = Path(eps.__file__).absolute().parent.parent
+    root = Path(errors.__file__).absolute().parent.parent
     if root.name not in ("site-packages", "dist-packages"):
         rest = result.get("PYTHONPATH", "")
         result["PYTHONPATH"] = os.pathsep.join([str(root), *([rest] if rest else [])])

@@ -45,6 +45,7 @@ from eps.errors import (
 from eps.hadoop.conf import (
     NOT_SET,
     HadoopConf,
+    addresses_of,
     default_authority,
     resourcemanager_addresses,
     resourcemanager_principal,
@@ -54,7 +55,7 @@ from eps.hadoop.conf import (
 from eps.hadoop.errors import HadoopPlace, JavaError, explain
 from eps.hadoop.kerberos import KEYTAB_VARIABLE, HttpAuth
 from eps.hadoop.token_file import HadoopToken, pack_tokens, parse_tokens
-from eps.storage.webhdfs import addresses_of, innermost
+from eps.storage.webhdfs import innermost
 from eps.storage.webhdfs_tokens import ask_token, cancel_token, home_folder
 from eps.system.waits import wait_for
 

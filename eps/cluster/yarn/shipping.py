@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import eps
+from eps import errors
 from eps.errors import ConfigError, StorageError
 from eps.storage.jobdir import JobDir
 from eps.storage.locations import has_scheme
@@ -78,7 +78,7 @@ def pack_code() -> Packed:
     process for each file that it unpacks: seconds on a node that has started nothing of ours before.  Compiled code
     is beside the source, for an interpreter of our version; any other takes the source.
     """
-    root = Path(eps.__file__).absolute().parent.parent
+    root = Path(errors.__file__).absolute().parent.parent
     if root.is_file():
         # This process runs from such an archive.
         content = root.read_bytes()
