@@ -592,7 +592,7 @@ def run(**settings: Any) -> dict[str, Any]:
     if request.spec.folds and request.spec.fold < 0:
         from eps.job.folds import run_folds
 
-        return run_folds(request, submit)
+        return run_folds(request, submit or _train)
     if submit is not None:
         return submit(request)
     with Job.start_request(request) as job:
@@ -601,6 +601,11 @@ def run(**settings: Any) -> dict[str, Any]:
     if report["state"] != "finished":
         raise TrainingError(f"job {job.name!r} {report['state']}: {report.get('reason') or 'no reason given'}")
     return report
+
+
+def _train(request: RunRequest) -> dict[str, Any]:
+    with Job.start_request(request) as job:
+        return job.wait()
 
 
 def _plan_id(number: int) -> int:

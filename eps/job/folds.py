@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from eps.errors import ConfigError, TrainingError
-from eps.job.client import Job
 from eps.job.launch import free_name
 from eps.spec.file import RunRequest
 from eps.storage.atomic import json_bytes
@@ -48,14 +47,14 @@ def _job_name(name: str, fold: int) -> str:
     return f"{name}-fold-{fold}"
 
 
-def run_folds(request: RunRequest, train: Callable[[RunRequest], dict[str, Any]] | None = None) -> dict[str, Any]:
+def run_folds(request: RunRequest, train: Callable[[RunRequest], dict[str, Any]]) -> dict[str, Any]:
     """Train all folds and return one report.
 
     Parameters
     ----------
     request : RunRequest
         With ``spec.folds`` set and ``spec.fold`` not.
-    train : callable, optional
+    train : callable
         Trains one job to its end and returns its report.
 
     Raises
@@ -68,7 +67,7 @@ def run_folds(request: RunRequest, train: Callable[[RunRequest], dict[str, Any]]
     check_folds(request)
     reports = []
     for fold in fold_requests(request):
-        report = (train or _train)(fold)
+        report = train(fold)
         if report["state"] != "finished":
             raise TrainingError(f"{fold.name} {report['state']}: {report.get('reason') or 'no reason given'}")
         reports.append(report)
@@ -87,11 +86,6 @@ def write_folds(request: RunRequest, combined: Mapping[str, Any]) -> None:
     """
     if request.report:
         write_public(location(request.report), json_bytes(combined))
-
-
-def _train(request: RunRequest) -> dict[str, Any]:
-    with Job.start_request(request) as job:
-        return job.wait()
 
 
 def combine_folds(name: str, reports: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

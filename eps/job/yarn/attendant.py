@@ -32,7 +32,7 @@ from eps.errors import DeadlineError, EpsError, JobNotFoundError, PeerUnavailabl
 from eps.hadoop.conf import read_configuration
 from eps.job.yarn.ending import wish, wished
 from eps.job.yarn.fetching import End
-from eps.job.yarn.inquiry import Inquiry, why_waiting
+from eps.job.yarn.inquiry import Inquiry, listens, why_waiting
 from eps.storage.api import Storage
 from eps.storage.atomic import write_json_atomic
 from eps.storage.before import forget
@@ -48,8 +48,6 @@ ASK_S, ASK_SLOWER_S = 0.2, 1.0
 SAY_S = 10.0
 #: One that has not answered for this long is told of: until then it may be a slow answer.
 SILENT_S = 2.0
-#: Without it, a job master is looked for where it listened last, this long.
-CONNECT_S = 1.0
 #: After a signal the cluster has this long to answer; then the next attendant goes on with what this one was about.
 STOP_S, AGAIN_S = 5.0, 1.0
 STOP_SIGNALS = (signals.SIGTERM, signals.SIGINT, signals.SIGHUP)
@@ -302,15 +300,6 @@ class Attendant:
 def place_of(report: ApplicationReport) -> tuple[str, int] | None:
     """Return where a job master listens, by YARN's word; None where none does."""
     return (report.host, report.rpc_port) if report.state == "RUNNING" and report.host and report.rpc_port > 0 else None
-
-
-def listens(place: tuple[str, int]) -> bool:
-    """Return whether somebody listens at an address."""
-    try:
-        with socket.create_connection(place, CONNECT_S):
-            return True
-    except OSError:
-        return False
 
 
 def described(report: ApplicationReport) -> str:

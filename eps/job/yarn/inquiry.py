@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 import time
 
 from eps.cluster.yarn.facade import Client
@@ -11,6 +12,8 @@ from eps.errors import EpsError, JobNotFoundError
 
 #: An application that a ResourceManager which answers does not know is given up after this long.
 FORGOTTEN_S = 30.0
+#: A process that does not take a connection within this long does not listen.
+CONNECT_S = 1.0
 #: In the diagnostics of an application that waits: when they were written, and the label of its master.
 _LOOKED_AT = re.compile(r"\[[^\[\]]*\b\d\d:\d\d:\d\d\b[^\[\]]*\]")
 _LABEL = re.compile(r"AM Partition = ([\w-]+)")
@@ -78,3 +81,12 @@ def why_waiting(diagnostics: str) -> str:
     said, _, details = " ".join(_LOOKED_AT.sub("", diagnostics).split()).partition(" Details :")
     label = _LABEL.search(details)
     return said.rstrip(".") + (f" (nodes labelled {label[1]!r})" if label is not None else "")
+
+
+def listens(place: tuple[str, int]) -> bool:
+    """Return whether somebody listens at an address."""
+    try:
+        with socket.create_connection(place, CONNECT_S):
+            return True
+    except OSError:
+        return False

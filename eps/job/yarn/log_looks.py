@@ -12,7 +12,7 @@ from eps.cluster.yarn.application import Application
 from eps.errors import PeerUnavailableError
 from eps.hadoop.conf import HadoopConf, resourcemanager_addresses
 from eps.job.master_link import NEXT_MASTER_S
-from eps.job.yarn.attendant import listens
+from eps.job.yarn.inquiry import listens
 
 #: A command that takes longer says what it waits for.
 SLOW_S = 5.0
