@@ -24,7 +24,6 @@ from eps.data.cut import prepare
 from eps.data.dataset import DatasetInfo
 from eps.errors import DeadlineError, ResourceError
 from eps.job.launch import data_settings, shape_of
-from eps.server.initial import INIT_FILE
 from eps.spec.job_spec import JobSpec
 from eps.spec.model_file import read_model
 from eps.spec.runtime import Runtime, settled
@@ -90,7 +89,7 @@ class WarmJob:
         runtime = make_runtime(self.job_dir, spec)
         if init is not None:
             start = runtime.key_space.pack(read_model(init).tensors)
-            np.save(self.job_dir.path / INIT_FILE, start)
+            np.save(self.job_dir.initial, start)
         self.job_dir.job_json.write_text(runtime.to_json())
         os.write(self._go_fd, b"g")
         os.close(self._go_fd)

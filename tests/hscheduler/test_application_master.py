@@ -124,12 +124,12 @@ def test_what_yarn_leaves_whom_it_preempts_is_read_as_the_resourcemanager_reads_
     (tmp_path / "capacity-scheduler.xml").write_text(f"<configuration>{entry}</configuration>")
     monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
     hadoop: dict[str, Any] = {
-        "session": SimpleNamespace(HadoopSession=HadoopOfNobody),
-        "master": SimpleNamespace(open_master=lambda session: (None, None)),
-        "tokens": SimpleNamespace(tokens_for_containers=lambda session: b""),
+        "hadoop.session": SimpleNamespace(HadoopSession=HadoopOfNobody),
+        "cluster.yarn.hadoop.master": SimpleNamespace(open_master=lambda session: (None, None)),
+        "hadoop.tokens": SimpleNamespace(tokens_for_containers=lambda session: b""),
     }
     for name, module in hadoop.items():
-        monkeypatch.setitem(sys.modules, f"eps.cluster.yarn.hadoop.{name}", module)
+        monkeypatch.setitem(sys.modules, f"eps.{name}", module)
     monkeypatch.setattr(am, "open_storage", LocalStorage)
     said: list[Any] = []
     monkeypatch.setattr(am, "serve", lambda *given: said.append(given[4].preemption_wait_ms) or 0)

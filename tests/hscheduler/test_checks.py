@@ -10,7 +10,7 @@ import pytest
 import hscheduler
 from eps.errors import ConfigError, DataError, StorageError
 from eps.ml.metrics import EvalSums, summary_names
-from hscheduler.cli import main as cli
+from hscheduler import cli
 from hscheduler.cli.commands.common import tell_failures
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Phase

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hscheduler.cli import main as cli
+from hscheduler import cli
 from hscheduler.live.sweep import Sweep
 from hscheduler.simulator.run import simulate
 

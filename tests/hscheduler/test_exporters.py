@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from eps.errors import ConfigError, StorageError
-from hscheduler.cli import main as cli
+from hscheduler import cli
 from hscheduler.reports import exporters as exporters_module
 from hscheduler.reports.exporters import exporters
 

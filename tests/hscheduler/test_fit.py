@@ -9,7 +9,7 @@ import pytest
 
 from eps.cli.exits import EXIT_BAD_INPUT
 from eps.errors import ConfigError, DataError
-from hscheduler.cli import main as cli
+from hscheduler import cli
 from hscheduler.core.jobs import Phase
 from hscheduler.simulator.engine import Simulation
 from hscheduler.simulator.fit import Measured, Model, fit, fit_speed, reports_in

@@ -12,7 +12,7 @@ import pytest
 from eps.errors import ConfigError, StorageError
 from eps.storage.jobdir import JobLock
 from eps.storage.journal import encode_line
-from hscheduler.cli import main as cli
+from hscheduler import cli
 from hscheduler.core import events as e
 from hscheduler.live import forgetting
 from hscheduler.live import scheduler as live

@@ -13,7 +13,7 @@ import urllib.request
 import pytest
 
 from eps.errors import ConfigError, DeadlineError, ResourceError
-from hscheduler.cli import main as cli
+from hscheduler import cli
 from hscheduler.page import PageServer, page
 from hscheduler.simulator.run import simulate
 from hscheduler.spec import Spec

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from eps.errors import DataError
-from hscheduler.cli import main as cli
+from hscheduler import cli
 from hscheduler.core.resources import Resources
 from hscheduler.simulator.pollux import read_application, read_pollux
 from hscheduler.simulator.run import simulate_jobs

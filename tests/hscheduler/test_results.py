@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hscheduler.cli import main as cli
+from hscheduler import cli
 from hscheduler.cli.commands.results import ranked
 from hscheduler.page import page
 from hscheduler.simulator.run import simulate

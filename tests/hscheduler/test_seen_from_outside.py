@@ -11,7 +11,7 @@ import pytest
 
 from eps.errors import ConfigError, PeerUnavailableError
 from eps.spec.job_spec import JobSpec
-from hscheduler.cli import main as cli
+from hscheduler import cli
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Phase
 from hscheduler.core.record import DecisionRecord

@@ -17,7 +17,7 @@ from eps.errors import ConfigError, DeadlineError, PeerUnavailableError
 from eps.hadoop.conf import HadoopConf
 from eps.spec.job_spec import JobSpec
 from eps.system.waits import wait_for
-from hscheduler.cli import main as cli
+from hscheduler import cli
 from hscheduler.cli.commands import remote
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Direction, Phase

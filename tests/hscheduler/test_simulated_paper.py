@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks.paper import case_study, drawing, elasticity, fig_jobs, figures, model_costs, scaled
 from benchmarks.paper.sources import Simulated
-from hscheduler.cli import main as cli
+from hscheduler import cli
 from hscheduler.simulator import paper
 from hscheduler.simulator.run import costs_of, simulate
 

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from hscheduler.cli import main as cli
+from hscheduler import cli
 from hscheduler.core import events as e
 from hscheduler.core.jobs import JobRequest, Phase
 from hscheduler.core.resources import Resources

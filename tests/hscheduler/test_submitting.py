@@ -11,7 +11,7 @@ import pytest
 from eps.spec.file import located
 from eps.spec.job_spec import JobSpec
 from eps.storage.jobdir import create_job_dir
-from hscheduler.cli import main as cli
+from hscheduler import cli
 from hscheduler.cli.commands import remote
 from hscheduler.core.jobs import Phase
 from hscheduler.live.submission import Submission

@@ -11,7 +11,7 @@ import pytest
 
 from eps.cli.exits import EXIT_BAD_INPUT
 from eps.errors import DataError
-from hscheduler.cli import main as cli
+from hscheduler import cli
 from hscheduler.core.resources import Resources
 from hscheduler.simulator.run import simulate_trace
 from hscheduler.simulator.traces import ITERATIONS, TraceJob, read_philly, workload

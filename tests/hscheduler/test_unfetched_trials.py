@@ -26,7 +26,7 @@ from eps.spec.job_spec import JobSpec
 from eps.storage.atomic import write_json_atomic
 from eps.storage.jobdir import JobDir, create_job_dir
 from eps.system.waits import wait_for
-from hscheduler.cli import main as cli
+from hscheduler import cli
 from hscheduler.cli.commands import sweep as sweep_command
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Phase

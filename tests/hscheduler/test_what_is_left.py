@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from hscheduler.cli import main as cli
+from hscheduler import cli
 from hscheduler.cli.commands import sweep as sweep_command
 from hscheduler.simulator.run import simulate
 from hscheduler.spec import Spec

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from eps.errors import DeadlineError
-from hscheduler.cli import main as cli
+from hscheduler import cli
 from hscheduler.live.points import GivenPoints
 from hscheduler.page import PageServer, page
 from hscheduler.simulator.run import simulate

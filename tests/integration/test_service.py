@@ -32,7 +32,7 @@ from eps.job.client import Job
 from eps.net.calls.call import call, channel
 from eps.spec.job_spec import JobSpec
 from eps.system.waits import wait_for
-from hscheduler.cli import main as cli
+from hscheduler import cli
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Phase
 from hscheduler.pb import scheduler_pb2 as pb

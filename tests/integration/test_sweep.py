@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from eps.storage.jobdir import find_job
-from hscheduler.cli import main as cli
+from hscheduler import cli
 from hscheduler.core import events as e
 from hscheduler.live.points import GivenPoints
 from hscheduler.live.sweep import Sweep

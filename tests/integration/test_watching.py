@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import eps
-from eps.cli import main as cli
+from eps import cli
 from eps.errors import ConfigError
 from eps.job.last_words import MOST_LINES, last_words
 from eps.storage.jobdir import JobDir

@@ -14,12 +14,12 @@ import pytest
 from eps.cluster.yarn.application import Application
 from eps.errors import DeadlineError
 from eps.job import ending as local
-from eps.job import master_link
 from eps.job.ending import end_job
 from eps.job.yarn import ending
 from eps.job.yarn.ending import ENDED_S, end_application, wished
 from eps.storage.atomic import write_json_atomic
 from eps.storage.jobdir import JobDir, JobLock, create_job_dir
+from eps.system import waits as waiting
 
 FORMER, ID = "application_1_0001", "application_1_0002"
 
@@ -278,7 +278,7 @@ def test_one_that_nobody_could_be_told_of_in_time_says_so(
 
     def wait_for(condition: Callable[[], bool], timeout_s: float, what: str) -> None:
         waits.append(what)
-        master_link.wait_for(condition, timeout_s, what)
+        waiting.wait_for(condition, timeout_s, what)
 
     monkeypatch.setattr(local, "wait_for", wait_for)
     with pytest.raises(DeadlineError, match="not within 0 s; another process still starts it: end that one, or run"):
