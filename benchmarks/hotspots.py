@@ -132,7 +132,7 @@ def measure(case: Case, cache: Path, seconds: float, patience_s: float) -> dict[
         job.wait_until_trains(DEADLINE_S)
         pids = {member["name"]: int(member["pid"]) for member in job.status()["members"]}
         pids["job master"] = int(read_json(job.directory.master_json)["pid"])
-        supervisor = int(read_json(job.directory.supervisor_json)["pid"])
+        supervisor = job.directory.record().pid
         sampler = Sampler([*pids.values(), supervisor], patience_s)
         (iteration_s, used_ms), _used = sampler.take(lambda: _processor_ms(job, pids, seconds))
         result["iteration_ms"] = rounded(1000 * iteration_s)

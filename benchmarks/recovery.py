@@ -191,7 +191,7 @@ def resume(millions: float, data: Path, repeats: int, deadline_s: float) -> list
         while not (status := watched.settle()).get("checkpoints", {}).get("complete"):
             time.sleep(0.1)
         usual_s = status["iteration_s"]
-        supervisor = int(read_json(job.directory.supervisor_json)["pid"])
+        supervisor = job.directory.record().pid
         os.kill(supervisor, signal.SIGKILL)
         killed_s = time.monotonic()
         while job.running:
@@ -199,7 +199,7 @@ def resume(millions: float, data: Path, repeats: int, deadline_s: float) -> list
         subprocess.run([sys.executable, "-m", "eps", "resume", name, "--detach"], check=True, capture_output=True)
         again = Watched(Job.find(name))
         # The history of the checkpoint comes first: its clocks were complete before.
-        resumed_clock = int(read_json(again.job.directory.job_json)["start"]["clock"])
+        resumed_clock = int(again.job.directory.record().runtime["start"]["clock"])
         completed_s: list[float] = []
         while len(completed_s) <= resumed_clock:
             with suppress(EpsError):

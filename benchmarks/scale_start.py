@@ -15,6 +15,7 @@ from typing import Any
 
 from benchmarks.bench_common import rounded, say, spread
 from benchmarks.scale_jobs import Ran, flags, quiet_job, run_job
+from eps.storage.jobdir import JobDir
 
 DAY_S = 86400.0
 _LOG_TIME = re.compile(r"^(\d\d):(\d\d):(\d\d)\.(\d\d\d) ")
@@ -74,7 +75,7 @@ def milestones(ran: Ran) -> dict[str, float]:
     first = ran.report["history"][0]["seconds"]
     return {
         "job's directory": os.stat(directory / "token").st_mtime - began_s,
-        "settings written (data cut)": os.stat(directory / "job.json").st_mtime - began_s,
+        "settings written (data cut)": JobDir(directory).record().started_s - began_s,
         "job master runs": master_began_s,
         "last member ready": max(ready),
         "membership 1": registered_s,

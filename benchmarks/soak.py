@@ -82,7 +82,7 @@ def _values(path: Path) -> dict[str, int]:
 def long_lived(job: Job) -> dict[str, int]:
     """Return the pids of the processes that live as long as the job."""
     found = {
-        "supervisor": int(read_json(job.directory.supervisor_json)["pid"]),
+        "supervisor": job.directory.record().pid,
         "job master": int(read_json(job.directory.master_json)["pid"]),
     }
     members = {member["name"]: member["pid"] for member in job.status()["members"]}

@@ -90,7 +90,7 @@ class WarmJob:
         if init is not None:
             start = runtime.key_space.pack(read_model(init).tensors)
             np.save(self.job_dir.initial, start)
-        self.job_dir.job_json.write_text(runtime.to_json())
+        self.job_dir.note(runtime=runtime.to_values())
         os.write(self._go_fd, b"g")
         os.close(self._go_fd)
 

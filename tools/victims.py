@@ -312,7 +312,7 @@ class Round:
         return report
 
     def _iterations(self) -> int:
-        return int((read_json(self._job.directory.job_json) or {}).get("spec", {}).get("iterations", 0))
+        return int(self._job.directory.record().spec.get("iterations", 0))
 
     def _status(self) -> None:
         with suppress(KeyError):

@@ -61,7 +61,7 @@ def master_pid(directory: JobDir) -> int:
 def send(directory: JobDir, pid: int, number: signal.Signals) -> bool:
     """Signal a process if it is the job's; return whether it was."""
     with suppress(OSError):
-        supervisor = int((read_json(directory.supervisor_json) or {}).get("pid", 0))
+        supervisor = directory.record().pid
         # A number may be somebody else's by now; the supervisor's children cannot.
         if supervisor and pid and parent_of(pid) == supervisor:
             os.kill(pid, number)

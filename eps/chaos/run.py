@@ -240,9 +240,8 @@ class Chaos:
         directory = job.directory
         if directory.containers.exists():
             found += [f"left behind: scratch directory {path.name}" for path in directory.containers.iterdir()]
-        found += [
-            f"left behind: {path.name}" for path in (directory.master_json, directory.supervisor_json) if path.exists()
-        ]
+        live = (directory.master_json, directory.status_json)
+        found += [f"left behind: {path.name}" for path in live if path.exists()]
         if directory.is_running():
             found.append("left behind: the lock is held")
         return found

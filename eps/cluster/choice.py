@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from eps.cluster.api import ResourceManager
 from eps.errors import ConfigError
 from eps.spec.job_spec import JobSpec
-from eps.storage.atomic import read_json
 from eps.storage.jobdir import JobDir
 
 if TYPE_CHECKING:
@@ -63,7 +62,7 @@ def open_resources(runtime: Runtime, job: JobDir, supervisor: ResourceManager) -
     if runtime.spec.on == "yarn":
         from eps.cluster.broker.resources import open_brokered
 
-        note = read_json(job.broker_json)
+        note = job.record().broker
         if note is None:
             raise ConfigError(f"{job.path}: the job has no application: its master is no process of this host")
         return open_brokered(note, job, supervisor)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import time
 import uuid
@@ -32,7 +31,7 @@ from eps.errors import (
     RpcError,
     TrainingError,
 )
-from eps.job.ended import ended_report, ended_status, waiting_status, with_application
+from eps.job.ended import application_id_of, ended_report, ended_status, is_on_yarn, waiting_status, with_application
 from eps.job.ending import end_job
 from eps.job.master_link import GIVE_UP_S, RETRY_S, MasterLink, Progress, WaitNews
 from eps.pb import control_pb2 as pb
@@ -40,7 +39,6 @@ from eps.spec.file import RunRequest
 from eps.spec.job_spec import JobSpec
 from eps.spec.results import check_results, copy_result, deliver_results
 from eps.storage.atomic import read_json
-from eps.storage.before import settle_unbegun
 from eps.storage.jobdir import JobDir, find_job
 from eps.storage.locations import location
 from eps.system.waits import wait_for
@@ -189,7 +187,7 @@ class Job:
             Its directory cannot be used.
         """
         directory = find_job(name)
-        on_yarn = directory.runs_on() == "yarn"
+        on_yarn = is_on_yarn(directory)
         if on_yarn and warm is not None:
             warm.cancel()
         warm = None if on_yarn else WarmSupervisor() if warm is None else warm
@@ -227,13 +225,12 @@ class Job:
             There is none.
         """
         directory = find_job(name)
-        if directory.yarn_json.exists() and not directory.is_running():
-            from eps.job.yarn.former import look_after
+        if directory.is_running() or directory.settle().application is None:
+            return cls(directory)
+        from eps.job.yarn.former import look_after
 
-            # The application may well run, where only who attended to it here was ended.
-            return cls(directory, look_after(directory))
-        settle_unbegun(directory)
-        return cls(directory)
+        # The application may well run, where only who attended to it here was ended.
+        return cls(directory, look_after(directory))
 
     @classmethod
     def attach(cls, name: str) -> Job:
@@ -321,9 +318,8 @@ class Job:
         wait_for(lambda: not self.running, timeout_s, f"the end of job {self.name!r}")
         if self._handle is not None:
             self._handle.wait(KILL_TIMEOUT_S)
-        if self._directory.ended() is None:
-            # Its supervisor was killed outright and could not tidy up.
-            shutil.rmtree(self._directory.containers, ignore_errors=True)
+        # Where its supervisor was killed outright, and could not tidy up.
+        self._directory.settle()
         return self.report()
 
     def report(self) -> dict[str, Any]:
@@ -552,7 +548,7 @@ class Job:
             Whether it has ended: on YARN that cannot be done at once, and who attends to the job goes on with it.
         """
         if self._handle is not None and self._handle.poll() is None:
-            if self._directory.yarn_json.exists():
+            if application_id_of(self._directory):
                 self._handle.leave()
                 return False
             os.kill(self._handle.pid, signal.SIGKILL)

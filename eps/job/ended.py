@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from pathlib import Path
+from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from eps.errors import JobExistsError, JobFinishedError, StorageError
 from eps.storage.atomic import read_json
 from eps.storage.jobdir import JobDir
+from eps.storage.record import End, Record
 
 #: A job whose master cannot be asked, nor the cluster that knows where it is.
 UNREACHABLE = "unreachable"
@@ -17,11 +18,9 @@ UNREACHABLE = "unreachable"
 FETCHING = "fetching"
 #: States of a job that nobody knows to train.
 WAITING_STATES = ("starting", UNREACHABLE, FETCHING)
-#: Why a job ended that nobody saw end: its supervisor was killed, and could not say anything.
-NO_WORD = "its supervisor ended without a word"
 #: Why nothing is known of a job that was there, nor can it be resumed.
 REMOVED = "its folder {path} was removed while it ran: nothing of it is left to go on with"
-#: As NO_WORD, of a job on YARN, which needs nobody here to go on.
+#: As of a job whose supervisor was killed; one on YARN needs no process here to go on.
 UNATTENDED = "who attended to it here was ended, and its application may run: eps status {name} finds that out"
 #: Why a job cannot be resumed.
 RUNS = "job {name!r} is running: only a job that has stopped can be resumed"
@@ -32,70 +31,28 @@ _FIGURES = re.compile(r"\.\w+\.tmp\b|\d+", re.ASCII)
 
 
 def ended_status(directory: JobDir) -> dict[str, Any]:
-    """Return the status of a job that has ended, in the form of a running one's.
+    """Return the status of a job that has ended, in the form of a running one's; see ``status_at_end``.
 
-    Where its figures are older than its end, ``as_of_s`` says when they were taken, in seconds of Unix time (0 where
-    that is not known); else it is None.
+    Raises
+    ------
+    StorageError
+        Its record cannot be read.
     """
-    report = read_json(directory.report) or {}
-    # What was fetched of a job that ran within a sweep's application has no settings but the report's.
-    settings = (read_json(directory.job_json) or {}).get("spec") or report.get("settings", {})
-    # No word of its end: the supervisor itself was killed, or the machine went down.
-    state, reason = "killed", NO_WORD if directory.path.is_dir() else REMOVED.format(path=directory.path)
-    if directory.yarn_json.exists():
-        state, reason = UNREACHABLE, UNATTENDED.format(name=directory.name)
-    outcome = directory.ended() or report
-    if outcome:
-        # The job master's own word, where the supervisor was ended before it had its say.
-        state, reason = str(outcome["state"]), str(outcome.get("reason", ""))
-    last = _readable(directory.status_json)
-    # A power loss may have left it empty: it is written without a sync.
-    if not report and last:
-        # Its master could not report: what it left on disk before is the best there is, and its figures are old.
-        under_way = [last["plan"]] if last["plan"] else []
-        return {
-            **last,
-            "state": state,
-            "reason": reason,
-            "as_of_s": last.get("as_of_s", 0.0),
-            "members": [],
-            "plan": None,
-            "queued": [],
-            "changes": [*last["changes"], *under_way, *last["queued"]],
-            "eta_s": 0.0,
-        }
-    metrics, history = report.get("metrics", {}), report.get("history", [])
-    loss = metrics.get("train_loss")
-    membership = report.get("membership") or [{}]
-    iterations, progress = int(settings.get("iterations", 0)), float(outcome.get("progress", 0.0))
-    return {
-        "name": directory.name,
-        "state": state,
-        "reason": reason,
-        "as_of_s": float(outcome.get("seen_s", 0.0)) if progress else None,
-        "clock": report.get("clock", round(progress * iterations)),
-        "iterations": iterations,
-        "membership_version": membership[-1].get("version", 0),
-        "workers": len(membership[-1].get("workers", ())),
-        "servers": len(membership[-1].get("servers", ())),
-        "members": [],
-        "plan": None,
-        "queued": [],
-        "changes": report.get("changes", []),
-        "checkpoints": report.get("checkpoints", {}),
-        # One that was ended has not measured its final parameters.
-        "loss": history[-1]["loss"] if loss is None and history else loss,
-        "losses": report.get("losses", []),
-        "went_back": report.get("went_back", []),
-        "evictions": report.get("evictions", {}),
-        "generation": report.get("generation", 1),
-        "storage_error": "",
-        "resources_error": "",
-        "metrics": metrics.get("test", {}),
-        "iteration_s": report.get("iteration_seconds", {}).get("p50", 0.0),
-        "eta_s": 0.0,
-        "elapsed_s": report.get("elapsed_s", 0.0),
-    }
+    return status_of(directory, directory.seen(directory.record()))
+
+
+def status_of(directory: JobDir, record: Record) -> dict[str, Any]:
+    """Return as :func:`ended_status` what a record says, where it is read already."""
+    end = record.end
+    if end is None:
+        end = End(UNREACHABLE, UNATTENDED.format(name=directory.name))
+        report = directory.readable(directory.report)
+        if "state" in report:
+            end = End(str(report["state"]), str(report.get("reason", "")))
+    elif end.is_lost and not directory.path.is_dir():
+        end = replace(end, reason=REMOVED.format(path=directory.path))
+    status = end.status or directory.status_of(record, end)
+    return {**status, "state": end.state, "reason": end.reason}
 
 
 def check_stopped(directory: JobDir) -> None:
@@ -112,16 +69,18 @@ def check_stopped(directory: JobDir) -> None:
     """
     if directory.is_running():
         raise JobExistsError(RUNS.format(name=directory.name))
-    check_unfinished(directory)
+    # A damaged record is told of when its settings are looked for.
+    with suppress(StorageError):
+        check_unfinished(directory.name, directory.ended())
 
 
-def check_unfinished(directory: JobDir) -> None:
-    """Refuse to resume a job that does not run and has finished; raises as :func:`check_stopped`.
+def check_unfinished(name: str, end: End | None) -> None:
+    """Refuse to resume a job that has finished; raises as :func:`check_stopped`.
 
     What one on YARN has left may still be fetched, before anybody knows what it is.
     """
-    if directory.unfetched() is None and directory.outcome().get("state") == "finished":
-        raise JobFinishedError(f"job {directory.name!r} has finished: there is nothing to resume")
+    if end is not None and end.unfetched is None and end.state == "finished":
+        raise JobFinishedError(f"job {name!r} has finished: there is nothing to resume")
 
 
 def ended_report(directory: JobDir) -> dict[str, Any]:
@@ -157,13 +116,13 @@ def waiting_status(directory: JobDir) -> dict[str, Any] | None:
     ``reason`` says what for: a queue, a node.  Where its cluster does not answer, its state is :data:`UNREACHABLE`, and
     ``as_of_s`` says when it was known last how far it is.  One that has ended is :data:`FETCHING`.
     """
-    waiting = _readable(directory.waiting_json)
+    record = _readable(directory)
+    waiting, settings = record.waiting, record.spec
     if waiting is None:
         return None
-    settings = (read_json(directory.job_json) or {}).get("spec", {})
     is_silent, is_fetching = bool(waiting.get("is_silent")), bool(waiting.get("is_fetching"))
     clock = round(float(waiting.get("progress", 0.0)) * int(settings.get("iterations", 0)))
-    known = ended_status(directory)
+    known = status_of(directory, record)
     # Of one that has ended the report may be here already.
     is_old = is_silent or (is_fetching and not directory.report.exists())
     clock, reason = max(known["clock"], clock), str(waiting.get("reason", ""))
@@ -183,7 +142,17 @@ def waiting_status(directory: JobDir) -> dict[str, Any] | None:
 
 def application_id_of(directory: JobDir) -> str:
     """Return by which name YARN knows a job; empty where it does not run on YARN, or that cannot be read."""
-    return str((_readable(directory.yarn_json) or {}).get("application_id", ""))
+    return str((_readable(directory).application or {}).get("application_id", ""))
+
+
+def is_on_yarn(directory: JobDir) -> bool:
+    """Return whether a job's settings have it run on YARN; False where they cannot be read."""
+    return _readable(directory).runs_on == "yarn"
+
+
+def is_waiting(directory: JobDir) -> bool:
+    """Return whether the master of a job does not listen for now, and is waited for."""
+    return _readable(directory).waiting is not None
 
 
 def with_application(directory: JobDir, status: dict[str, Any]) -> dict[str, Any]:
@@ -208,13 +177,13 @@ def without_figures(text: str) -> str:
 
 
 def _reason_where(directory: JobDir, kind: str) -> str:
-    waiting = _readable(directory.waiting_json)
-    return str(waiting.get("reason", "")) if waiting is not None and waiting.get(kind) else ""
+    waiting = _readable(directory).waiting or {}
+    return str(waiting.get("reason", "")) if waiting.get(kind) else ""
 
 
-def _readable(path: Path) -> Mapping[str, Any] | None:
-    """Return what stands in a file that tells no more than others do; None where it is damaged."""
+def _readable(directory: JobDir) -> Record:
+    """Return the record of a job that runs; of one that is damaged nothing is known."""
     try:
-        return read_json(path)
+        return directory.record()
     except StorageError:
-        return None
+        return Record()

@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from eps.cluster.supervisor.start import kill_supervisor
 from eps.errors import DeadlineError, EpsError, StorageError
-from eps.job.ended import BEING_STARTED
+from eps.job.ended import BEING_STARTED, application_id_of, is_on_yarn
 from eps.job.master_link import MasterLink
 from eps.pb import control_pb2 as pb
 from eps.storage.jobdir import JobDir
@@ -32,7 +32,7 @@ def end_job(job: JobDir, reason: str, timeout_s: float, tell: Callable[[str], No
     def has_ended_or_is_on_yarn() -> bool:
         nonlocal told, is_wished
         # Who submits a job to YARN notes its application at any moment; who attends to it then is not to be ended.
-        if job.yarn_json.exists() or not job.is_running():
+        if application_id_of(job) or not job.is_running():
             return True
         # Again until it is told: a supervisor that has just been started cannot be found yet.
         told = told or kill_supervisor(job)
@@ -45,7 +45,7 @@ def end_job(job: JobDir, reason: str, timeout_s: float, tell: Callable[[str], No
     except DeadlineError as error:
         if not told:
             raise DeadlineError(f"{error}; {BEING_STARTED.format(name=job.name)}") from None
-        if not job.yarn_json.exists():
+        if not application_id_of(job):
             # It hangs, or was stopped.
             kill_supervisor(job, signal.SIGKILL)
         wait_for(has_ended_or_is_on_yarn, timeout_s, what)
@@ -58,7 +58,7 @@ def end_job(job: JobDir, reason: str, timeout_s: float, tell: Callable[[str], No
 def _wish_no_submission(job: JobDir, reason: str) -> bool:
     """Have a job end that is being submitted to YARN, by whoever does that; return whether it is one."""
     with suppress(StorageError):
-        if job.runs_on() == "yarn":
+        if is_on_yarn(job):
             from eps.job.yarn.ending import wish
 
             wish(job, "", reason)

@@ -6,6 +6,7 @@ import dataclasses
 import logging
 import shutil
 import socket
+import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
@@ -28,7 +29,7 @@ from eps.net.security.certificates import check_tls, make_certificates
 from eps.spec.file import RunRequest
 from eps.spec.job_spec import JobSpec
 from eps.spec.model_file import read_model
-from eps.spec.results import keep_places
+from eps.spec.results import noted_places
 from eps.spec.runtime import (
     DataShape,
     Runtime,
@@ -40,8 +41,7 @@ from eps.spec.runtime import (
     optimizer_settings,
     settled,
 )
-from eps.storage.atomic import atomic_writer, write_bytes_atomic
-from eps.storage.before import Before
+from eps.storage.atomic import atomic_writer
 from eps.storage.claims import REMOVE_S, Claim, check_claim, claim, owner_of, release
 from eps.storage.jobdir import JobDir, JobLock, cache_dir, create_job_dir, job_dir, jobs_dir, remove_job
 from eps.storage.locations import Location, has_scheme, location, open_storage
@@ -61,13 +61,11 @@ class PreparedJob:
     lock: JobLock
     runtime: Runtime
     dataset: DatasetInfo
-    #: What to go back to where it cannot be started.
-    before: Before
 
     def start(self, *, tied: bool, warm: WarmSupervisor | None = None) -> SupervisorHandle:
         """Start the job's processes, by ``warm`` where there is one, and hand the lock to them.
 
-        What was set aside is left to the supervisor: while that has not begun, all can be as it was.
+        Where they cannot be started, a job that is resumed is what it was before.
 
         Raises
         ------
@@ -79,16 +77,22 @@ class PreparedJob:
         path = self.directory.path
         try:
             try:
-                self.before.set_aside()
-                handle = (
+                return (
                     start_supervisor(path, tied, lock=self.lock) if warm is None else warm.give(path, tied, self.lock)
                 )
             except BaseException:
-                self.before.put_back()
+                self.give_back()
                 raise
-            return handle
         finally:
             self.lock.close()
+
+    def give_back(self) -> None:
+        """Make a job that is resumed what it was before, as far as that is possible; nothing of it has begun."""
+        try:
+            self.directory.give_back()
+        except StorageError as error:
+            # Who looks at the job next does it.
+            logger.warning("%s", error)
 
     def discard(self) -> None:
         """Leave nothing of a job that has not begun, as far as that is possible; of one that has, everything."""
@@ -223,15 +227,13 @@ def prepare_job(
         if initial is not None:
             with atomic_writer(directory.initial, sync=False) as file:
                 np.save(file, initial, allow_pickle=False)
-        keep_places(directory, request)
-        write_bytes_atomic(directory.job_json, runtime.to_json().encode("utf-8"), sync=False)
-        before = Before(directory)
+        directory.note(started_s=round(time.time(), 3), runtime=runtime.to_values(), results=noted_places(request))
     except BaseException:
         lock.close()
         # What the former had there goes, too: nothing is left that knows of it.
         _discard(directory, elsewhere)
         raise
-    return PreparedJob(directory, lock, runtime, dataset, before)
+    return PreparedJob(directory, lock, runtime, dataset)
 
 
 def start_here(
@@ -250,15 +252,15 @@ def start_here(
 
 
 def _claim_of(former: JobDir) -> Claim | None:
-    """Return where the job whose place another takes has checkpoints; None also where its note is damaged."""
+    """Return where the job whose place another takes has checkpoints; None also where its record is damaged."""
     with suppress(StorageError):
         return Claim.read(former)
     return None
 
 
 def _application_of(former: JobDir) -> Application | None:
-    """Return the application of the job whose place another takes; None also where its note is damaged."""
-    if not former.yarn_json.exists():
+    """Return the application of the job whose place another takes; None also where its record is damaged."""
+    if not former.is_on_yarn():
         # Most are none of YARN's, and need nothing of what it takes.
         return None
     from eps.cluster.yarn.application import Application

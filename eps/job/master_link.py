@@ -16,7 +16,15 @@ import grpc
 
 from eps.core.types import Address
 from eps.errors import JobFinishedError, PeerUnavailableError
-from eps.job.ended import WAITING_STATES, application_id_of, fetched_of, silence_of, waiting_status, without_figures
+from eps.job.ended import (
+    WAITING_STATES,
+    application_id_of,
+    fetched_of,
+    is_waiting,
+    silence_of,
+    waiting_status,
+    without_figures,
+)
 from eps.net.calls.call import call, channel, error_of
 from eps.net.security.credentials import Security
 from eps.pb import control_pb2 as pb
@@ -195,12 +203,12 @@ class MasterLink:
                     self._forget()
                     # Not from the beginning: an attempt may have waited for long before the master was lost.
                     since_s = time.monotonic() if since_s is None else since_s
-            if self._job.waiting_json.exists():
+            if is_waiting(self._job):
                 # No fault of anybody's: its cluster has no room yet, or starts its master again.
                 began_s, since_s = time.monotonic(), None
             if not self._job.is_running():
                 raise JobFinishedError(f"{what}: job {self._job.name!r} has ended") from unreachable
-            if not waits and self._job.waiting_json.exists():
+            if not waits and is_waiting(self._job):
                 return None
             self.answers()
             patience_s = self._give_up_s if since_s is None else next_master_s

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import re
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,11 +20,11 @@ from eps.net.security.certificates import make_certificates
 from eps.net.security.credentials import Security, TlsFiles
 from eps.spec.job_spec import JobSpec
 from eps.spec.runtime import Runtime, Start, identity
-from eps.storage.atomic import read_json, write_bytes_atomic
-from eps.storage.before import Before, put_back_unbegun
+from eps.storage.atomic import write_bytes_atomic
 from eps.storage.checkpoint import Manifest, history_lines, open_checkpoints
 from eps.storage.jobdir import JobDir, JobLock, cache_dir, find_job
 from eps.storage.journal import replay
+from eps.storage.record import Record, readable_runtime, write_record
 from eps.system.home import DIRECTORY_MODE, make_home
 
 #: A container's log file.
@@ -95,7 +95,6 @@ def prepare_resume(
     try:
         # Whoever wants the end of the job from now on wants that of this run.
         directory.ending_json.unlink(missing_ok=True)
-        put_back_unbegun(directory)
         return _prepare(directory, lock, workers, servers, python, check)
     except BaseException:
         lock.close()
@@ -105,17 +104,17 @@ def prepare_resume(
 def _prepare(
     directory: JobDir, lock: JobLock, workers: int, servers: int, python: str, check: Callable[[JobSpec], None] | None
 ) -> Resumed:
-    ended, values = directory.outcome(), read_json(directory.job_json)
-    if directory.unfetched() is not None:
+    former, damage = _former(directory)
+    if former.end is not None and former.end.unfetched is not None:
         # A model may be among it: by its master's word it may have finished.
         raise StorageError(
             f"job {directory.name!r} can be resumed when what it has left on its cluster was fetched, or what of that "
-            f"cannot be read was removed: {ended.get('reason')}"
+            f"cannot be read was removed: {former.end.reason}"
         )
-    check_unfinished(directory)
-    if values is None:
+    check_unfinished(directory.name, former.end)
+    if former.runtime is None:
         raise PlanError(f"job {directory.name!r} was never started: it has no {directory.job_json.name}")
-    before = dataclasses.replace(Runtime.from_json(json.dumps(values)), job_dir=directory.path)
+    before = dataclasses.replace(Runtime.from_values(former.runtime), job_dir=directory.path)
     if python:
         before = dataclasses.replace(before, spec=_with_python(before.spec, python))
     check_backend(before.spec)
@@ -143,18 +142,44 @@ def _prepare(
     dataset, prepared_again = _data_of(runtime)
     runtime = dataclasses.replace(runtime, dataset_dir=dataset.directory)
     store.remove_leftovers()
-    warnings = [*damaged, *prepared_again, *_set_journal_aside(directory)]
+    warnings = [*damage, *damaged, *prepared_again, *_set_journal_aside(directory)]
     try:
         warnings += _renew_secrets(directory, before.spec)
         _clear(directory)
-        was = Before(directory)
         history = b"" if manifest is None else b"".join(history_lines(store.history(manifest)))
         write_bytes_atomic(directory.history, history)
-        write_bytes_atomic(directory.job_json, runtime.to_json().encode("utf-8"))
+        record = Record(
+            started_s=round(time.time(), 3),
+            runtime=runtime.to_values(),
+            results=former.results,
+            application=former.application,
+            claim=former.claim,
+            former=former,
+        )
+        write_record(directory.job_json, record)
     except OSError as error:
         raise StorageError(f"{directory.path}: cannot be made ready: {error.strerror or error}") from error
-    prepared = PreparedJob(directory, lock, runtime, dataset, was)
+    prepared = PreparedJob(directory, lock, runtime, dataset)
     return Resumed(prepared, manifest, tuple(warnings))
+
+
+def _former(directory: JobDir) -> tuple[Record, list[str]]:
+    """Return what a job was until now, and what is damaged of that: the checkpoints and the settings are enough.
+
+    The caller holds its lock: its last writer, if it has not noted the end, was killed.
+
+    Raises
+    ------
+    StorageError
+        Its record is damaged, and its settings with it.
+    """
+    try:
+        return directory.seen(directory.record()), []
+    except StorageError as error:
+        runtime = readable_runtime(directory.job_json)
+        if runtime is None:
+            raise
+        return Record(runtime=runtime), [str(error)]
 
 
 def _with_python(spec: JobSpec, python: str) -> JobSpec:
@@ -207,19 +232,14 @@ def _renew_secrets(directory: JobDir, spec: JobSpec) -> list[str]:
 
 
 def _clear(directory: JobDir) -> None:
-    """Remove what only the processes of the run before meant; what else speaks of it stays until another one begins."""
+    """Remove what only the processes of the run before meant; its results stay until another one begins."""
     shutil.rmtree(directory.containers, ignore_errors=True)
     shutil.rmtree(directory.sockets, ignore_errors=True)
     # The state of a job master whose members have gone is nobody's; the next run has another.
     shutil.rmtree(directory.state, ignore_errors=True)
     directory.containers.mkdir(mode=DIRECTORY_MODE, exist_ok=True)
     directory.logs.mkdir(mode=DIRECTORY_MODE, exist_ok=True)
-    for path in (
-        directory.supervisor_json,
-        directory.master_json,
-        directory.waiting_json,
-    ):
-        path.unlink(missing_ok=True)
+    directory.master_json.unlink(missing_ok=True)
 
 
 def _set_journal_aside(directory: JobDir) -> list[str]:

@@ -563,7 +563,7 @@ def run(context: ContainerContext) -> int:
     tune_malloc()
     raise_descriptor_limit()
     job_dir = JobDir(context.job_dir)
-    runtime = Runtime.from_json(job_dir.job_json.read_text(encoding="utf-8"))
+    runtime = Runtime.of_job(job_dir)
     assert context.supervisor_fd is not None
     supervisor = local_resources(job_dir.path, context.supervisor_fd, runtime.spec.max_containers, context.running)
     supervisor.beat(NO_NEWS, START_PATIENCE_S)

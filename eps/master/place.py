@@ -66,11 +66,11 @@ def open_place(job: JobDir, security: Security) -> tuple[BoundServer | None, Ann
     StorageError
         The store that the job's processes share cannot be used.
     """
-    note, shared = read_json(job.broker_json), read_json(job.shared_json)
-    if note is None or shared is None:
+    record = job.record()
+    if record.broker is None or not record.shared:
         return None, Announcements(job)
     # Only who needs another store waits for the import.
     from eps.storage.locations import open_storage
 
-    announcements = Announcements(job, open_storage(str(shared["location"])))
-    return BoundServer(str(note["host"]), security=security), announcements
+    announcements = Announcements(job, open_storage(record.shared))
+    return BoundServer(str(record.broker["host"]), security=security), announcements

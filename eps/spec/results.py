@@ -6,23 +6,22 @@ import dataclasses
 import logging
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from eps.errors import ConfigError, StorageError
 from eps.spec.file import RunRequest
-from eps.storage.atomic import json_bytes, read_json, write_bytes_atomic
 from eps.storage.jobdir import JobDir
 from eps.storage.locations import Location, RemotePath, location
 
 logger = logging.getLogger(__name__)
 
 _PIECE_BYTES = 1 << 20
-#: In the note of where results go: the job itself brings them there.
-_DETACHED = "detached"
+#: In the record of where results go: the job itself brings them there; when that was noted, in seconds of Unix time.
+_DETACHED, _SINCE = "detached", "since_s"
 
 
 @dataclass(frozen=True)
@@ -102,41 +101,39 @@ def keep_places(directory: JobDir, request: RunRequest) -> None:
     StorageError
         The job's directory cannot be written.
     """
+    places = noted_places(request)
+    known = directory.record().results
+    # When they were noted tells which files are newer than the job.
+    if places and places != {name: value for name, value in known.items() if name != _SINCE}:
+        directory.note(results={**places, _SINCE: time.time()})
+
+
+def noted_places(request: RunRequest) -> dict[str, Any]:
+    """Return where report and model of a job are to go, as its record holds it; empty where it was asked for nothing.
+
+    Raises
+    ------
+    ConfigError
+        A place is none.
+    """
     places: dict[str, Any] = {}
     for result, text in wanted_of(request):
         place = location(text)
         places[result.name] = str(place.absolute() if isinstance(place, Path) else place)
     if places and request.detached:
         places[_DETACHED] = True
-    if places:
-        content = json_bytes(places)
-        # When it was noted tells which files are newer than the job.
-        with suppress(OSError):
-            if directory.results_json.read_bytes() == content:
-                return
-        write_bytes_atomic(directory.results_json, content, sync=False)
+    return places
 
 
 def kept_places(directory: JobDir) -> dict[str, str]:
-    """Return where report and model of a job are to go, by :func:`keep_places`; those of them that it was asked for.
-
-    A note that is damaged is none, which the log says.
-    """
-    names = {result.name for result in _RESULTS}
-    return {name: str(place) for name, place in _noted(directory).items() if name in names}
+    """Return where report and model of a job are to go, by :func:`keep_places`; those of them that it was asked for."""
+    names, noted = {result.name for result in _RESULTS}, directory.record().results
+    return {name: str(place) for name, place in noted.items() if name in names}
 
 
 def detached_places(directory: JobDir) -> dict[str, str]:
     """Return as :func:`kept_places` where a detached job brings them itself; nothing of any other job."""
-    return kept_places(directory) if _noted(directory).get(_DETACHED) else {}
-
-
-def _noted(directory: JobDir) -> Mapping[str, Any]:
-    try:
-        return read_json(directory.results_json) or {}
-    except StorageError as error:
-        logger.warning("%s: its report and model stay in its directory, unless --report and --export say where", error)
-        return {}
+    return kept_places(directory) if directory.record().results.get(_DETACHED) else {}
 
 
 def with_kept_places(directory: JobDir, request: RunRequest) -> RunRequest:
@@ -170,10 +167,7 @@ def replaced_by_results(directory: JobDir, request: RunRequest) -> list[str]:
     StorageError
         It cannot be read.
     """
-    try:
-        since_s = directory.results_json.stat().st_mtime
-    except FileNotFoundError:
-        since_s = directory.started_s()
+    since_s = directory.record().results.get(_SINCE) or directory.started_s()
     told = []
     for result, text in wanted_of(request):
         place = location(text)
@@ -235,7 +229,8 @@ def deliver_results(directory: JobDir, request: RunRequest, tell: Callable[[str]
         They cannot be written: the message says how the job ended, and where they are.
     """
     directory.check_fetched()
-    state = (directory.ended() or {}).get("state", "ended")
+    ended = directory.ended()
+    state = "ended" if ended is None else ended.state
     wanted = [(result, location(text)) for result, text in wanted_of(request)]
     try:
         _bring(directory, wanted, tell)

@@ -10,6 +10,7 @@ import dataclasses
 import hashlib
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from eps.core.settings import CoreSettings
-from eps.errors import ConfigError
+from eps.errors import ConfigError, StorageError
 from eps.ml.batches import batch_share
 from eps.ml.grid import Grid
 from eps.ml.layout import KeySpace
@@ -85,8 +86,12 @@ class Runtime:
     owner: str = ""
 
     def to_json(self) -> str:
-        """Return the text that :meth:`from_json` reads; a file of it that was damaged does not match its checksum."""
-        values = with_checksum(
+        """Return the text that :meth:`from_json` reads."""
+        return json.dumps(self.to_values())
+
+    def to_values(self) -> dict[str, Any]:
+        """Return the job as its record holds it, with a checksum: the settings can be read where that is damaged."""
+        return with_checksum(
             {
                 "name": self.name,
                 "spec": json.loads(self.spec.to_json()),
@@ -100,12 +105,29 @@ class Runtime:
                 "num_keys": self.key_space.num_keys,
             }
         )
-        return json.dumps(values)
 
     @classmethod
     def from_json(cls, text: str) -> Runtime:
         """Return the job that ``text`` describes."""
-        values: dict[str, Any] = json.loads(text)
+        return cls.from_values(json.loads(text))
+
+    @classmethod
+    def of_job(cls, job: JobDir) -> Runtime:
+        """Return what the record of a job says.
+
+        Raises
+        ------
+        StorageError
+            Its record cannot be read, or has no settings.
+        """
+        values = job.record().runtime
+        if values is None:
+            raise StorageError(f"{job.job_json}: has no settings")
+        return cls.from_values(values)
+
+    @classmethod
+    def from_values(cls, values: Mapping[str, Any]) -> Runtime:
+        """Return the job that :meth:`to_values` described."""
         shape = dict(values["shape"])
         for key in ("split_rows", "split_checksums"):
             shape[key] = tuple(shape[key])

@@ -11,7 +11,6 @@ from pathlib import Path
 from eps.errors import ConfigError, JobExistsError, StorageError
 from eps.hadoop.conf import read_configuration
 from eps.storage.api import Storage
-from eps.storage.atomic import read_json, write_json_atomic
 from eps.storage.jobdir import JobDir
 from eps.storage.locations import Location, open_storage
 
@@ -180,8 +179,8 @@ class Claim:
     conf_dir: str
 
     def write(self, job: JobDir) -> None:
-        """Note it in the job's directory, before the folder is taken."""
-        write_json_atomic(job.claim_json, asdict(self))
+        """Note it in the job's record, before the folder is taken."""
+        job.note(claim=asdict(self))
 
     @classmethod
     def read(cls, job: JobDir) -> Claim | None:
@@ -190,15 +189,10 @@ class Claim:
         Raises
         ------
         StorageError
-            The note cannot be read.
+            The record cannot be read.
         """
-        found = read_json(job.claim_json)
-        if found is None:
-            return None
-        try:
-            return cls(*(str(found[field.name]) for field in fields(cls)))
-        except KeyError as error:
-            raise StorageError(f"{job.claim_json}: has no {error}") from None
+        found = job.record().claim
+        return None if found is None else cls(*(str(found[field.name]) for field in fields(cls)))
 
     def remove(self) -> None:
         """Remove the folder, unless it has become somebody else's.  Harmless when repeated.
@@ -227,4 +221,4 @@ def remove_claimed(job: JobDir) -> None:
     claimed = Claim.read(job)
     if claimed is not None:
         claimed.remove()
-        job.claim_json.unlink(missing_ok=True)
+        job.note(claim=None)

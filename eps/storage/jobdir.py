@@ -9,28 +9,18 @@
         ├── token                 what members prove to each other on sockets outside of sockets/
         ├── tls/                  authority, certificate and key of the job, where it uses TLS
         ├── sockets/              what its processes listen on, where it does not
-        ├── job.json              the job's settings
-        ├── results.json          {"report", "export", "detached"}: where these are to go, of eps.spec.results
-        ├── supervisor.json       {"pid"}
-        ├── master.json           where the job master listens
-        ├── yarn.json             the application of a job that runs on YARN
-        ├── claim.json            where checkpoints are on the cluster, if EPS chose the place; see eps.storage.claims
-        ├── waiting.json          {"reason", ...}: why its master does not listen, or what is fetched; see eps.job.ended
-        ├── ending.json           {"reason", ...}: a job on YARN is to end; see eps.job.yarn.ending
-        ├── shared.json           {"location"}: the store that takes the place of this directory between hosts
+        ├── job.json              the record: what was asked, where the job runs, how it ended; see eps.storage.record
+        ├── master.json           where the job master listens; there only while the job runs, as is
         ├── status.json           how far the job was a second ago
+        ├── ending.json           {"reason", ...}: a job on YARN is to end; see eps.job.yarn.ending
         ├── journal.jsonl         what the job master decided
         ├── state/                what the job master needs to be started again
         ├── logs/                 one file per process
         ├── containers/ID/        scratch space of a container; gone when it ends
         ├── checkpoints/          the parameters at some clocks; see eps.storage.checkpoint
         ├── history.jsonl         of a job that was resumed: what was measured before
-        ├── before/               how it ended and what it brought, for the moment in which another run of it begins
         ├── report.json           what the job measured
-        ├── model.npz             the trained model
-        └── ended.json            how it ended: {"state", "exit_code", "reason", "time_s"}; of a job that YARN does not
-                                  know any more, and that may run, {"is_forgotten"}; of one whose results are on its
-                                  cluster only {"unfetched"}, see JobDir.unfetched
+        └── model.npz             the trained model
 
 A lock, and not a pid, says that a job runs: the kernel drops it with its last holder, however that ends, and pids are
 used again.
@@ -46,7 +36,7 @@ import shutil
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum, auto
 from pathlib import Path
 from types import TracebackType
@@ -54,10 +44,13 @@ from typing import Any
 
 from eps.errors import ConfigError, JobExistsError, JobNotFoundError, StorageError
 from eps.storage.atomic import read_json, write_bytes_atomic
+from eps.storage.record import NO_WORD, End, Phase, Record, read_record, status_at_end, write_record
 from eps.system.home import DIRECTORY_MODE, eps_home, make_private
 
 #: In a job's directory, and in a store that takes its place between hosts.
 MASTER_FILE = "master.json"
+#: Of a job whose supervisor was killed.
+LOST = End("killed", NO_WORD, is_lost=True)
 TOKEN_BYTES = 16
 LOCK_ATTEMPTS = 20
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}", re.ASCII)
@@ -207,53 +200,18 @@ class JobDir:
 
     @property
     def job_json(self) -> Path:
-        """The job's settings."""
+        """The record of the job; see :mod:`eps.storage.record`."""
         return self.path / "job.json"
 
     @property
-    def results_json(self) -> Path:
-        """Where its report and model are to go; see :mod:`eps.spec.results`."""
-        return self.path / "results.json"
-
-    @property
-    def supervisor_json(self) -> Path:
-        """The supervisor's pid."""
-        return self.path / "supervisor.json"
-
-    @property
     def master_json(self) -> Path:
-        """Where the job master listens."""
+        """Where the job master listens; there only while the job runs."""
         return self.path / MASTER_FILE
-
-    @property
-    def yarn_json(self) -> Path:
-        """The application of a job on YARN; see :class:`eps.cluster.yarn.application.Application`."""
-        return self.path / "yarn.json"
-
-    @property
-    def claim_json(self) -> Path:
-        """Folder of its checkpoints on a cluster, where EPS chose it; see :class:`eps.storage.claims.Claim`."""
-        return self.path / "claim.json"
-
-    @property
-    def waiting_json(self) -> Path:
-        """Why the job's master does not listen; there only while it, or what the job has left, is waited for."""
-        return self.path / "waiting.json"
 
     @property
     def ending_json(self) -> Path:
         """That a job on YARN is to end, until it has; see :mod:`eps.job.yarn.ending`."""
         return self.path / "ending.json"
-
-    @property
-    def shared_json(self) -> Path:
-        """Where processes on other hosts find what this directory tells those of one host; there only if it matters."""
-        return self.path / "shared.json"
-
-    @property
-    def broker_json(self) -> Path:
-        """Of a job that shares an application: where it asks for containers, and the host by which they reach it."""
-        return self.path / "broker.json"
 
     @property
     def journal(self) -> Path:
@@ -297,13 +255,8 @@ class JobDir:
 
     @property
     def status_json(self) -> Path:
-        """The job's status of a second ago, for when nobody can be asked any more."""
+        """The job's status of a second ago; there only while the job runs: at its end the record has it."""
         return self.path / "status.json"
-
-    @property
-    def ended_json(self) -> Path:
-        """How the job ended."""
-        return self.path / "ended.json"
 
     def log(self, name: str) -> Path:
         """Return the log file of a process: a container id, ``master`` or ``supervisor``."""
@@ -315,7 +268,10 @@ class JobDir:
 
     def started_s(self) -> float:
         """Return when the job was started, or resumed, in seconds of Unix time; 0.0 where that cannot be known."""
-        return _changed_s(self.job_json) or _changed_s(self.path)
+        started_s = 0.0
+        with suppress(StorageError):
+            started_s = self.record().started_s
+        return started_s or _changed_s(self.job_json) or _changed_s(self.path)
 
     def changed_s(self) -> float:
         """Return when a file of its directory came, went or was replaced last, in seconds of Unix time."""
@@ -349,9 +305,162 @@ class JobDir:
         finally:
             os.close(fd)
 
-    def ended(self) -> Mapping[str, Any] | None:
-        """Return how the job ended; None while it runs, and where its supervisor was killed outright."""
-        return read_json(self.ended_json)
+    # ---- its record
+
+    def record(self) -> Record:
+        """Return the job's record; one of which nothing is known where there is none.
+
+        Raises
+        ------
+        StorageError
+            It is damaged, or cannot be read.
+        """
+        return read_record(self.job_json)
+
+    def note(self, **changes: Any) -> Record:
+        """Change fields of the record, and return it; the caller holds the job's lock.
+
+        Raises
+        ------
+        StorageError
+            The record cannot be read, or not be written.
+        """
+        record = replace(self.record(), **changes)
+        write_record(self.job_json, record)
+        return record
+
+    def begin(self, **changes: Any) -> None:
+        """Note that a run of the job has begun, with other changes; the caller holds the job's lock.
+
+        What an earlier run has brought goes: from now on nothing leads back to it.
+
+        Raises
+        ------
+        StorageError
+            The record cannot be read, or not be written.
+        """
+        record = self.record()
+        if record.former is not None:
+            self._drop_results()
+        write_record(self.job_json, replace(record, former=None, **changes))
+
+    def close(self, end: End, pid: int = 0) -> Record:
+        """Note how the job ended, and remove what only a running job has; the caller holds the job's lock.
+
+        Parameters
+        ----------
+        end : End
+        pid : int
+            The process that goes on to attend to it; 0 for none.
+
+        Raises
+        ------
+        StorageError
+            The record cannot be read, or not be written.
+        """
+        record = replace(self._closed(self.record(), end), pid=pid)
+        for folder in (self.containers, self.sockets):
+            shutil.rmtree(folder, ignore_errors=True)
+        write_record(self.job_json, record)
+        # The figures are in the record by now.
+        for path in (self.master_json, self.status_json):
+            with suppress(OSError):
+                path.unlink()
+        return record
+
+    def give_back(self) -> End | None:
+        """Make the job what it was before its next run was prepared, which has not begun; the caller holds its lock.
+
+        Returns
+        -------
+        End or None
+            How it had ended; None where no next run is prepared: then nothing changes.
+
+        Raises
+        ------
+        StorageError
+            The record cannot be read, or not be written.
+        """
+        former = self.record().former
+        if former is None:
+            return None
+        write_record(self.job_json, former)
+        self.ending_json.unlink(missing_ok=True)
+        return former.end
+
+    def settle(self) -> Record:
+        """Return the record, after its last writer was killed as that process would have left it.
+
+        A job whose supervisor was killed has ended; one that a client prepared anew, and did not start, is what it was
+        before.  Where the directory cannot be written the record is returned in that way all the same.
+
+        Raises
+        ------
+        StorageError
+            It cannot be read.
+        """
+        # The lock first: what is read of a job whose lock is free is final.
+        is_running, record = self.is_running(), self.record()
+        if is_running or not _is_unsettled(record) or not self.job_json.exists():
+            return record if is_running else self.seen(record)
+        try:
+            with JobLock(self.lock):
+                # Another process may have settled it by now, or another run of it ended.
+                if _is_unsettled(record := self.record()):
+                    _ = self.close(LOST) if record.former is None else self.give_back()
+                return self.record()
+        except JobExistsError:
+            return self.record()
+        except (OSError, StorageError):
+            return self.seen(record)
+
+    def seen(self, record: Record) -> Record:
+        """Return a record as :meth:`settle` leaves it, of a job that does not run; writes nothing."""
+        if not _is_unsettled(record):
+            return record
+        return self._closed(record, LOST) if record.former is None else record.former
+
+    def _closed(self, record: Record, end: End) -> Record:
+        """Return the record of a job that has ended, with all that is said of it from now on."""
+        report = self.readable(self.report)
+        if end.is_lost and report.get("state"):
+            # The job master's word, where its supervisor was killed before it had its say.
+            end = End(str(report["state"]), str(report.get("reason", "")), 0 if report["state"] == "finished" else 1)
+        return record.ended(replace(end, status=self.status_of(record, end)))
+
+    def status_of(self, record: Record, end: End) -> dict[str, Any]:
+        """Return the status of the job as one that has ended so, by its report or by what its master wrote last."""
+        report, last = self.readable(self.report), self.readable(self.status_json)
+        return status_at_end(self.name, record.spec, end, report, last)
+
+    @staticmethod
+    def readable(path: Path) -> Mapping[str, Any]:
+        """Return the JSON object in a file; an empty one where the file is missing or damaged."""
+        try:
+            return read_json(path) or {}
+        except StorageError:
+            return {}
+
+    def _drop_results(self) -> None:
+        try:
+            for path in (self.report, self.model, self.status_json):
+                path.unlink(missing_ok=True)
+        except OSError as error:
+            raise StorageError(f"{self.path}: cannot be made ready: {error.strerror or error}") from error
+
+    def ended(self) -> End | None:
+        """Return how the job ended; None while it runs, and where it may run on its cluster without a process here.
+
+        Raises
+        ------
+        StorageError
+            Its record cannot be read.
+        """
+        if self.is_running():
+            return self.record().end
+        record = self.seen(self.record())
+        # Another run of it may have begun meanwhile.
+        return None if record.end is not None and record.end.is_lost and self.is_running() else record.end
 
     def check_fetched(self) -> None:
         """Refuse a job that has finished while what it has left is on its cluster only.
@@ -361,9 +470,9 @@ class JobDir:
         StorageError
             It could not be fetched: the message says why, and what to do.
         """
-        ended = self.ended() or {}
-        if ended.get("state") == "finished" and not self.is_settled():
-            raise StorageError(f"job {self.name!r}: {ended['reason']}")
+        ended = self.ended()
+        if ended is not None and ended.state == "finished" and ended.unfetched is not None:
+            raise StorageError(f"job {self.name!r}: {ended.reason}")
 
     def unfetched(self) -> str | None:
         """Return why a job on YARN ended whose results are on its cluster only; None of every other one.
@@ -371,10 +480,10 @@ class JobDir:
         Raises
         ------
         StorageError
-            The note cannot be read.
+            Its record cannot be read.
         """
-        found = (self.ended() or {}).get("unfetched")
-        return None if found is None else str(found)
+        ended = self.ended()
+        return None if ended is None else ended.unfetched
 
     def is_forgotten(self) -> bool:
         """Return whether a job counts as ended only because YARN did not know its application any more: it may run.
@@ -382,9 +491,10 @@ class JobDir:
         Raises
         ------
         StorageError
-            How it ended cannot be read.
+            Its record cannot be read.
         """
-        return bool((self.ended() or {}).get("is_forgotten"))
+        ended = self.ended()
+        return ended is not None and ended.is_forgotten
 
     def is_settled(self) -> bool:
         """Return whether nobody has to look after it any more: it has ended, and what it has left is here.
@@ -392,31 +502,17 @@ class JobDir:
         Raises
         ------
         StorageError
-            How it ended cannot be read.
+            Its record cannot be read.
         """
-        return self.ended() is not None and self.unfetched() is None
+        ended = self.ended()
+        return ended is not None and ended.unfetched is None
 
-    def runs_on(self) -> str:
-        """Return what its settings have it run on: ``local``, ``yarn``; empty where it has none yet.
-
-        Raises
-        ------
-        StorageError
-            They cannot be read.
-        """
-        return str((read_json(self.job_json) or {}).get("spec", {}).get("on", ""))
-
-    def outcome(self) -> Mapping[str, Any]:
-        """Return ``state`` and ``reason`` of the end; empty where nobody left a word of it.
-
-        The supervisor's word, or where it was ended before it had its say, the job master's: the report.
-
-        Raises
-        ------
-        StorageError
-            One of them cannot be read.
-        """
-        return self.ended() or read_json(self.report) or {}
+    def is_on_yarn(self) -> bool:
+        """Return whether it has, or had, an application on YARN; also where its record is damaged: False then."""
+        try:
+            return self.record().application is not None
+        except StorageError:
+            return False
 
     def make_token(self) -> None:
         """Give the job another token, which its user alone can read.
@@ -554,6 +650,11 @@ def _taking_turns(root: Path) -> Iterator[None]:
         os.close(fd)
 
 
+def _is_unsettled(record: Record) -> bool:
+    """Return whether the last writer of a record was killed, where the lock of its job is free."""
+    return record.phase is not Phase.ENDED and not record.is_elsewhere
+
+
 def _changed_s(path: Path) -> float:
     try:
         return path.stat().st_mtime
@@ -642,9 +743,10 @@ def worth_of(job: JobDir) -> Worth | None:
     try:
         if job.unfetched() is not None:
             return Worth.UNFETCHED
-        if job.outcome().get("state") == "finished":
+        record = job.seen(job.record())
+        if record.end is not None and record.end.state == "finished":
             return None
-        return None if read_json(job.job_json) is None else Worth.RESUMABLE
+        return None if record.runtime is None else Worth.RESUMABLE
     except StorageError:
         return Worth.UNREADABLE
 

@@ -4,11 +4,11 @@
 
     EPS_HOME/sweeps/ID
     ├── lock          held (flock) by whoever follows the application, from before it is submitted on
-    ├── yarn.json     which application it is, and what it keeps on the cluster, from before YARN knows of it on
+    ├── job.json      which application it is, and what it keeps on the cluster, from before YARN knows of it on; and
+    │                 how it ended, when what it has left was fetched
     ├── tls/          certificates by which its service and that one's callers know each other
     ├── service.json  where that listens
-    ├── report.json   the sweep's report, and
-    └── ended.json    how it ended: both when what it has left was fetched
+    └── report.json   the sweep's report
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from eps.errors import JobNotFoundError, StorageError
 from eps.job.yarn.sweeps import list_sweeps, sweeps_dir
 from eps.storage.atomic import read_json, write_json_atomic
 from eps.storage.jobdir import JobDir
+from eps.storage.record import End, Phase
 from eps.system.home import make_private
 from hscheduler.application.follow import Ended
 from hscheduler.service.directory import ServiceDir
@@ -93,7 +94,7 @@ class KnownSweep:
         """
         if ended.report is not None:
             write_json_atomic(self.job.report, ended.report)
-        write_json_atomic(self.job.ended_json, {"state": ended.state, "reason": ended.reason})
+        self.job.note(phase=Phase.ENDED, end=End(ended.state, ended.reason))
 
     def kept(self) -> Ended | None:
         """Return what was kept; None where nothing was.
@@ -103,18 +104,16 @@ class KnownSweep:
         StorageError
             It cannot be read.
         """
-        found, report = self.job.ended(), read_json(self.job.report)
+        found = self.job.record().end
         if found is None:
             return None
-        try:
-            return Ended(str(found["state"]), str(found["reason"]), None if report is None else dict(report))
-        except KeyError as error:
-            raise StorageError(f"{self.job.ended_json}: has no {error}") from None
+        report = read_json(self.job.report)
+        return Ended(found.state, found.reason, None if report is None else dict(report))
 
 
 def known_sweeps() -> Iterator[KnownSweep]:
     """Yield the sweeps that were submitted from this machine, whose folder is still there; what changed last first."""
-    found = [KnownSweep(each.path) for each in list_sweeps() if each.yarn_json.exists()]
+    found = [KnownSweep(each.path) for each in list_sweeps() if each.job_json.exists()]
     yield from sorted(found, key=lambda each: (-each.job.changed_s(), each.sweep_id))
 
 

@@ -28,11 +28,12 @@ from eps.errors import (
     UnknownMemberError,
 )
 from eps.job.client import ChangeRecord, Job
-from eps.job.ended import NO_WORD, WAITING_STATES
+from eps.job.ended import WAITING_STATES
 from eps.job.spare import SpareSupervisor, WarmSupervisor
 from eps.spec.file import RunRequest
 from eps.spec.job_spec import JobSpec
 from eps.storage.atomic import read_json
+from eps.storage.record import NO_WORD
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Phase
 from hscheduler.core.resources import Container, Role
@@ -269,7 +270,7 @@ class LiveJob:
     def _find_again(self) -> None:
         self._may_be_there = False
         found = Job.find(self.name)
-        if found.running or found.directory.outcome():
+        if found.running or self._end_of(found) is not None:
             self._placed.set()
             self._begin_to_watch(found)
             return
@@ -282,6 +283,12 @@ class LiveJob:
         self._find_members(places)
         self._say_members()
 
+    @staticmethod
+    def _end_of(job: Job) -> str | None:
+        """Return how a job ended; None where no process has seen that."""
+        end = job.directory.ended()
+        return None if end is None or end.is_lost else end.state
+
     def _is_there(self, resumes: bool) -> bool:
         """Return whether a start that was ordered before was carried out then."""
         may, self._may_be_there = self._may_be_there, False
@@ -293,7 +300,7 @@ class LiveJob:
             return False
         with closing(found):
             # Before a restart it was killed; what has ended in another way is what was started then.
-            state = (read_json(found.directory.report) or found.directory.outcome()).get("state")
+            state = (read_json(found.directory.report) or {}).get("state") or self._end_of(found)
             return found.running or (state is not None and not (resumes and state == "killed"))
 
     def _begin_to_watch(self, job: Job) -> None:

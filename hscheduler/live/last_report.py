@@ -59,17 +59,18 @@ class LastReport:
             It has finished, and its report has not come in time.
         """
         directory = job.directory
-        if not directory.yarn_json.exists():
+        if not directory.is_on_yarn():
             return job.wait(self._timeout_s)
         if clock != self._clock:
             self._clock, self._until_s = clock, time.monotonic() + COMES_WITHIN_S
         self._wait_for_end(job)
         is_here = directory.is_settled() or directory.report.exists()
         # Of one that was killed there is no result.
-        if is_here or not is_wanted or directory.outcome().get("state") == "killed" or self._left_s() <= 0:
+        end = directory.ended()
+        if is_here or not is_wanted or (end is not None and end.state == "killed") or self._left_s() <= 0:
             return job.report()
         # One without a state has lost who attended to it here, and may go on.
-        why = "has ended, and its report is not here" if directory.ended() else "has nobody here who attends to it"
+        why = "has nobody here who attends to it" if end is None else "has ended, and its report is not here"
         self._say(f"job {self._name!r} {why}: it is looked for again for {COMES_WITHIN_S:g} s")
         return job.report() if self._closing.wait(min(PAUSE_S, self._left_s())) else None
 

@@ -17,6 +17,7 @@ from eps.pb import control_pb2 as pb
 from eps.pb.control_pb2_grpc import JobMasterServicer, add_JobMasterServicer_to_server
 from eps.storage.atomic import write_json_atomic
 from eps.storage.jobdir import JobDir, JobLock, create_job_dir
+from tests.fakes.records import note_end
 
 
 def status_of(**changes: Any) -> dict[str, Any]:
@@ -172,7 +173,7 @@ class FakeJob:
         if report is not None:
             write_json_atomic(self.dir.report, report, sync=False)
         self.dir.master_json.unlink(missing_ok=True)
-        write_json_atomic(self.dir.ended_json, {"state": state, "reason": reason, "exit_code": 0}, sync=False)
+        note_end(self.dir, state, reason, exit_code=0)
         self._lock.close()
 
     def close(self) -> None:

@@ -31,6 +31,7 @@ from eps.job.master_link import MasterLink, WaitNews
 from eps.storage.atomic import write_json_atomic
 from eps.storage.jobdir import JobDir
 from tests.cli.conftest import FakeJob, change_of, status_of
+from tests.fakes.records import note_application, note_no_end, note_settings
 
 
 def test_unknown_name_is_no_job(home: Path) -> None:
@@ -175,7 +176,7 @@ def test_eps_run_waits_for_a_master_on_yarn_for_as_long_as_its_application_runs_
     fake: FakeJob, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """One that was started again may wait for HDFS for longer than any patience; who gives it up may end the job."""
-    write_json_atomic(fake.dir.yarn_json, {"application_id": "application_1_0001"}, sync=False)
+    note_application(fake.dir, "application_1_0001")
     monkeypatch.setattr(master_link, "NEXT_MASTER_S", 0.0)
     likely = "by YARN's word application application_1_0001 runs: a master that was started again answers when"
     silent = threading.Event()
@@ -248,7 +249,7 @@ def test_job_that_left_no_report_still_says_how_it_ended(fake: FakeJob) -> None:
 
 def test_job_whose_supervisor_was_killed_outright_counts_as_killed(fake: FakeJob) -> None:
     fake.end()
-    fake.dir.ended_json.unlink()
+    note_no_end(fake.dir)
     with Job.find("fake") as job:
         assert job.status()["state"] == "killed"
 
@@ -289,7 +290,7 @@ def test_status_of_a_job_with_a_report_is_not_old(fake: FakeJob) -> None:
 
 
 def test_status_of_an_ended_job_has_the_form_of_a_running_one(fake: FakeJob) -> None:
-    write_json_atomic(fake.dir.job_json, {"spec": {"iterations": 200}}, sync=False)
+    note_settings(fake.dir, iterations=200)
     memberships = [{"workers": {"worker-1": [0, 1]}, "servers": {"server-1": [0]}}]
     memberships.append({"workers": {"worker-1": [0], "worker-2": [1]}, "servers": {"server-1": [0]}})
     report = {"clock": 200, "metrics": {"train_loss": 0.1, "test": {"rmse": 2.0}}, "membership": memberships}
@@ -320,7 +321,7 @@ def test_a_job_whose_cluster_begins_to_let_it_wait_says_so_at_once(
     def stub(link: MasterLink) -> None:
         looked.append(1)
         assert len(looked) < 3, "it goes on looking for a master"
-        directory.waiting_json.write_text('{"reason": "the queue is full"}')
+        directory.note(waiting={"reason": "the queue is full"})
 
     monkeypatch.setattr(JobDir, "is_running", lambda self: True)
     monkeypatch.setattr(MasterLink, "_stub", stub)
@@ -337,8 +338,8 @@ def test_a_job_whose_cluster_begins_to_let_it_wait_says_so_at_once(
 def test_a_job_that_waits_for_another_master_does_not_seem_to_begin(tmp_path: Path, progress: float, told: str) -> None:
     directory = JobDir(tmp_path / "waits")
     directory.path.mkdir()
-    write_json_atomic(directory.job_json, {"spec": {"iterations": 200, "workers": 3, "servers": 1}}, sync=False)
-    write_json_atomic(directory.waiting_json, {"reason": "no room", "progress": progress}, sync=False)
+    note_settings(directory, iterations=200, workers=3, servers=1)
+    directory.note(waiting={"reason": "no room", "progress": progress})
     status = waiting_status(directory)
     assert status is not None and (status["state"], status["reason"]) == ("starting", told)
 
@@ -349,7 +350,7 @@ def test_who_watches_a_job_whose_master_is_lost_is_told_what_is_waited_for(
     """That is found out a while after the line to the master has broken."""
     monkeypatch.setattr(master_link, "WAITING_POLL_S", 0.001)
     fake.master.news, fake.master.drop = [(status_of(clock=40), [])] * 2, 1
-    write_json_atomic(fake.dir.job_json, {"spec": {"iterations": 200, "workers": 3, "servers": 1}}, sync=False)
+    note_settings(fake.dir, iterations=200, workers=3, servers=1)
     away = {"reason": "the ResourceManager is away", "is_silent": True, "progress": 0.2, "seen_s": 1_800_000_000.0}
     stub, looked = MasterLink._stub, 0
 
@@ -358,7 +359,7 @@ def test_who_watches_a_job_whose_master_is_lost_is_told_what_is_waited_for(
         looked += 1
         if looked == 2:
             # The second time that there is no master it is known why.
-            write_json_atomic(fake.dir.waiting_json, away, sync=False)
+            fake.dir.note(waiting=away)
         assert looked < 4, "it goes on looking, and says nothing"
         return stub(link) if looked == 1 else None
 
@@ -369,7 +370,7 @@ def test_who_watches_a_job_whose_master_is_lost_is_told_what_is_waited_for(
         status = next(news).status
         assert (status["state"], status["reason"], status["clock"]) == (UNREACHABLE, away["reason"], 40)
         monkeypatch.setattr(MasterLink, "_stub", stub)
-        fake.dir.waiting_json.unlink()
+        fake.dir.note(waiting=None)
         assert next(news).status["state"] == "running", "it is back"
 
 
@@ -377,7 +378,7 @@ def test_who_asks_for_a_change_of_a_job_that_has_ended_is_told_what_is_fetched_w
     fake: FakeJob, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     fetched = "what it has left is fetched from hdfs://nn/results"
-    write_json_atomic(fake.dir.waiting_json, {"reason": fetched, "is_fetching": True}, sync=False)
+    fake.dir.note(waiting={"reason": fetched, "is_fetching": True})
     monkeypatch.setattr(MasterLink, "_stub", lambda link: None)
     monkeypatch.setattr(master_link, "NOTICED_S", 60.0)
     with Job.find("fake") as job:
@@ -405,13 +406,16 @@ def test_a_time_that_is_over_is_told_though_the_master_does_not_answer(
         job.wait_until_trains(0.0)
 
 
-def test_a_damaged_note_of_what_a_job_waits_for_does_not_hold_up_who_asks_for_its_status(
+def test_a_damaged_record_does_not_hold_up_who_asks_a_job_that_runs_for_its_status(
     fake: FakeJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fake.dir.waiting_json.write_bytes(b"")
-    monkeypatch.setattr(MasterLink, "_stub", lambda link: None)
-    with Job.find("fake") as job, pytest.raises(PeerUnavailableError, match="no answer within"):
-        job.status(0.2)
+    fake.dir.job_json.write_bytes(b"")
+    with Job.find("fake") as job:
+        assert job.status()["clock"] == 50
+        monkeypatch.setattr(MasterLink, "_stub", lambda link: None)
+        monkeypatch.setattr(master_link, "NEXT_MASTER_S", 0.2)
+        with pytest.raises(PeerUnavailableError, match="does not answer"):
+            Job(fake.dir, patience_s=0.2).status()
 
 
 def test_a_change_says_once_that_the_cluster_does_not_answer_and_waits(
@@ -426,9 +430,9 @@ def test_a_change_says_once_that_the_cluster_does_not_answer_and_waits(
         nonlocal looked
         looked += 1
         if looked == 2:
-            write_json_atomic(fake.dir.waiting_json, away, sync=False)
+            fake.dir.note(waiting=away)
         if looked == 5:
-            fake.dir.waiting_json.unlink()
+            fake.dir.note(waiting=None)
         return None if 2 <= looked < 5 else stub(link)
 
     monkeypatch.setattr(MasterLink, "_stub", look)
@@ -436,7 +440,7 @@ def test_a_change_says_once_that_the_cluster_does_not_answer_and_waits(
     with Job.find("fake") as job:
         assert job.add_workers(1, wait=False)["plan_id"] == 1
         assert caplog.messages == ["job 'fake': the ResourceManager is away"]
-        write_json_atomic(fake.dir.waiting_json, {**away, "reason": "it is away again"}, sync=False)
+        fake.dir.note(waiting={**away, "reason": "it is away again"})
         with pytest.raises(DeadlineError, match="not within 0 s; it is away again"):
             job.wait_until_trains(0.0)
         assert caplog.messages[1:] == ["job 'fake': it is away again"]

@@ -30,9 +30,9 @@ from eps.job.client import Job
 from eps.job.display import summary_text
 from eps.job.master_link import Progress
 from eps.spec.file import RunRequest
-from eps.storage.atomic import write_json_atomic
 from eps.storage.jobdir import JobDir, create_job_dir
 from tests.cli.conftest import FakeJob, change_of, status_of
+from tests.fakes.records import note_application, note_end, note_ended, note_settings
 
 ROOT = Path(eps.__file__).parent.parent
 
@@ -47,7 +47,7 @@ def test_status_prints_json_when_asked(fake: FakeJob, capsys: pytest.CaptureFixt
 def test_a_job_on_yarn_says_its_application_and_where_its_model_will_be(
     fake: FakeJob, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write_json_atomic(fake.dir.yarn_json, {"application_id": "application_1_0001"}, sync=False)
+    note_application(fake.dir, "application_1_0001")
     monkeypatch.setattr(run, "_begun", lambda request, detach: Job(fake.dir))
     assert main(["submit", "--name", "fake", "--data", "sklearn:digits", "--model", "softmax"]) == 0
     first, second = capsys.readouterr().out.splitlines()
@@ -305,7 +305,7 @@ def test_who_interrupts_a_resumption_is_told_what_became_of_it(
 ) -> None:  # fmt: skip
     directory, lock = create_job_dir("a9a")
     lock.close()
-    directory.job_json.write_text(json.dumps({"spec": {"on": on}}))
+    note_settings(directory, on=on)
 
     def resume(name: str, **_: Any) -> None:
         raise KeyboardInterrupt
@@ -319,7 +319,7 @@ def test_who_interrupts_a_job_that_yarn_does_not_end_is_told_who_goes_on(
     fake: FakeJob, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its ResourceManager does not answer: what attends to it is not killed for that."""
-    fake.dir.yarn_json.write_text("{}")
+    note_application(fake.dir)
     left: list[str] = []
 
     class Handle:
@@ -496,7 +496,9 @@ def test_help_explains_phases_and_values(capsys: pytest.CaptureFixture[str]) -> 
 def test_a_damaged_job_does_not_hide_the_others(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("whole", "torn"):
         directory, lock = create_job_dir(name)
-        directory.job_json.write_text("{}" if name == "whole" else "{")
+        note_settings(directory)
+        if name == "torn":
+            directory.job_json.write_text("{")
         lock.close()
     assert main(["list"]) == 0
     shown = capsys.readouterr().out
@@ -557,13 +559,13 @@ def test_a_job_that_failed_over_its_interpreter_is_told_to_go_on_with_another(
     home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     directory, lock = create_job_dir("job")
-    directory.job_json.write_text("{}")
+    note_settings(directory)
     lock.close()
     for reason, advice in (("worker-1 died", ""), (f"exit code 127: no such file; {CHECK_PYTHON}", " --python PATH")):
-        directory.ended_json.write_text(json.dumps({"state": "failed", "reason": reason}))
+        note_end(directory, "failed", reason)
         assert main(["status", "job"]) == 0
         assert f"eps resume job{advice}\n" in capsys.readouterr().out
-    directory.ended_json.write_text(json.dumps({"state": "failed", "reason": f"exited with code 127; {CHECK_IMAGE}"}))
+    note_ended(directory, {"state": "failed", "reason": f"exited with code 127; {CHECK_IMAGE}"})
     assert main(["status", "job"]) == 0
     assert "  when its image is mended, to go on with it, " in capsys.readouterr().out
 
@@ -589,17 +591,17 @@ def test_a_job_is_said_to_go_on_where_it_can_and_is_not_overwritten_then(
     """Also where it has no checkpoint: it goes on from its seed.  What came here from a sweep has no settings."""
     directory, lock = create_job_dir("job")
     if has_settings:
-        directory.job_json.write_text("{}")
-    directory.ended_json.write_text(json.dumps({"state": state, "reason": ""}))
+        note_settings(directory)
+    note_end(directory, state, "")
     lock.close()
     assert main(["status", "job"]) == 0
     resumable = has_settings and state != "finished"
     assert ("eps resume job" in capsys.readouterr().out) == resumable
     code = main(["run", "--name", "job", "--quiet", "--data", "sklearn:iris", "--iterations", "0"])
-    assert code == 2 and directory.ended_json.exists(), "what cannot work is refused before"
+    assert code == 2 and directory.record().end is not None, "what cannot work is refused before"
     capsys.readouterr()
     if resumable:
         assert main(["run", "--name", "job", "--quiet", "--data", "sklearn:iris", "--model", "softmax"]) == 2
         told = capsys.readouterr().err
         assert told.startswith("eps: job 'job' stopped before its end: go on with it (eps resume job), choose another")
-        assert directory.ended_json.exists() and directory.job_json.read_text() == "{}"
+        assert directory.record().end is not None and directory.record().spec == {}

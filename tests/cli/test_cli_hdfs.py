@@ -28,6 +28,7 @@ from eps.storage.jobdir import JobDir
 from eps.storage.locations import RemotePath, location, write_public
 from eps.system import interrupt
 from tests.fakes.patient_hdfs import hdfs as hdfs
+from tests.fakes.records import note_end
 from tests.fakes.webhdfs import FakeHdfs
 
 
@@ -89,18 +90,19 @@ def test_of_a_job_whose_results_cannot_be_brought_is_said_that_it_finished_and_w
     hdfs: FakeHdfs, remote: RemotePath, tmp_path: Path
 ) -> None:
     job = with_results(tmp_path)
-    job.ended_json.write_text('{"state": "finished"}')
+    note_end(job, "finished")
     hdfs.make_folders("/models", "755")
     request = RunRequest(JobSpec(), report=str(remote / "models/r.json"), export=str(remote / "models/m.npz"))
     hdfs.fault("CREATE", "error", name="AccessControlException", message="Permission denied: user=eva")
 
     def damage(text: str) -> None:
-        job.ended_json.write_text("{")
+        job.job_json.write_text("{")
 
     with pytest.raises(StorageError) as raised:
         # What is told is why they could not be brought, whatever becomes of the job's directory meanwhile.
         deliver_results(job, request, damage)
-    job.ended_json.write_text('{"state": "finished"}')
+    job.job_json.unlink()
+    note_end(job, "finished")
     told = str(raised.value)
     assert told.startswith(
         f"job 'job' finished, but its report and its model could not be brought: {remote}models/r.json"

@@ -11,16 +11,17 @@ import pytest
 
 from eps.cli import main
 from eps.cli.exits import EXIT_BAD_INPUT, EXIT_FAILED, EXIT_OK, EXIT_REFUSED
+from eps.errors import StorageError
 from eps.job.client import Job
 from eps.job.ended import ended_status
 from eps.job.launch import prepare_job
 from eps.job.resume import prepare_resume
 from eps.spec.file import RunRequest
 from eps.spec.job_spec import JobSpec
-from eps.spec.results import deliver_detached, keep_places, kept_places, replaced_by_results, with_kept_places
-from eps.storage.atomic import CHECKSUM, read_json
+from eps.spec.results import keep_places
 from eps.storage.jobdir import JobDir, Worth, create_job_dir, worth_of
 from tests.cli.conftest import FakeJob
+from tests.fakes.records import note_end
 
 
 @pytest.mark.parametrize(
@@ -54,16 +55,19 @@ def test_a_job_does_not_go_on_where_it_cannot_be_noted_where_its_results_go(
     lock.close()
     begun = []
 
+    def full(job: JobDir, **_: Any) -> None:
+        raise StorageError(f"{job.job_json}: cannot be written: No space left on device")
+
     def resume(name: str, on_begin: Callable[[str, Sequence[str]], None], **_: Any) -> Job:
         """Be about to begin, with a disk that has become full."""
-        directory.results_json.mkdir()
+        monkeypatch.setattr(JobDir, "note", full)
         on_begin("goes on", ())
         begun.append(name)
         return Job(directory)
 
     monkeypatch.setattr(Job, "resume", resume)
     assert main(["resume", "a9a", "--quiet", "--report", str(tmp_path / "r.json")]) == EXIT_FAILED
-    assert f"{directory.results_json}: cannot be written: " in capsys.readouterr().err and not begun
+    assert f"{directory.job_json}: cannot be written: " in capsys.readouterr().err and not begun
 
 
 @pytest.mark.parametrize("flags", [[], ["--detach"]])
@@ -78,12 +82,13 @@ def test_a_job_is_noted_to_bring_its_results_itself_where_the_run_that_goes_on_i
     def resume(name: str, on_begin: Callable[[str, Sequence[str]], None], **_: Any) -> Job:
         on_begin("goes on", ())
         directory.report.write_text(json.dumps({"name": "a9a", "state": "finished", "clock": 5, "metrics": {}}))
-        directory.ended_json.write_text(json.dumps({"state": "finished", "reason": "", "exit_code": 0}))
+        note_end(directory, "finished", "", exit_code=0)
         return Job(directory)
 
     monkeypatch.setattr(Job, "resume", resume)
     assert main(["resume", "a9a", "--quiet", *flags]) == EXIT_OK
-    assert read_json(directory.results_json) == {"report": place, **({"detached": True} if flags else {})}
+    kept = {name: value for name, value in directory.record().results.items() if name != "since_s"}
+    assert kept == {"report": place, **({"detached": True} if flags else {})}
 
 
 @pytest.fixture
@@ -98,13 +103,33 @@ def stopped(home: Path) -> JobDir:
 def test_what_was_not_on_disk_at_a_power_loss_and_can_be_made_again_does_not_stop_a_job(
     stopped: JobDir, content: bytes
 ) -> None:
-    for path in (stopped.status_json, stopped.results_json):
+    for path in (stopped.status_json, stopped.report):
         path.write_bytes(content)
-    assert kept_places(stopped) == {} and deliver_detached(stopped) == ""
-    request = with_kept_places(stopped, RunRequest(JobSpec()))
-    assert replaced_by_results(stopped, request) == []
     assert ended_status(stopped)["state"] == "killed" and Job.find("a9a").status()["clock"] == 0
     prepare_resume("a9a").prepared.lock.close()
+
+
+def test_a_record_that_is_damaged_beside_its_settings_does_not_stop_a_job(
+    stopped: JobDir, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stopped.job_json.write_bytes(stopped.job_json.read_bytes().replace(b'"phase": "prepared"', b'"phase": "ended"'))
+    assert main(["status", "a9a"]) == EXIT_FAILED
+    (told,) = capsys.readouterr().err.splitlines()
+    assert str(stopped.job_json) in told and "eps resume a9a goes on from its latest checkpoint" in told
+    resumed = prepare_resume("a9a")
+    assert str(stopped.job_json) in resumed.warnings[0] and stopped.record().runtime is not None
+    resumed.prepared.lock.close()
+
+
+@pytest.mark.parametrize("content", [b"", b"\0" * 100, b"{"])
+@pytest.mark.parametrize("command", ["resume", "status", "kill", "add-workers"])
+def test_a_record_without_its_settings_is_told_in_one_line_with_what_can_be_done(
+    stopped: JobDir, command: str, content: bytes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stopped.job_json.write_bytes(content)
+    assert main([command, "a9a"]) == EXIT_FAILED
+    (told,) = capsys.readouterr().err.splitlines()
+    assert told.startswith(f"eps: {stopped.job_json}: ") and "eps run --name a9a --anew begins in its place" in told
 
 
 def test_settings_that_are_not_what_their_checksum_says_are_not_gone_on_with(
@@ -116,7 +141,3 @@ def test_settings_that_are_not_what_their_checksum_says_are_not_gone_on_with(
     assert main(["resume", "a9a"]) == EXIT_FAILED
     assert f"{stopped.job_json}: is damaged, or was changed by hand" in capsys.readouterr().err
     assert worth_of(stopped) is Worth.UNREADABLE
-    # Of before there were checksums.
-    stopped.job_json.write_text(json.dumps({k: v for k, v in json.loads(whole).items() if k != CHECKSUM}))
-    prepare_resume("a9a").prepared.lock.close()
-    assert CHECKSUM in json.loads(stopped.job_json.read_text())

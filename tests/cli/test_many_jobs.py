@@ -16,24 +16,25 @@ from eps.cli import main
 from eps.cli.commands.prune import Keep, Wanted, kept_for
 from eps.job.display import ago_text
 from eps.storage.jobdir import JobDir, JobLock, create_job_dir, find_job, list_jobs
+from eps.storage.record import Phase
 from tests.cli.conftest import FakeJob
+from tests.fakes.records import note_end, note_settings
 from tests.fakes.webhdfs import FakeHdfs
 
 HOUR_S = 3600.0
 
 
-def made(name: str, state: str, hours_ago: float, **files: str) -> JobDir:
-    """Make the directory of a job that was started, and has ended, so long ago."""
+def made(name: str, state: str, hours_ago: float, application: dict[str, str] | None = None) -> JobDir:
+    """Make the directory of a job that was started, and has ended, so long ago; without a state, one that was lost."""
     job, lock = create_job_dir(name)
-    lock.close()
-    job.job_json.write_text(json.dumps({"spec": {"iterations": 9}}))
-    if state:
-        job.ended_json.write_text(json.dumps({"state": state, "reason": ""}))
-    for file, text in files.items():
-        (job.path / file).write_text(text)
     at_s = time.time() - hours_ago * HOUR_S
-    for path in (job.job_json, job.path):
-        os.utime(path, (at_s, at_s))
+    note_settings(job, iterations=9)
+    job.note(started_s=at_s, phase=Phase.RUNNING, application=application)
+    if state:
+        note_end(job, state)
+    lock.close()
+    job.settle()
+    os.utime(job.path, (at_s, at_s))
     return job
 
 
@@ -97,7 +98,7 @@ def test_ended_jobs_are_removed_after_a_look(jobs: list[str], capsys: pytest.Cap
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines[1:-1]] == jobs[1:4]
     assert lines[1].split()[1] == "failed" and "kB" in lines[1]
-    assert lines[-1].startswith("3 jobs would be removed, 5.") and lines[-1].endswith(" kB; 0 kept")
+    assert lines[-1].startswith("3 jobs would be removed, 6.") and lines[-1].endswith(" kB; 0 kept")
     assert there() == set(jobs)
     assert main(["prune", "sweep-b-", "--state", "finished"]) == 0
     assert capsys.readouterr().out.splitlines()[-1].startswith("1 job removed")
@@ -176,7 +177,7 @@ def test_one_that_was_started_meanwhile_is_kept(
     told = capsys.readouterr()
     assert told.err == "mine is kept: running\n" and told.out.endswith("0 jobs removed, 0 B; 1 kept\n")
     locks[0].close()
-    assert find_job("mine").ended_json.exists()
+    assert find_job("mine").record().end is not None
 
 
 def test_a_link_to_a_job_is_no_job_and_neither_it_nor_what_it_leads_to_is_removed(
@@ -187,7 +188,7 @@ def test_a_link_to_a_job_is_no_job_and_neither_it_nor_what_it_leads_to_is_remove
     job.path.rename(elsewhere)
     job.path.symlink_to(elsewhere)
     assert main(["prune", "mine"]) == 0
-    assert job.path.is_symlink() and (elsewhere / "ended.json").exists()
+    assert job.path.is_symlink() and (elsewhere / "job.json").exists()
 
 
 def test_with_a_job_on_yarn_goes_what_it_has_on_the_cluster(
@@ -202,7 +203,7 @@ def test_with_a_job_on_yarn_goes_what_it_has_on_the_cluster(
             place = "" if name == "gone" else f"webhdfs://{hdfs.authority}/eps/jobs/{name}-1"
             conf = tmp_path / "no-conf" if name == "lost" else tmp_path
             application = {"application_id": "a_1", "shared": place, "conf_dir": str(conf), "client": "rest"}
-            made(name, state, 1.0, **{"yarn.json": json.dumps(application)})
+            made(name, state, 1.0, application)
         assert main(["prune", "--all", "--resumable"]) == 1
         assert not [path for path in hdfs.nodes if "a9a" in path] and "/eps/jobs/other-1/job.zip" in hdfs.nodes
     told = capsys.readouterr().err
@@ -214,18 +215,17 @@ def test_with_a_job_on_yarn_goes_what_it_has_on_the_cluster(
 def test_a_job_whose_files_are_damaged_is_kept_unless_such_ones_are_meant(
     home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    application = json.dumps({"application_id": "a_1", "shared": "", "conf_dir": "", "client": "rest"})
-    made("no-end", "killed", 1.0, **{"ended.json": "{", "yarn.json": application})
-    made("no-settings", "killed", 1.0, **{"job.json": "{"})
-    made("over", "finished", 1.0, **{"job.json": "{"})
+    for name in ("one", "two"):
+        job = made(name, "killed", 1.0)
+        job.job_json.write_text("{")
+        os.utime(job.path, (0.0, 0.0))
+    made("over", "finished", 1.0)
     assert main(["prune", "--all"]) == 0
     told = capsys.readouterr().err
-    why = "may have stopped before its end, but its files are damaged"
-    assert f"no-end is kept: {why} (--state unreadable removes" in told
-    assert f"no-settings is kept: {why} (--resumable removes" in told
-    assert there() == {"no-end", "no-settings"}
-    assert main(["prune", "--all", "--state", "unreadable"]) == 0
-    assert there() == {"no-settings"}
+    assert "one is kept: what it may have on a cluster, and whether it runs there, cannot be found: " in told
+    assert "(--state unreadable removes such ones, too)" in told and there() == {"one", "two"}
+    assert main(["prune", "one", "--state", "unreadable"]) == 0
+    assert there() == {"two"}
     assert main(["prune", "--all", "--resumable"]) == 0
     assert there() == set()
 

@@ -17,6 +17,7 @@ from eps.errors import JobExistsError
 from eps.job.yarn.sweeps import REPORT_FILE, list_sweeps, sweeps_dir
 from eps.storage.claims import Claim, owner_of
 from eps.storage.jobdir import JobDir, JobLock, create_job_dir, list_jobs, remove_job
+from tests.fakes.records import note_end, note_no_end, note_settings
 from tests.fakes.resourcemanager import FakeResourceManager, resourcemanager
 from tests.fakes.webhdfs import FakeHdfs
 
@@ -63,9 +64,9 @@ def jobs(home: Path, hdfs: FakeHdfs, tmp_path: Path) -> list[str]:
     for name, state in (("stopped", "killed"), ("done", "finished"), ("mine", "finished"), ("taken", "finished")):
         job, lock = create_job_dir(name)
         place = f"webhdfs://{hdfs.authority}/eps/checkpoints"
-        job.job_json.write_text(json.dumps({"spec": {"iterations": 9, "checkpoint_dir": place}}))
-        job.ended_json.write_text(json.dumps({"state": state, "reason": ""}))
+        note_settings(job, iterations=9, checkpoint_dir=place)
         Application("application_1_0001", "", str(tmp_path), "rest").write(job)
+        note_end(job, state, "")
         if name != "mine":
             Claim(f"{place}/{name}", owner_of(job), str(tmp_path)).write(job)
         owner = "another:/home/ada/.eps/jobs/taken" if name == "taken" else owner_of(job)
@@ -148,7 +149,7 @@ def test_a_job_that_yarn_had_forgotten_is_asked_for_again_before_it_is_removed(
 ) -> None:
     """Its application may run, and would lose its checkpoints."""
     (job,) = (job for job in list_jobs() if job.name == "stopped")
-    job.ended_json.write_text(json.dumps({"state": "failed", "reason": "forgotten", "is_forgotten": True}))
+    note_end(job, "failed", "forgotten", is_forgotten=True)
     aged(job)
     why = "YARN does not know its application any more, which may run: else it can be resumed"
     assert main(["prune", "stopped"]) == 0
@@ -161,7 +162,7 @@ def test_a_job_that_yarn_had_forgotten_is_asked_for_again_before_it_is_removed(
         told = "it is not well" if answer[0] == 500 else "stopped is kept: running\n"
         assert told in capsys.readouterr().err
     assert job.ended() is None, "the next command about it finds that it runs"
-    job.ended_json.write_text(json.dumps({"state": "failed", "reason": "forgotten", "is_forgotten": True}))
+    note_end(job, "failed", "forgotten", is_forgotten=True)
     aged(job)
     del rm.answers["GET apps/application_1_0001"]
     assert main(["prune", "stopped", "--resumable"]) == 0
@@ -172,91 +173,48 @@ def test_a_job_whose_end_is_found_out_when_it_is_to_be_removed_is_kept(
     jobs: list[str], hdfs: FakeHdfs, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (job,) = (job for job in list_jobs() if job.name == "stopped")
-    job.ended_json.write_text(json.dumps({"state": "failed", "reason": "forgotten", "is_forgotten": True}))
+    note_end(job, "failed", "forgotten", is_forgotten=True)
     aged(job)
 
     def settle(job: JobDir) -> None:
-        job.ended_json.write_text(json.dumps({"state": "finished", "reason": ""}))
+        note_end(job, "finished", "")
 
     monkeypatch.setattr("eps.job.yarn.former.settle_former", settle)
     assert main(["prune", "stopped", "--resumable"]) == 0
     told = capsys.readouterr().err
     assert told == "stopped is kept: how it ended was found out just now: see `eps status stopped`\n"
-    assert checkpoints(hdfs) == jobs and job.outcome()["state"] == "finished"
-
-
-@pytest.mark.parametrize("note", ["yarn.json", "claim.json"])
-def test_a_job_that_yarn_had_forgotten_is_asked_for_where_its_notes_say_how(
-    jobs: list[str], rm: FakeResourceManager, note: str
-) -> None:
-    (job,) = (job for job in list_jobs() if job.name == "stopped")
-    job.ended_json.write_text(json.dumps({"state": "failed", "reason": "forgotten", "is_forgotten": True}))
-    (job.path / note).write_text("{")
-    aged(job)
-    rm.answers["GET apps/application_1_0001"] = (200, {"app": {"id": "application_1_0001", "state": "RUNNING"}})
-    assert main(["prune", "stopped", "--state", "unreadable"]) == 0
-    assert job.path.exists() == (note == "claim.json")
-
-
-def test_a_note_is_read_once_and_once_more_by_who_holds_the_lock(
-    jobs: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (job,) = (job for job in list_jobs() if job.name == "stopped")
-    job.ended_json.write_text(json.dumps({"state": "failed", "reason": "forgotten", "is_forgotten": True}))
-    job.yarn_json.write_text("{")
-    aged(job)
-    read: list[str] = []
-
-    def counted(found: JobDir) -> Application | None:
-        try:
-            JobLock(found.lock).close()
-            read.append("free")
-        except JobExistsError:
-            read.append("locked")
-        return really(found)
-
-    really = Application.read
-    monkeypatch.setattr(Application, "read", counted)
-    assert main(["list", "stopped", "--state", "unreadable"]) == 0 and read == ["free"]
-    assert main(["prune", "stopped", "--state", "unreadable"]) == 0
-    assert read == ["free", "free", "locked"] and not job.path.exists()
+    assert checkpoints(hdfs) == jobs and job.ended().state == "finished"
 
 
 @pytest.mark.parametrize("option", [["--state", "unreadable"], ["--resumable"]])
-@pytest.mark.parametrize("state", ["finished", "killed", "damaged", ""])
-@pytest.mark.parametrize("note", ["yarn.json", "claim.json"])
 def test_a_job_that_does_not_tell_what_it_has_on_the_cluster_is_removed_where_such_ones_are_meant(
-    jobs: list[str], hdfs: FakeHdfs, note: str, state: str, option: list[str],
+    jobs: list[str], hdfs: FakeHdfs, option: list[str],
     capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture,
 ) -> None:  # fmt: skip
-    """Whether or not it says how it ended, and whichever of its two notes is damaged."""
     (job,) = (job for job in list_jobs() if job.name == "done")
-    (job.path / note).write_text("{")
-    if state:
-        job.ended_json.write_text("{" if state == "damaged" else json.dumps({"state": state, "reason": ""}))
-    else:
-        job.ended_json.unlink()
+    job.job_json.write_text("{")
     aged(job)
     assert main(["prune", "done"]) == 0
     told = capsys.readouterr().err
-    if not state and note == "claim.json":
-        assert told.startswith("done is kept: its application on YARN may run: ")
-        assert main(["prune", "done", *option]) == 0 and checkpoints(hdfs) == jobs, "that can be found out"
-        return
-    whether = "" if state else ", nor whether it runs there"
-    worth = {
-        "finished": "",
-        "damaged": "may have stopped before its end, but its files are damaged; ",
-    }.get(state, "stopped before the end and can be resumed; ")
-    what = f"{worth}what it has on its cluster cannot be found{whether}: {job.path / note}: is not JSON"
+    what = f"what it may have on a cluster, and whether it runs there, cannot be found: {job.job_json}: is not JSON"
     assert told.startswith(f"done is kept: {what}")
     assert told.endswith("(--state unreadable removes such ones, too)\n") and checkpoints(hdfs) == jobs
     assert main(["prune", "done", *option]) == 0
     rows = capsys.readouterr().out.splitlines()
     assert rows[1].split()[:2] == ["done", "unreadable"] and rows[-1].startswith("1 job removed, ")
-    assert f"{job.path / note}: is not JSON" in caplog.text and "stays there" in caplog.text
-    assert ("done" in checkpoints(hdfs)) == (note == "claim.json"), "what can be found goes"
+    assert f"{job.job_json}: is not JSON" in caplog.text and "stays there" in caplog.text
+    assert checkpoints(hdfs) == jobs
     assert [each.name for each in list_jobs()] == ["mine", "stopped", "taken"]
+
+
+def test_a_job_that_may_run_on_the_cluster_is_kept(
+    jobs: list[str], hdfs: FakeHdfs, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (job,) = (job for job in list_jobs() if job.name == "done")
+    note_no_end(job)
+    aged(job)
+    assert main(["prune", "done", "--resumable"]) == 0 and checkpoints(hdfs) == jobs
+    assert capsys.readouterr().err.startswith("done is kept: its application on YARN may run: ")
 
 
 # ---- sweeps that were one application
@@ -315,7 +273,7 @@ def test_sweeps_that_have_ended_and_were_fetched_or_have_left_nothing_are_remove
     # Its client has seen its end, and what it had on the cluster is gone, or could not be removed then.
     for name, shared in (("a1", False), ("a2", True)):
         fetched = sweeps.make(name, REPORT_FILE, shared=shared)
-        fetched.ended_json.write_text(json.dumps({"state": "finished", "reason": "all"}))
+        note_end(fetched, "finished", "all")
         aged(fetched)
     # Of a client that was killed: before YARN had it, and while it ran, no trial having ended.
     sweeps.make("a3", submitted=False)
@@ -395,36 +353,18 @@ def test_a_sweep_of_which_nobody_knows_how_it_is_stays_and_is_an_error(
 
 
 @pytest.mark.parametrize("option", [["--state", "unreadable"], ["--resumable"]])
-@pytest.mark.parametrize("ended", [False, True])
 def test_a_sweep_that_does_not_tell_what_it_has_on_the_cluster_is_removed_where_such_ones_are_meant(
-    sweeps: Sweeps, ended: bool, option: list[str],
-    capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture,
-) -> None:  # fmt: skip
+    sweeps: Sweeps, option: list[str], capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
     sweep = sweeps.make("e1", REPORT_FILE)
-    sweep.yarn_json.write_text("{")
-    if ended:
-        sweep.ended_json.write_text(json.dumps({"state": "finished", "reason": "all"}))
+    sweep.job_json.write_text("{")
     aged(sweep)
     rows, _, told = pruned(capsys, "--all")
-    whether = "" if ended else ", nor whether it runs there"
-    what = f"what it has on its cluster cannot be found{whether}: {sweep.yarn_json}: is not JSON"
+    what = f"what it may have on a cluster, and whether it runs there, cannot be found: {sweep.job_json}: is not JSON"
     assert rows == [] and told.startswith(f"sweeps/e1 is kept: {what}") and there() == ["e1"]
     rows, _, _ = pruned(capsys, "--all", *option)
     assert rows == [["sweeps/e1", "unreadable"]] and there() == [] and sweeps.on_cluster() == ["e1"]
-    assert f"{sweep.yarn_json}: is not JSON" in caplog.text
-
-
-def test_a_sweep_that_does_not_tell_how_it_ended_is_removed_where_such_ones_are_meant(
-    sweeps: Sweeps, capsys: pytest.CaptureFixture[str]
-) -> None:
-    sweep = sweeps.make("f1", REPORT_FILE)
-    sweep.ended_json.write_text("{")
-    aged(sweep)
-    rows, _, told = pruned(capsys, "--all")
-    what = f"how it ended cannot be read: {sweep.ended_json}: is not JSON"
-    assert rows == [] and told.startswith(f"sweeps/f1 is kept: {what}") and there() == ["f1"]
-    rows, _, _ = pruned(capsys, "sweeps/f1", "--state", "unreadable")
-    assert rows == [["sweeps/f1", "unreadable"]] and there() == [] and sweeps.on_cluster() == []
+    assert f"{sweep.job_json}: is not JSON" in caplog.text
 
 
 @pytest.mark.parametrize("command", [["resume"], ["logs"]])
@@ -432,17 +372,16 @@ def test_a_job_that_does_not_tell_what_it_has_on_the_cluster_is_told_of_with_wha
     jobs: list[str], capsys: pytest.CaptureFixture[str], command: list[str]
 ) -> None:
     (job,) = (job for job in list_jobs() if job.name == "stopped")
-    job.job_json.write_text(json.dumps({"spec": {"iterations": 9, "on": "yarn"}}))
-    job.yarn_json.write_text("{")
+    note_settings(job, iterations=9, on="yarn")
+    job.job_json.write_text("{")
     assert main([*command, "stopped"]) == 1
     told = capsys.readouterr().err
-    assert f"{job.yarn_json}: is not JSON" in told
-    assert "nobody can tell any more what job 'stopped' has on its cluster; eps prune stopped --state" in told
+    assert f"{job.job_json}: is not JSON" in told and "eps prune stopped --state unreadable" in told
     assert main(["list", "--json"]) == 0
     found = {each["name"]: each for each in json.loads(capsys.readouterr().out)}
     assert {name: each["state"] for name, each in found.items()} == {
         "done": "finished", "mine": "finished", "stopped": "unreadable", "taken": "finished",
     }  # fmt: skip
-    assert "yarn.json: is not JSON" in found["stopped"]["reason"]
+    assert "job.json: is not JSON" in found["stopped"]["reason"]
     assert main(["list", "--state", "unreadable", "--json"]) == 0
     assert [each["name"] for each in json.loads(capsys.readouterr().out)] == ["stopped"]

@@ -31,7 +31,7 @@ from eps.cluster.yarn.types import Resource
 from eps.job.client import Job
 from eps.job.launch import prepare_job
 from eps.spec.file import RunRequest
-from eps.storage.atomic import read_json, write_json_atomic
+from eps.storage.atomic import read_json
 from eps.storage.jobdir import MASTER_FILE
 from eps.system.waits import wait_for
 from tests.fakes.slow_model import SlowModel
@@ -86,7 +86,7 @@ class RunningYarn(FakeYarn):
         request = replace(RunRequest.from_values({**settings, **own}), detached=True)
         self._prepared = prepare_job(request)
         directory = self._prepared.directory
-        write_json_atomic(directory.shared_json, {"location": str(self.shared)})
+        directory.note(shared=str(self.shared))
         zipfile.ZipFile(io.BytesIO(pack_job(directory).content)).extractall(folder / "localized")
         # What stands for the job on its client's machine notes the same there.
         directory.master_json.symlink_to(self.shared / MASTER_FILE)
@@ -176,7 +176,7 @@ class RunningYarn(FakeYarn):
         wait_for(lambda: self.ended is not None, PATIENCE_S, "the application to end")
         wait_for(lambda: not self.master().is_alive(), PATIENCE_S, "its master to end")
         ended = read_json(self.shared / RESULTS / ENDED_FILE)
-        assert ended is not None and ended["state"] == "finished", ended
+        assert ended is not None and ended.state == "finished", ended
         found = read_json(self.shared / RESULTS / "report.json")
         assert found is not None
         return dict(found)

@@ -28,6 +28,7 @@ from eps.cluster.supervisor.loop import HANDLED_SIGNALS
 from eps.cluster.supervisor.start import SupervisorHandle, start_supervisor
 from eps.cluster.supervisor.state import MEMBER_TIMEOUT_S
 from eps.storage.jobdir import JobDir, create_job_dir
+from tests.fakes.records import note_settings
 
 DEADLINE_S = 20.0
 ENTRIES = {
@@ -163,7 +164,7 @@ class SupervisedJob:
         member_timeout_s: float = MEMBER_TIMEOUT_S,
     ) -> None:
         self.dir, lock = create_job_dir("job", home)
-        self.dir.job_json.write_text(json.dumps({"spec": {"member_timeout_s": member_timeout_s}}))
+        note_settings(self.dir, member_timeout_s=member_timeout_s)
         self._sockets: list[socket.socket] = []
         self.master: Peer | None = None
         if adopt_master:

@@ -15,6 +15,7 @@ from eps.errors import JobFinishedError, JobNotFoundError, PlanError
 from eps.job.master_link import Progress
 from eps.spec.file import RunRequest
 from eps.spec.job_spec import JobSpec
+from eps.storage.record import End
 from hscheduler.core import events as e
 from hscheduler.core.resources import Container, Role
 from hscheduler.live import job as live
@@ -48,10 +49,9 @@ class FakeJob:
         self.running = True
         nowhere = Path("/nonexistent")
         self.directory = SimpleNamespace(
-            outcome=lambda: {} if self.running else self.outcome,
-            ended=lambda: None,
+            ended=lambda: None if self.running or not self.outcome else End(**self.outcome),
             report=nowhere / "report.json",
-            yarn_json=nowhere / "yarn.json",
+            is_on_yarn=lambda: False,
         )
         self.outcome: dict[str, Any] = {}
 
@@ -64,6 +64,7 @@ class FakeJob:
 
     def resume(self, name: str, workers: int, servers: int, *, detach: bool, warm: None) -> FakeJob:
         self.resumed.append((workers, servers))
+        self.running = True
         self.killed.clear()
         self.news = SimpleQueue()
         self.tell("running")

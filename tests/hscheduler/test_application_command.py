@@ -297,13 +297,13 @@ def test_a_sweep_that_is_damaged_does_not_hide_the_others(
     yarn.said = ["RUNNING"]
     damaged = tmp_path / "home" / "sweeps" / "0123456789ab"
     shutil.copytree(tmp_path / "home" / "sweeps" / killed, damaged)
-    (damaged / "ended.json").write_text(content)
+    (damaged / "job.json").write_text(content)
     for flags in ([], ["--all"]):
         assert main(["sweeps", *flags]) == 0
         told = capsys.readouterr()
         assert f"{killed}  {ID}" in told.out
         assert "0123456789ab  -" in told.out and "unreadable" in told.out
-        assert f"{damaged}/ended.json: " in told.err
+        assert f"{damaged}/job.json: " in told.err
         assert "eps prune sweeps/0123456789ab --state unreadable removes it" in told.err
 
 
@@ -399,7 +399,8 @@ def test_who_interrupts_a_sweep_leaves_nothing_but_what_yarn_cannot_end(
     assert sweep(tmp_path) == 130
     assert yarn.killed == [ID]
     assert (staged(hdfs) == []) == (away is None)
-    assert (yarn.directory.ended() or {}).get("state") == (None if away else "killed")
+    end = yarn.directory.record().end
+    assert (None if end is None else end.state) == (None if away else "killed")
     told = capsys.readouterr().err
     assert "interrupted: 1 trial had finished, and what ran was ended; the best so far: trial-2" in told
     assert json.loads((tmp_path / "report.json").read_text()) == REPORT, "what it had left, its service not being there"

@@ -7,8 +7,8 @@ import threading
 import pytest
 
 from eps.errors import PlanError, UnknownMemberError
-from eps.job.ended import NO_WORD
 from eps.spec.file import RunRequest
+from eps.storage.record import NO_WORD
 from eps.system.waits import wait_for
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Phase

@@ -25,6 +25,7 @@ from eps.spec.file import RunRequest
 from eps.spec.job_spec import JobSpec
 from eps.storage.atomic import write_json_atomic
 from eps.storage.jobdir import JobDir, create_job_dir
+from eps.storage.record import End
 from eps.system.waits import wait_for
 from hscheduler import cli
 from hscheduler.cli.commands import sweep as sweep_command
@@ -35,6 +36,7 @@ from hscheduler.live.job import LiveJob
 from hscheduler.live.last_report import LastReport
 from hscheduler.live.results import own_report
 from hscheduler.live.submission import Submission
+from tests.fakes.records import note_ended, note_settings
 from tests.hscheduler.live_job_world import MEMBERS, TIMEOUT_S
 from tests.resources.attendant_world import ID
 
@@ -84,7 +86,7 @@ def trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Trial]:
     monkeypatch.setattr(last_report, "PAUSE_S", 0.1)
     job, lock = create_job_dir("sweep-a")
     lock.close()
-    write_json_atomic(job.job_json, {"spec": {"workers": 2, "servers": 1, "iterations": 4, "on": "yarn"}})
+    note_settings(job, workers=2, servers=1, iterations=4, on="yarn")
     results = tmp_path / "shared" / "results"
     (results / "report.json").mkdir(parents=True)
     (results / "model.npz").write_bytes(b"npz")
@@ -96,7 +98,7 @@ def trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Trial]:
     Application(ID, str(tmp_path / "shared"), str(tmp_path), "rest").write(job)
     reason = f"finished; {WHY}: the NameNode is away; eps status sweep-a tries again"
     ended = {"state": "finished", "exit_code": 0, "reason": reason, "time_s": 1.0, "unfetched": ""}
-    write_json_atomic(job.ended_json, ended)
+    note_ended(job, ended)
     yield Trial(job, results)
     wait_for(lambda: not job.is_running(), TIMEOUT_S, "the end of who attends to it")
 
@@ -166,10 +168,9 @@ class Ended:
     def __init__(self, ended: dict[str, Any] | None, *, has_report: bool = False, waits: int = 0) -> None:
         self._left, self._ended, self.timeouts_s = waits, ended, list[float]()
         self.directory = SimpleNamespace(
-            yarn_json=Path(__file__),
+            is_on_yarn=lambda: True,
             report=Path(__file__) if has_report else Path("/nonexistent/report.json"),
-            ended=lambda: ended,
-            outcome=lambda: ended or {},
+            ended=lambda: None if ended is None else End(**ended),
             is_settled=lambda: ended is not None and "unfetched" not in ended,
         )
 
@@ -228,7 +229,7 @@ def test_an_end_that_takes_long_is_told_of_and_waited_for_and_for_longer_where_t
     now_s += last_report.COMES_WITHIN_S
     assert last.of(away, 5, is_wanted=True) is None
     now_s += last_report.COMES_WITHIN_S
-    assert last.of(away, 5, is_wanted=True) == {"of": away.directory.ended()}
+    assert last.of(away, 5, is_wanted=True) == {"of": {"state": "finished", **UNFETCHED}}
 
 
 class OfSweep(Job):
@@ -244,7 +245,7 @@ class OfSweep(Job):
         else:
             history = [{"clock": 0, "loss": loss, "seconds": 1.0}]
             write_json_atomic(directory.report, {**REPORT, "history": history})
-        write_json_atomic(directory.ended_json, ended)
+        note_ended(directory, ended)
         super().__init__(directory)
 
     def watch(self, after_clock: int = -1) -> Iterator[Progress]:

@@ -24,7 +24,7 @@ def test_kill_of_the_supervisor_ends_every_process(home: Path) -> None:
     wait_for_clock(job, 1)
     members = {member["pid"] for member in job.status()["members"]}
     assert len(members) == 4 and members <= set(processes_with(str(home)))
-    supervisor = int(job.directory.supervisor_json.read_text().split(":")[1].strip(" }\n"))
+    supervisor = job.directory.record().pid
     os.kill(supervisor, signal.SIGKILL)
     wait_for(lambda: not processes_with(str(home)), TIMEOUT_S, "every process to end with its supervisor")
     assert job.wait(TIMEOUT_S)["state"] != "finished"
@@ -75,7 +75,7 @@ def test_supervisor_that_hangs_is_told_in_the_status_while_training_goes_on(home
     with eps.Job.start(name="deaf", workers=1, servers=1, member_timeout_s=1.0, **ENDLESS) as job:
         wait_for_clock(job, 1)
         assert job.status()["resources_error"] == ""
-        supervisor = int(read_json(job.directory.supervisor_json)["pid"])
+        supervisor = job.directory.record().pid
         os.kill(supervisor, signal.SIGSTOP)
         try:
             wait_for(lambda: "silent for" in job.status()["resources_error"], TIMEOUT_S, "the status to say so")
@@ -89,7 +89,7 @@ def test_supervisor_that_hangs_is_told_in_the_status_while_training_goes_on(home
 def test_supervisor_that_hangs_does_not_hold_up_the_end_of_a_job(home: Path) -> None:
     with eps.Job.start(name="end", workers=1, servers=1, member_timeout_s=1.0, **{**ENDLESS, "iterations": 300}) as job:
         wait_for_clock(job, 1)
-        os.kill(int(read_json(job.directory.supervisor_json)["pid"]), signal.SIGSTOP)
+        os.kill(job.directory.record().pid, signal.SIGSTOP)
         report = job.wait(TIMEOUT_S)
         assert report["state"] == job.status()["state"] == "finished" and report["model_sha256"]
     wait_for(lambda: not processes_with(str(home)), TIMEOUT_S, "all processes to end")
@@ -202,7 +202,7 @@ def test_status_of_a_job_whose_processes_were_killed_says_how_far_it_came(home: 
         job.add_workers(1)
         wait_for(lambda: "changes" in read(job, "status.json"), TIMEOUT_S, "the status on disk")
         wait_for(lambda: bool(read(job, "status.json")["changes"]), TIMEOUT_S, "the change in it")
-        os.kill(read(job, "supervisor.json")["pid"], signal.SIGKILL)
+        os.kill(job.directory.record().pid, signal.SIGKILL)
         job.wait(TIMEOUT_S)
         status = job.status()
     assert status["state"] != "running" and status["clock"] > 0

@@ -131,8 +131,8 @@ def test_a_master_whose_log_is_damaged_ends_the_job_and_says_where(home: Path) -
         with suppress(EpsError):
             job.wait(TIMEOUT_S)
         ended = find_job("damaged").ended()
-    assert ended is not None and ended["state"] == "failed"
-    assert "cannot go on" in ended["reason"] and "log-00000000: offset 8" in ended["reason"]
+    assert ended is not None and ended.state == "failed"
+    assert "cannot go on" in ended.reason and "log-00000000: offset 8" in ended.reason
 
 
 @pytest.mark.parametrize("victim", MASTERS)
@@ -147,7 +147,7 @@ def test_a_master_that_dies_when_the_job_has_finished_is_followed_by_one_that_en
     assert report["state"] == "finished" and report["model_sha256"], report["reason"]
     assert report["generation"] == 2
     ended = find_job("over").ended()
-    assert ended is not None and ended["state"] == "finished"
+    assert ended is not None and ended.state == "finished"
 
 
 def test_what_cannot_be_written_is_shown_and_the_job_goes_on(home: Path) -> None:
@@ -165,7 +165,7 @@ def test_what_cannot_be_written_is_shown_and_the_job_goes_on(home: Path) -> None
         with suppress(EpsError):
             job.wait(TIMEOUT_S)
     ended = find_job("full").ended()
-    assert ended is not None and ended["state"] == "failed" and "report.json" in ended["reason"]
+    assert ended is not None and ended.state == "failed" and "report.json" in ended.reason
 
 
 def in_the_way(path: Path) -> None:

@@ -19,6 +19,7 @@ from eps.cluster.docker.engine import DockerEngine
 from eps.errors import EpsError
 from eps.spec.job_spec import JobSpec
 from eps.storage.atomic import read_json
+from eps.storage.jobdir import JobDir
 from eps.system.waits import wait_for
 from hscheduler.live.on_yarn import placed
 from hscheduler.live.sweep import Sweep
@@ -70,9 +71,7 @@ def test_containers_outlive_the_job_master_and_end_with_the_supervisor(home: Pat
         clock = job.status()["clock"]
         wait_for(lambda: job.status()["clock"] > clock + 5, TIMEOUT_S, "training to go on")
         assert containers(engine, directory) == before
-        supervisor = read_json(directory / "supervisor.json")
-        assert supervisor is not None
-        os.kill(supervisor["pid"], signal.SIGKILL)
+        os.kill(JobDir(directory).record().pid, signal.SIGKILL)
         wait_for(lambda: not containers(engine, directory), TIMEOUT_S, "the containers to end")
     # What the job master kept stays, as of any job; it was a process of this host, and nobody was left to tidy up.
     assert {left.name for left in (directory / "containers").iterdir()} <= {"master"}
@@ -133,6 +132,6 @@ def test_a_sweep_has_its_trials_in_containers(home: Path, engine: DockerEngine) 
     assert found["completed"] >= 1
     jobs = sorted((home / "jobs").glob("*-trial-*"))
     assert len(jobs) == 3
-    assert {read_json(job / "job.json")["spec"]["on"] for job in jobs} == {"docker"}  # type: ignore[index]
+    assert {JobDir(job).record().runs_on for job in jobs} == {"docker"}
     left = lambda: [each.name for job in jobs for each in engine.find(f"eps.job={job}")]  # noqa: E731
     wait_for(lambda: not left(), TIMEOUT_S, "the containers to end")

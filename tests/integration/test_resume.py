@@ -243,17 +243,16 @@ def test_resumed_job_can_be_left_alone(home: Path, capfd: pytest.CaptureFixture[
 
 
 def test_empty_files_of_a_job_that_a_power_loss_has_left_do_not_stop_it(
-    home: Path, caplog: pytest.LogCaptureFixture, undisturbed: dict[str, Any]
+    home: Path, undisturbed: dict[str, Any]
 ) -> None:
     job = eps.Job.start(name="empty", workers=1, servers=1, **DNN)
     wait_for_clock(job, 1)
     kill_everything(job, home)
-    for path in (job.directory.status_json, job.directory.results_json):
+    for path in (job.directory.status_json, job.directory.report):
         path.write_bytes(b"")
     assert main(["status", "empty"]) == EXIT_OK
     assert main(["resume", "empty"]) == EXIT_OK
     assert job.report()["model_sha256"] == undisturbed["model_sha256"]
-    assert str(job.directory.results_json) in caplog.text
 
 
 def ended_by_itself(name: str) -> Job:
@@ -398,9 +397,9 @@ def test_report_that_cannot_be_written_hides_no_model(home: Path, tmp_path: Path
         with pytest.raises(StorageError):
             job.wait(TIMEOUT_S)
     ended = job.directory.ended()
-    assert ended is not None and ended["state"] == "failed"
-    assert f"the report cannot be written: {job.directory.report}: " in ended["reason"]
-    assert ended["reason"].endswith(f"the job is trained, and its model is {job.directory.model}")
+    assert ended is not None and ended.state == "failed"
+    assert f"the report cannot be written: {job.directory.report}: " in ended.reason
+    assert ended.reason.endswith(f"the job is trained, and its model is {job.directory.model}")
     job.export(tmp_path / "model.npz")
     assert (tmp_path / "model.npz").read_bytes() == job.directory.model.read_bytes()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,6 +16,7 @@ from eps.errors import PeerUnavailableError
 from eps.job.yarn import attendant as module
 from eps.job.yarn.attendant import STOP_SIGNALS, Attendant
 from eps.storage.jobdir import JobDir, create_job_dir
+from tests.fakes.records import note_settings
 from tests.fakes.storage import MemoryStorage
 
 ID = "application_1_0001"
@@ -70,7 +70,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.fixture
 def job(tmp_path: Path) -> Iterator[JobDir]:
     directory, lock = create_job_dir("a9a", tmp_path)
-    directory.job_json.write_text(json.dumps({"spec": {"workers": 2, "servers": 1, "iterations": 9}}))
+    note_settings(directory, workers=2, servers=1, iterations=9)
     yield directory
     lock.close()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -134,4 +133,4 @@ def test_a_job_whose_containers_cannot_be_launched_says_why(
         manager.close()
     reason = "could not be launched: No such image: none:latest"
     assert events == [Allocated("c-1"), Exited("c-1", None, reason)]
-    assert json.loads(prepared.directory.job_json.read_text())["spec"]["image"] == "none"
+    assert prepared.directory.record().spec["image"] == "none"

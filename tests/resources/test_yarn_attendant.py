@@ -70,8 +70,8 @@ def test_clients_find_the_master_and_then_what_it_left(job: JobDir, shared: Memo
     assert after == {"host": "127.0.0.11", "port": 4711} and none is None
     assert read_json(job.report) == {"clock": 9} and job.model.read_bytes() == b"npz"
     ended = job.ended()
-    assert ended is not None and (ended["state"], ended["exit_code"], ended["reason"]) == ("finished", 0, "done")
-    assert not job.master_json.exists() and not job.waiting_json.exists() and not job.supervisor_json.exists()
+    assert ended is not None and (ended.state, ended.exit_code, ended.reason) == ("finished", 0, "done")
+    assert not job.master_json.exists() and job.record().waiting is None and not job.record().pid
 
 
 def test_a_submitted_job_has_its_results_brought_here_and_its_master_brings_those_that_go_to_hdfs(
@@ -84,7 +84,7 @@ def test_a_submitted_job_has_its_results_brought_here_and_its_master_brings_thos
     assert follow(ScriptedClient(RUNNING, FINISHED)) == 0
     assert read_json(tmp_path / "r.json") == {"clock": 9}
     ended = job.ended()
-    assert ended is not None and (ended["state"], ended["reason"]) == ("finished", "done")
+    assert ended is not None and (ended.state, ended.reason) == ("finished", "done")
 
 
 def test_what_cannot_be_brought_here_is_said_with_the_end_of_a_submitted_job(
@@ -93,8 +93,8 @@ def test_what_cannot_be_brought_here_is_said_with_the_end_of_a_submitted_job(
     keep_places(job, RunRequest(JobSpec(on="yarn"), export=str(tmp_path / "gone" / "m.npz"), detached=True))
     assert follow(ScriptedClient(RUNNING, FINISHED)) == 0
     ended = job.ended()
-    assert ended is not None and ended["state"] == "finished" and job.model.read_bytes() == b"npz"
-    assert f"{tmp_path}/gone/m.npz: cannot be written" in ended["reason"] and str(job.model) in ended["reason"]
+    assert ended is not None and ended.state == "finished" and job.model.read_bytes() == b"npz"
+    assert f"{tmp_path}/gone/m.npz: cannot be written" in ended.reason and str(job.model) in ended.reason
 
 
 @pytest.mark.parametrize(
@@ -200,7 +200,7 @@ def test_a_slow_answer_is_no_silence(job: JobDir, follow: Follow, monkeypatch: p
     monkeypatch.setattr(module, "SILENT_S", PATIENCE_S)
 
     def look() -> None:
-        assert not job.waiting_json.exists()
+        assert job.record().waiting is None
 
     assert follow(ScriptedClient(RUNNING, AWAY, AWAY, look, FINISHED)) == 0
 
@@ -227,7 +227,7 @@ def test_an_application_that_yarn_has_forgotten_has_ended(
     assert follow(ScriptedClient(RUNNING, JobNotFoundError("no such application"))) == 1
     assert ended_status(job)["reason"].startswith("YARN does not know the application any more")
     ended = job.ended()
-    assert ended is not None and ended["is_forgotten"], "it may run: who starts it again asks"
+    assert ended is not None and ended.is_forgotten, "it may run: who starts it again asks"
 
 
 def test_what_one_that_is_forgotten_has_left_is_fetched(
@@ -237,7 +237,7 @@ def test_what_one_that_is_forgotten_has_left_is_fetched(
     shared.files["results/ended.json"] = b'{"state": "finished", "exit_code": 0, "reason": ""}'
     assert follow(ScriptedClient(JobNotFoundError("no such application"))) == 0
     assert ended_status(job)["state"] == "finished" and job.model.read_bytes() == b"npz"
-    assert "is_forgotten" not in (job.ended() or {}), "its master has said how it ended"
+    assert not job.is_forgotten(), "its master has said how it ended"
 
 
 def test_one_that_it_does_not_know_for_a_moment_goes_on(follow: Follow) -> None:
@@ -267,8 +267,8 @@ def test_results_that_cannot_be_fetched_are_said(
     monkeypatch.setattr(shared, "read", lost)
     follow(ScriptedClient(FINISHED))
     ended = job.ended()
-    assert ended is not None and "cannot be fetched: results/report.json: every DataNode is gone" in ended["reason"]
-    assert ended["reason"].endswith("; eps status a9a tries again") and not job.is_settled()
+    assert ended is not None and "cannot be fetched: results/report.json: every DataNode is gone" in ended.reason
+    assert ended.reason.endswith("; eps status a9a tries again") and not job.is_settled()
 
 
 def test_the_masters_word_counts_though_other_results_cannot_be_fetched(
@@ -279,8 +279,8 @@ def test_the_masters_word_counts_though_other_results_cannot_be_fetched(
     lose_model(shared, monkeypatch)
     assert follow(ScriptedClient(KILLED)) == 3
     ended = job.ended()
-    assert ended is not None and (ended["state"], ended["unfetched"]) == ("failed", "no memory")
-    assert ended["reason"].startswith("no memory; what it has left cannot be fetched: results/model.npz: a block is")
+    assert ended is not None and (ended.state, ended.unfetched) == ("failed", "no memory")
+    assert ended.reason.startswith("no memory; what it has left cannot be fetched: results/model.npz: a block is")
     assert read_json(job.report) == {"state": "failed", "reason": "no memory", "clock": 9}
 
 
@@ -298,7 +298,7 @@ def test_a_file_that_a_master_was_still_writing_is_none_of_its_results(
     monkeypatch.setattr(shared, "names", and_one_that_goes)
     assert follow(ScriptedClient(KILLED)) == 1
     ended = job.ended()
-    assert ended is not None and (ended["state"], ended["reason"]) == ("killed", "enough") and job.is_settled()
+    assert ended is not None and (ended.state, ended.reason) == ("killed", "enough") and job.is_settled()
     assert not list(job.path.glob(".*")) and job.model.read_bytes() == b"npz"
 
 
@@ -320,15 +320,15 @@ def test_what_could_not_be_fetched_is_fetched_again_without_yarn(
             patch.setattr(shared, "names", away)
             follow(client)
         ended = job.ended()
-        assert ended is not None and ended["state"] == said.final_status.lower().replace("succeeded", "finished")
-        assert ended["reason"].count("safe mode") == 1 and ended["progress"] == 3 / 9
+        assert ended is not None and ended.state == said.final_status.lower().replace("succeeded", "finished")
+        assert ended.reason.count("safe mode") == 1 and ended.progress == 3 / 9
         assert job.unfetched() is not None and "results/model.npz" in shared.files
-        ended_s.add(ended["time_s"])
+        ended_s.add(ended.time_s)
     follow(ScriptedClient(AssertionError("YARN has said how it ended")))
     ended = job.ended()
-    assert ended is not None and ended["reason"] == ("done" if said is FINISHED else KILLED.diagnostics)
+    assert ended is not None and ended.reason == ("done" if said is FINISHED else KILLED.diagnostics)
     assert job.is_settled() and job.model.read_bytes() == b"the only copy" and shared.files == {}
-    assert {*ended_s, ended["time_s"]} == {min(ended_s)}, "it ended once"
+    assert {*ended_s, ended.time_s} == {min(ended_s)}, "it ended once"
 
 
 def test_of_one_that_yarn_has_forgotten_the_folder_stays_when_it_is_fetched_again(
@@ -350,7 +350,7 @@ def test_how_a_job_failed_is_noted_before_its_logs_come_which_may_be_larger_than
     seen: list[Any] = []
 
     def bring(job: JobDir) -> list[str]:
-        seen.append((job.is_settled(), job.outcome()["reason"], dict(shared.files)))
+        seen.append((job.is_settled(), job.ended().reason, dict(shared.files)))
         raise StorageError(f"{job.path}: No space left on device")
 
     monkeypatch.setattr("eps.job.yarn.logs.fetch_logs", bring)
@@ -404,18 +404,15 @@ def test_what_was_not_fetched_or_may_be_in_use_stays_on_the_cluster(
     assert "job.zip" in shared.files and Application.read(job) == staged, "the next command finds it"
 
 
-@pytest.mark.parametrize("state", ["finished", "failed", "killed", "unfetched", "failed, job.json cannot be read"])
+@pytest.mark.parametrize("state", ["finished", "failed", "killed", "unfetched"])
 def test_checkpoints_of_its_own_go_with_a_job_that_has_finished(
     job: JobDir, shared: MemoryStorage, follow: Follow, staged: Application, tmp_path: Path, state: str
 ) -> None:
     """What ended otherwise may be gone on with; so may one whose model is not here."""
     pytest.importorskip("hdfs")
     (tmp_path / "core-site.xml").write_text("<configuration></configuration>")
-    state, _, damaged = state.partition(", ")
     word = {"state": "finished"} if state == "unfetched" else {"state": state, "exit_code": 1, "reason": ""}
     shared.files["results/ended.json"] = json.dumps(word).encode()
-    if damaged:
-        job.job_json.write_text("{")
     with FakeHdfs() as hdfs:
         place = RemotePath("webhdfs", hdfs.authority, "/eps/checkpoints/a9a")
         Claim(str(place), owner_of(job), str(tmp_path)).write(job)
@@ -423,8 +420,8 @@ def test_checkpoints_of_its_own_go_with_a_job_that_has_finished(
         hdfs.put(f"{place.path}/0001-00000040/manifest.json", b"{}")
         follow(ScriptedClient(RUNNING, FINISHED))
         left = [path for path in hdfs.nodes if "a9a" in path]
-    assert (left == []) == (state == "finished") == (not job.claim_json.exists())
-    assert can_be_resumed(job) == (state in ("failed", "killed") and not damaged)
+    assert (left == []) == (state == "finished") == (job.record().claim is None)
+    assert can_be_resumed(job) == (state in ("failed", "killed"))
 
 
 @pytest.mark.parametrize("removed", [True, False])
@@ -445,13 +442,13 @@ def test_one_that_finished_and_whose_model_is_lost_is_made_again_from_its_checkp
         if removed:
             lose_model(shared, monkeypatch)
             assert follow(ScriptedClient(RUNNING, FINISHED)) == 0
-            assert not job.is_settled() and "a block is missing" in job.outcome()["reason"]
+            assert not job.is_settled() and "a block is missing" in job.ended().reason
         del shared.files["results/model.npz"]
         assert follow(ScriptedClient(RUNNING, FINISHED)) == 1
         assert f"{place.path}/0001-00000040/manifest.json" in hdfs.nodes
-    assert job.is_settled() and can_be_resumed(job) and job.claim_json.exists()
+    assert job.is_settled() and can_be_resumed(job) and job.record().claim is not None
     told = ("failed", "it finished, but did not leave its model: eps resume a9a makes it again")
-    assert (job.outcome()["state"], job.outcome()["reason"]) == told
+    assert (job.ended().state, job.ended().reason) == told
     assert read_json(job.report) == {"state": told[0], "reason": told[1], "clock": 9}
     assert shared.files == {}, "nothing of that is needed any more"
 
@@ -467,7 +464,7 @@ def test_who_asks_while_results_or_logs_come_is_told_so_and_waits_for_no_master(
     def look(what: Any) -> list[str]:
         with Job(job, patience_s=0.0) as asked:
             seen.append(asked.status())
-        assert read_json(job.supervisor_json) == {"pid": os.getpid()} and not job.master_json.exists()
+        assert job.record().pid == os.getpid() and not job.master_json.exists()
         return names(what) if isinstance(what, str) else []
 
     monkeypatch.setattr(shared, "names", look)
@@ -481,7 +478,7 @@ def test_who_asks_while_results_or_logs_come_is_told_so_and_waits_for_no_master(
     for line in (progress_line(results), plain_line(results)):
         assert line == f"a9a: fetching: {results['reason']}"
     assert "what follows is older than its end" in status_text(results)
-    assert not job.waiting_json.exists() and not job.supervisor_json.exists()
+    assert job.record().waiting is None and not job.record().pid
 
 
 def test_where_nothing_is_shared_any_more_nothing_is_fetched(
@@ -502,7 +499,7 @@ def test_where_nothing_is_shared_any_more_nothing_is_fetched(
     monkeypatch.setattr(module, "JobLock", lambda path, fd: io.BytesIO())
     assert module.main([str(job.path)]) == 1
     ended = job.ended()
-    assert ended is not None and ended["state"] == "killed" and not job.model.exists()
+    assert ended is not None and ended.state == "killed" and not job.model.exists()
     assert sorted(path.name for path in here.iterdir()) == ["ended.json", "model.npz"]
 
 
@@ -551,8 +548,3 @@ def test_an_application_is_noted_in_the_jobs_directory(job: JobDir) -> None:
     application = Application(ID, "hdfs://nn:1/user/ada/.eps/jobs/a9a-1", "/etc/hadoop", "java")
     application.write(job)
     assert Application.read(job) == application
-    # As it was before there was a choice of clients.
-    noted = json.loads(job.yarn_json.read_text())
-    del noted["client"]
-    job.yarn_json.write_text(json.dumps(noted))
-    assert Application.read(job) == dataclasses.replace(application, client="auto")

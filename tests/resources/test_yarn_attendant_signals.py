@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,7 +20,6 @@ from eps.cluster.yarn.application import COPY_BYTES, Application
 from eps.cluster.yarn.types import ApplicationReport
 from eps.job.yarn import attendant as module
 from eps.job.yarn.ending import wish
-from eps.storage.atomic import read_json, write_json_atomic
 from eps.storage.jobdir import JobDir
 from tests.fakes.storage import MemoryStorage
 from tests.resources.attendant_world import (
@@ -69,7 +67,7 @@ def test_a_signal_ends_it_soon_where_the_cluster_is_gone_and_the_next_one_goes_o
     client = Gone(RUNNING) if hangs else Refusing(RUNNING, stop, AWAY)
     assert follow(client) == 1
     assert time.monotonic() - began_s < PATIENCE_S and signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
-    assert job.ended() is None and not job.supervisor_json.exists() and client.killed == []
+    assert job.ended() is None and not job.record().pid and client.killed == []
     # The next one is not told again.
     following = ScriptedClient(RUNNING)
     assert follow(following) == 1
@@ -131,7 +129,7 @@ def test_a_signal_does_not_end_it_while_results_come_however_long_they_take(
     monkeypatch.setattr(shared, "read", read)
     assert follow(ScriptedClient(RUNNING, lambda: os.kill(os.getpid(), signal.SIGTERM), FINISHED)) == 0
     ended = job.ended()
-    assert ended is not None and (ended["state"], ended["reason"]) == ("finished", "done")
+    assert ended is not None and (ended.state, ended.reason) == ("finished", "done")
     assert job.model.read_bytes() == model
 
 
@@ -156,21 +154,22 @@ def test_who_is_told_to_end_when_all_is_fetched_gives_nothing_up_but_logs_and_wh
         stop()
         pytest.fail("it had its time")
 
-    def write(path: Path, value: Any, **options: Any) -> None:
-        if path == job.ended_json:
-            stop()
-        write_json_atomic(path, value, **options)
+    def close(job: JobDir, *words: Any) -> None:
+        stop()
+        really(job, *words)
+
+    really = JobDir.close
 
     if when == "noted":
         monkeypatch.setattr(shared, "remove", hang)
     elif when == "noting":
-        monkeypatch.setattr("eps.job.yarn.fetching.write_json_atomic", write)
+        monkeypatch.setattr(JobDir, "close", close)
     else:
         monkeypatch.setattr("eps.job.yarn.logs.fetch_logs", hang)
     assert follow(ScriptedClient(RUNNING, FINISHED)) == code
     ended = job.ended()
-    assert ended is not None and (ended["state"], ended["reason"]) == (state, "done")
-    assert not job.ending_json.exists() and not job.supervisor_json.exists()
+    assert ended is not None and (ended.state, ended.reason) == (state, "done")
+    assert not job.ending_json.exists() and not job.record().pid
     assert ("job.zip" in shared.files) == (when == "noted"), "eps prune finds it"
 
 
@@ -183,7 +182,7 @@ def test_a_wish_is_for_one_application(job: JobDir, follow: Follow) -> None:
     client = ScriptedClient(RUNNING)
     assert follow(client) == 1 and client.killed == ["enough"]
     ended = job.ended()
-    assert ended is not None and (ended["state"], ended["reason"]) == ("killed", "enough")
+    assert ended is not None and (ended.state, ended.reason) == ("killed", "enough")
 
 
 def test_a_signal_ends_the_application(job: JobDir, follow: Follow) -> None:
@@ -192,7 +191,7 @@ def test_a_signal_ends_the_application(job: JobDir, follow: Follow) -> None:
     reason = f"SIGTERM ended who attended to it on {socket.gethostname()}"
     assert client.killed == [reason]
     ended = job.ended()
-    assert ended is not None and (ended["state"], ended["reason"]) == ("killed", reason)
+    assert ended is not None and (ended.state, ended.reason) == ("killed", reason)
 
 
 def test_a_kill_that_yarn_has_lost_is_said_again(follow: Follow, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,11 +214,11 @@ def test_who_is_named_as_the_one_to_signal_is_ready_for_it(job: JobDir, follow: 
     seen: list[Any] = []
 
     def look() -> None:
-        seen.append((read_json(job.supervisor_json), signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL))
+        seen.append((job.record().pid, signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL))
 
-    assert not job.supervisor_json.exists()
+    assert not job.record().pid
     assert follow(ScriptedClient(look, RUNNING, FINISHED)) == 0
-    assert seen == [({"pid": os.getpid()}, True)]
+    assert seen == [(os.getpid(), True)]
 
 
 def test_a_client_that_is_gone_takes_its_application_along(job: JobDir, follow: Follow) -> None:

@@ -1,4 +1,4 @@
-"""A resumption whose submission was killed outright: what it had set aside is back when YARN turns out to have none."""
+"""A resumption whose submission was killed outright: the job is as it was when YARN turns out to have none of it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from eps.cluster.yarn.application import Application
 from eps.cluster.yarn.types import ApplicationReport
 from eps.errors import JobNotFoundError, StorageError
 from eps.job.ended import ended_report, ended_status
-from eps.storage.before import ASIDE, Before
 from eps.storage.jobdir import JobDir
+from eps.storage.record import Phase
+from tests.fakes.records import note_ended
 from tests.fakes.storage import MemoryStorage
 from tests.resources.attendant_world import FINISHED, REPORT, RUNNING, Follow, ScriptedClient
 from tests.resources.attendant_world import follow as follow
@@ -33,18 +34,18 @@ def killed(job: JobDir, shared: MemoryStorage, staged: Application, monkeypatch:
     """A job that had failed; whoever started it again was killed while YARN was asked to take it."""
     monkeypatch.setattr("eps.job.yarn.inquiry.FORGOTTEN_S", 0.0)
     shared.files = {"job.zip": b"secrets"}
-    job.ended_json.write_text(json.dumps(ENDED))
+    note_ended(job, ENDED)
     job.report.write_text(json.dumps({**ENDED, "clock": 40}))
     job.model.write_bytes(b"npz")
-    Before(job).set_aside()
-    assert job.outcome() == {} and not job.model.exists()
+    job.note(phase=Phase.SUBMITTED, end=None, former=job.record())
     return job
 
 
 def is_as_it_was(job: JobDir) -> bool:
     """Return whether a job has what it had; what is noted of an application that may run is not looked at."""
-    ended = {name: value for name, value in (job.ended() or {}).items() if name != "is_forgotten"}
-    found = ended == ENDED and job.report.exists() and job.model.exists()
+    end = job.record().end
+    found = end is not None and end.reason == ENDED["reason"] and end.exit_code == 3 and end.time_s == 1.0
+    assert job.record().former is None
     assert found == job.model.exists() == job.report.exists(), "all of it, or nothing"
     return found
 
@@ -53,7 +54,7 @@ def test_a_job_whose_resumption_yarn_never_had_is_as_it_was(
     killed: JobDir, follow: Follow, staged: Application
 ) -> None:
     assert follow(ScriptedClient(UNKNOWN)) == 3
-    assert is_as_it_was(killed) and not (killed.path / ASIDE).exists()
+    assert is_as_it_was(killed)
     assert (ended_status(killed)["reason"], ended_report(killed)["clock"]) == ("training diverged", 40)
     assert killed.is_forgotten(), "it may have it all the same: who starts the job again asks"
     assert Application.read(killed) == staged, "nothing else knows what was brought for it"
@@ -61,7 +62,7 @@ def test_a_job_whose_resumption_yarn_never_had_is_as_it_was(
 
 def test_a_job_whose_resumption_yarn_had_is_what_became_of_that(killed: JobDir, follow: Follow) -> None:
     def look() -> None:
-        assert not (killed.path / ASIDE).exists(), "as soon as that is known"
+        assert killed.record().former is None and not killed.model.exists(), "as soon as that is known"
 
     assert follow(ScriptedClient(RUNNING, look, UNKNOWN)) == 1
     assert not is_as_it_was(killed) and "YARN does not know" in ended_status(killed)["reason"]
@@ -82,7 +83,7 @@ def test_a_job_whose_resumption_ended_before_its_master_began_is_as_it_was(
     killed: JobDir, shared: MemoryStorage, follow: Follow, before: tuple[ApplicationReport, ...]
 ) -> None:
     assert follow(ScriptedClient(*before, REFUSED)) == 3
-    assert is_as_it_was(killed) and not (killed.path / ASIDE).exists()
+    assert is_as_it_was(killed)
     assert killed.is_settled() and not killed.is_forgotten(), "YARN knows that it has ended"
     assert not shared.files, "nobody needs what was brought for it"
 
@@ -95,7 +96,6 @@ def test_a_job_whose_resumption_began_unseen_is_what_became_of_that(
     shared.files[left] = b"{}"
     assert follow(ScriptedClient(REFUSED)) == 1
     assert not is_as_it_was(killed) and ended_status(killed)["reason"] == REFUSED.diagnostics
-    assert not (killed.path / ASIDE).exists()
 
 
 def test_a_job_whose_resumption_finished_is_not_as_it_was(killed: JobDir, follow: Follow) -> None:
@@ -113,6 +113,6 @@ def test_where_the_cluster_is_away_it_is_found_out_later_whether_it_began(
     with monkeypatch.context() as patch:
         patch.setattr(shared, "names", away)
         follow(ScriptedClient(UNKNOWN))
-    assert not is_as_it_was(killed) and not killed.is_settled()
+    assert not killed.is_settled() and killed.model.exists()
     follow(ScriptedClient(AssertionError("YARN has said what it knows")))
     assert is_as_it_was(killed) and killed.is_settled() and killed.is_forgotten()

@@ -17,9 +17,10 @@ from eps.job import ending as local
 from eps.job.ending import end_job
 from eps.job.yarn import ending
 from eps.job.yarn.ending import ENDED_S, end_application, wished
-from eps.storage.atomic import write_json_atomic
 from eps.storage.jobdir import JobDir, JobLock, create_job_dir
+from eps.storage.record import End, Phase
 from eps.system import waits as waiting
+from tests.fakes.records import note_ended, note_no_end, note_settings
 
 FORMER, ID = "application_1_0001", "application_1_0002"
 
@@ -31,13 +32,15 @@ class Submission:
         self.job, self._lock = job, lock
 
     def note(self, application_id: str) -> None:
+        # As of one that is resumed.
+        self.job.note(phase=Phase.PREPARED, end=None)
         Application(application_id, "hdfs://nn/shared", "/etc/hadoop", "rest").write(self.job)
 
     def attend(self) -> None:
-        write_json_atomic(self.job.supervisor_json, {"pid": 1})
+        self.job.note(pid=1)
 
     def end(self) -> None:
-        write_json_atomic(self.job.ended_json, {"state": "killed", "exit_code": 1, "reason": "", "time_s": 1.0})
+        note_ended(self.job, {"state": "killed", "exit_code": 1, "reason": "", "time_s": 1.0})
         self.leave()
 
     def leave(self) -> None:
@@ -97,7 +100,7 @@ def test_one_that_is_submitted_meanwhile_is_ended_by_yarn_and_who_attends_to_it_
 
     def kill_supervisor(job: JobDir, number: int = signal.SIGTERM) -> bool:
         # There is none: the job's files are being brought, and now its application is noted.
-        sent.append((number, job.yarn_json.exists()))
+        sent.append((number, job.is_on_yarn()))
         if len(sent) == 3:
             submission.note(ID)
             submission.attend()
@@ -125,7 +128,7 @@ def test_one_that_has_no_application_yet_is_ended_by_who_brings_its_files(
         # Its settings come after its directory.
         seen.append(wished(job))
         if len(seen) == 2:
-            write_json_atomic(job.job_json, {"spec": {"on": "yarn"}})
+            note_settings(job, on="yarn")
         if len(seen) == 4:
             submission.leave()
         return False
@@ -140,7 +143,7 @@ def test_one_that_is_resumed_is_ended_by_who_brings_its_files(submission: Submis
     job = submission.job
     submission.note(FORMER)
     ended = {"state": "failed", "exit_code": 1, "reason": "", "time_s": 1.0}
-    write_json_atomic(job.ended_json, ended)
+    note_ended(job, ended)
 
     def heed() -> None:
         assert wished(job) == "enough"
@@ -149,7 +152,7 @@ def test_one_that_is_resumed_is_ended_by_who_brings_its_files(submission: Submis
 
     told, tell = telling(heed)
     end_job(job, "enough", 0.0, tell)
-    assert told == ["waits for the end of a9a"] and job.ended() == ended
+    assert told == ["waits for the end of a9a"] and job.ended() == End(**ended)
 
 
 def test_of_one_that_is_resumed_and_gets_an_application_first_that_is_ended(
@@ -157,11 +160,11 @@ def test_of_one_that_is_resumed_and_gets_an_application_first_that_is_ended(
 ) -> None:
     job = submission.job
     submission.note(FORMER)
-    write_json_atomic(job.ended_json, {"state": "failed", "exit_code": 1, "reason": "", "time_s": 1.0})
+    note_ended(job, {"state": "failed", "exit_code": 1, "reason": "", "time_s": 1.0})
 
     def submit() -> None:
         submission.note(ID)
-        job.ended_json.unlink()
+        note_no_end(job)
 
     def attend() -> None:
         assert wished(job, ID) == "enough"
@@ -176,7 +179,7 @@ def test_of_one_that_ends_just_now_no_wish_is_left(submission: Submission, clock
     """Whoever attended to it has noted its end, and removes what is on the cluster."""
     submission.note(ID)
     submission.attend()
-    write_json_atomic(submission.job.ended_json, {"state": "finished", "exit_code": 0, "reason": "", "time_s": 1.0})
+    note_ended(submission.job, {"state": "finished", "exit_code": 0, "reason": "", "time_s": 1.0})
     told, tell = telling(submission.leave)
     end_application(submission.job, "enough", 0.0, tell)
     assert told == ["waits for the end of a9a"] and not submission.job.ending_json.exists()
@@ -223,7 +226,7 @@ def test_a_submission_that_yarn_refuses_is_the_end(submission: Submission, clock
     submission.note(ID)
 
     def refuse() -> None:
-        submission.job.yarn_json.unlink()
+        submission.job.note(application=None)
         submission.leave()
 
     told, tell = telling(refuse)
@@ -251,7 +254,7 @@ def test_of_one_that_has_ended_it_is_not_said_that_somebody_starts_it(submission
 
     def end(text: str) -> None:
         ended = {"state": "killed", "exit_code": 1, "reason": "enough", "time_s": 1.0}
-        write_json_atomic(submission.job.ended_json, ended)
+        note_ended(submission.job, ended)
 
     with pytest.raises(DeadlineError) as raised:
         end_application(submission.job, "enough", 0.0, end)
@@ -263,7 +266,7 @@ def test_of_one_that_has_ended_it_is_said_what_is_still_fetched(submission: Subm
     submission.note(ID)
     submission.attend()
     fetched = f"application {ID} has ended; what it has left is fetched from hdfs://nn/shared/results"
-    write_json_atomic(submission.job.waiting_json, {"reason": fetched, "is_fetching": True})
+    submission.job.note(waiting={"reason": fetched, "is_fetching": True})
     told: list[str] = []
     with pytest.raises(DeadlineError) as raised:
         end_application(submission.job, "enough", 0.0, told.append)

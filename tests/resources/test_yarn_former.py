@@ -27,10 +27,12 @@ from eps.spec.results import deliver_results
 from eps.storage.atomic import write_json_atomic
 from eps.storage.jobdir import JobDir, JobLock
 from eps.system.waits import wait_for
+from tests.fakes.records import note_ended
 from tests.fakes.resourcemanager import FakeResourceManager, resourcemanager
 from tests.resources.test_yarn_attendant import FINISHED, ID, KILLED, PATIENCE_S, RUNNING, ScriptedClient
 
 SETTINGS: dict[str, Any] = {"iterations": 3, "on": "yarn"}
+FORGOTTEN = {"state": "failed", "exit_code": 1, "reason": "forgotten", "time_s": 1.0, "is_forgotten": True}
 ROWS = "1 1:1 2:0.5\n-1 2:1\n" * 12
 
 
@@ -43,7 +45,7 @@ class Ended:
 
     def wait(self, timeout_s: float) -> int:
         self.waited_s = timeout_s
-        write_json_atomic(self.job.ended_json, {"state": "killed", "exit_code": 1, "reason": "enough", "time_s": 1.0})
+        note_ended(self.job, {"state": "killed", "exit_code": 1, "reason": "enough", "time_s": 1.0})
         return 1
 
     def close(self) -> None:
@@ -85,7 +87,7 @@ def test_how_the_former_ended_is_found_out_first(job: JobDir, monkeypatch: pytes
     monkeypatch.setattr(former, "open_client", lambda conf, kind: _Closing(KILLED))
     monkeypatch.setattr(former, "attend_again", lambda path: attendant)
     settle_former(job)
-    assert attendant.waited_s > 0 and job.outcome()["state"] == "killed"
+    assert attendant.waited_s > 0 and job.ended().state == "killed"
     attendant.waited_s = 0.0
     settle_former(job)
     assert attendant.waited_s == 0.0, "that is known by now"
@@ -94,8 +96,7 @@ def test_how_the_former_ended_is_found_out_first(job: JobDir, monkeypatch: pytes
 @pytest.fixture
 def forgotten(job: JobDir) -> JobDir:
     """It ended by the word of a ResourceManager that had lost its state."""
-    ended = {"state": "failed", "exit_code": 1, "reason": "forgotten", "time_s": 1.0, "is_forgotten": True}
-    write_json_atomic(job.ended_json, ended)
+    note_ended(job, FORGOTTEN)
     return job
 
 
@@ -107,16 +108,16 @@ def test_one_that_yarn_had_forgotten_is_asked_for_again(
     monkeypatch.setattr(former, "open_client", lambda conf, kind: _Closing(said[0]))
     monkeypatch.setattr(former, "attend_again", lambda path: attendant)
     settle_former(job)
-    assert job.outcome()["reason"] == "forgotten" and attendant.waited_s == 0.0, "it still is"
+    assert job.ended().reason == "forgotten" and attendant.waited_s == 0.0, "it still is"
     said.pop(0)
     with pytest.raises(JobExistsError, match=rf"job 'a9a' is running \({ID}\)"):
         settle_former(job)
     # It runs, and so it is attended to, shown and ended again.
     assert job.ended() is None and job.job_json.exists()
-    write_json_atomic(job.ended_json, {"state": "failed", "is_forgotten": True})
+    note_ended(job, {"state": "failed", "is_forgotten": True})
     said.pop(0)
     settle_former(job)
-    assert attendant.waited_s > 0 and job.outcome()["reason"] == "enough"
+    assert attendant.waited_s > 0 and job.ended().reason == "enough"
 
 
 def test_a_resumption_that_yarn_knows_again_has_not_what_the_run_before_has_brought(
@@ -129,13 +130,13 @@ def test_a_resumption_that_yarn_knows_again_has_not_what_the_run_before_has_brou
     monkeypatch.setattr(former, "open_client", lambda conf, kind: _Closing(RUNNING))
     with pytest.raises(JobExistsError, match=rf"job 'a9a' is running \({ID}\)"):
         settle_former(job)
-    assert job.outcome() == {} and not job.model.exists()
+    assert job.ended() is None and job.record().former is not None, "what that has brought goes when it is seen to run"
 
 
 def test_what_one_that_yarn_has_forgotten_has_left_is_fetched_before_it_is_started_again(
     forgotten: JobDir, job: JobDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_json_atomic(job.ended_json, {**(forgotten.ended() or {}), "unfetched": "forgotten"})
+    note_ended(job, {"state": "failed", "reason": "forgotten", "is_forgotten": True, "unfetched": "forgotten"})
     attendant = Ended(job)
     monkeypatch.setattr(former, "read_configuration", lambda folder: folder)
     monkeypatch.setattr(former, "open_client", lambda conf, kind: _Closing(JobNotFoundError("no such application")))
@@ -145,8 +146,9 @@ def test_what_one_that_yarn_has_forgotten_has_left_is_fetched_before_it_is_start
 
 
 def test_no_second_master_is_started_beside_one_that_yarn_had_forgotten(
-    forgotten: JobDir, unattended: FakeResourceManager
+    job: JobDir, unattended: FakeResourceManager
 ) -> None:
+    note_ended(job, FORGOTTEN)
     with pytest.raises(JobExistsError, match=rf"job 'a9a' is running \({ID}\)"):
         Job.resume("a9a")
     with closing(Job.find("a9a")) as found:
@@ -198,11 +200,11 @@ def test_the_files_of_a_job_do_not_go_while_its_application_runs(unattended: Fak
     for on in ("yarn", "local"):
         with pytest.raises(JobExistsError, match=rf"job 'a9a' is running \({ID}\)"):
             Job.start(**{**SETTINGS, "on": on}, name="a9a", data="sklearn:digits")
-    assert job.yarn_json.exists() and not job.is_running()
+    assert job.is_on_yarn() and not job.is_running()
 
 
 def test_of_two_who_would_attend_one_does(job: JobDir, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_json_atomic(job.supervisor_json, {"pid": os.getpid()})
+    job.note(pid=os.getpid())
     others: list[str] = []
 
     def start(directory: Path, tied: bool, *, lock: JobLock, module: str) -> str:
@@ -215,7 +217,7 @@ def test_of_two_who_would_attend_one_does(job: JobDir, monkeypatch: pytest.Monke
 
     monkeypatch.setattr("eps.job.yarn.submit.start_supervisor", start)
     assert attend_again(job.path) == "handle"  # type: ignore[comparison-overlap]
-    write_json_atomic(job.ended_json, {"state": "killed", "exit_code": 1, "reason": "", "time_s": 1.0})
+    note_ended(job, {"state": "killed", "exit_code": 1, "reason": "", "time_s": 1.0})
     assert attend_again(job.path) is None and others == [ATTENDANT], "its end is known, and what it left is fetched"
 
 
@@ -233,7 +235,7 @@ def unfetched(job: JobDir, tmp_path: Path) -> Path:
     )
     Application(ID, str(tmp_path / "shared"), str(tmp_path), "rest").write(job)
     ended = {"state": "finished", "exit_code": 0, "reason": "safe mode", "time_s": 1.0, "unfetched": ""}
-    write_json_atomic(job.ended_json, ended)
+    note_ended(job, ended)
     return results
 
 
@@ -252,10 +254,10 @@ def test_what_could_not_be_removed_when_a_job_ended_goes_with_the_next_command(
 ) -> None:
     """HDFS was in safe mode just then, say; its results are here."""
     ended = {"state": "killed", "exit_code": 1, "reason": "enough", "time_s": 1.0}
-    write_json_atomic(job.ended_json, {**ended, "is_forgotten": True})
+    note_ended(job, {**ended, "is_forgotten": True})
     assert main(["status", "a9a"]) == 0
     assert unfetched.exists(), "it may run, and need that"
-    write_json_atomic(job.ended_json, ended)
+    note_ended(job, ended)
     with JobLock(job.lock):
         assert former.look_after(job) is None and unfetched.exists(), "somebody begins it again"
     with monkeypatch.context() as patch:
@@ -268,11 +270,6 @@ def test_what_could_not_be_removed_when_a_job_ended_goes_with_the_next_command(
     assert unfetched.exists()
     assert main(["status", "a9a"]) == 0
     assert not unfetched.exists() and not (Application.read(job) or pytest.fail("it is known")).shared
-    capsys.readouterr()
-    # What is damaged keeps nobody from being told how it ended.
-    job.yarn_json.write_text("{")
-    assert main(["status", "a9a"]) == 0
-    assert capsys.readouterr().out.startswith("a9a: killed (enough)")
 
 
 def test_a_job_whose_results_were_not_fetched_has_not_brought_what_was_wanted(job: JobDir, unfetched: Path) -> None:
@@ -324,7 +321,7 @@ def test_a_job_whose_results_were_not_fetched_is_kept(
         Job.resume("a9a")
     assert job.job_json.read_bytes() == before and (unfetched / "model.npz").exists() and not job.is_settled()
     prepare_job(dataclasses.replace(RunRequest.from_values(settings), anew=True)).lock.close()
-    assert job.ended() is None
+    assert job.record().end is None
 
 
 @pytest.fixture

@@ -19,9 +19,9 @@ from eps.errors import PeerUnavailableError, ResourceError, StorageError
 from eps.hadoop.token_file import TOKEN_FILE_VARIABLE
 from eps.job.master_link import NEXT_MASTER_S
 from eps.job.yarn import log_looks, logs
-from eps.storage.atomic import write_json_atomic
 from eps.storage.jobdir import JobDir, create_job_dir
 from tests.fakes.full_disk import no_file_beyond
+from tests.fakes.records import note_ended
 
 SECURE = """<configuration><property><name>hadoop.security.authentication</name><value>kerberos</value></property>
 </configuration>"""
@@ -253,7 +253,7 @@ def test_whoever_brings_the_logs_of_a_failed_job_asks_for_none_where_none_are_co
     """That is who attended to it: the job's lock is held as long."""
     monkeypatch.setattr(logs.subprocess, "Popen", lambda *_, **__: Command())
     assert open_job.is_running() and logs.fetch_logs(open_job) == [], "its nodes have them while it runs"
-    write_json_atomic(open_job.ended_json, {"state": "failed"})
+    note_ended(open_job, {"state": "failed"})
     monkeypatch.setattr(logs.subprocess, "Popen", lambda *_, **__: pytest.fail("it would find nothing"))
     with pytest.raises(ResourceError, match=r"application_1_0001 are not collected: .* within /disk1/logs,/disk2"):
         logs.fetch_logs(open_job)
@@ -274,7 +274,7 @@ def open_job(job: JobDir, monkeypatch: pytest.MonkeyPatch) -> JobDir:
 @pytest.fixture
 def silent(open_job: JobDir, monkeypatch: pytest.MonkeyPatch) -> str:
     """Its cluster is known not to answer; return what is said of its logs."""
-    write_json_atomic(open_job.waiting_json, SILENT)
+    open_job.note(waiting=SILENT)
     monkeypatch.setattr(logs.subprocess, "Popen", lambda *_, **__: pytest.fail("it would wait for a minute"))
     return f"eps: the logs of job 'a9a' cannot be had now: {SILENT['reason']}\n"
 
@@ -306,7 +306,7 @@ def test_who_follows_logs_waits_for_a_cluster_that_does_not_answer(
     def sleep(seconds: float) -> None:
         rounds.append(seconds)
         if len(rounds) == 3:
-            open_job.waiting_json.unlink()
+            open_job.note(waiting=None)
             monkeypatch.setattr(logs.subprocess, "Popen", run)
 
     monkeypatch.setattr(inspect.time, "sleep", sleep)
@@ -321,8 +321,8 @@ def test_a_cluster_that_is_found_not_to_answer_is_not_waited_for(
 
     class Hanging(Command):
         def communicate(self, timeout: float) -> tuple[None, str]:
-            assert not open_job.waiting_json.exists(), "it is waited for"
-            write_json_atomic(open_job.waiting_json, SILENT)
+            assert open_job.record().waiting is None, "it is waited for"
+            open_job.note(waiting=SILENT)
             raise subprocess.TimeoutExpired("java", timeout)
 
         def kill(self) -> None:
@@ -388,7 +388,7 @@ NONE = "Can not find the logs for the application: application_1_0001 with the a
 def test_a_job_that_waits_for_its_queue_has_no_logs_yet(
     open_job: JobDir, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write_json_atomic(open_job.waiting_json, {"reason": "application_1_0001 is ACCEPTED", "is_silent": False})
+    open_job.note(waiting={"reason": "application_1_0001 is ACCEPTED", "is_silent": False})
     monkeypatch.setattr(logs.subprocess, "Popen", lambda *_, **__: Command(NONE, 255))
     told = "eps: job 'a9a' has no logs yet: application_1_0001 is ACCEPTED\n"
     assert main(["logs", "a9a"]) == 4
@@ -399,7 +399,7 @@ def test_a_job_that_waits_for_its_queue_has_no_logs_yet(
         rounds.append(seconds)
         if len(rounds) == 2:
             (open_job.logs / "master.log").write_text("begun\n")
-            open_job.waiting_json.unlink()
+            open_job.note(waiting=None)
             monkeypatch.setattr(logs.subprocess, "Popen", lambda *_, **__: Command())
             monkeypatch.setattr(JobDir, "is_running", lambda self: False)
 
@@ -414,7 +414,7 @@ def test_of_a_job_that_waits_for_its_queue_again_the_logs_of_its_former_run_are_
 ) -> None:
     """They make way for those of the next run, which are shown from their beginning."""
     (open_job.logs / "master.log").write_text("10:00:01 has begun\n10:00:09 fails\n")
-    write_json_atomic(open_job.waiting_json, {"reason": "application_1_0001 is ACCEPTED", "is_silent": False})
+    open_job.note(waiting={"reason": "application_1_0001 is ACCEPTED", "is_silent": False})
     monkeypatch.setattr(logs.subprocess, "Popen", lambda *_, **__: Command(NONE, 255))
     former = "[master] 10:00:01 has begun\n[master] 10:00:09 fails\n"
     told = "eps: job 'a9a' has no newer logs yet: application_1_0001 is ACCEPTED\n"

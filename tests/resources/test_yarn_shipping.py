@@ -40,6 +40,7 @@ from eps.spec.job_spec import JobSpec
 from eps.storage.jobdir import JobDir, create_job_dir
 from eps.storage.locations import RemotePath
 from tests.fakes.full_disk import no_file_beyond
+from tests.fakes.records import note_settings
 
 pytest.importorskip("requests")
 
@@ -157,7 +158,7 @@ except Exception:
 def test_a_job_is_packed_with_what_its_processes_read_and_nothing_else(tmp_path: Path) -> None:
     job, lock = create_job_dir("a9a", tmp_path)
     lock.close()
-    job.job_json.write_text("{}")
+    note_settings(job)
     job.log("master").write_text("not this")
     (job.path / "model-code").mkdir()
     (job.path / "model-code" / "mine.py").write_text("class Mine: ...")

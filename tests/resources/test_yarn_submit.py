@@ -39,13 +39,13 @@ from eps.job.yarn.submit import start_on_yarn, submit, submit_prepared
 from eps.spec.file import RunRequest
 from eps.spec.job_spec import JobSpec
 from eps.spec.results import keep_places
-from eps.storage.before import ASIDE
 from eps.storage.claims import Claim
 from eps.storage.jobdir import JobDir, list_jobs
 from eps.storage.locations import RemotePath
 from eps.system import interrupt
 from eps.system.waits import wait_for
 from tests.fakes.patient_hdfs import hdfs as hdfs
+from tests.fakes.records import note_end
 from tests.fakes.submitting_yarn import ID, Cluster
 from tests.fakes.webhdfs import FakeHdfs
 from tests.resources.submission_world import ROWS, own, start
@@ -99,7 +99,8 @@ def test_the_master_is_told_where_results_go_and_has_a_token_for_it(
     assert asked == ["hdfs://lake:8020"]
     (archive,) = [path for path in staged(hdfs) if path.endswith("/job.zip")]
     with zipfile.ZipFile(io.BytesIO(hdfs.find(archive).content)) as brought:
-        assert json.loads(brought.read("results.json")) == {**places, "detached": True}
+        results = json.loads(brought.read("job.json"))["results"]
+    assert {**results, "since_s": 0} == {**places, "detached": True, "since_s": 0}
 
 
 @pytest.mark.parametrize("kind", [lambda: DeadlineError("no answer"), KeyboardInterrupt])
@@ -356,7 +357,7 @@ def test_what_the_former_application_has_left_goes_with_the_job_whose_place_is_t
     assert former is not None and f"{RemotePath.parse(former.shared).path}/job.zip" in hdfs.nodes
     again = dataclasses.replace(request_, spec=dataclasses.replace(request_.spec, on=on), anew=True)
     if refused:
-        monkeypatch.setattr("eps.job.launch.write_bytes_atomic", lambda *_, **__: _refuse())
+        monkeypatch.setattr("eps.job.launch.noted_places", lambda request: _refuse())
     with pytest.raises(StorageError) if refused else nullcontext():
         start(again) if on == "yarn" else prepare_job(again).lock.close()
     folders = [path for path in staged(hdfs) if path.startswith(RemotePath.parse(former.shared).path)]
@@ -375,15 +376,15 @@ def test_a_job_whose_note_of_its_application_is_damaged_is_replaced_where_that_i
     monkeypatch.setattr(PreparedJob, "start", lambda prepared, **_: prepared.lock.close() or _Handle())
     start(request_)
     (job,) = list_jobs()
-    job.yarn_json.write_text("{")
+    job.job_json.write_text("{")
     again = dataclasses.replace(request_, spec=dataclasses.replace(request_.spec, on=on))
     warm: Any = _Handle()
     with pytest.raises(JobExistsError, match=r"stopped before its end.*--anew"):
         Job.start_request(again, warm=warm)
-    assert job.yarn_json.read_text() == "{"
+    assert job.job_json.read_text() == "{"
     Job.start_request(dataclasses.replace(again, anew=True), warm=warm)
     (job,) = list_jobs()
-    assert job.runs_on() == on
+    assert job.record().runs_on == on
 
 
 class _Handle:
@@ -438,16 +439,15 @@ def stopped(request_: RunRequest, yarn: Cluster, hdfs: FakeHdfs, monkeypatch: py
     monkeypatch.setattr("eps.job.yarn.submit.start_supervisor", lambda *_, **__: None)
     start(request_)
     (job,) = list_jobs()
-    for path in (job.report, job.ended_json):
-        path.write_text('{"state": "failed", "reason": "training diverged", "exit_code": 1}')
-    job.status_json.write_text("{}")
+    note_end(job, "failed", "training diverged")
+    job.report.write_text('{"state": "failed", "reason": "training diverged", "exit_code": 1}')
     job.model.write_bytes(b"npz")
     yarn.started = "application_1_0002"
     return job
 
 
 def files_of(job: JobDir) -> dict[Path, bytes]:
-    return {path: path.read_bytes() for path in job.path.rglob("*") if path.is_file()}
+    return {path: path.read_bytes() for path in job.path.rglob("*") if path.is_file() and path != job.history}
 
 
 @pytest.mark.parametrize("listed", ["", "FAILED"])
@@ -464,7 +464,6 @@ def test_a_resumption_that_yarn_refuses_leaves_the_job_as_it_was(
     assert files_of(stopped) == before and staged(hdfs) == there and not stopped.is_running()
     assert ended_status(stopped)["reason"] == "training diverged"
     assert Claim.read(stopped) is not None and "/eps/checkpoints/a9a/owner.txt" in hdfs.nodes
-    assert not (stopped.path / ASIDE).exists()
 
 
 def test_of_a_resumption_whose_files_cannot_be_brought_nothing_is_left(
@@ -473,7 +472,9 @@ def test_of_a_resumption_whose_files_cannot_be_brought_nothing_is_left(
     before, there = files_of(stopped), staged(hdfs)
 
     def cut_short(job: JobDir) -> None:
-        assert stopped.ended() and stopped.model.exists(), "who is killed now has lost nothing"
+        former = stopped.record().former
+        assert former is not None and former.end is not None, "who is killed now has lost nothing"
+        assert stopped.model.exists()
         raise KeyboardInterrupt
 
     monkeypatch.setattr("eps.job.yarn.submit.pack_job", cut_short)
@@ -525,8 +526,8 @@ def test_a_resumption_that_yarn_may_have_is_the_job_from_then_on(
         submit_prepared(prepare_resume("a9a").prepared, tied=False)
     noted = Application.read(stopped)
     assert noted is not None and noted.application_id == yarn.started and yarn.killed == [yarn.started]
-    assert stopped.outcome() == {} and not stopped.model.exists() and not stopped.status_json.exists()
-    assert not (stopped.path / ASIDE).exists() and staged(hdfs) == [], "nothing else knows what the former has left"
+    assert stopped.ended() is None and not stopped.model.exists() and not stopped.report.exists()
+    assert stopped.record().former is None and staged(hdfs) == [], "nothing else knows what the former has left"
 
 
 def test_what_the_former_application_has_left_goes_when_the_job_was_resumed(
@@ -556,8 +557,8 @@ def test_a_resumption_that_is_refused_leaves_what_the_job_has_brought(
     monkeypatch.setattr("eps.job.yarn.submit.start_supervisor", lambda *_, **__: None)
     start(request_)
     (job,) = list_jobs()
-    for path in (job.report, job.ended_json):
-        path.write_text('{"state": "killed", "reason": "enough"}')
+    note_end(job, "killed", "enough")
+    job.report.write_text('{"state": "killed", "reason": "enough"}')
     job.model.write_bytes(b"npz")
     before = {path: path.read_bytes() for path in job.path.iterdir() if path.is_file()}
     asked: list[JobSpec] = []

@@ -72,7 +72,7 @@ def test_the_next_attempt_resumes_a_job_from_what_was_brought_for_its_containers
     assert there.read_token() == token and there.token.stat().st_mode & 0o077 == 0
     resumed = prepare_resume("one")
     resumed.prepared.lock.close()
-    runtime = Runtime.from_json(there.job_json.read_text())
+    runtime = Runtime.of_job(there)
     assert resumed.manifest is None and runtime.job_dir == there.path
     assert runtime.spec.model == f"{there.path}/model-code/mine.py:Mine"
     assert str(runtime.dataset_dir).startswith(str(shared.parent)), "no data is prepared again"
@@ -109,7 +109,7 @@ def test_a_job_that_was_over_is_known_by_its_report(
     assert results.names(RESULTS) == ["master.log", "model.npz", "report.json"]
     monkeypatch.setenv("EPS_HOME", str(tmp_path / "second"))
     place(shared).restore()
-    assert JobDir(tmp_path / "second" / "jobs" / "one").outcome() == {"state": "finished"}
+    assert JobDir(tmp_path / "second" / "jobs" / "one").ended().state == "finished"
 
 
 def test_the_end_of_one_start_of_a_job_is_not_that_of_the_next(shared: RemotePath) -> None:

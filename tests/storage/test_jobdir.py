@@ -25,6 +25,7 @@ from eps.storage.jobdir import (
     list_jobs,
     worth_of,
 )
+from tests.fakes.records import note_end, note_settings
 from tests.threads import at_once
 
 
@@ -51,7 +52,6 @@ def test_a_new_job_is_private_has_a_token_and_counts_as_running(tmp_path: Path) 
         assert len(job.read_token()) == 32
         assert job.is_running()
     assert not job.is_running()
-    assert job.ended() is None
 
 
 def test_a_running_job_is_not_replaced(tmp_path: Path) -> None:
@@ -176,8 +176,8 @@ def test_what_says_that_there_is_a_job_is_removed_before_what_takes_long(
     job, lock = create_job_dir("svm", tmp_path)
     lock.close()
     job.checkpoints.mkdir()
-    job.job_json.write_text("{}")
-    job.ended_json.write_text('{"state": "finished"}')
+    note_settings(job)
+    note_end(job, "finished")
 
     def end_here(path: Path, *_: Any) -> None:
         raise OSError(5, "Input/output error")
@@ -261,13 +261,13 @@ def test_a_job_that_stopped_before_its_end_gives_way_only_to_one_that_begins_ane
 ) -> None:
     """Without a checkpoint ``eps resume`` starts it from its seed: what it was to train is not lost either."""
     job, lock = create_job_dir("crashed", tmp_path)
-    job.job_json.write_text("{}")
+    note_settings(job)
     for number in range(checkpoints):
         (job.checkpoints / f"0001-0000001{number}").mkdir(parents=True)
     lock.close()
     for outcome in (None, "killed", "failed"):
         if outcome is not None:
-            job.ended_json.write_text(f'{{"state": "{outcome}", "reason": ""}}')
+            note_end(job, outcome)
         with pytest.raises(JobExistsError, match=r"stopped before its end: .*eps resume crashed.*--anew"):
             create_job_dir("crashed", tmp_path)
     assert job.job_json.exists() and job.checkpoints.exists() == bool(checkpoints)
@@ -276,27 +276,24 @@ def test_a_job_that_stopped_before_its_end_gives_way_only_to_one_that_begins_ane
     lock.close()
 
 
-@pytest.mark.parametrize("damaged", ["job.json", "ended.json", "report.json"])
-def test_a_job_with_files_that_cannot_be_read_does_not_give_way_by_itself(tmp_path: Path, damaged: str) -> None:
+def test_a_job_with_a_record_that_cannot_be_read_does_not_give_way_by_itself(tmp_path: Path) -> None:
     job, lock = create_job_dir("hurt", tmp_path)
     lock.close()
-    job.job_json.write_text("{}")
-    (job.path / damaged).write_text("{")
+    job.job_json.write_text("{")
     with pytest.raises(JobExistsError, match=r"'hurt' may have stopped .* damaged: see .*--anew"):
         create_job_dir("hurt", tmp_path)
-    assert (job.path / damaged).exists() and worth_of(job) is Worth.UNREADABLE
+    assert job.job_json.exists() and worth_of(job) is Worth.UNREADABLE
     create_job_dir("hurt", tmp_path, anew=True)[1].close()
-    assert not (job.path / damaged).exists()
+    assert not job.job_json.exists()
 
 
-@pytest.mark.parametrize("left", ["no settings", "damaged settings and its end", "its end"])
+@pytest.mark.parametrize("left", ["no settings", "its end"])
 def test_a_job_that_cannot_be_resumed_gives_way(tmp_path: Path, left: str) -> None:
     job, lock = create_job_dir("over", tmp_path)
     (job.checkpoints / "0001-00000010").mkdir(parents=True)
     if left != "no settings":
-        job.job_json.write_text("{}" if left == "its end" else "{")
-    if left != "no settings":
-        job.ended_json.write_text('{"state": "finished", "reason": ""}')
+        note_settings(job)
+        note_end(job, "finished")
     lock.close()
     create_job_dir("over", tmp_path)[1].close()
     assert not job.checkpoints.exists()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -62,7 +61,7 @@ def test_killing_the_supervisor_ends_every_process(job: SupervisedJob) -> None:
     watch.wait()
     assert job.handle.wait(DEADLINE_S) == -signal.SIGKILL
     assert not job.dir.is_running()
-    assert job.dir.ended() is None
+    assert job.dir.record().end is None and job.dir.ended().is_lost
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -73,7 +72,7 @@ def test_a_stop_signal_ends_every_process_and_says_why(job: SupervisedJob, numbe
     assert job.handle.wait(DEADLINE_S) == 128 + number
     ended = job.dir.ended()
     assert ended is not None
-    assert (ended["state"], ended["reason"]) == ("killed", f"the supervisor got {number.name}")
+    assert (ended.state, ended.reason) == ("killed", f"the supervisor got {number.name}")
 
 
 def test_a_process_that_ignores_sigterm_is_killed_after_the_grace_period(tmp_path: Path) -> None:
@@ -99,7 +98,7 @@ def test_a_tied_job_ends_when_its_client_lets_go(job: SupervisedJob) -> None:
     job.handle.close()
     watch.wait()
     ended = job.dir.ended()
-    assert ended is not None and ended["reason"] == "the client has gone"
+    assert ended is not None and ended.reason == "the client has gone"
 
 
 def start_client(home: Path, tied: str) -> tuple[subprocess.Popen[str], int]:
@@ -236,14 +235,14 @@ def test_a_signal_that_comes_before_the_imports_are_done_ends_the_job_in_order(t
         handle = start_supervisor(job.path, True, lock=lock, entry_points=ENTRIES, preload=PRELOAD)
     with listen(job), handle:
         end_s = time.monotonic() + DEADLINE_S
-        while not job.supervisor_json.exists():
+        while not job.record().pid:
             assert handle.poll() is None and time.monotonic() < end_s
         # Its first act once it has the lock is to write the file, its second to hold such signals back.
         wait_until_blocked(handle.pid, signal.SIGTERM)
         handle.terminate()
         assert handle.wait(DEADLINE_S) == 128 + signal.SIGTERM
     ended = job.ended()
-    assert ended is not None and ended["state"] == "killed"
+    assert ended is not None and ended.state == "killed"
 
 
 def test_an_entry_point_that_is_missing_fails_the_job_with_its_traceback(tmp_path: Path) -> None:
@@ -255,7 +254,7 @@ def test_an_entry_point_that_is_missing_fails_the_job_with_its_traceback(tmp_pat
     with handle:
         assert handle.wait(DEADLINE_S) == 1
     ended = job.ended()
-    assert ended is not None and "exited with code 1" in ended["reason"]
+    assert ended is not None and "exited with code 1" in ended.reason
     for log in ("master", "supervisor"):
         assert "No module named 'tests.no_such_module'" in job.log(log).read_text()
 
@@ -274,10 +273,11 @@ def test_job_done_ends_the_rest_and_passes_the_exit_code_on(job: SupervisedJob) 
     job.master.order("exit 0")
     watch.wait()
     assert job.handle.wait(DEADLINE_S) == 4
-    ended = json.loads(job.dir.ended_json.read_text())
-    assert (ended["state"], ended["exit_code"], ended["reason"]) == ("failed", 4, "the loss is not finite")
-    assert ended["time_s"] > 0
-    assert not job.dir.containers.exists() and not job.dir.supervisor_json.exists()
+    ended = job.dir.ended()
+    assert ended is not None
+    assert (ended.state, ended.exit_code, ended.reason) == ("failed", 4, "the loss is not finite")
+    assert ended.time_s > 0
+    assert not job.dir.containers.exists() and not job.dir.record().pid
 
 
 @pytest.mark.parametrize(
@@ -298,7 +298,7 @@ def test_masters_that_end_again_and_again_fail_the_job(job: SupervisedJob, order
     watch.wait()
     assert job.handle.wait(DEADLINE_S) == 1
     ended = job.dir.ended()
-    assert ended is not None and ended["state"] == "failed" and reason in ended["reason"]
+    assert ended is not None and ended.state == "failed" and reason in ended.reason
 
 
 def test_a_master_that_ends_is_replaced_and_the_next_is_told_what_runs(job: SupervisedJob) -> None:
@@ -341,7 +341,7 @@ def test_what_the_master_said_before_it_ended_counts(job: SupervisedJob) -> None
     os.kill(job.handle.pid, signal.SIGCONT)
     assert job.handle.wait(DEADLINE_S) == 0
     ended = job.dir.ended()
-    assert ended is not None and ended["state"] == "finished"
+    assert ended is not None and ended.state == "finished"
 
 
 def test_a_second_supervisor_of_the_same_job_does_not_start(job: SupervisedJob) -> None:

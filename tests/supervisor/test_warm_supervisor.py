@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from eps.cluster.supervisor.start import WarmSupervisor, start_supervisor
-from eps.storage.before import ASIDE, Before, settle_unbegun
 from eps.storage.jobdir import JobLock, create_job_dir
+from eps.storage.record import Phase
+from tests.fakes.records import note_end
 
 DEADLINE_S = 30.0
 
@@ -59,18 +60,18 @@ def test_what_a_run_takes_the_place_of_can_come_back_until_its_supervisor_begins
     warm = WarmSupervisor()
     os.kill(warm._process.pid, signal.SIGSTOP)
     job, lock = create_job_dir("job", tmp_path)
-    job.ended_json.write_text('{"state": "failed"}')
+    note_end(job, "failed")
+    failed = job.record()
     with lock:
-        Before(job).set_aside()
+        job.note(phase=Phase.PREPARED, end=None, former=failed)
         handle = warm.give(job.path, True, lock)
     os.kill(handle.pid, signal.SIGKILL)
     handle.wait(DEADLINE_S)
     handle.close()
-    settle_unbegun(job)
-    assert job.ended() == {"state": "failed"}
+    assert job.settle() == failed
     with JobLock(job.lock) as lock:
-        Before(job).set_aside()
+        job.note(phase=Phase.PREPARED, end=None, former=failed)
         handle = start_supervisor(job.path, True, lock=lock, preload=())
     with handle:
         handle.wait(DEADLINE_S)
-    assert job.ended() != {"state": "failed"} and not (job.path / ASIDE).exists()
+    assert job.record().end != failed.end and job.record().former is None

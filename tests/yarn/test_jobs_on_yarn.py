@@ -19,6 +19,7 @@ from eps.cli.commands.inspect import logs
 from eps.cluster.devcluster.processes import Process, with_variable
 from eps.errors import ConfigError, TrainingError
 from eps.job.client import Job
+from eps.job.ended import application_id_of
 from eps.spec.model_file import read_model
 from eps.storage.atomic import read_json
 from eps.storage.locations import location
@@ -102,9 +103,7 @@ def test_a_job_is_found_by_its_name_whatever_became_of_its_client(on_yarn: Hadoo
     with Job.find("alone") as submitted:
         reach(submitted, 1)
         # Who attends to it here is ended; the job goes on, and whoever asks for it finds it.
-        attendant = read_json(submitted.directory.supervisor_json)
-        assert attendant is not None
-        os.kill(attendant["pid"], signal.SIGKILL)
+        os.kill(submitted.directory.record().pid, signal.SIGKILL)
         wait_for(lambda: not submitted.running, PATIENCE_S, "the end of the attendant")
     job = Job.find("alone")
     application = application_of(job)
@@ -173,9 +172,7 @@ def test_yarns_own_kill_ends_a_job(on_yarn: Hadoop) -> None:
 
 
 def application_of(job: Job) -> str:
-    found = read_json(job.directory.yarn_json)
-    assert found is not None
-    return str(found["application_id"])
+    return application_id_of(job.directory)
 
 
 def test_a_job_whose_model_raises_brings_its_last_words(on_yarn: Hadoop, tmp_path: Path) -> None:

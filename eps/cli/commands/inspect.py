@@ -16,7 +16,7 @@ from eps.cli.exits import EXIT_OK
 from eps.cluster.supervisor.context import MASTER
 from eps.errors import DeadlineError, EpsError, JobNotFoundError, PeerUnavailableError, RpcError
 from eps.job.display import STOPPED_STATES, status_text
-from eps.job.ended import silence_of, waiting_status
+from eps.job.ended import application_id_of, silence_of, waiting_status
 from eps.job.last_words import attempt_of, member_of
 from eps.storage.jobdir import JobDir, can_be_resumed
 
@@ -95,7 +95,7 @@ def _source_of(directory: JobDir, say: Callable[[str], None]) -> Iterator[tuple[
     It calls ``say`` with what it waits for, and raises PeerUnavailableError where the job's cluster does not answer,
     JobNotFoundError where there are none yet.
     """
-    if not directory.yarn_json.exists():
+    if not application_id_of(directory):
         yield lambda: None, FOLLOW_POLL_S
         return
     from eps.job.yarn.logs import open_logs

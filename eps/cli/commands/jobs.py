@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from pathlib import Path
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from eps.cli.exits import EXIT_OK
@@ -15,8 +12,8 @@ from eps.errors import ConfigError, RpcError, StorageError
 from eps.job.client import Job
 from eps.job.display import list_text
 from eps.job.ended import UNREACHABLE, ended_status
-from eps.storage.before import settle_unbegun
 from eps.storage.jobdir import JobDir, list_jobs
+from eps.storage.record import Record
 
 #: A job of a list that does not answer does not hold up the others.
 LIST_PATIENCE_S = 2.0
@@ -40,65 +37,33 @@ def list_all(args: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-@dataclass(frozen=True)
-class Note:
-    """A file of a job that leads to what it has on a cluster."""
-
-    path: Path
-    #: Raises StorageError where the file is damaged.
-    read: Callable[[JobDir], object]
-    #: Removes what it leads to.
-    remove: Callable[[JobDir], None]
-
-
-def notes_of(job: JobDir) -> Iterator[Note]:
-    """Yield what of a job leads to its cluster."""
-    # Who prunes jobs of one machine needs nothing of YARN's.
-    if job.yarn_json.exists():
-        from eps.cluster.yarn.application import Application, remove_staged
-
-        yield Note(job.yarn_json, Application.read, remove_staged)
-    if job.claim_json.exists():
-        from eps.storage.claims import Claim, remove_claimed
-
-        yield Note(job.claim_json, Claim.read, remove_claimed)
-
-
-def damage_of(job: JobDir) -> dict[Path, str]:
-    """Return which of its notes are damaged, and how."""
-    found = {}
-    for note in notes_of(job):
-        try:
-            note.read(job)
-        except StorageError as error:
-            found[note.path] = str(error)
-    return found
-
-
 class Look:
-    """What is seen of a job without asking its processes; each file is read once, and only when that is asked for.
+    """What is seen of a job without asking its processes; its record is read once.
 
     A run of it that never began on this machine is not seen: it is as it was before.
     """
 
     def __init__(self, job: JobDir) -> None:
         self.job = job
-        settle_unbegun(job)
-
-    @cached_property
-    def damage(self) -> Mapping[Path, str]:
-        """As of :func:`damage_of`."""
-        return damage_of(self.job)
-
-    @cached_property
-    def state(self) -> str:
-        """``running``, or how it ended; ``unreadable``, too, where nobody can tell what it has on its cluster."""
+        self.is_running, self.damage = False, ""
+        self.record = Record()
         try:
-            if self.job.is_running():
-                return RUNS
-            return "unreadable" if self.damage else str(self.job.outcome().get("state", "killed"))
-        except StorageError:
-            return "unreadable"
+            self.is_running, self.record = job.is_running(), job.settle()
+        except StorageError as error:
+            self.damage = str(error)
+
+    @property
+    def state(self) -> str:
+        """``running``, or how it ended; ``unreadable`` where its record is damaged."""
+        if self.is_running:
+            return RUNS
+        end = self.record.end
+        return "unreadable" if self.damage else "killed" if end is None else end.state
+
+    @property
+    def started_s(self) -> float:
+        """When it was started, or resumed, in seconds of Unix time."""
+        return self.record.started_s or self.job.changed_s()
 
 
 def chosen_jobs(prefix: str, states: Sequence[str]) -> list[Look]:
@@ -120,7 +85,7 @@ def chosen_jobs(prefix: str, states: Sequence[str]) -> list[Look]:
             raise ConfigError(f"state is {state!r}, but must be of {', '.join(STATES)}")
     named = [Look(job) for job in list_jobs() if job.name.startswith(prefix)]
     found = [look for look in named if not states or is_one_of(look.state, states)]
-    return sorted(found, key=lambda look: (-look.job.started_s(), look.job.name))
+    return sorted(found, key=lambda look: (-look.started_s, look.job.name))
 
 
 def is_one_of(state: str, states: Collection[str]) -> bool:
@@ -135,15 +100,13 @@ def _brief_status(look: Look) -> dict[str, Any]:
     except StorageError as error:
         # One damaged directory does not hide the other jobs.
         found = {**UNREADABLE, "name": directory.name, "reason": str(error)}
-    return {**found, "started_s": round(directory.started_s(), 3)}
+    return {**found, "started_s": round(look.started_s, 3)}
 
 
 def _status_of(look: Look) -> dict[str, Any]:
     directory = look.job
     if not directory.is_running():
-        found = ended_status(directory)
-        damage = "; ".join(look.damage.values())
-        return {**found, "state": "unreadable", "reason": damage} if damage else found
+        return {**UNREADABLE, "name": directory.name, "reason": look.damage} if look.damage else ended_status(directory)
     job = Job(directory, patience_s=LIST_PATIENCE_S)
     try:
         return job.status(LIST_PATIENCE_S)

@@ -7,15 +7,15 @@ import logging
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 
-from eps.cli.commands.jobs import RUNS, Look, chosen_jobs, damage_of, is_one_of, notes_of
+from eps.cli.commands.jobs import RUNS, Look, chosen_jobs, is_one_of
 from eps.cli.exits import EXIT_FAILED, EXIT_NOT_FOUND, EXIT_OK, exit_code
 from eps.errors import ConfigError, EpsError, JobExistsError, StorageError
 from eps.job.display import ago_text, bytes_text, table
+from eps.storage.claims import remove_claimed
 from eps.storage.jobdir import JobDir, JobLock, Worth, remove_job, worth_of
+from eps.storage.record import Record
 from eps.system.home import make_home
 
 logger = logging.getLogger(__name__)
@@ -65,8 +65,8 @@ class _Ended:
     #: As of :data:`eps.cli.commands.jobs.STATES`.
     state: str
     keep: Keep = Keep()
-    #: As of :func:`eps.cli.commands.jobs.damage_of`.
-    damage: Mapping[Path, str] = field(default_factory=dict)
+    #: What is damaged of its record, as a sentence; empty where nothing is.
+    damage: str = ""
     #: Of a sweep: why nobody knows how it is.
     trouble: EpsError | None = None
 
@@ -91,7 +91,7 @@ def prune(args: argparse.Namespace) -> int:
             if not why and each.trouble is not None:
                 raise each.trouble
             if not why and not args.dry_run and not (why := _found_out(each)):
-                _remove(each.directory, damaged_too=each.state == "unreadable")
+                _remove(each.directory, is_damaged=each.state == "unreadable")
         except JobExistsError:
             why = RUNS
         except EpsError as error:
@@ -145,9 +145,9 @@ def _chosen(prefix: str, states: Sequence[str]) -> Iterator[_Ended]:
             found = state_of_sweep(sweep)
             each = _Ended("sweep", name, sweep, found.state, Keep(mostly=found.keep))
         except EpsError as error:
-            damage = damage_of(sweep)
-            unfound = _unfound(sweep, damage)
-            each = _Ended("sweep", name, sweep, "unreadable", Keep(mostly=unfound), damage, None if unfound else error)
+            damage = _damage_of(sweep)
+            keep = Keep(mostly=_unfound(damage))
+            each = _Ended("sweep", name, sweep, "unreadable", keep, damage, None if damage else error)
         if is_one_of(each.state, states):
             yield each
 
@@ -176,41 +176,37 @@ def kept_for(state: str, age_s: float, keep: Keep, wanted: Wanted) -> str:
     return f"{keep.mostly} ({option} removes such ones, too)"
 
 
-def _may_run(job: JobDir) -> bool:
-    """Return whether a job has an application on YARN of which nobody here has seen the end."""
-    with suppress(StorageError):
-        return job.ended() is None and job.yarn_json.exists()
-    return False
+def _damage_of(sweep: JobDir) -> str:
+    try:
+        sweep.record()
+    except StorageError as error:
+        return str(error)
+    return ""
 
 
-def _unfound(job: JobDir, damage: Mapping[Path, str]) -> str:
-    """Return what nobody can find out any more for what is damaged; empty where nothing is."""
-    if not damage:
-        return ""
-    whether = ", nor whether it runs there" if _may_run(job) else ""
-    return f"what it has on its cluster cannot be found{whether}: {'; '.join(damage.values())}"
+def _unfound(damage: str) -> str:
+    """Return what cannot be found out any more where a record is damaged; empty where it is not."""
+    return damage and f"what it may have on a cluster, and whether it runs there, cannot be found: {damage}"
 
 
 def _keep_of(look: Look) -> Keep:
     """Return why a job that does not run is to be kept."""
-    job, damage = look.job, look.damage
-    if _may_run(job) and job.yarn_json not in damage:
-        return Keep(always=f"its application on YARN may run: `eps status {job.name}` finds that out")
-    lost = []
-    if (worth := worth_of(job)) is not None:
-        stopped = "stopped before the end and can be resumed"
-        if worth is Worth.RESUMABLE and job.is_forgotten():
-            stopped = "YARN does not know its application any more, which may run: else it can be resumed"
-        lost.append(
-            {
-                Worth.RESUMABLE: stopped,
-                Worth.UNFETCHED: f"what it has left on its cluster was not fetched: `eps status {job.name}` does",
-                Worth.UNREADABLE: "may have stopped before its end, but its files are damaged",
-            }[worth]
-        )
-    if unfound := _unfound(job, damage):
-        lost.append(unfound)
-    return Keep(mostly="; ".join(lost))
+    if look.damage:
+        return Keep(mostly=_unfound(look.damage))
+    if look.record.is_elsewhere:
+        return Keep(always=f"its application on YARN may run: `eps status {look.job.name}` finds that out")
+    if (worth := worth_of(look.job)) is None:
+        return Keep()
+    stopped = "stopped before the end and can be resumed"
+    if worth is Worth.RESUMABLE and look.job.is_forgotten():
+        stopped = "YARN does not know its application any more, which may run: else it can be resumed"
+    return Keep(
+        mostly={
+            Worth.RESUMABLE: stopped,
+            Worth.UNFETCHED: f"what it has left on its cluster was not fetched: `eps status {look.job.name}` does",
+            Worth.UNREADABLE: "may have stopped before its end, but its files are damaged",
+        }[worth]
+    )
 
 
 def _found_out(each: _Ended) -> str:
@@ -218,10 +214,8 @@ def _found_out(each: _Ended) -> str:
 
     Raises as :func:`eps.job.yarn.former.settle_former`: JobExistsError where it runs.
     """
-    job, is_forgotten = each.directory, False
-    with suppress(StorageError):
-        is_forgotten = each.kind == "job" and job.is_forgotten() and job.yarn_json not in each.damage
-    if not is_forgotten:
+    job = each.directory
+    if each.kind != "job" or each.damage or not job.is_forgotten():
         return ""
     from eps.job.yarn.former import settle_former
 
@@ -231,24 +225,32 @@ def _found_out(each: _Ended) -> str:
     return f"how it ended was found out just now: see `eps status {each.name}`"
 
 
-def _remove(job: JobDir, *, damaged_too: bool) -> None:
-    """Remove a directory, after what it leads to on a cluster, of which nothing else knows.
+def _remove(job: JobDir, *, is_damaged: bool) -> None:
+    """Remove a directory, after what it has on a cluster, of which nothing else knows.
 
     Raises as :func:`~eps.storage.jobdir.remove_job`, and ConfigError where nothing leads to the cluster any more.
 
     Parameters
     ----------
     job : JobDir
-    damaged_too : bool
-        Where a note is damaged that says where something is on a cluster, that stays, and the log says so.
+    is_damaged : bool
+        Where its record is damaged, what it has on a cluster stays, and the log says so.
     """
     with JobLock(job.lock) as lock:
-        damage = damage_of(job) if damaged_too else {}
-        for note in notes_of(job):
-            if note.path in damage:
-                logger.warning("%s; what the job has on its cluster by that stays there", damage[note.path])
-            else:
-                note.remove(job)
+        try:
+            record = job.record()
+        except StorageError as error:
+            if not is_damaged:
+                raise
+            logger.warning("%s; what the job has on a cluster stays there", error)
+            record = Record()
+        # Who prunes jobs of one machine needs nothing of YARN's.
+        if record.application is not None:
+            from eps.cluster.yarn.application import remove_staged
+
+            remove_staged(job)
+        if record.claim is not None:
+            remove_claimed(job)
         remove_job(job, lock)
 
 

@@ -16,7 +16,7 @@ from eps.cli.exits import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK
 from eps.errors import ConfigError, DeadlineError, EpsError
 from eps.job.client import Job
 from eps.job.display import Display, PlainDisplay, TerminalDisplay, how_to_resume, summary_text
-from eps.job.ended import UNREACHABLE, application_id_of, check_stopped
+from eps.job.ended import UNREACHABLE, application_id_of, check_stopped, is_on_yarn
 from eps.job.last_words import last_words
 from eps.spec.file import RunRequest, read_job_file
 from eps.spec.job_spec import JobSpec
@@ -147,7 +147,7 @@ def resume(args: argparse.Namespace) -> int:
         if value is not None and value < 1:
             raise ConfigError(f"{name} is {value}, but must be at least 1")
     workers, servers = args.workers or 0, args.servers or 0
-    with _told_of_start(args.name, directory.runs_on(), detach=args.detach):
+    with _told_of_start(args.name, "yarn" if is_on_yarn(directory) else "", detach=args.detach):
         job = Job.resume(
             args.name, workers=workers, servers=servers, python=args.python, detach=args.detach, on_begin=begin
         )
@@ -243,7 +243,7 @@ def _interrupted(job: Job, request: RunRequest, stream: TextIO) -> dict[str, Any
     KeyboardInterrupt
         It runs on YARN, and could not be ended in time: whoever attends to it goes on with that.
     """
-    on_yarn = job.directory.yarn_json.exists()
+    on_yarn = is_on_yarn(job.directory)
     again = "leaves that to a process of this machine" if on_yarn else "at once"
     print(f"\n{job.name}: interrupted; ending its processes (again: {again})", file=stream, flush=True)
     try:

@@ -12,8 +12,9 @@ import signal as signals
 import socket
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from eps.cluster.supervisor.context import ENTRY_POINTS
 from eps.cluster.supervisor.environment import (
@@ -27,9 +28,8 @@ from eps.cluster.supervisor.environment import (
 from eps.cluster.supervisor.loop import STOP_SIGNALS, Supervisor, clean_up
 from eps.cluster.supervisor.state import GRACE_S, MEMBER_TIMEOUT_S, End
 from eps.errors import EpsError
-from eps.storage.atomic import write_json_atomic
-from eps.storage.before import forget
 from eps.storage.jobdir import JobDir, JobLock
+from eps.storage.record import Phase
 
 #: Exit code of a supervisor that could not begin.
 CANNOT_START = 2
@@ -72,10 +72,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         lock = JobLock(job.lock, arguments.lock_fd)
         if arguments.tied_fd is not None:
             os.set_inheritable(arguments.tied_fd, False)
-        write_json_atomic(job.supervisor_json, {"pid": os.getpid()}, sync=False)
-        job.ended_json.unlink(missing_ok=True)
-        # Where it takes another run's place, there is no way back: it has begun.
-        forget(job)
+        job.begin(phase=Phase.RUNNING, pid=os.getpid(), waiting=None, end=None)
+        runtime = job.record().runtime or {}
     except (EpsError, OSError) as error:
         print(f"eps.cluster.supervisor: {error}", file=sys.stderr)
         return CANNOT_START
@@ -84,7 +82,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         failures = preload(modules)
     for failure in failures:
         print(f"eps.cluster.supervisor: {failure}", file=sys.stderr)
-    preload_kernels(job.job_json)
+    preload_kernels(runtime)
     if num_threads() > 1:
         print(
             f"eps.cluster.supervisor: {num_threads()} threads after the imports: a lock that one of them holds now "
@@ -92,7 +90,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             file=sys.stderr,
         )
     try:
-        return Supervisor(job, entry_points, arguments.tied_fd, arguments.grace_s, _member_timeout_s(job)).run()
+        return Supervisor(job, entry_points, arguments.tied_fd, arguments.grace_s, _member_timeout_s(runtime)).run()
     except Exception as error:
         # What still runs is killed by the kernel when this process ends.
         traceback.print_exc()
@@ -118,12 +116,9 @@ def _take_job(arguments: argparse.Namespace) -> bool:
     return True
 
 
-def _member_timeout_s(job: JobDir) -> float:
+def _member_timeout_s(runtime: Mapping[str, Any]) -> float:
     """Return what the job's settings say; they were checked when the job was made."""
-    try:
-        return float(json.loads(job.job_json.read_text(encoding="utf-8"))["spec"]["member_timeout_s"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return MEMBER_TIMEOUT_S
+    return float(runtime.get("spec", {}).get("member_timeout_s", MEMBER_TIMEOUT_S))
 
 
 if __name__ == "__main__":

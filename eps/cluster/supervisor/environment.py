@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import gc
 import importlib
-import json
 import os
 import sys
 import traceback
 from collections.abc import Iterable, Mapping, MutableMapping
 from pathlib import Path
+from typing import Any
 
 #: Imported once in the supervisor, so that no container waits for them.
 PRELOAD: tuple[str, ...] = ("numpy", "scipy.sparse", "grpc")
@@ -68,15 +68,14 @@ def preload(modules: Iterable[str]) -> list[str]:
     return failures
 
 
-def preload_kernels(job_json: Path) -> None:
+def preload_kernels(runtime: Mapping[str, Any]) -> None:
     """Compile what a large model needs, once for all processes of the job; a job without settings needs nothing.
 
     Runs none of the model's code, and never raises: a container that needs the kernels fails in the same way, and says
     so.
     """
     try:
-        values = json.loads(job_json.read_text(encoding="utf-8"))
-        num_keys = int(values.get("num_keys", 0))
+        num_keys = int(runtime.get("num_keys", 0))
         if not num_keys:
             return
         import numpy as np
@@ -87,15 +86,13 @@ def preload_kernels(job_json: Path) -> None:
         from eps.spec.job_spec import JobSpec
         from eps.spec.runtime import optimizer_settings
 
-        spec = JobSpec.from_dict(values["spec"])
+        spec = JobSpec.from_dict(runtime["spec"])
         kernels.use_for(num_keys)
         reproducible = spec.core_settings().reproducible
         steps.prepare(
             make_optimizer(optimizer_settings(spec)),
             Grid(spec.splits, 1).dtype if reproducible else np.dtype(np.float32),
         )
-    except FileNotFoundError:
-        return
     except Exception as error:
         print(f"eps.cluster.supervisor: no compiled kernels: {error}", file=sys.stderr)
 

@@ -15,7 +15,6 @@ import time
 from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict
 from types import FrameType
 from typing import NoReturn
 
@@ -52,7 +51,7 @@ from eps.cluster.supervisor.state import (
     Tell,
 )
 from eps.errors import ProtocolError
-from eps.storage.atomic import write_json_atomic
+from eps.storage import record
 from eps.storage.jobdir import JobDir
 
 STOP_SIGNALS = (signals.SIGTERM, signals.SIGINT, signals.SIGHUP)
@@ -309,12 +308,7 @@ def clean_up(job: JobDir, end: End) -> None:
     StorageError
         The end cannot be written.
     """
-    for folder in (job.containers, job.sockets):
-        shutil.rmtree(folder, ignore_errors=True)
-    # Both name processes that are gone, and their pids will be somebody else's.
-    for path in (job.supervisor_json, job.master_json):
-        path.unlink(missing_ok=True)
-    write_json_atomic(job.ended_json, {**asdict(end), "time_s": round(time.time(), 3)})
+    job.close(record.End(end.state, end.reason, end.exit_code, round(time.time(), 3)))
 
 
 def _note_nothing(number: int, frame: FrameType | None) -> None:

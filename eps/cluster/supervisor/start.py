@@ -17,7 +17,6 @@ from eps import errors
 from eps.cluster.supervisor.environment import prepare_environment
 from eps.cluster.supervisor.state import GRACE_S
 from eps.errors import DeadlineError, ResourceError
-from eps.storage.atomic import read_json
 from eps.storage.jobdir import JobDir, JobLock
 
 #: The supervisor ends its processes within :data:`~eps.cluster.supervisor.state.GRACE_S`; the rest is a slow machine.
@@ -280,10 +279,10 @@ def kill_supervisor(job: JobDir, signal: int = signals.SIGTERM) -> bool:
     bool
         Whether it was told: one that has just been started has not said yet which process it is.
     """
-    record = read_json(job.supervisor_json)
+    pid = job.record().pid
     # The lock comes first: without it the pid may be anybody's.
-    if record is not None and job.is_running():
+    if pid and job.is_running():
         with suppress(ProcessLookupError):
-            os.kill(int(record["pid"]), signal)
+            os.kill(pid, signal)
             return True
     return False

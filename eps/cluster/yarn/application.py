@@ -6,21 +6,21 @@ import base64
 import json
 import secrets
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 from eps.cluster.yarn.allocation import Placement
 from eps.cluster.yarn.launch import RoleTemplate
 from eps.cluster.yarn.types import Execution, FileKind, LocalFile, Resource, Visibility
-from eps.errors import ConfigError, StorageError
+from eps.errors import ConfigError
 from eps.hadoop.conf import HadoopConf, default_authority
-from eps.spec.job_spec import YARN_CLIENTS, JobSpec
+from eps.spec.job_spec import JobSpec
 from eps.storage.api import Storage
-from eps.storage.atomic import read_json, write_json_atomic
 from eps.storage.claims import open_kept
 from eps.storage.jobdir import JobDir
 from eps.storage.locations import RemotePath
+from eps.storage.record import Phase
 
 #: What the shared folder of a job holds, beside its checkpoints.
 JOB_ARCHIVE, STATE, RESULTS = "job.zip", "state", "results"
@@ -72,8 +72,8 @@ class Application:
             self.storage().remove("")
 
     def write(self, job: JobDir) -> None:
-        """Note it in the job's directory."""
-        write_json_atomic(job.yarn_json, asdict(self), sync=True)
+        """Note it in the job's record, before YARN is asked to take it."""
+        job.note(application=asdict(self), phase=Phase.SUBMITTED)
 
     @classmethod
     def read(cls, job: JobDir) -> Application | None:
@@ -82,28 +82,10 @@ class Application:
         Raises
         ------
         StorageError
-            The note cannot be read.
+            The record cannot be read.
         """
-        found = read_json(job.yarn_json)
-        if found is None:
-            return None
-        try:
-            noted = {name: str(found[name]) for name in ("application_id", "shared", "conf_dir")}
-            # Those of before the choice do not say.
-            return cls(**noted, client=str(found.get("client", YARN_CLIENTS[0])))
-        except KeyError as error:
-            raise StorageError(f"{job.yarn_json}: has no {error}") from None
-
-    @classmethod
-    def needed(cls, job: JobDir) -> Application | None:
-        """Return as :meth:`read`, for whoever cannot go on where the note is damaged, and is told what can be done."""
-        try:
-            return cls.read(job)
-        except StorageError as error:
-            raise StorageError(
-                f"{error}: nobody can tell any more what job {job.name!r} has on its cluster; eps prune {job.name} "
-                "--state unreadable removes it here, and eps run --anew begins one in its place"
-            ) from None
+        found = job.record().application
+        return None if found is None else cls(*(str(found[field.name]) for field in fields(cls)))
 
 
 @dataclass(frozen=True)
@@ -166,7 +148,7 @@ def remove_staged(job: JobDir) -> None:
     if application is None or not application.shared:
         return
     application.remove()
-    replace(application, shared="").write(job)
+    job.note(application=asdict(replace(application, shared="")))
 
 
 def role_templates(orders: MasterOrders, spec: JobSpec) -> dict[str, RoleTemplate]:

@@ -24,6 +24,7 @@ from eps import errors
 from eps.errors import ConfigError, StorageError
 from eps.storage.jobdir import JobDir
 from eps.storage.locations import has_scheme
+from eps.storage.record import Record, record_bytes
 
 logger = logging.getLogger(__name__)
 
@@ -111,14 +112,16 @@ def pack_job(job: JobDir) -> Packed:
         One of them cannot be read.
     """
     try:
-        return packed((name, path.read_bytes(), 0o600) for name, path in _job_files(job))
+        known = job.record()
+        record = Record(started_s=known.started_s, runtime=known.runtime, results=known.results, shared=known.shared)
+        files = [(name, path.read_bytes(), 0o600) for name, path in _job_files(job)]
+        return packed([(job.job_json.name, record_bytes(record), 0o600), *files])
     except OSError as error:
         raise StorageError(f"{error.filename}: cannot be read: {error.strerror}") from error
 
 
 def _job_files(job: JobDir) -> Iterator[tuple[str, Path]]:
-    singles = [job.job_json, job.results_json, job.token, job.shared_json, job.history, job.initial]
-    for path in [*singles, *job.tls.glob("*"), *job.model_code.glob("*")]:
+    for path in [job.token, job.history, job.initial, *job.tls.glob("*"), *job.model_code.glob("*")]:
         if path.is_file():
             yield str(path.relative_to(job.path)), path
 

@@ -215,7 +215,7 @@ def serve(
     EpsError
         It cannot begin; YARN tries it again.
     """
-    runtime = Runtime.from_json(job.job_json.read_text(encoding="utf-8")).within(job.path)
+    runtime = Runtime.of_job(job).within(job.path)
     spec, security = runtime.spec, Security.of_job(job.path)
     server = BoundServer(host, security=security)
     resources = JobResources(

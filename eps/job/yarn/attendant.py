@@ -35,9 +35,9 @@ from eps.job.yarn.fetching import End
 from eps.job.yarn.inquiry import Inquiry, listens, why_waiting
 from eps.storage.api import Storage
 from eps.storage.atomic import write_json_atomic
-from eps.storage.before import forget
 from eps.storage.jobdir import JobDir, JobLock
 from eps.storage.locations import open_storage
+from eps.storage.record import Phase
 from eps.system.logs import set_up_logging
 
 logger = logging.getLogger(__name__)
@@ -114,7 +114,7 @@ class Attendant:
             signals.signal(number, self._stop)
         signals.set_wakeup_fd(self._signal_in, warn_on_full_buffer=False)
         # Not before: a signal to whoever is named here is an order to end the application, not the end of this process.
-        write_json_atomic(self._job.supervisor_json, {"pid": os.getpid()}, sync=False)
+        self._job.note(pid=os.getpid())
         gave_up = False
         try:
             while True:
@@ -127,24 +127,24 @@ class Attendant:
                     return self._follow()
         finally:
             signals.setitimer(signals.ITIMER_REAL, 0)
-            for path in (self._job.supervisor_json, self._job.waiting_json):
-                path.unlink(missing_ok=True)
+            with suppress(StorageError):
+                # Where the disk is full the next attendant does it.
+                self._job.note(pid=0, waiting=None)
 
     def _follow(self) -> int:
-        ended, unfetched = self._job.ended() or {}, self._job.unfetched()
-        if unfetched is not None:
+        end = self._job.record().end
+        if end is not None and end.unfetched is not None:
             # YARN need not be asked any more.
-            self._progress, self._seen_s = float(ended.get("progress", 0.0)), float(ended.get("seen_s", 0.0))
-            found = str(ended["state"]), unfetched, int(ended["exit_code"])
-            return self._fetch(found, is_known=not ended.get("is_forgotten"))
+            self._progress, self._seen_s = end.progress, end.seen_s
+            return self._fetch((end.state, end.unfetched, end.exit_code), is_known=not end.is_forgotten)
         while True:
             with suppress(StorageError):
                 self._want_end(wished(self._job, self._application_id))
             report = self._report()
             if report is not None:
-                if report.state == "RUNNING":
-                    # Where it takes another run's place, there is no way back: it has begun.
-                    forget(self._job)
+                if report.state == "RUNNING" and self._job.record().phase is not Phase.RUNNING:
+                    # Where it takes another run's place, there is no way back.
+                    self._job.begin(phase=Phase.RUNNING, end=None)
                 if report.ended:
                     # A ResourceManager that has lost its state does not know whether it has.
                     return self._fetch(outcome(report, self._stop_reason), is_known=not self._inquiry.is_unknown)
@@ -241,7 +241,7 @@ class Attendant:
         self._place, self._noted = place, None
         host, port = place
         write_json_atomic(self._job.master_json, {"host": host, "port": port}, sync=False)
-        self._job.waiting_json.unlink(missing_ok=True)
+        self._job.note(waiting=None)
         logger.info("the job master listens at %s:%d", host, port)
 
     def _note_fetching(self, what: str) -> None:
@@ -259,7 +259,7 @@ class Attendant:
         found |= {"is_silent": is_silent, "is_fetching": is_fetching}
         before, self._noted = self._noted, found
         if before is None or any(before[name] != found[name] for name in ("reason", "is_silent", "is_fetching")):
-            write_json_atomic(self._job.waiting_json, found, sync=False)
+            self._job.note(waiting=found)
             logger.info("%s", reason)
 
     def _wait(self, seconds: float) -> None:
@@ -324,14 +324,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         application = Application.read(job)
         if application is None:
             raise StorageError(f"{job.path}: is no job on YARN")
-        unfetched = job.unfetched() is not None
-        if not unfetched:
-            job.ended_json.unlink(missing_ok=True)
         os.environ["HADOOP_CONF_DIR"] = application.conf_dir
         conf = read_configuration(Path(application.conf_dir))
         client = open_client(conf, application.client)
         # Where nothing is named, nothing is left: it is not this process's working directory.
-        patience_s = FETCH_AGAIN_S if unfetched else None
+        patience_s = FETCH_AGAIN_S if job.unfetched() is not None else None
         shared = open_storage(application.shared, patience_s=patience_s) if application.shared else None
     except (EpsError, OSError) as error:
         print(f"eps.job.yarn.attendant: {error}", file=sys.stderr)

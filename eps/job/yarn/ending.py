@@ -96,7 +96,7 @@ def end_application(job: JobDir, reason: str, timeout_s: float, tell: Callable[[
         application = Application.read(job)
         if application is None or job.ended() is not None:
             # Somebody starts it, or starts it again; who has noted its end, and is about to leave, attends to it still.
-            if is_running and not application_id and not told and not job.supervisor_json.exists():
+            if is_running and not application_id and not told and not job.record().pid:
                 told = True
                 wish(job, "", reason)
         elif application.application_id != application_id:
@@ -119,7 +119,7 @@ def end_application(job: JobDir, reason: str, timeout_s: float, tell: Callable[[
             )
         if waited_s > timeout_s:
             # Whoever attends to it says who that is as soon as it can; who submits it does not.
-            promise = later if job.supervisor_json.exists() else BEING_STARTED.format(name=job.name)
+            promise = later if job.record().pid else BEING_STARTED.format(name=job.name)
             if application_id and job.ended() is not None:
                 promise = f"{application_id} has, and whoever attends to it is about to"
             raise DeadlineError(f"job {job.name!r} has not ended within {timeout_s:g} s; {promise}")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
 
@@ -15,9 +17,10 @@ from eps.errors import EpsError, StorageError
 from eps.spec.results import deliver_detached
 from eps.storage.api import Storage
 from eps.storage.atomic import atomic_writer, read_json, write_json_atomic
-from eps.storage.before import forget, put_back_ended
 from eps.storage.claims import remove_claimed
 from eps.storage.jobdir import JobDir
+from eps.storage.record import End as JobEnd
+from eps.storage.record import Phase
 
 logger = logging.getLogger(__name__)
 
@@ -68,52 +71,50 @@ class End:
         seen_s : float, seconds of Unix time
             When that was; 0 where nobody knows.
         """
-        (state, reason, exit_code), is_over, has_begun, more = found, is_known, True, {}
+        (state, reason, exit_code), is_over, has_begun, unfetched = found, is_known, True, None
+        directory = self._job
         try:
             names = self._names()
             word = self._word(names)
             if word is not None:
                 (state, reason, exit_code), is_over, is_known = word, True, True
-            self._fetch(names)
             # One that YARN has refused, or ended before its master began, has taken no other run's place.
             has_begun = word is not None or state == "finished" or self._has_begun()
+            if has_begun:
+                directory.begin()
+            self._fetch(names)
         except StorageError as error:
             is_over = False
             logger.warning("what the job has left cannot be fetched: %s", error)
-            more = {"unfetched": reason}
-            again = f"eps status {self._job.name} tries again"
+            unfetched = reason
+            again = f"eps status {directory.name} tries again"
             reason = f"{reason or state}; what it has left cannot be fetched: {error}; {again}"
         else:
-            if state == "finished" and not self._job.model.exists():
+            if state == "finished" and not directory.model.exists():
                 # It may have been removed as what could not be read: its checkpoints are all that is left of it.
                 state, exit_code = "failed", 1
-                reason = f"it finished, but did not leave its model: eps resume {self._job.name} makes it again"
+                reason = f"it finished, but did not leave its model: eps resume {directory.name} makes it again"
             self._correct_report(state, reason)
-            if has_begun:
-                forget(self._job)
-        directory, self.is_being_noted, self.exit_code = self._job, True, exit_code
-        for path in (directory.master_json, directory.ending_json):
-            path.unlink(missing_ok=True)
-        if not has_begun and (former := put_back_ended(directory, is_forgotten=not is_over)) is not None:
-            self.exit_code, self.is_being_noted = int(former.get("exit_code", exit_code)), False
-            logger.info("%s; nothing of it is there: the job is as it was before: %s", reason, former.get("reason"))
+        self.is_being_noted, self.exit_code = True, exit_code
+        directory.ending_json.unlink(missing_ok=True)
+        if not has_begun and (former := self._give_back(is_forgotten=not is_over)) is not None:
+            self.exit_code, self.is_being_noted = former.exit_code, False
+            logger.info("%s; nothing of it is there: the job is as it was before: %s", reason, former.reason)
             if is_over:
                 remove_ended(directory)
             return self.exit_code
-        before, ended_s = directory.ended() or {}, round(time.time(), 3)
-        if "unfetched" in before:
+        before, ended_s = directory.record().end, round(time.time(), 3)
+        if before is not None and before.unfetched is not None:
             # What is fetched later ended when it did.
-            ended_s = before.get("time_s", ended_s)
-        if not more and (failed := deliver_detached(directory, lambda place: isinstance(place, Path))):
+            ended_s = before.time_s
+        if unfetched is None and (failed := deliver_detached(directory, lambda place: isinstance(place, Path))):
             reason = "; ".join(filter(None, [reason, failed]))
-        ended = {"state": state, "exit_code": exit_code, "reason": reason, "time_s": ended_s, **more}
+        # Whoever starts one again that YARN has forgotten asks YARN before.
+        end = JobEnd(state, reason, exit_code, ended_s, unfetched=unfetched, is_forgotten=not is_known and not is_over)
         if not directory.report.exists() and seen_s:
             # No master could tell: what YARN knew of it is the best there is.
-            ended |= {"progress": progress, "seen_s": round(seen_s, 3)}
-        if not is_known and not is_over:
-            # Whoever starts it again asks YARN before.
-            ended |= {"is_forgotten": True}
-        write_json_atomic(directory.ended_json, ended)
+            end = replace(end, progress=progress, seen_s=round(seen_s, 3))
+        directory.close(end, os.getpid())
         self.is_being_noted = False
         logger.info("%s: %s", state, reason or "no reason")
         if is_over:
@@ -123,6 +124,19 @@ class End:
             # Last: nothing is as large, and nothing else needs them.
             self._bring_logs()
         return exit_code
+
+    def _give_back(self, *, is_forgotten: bool) -> JobEnd | None:
+        """Make the job end as it had before this run was prepared; None where there was no run before it.
+
+        The run that was to be stays noted: whoever asks after the job finds it.
+        """
+        record = self._job.record()
+        former = None if record.former is None else record.former.end
+        if former is not None:
+            end = replace(former, is_forgotten=is_forgotten)
+            self._job.note(phase=Phase.ENDED, end=end, former=None, waiting=None)
+            self._job.master_json.unlink(missing_ok=True)
+        return former
 
     def _has_begun(self) -> bool:
         """Return whether a master of the application has left anything in the folder that they share."""
@@ -188,7 +202,8 @@ def remove_ended(job: JobDir) -> None:
     """
     try:
         remove_staged(job)
-        if job.outcome().get("state") == "finished":
+        end = job.ended()
+        if end is not None and end.state == "finished":
             remove_claimed(job)
     except EpsError as error:
         logger.warning("%s: eps status %s tries again", error, job.name)

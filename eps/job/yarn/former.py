@@ -16,8 +16,8 @@ from eps.job.ended import silence_of
 from eps.job.master_link import NOTICED_S
 from eps.job.yarn.fetching import remove_ended
 from eps.job.yarn.submit import attend_again
-from eps.storage.before import Before
 from eps.storage.jobdir import JobDir, JobLock
+from eps.storage.record import Phase
 
 logger = logging.getLogger(__name__)
 
@@ -78,7 +78,7 @@ def settle_former(job: JobDir) -> None:
     AuthenticationError
         It wants Kerberos, and nobody has logged in.
     """
-    application = Application.needed(job)
+    application = Application.read(job)
     if application is None or job.is_running() or (job.is_settled() and not job.is_forgotten()):
         return
     if job.ended() is None or job.is_forgotten():
@@ -124,9 +124,9 @@ def _take_end_back(job: JobDir) -> None:
     """Have the next command about a job attend to it: its application is known again."""
     with JobLock(job.lock):
         # Somebody else may have found out by now how it did end.
-        if job.is_forgotten():
-            # It may be the end of the run before, put back; what that one brought is not this one's either.
-            Before(job).set_aside()
+        record = job.record()
+        if record.end is not None and record.end.is_forgotten:
+            job.note(phase=Phase.SUBMITTED, end=None, former=record)
 
 
 def check_has_ended(client: Client, application_id: str, name: str) -> None:

@@ -172,7 +172,7 @@ def open_logs(
     AuthenticationError, ConfigError
         As :func:`eps.cluster.yarn.clients.open_client`, and where the job is not on YARN.
     """
-    application = Application.needed(job)
+    application = Application.read(job)
     if application is None:
         raise ConfigError(f"job {job.name!r} is none on YARN")
     conf = read_configuration(Path(application.conf_dir))

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from eps.errors import StorageError
 from eps.storage.jobdir import JobDir, job_dir
 
 if TYPE_CHECKING:
@@ -54,14 +53,9 @@ def start_prepared(prepared: PreparedJob, *, tied: bool) -> SupervisorHandle:
 def settle_former_of(name: str) -> None:
     """Find out how a job on YARN ended that had a new job's name; its files may not go while its application runs.
 
-    Where the note of its application is damaged nobody can: it is replaced if it has ended, or that is asked for.
+    Where its record is damaged nobody can: another job takes its place where that is asked for.
     """
-    if name and (former := job_dir(name)).yarn_json.exists():
-        from eps.cluster.yarn.application import Application
+    if name and (former := job_dir(name)).is_on_yarn():
         from eps.job.yarn.former import settle_former
 
-        try:
-            Application.read(former)
-        except StorageError:
-            return
         settle_former(former)

@@ -58,11 +58,10 @@ from eps.job.yarn.namesakes import check_not_running
 from eps.spec.file import RunRequest
 from eps.spec.job_spec import JobSpec
 from eps.spec.results import detached_places
-from eps.storage.atomic import write_bytes_atomic, write_json_atomic
-from eps.storage.before import Before
 from eps.storage.hdfs import FileStatus
 from eps.storage.jobdir import JobDir, JobLock
 from eps.storage.locations import RemotePath, has_scheme
+from eps.storage.record import Record
 from eps.system import interrupt
 
 logger = logging.getLogger(__name__)
@@ -121,7 +120,7 @@ def start_on_yarn(
             return prepared, _start(prepared, client, conf, tied)
     except BaseException as error:
         if prepared is not None:
-            if prepared.directory.yarn_json.exists():
+            if prepared.directory.is_on_yarn():
                 _tell_of_application(error, prepared.directory)
             else:
                 # YARN has nothing of it.
@@ -158,14 +157,14 @@ def submit_prepared(prepared: PreparedJob, *, tied: bool) -> SupervisorHandle:
     """
     job = prepared.directory
     try:
-        former = Application.needed(job)
+        former = Application.read(job)
         try:
             conf = environment_configuration()
             with closing(open_client(conf, prepared.runtime.spec.yarn_client)) as client:
                 return _start(prepared, client, conf, tied)
         except BaseException as error:
             if Application.read(job) == former:
-                prepared.before.put_back()
+                prepared.give_back()
             else:
                 _tell_of_application(error, job)
             raise
@@ -218,10 +217,8 @@ def attend_again(directory: Path) -> SupervisorHandle | None:
     with JobLock(job.lock) as lock:
         if job.is_settled():
             return None
-        # Of the former one, whose number may be anybody's by now: whoever holds the lock may be sent a signal.
-        job.supervisor_json.unlink(missing_ok=True)
-        # What it waited for may have come long since.
-        job.waiting_json.unlink(missing_ok=True)
+        # The process number of the former one may be anybody's by now, and what it waited for may have come.
+        job.note(pid=0, waiting=None)
         return start_supervisor(directory, False, lock=lock, module=ATTENDANT)
 
 
@@ -275,7 +272,7 @@ def submit(prepared: PreparedJob, client: Client, conf: HadoopConf) -> Applicati
             kind = client_kind(conf, spec.yarn_client)
             application = Application(client.new_application(), str(shared), conf.source, kind)
             look()
-        submit_noted(client, job, application, submission, before=prepared.before)
+        submit_noted(client, job, application, submission)
     except BaseException:
         remove_shared(shared)
         raise
@@ -288,31 +285,39 @@ def submit_noted(
     application: Application,
     submission: Submission,
     ends: str = "",
-    before: Before | None = None,
 ) -> None:
     """Submit an application that a directory knows from before on.
 
     Where it is not known whether YARN has it, for the answer is lost or somebody interrupts, YARN is told to end it,
-    and the log which one that is.  Where YARN has none, or has refused it, all is as it was ``before``: by default
-    there was no other.  Whoever interrupts is told the command that ends it: ``ends``, by default that of a job.
+    and the log which one that is.  Where YARN has none, or has refused it, the record is what it was before.
+    Whoever interrupts is told the command that ends it: ``ends``, by default that of a job.
 
     Raises as :meth:`eps.cluster.yarn.facade.Client.submit`; StorageError where it cannot be noted.
     """
-    before = before or Before(job)
+    before = job.record()
     try:
         # Before YARN has it: should its answer be lost, or this process, whoever asks for the job finds it.
         application.write(job)
-        before.set_aside()
         client.submit(application.application_id, submission)
-        before.forget()
+        job.begin()
     except BaseException as error:
         refused = _is_refusal(error, client, application)
         if refused or not end_submitted(client, application, "its submission was cut short"):
-            before.put_back()
+            with suppress(StorageError):
+                _take_back(job, before)
         else:
-            before.forget()
+            with suppress(StorageError):
+                job.begin()
             _note_interrupt(error, application, job, ends)
         raise
+
+
+def _take_back(job: JobDir, before: Record) -> None:
+    """Make a job what it was before it was submitted, and before its next run was prepared."""
+    if before == Record():
+        job.job_json.unlink(missing_ok=True)
+    elif job.give_back() is None:
+        job.note(application=before.application, phase=before.phase)
 
 
 def _tell_of_application(error: BaseException, job: JobDir) -> None:
@@ -392,10 +397,9 @@ def with_job(prepared: PreparedJob, orders: MasterOrders, shared: RemotePath, ho
         Where data is kept that jobs share.
     """
     job = prepared.directory
-    write_json_atomic(job.shared_json, {"location": str(shared)}, sync=False)
     published = publish_dataset(prepared.dataset, home / "data")
     runtime = dataclasses.replace(prepared.runtime, dataset_dir=published.directory)
-    write_bytes_atomic(job.job_json, runtime.to_json().encode("utf-8"), sync=False)
+    job.note(shared=str(shared), runtime=runtime.to_values())
     archive = put_file(shared, JOB_ARCHIVE, io.BytesIO(pack_job(job).content), Visibility.APPLICATION)
     return dataclasses.replace(orders, files={**orders.files, JOB: archive})
 

@@ -2,7 +2,7 @@
 
 ``hscheduler sweep --as one-application`` makes one under ``EPS_HOME/sweeps`` and follows the application; here is what
 becomes of it when nobody follows any more.  It has the files of a job's directory: ``lock`` for as long as somebody
-follows, ``yarn.json``, and ``ended.json`` when what the sweep has left on the cluster is here.
+follows, and the record, with the application, and with an end when what the sweep has left on the cluster is here.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from eps.cluster.yarn.application import ENDED_FILE, Application
 from eps.cluster.yarn.clients import open_client
 from eps.cluster.yarn.outcome import outcome, word_of
 from eps.cluster.yarn.types import ApplicationReport
-from eps.errors import JobNotFoundError, StorageError
+from eps.errors import JobNotFoundError
 from eps.hadoop.conf import read_configuration
 from eps.storage.api import Storage
 from eps.storage.jobdir import JobDir
@@ -69,14 +69,9 @@ def state_of_sweep(sweep: JobDir) -> SweepState:
     """
     if sweep.is_running():
         return SweepState("running")
-    application = Application.read(sweep)
-    try:
-        ended = sweep.ended()
-    except StorageError as error:
-        # It is noted when all that is to be fetched is here.
-        return SweepState("unreadable", f"how it ended cannot be read: {error}")
+    application, ended = Application.read(sweep), sweep.record().end
     if ended is not None or application is None or not application.shared:
-        return SweepState(str((ended or {}).get("state", "killed")))
+        return SweepState("killed" if ended is None else ended.state)
     report = report_of(application)
     if report is not None and not report.ended:
         return SweepState("running")

@@ -28,7 +28,7 @@ from eps.job.yarn.submit import with_job
 from eps.net.security.credentials import Security
 from eps.spec.file import RunRequest
 from eps.spec.runtime import Runtime
-from eps.storage.atomic import write_bytes_atomic, write_json_atomic
+from eps.storage.atomic import write_bytes_atomic
 from eps.storage.jobdir import MASTER_FILE, JobDir, jobs_dir
 from eps.storage.locations import RemotePath
 from eps.system.home import DIRECTORY_MODE, make_private
@@ -118,7 +118,7 @@ class Place:
             for role, template in role_templates(orders, spec).items():
                 self._roles[role_key(job.name, role)] = template
         address = self._broker.add(job.name, Security.of_job(job.path), spec.max_containers)
-        write_json_atomic(job.broker_json, {"broker": str(address), "host": self._host}, sync=False)
+        job.note(broker={"broker": str(address), "host": self._host})
 
     def run_of(self, job: str) -> object | None:
         """Return what stands for a job's latest start here; None where there is none."""
@@ -174,8 +174,7 @@ class Place:
                 with storage.read(f"{name}/{JOB_ARCHIVE}") as file:
                     _unpack(file.read(), job.path)
                 # Paths within the directory are other ones here.
-                runtime = Runtime.from_json(job.job_json.read_text(encoding="utf-8")).within(job.path)
-                write_bytes_atomic(job.job_json, runtime.to_json().encode("utf-8"), sync=False)
+                job.note(runtime=Runtime.of_job(job).within(job.path).to_values())
             if RESULTS in found and job.report.name in storage.names(f"{name}/{RESULTS}"):
                 with storage.read(f"{name}/{RESULTS}/{job.report.name}") as file:
                     write_bytes_atomic(job.report, file.read(), sync=False)

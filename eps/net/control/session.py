@@ -84,13 +84,13 @@ def master_finder(job_dir: Path) -> Callable[[], MasterPlace | None]:
 
     It looks into the job's directory, or, where the processes are on several hosts, into the store that they share.
     """
-    shared = read_json(JobDir(job_dir).shared_json)
-    if shared is None:
+    shared = JobDir(job_dir).record().shared
+    if not shared:
         return lambda: _place(lambda: read_json(JobDir(job_dir).master_json))
     # Only who needs another store waits for the import.
     from eps.storage.locations import RemotePath, location
 
-    where = location(str(shared["location"]))
+    where = location(shared)
     if not isinstance(where, RemotePath):
         return lambda: _place(lambda: read_json(where / MASTER_FILE))
     file = SharedFile(where.storage(patience_s=PATIENCE_S), MASTER_FILE)

@@ -25,7 +25,7 @@ from eps.job.display import table
 from eps.job.last_words import last_words
 from eps.job.yarn.logs import fetch_logs
 from eps.job.yarn.submit import end_submitted
-from eps.job.yarn.sweeps import name_of_sweep, report_of
+from eps.job.yarn.sweeps import report_of
 from eps.storage.api import Storage
 from eps.storage.locations import open_storage
 from eps.system import interrupt
@@ -152,7 +152,7 @@ def sweeps(args: argparse.Namespace) -> int:
         except StorageError as error:
             # One that is damaged does not hide the others.
             rows.append((known.sweep_id, "-", "unreadable", "", ""))
-            damaged.append(f"{error}: eps prune {name_of_sweep(known.job)} --state unreadable removes it")
+            damaged.append(str(error))
             continue
         if application is None:
             continue
@@ -260,7 +260,7 @@ def _submitted(spec: Spec, policy: str, known: KnownSweep, client: Client, conf:
         with interrupt.before_submission(_NAME):
             return submit_sweep(spec, policy, known.job, client, conf)
     except BaseException:
-        if not known.job.yarn_json.exists():
+        if not known.job.is_on_yarn():
             # YARN has nothing of it.
             shutil.rmtree(known.path, ignore_errors=True)
         raise
