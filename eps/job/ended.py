@@ -9,7 +9,8 @@ from typing import Any
 
 from eps.errors import JobExistsError, JobFinishedError, StorageError
 from eps.storage.atomic import read_json
-from eps.storage.jobdir import JobDir
+from eps.storage.jobdir import JobDir, readable
+from eps.storage.jobdir import status_of as status_by_files
 from eps.storage.record import End, Record
 
 #: A job whose master cannot be asked, nor the cluster that knows where it is.
@@ -46,12 +47,12 @@ def status_of(directory: JobDir, record: Record) -> dict[str, Any]:
     end = record.end
     if end is None:
         end = End(UNREACHABLE, UNATTENDED.format(name=directory.name))
-        report = directory.readable(directory.report)
+        report = readable(directory.report)
         if "state" in report:
             end = End(str(report["state"]), str(report.get("reason", "")))
     elif end.is_lost and not directory.path.is_dir():
         end = replace(end, reason=REMOVED.format(path=directory.path))
-    status = end.status or directory.status_of(record, end)
+    status = end.status or status_by_files(directory, record, end)
     return {**status, "state": end.state, "reason": end.reason}
 
 

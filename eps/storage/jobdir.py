@@ -157,106 +157,63 @@ class JobLock:
         self.close()
 
 
+class _File:
+    """A file, or a folder, of a job's directory, by its name there."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, job: JobDir, kind: type[JobDir]) -> Path:
+        return job.path / self._name
+
+
 @dataclass(frozen=True)
 class JobDir:
-    """The directory of one job: where each file of it is."""
+    """The directory of one job: where each file of it is, and its record."""
 
     path: Path
+
+    #: Locked while the job runs.
+    lock = _File("lock")
+    #: What a caller must prove to know.
+    token = _File("token")
+    #: Certificates; there only where the job uses TLS.
+    tls = _File("tls")
+    #: Folder of the file of the user's model; there only where the job has one.
+    model_code = _File("model-code")
+    #: The start of all parameters, one flat float32 array; there only where the job begins with a model.
+    initial = _File("init.npy")
+    #: Unix sockets of the job's processes on this host, in a folder that only their user can enter.
+    sockets = _File("sockets")
+    #: The record of the job; see :mod:`eps.storage.record`.
+    job_json = _File("job.json")
+    #: Where the job master listens; there only while the job runs.
+    master_json = _File(MASTER_FILE)
+    #: The job's status of a second ago; there only while the job runs: at its end the record has it.
+    status_json = _File("status.json")
+    #: That a job on YARN is to end, until it has; see :mod:`eps.job.yarn.ending`.
+    ending_json = _File("ending.json")
+    #: What the job master decided.
+    journal = _File("journal.jsonl")
+    #: What the job master needs to be started again: its state and the events since.
+    state = _File("state")
+    #: One file per process.
+    logs = _File("logs")
+    #: Scratch space of the containers that run.
+    containers = _File("containers")
+    #: The parameters at some clocks.
+    checkpoints = _File("checkpoints")
+    #: What was measured before the clock that a resumed job goes on with.
+    history = _File("history.jsonl")
+    #: What the job measured.
+    report = _File("report.json")
+    #: The trained model.
+    model = _File("model.npz")
 
     @property
     def name(self) -> str:
         """The job's name."""
         return self.path.name
-
-    @property
-    def lock(self) -> Path:
-        """Locked while the job runs."""
-        return self.path / "lock"
-
-    @property
-    def token(self) -> Path:
-        """What a caller must prove to know."""
-        return self.path / "token"
-
-    @property
-    def tls(self) -> Path:
-        """Certificates; there only where the job uses TLS."""
-        return self.path / "tls"
-
-    @property
-    def model_code(self) -> Path:
-        """Folder of the file of the user's model; there only where the job has one."""
-        return self.path / "model-code"
-
-    @property
-    def initial(self) -> Path:
-        """The start of all parameters, one flat float32 array; there only where the job begins with a model."""
-        return self.path / "init.npy"
-
-    @property
-    def sockets(self) -> Path:
-        """Unix sockets of the job's processes on this host, in a folder that only their user can enter."""
-        return self.path / "sockets"
-
-    @property
-    def job_json(self) -> Path:
-        """The record of the job; see :mod:`eps.storage.record`."""
-        return self.path / "job.json"
-
-    @property
-    def master_json(self) -> Path:
-        """Where the job master listens; there only while the job runs."""
-        return self.path / MASTER_FILE
-
-    @property
-    def ending_json(self) -> Path:
-        """That a job on YARN is to end, until it has; see :mod:`eps.job.yarn.ending`."""
-        return self.path / "ending.json"
-
-    @property
-    def journal(self) -> Path:
-        """What the job master decided."""
-        return self.path / "journal.jsonl"
-
-    @property
-    def state(self) -> Path:
-        """What the job master needs to be started again: its state and the events since."""
-        return self.path / "state"
-
-    @property
-    def logs(self) -> Path:
-        """One file per process."""
-        return self.path / "logs"
-
-    @property
-    def containers(self) -> Path:
-        """Scratch space of the containers that run."""
-        return self.path / "containers"
-
-    @property
-    def checkpoints(self) -> Path:
-        """The parameters at some clocks."""
-        return self.path / "checkpoints"
-
-    @property
-    def history(self) -> Path:
-        """What was measured before the clock that a resumed job goes on with."""
-        return self.path / "history.jsonl"
-
-    @property
-    def report(self) -> Path:
-        """What the job measured."""
-        return self.path / "report.json"
-
-    @property
-    def model(self) -> Path:
-        """The trained model."""
-        return self.path / "model.npz"
-
-    @property
-    def status_json(self) -> Path:
-        """The job's status of a second ago; there only while the job runs: at its end the record has it."""
-        return self.path / "status.json"
 
     def log(self, name: str) -> Path:
         """Return the log file of a process: a container id, ``master`` or ``supervisor``."""
@@ -276,15 +233,6 @@ class JobDir:
     def changed_s(self) -> float:
         """Return when a file of its directory came, went or was replaced last, in seconds of Unix time."""
         return _changed_s(self.path)
-
-    def size_bytes(self) -> int:
-        """Return how much its files hold; what goes meanwhile counts as nothing."""
-        total = 0
-        for folder, _, names in os.walk(self.path):
-            for name in names:
-                with suppress(OSError):
-                    total += os.lstat(os.path.join(folder, name)).st_size
-        return total
 
     def is_running(self) -> bool:
         """Return whether the job's supervisor lives.
@@ -341,7 +289,7 @@ class JobDir:
         """
         record = self.record()
         if record.former is not None:
-            self._drop_results()
+            _drop_results(self)
         write_record(self.job_json, replace(record, former=None, **changes))
 
     def close(self, end: End, pid: int = 0) -> Record:
@@ -358,7 +306,7 @@ class JobDir:
         StorageError
             The record cannot be read, or not be written.
         """
-        record = replace(self._closed(self.record(), end), pid=pid)
+        record = replace(_closed(self, self.record(), end), pid=pid)
         for folder in (self.containers, self.sockets):
             shutil.rmtree(folder, ignore_errors=True)
         write_record(self.job_json, record)
@@ -418,35 +366,7 @@ class JobDir:
         """Return a record as :meth:`settle` leaves it, of a job that does not run; writes nothing."""
         if not _is_unsettled(record):
             return record
-        return self._closed(record, LOST) if record.former is None else record.former
-
-    def _closed(self, record: Record, end: End) -> Record:
-        """Return the record of a job that has ended, with all that is said of it from now on."""
-        report = self.readable(self.report)
-        if end.is_lost and report.get("state"):
-            # The job master's word, where its supervisor was killed before it had its say.
-            end = End(str(report["state"]), str(report.get("reason", "")), 0 if report["state"] == "finished" else 1)
-        return record.ended(replace(end, status=self.status_of(record, end)))
-
-    def status_of(self, record: Record, end: End) -> dict[str, Any]:
-        """Return the status of the job as one that has ended so, by its report or by what its master wrote last."""
-        report, last = self.readable(self.report), self.readable(self.status_json)
-        return status_at_end(self.name, record.spec, end, report, last)
-
-    @staticmethod
-    def readable(path: Path) -> Mapping[str, Any]:
-        """Return the JSON object in a file; an empty one where the file is missing or damaged."""
-        try:
-            return read_json(path) or {}
-        except StorageError:
-            return {}
-
-    def _drop_results(self) -> None:
-        try:
-            for path in (self.report, self.model, self.status_json):
-                path.unlink(missing_ok=True)
-        except OSError as error:
-            raise StorageError(f"{self.path}: cannot be made ready: {error.strerror or error}") from error
+        return _closed(self, record, LOST) if record.former is None else record.former
 
     def ended(self) -> End | None:
         """Return how the job ended; None while it runs, and where it may run on its cluster without a process here.
@@ -473,17 +393,6 @@ class JobDir:
         ended = self.ended()
         if ended is not None and ended.state == "finished" and ended.unfetched is not None:
             raise StorageError(f"job {self.name!r}: {ended.reason}")
-
-    def unfetched(self) -> str | None:
-        """Return why a job on YARN ended whose results are on its cluster only; None of every other one.
-
-        Raises
-        ------
-        StorageError
-            Its record cannot be read.
-        """
-        ended = self.ended()
-        return None if ended is None else ended.unfetched
 
     def is_forgotten(self) -> bool:
         """Return whether a job counts as ended only because YARN did not know its application any more: it may run.
@@ -536,6 +445,38 @@ class JobDir:
             return self.token.read_text(encoding="ascii").strip()
         except (OSError, UnicodeDecodeError) as error:
             raise StorageError(f"{self.token}: cannot be read: {error}") from error
+
+
+def readable(path: Path) -> Mapping[str, Any]:
+    """Return the JSON object in a file; an empty one where the file is missing or damaged."""
+    try:
+        return read_json(path) or {}
+    except StorageError:
+        return {}
+
+
+def status_of(job: JobDir, record: Record, end: End) -> dict[str, Any]:
+    """Return the status of a job as one that has ended so, by its report or by what its master wrote last."""
+    return status_at_end(job.name, record.spec, end, readable(job.report), readable(job.status_json))
+
+
+def _closed(job: JobDir, record: Record, end: End) -> Record:
+    """Return the record of a job that has ended, with all that is said of it from now on."""
+    report = readable(job.report)
+    if end.is_lost and report.get("state"):
+        # The job master's word, where its supervisor was killed before it had its say.
+        state = str(report["state"])
+        end = End(state, str(report.get("reason", "")), 0 if state == "finished" else 1)
+    return record.ended(replace(end, status=status_of(job, record, end)))
+
+
+def _drop_results(job: JobDir) -> None:
+    """Remove what an earlier run of a job has brought."""
+    try:
+        for path in (job.report, job.model, job.status_json):
+            path.unlink(missing_ok=True)
+    except OSError as error:
+        raise StorageError(f"{job.path}: cannot be made ready: {error.strerror or error}") from error
 
 
 def jobs_dir(home: Path | None = None) -> Path:
@@ -731,7 +672,7 @@ def _make(path: Path) -> None:
 class Worth(StrEnum):
     """What a job that does not run is worth keeping for."""
 
-    #: Its results are on its cluster only; see :meth:`JobDir.unfetched`.
+    #: Its results are on its cluster only; see :class:`eps.storage.record.End`.
     UNFETCHED = auto()
     RESUMABLE = auto()
     #: Nobody can tell: a file that says so is damaged, or the disk is.
@@ -741,14 +682,14 @@ class Worth(StrEnum):
 def worth_of(job: JobDir) -> Worth | None:
     """Return what a job that does not run is worth keeping for; None where nothing is lost with it but its results."""
     try:
-        if job.unfetched() is not None:
-            return Worth.UNFETCHED
         record = job.seen(job.record())
-        if record.end is not None and record.end.state == "finished":
-            return None
-        return None if record.runtime is None else Worth.RESUMABLE
     except StorageError:
         return Worth.UNREADABLE
+    if record.end is not None and record.end.unfetched is not None:
+        return Worth.UNFETCHED
+    if record.runtime is None or (record.end is not None and record.end.state == "finished"):
+        return None
+    return Worth.RESUMABLE
 
 
 def can_be_resumed(job: JobDir) -> bool:

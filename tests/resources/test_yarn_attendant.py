@@ -322,7 +322,7 @@ def test_what_could_not_be_fetched_is_fetched_again_without_yarn(
         ended = job.ended()
         assert ended is not None and ended.state == said.final_status.lower().replace("succeeded", "finished")
         assert ended.reason.count("safe mode") == 1 and ended.progress == 3 / 9
-        assert job.unfetched() is not None and "results/model.npz" in shared.files
+        assert job.ended().unfetched is not None and "results/model.npz" in shared.files
         ended_s.add(ended.time_s)
     follow(ScriptedClient(AssertionError("YARN has said how it ended")))
     ended = job.ended()

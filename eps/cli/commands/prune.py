@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 from eps.cli.commands.jobs import RUNS, Look, chosen_jobs, is_one_of
 from eps.cli.exits import EXIT_FAILED, EXIT_NOT_FOUND, EXIT_OK, exit_code
@@ -85,7 +88,7 @@ def prune(args: argparse.Namespace) -> int:
     counts, total, codes = {"job": 0, "sweep": 0}, 0, set[int]()
     # Who names some is told of those that run; of all jobs they are not meant.
     for each in _chosen(args.prefix, args.state or (["ended", RUNS] if args.prefix else ["ended"])):
-        row, size = [each.name, each.state, ago_text(each.directory.started_s())], each.directory.size_bytes()
+        row, size = [each.name, each.state, ago_text(each.directory.started_s())], _size_bytes(each.directory.path)
         try:
             why = kept_for(each.state, now_s - each.directory.changed_s(), each.keep, wanted)
             if not why and each.trouble is not None:
@@ -252,6 +255,16 @@ def _remove(job: JobDir, *, is_damaged: bool) -> None:
         if record.claim is not None:
             remove_claimed(job)
         remove_job(job, lock)
+
+
+def _size_bytes(path: Path) -> int:
+    """Return how much the files of a folder hold; what goes meanwhile counts as nothing."""
+    total = 0
+    for folder, _, names in os.walk(path):
+        for name in names:
+            with suppress(OSError):
+                total += os.lstat(os.path.join(folder, name)).st_size
+    return total
 
 
 def _seconds(text: str) -> float:

@@ -328,7 +328,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         conf = read_configuration(Path(application.conf_dir))
         client = open_client(conf, application.client)
         # Where nothing is named, nothing is left: it is not this process's working directory.
-        patience_s = FETCH_AGAIN_S if job.unfetched() is not None else None
+        end = job.record().end
+        patience_s = FETCH_AGAIN_S if end is not None and end.unfetched is not None else None
         shared = open_storage(application.shared, patience_s=patience_s) if application.shared else None
     except (EpsError, OSError) as error:
         print(f"eps.job.yarn.attendant: {error}", file=sys.stderr)
