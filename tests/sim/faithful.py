@@ -351,7 +351,7 @@ class FaithfulWorker(FaithfulProcess, SimWorker):
     # ---- exchanges
 
     def between_exchanges(self) -> None:
-        work, newest = self._work, self.state.newest
+        work, newest = self._work, self.state.memberships.newest
         assert work is not None
         if newest.version != self._connected_version and newest.from_clock <= work.clock:
             self._connected_version = newest.version

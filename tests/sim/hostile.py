@@ -222,9 +222,9 @@ class HostileWorker(HostileProcess, SimWorker):
         self.outgoing.clear()
 
     def take_in(self, membership: Membership) -> m.MembershipAcked:
-        incarnation = self.state.incarnation
+        incarnation = self.state.memberships.incarnation
         acked = super().take_in(membership)
-        if self.state.incarnation > incarnation:
+        if self.state.memberships.incarnation > incarnation:
             self._unacked.clear()
         return acked
 
@@ -243,7 +243,7 @@ class HostileWorker(HostileProcess, SimWorker):
         if not isinstance(reply, Stale | Vanished):
             return False
         self.job.count("rerouted")
-        newest = self.state.newest
+        newest = self.state.memberships.newest
         waiting.address = newest.addresses[newest.partitions.owners[waiting.body.partition]]
         waiting.sent_s = self.net.now_s
         return True

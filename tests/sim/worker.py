@@ -47,6 +47,8 @@ class SimWorker(SimProcess):
         self.disk: dict[int, int] = {}
         #: Plan -> whether this worker leaves with it.
         self._releasing: dict[int, bool] = {}
+        #: Plan -> first clock under its membership.
+        self._commits: dict[int, int] = {}
         #: Plans that are decided, as far as this worker has been told: nothing is sent for them any more.
         self._closed: set[int] = set()
         self._work: Work | None = None
@@ -71,9 +73,10 @@ class SimWorker(SimProcess):
                     self.disk.update(dict.fromkeys(membership.splits.active_on(self.name), 0))
                 self.on_committed(plan_id)
                 self.report(self.take_in(membership))
-                self.state.note_commit(plan_id, membership)
+                if membership.version == self.state.memberships.version:
+                    self._commits[plan_id] = membership.from_clock
             case m.TakeInventory(recovery):
-                if recovery > self.state.recovery:
+                if recovery > self.state.memberships.recovery:
                     self._frozen = True
                     self._interrupt()
                 self.report(m.Inventory(self.name, recovery, self.state.read_clock))
@@ -120,13 +123,14 @@ class SimWorker(SimProcess):
         """Report the releases that have become true; a worker that leaves first finishes what it owes."""
         for plan_id, leaving in sorted(self._releasing.items()):
             if leaving or self.job.live_workers:
-                clock, commit = self.state.clock, self.state.commit_clock(plan_id)
+                clock = self.state.clock
+                commit = self._commits.get(plan_id, clock or 0)
                 past = self.state.finished or (clock is not None and clock >= commit)
                 busy = self._work is not None and (leaving or not self._is_beyond(commit))
                 if not past or busy or self._must_confirm() or (leaving and self.owes()):
                     continue
             del self._releasing[plan_id]
-            self.state.note_released(plan_id)
+            self._commits.pop(plan_id, None)
             self.report(m.PlanReleased(self.name, plan_id))
 
     def _is_beyond(self, commit: int) -> bool:
@@ -141,19 +145,19 @@ class SimWorker(SimProcess):
     # ---- members are lost
 
     def take_in(self, membership: Membership) -> m.MembershipAcked:
-        incarnation, version = self.state.incarnation, self.state.version
+        incarnation, version = self.state.memberships.incarnation, self.state.memberships.version
         acked = self.state.on_membership(membership)
-        if membership.takes_over and self.state.version > version:
+        if membership.takes_over and self.state.memberships.version > version:
             # A lost worker's splits are loaded again where there is no copy; no plan that ends takes them away again.
             self.disk.update(dict.fromkeys(membership.splits.active_on(self.name), 0))
             self._frozen = False
             self._interrupt()
             for kept in self._kept:
                 kept.pushed = False
-        if self.state.incarnation > incarnation:
+        if self.state.memberships.incarnation > incarnation:
             self._kept, self._values = [], {}
         # Once: what is said again after the worker's release would keep it from leaving.
-        for kept in self._kept if self.state.version > version and not self.job.live_workers else ():
+        for kept in self._kept if self.state.memberships.version > version and not self.job.live_workers else ():
             # It would have reported when all was pushed, and may have nothing left to push now.
             self.say(self._report(kept.work, 1.0))
         return acked
@@ -188,10 +192,10 @@ class SimWorker(SimProcess):
         settings = self.job.settings
         assert set(work.splits) <= set(self.disk), f"{self.name} lacks some of {work.splits}"
         assert work.clock <= self.state.horizon, "beyond what it was granted"
-        if self.state.incarnation == self.job.incarnation:
+        if self.state.memberships.incarnation == self.job.incarnation:
             # Of an earlier one, a worker that leaves may not have heard that the job has gone back.
             assert work.clock <= self.job.horizon, "beyond the horizon"
-        self.job.on_work(self.name, work, self.state.incarnation)
+        self.job.on_work(self.name, work, self.state.memberships.incarnation)
         if len(self._values.get(work.clock, ())) == settings.num_partitions:
             self._compute_later()
         else:
@@ -231,7 +235,7 @@ class SimWorker(SimProcess):
         raise NotImplementedError
 
     def route(self, clock: int) -> Membership:
-        return self.state.route(clock)
+        return self.state.memberships.route(clock)
 
     def on_answer(self, body: Push | Pull, clock: int, reply: object, attempt: int) -> None:
         if attempt != self._attempt:
@@ -253,7 +257,10 @@ class SimWorker(SimProcess):
     def _pulls(self, clock: int, min_clock: int) -> list[Part]:
         self._values = {c: v for c, v in self._values.items() if self._work is not None and c == self._work.clock}
         self._values[clock] = {}
-        return [(Pull(p, min_clock, self.state.incarnation), clock) for p in range(self.job.settings.num_partitions)]
+        return [
+            (Pull(p, min_clock, self.state.memberships.incarnation), clock)
+            for p in range(self.job.settings.num_partitions)
+        ]
 
     def _on_pulled(self, body: Pull, clock: int, reply: object) -> None:
         assert isinstance(reply, Pulled), f"{self.name}: {body} was answered {reply}"
@@ -298,10 +305,15 @@ class SimWorker(SimProcess):
                     # As after a crash: a part of the sum may be there already when the whole arrives.
                     first = kept.splits[0]
                     parts.append(
-                        (Push(partition, kept.clock, (first,), shares[first], self.state.incarnation), kept.clock)
+                        (
+                            Push(partition, kept.clock, (first,), shares[first], self.state.memberships.incarnation),
+                            kept.clock,
+                        )
                     )
                 total = sum(shares.values()) % PRIME
-                parts.append((Push(partition, kept.clock, kept.splits, total, self.state.incarnation), kept.clock))
+                parts.append(
+                    (Push(partition, kept.clock, kept.splits, total, self.state.memberships.incarnation), kept.clock)
+                )
         return parts
 
     def _push(self) -> None:
@@ -334,7 +346,7 @@ class SimWorker(SimProcess):
 
     def _report(self, work: Work, loss: float, evaluation: tuple[float, ...] = ()) -> m.ClockReported:
         results = tuple(m.SplitResult(s, 1, loss, evaluation) for s in work.splits)
-        return m.ClockReported(self.name, work.clock, results, self.state.incarnation)
+        return m.ClockReported(self.name, work.clock, results, self.state.memberships.incarnation)
 
     def _on_pushed(self, body: Push, reply: object) -> None:
         assert isinstance(reply, Pushed), f"{self.name}: {body} was answered {reply}"
