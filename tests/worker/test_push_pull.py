@@ -277,7 +277,7 @@ def test_clock_that_is_not_complete_in_time_is_given_up() -> None:
     wire.answer("server-1")
     assert exchange.advance() is Progress.UNDER_WAY and exchange.due_s == 60.0
     worker.now_s = 61.0
-    with pytest.raises(DeadlineError, match="waited 60 s for the push of clock 0 to partition 1, .* and 4 more"):
+    with pytest.raises(DeadlineError, match=r"waited 60 s for the push of clock 0 to partition 1, .* and 4 more"):
         exchange.advance()
 
 
