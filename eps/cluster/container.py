@@ -33,7 +33,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from eps.cluster.supervisor.child import exit_with, run_entry
-from eps.cluster.supervisor.context import ENTRY_POINTS, MASTER, ContainerContext
+from eps.cluster.supervisor.context import MASTER, ContainerContext
 from eps.cluster.supervisor.environment import buffer_lines, prepare_environment
 from eps.core.types import Address
 from eps.errors import ConfigError
@@ -41,6 +41,13 @@ from eps.storage.jobdir import JobDir
 
 ROLE, CONTAINER_ID, JOB_DIR = "EPS_ROLE", "EPS_CONTAINER_ID", "EPS_JOB_DIR"
 MASTER_ADDRESS, HOST, TIED = "EPS_MASTER_ADDRESS", "EPS_HOST", "EPS_TIED"
+#: Function that each role runs: ``module:function``, called with its :class:`ContainerContext`.  It returns an exit
+#: code, or None for 0; an exception is written to the container's log and ends the process with 1.
+ENTRY_POINTS: dict[str, str] = {
+    MASTER: "eps.master.main:run",
+    "server": "eps.server.main:run",
+    "worker": "eps.worker.main:run",
+}
 #: Exit code of a process that is not told what it must know.
 CANNOT_START = 2
 #: A runtime may have had them ignored or blocked.

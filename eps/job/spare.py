@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 
+from eps.cluster.container import ENTRY_POINTS
 from eps.cluster.supervisor.start import WarmSupervisor
 from eps.errors import ResourceError
 
@@ -31,14 +32,14 @@ class SpareSupervisor:
         """
         with self._lock:
             spare, self._spare = self._spare, None
-        return WarmSupervisor() if spare is None else spare
+        return WarmSupervisor(ENTRY_POINTS) if spare is None else spare
 
     def refill(self) -> None:
         """Have a spare one again: best when no job is being started, as its imports take a core for half a second."""
         with self._lock:
             if self._spare is None and not self._closed:
                 try:
-                    self._spare = WarmSupervisor()
+                    self._spare = WarmSupervisor(ENTRY_POINTS)
                 except ResourceError:
                     # Who needs one is told why there is none.
                     self._spare = None

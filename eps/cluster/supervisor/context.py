@@ -9,14 +9,6 @@ from pathlib import Path
 #: Role, and container id, of the job master.
 MASTER = "master"
 
-#: Function that each role runs: ``module:function``, called with its :class:`ContainerContext`.  It returns an exit
-#: code, or None for 0; an exception is written to the container's log and ends the process with 1.
-ENTRY_POINTS: Mapping[str, str] = {
-    MASTER: "eps.master.main:run",
-    "server": "eps.server.main:run",
-    "worker": "eps.worker.main:run",
-}
-
 
 @dataclass(frozen=True)
 class ContainerContext:

@@ -1,4 +1,4 @@
-"""For tests: a process is killed when a plan enters a phase, by the job master itself, so that the moment is exact.
+"""A process is killed when a plan enters a phase, by the job master itself, so that the moment is exact.
 
 ``EPS_TRAP`` holds traps joined by commas, each ``OPERATION:PHASE:VICTIM``, as in ``add-servers:committed:donor``, or
 ``job:STATE:VICTIM`` for the master when the job enters a state, as in ``job:exporting:master``.  Each springs once in
@@ -139,9 +139,3 @@ class Traps:
         except ProcessLookupError:
             # The process ended before the trap reached it.
             note.unlink()
-
-
-def traps_of(environment: str, job_path: Path) -> Traps | None:
-    """Return the traps that the environment sets, or None where it sets none."""
-    traps = parse(environment)
-    return Traps(traps, job_path) if traps else None
