@@ -33,14 +33,21 @@ from contextlib import suppress
 from pathlib import Path
 
 from eps.cluster.supervisor.child import exit_with, run_entry
-from eps.cluster.supervisor.context import MASTER, ContainerContext
+from eps.cluster.supervisor.context import (
+    CONTAINER_ID,
+    HOST,
+    JOB_DIR,
+    MASTER,
+    MASTER_ADDRESS,
+    ROLE,
+    TIED,
+    ContainerContext,
+)
 from eps.cluster.supervisor.environment import buffer_lines, prepare_environment
 from eps.core.types import Address
 from eps.errors import ConfigError
 from eps.storage.jobdir import JobDir
 
-ROLE, CONTAINER_ID, JOB_DIR = "EPS_ROLE", "EPS_CONTAINER_ID", "EPS_JOB_DIR"
-MASTER_ADDRESS, HOST, TIED = "EPS_MASTER_ADDRESS", "EPS_HOST", "EPS_TIED"
 #: Function that each role runs: ``module:function``, called with its :class:`ContainerContext`.  It returns an exit
 #: code, or None for 0; an exception is written to the container's log and ends the process with 1.
 ENTRY_POINTS: dict[str, str] = {
