@@ -83,7 +83,8 @@ def open_docker(
             silent_s = time.monotonic() - began_s
             if silent_s >= settings.engine_timeout_s:
                 raise ResourceError(_silent_too_long(silent_s, settings, job)) from error
-            logger.warning("M %s", error)
+            # Its words only: a handler that keeps the record would keep the connection.
+            logger.warning("M %s", str(error))
             time.sleep(RETRY_S)
 
 
@@ -251,7 +252,7 @@ class DockerResourceManager(SupervisedManager):
         try:
             work(what)
         except EpsError as error:
-            logger.error("M %s: %s", what, error)
+            logger.error("M %s: %s", what, str(error))
         except Exception:
             logger.exception("M a call of the Docker engine failed")
 
@@ -320,7 +321,7 @@ class DockerResourceManager(SupervisedManager):
         """Note that the engine does not answer, and end the job where it has not for too long."""
         if self._silent_since_s is None:
             self._silent_since_s = asked_s
-            logger.warning("M %s", error)
+            logger.warning("M %s", str(error))
         silent_s = self._source_silent_s()
         with self._lock:
             if silent_s >= self._settings.engine_timeout_s and not self._gone and not self._closed.is_set():

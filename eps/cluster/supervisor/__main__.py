@@ -15,12 +15,13 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
+from eps.cluster.supervisor.child import load_entry
+from eps.cluster.supervisor.context import SUPERVISOR
 from eps.cluster.supervisor.environment import (
     PRELOAD,
     buffer_lines,
     num_threads,
     preload,
-    preload_kernels,
     prepare_environment,
 )
 from eps.cluster.supervisor.loop import STOP_SIGNALS, Supervisor, clean_up
@@ -80,7 +81,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         failures = preload(modules)
     for failure in failures:
         print(f"eps.cluster.supervisor: {failure}", file=sys.stderr)
-    preload_kernels(job.job_json)
+    prepare = entry_points.pop(SUPERVISOR, "")
+    if prepare:
+        load_entry(prepare)(job.job_json)
     if num_threads() > 1:
         print(
             f"eps.cluster.supervisor: {num_threads()} threads after the imports: a lock that one of them holds now "

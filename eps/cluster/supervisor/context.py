@@ -8,6 +8,8 @@ from pathlib import Path
 
 #: Role, and container id, of the job master.
 MASTER = "master"
+#: Role whose entry function the supervisor calls before it forks, with the path of the job's settings.
+SUPERVISOR = "supervisor"
 #: Environment of a container that no supervisor forked; ``eps.cluster.container`` says what each is.
 ROLE, CONTAINER_ID, JOB_DIR = "EPS_ROLE", "EPS_CONTAINER_ID", "EPS_JOB_DIR"
 MASTER_ADDRESS, HOST, TIED = "EPS_MASTER_ADDRESS", "EPS_HOST", "EPS_TIED"
