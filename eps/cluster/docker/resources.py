@@ -278,14 +278,15 @@ class DockerResourceManager(SupervisedManager):
             self._engine.remove(self._labels.name(container_id))
 
     def _launch_patiently(self, container_id: str, config: Mapping[str, Any]) -> int:
-        """Launch a container; an engine that does not answer is asked again for ``engine_timeout_s``."""
+        """Launch a container; where the engine answers other calls only, try for ``engine_timeout_s``."""
         until_s = time.monotonic() + self._settings.engine_timeout_s
         while True:
             try:
                 return self._engine.launch(self._labels.name(container_id), config)
             except EngineSilentError:
-                wanted = not self._ending and container_id not in self._signals
-                if not wanted or time.monotonic() >= until_s or self._closed.wait(RETRY_S):
+                wanted = not self._ending and not self._gone and container_id not in self._signals
+                answers = self._silent_since_s is None
+                if not wanted or (answers and time.monotonic() >= until_s) or self._closed.wait(RETRY_S):
                     raise
 
     def _on_end(self, container_id: str, code: int | None, reason: str, taken: bool = False) -> None:
