@@ -1,4 +1,4 @@
-"""A supervisor that has done its imports already, for who starts one job after the other.  L3."""
+"""A supervisor that has done its imports already, for a process that starts one job after the other.  L3."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["SpareSupervisor", "WarmSupervisor"]
 class SpareSupervisor:
     """One supervisor that waits for a job; thread-safe.  It ends with this process, however that ends.
 
-    The imports of a job's processes take longer than the rest of its start; who has a spare one does not wait for them.
+    The imports of a job's processes take longer than the rest of its start; a spare supervisor has done them.
     """
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class SpareSupervisor:
                 try:
                     self._spare = WarmSupervisor(ENTRY_POINTS)
                 except ResourceError:
-                    # Who needs one is told why there is none.
+                    # The next take says why.
                     self._spare = None
 
     def close(self) -> None:

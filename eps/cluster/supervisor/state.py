@@ -30,9 +30,9 @@ from eps.cluster.supervisor.protocol import (
 
 #: A process that SIGTERM has not ended after this long is killed.
 GRACE_S = 3.0
-#: A process that has not been heard of for this long is taken to hang.
+#: A process that is silent for this long counts as hung.
 MEMBER_TIMEOUT_S = 3.0
-#: A master that was just forked says its first word within this time.
+#: A new master beats first within this time.
 FIRST_BEAT_S = 30.0
 #: The supervisor looks at silence this often, so that it knows whether it could listen itself.
 LOOK_S = 0.5
@@ -86,7 +86,7 @@ class ClientGone:
 
 @dataclass(frozen=True, slots=True)
 class StopSignalled:
-    """The supervisor got a signal that ends it."""
+    """The supervisor got a signal that ends the job."""
 
     signal: int
 
@@ -195,7 +195,7 @@ class SupervisorState:
         #: The master that ends now was killed because it was silent.
         self.hung = False
         self._progress: int | None = None
-        #: When the master is taken to hang; None while there is nobody to listen to.
+        #: When the master counts as hung; None while there is none to listen to.
         self._silent_at_s: float | None = None
         self._looked_s = 0.0
         self._out: list[Action] = []
