@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from pathlib import Path
@@ -78,7 +79,7 @@ def test_a_trap_that_has_sprung_is_not_set_again(tmp_path: Path, killed: list[tu
     first = Traps(parse(text), tmp_path)
     for _ in range(2):
         first.look(master.state, False)
-    assert killed == [ME] and (tmp_path / SPRUNG / text).read_text() == "master\n"
+    assert killed == [ME] and json.loads((tmp_path / SPRUNG / text).read_text()) == {"victim": "master", "plan": 1}
     # Another master of the job.
     Traps(parse(text), tmp_path).look(master.state, False)
     assert killed == [ME]
