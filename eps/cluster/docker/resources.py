@@ -7,7 +7,7 @@ holds each container to the memory and the cores of its request.
 One thread asks the engine for the job's containers every :data:`LOOK_S` seconds, finds those that have ended, and sends
 the signals that are due.  An engine that answers nothing for ``engine_timeout_s`` ends the job.
 
-A container ends with the job's lock (see ``eps.cluster.container``), so nothing has to be alive for it to be ended. 
+A container ends with the job's lock (see ``eps.cluster.container``), so nothing has to be alive for it to be ended.
 The job master removes it from the engine; where the master was killed, the next job with ``on = docker`` does.
 """
 
