@@ -16,13 +16,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from eps.cluster.advice import CHECK_IMAGE
 
 import eps
 import hscheduler.cli
 from eps.cli import main, printable
 from eps.cli.commands import change, run
 from eps.cli.parser import build_parser
+from eps.cluster.docker.container import CHECK_IMAGE
 from eps.cluster.yarn.advice import CHECK_PYTHON
 from eps.errors import ConfigError, PeerUnavailableError, PlanError, StorageError
 from eps.job import master_link
