@@ -1,6 +1,6 @@
 """What a dense synchronous iteration sends, by a formula: members exchange with members, never through a third.
 
-Each worker has one exchange with each server, cut into messages at :data:`~eps.worker.exchanges.MESSAGE_BYTES`.  So a
+Each worker has one exchange with each server, cut into messages at :data:`~eps.worker.push_pull.MESSAGE_BYTES`.  So a
 worker's messages grow with the servers, a server's with the workers, and a worker's bytes with neither.
 """
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from eps.ml.layout import MAX_BLOCK_KEYS, MIN_BLOCKS
-from eps.worker.exchanges import MESSAGE_BYTES
+from eps.worker.push_pull import MESSAGE_BYTES
 
 VALUE_BYTES = 4
 #: Of a block: its largest magnitude in a push (float32), its exponent in a pull (int16).

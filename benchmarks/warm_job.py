@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from eps.cluster.container import ENTRY_POINTS
 from eps.cluster.supervisor.context import MASTER, ContainerContext
 from eps.cluster.supervisor.environment import PRELOAD
 from eps.cluster.supervisor.start import start_supervisor
@@ -63,7 +64,7 @@ class WarmJob:
                 self.job_dir.path,
                 tied=True,
                 lock=lock,
-                entry_points={MASTER: ENTRY_POINT},
+                entry_points={**ENTRY_POINTS, MASTER: ENTRY_POINT},
                 preload=(*PRELOAD, "benchmarks.warm_kernels"),
             )
         self._go_fd = self._wait_until_warm()

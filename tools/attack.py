@@ -45,10 +45,10 @@ if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
 import eps  # noqa: E402
-from eps.chaos.processes import marked, with_mark  # noqa: E402
 from eps.errors import EpsError  # noqa: E402
 from eps.net.security.certificates import make_certificates  # noqa: E402
 from eps.system.waits import wait_for  # noqa: E402
+from tools.chaos.processes import marked, with_mark  # noqa: E402
 from tools.victims import END_S, FLOOD_S, STRETCH_S, VICTIM, Facts, Round, Service, judge_report, scan  # noqa: E402
 
 #: The user who attacks: nobody, whom no file belongs to.

@@ -22,8 +22,6 @@ from pathlib import Path
 from typing import Any
 
 import eps
-from eps.chaos.processes import master_pid, send, with_mark
-from eps.chaos.verdict import faults_of_report
 from eps.core.reconfig import Operation
 from eps.core.types import Address
 from eps.errors import EpsError, JobNotFoundError
@@ -36,6 +34,8 @@ from eps.spec.job_spec import JobSpec
 from eps.storage.atomic import read_json
 from hscheduler.service.client import SchedulerClient
 from hscheduler.service.directory import ServiceDir
+from tools.chaos.processes import master_pid, send, with_mark
+from tools.chaos.verdict import faults_of_report
 from tools.rogue import MARK, ROGUE_PLAN, unix_sockets
 
 VICTIM = "victim"

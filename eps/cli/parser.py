@@ -50,27 +50,6 @@ examples:
   eps submit job.toml --memory-mb 2048,server=4096 --python env.tar.gz
 """
 
-_CHAOS_DESCRIPTION = """\
-Train a job undisturbed, then again while workers, servers and the job master are
-killed, stopped, added and removed, and all of it killed and resumed, as drawn from a
-seed.  As many jobs as the events need, one after the other.  Each must end with the
-undisturbed model (under BSP), nothing lost, nothing applied twice, nothing left
-behind, and in time.
-Where one does not, the command that repeats it is printed, its directory is kept,
-and the exit code is 1.
-
-A seed draws what is to happen and when; what comes of it depends on how fast the
-processes are at that moment, so that counts differ from run to run.  Whole jobs are
-played: more events may happen than were asked for.
-
-The columns: events that happened and those refused (nobody was there, or the job said
-no); recoveries (others took over from lost members); rollbacks (the only copy of
-something was lost: back to a checkpoint or the seed); masters (job masters started
-again); longest (the longest time between two complete iterations); lasted; updates
-lost and applied twice; the model's hash; the verdict.  The JSON has all of it, and the
-hash of the undisturbed model.
-"""
-
 _RESUME_DESCRIPTION = """\
 Start a job again that was killed, failed, or was on a machine that went down.
 
@@ -143,7 +122,6 @@ def build_parser() -> argparse.ArgumentParser:
     _add_changes(commands)
     _add_endings(commands)
     _add_predict(commands)
-    _add_chaos(commands)
     add_devcluster(commands, _command)
     _command(commands, "version", "print the version", "inspect:version", "eps version")
     return parser
@@ -355,45 +333,6 @@ def _add_endings(commands: Any) -> None:
     cancel.add_argument("plan", metavar="PLAN", nargs="?", type=int, help="its number; default: the next to happen")
     kill = _command(commands, "kill", "end a job", "change:kill", "eps kill a9a")
     kill.add_argument("name", metavar="NAME")
-
-
-def _add_chaos(commands: Any) -> None:
-    chaos = _command(
-        commands,
-        "chaos",
-        "hit a job's processes from a seed, and judge what becomes of it",
-        "chaos:chaos",
-        "eps chaos job.toml --seed 7 --events 20",
-        "eps chaos job.toml --events 1000 --optimizers all --json chaos.json",
-        text=_CHAOS_DESCRIPTION,
-    )
-    chaos.add_argument("job_file", metavar="JOB.toml", help="file with the job's settings, as of eps run")
-    chaos.add_argument(
-        "--seed", type=int, default=0, metavar="N", help="of the first job; the next has the next one (default 0)"
-    )
-    chaos.add_argument(
-        "--events", type=int, default=10, metavar="N", help="how many happen, over all jobs (default 10)"
-    )
-    chaos.add_argument(
-        "--kinds",
-        default="kill,stop,add,remove,evict,resume",
-        metavar="KINDS",
-        help="kill, stop, add, remove, evict, resume, delay, partition, joined by commas (default: the first six; "
-        "evict takes a container away after a warning; resume kills the supervisor, with which the job ends, and "
-        "resumes it; the last two need root, and move the job into a network namespace, where its members use TCP "
-        "unless its file says van = something else)",
-    )
-    chaos.add_argument(
-        "--per-job", type=int, default=0, metavar="N", help="events of one job (default: one in ten iterations)"
-    )
-    chaos.add_argument(
-        "--optimizers",
-        default="",
-        metavar="NAMES",
-        help="optimizers in turn, joined by commas, or all (default: the job's)",
-    )
-    chaos.add_argument("--keep", action="store_true", help="keep the directories of all jobs, with chaos.json in each")
-    chaos.add_argument("--json", default="", metavar="PATH", help="write the results here, as JSON, after each job")
 
 
 def _add_predict(commands: Any) -> None:

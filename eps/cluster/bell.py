@@ -1,4 +1,4 @@
-"""What wakes who waits for news of a backend.  L2."""
+"""A descriptor that wakes a thread which waits for news of a backend.  L2."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Bell:
 
 
 class Belled:
-    """What of a :class:`~eps.cluster.api.ResourceManager` its bell does."""
+    """Wait on a resource manager's wakeup descriptor."""
 
     _bell: Bell
 

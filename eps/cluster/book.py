@@ -1,4 +1,4 @@
-"""What a backend remembers of its containers: who waits, who is there, how many may be.  Pure; for one thread.  L2."""
+"""The containers of a job by phase, for a backend that grants them itself.  Pure; for one thread.  L2."""
 
 from __future__ import annotations
 

@@ -7,15 +7,12 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from eps.cluster.api import ResourceManager
 from eps.errors import ConfigError
 from eps.spec.job_spec import JobSpec
 from eps.storage.jobdir import JobDir
-
-if TYPE_CHECKING:
-    from eps.spec.runtime import Runtime
+from eps.storage.locations import Location
 
 
 def check_backend(spec: JobSpec) -> None:
@@ -38,14 +35,16 @@ def check_backend(spec: JobSpec) -> None:
             engine.close()
 
 
-def open_resources(runtime: Runtime, job: JobDir, supervisor: ResourceManager) -> ResourceManager:
+def open_resources(spec: JobSpec, dataset_dir: Location, job: JobDir, supervisor: ResourceManager) -> ResourceManager:
     """Return where the containers of a job come from, for a job master that ``supervisor`` has forked.
 
     A job on YARN has such a master where it shares its application with others.
 
     Parameters
     ----------
-    runtime : Runtime
+    spec : JobSpec
+    dataset_dir : Location
+        Of the prepared data.
     job : JobDir
     supervisor : ResourceManager
         Containers that are processes of this host; where others are asked for, it only hears of the job master.
@@ -59,25 +58,25 @@ def open_resources(runtime: Runtime, job: JobDir, supervisor: ResourceManager) -
     StorageError
         The job's token cannot be read.
     """
-    if runtime.spec.on == "yarn":
+    if spec.on == "yarn":
         from eps.cluster.broker.resources import open_brokered
 
         note = job.record().broker
         if note is None:
             raise ConfigError(f"{job.path}: the job has no application: its master is no process of this host")
         return open_brokered(note, job, supervisor)
-    if runtime.spec.on == "docker":
+    if spec.on == "docker":
         from eps.cluster.docker.container import DockerSettings
         from eps.cluster.docker.resources import open_docker
 
         # Data on HDFS needs no mount, but what says where HDFS is.
         conf_dir = os.environ.get("HADOOP_CONF_DIR", "")
-        wanted = [runtime.dataset_dir, *([Path(conf_dir).absolute()] if conf_dir else [])]
+        wanted = [dataset_dir, *([Path(conf_dir).absolute()] if conf_dir else [])]
         settings = DockerSettings(
-            runtime.spec.image,
+            spec.image,
             mounts=tuple(path for path in wanted if isinstance(path, Path) and path.is_dir()),
             env={"HADOOP_CONF_DIR": str(wanted[-1])} if conf_dir else {},
-            engine_timeout_s=runtime.spec.engine_timeout_s,
+            engine_timeout_s=spec.engine_timeout_s,
         )
-        return open_docker(settings, job, runtime.spec.max_containers, supervisor)
+        return open_docker(settings, job, spec.max_containers, supervisor)
     return supervisor

@@ -33,14 +33,33 @@ from contextlib import suppress
 from pathlib import Path
 
 from eps.cluster.supervisor.child import exit_with, run_entry
-from eps.cluster.supervisor.context import ENTRY_POINTS, MASTER, ContainerContext
+from eps.cluster.supervisor.context import (
+    CONTAINER_ID,
+    HOST,
+    JOB_DIR,
+    MASTER,
+    MASTER_ADDRESS,
+    ROLE,
+    SUPERVISOR,
+    TIED,
+    ContainerContext,
+)
 from eps.cluster.supervisor.environment import buffer_lines, prepare_environment
 from eps.core.types import Address
 from eps.errors import ConfigError
 from eps.storage.jobdir import JobDir
 
-ROLE, CONTAINER_ID, JOB_DIR = "EPS_ROLE", "EPS_CONTAINER_ID", "EPS_JOB_DIR"
-MASTER_ADDRESS, HOST, TIED = "EPS_MASTER_ADDRESS", "EPS_HOST", "EPS_TIED"
+#: What a process of a job can be.
+ROLES = (MASTER, "server", "worker")
+#: Function that each role runs: ``module:function``, called with its :class:`ContainerContext`.  It returns an exit
+#: code, or None for 0; an exception is written to the container's log and ends the process with 1.  That of the
+#: supervisor only prepares what all others share.
+ENTRY_POINTS: dict[str, str] = {
+    SUPERVISOR: "eps.spec.runtime:compile_kernels",
+    MASTER: "eps.master.main:run",
+    "server": "eps.server.main:run",
+    "worker": "eps.worker.main:run",
+}
 #: Exit code of a process that is not told what it must know.
 CANNOT_START = 2
 #: A runtime may have had them ignored or blocked.
@@ -49,15 +68,13 @@ _ID = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}", re.ASCII)
 _HOST = re.compile(r"[A-Za-z0-9_.:-]{1,253}", re.ASCII)
 
 
-def context_of(environ: Mapping[str, str], roles: Mapping[str, str] = ENTRY_POINTS) -> ContainerContext:
+def context_of(environ: Mapping[str, str]) -> ContainerContext:
     """Return what the environment of a container says.
 
     Parameters
     ----------
     environ : mapping
         See the module.
-    roles : mapping
-        Role -> ``module:function``.
 
     Raises
     ------
@@ -65,8 +82,8 @@ def context_of(environ: Mapping[str, str], roles: Mapping[str, str] = ENTRY_POIN
         Something is missing, or cannot be; the message names the variable, its value and the rule.
     """
     role = _value(environ, ROLE)
-    if role not in roles:
-        raise ConfigError(f"{ROLE} is {role!r}, but must be one of {', '.join(sorted(roles))}")
+    if role not in ROLES:
+        raise ConfigError(f"{ROLE} is {role!r}, but must be one of {', '.join(ROLES)}")
     container_id = _value(environ, CONTAINER_ID)
     if not _ID.fullmatch(container_id):
         raise ConfigError(
@@ -150,7 +167,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     prepare_environment(os.environ)
     buffer_lines()
     try:
-        context = context_of(os.environ, entry_points)
+        context = context_of(os.environ)
         if os.environ.get(TIED):
             job = JobDir(context.job_dir)
             end_with(job, job.scratch(context.container_id))

@@ -14,27 +14,27 @@ import termios
 import threading
 import time
 from collections.abc import Iterable, Mapping
+from typing import cast
 
 from eps.cluster.api import ContainerEvent, ContainerRequest
 from eps.cluster.bell import Bell, Belled
 from eps.cluster.book import ContainerBook, Phase
 from eps.cluster.supervisor.protocol import (
-    MAX_LINE_BYTES,
+    MAX_BYTES,
     Beat,
     JobDone,
     KillProcess,
     LaunchProcess,
-    LineBuffer,
     Notice,
     ProcessExited,
     ProcessLaunched,
     Request,
     RequestRefused,
-    decode_notice,
-    encode_request,
+    decode,
+    encode,
     exit_reason,
 )
-from eps.errors import ProtocolError, ResourceError
+from eps.errors import ResourceError
 
 HOST = "localhost"
 #: A supervisor that leaves so much unread is told no more that it could do without.
@@ -67,7 +67,6 @@ class LocalResourceManager(Belled):
         self.adopted: Mapping[str, int] = dict(adopted or {})
         #: Rung when something has happened on this side of the channel.
         self._bell = Bell(self._channel.fileno())
-        self._lines = LineBuffer()
         self._gone = False
         self._closed = False
         #: When all that had been said was read, as far as it is known.
@@ -78,7 +77,7 @@ class LocalResourceManager(Belled):
         with self._lock:
             self._check_open()
             # Before anything is noted: a request that cannot be said has not been made.
-            encode_request(_launch_of(request))
+            encode(_launch_of(request))
             self._launch(self._book.request(request))
             self._wake()
 
@@ -181,7 +180,7 @@ class LocalResourceManager(Belled):
     def _send(self, request: Request) -> None:
         try:
             # Blocks if the supervisor lags; it always reads, so not for long.
-            self._channel.sendall(encode_request(request))
+            self._channel.send(encode(request))
         except OSError:
             # Said once, by ``poll``.
             self._gone = True
@@ -189,18 +188,16 @@ class LocalResourceManager(Belled):
     def _read(self) -> None:
         while not self._gone:
             try:
-                data = self._channel.recv(MAX_LINE_BYTES, socket.MSG_DONTWAIT)
+                packet = self._channel.recv(MAX_BYTES, socket.MSG_DONTWAIT)
             except BlockingIOError:
                 return
-            except OSError:
-                data = b""
-            if not data:
+            except ConnectionResetError:
+                # The supervisor ended without reading everything; what it said before comes next.
+                continue
+            if not packet:
                 self._gone = True
                 return
-            for line in self._lines.feed(data):
-                if line is None:
-                    raise ProtocolError(f"the supervisor sent a line of more than {MAX_LINE_BYTES} bytes")
-                self._on_notice(decode_notice(line))
+            self._on_notice(cast(Notice, decode(packet)))
 
     def _on_notice(self, notice: Notice) -> None:
         match notice:

@@ -1,4 +1,4 @@
-"""What backends have in common whose containers another process has, while a supervisor forked the job master.  L2."""
+"""The base of backends whose containers another process holds, while a supervisor forked the job master.  L2."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from eps.errors import ResourceError
 
 
 class SupervisedManager(Belled, ABC):
-    """What of a :class:`~eps.cluster.api.ResourceManager` brings news, and tells the supervisor of the job master.
+    """The part of a :class:`~eps.cluster.api.ResourceManager` that polls, and passes beats on to the supervisor.
 
     Parameters
     ----------
     lock : context manager
-        Held by whoever looks at or changes what the backend knows.
+        Held while the backend's state is read or changed.
     supervisor : ResourceManager, optional
-        Who hears that the job master lives, and how the job ended; not closed with this object.
+        Gets the beats, and how the job ended; not closed with this object.
     """
 
     def __init__(self, lock: AbstractContextManager[object], supervisor: ResourceManager | None) -> None:
@@ -35,7 +35,7 @@ class SupervisedManager(Belled, ABC):
         Raises
         ------
         ResourceError
-            Who has the containers, or the supervisor, is gone, and everything that happened before has been returned.
+            The holder of the containers, or the supervisor, is gone, and all earlier events have been returned.
         """
         with self._lock:
             self._check_open()
@@ -58,13 +58,13 @@ class SupervisedManager(Belled, ABC):
             self._supervisor.beat(progress, patience_s)
 
     def silent_s(self) -> float:
-        """Return for how long who has the containers, or the supervisor, has not listened, in seconds; else 0.0."""
+        """Return for how long the holder of the containers, or the supervisor, has been silent, in seconds; or 0.0."""
         silent_s = self._source_silent_s()
         return silent_s if self._supervisor is None else max(silent_s, self._supervisor.silent_s())
 
     @abstractmethod
     def _source_silent_s(self) -> float:
-        """Return for how long who has the containers has not listened, in seconds; 0.0 where it does."""
+        """Return for how long the holder of the containers has been silent, in seconds; 0.0 where it answers."""
 
     # ---- with the lock held
 

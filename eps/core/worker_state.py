@@ -1,4 +1,4 @@
-"""What a worker may do next: which clock, with which splits, under which membership.  Pure, no arrays.  L0.
+"""What a worker does next: which clock, with which splits, and what it sends again.  Pure, no arrays.  L0.
 
 Source: EPS §2.2 Fig. 1b (receive, check the clock list, compute, push by the server list), §3.1.4, Figs 7, 8 and 11;
 design section 5 (work is identified by clock and split, so that an heir can do what a lost worker owed), section 6
@@ -7,7 +7,9 @@ design section 5 (work is identified by clock and split, so that an heir can do 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 from eps.core import messages as m
 from eps.core.membership import Membership
@@ -17,7 +19,7 @@ from eps.core.types import MemberId
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Splits of one clock to compute (or, at clock ``iterations``, to measure)."""
+    """Splits of one clock to compute (or, at clock ``iterations``, to measure); none: push what is computed."""
 
     clock: int
     #: Active splits at that clock that are still to be computed, ascending.
@@ -26,23 +28,241 @@ class Work:
     min_clock: int
 
 
-class WorkerState:
-    """Clock, horizon and memberships of one worker.
+@dataclass(frozen=True, slots=True)
+class Confirmation:
+    """A read of a clock, before a worker leaves: what it pushed before is then in every copy."""
 
-    A clock is computed (:meth:`computed`) and then pushed everywhere (:meth:`done`).  Between the two a membership that
-    takes over from lost members may bring further splits of the same clock.
+    clock: int
+
+
+class Memberships:
+    """The memberships that still matter to a worker, oldest first."""
+
+    def __init__(self, settings: CoreSettings) -> None:
+        self._settings = settings
+        self._known: list[Membership] = []
+
+    def __iter__(self) -> Iterator[Membership]:
+        return iter(self._known)
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    @property
+    def newest(self) -> Membership:
+        """The newest membership known."""
+        return self._known[-1]
+
+    @property
+    def version(self) -> int:
+        """The number of the newest membership; 0 before the first."""
+        return self.newest.version if self._known else 0
+
+    @property
+    def recovery(self) -> int:
+        """The latest recovery that is known to be over."""
+        return self.newest.recovery if self._known else 0
+
+    @property
+    def incarnation(self) -> int:
+        """The incarnation of the newest membership."""
+        return self.newest.incarnation if self._known else 0
+
+    def add(self, membership: Membership) -> None:
+        """Add what a plan made; it holds from its clock on."""
+        self._known.append(membership)
+
+    def replace(self, membership: Membership) -> None:
+        """Let what a recovery made hold at once, alone."""
+        self._known = [membership]
+
+    def forget_before(self, clock: int) -> None:
+        """Forget what holds for no clock from ``clock`` on."""
+        while len(self._known) > 1 and self._known[1].from_clock <= clock:
+            del self._known[0]
+
+    def at(self, clock: int) -> Membership:
+        """Return the membership in force at ``clock``."""
+        found = self._known[0]
+        for membership in self._known:
+            if membership.from_clock <= clock:
+                found = membership
+        return found
+
+    def route(self, clock: int) -> Membership:
+        """Return the membership that says who owns which partition for a request of ``clock``.
+
+        Under BSP the one in force at that clock; under SSP and ASP the newest (the commit happens at the owner).
+        """
+        return self.at(clock) if self._settings.bsp else self.newest
+
+    def clock_list(self, partition_clocks: dict[int, int]) -> dict[MemberId, int]:
+        """Return the clock list: server -> clock of its partitions as last received (EPS Figs 1b and 7)."""
+        owners = self.newest.partitions
+        first = self._settings.first_clock
+        return {
+            server: min((partition_clocks.get(p, first) for p in owners.owned_by(server)), default=first)
+            for server in self.newest.servers
+        }
+
+
+@dataclass(slots=True, eq=False)
+class Kept:
+    """What was computed at a clock, until no loss of a member can undo it.
+
+    Under BSP that is so when the next clock's parameters have been read; otherwise when every owner acknowledged it.
+    """
+
+    clock: int
+    splits: tuple[int, ...]
+    report: m.ClockReported
+    #: What is pushed, and what it can be computed from again; opaque here.
+    content: Any
+    #: Partitions whose owner has all of it.
+    held: set[int] = field(default_factory=set)
+
+
+class Outbox:
+    """What a worker computed and may have to send again, oldest first; all of one clock under BSP."""
+
+    def __init__(self, settings: CoreSettings) -> None:
+        self._settings = settings
+        self._everywhere = frozenset(range(settings.num_partitions))
+        self._kept: list[Kept] = []
+        self._untold: list[m.ClockReported] = []
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    @property
+    def newest(self) -> Kept | None:
+        """What was computed last, as far as it is still kept."""
+        return self._kept[-1] if self._kept else None
+
+    def add(self, kept: Kept) -> None:
+        """Keep what was computed; nothing of it is pushed, and the master was not told of it."""
+        self._kept.append(kept)
+        self._untold.append(kept.report)
+
+    def unpushed(self, up_to: int | None = None) -> list[Kept]:
+        """Return what some owner may lack, of the clocks up to ``up_to``."""
+        return [
+            kept
+            for kept in self._kept
+            if len(kept.held) < len(self._everywhere) and (up_to is None or kept.clock <= up_to)
+        ]
+
+    def missing(self, kept: Kept) -> list[int]:
+        """Return the partitions whose owner may lack some of what was computed, ascending."""
+        return sorted(self._everywhere - kept.held)
+
+    def untold(self) -> list[m.ClockReported]:
+        """Return the reports that the master lacks; the caller sends them now."""
+        reports, self._untold = self._untold, []
+        return reports
+
+    def on_held(self, partition: int, clock: int, splits: tuple[int, ...]) -> None:
+        """Take in that a partition's owner has what was computed for these splits.
+
+        Single splits, of which a partition lacked some, are not the whole.
+        """
+        for kept in self._kept:
+            if kept.clock == clock and kept.splits == splits:
+                kept.held.add(partition)
+
+    def on_read(self, partition: int, clock: int) -> None:
+        """Take in that a partition was read at a clock: under BSP its owner has everything of the clocks before."""
+        for kept in self._kept if self._settings.bsp else ():
+            if kept.clock < clock:
+                kept.held.add(partition)
+
+    def on_pushed(self, pushed: Iterable[Kept]) -> None:
+        """Take in that every owner has these, in one part or in several."""
+        for kept in pushed:
+            kept.held.update(self._everywhere)
+        if not self._settings.bsp:
+            # An acknowledged push is in every copy that could take over.
+            self._kept = [kept for kept in self._kept if len(kept.held) < len(self._everywhere)]
+
+    def forget_before(self, clock: int) -> None:
+        """Forget the clocks before ``clock``: no loss can undo them."""
+        self._kept = [kept for kept in self._kept if kept.clock >= clock]
+
+    def forget_all(self) -> None:
+        """Forget everything: the job goes back, or others write the model."""
+        self._kept, self._untold = [], []
+
+    def take_over(self, before: Callable[[int], Sequence[MemberId]], owners: Sequence[MemberId]) -> None:
+        """Count on nothing that an owner had which is not the owner any more.
+
+        Parameters
+        ----------
+        before : callable
+            Clock -> owner of each partition until now.
+        owners : sequence
+            Owner of each partition from now on.
+        """
+        for kept in self._kept:
+            until_now = before(kept.clock)
+            kept.held = {partition for partition in kept.held if until_now[partition] == owners[partition]}
+
+
+class Releases:
+    """Plans whose release this worker is to report, once it has nothing to do with the clocks before them."""
+
+    def __init__(self) -> None:
+        #: Plan that is not released here yet -> first clock under its membership.
+        self._commit_clocks: dict[int, int] = {}
+        self._asked: list[int] = []
+
+    def note_commit(self, plan_id: int, clock: int) -> None:
+        """Keep from which clock on a plan holds."""
+        self._commit_clocks[plan_id] = clock
+
+    def ask(self, plan_id: int) -> None:
+        """Take in that the master waits for the release of a plan."""
+        self._asked.append(plan_id)
+
+    def take(self, is_past: Callable[[int | None], bool]) -> list[int]:
+        """Return the plans that can be released now; each once.
+
+        Parameters
+        ----------
+        is_past : callable
+            Says whether this worker has nothing to do any more with what was before a clock; None: of now.
+        """
+        plans = [plan_id for plan_id in self._asked if is_past(self._commit_clocks.get(plan_id))]
+        for plan_id in plans:
+            self._commit_clocks.pop(plan_id, None)
+        self._asked = [plan_id for plan_id in self._asked if plan_id not in plans]
+        return plans
+
+
+class WorkerState:
+    """Clock, horizon and memberships of one worker, and what it computed.
+
+    :meth:`begin` says what to do; the shell does it, and says what came of it: a clock is :meth:`computed`, pushed
+    (:meth:`done`), its parameters :meth:`read`; then it calls :meth:`end`.  A loss of members raises :attr:`epoch`:
+    what was begun in an earlier one is void, but for what was computed in the same incarnation.
     """
 
     def __init__(self, name: MemberId, settings: CoreSettings) -> None:
         self.name = name
         self.settings = settings
-        #: Memberships that still matter, oldest first.
-        self.memberships: list[Membership] = []
+        self.memberships = Memberships(settings)
+        self.outbox = Outbox(settings)
+        self.releases = Releases()
         #: The clock that is computed and pushed now; None until the first membership that includes this worker.
         self.clock: int | None = None
         #: The last clock whose parameters were read completely.
         self.read_clock = settings.first_clock - 1
         self.horizon = settings.first_clock - 1
+        #: Grows when members are lost, and when it is known who takes over.
+        self.epoch = 0
+        #: The epoch in which what is under way was begun; None while nothing is.
+        self._under_way: int | None = None
+        #: The latest recovery that an inventory was taken for.
+        self._inventoried = 0
         #: Split -> next clock to compute, where it was computed here or taken over.
         self._next: dict[int, int] = {}
         #: Split -> the first clock that is owed here, where it was taken over.
@@ -50,68 +270,36 @@ class WorkerState:
         self._grant: m.GrantHorizon | None = None
         #: The membership that began the incarnation; horizons of earlier ones are void.
         self._begun = 0
-        #: Plan that is not released here yet -> first clock under its membership.
-        self._commit_clocks: dict[int, int] = {}
 
-    @property
-    def newest(self) -> Membership:
-        """The newest membership known."""
-        return self.memberships[-1]
+    # ---- what the master says
 
-    @property
-    def version(self) -> int:
-        """The number of the newest membership; 0 before the first."""
-        return self.newest.version if self.memberships else 0
-
-    @property
-    def recovery(self) -> int:
-        """The latest recovery that is known to be over."""
-        return self.newest.recovery if self.memberships else 0
-
-    @property
-    def incarnation(self) -> int:
-        """The incarnation of the newest membership."""
-        return self.newest.incarnation if self.memberships else 0
-
-    def on_membership(self, membership: Membership) -> m.MembershipAcked:
+    def on_membership(self, membership: Membership, plan_id: int | None = None) -> m.MembershipAcked:
         """Take a committed membership in (again); return the acknowledgement."""
-        if not self.memberships or membership.version > self.newest.version:
+        if membership.version > self.memberships.version:
             if membership.takes_over:
                 self._take_over(membership)
             else:
-                self.memberships.append(membership)
+                self.memberships.add(membership)
             if self.clock is None and self.name in membership.workers:
                 self.clock = membership.from_clock
             self._use_grant()
+        if plan_id is not None and membership.version == self.memberships.version:
+            # One that comes late, after that of a recovery, says nothing any more: a worker that left before that
+            # clock, because members were lost meanwhile, would never come to it, and never be released.
+            self.releases.note_commit(plan_id, membership.from_clock)
         return m.MembershipAcked(self.name, membership.version)
-
-    def note_commit(self, plan_id: int, membership: Membership) -> None:
-        """Keep from which clock on a plan holds, after its membership was taken in.
-
-        One that comes late, after that of a recovery, says nothing any more: who left before that clock, because
-        somebody was lost meanwhile, would never come to it, and never be released.
-        """
-        if membership.version == self.version:
-            self._commit_clocks[plan_id] = membership.from_clock
-
-    def commit_clock(self, plan_id: int) -> int:
-        """Return from which clock on a plan holds; the clock of now where that is not known, or not any more."""
-        return self._commit_clocks.get(plan_id, 0 if self.clock is None else self.clock)
-
-    def note_released(self, plan_id: int) -> None:
-        """Forget from when on a plan held, after its release was reported."""
-        self._commit_clocks.pop(plan_id, None)
 
     def _take_over(self, membership: Membership) -> None:
         """Work by ``membership`` alone from now on, for what is on its way too."""
         active = membership.splits.active_on(self.name)
         starts = {split: membership.split_clocks[split] for split in active}
-        before = self.newest if self.memberships else None
-        if before is None or membership.goes_back:
+        self.epoch += 1
+        if not self.memberships or membership.goes_back:
             # It begins, or everything begins again at the checkpoint.
             self.clock = self._grant = None
             self.horizon, self.read_clock, self._next = membership.from_clock - 1, membership.from_clock - 1, starts
             self._inherited, self._begun = dict(starts), membership.version
+            self.outbox.forget_all()
         elif self.clock is not None:
             for split in active:
                 if not self._held(split, starts[split]):
@@ -120,7 +308,11 @@ class WorkerState:
                 # A membership that was to hold later holds now; and under SSP and ASP, what a lost worker was behind
                 # must be caught up.
                 self.clock = min(self.clock, self._next[split])
-        self.memberships = [membership]
+        if self.memberships:
+            self.outbox.take_over(
+                lambda clock: self.memberships.route(clock).partitions.owners, membership.partitions.owners
+            )
+        self.memberships.replace(membership)
         if self.name not in membership.workers:
             self.clock = membership.from_clock if self.clock is None else max(self.clock, membership.from_clock)
 
@@ -146,27 +338,39 @@ class WorkerState:
             self._use_grant()
 
     def _use_grant(self) -> None:
-        if self._grant is not None and self.memberships and self.newest.version >= self._grant.membership_version:
+        if self._grant is not None and self.memberships and self.memberships.version >= self._grant.membership_version:
             self.horizon = max(self.horizon, self._grant.horizon)
 
-    def membership_at(self, clock: int) -> Membership:
-        """Return the membership in force at ``clock``."""
-        found = self.memberships[0]
-        for membership in self.memberships:
-            if membership.from_clock <= clock:
-                found = membership
-        return found
+    def inventory(self, recovery: int) -> m.Inventory:
+        """Stop what is under way, because members were lost; return how far this worker is."""
+        if recovery > max(self._inventoried, self.memberships.recovery):
+            self._inventoried = recovery
+            self.epoch += 1
+        return m.Inventory(self.name, recovery, self.read_clock)
 
-    def route(self, clock: int) -> Membership:
-        """Return the membership that says who owns which partition for a request of ``clock``.
+    def released(self) -> list[m.PlanReleased]:
+        """Return the releases that have become true since the last call."""
+        return [m.PlanReleased(self.name, plan_id) for plan_id in self.releases.take(self._is_past)]
 
-        Under BSP the one in force at that clock; under SSP and ASP the newest (the commit happens at the owner).
+    def _is_past(self, commit: int | None) -> bool:
+        """Return whether neither this worker's clock nor what is under way has to do with the clocks before a commit.
+
+        A worker that leaves owes something until it rests.  One that stays may release while a later clock is under
+        way: a server that leaves waits for all workers, and would wait for a whole iteration.
         """
-        return self.membership_at(clock) if self.settings.bsp else self.newest
+        if self.clock is not None and not self.finished and commit is not None and self.clock < commit:
+            return False
+        if self._under_way is None:
+            return not (self.rests and self.must_confirm)
+        stays = self.clock is not None and not self.left and self._under_way == self.epoch
+        commit = self.clock if commit is None else commit
+        return stays and commit is not None and all(kept.clock >= commit for kept in self.outbox.unpushed())
+
+    # ---- what is due
 
     def active_at(self, clock: int) -> tuple[int, ...]:
         """Return the splits that are active here at ``clock``."""
-        return self.membership_at(clock).splits.active_on(self.name)
+        return self.memberships.at(clock).splits.active_on(self.name)
 
     def due_at(self, clock: int) -> tuple[int, ...]:
         """Return the splits that are active here at ``clock`` and not computed yet."""
@@ -185,18 +389,50 @@ class WorkerState:
     @property
     def left(self) -> bool:
         """True once every clock that this worker owes is computed."""
-        return self.clock is not None and self.name not in self.membership_at(self.clock).workers
+        return self.clock is not None and self.name not in self.memberships.at(self.clock).workers
 
     @property
     def finished(self) -> bool:
         """True once the final parameters have been measured."""
         return self.clock is not None and self.clock > self.settings.iterations
 
+    @property
+    def rests(self) -> bool:
+        """True where nothing is owed, unless members are lost."""
+        return self.clock is not None and (self.finished or self.left)
+
+    @property
+    def must_confirm(self) -> bool:
+        """True where a server that is lost could still need something of this worker, which leaves."""
+        return len(self.outbox) > 0 and self.settings.followers > 0 and not self.finished
+
     def next_work(self) -> Work | None:
         """Return what may be computed now, or None while the horizon is not granted (or nothing is left)."""
         if self.clock is None or self.left or self.finished or self.clock > self.horizon:
             return None
         return Work(self.clock, self.due_at(self.clock), self.settings.min_clock_to_read(self.clock))
+
+    def begin(self) -> Work | Confirmation | None:
+        """Return what is to be done now, which is under way from then on; None where there is nothing."""
+        task = self._next_task()
+        if task is not None:
+            self._under_way = self.epoch
+        return task
+
+    def _next_task(self) -> Work | Confirmation | None:
+        if self._inventoried > self.memberships.recovery:
+            # Members were lost, and it is not known yet who takes over.
+            return None
+        newest = self.outbox.newest
+        if self.rests:
+            return Confirmation(newest.clock + 1) if newest is not None and self.must_confirm else None
+        work = self.next_work()
+        if work is None and newest is not None and self.clock is not None and self.outbox.unpushed():
+            # What a lost owner had must be pushed again, though no further clock is granted.
+            return Work(newest.clock, (), 0)
+        return work
+
+    # ---- what was done
 
     def computed(self, clock: int, splits: tuple[int, ...]) -> None:
         """These splits of a clock were computed; whoever needs them will get them from here."""
@@ -218,21 +454,27 @@ class WorkerState:
         while not self.left and not self.finished and not self.due_at(self.clock) and self.active_at(self.clock):
             # SSP and ASP: every split that is active here is further.
             self.clock += 1
-        while len(self.memberships) > 1 and self.memberships[1].from_clock <= self.clock:
-            del self.memberships[0]
+        self.memberships.forget_before(self.clock)
         return True
+
+    def read(self, clock: int) -> None:
+        """The parameters of a clock were read completely: no loss can undo what was pushed before."""
+        self.read_clock = max(self.read_clock, clock)
+        self.outbox.forget_before(clock)
+
+    def passed(self, work: Work) -> None:
+        """A clock was complete everywhere when it was read: a lost worker had pushed what was to be computed."""
+        self.computed(work.clock, work.splits)
+        self.outbox.forget_before(work.clock + 1)
+        if self.clock == work.clock:
+            self.done(work.clock)
+
+    def end(self) -> None:
+        """What was under way is complete, or void."""
+        self._under_way = None
 
     def waits_for(self) -> str:
         """Return what this worker waits for, as a sentence."""
         if self.clock is None:
             return "a membership that includes it"
         return f"the horizon to reach clock {self.clock}; it is {self.horizon}"
-
-    def clock_list(self, partition_clocks: dict[int, int]) -> dict[MemberId, int]:
-        """Return the clock list: server -> clock of its partitions as last received (EPS Figs 1b and 7)."""
-        owners = self.newest.partitions
-        first = self.settings.first_clock
-        return {
-            server: min((partition_clocks.get(p, first) for p in owners.owned_by(server)), default=first)
-            for server in self.newest.servers
-        }

@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import Any
 
 from eps.cluster.choice import check_backend
+from eps.cluster.container import ENTRY_POINTS
 from eps.cluster.supervisor.start import SupervisorHandle, WarmSupervisor
 from eps.core.changes import change_of, check_request_id
 from eps.core.reconfig import Change, Operation, Phase
@@ -137,7 +138,7 @@ class Job:
             return cls(*start(request, tied=not detach, before_data=before_data))
         # Not needed to look at a job or to change its size, and the slowest import of all.
         # It imports what the job's processes need while this process imports what it needs, and reads the data.
-        warm = WarmSupervisor() if warm is None else warm
+        warm = WarmSupervisor(ENTRY_POINTS) if warm is None else warm
         try:
             from eps.job.launch import start_here
             from eps.job.yarn.starting import settle_former_of
@@ -190,7 +191,7 @@ class Job:
         on_yarn = is_on_yarn(directory)
         if on_yarn and warm is not None:
             warm.cancel()
-        warm = None if on_yarn else WarmSupervisor() if warm is None else warm
+        warm = None if on_yarn else WarmSupervisor(ENTRY_POINTS) if warm is None else warm
         check: Callable[[JobSpec], None] | None = None
         try:
             if on_yarn:

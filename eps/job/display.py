@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol, TextIO
 
-from eps.cluster.advice import CHECK_IMAGE
+from eps.cluster.docker.container import CHECK_IMAGE
 from eps.cluster.yarn.advice import CHECK_PYTHON
 from eps.core.evictions import TAKEN_AWAY
 from eps.core.reconfig import Operation, Phase

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from eps.cluster.container import ENTRY_POINTS
 from eps.cluster.supervisor.start import SupervisorHandle, WarmSupervisor, start_supervisor
 from eps.data.cut import prepare
 from eps.data.dataset import DatasetInfo
@@ -78,7 +79,9 @@ class PreparedJob:
         try:
             try:
                 return (
-                    start_supervisor(path, tied, lock=self.lock) if warm is None else warm.give(path, tied, self.lock)
+                    start_supervisor(path, tied, lock=self.lock, entry_points=ENTRY_POINTS)
+                    if warm is None
+                    else warm.give(path, tied, self.lock)
                 )
             except BaseException:
                 self.give_back()

@@ -1,9 +1,10 @@
-"""A supervisor that has done its imports already, for who starts one job after the other.  L3."""
+"""A supervisor that has done its imports already, for a process that starts one job after the other.  L3."""
 
 from __future__ import annotations
 
 import threading
 
+from eps.cluster.container import ENTRY_POINTS
 from eps.cluster.supervisor.start import WarmSupervisor
 from eps.errors import ResourceError
 
@@ -13,7 +14,7 @@ __all__ = ["SpareSupervisor", "WarmSupervisor"]
 class SpareSupervisor:
     """One supervisor that waits for a job; thread-safe.  It ends with this process, however that ends.
 
-    The imports of a job's processes take longer than the rest of its start; who has a spare one does not wait for them.
+    The imports of a job's processes take longer than the rest of its start; a spare supervisor has done them.
     """
 
     def __init__(self) -> None:
@@ -31,16 +32,16 @@ class SpareSupervisor:
         """
         with self._lock:
             spare, self._spare = self._spare, None
-        return WarmSupervisor() if spare is None else spare
+        return WarmSupervisor(ENTRY_POINTS) if spare is None else spare
 
     def refill(self) -> None:
         """Have a spare one again: best when no job is being started, as its imports take a core for half a second."""
         with self._lock:
             if self._spare is None and not self._closed:
                 try:
-                    self._spare = WarmSupervisor()
+                    self._spare = WarmSupervisor(ENTRY_POINTS)
                 except ResourceError:
-                    # Who needs one is told why there is none.
+                    # The next take says why.
                     self._spare = None
 
     def close(self) -> None:

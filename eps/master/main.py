@@ -19,13 +19,12 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from eps.chaos.evictor import local_resources
-from eps.chaos.trap import ENVIRONMENT, traps_of
 from eps.cluster.api import NO_NEWS, ContainerEvent, ContainerRequest, EvictionWarning, ResourceManager
 from eps.cluster.api import Allocated as ContainerAllocated
 from eps.cluster.api import Exited as ContainerEnded
 from eps.cluster.api import Running as ContainerRunning
 from eps.cluster.choice import open_resources
+from eps.cluster.local import LocalResourceManager
 from eps.core import events as e
 from eps.core.events import ENDED_STATES, JobState
 from eps.core.evictions import TAKEN_AWAY
@@ -557,24 +556,21 @@ class Master:
         return exit_code
 
 
-def run(context: ContainerContext) -> int:
-    """Entry point of the job master's process."""
+def run(context: ContainerContext, watch: Callable[[MasterState, bool], None] | None = None) -> int:
+    """Run the job master's process; ``watch`` as of :class:`Master`."""
     set_up_logging()
     tune_malloc()
     raise_descriptor_limit()
     job_dir = JobDir(context.job_dir)
     runtime = Runtime.of_job(job_dir)
     assert context.supervisor_fd is not None
-    supervisor = local_resources(job_dir.path, context.supervisor_fd, runtime.spec.max_containers, context.running)
+    supervisor = LocalResourceManager(context.supervisor_fd, runtime.spec.max_containers, context.running)
     supervisor.beat(NO_NEWS, START_PATIENCE_S)
     resources: ResourceManager = supervisor
-    # Set by tests only, which reach a process that the supervisor forks by its environment and no other way.
-    traps = traps_of(os.environ.get(ENVIRONMENT, ""), job_dir.path)
     try:
-        resources = open_resources(runtime, job_dir, supervisor)
+        resources = open_resources(runtime.spec, runtime.dataset_dir, job_dir, supervisor)
         security = Security.of_job(job_dir.path)
         server, announcements = open_place(job_dir, security)
-        watch = None if traps is None else traps.look
         return Master(runtime, job_dir, resources, security, watch, server=server, announcements=announcements).run()
     except (StorageError, ResourceError, ConfigError) as error:
         logger.exception("M cannot go on")

@@ -261,9 +261,8 @@ class JobSpec:
     )
     engine_timeout_s: float = _option(
         300.0,
-        "docker: seconds that a job does without the Docker engine where it waits for a container and gets no further: "
-        "then it fails, and eps resume goes on with it; longer than an iteration takes; for as long a "
-        "container is tried again that is not launched by an engine which answers other calls",
+        "docker: seconds without an answer of the Docker engine after which the job fails, and eps resume continues "
+        "it; one container is given up when its launch has not been answered for as long",
         group="cluster",
     )
     grow_back_s: float = _option(

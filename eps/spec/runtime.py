@@ -10,6 +10,7 @@ import dataclasses
 import hashlib
 import json
 import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,6 +21,7 @@ import numpy as np
 
 from eps.core.settings import CoreSettings
 from eps.errors import ConfigError, StorageError
+from eps.ml import kernels, steps
 from eps.ml.batches import batch_share
 from eps.ml.grid import Grid
 from eps.ml.layout import KeySpace
@@ -381,3 +383,20 @@ def make_model(spec: JobSpec, num_features: int, num_outputs: int) -> Model:
     """Return the model that the settings name, for data of this shape."""
     cls = load_model(spec.model)
     return cls(num_features, num_outputs, intercept=spec.intercept, **model_options(spec))
+
+
+def compile_kernels(runtime: Mapping[str, Any]) -> None:
+    """Compile what a large model needs, once for all processes that are forked from this one.
+
+    Runs none of the model's code, and never raises: a process that needs the kernels fails in the same way and says so.
+    """
+    try:
+        num_keys = int(runtime.get("num_keys", 0))
+        if num_keys:
+            spec = JobSpec.from_dict(runtime["spec"])
+            kernels.use_for(num_keys)
+            reproducible = spec.core_settings().reproducible
+            dtype = Grid(spec.splits, 1).dtype if reproducible else np.dtype(np.float32)
+            steps.prepare(make_optimizer(optimizer_settings(spec)), dtype)
+    except Exception as error:
+        print(f"no compiled kernels: {error}", file=sys.stderr)

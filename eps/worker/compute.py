@@ -1,13 +1,13 @@
 """The arithmetic of a worker: gradients of its active splits at one clock, summed so that grouping leaves no trace.
 
-Knows nothing of servers, clocks ahead or messages.
+It knows the parts of a push and the answers to a pull as values; it sends and awaits nothing.
 
 Source: EPS §2.2 step 4; performance.md section 4 (keys are localised once per split); reproducible.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -15,6 +15,7 @@ import numpy as np
 
 from eps.core.messages import SplitResult
 from eps.data.splitfile import SplitData
+from eps.errors import ProtocolError
 from eps.ml import kernels
 from eps.ml.arrays import distinct
 from eps.ml.batches import draw
@@ -22,8 +23,11 @@ from eps.ml.blocks import Blocks, check_finite
 from eps.ml.metrics import EvalSums
 from eps.ml.plain import PlainSplitSum
 from eps.ml.split_sum import SplitSum
-from eps.net.messages.exchange import PullPart, PushPart, keyset_digest
+from eps.net.messages.exchange import PullAnswer, PullPart, PushPart, keyset_digest
 from eps.spec.runtime import Runtime
+
+#: Most parameters that are taken so, in bytes: while they are in use the server cannot use their memory again.
+MOST_LENT_BYTES = 16 << 20
 
 
 class ActiveSet:
@@ -126,17 +130,60 @@ class Parameters:
     versions: dict[int, int] = field(default_factory=dict)
     #: Partitions that have come.
     arrived: set[int] = field(default_factory=set)
+    #: In which they began to come: after a loss of members another server may count versions differently.
+    epoch: int = 0
+
+    def known_versions(self, epoch: int) -> Mapping[int, int]:
+        """Return the versions that say something to the servers of an epoch."""
+        return self.versions if epoch == self.epoch else {}
+
+
+def lent_whole(active: ActiveSet, answers: Sequence[PullAnswer]) -> np.ndarray | None:
+    """Return all parameters of a clock as one array, where the answers hold them side by side; None elsewhere.
+
+    Only where every split gathers what it needs of them: the array may be another process's, for reading only, and a
+    model may write to the parameters that it is given.
+
+    Parameters
+    ----------
+    active : ActiveSet
+    answers : sequence of PullAnswer
+        That came together.
+
+    Returns
+    -------
+    ndarray, shape (active.size,), float32, or None
+    """
+    if len(answers) != len(active.spans) or 4 * active.size > MOST_LENT_BYTES or not len(answers):
+        return None
+    if any(positions is None for positions in active.positions.values()):
+        return None
+    base = answers[0].values.base
+    if not isinstance(base, np.ndarray) or base.dtype != np.float32 or base.ndim != 1 or len(base) < active.size:
+        return None
+    begin = answers[0].values.__array_interface__["data"][0]
+    for answer in answers:
+        a, b, _, _ = active.spans[answer.partition]
+        values = answer.values
+        if answer.unchanged or values.base is not base or len(values) != b - a or not values.flags.c_contiguous:
+            return None
+        if values.__array_interface__["data"][0] != begin + 4 * a:
+            return None
+    first = (begin - base.__array_interface__["data"][0]) // base.itemsize
+    return base[first : first + active.size]
 
 
 @dataclass(eq=False)
-class ClockWork:
+class Contribution:
     """What the splits of one clock give: the sums to push and the results to report."""
 
     clock: int
     splits: tuple[int, ...]
     samples: int
     results: tuple[SplitResult, ...]
-    _active: ActiveSet
+    #: What it was computed with, and is computed with again where a sum has to be taken apart.
+    active: ActiveSet
+    parameters: Parameters
     _total: np.ndarray
     _maxima: np.ndarray
     _raw: tuple[tuple[int, int, np.ndarray], ...]
@@ -144,25 +191,20 @@ class ClockWork:
 
     def push(self, partition: int) -> PushPart:
         """Return the push to one partition."""
-        a, b, first, stop = self._active.spans[partition]
+        a, b, first, stop = self.active.spans[partition]
         total = self._total[:0] if self._measures_only else self._total[a:b]
         maxima = self._maxima[first:stop] if len(self._maxima) else self._maxima
         raw = self._raw and tuple((split, block - first, v) for split, block, v in self._raw if first <= block < stop)
         return PushPart(
-            partition, self.clock, self.splits, self.samples, total, maxima, self._active.keysets[partition], None, raw
+            partition, self.clock, self.splits, self.samples, total, maxima, self.active.keysets[partition], None, raw
         )
-
-
-def pull_part(active: ActiveSet, partition: int, min_clock: int, have_version: int = 0) -> PullPart:
-    """Return the pull of an active set's keys in one partition."""
-    a, b, _, _ = active.spans[partition]
-    return PullPart(partition, min_clock, active.keysets[partition], None, have_version, b - a)
 
 
 class Computation:
     """The gradients of some splits at one clock, summed as they are computed; in any order, with the same bits.
 
-    A split can be added as soon as the parameters of its own partitions are there: :meth:`ready` says which.
+    Its parameters come partition by partition (:meth:`pulls`, :meth:`take`).  A split can be added as soon as those of
+    its own partitions are there: :meth:`ready` says which.
 
     Parameters
     ----------
@@ -189,8 +231,8 @@ class Computation:
     ) -> None:
         self.clock = clock
         self.active = active
+        self.parameters = parameters
         self._runtime = runtime
-        self._parameters = parameters
         self._empty = empty
         wanted = set(only) or set(active.splits)
         self._left = [split for split in active.splits if split in wanted]
@@ -200,6 +242,60 @@ class Computation:
         self._measures_only = runtime.settings.reproducible and clock < 0
         #: Gradients of a small model, which are added together.
         self._waiting: dict[int, np.ndarray] = {}
+
+    def drop_splits(self) -> None:
+        """Compute nothing: the parameters alone are wanted."""
+        self._left.clear()
+
+    @property
+    def complete(self) -> bool:
+        """True once the parameters of every partition have come."""
+        return len(self.parameters.arrived) == len(self.active.spans)
+
+    def pulls(self, min_clock: int, have: Mapping[int, int]) -> list[PullPart]:
+        """Return the pulls of the partitions that have not come.
+
+        Parameters
+        ----------
+        min_clock : int
+            Clocks that a partition must have completed.
+        have : mapping
+            Partition -> version of the parameters that are here from the clock before.
+        """
+        keysets, arrived = self.active.keysets, self.parameters.arrived
+        return [
+            PullPart(partition, min_clock, keysets[partition], None, have.get(partition, 0), b - a)
+            for partition, (a, b, _, _) in enumerate(self.active.spans)
+            if partition not in arrived
+        ]
+
+    def take(self, answers: Sequence[PullAnswer], have: Parameters | None) -> None:
+        """Take the parameters of some partitions, which came together; compute the splits that were waiting for them.
+
+        What a server says is unchanged is taken from ``have``, the parameters of the clock before.  Those are never
+        overwritten: they may be needed to compute some of that clock again.
+        """
+        into = self.parameters
+        whole = lent_whole(self.active, answers)
+        if whole is not None:
+            into.values = whole
+        for answer in answers:
+            partition = answer.partition
+            a, b, first, stop = self.active.spans[partition]
+            if answer.unchanged:
+                if have is None or have.versions.get(partition) != answer.version:
+                    raise ProtocolError(f"partition {partition} is said to be unchanged since it was never here")
+                into.values[a:b] = have.values[a:b]
+            elif whole is None:
+                into.values[a:b] = answer.values
+            if len(into.exponents):
+                into.exponents[first:stop] = answer.exponents
+            into.versions[partition] = answer.version
+            into.arrived.add(partition)
+        # Once all have come, computing here overlaps with nothing.
+        if self.clock < self._runtime.settings.iterations and not self.complete:
+            for split in self.ready(into.arrived):
+                self.add(split)
 
     def ready(self, arrived: Set[int]) -> list[int]:
         """Return the splits that can be computed with the parameters of these partitions."""
@@ -214,7 +310,7 @@ class Computation:
             A gradient is not finite and the job stops on divergence (of small models :meth:`finish` says so); the model
             raised.
         """
-        result, gradient = _split_gradient(self._runtime, self.active, self._parameters, self.clock, split)
+        result, gradient = _split_gradient(self._runtime, self.active, self.parameters, self.clock, split)
         where, blocks = self.active.positions[split], self.active.split_blocks[split]
         sums = self._sum()
         if isinstance(sums, SplitSum) and sums.takes_many():
@@ -232,7 +328,7 @@ class Computation:
         self._results[split] = result
 
     def _sum(self) -> SplitSum | PlainSplitSum | None:
-        runtime, active, exponents = self._runtime, self.active, self._parameters.exponents
+        runtime, active, exponents = self._runtime, self.active, self.parameters.exponents
         if self._measures_only or self._sums is not None:
             return self._sums
         if runtime.settings.reproducible:
@@ -244,7 +340,7 @@ class Computation:
             self._sums = PlainSplitSum(self._empty(active.size, np.dtype(np.float32)))
         return self._sums
 
-    def finish(self) -> ClockWork:
+    def finish(self) -> Contribution:
         """Compute what is left; return all of it.  Raises as :meth:`add`."""
         for split in list(self._left):
             self.add(split)
@@ -259,7 +355,18 @@ class Computation:
         maxima = sums.maxima if isinstance(sums, SplitSum) else self._maxima
         total = np.empty(0, self._runtime.grid.dtype) if sums is None else sums.sum
         samples = sum(result.samples for result in results)
-        return ClockWork(self.clock, splits, samples, results, self.active, total, maxima, raw, self._measures_only)
+        return Contribution(
+            self.clock,
+            splits,
+            samples,
+            results,
+            self.active,
+            self.parameters,
+            total,
+            maxima,
+            raw,
+            self._measures_only,
+        )
 
 
 def compute(
@@ -269,7 +376,7 @@ def compute(
     clock: int,
     only: Iterable[int] = (),
     empty: Callable[[int, np.dtype], np.ndarray] = np.empty,
-) -> ClockWork:
+) -> Contribution:
     """Compute the gradients of the active splits (or of ``only`` some) at one clock, and sum them.
 
     Parameters and errors are those of :class:`Computation`.

@@ -130,6 +130,10 @@ class Datasets:
                 self._brought[split] = plan_id
         return len(content), found
 
+    def checksum(self, split: int) -> str:
+        """Return the checksum of a split's file, as the job's data was cut."""
+        return self._runtime.shape.split_checksums[split]
+
     def content(self, split: int) -> bytes:
         """Return a split's file, to send it."""
         return self.path(split).read_bytes()

@@ -6,8 +6,8 @@ from itertools import pairwise
 
 import pytest
 
-from eps.chaos.schedule import NETWORK_KINDS, PLAIN_KINDS, Kind, draw, parse_kinds
 from eps.errors import ConfigError
+from tools.chaos.schedule import NETWORK_KINDS, PLAIN_KINDS, Kind, draw, parse_kinds
 
 
 def test_the_same_seed_is_the_same_schedule() -> None:

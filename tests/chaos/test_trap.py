@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from pathlib import Path
 
 import pytest
 
-from eps.chaos.trap import (
+from eps.core import events as e
+from eps.core.reconfig import Operation, Phase
+from eps.errors import ConfigError
+from tests.core.scripted import ADD_SERVER, ADD_WORKER, REMOVE_WORKER, running
+from tools.chaos.trap import (
     BYSTANDER,
     DONOR,
     MASTER,
@@ -19,12 +24,7 @@ from eps.chaos.trap import (
     Trap,
     Traps,
     parse,
-    traps_of,
 )
-from eps.core import events as e
-from eps.core.reconfig import Operation, Phase
-from eps.errors import ConfigError
-from tests.core.scripted import ADD_SERVER, ADD_WORKER, REMOVE_WORKER, running
 
 
 def test_traps_are_parsed_and_nonsense_is_refused() -> None:
@@ -40,11 +40,6 @@ def test_traps_are_parsed_and_nonsense_is_refused() -> None:
     ):
         with pytest.raises(ConfigError, match="EPS_TRAP"):
             parse(text)
-
-
-def test_without_a_word_there_are_no_traps(tmp_path: Path) -> None:
-    assert traps_of("", tmp_path) is None
-    assert not (tmp_path / SPRUNG).exists()
 
 
 def test_victims_are_found_in_the_plan() -> None:
@@ -84,7 +79,7 @@ def test_a_trap_that_has_sprung_is_not_set_again(tmp_path: Path, killed: list[tu
     first = Traps(parse(text), tmp_path)
     for _ in range(2):
         first.look(master.state, False)
-    assert killed == [ME] and (tmp_path / SPRUNG / text).read_text() == "master\n"
+    assert killed == [ME] and json.loads((tmp_path / SPRUNG / text).read_text()) == {"victim": "master", "plan": 1}
     # Another master of the job.
     Traps(parse(text), tmp_path).look(master.state, False)
     assert killed == [ME]

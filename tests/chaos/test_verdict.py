@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from eps.chaos.verdict import (
+from tools.chaos.verdict import (
     Verdict,
     count_records,
     faults_of_report,

@@ -22,7 +22,7 @@ import hscheduler.cli
 from eps.cli import main, printable
 from eps.cli.commands import change, run
 from eps.cli.parser import build_parser
-from eps.cluster.advice import CHECK_IMAGE
+from eps.cluster.docker.container import CHECK_IMAGE
 from eps.cluster.yarn.advice import CHECK_PYTHON
 from eps.errors import ConfigError, PeerUnavailableError, PlanError, StorageError
 from eps.job import master_link
@@ -507,14 +507,9 @@ def test_a_damaged_job_does_not_hide_the_others(home: Path, capsys: pytest.Captu
     assert {entry["state"] for entry in json.loads(capsys.readouterr().out)} == {"killed", "unreadable"}
 
 
-@pytest.mark.parametrize("words", [["--events", "0"], ["--per-job", "-1"], ["--json", "nowhere/x.json"]])
-def test_chaos_that_cannot_be_played_is_refused_before_anything_is_started(
-    home: Path, tmp_path: Path, words: list[str], capsys: pytest.CaptureFixture[str]
+def test_a_folder_in_the_place_of_a_job_file_is_refused(
+    home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    job = tmp_path / "job.toml"
-    job.write_text('data = "sklearn:digits"\n')
-    assert main(["chaos", str(job), *words]) == 2
-    assert capsys.readouterr().err.startswith("eps: ")
     assert main(["run", str(tmp_path)]) == 2
     assert "cannot be read" in capsys.readouterr().err
 
@@ -531,7 +526,6 @@ def test_an_unknown_option_is_told_with_its_commands_help(command: str, capsys: 
         "predict": ["--model", "m", "--data", "d"],
         "version": [],
         "list": [],
-        "chaos": ["job.toml"],
         "devcluster": ["status"],
         "run": ["job.toml"],
         "submit": ["job.toml"],

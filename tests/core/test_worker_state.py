@@ -12,7 +12,7 @@ from eps.core.membership import Membership
 from eps.core.settings import CoreSettings
 from eps.core.tables import PartitionTable, SplitTable
 from eps.core.types import Address
-from eps.core.worker_state import Work, WorkerState
+from eps.core.worker_state import Confirmation, Kept, Work, WorkerState
 
 BSP = CoreSettings(num_splits=4, num_partitions=2, iterations=10, reproducible=False)
 
@@ -72,7 +72,7 @@ def test_membership_is_acknowledged_each_time_and_an_old_one_changes_nothing() -
 
     assert state.on_membership(V2) == m.MembershipAcked("worker-1", 2)
     assert state.on_membership(V1) == m.MembershipAcked("worker-1", 1)
-    assert state.newest is V2
+    assert state.memberships.newest is V2
     assert len(state.memberships) == 2
 
 
@@ -97,7 +97,7 @@ def test_grants_and_memberships_in_any_order_lead_to_the_same_horizon() -> None:
                 state.on_membership(arrival)
             else:
                 state.on_grant(arrival)
-            known = state.memberships[-1].version if state.memberships else 0
+            known = state.memberships.version
             assert state.horizon <= 2 * known, "never beyond what the memberships known allow"
         assert state.horizon == 6
 
@@ -127,8 +127,8 @@ def test_bsp_requests_go_where_the_clock_says_and_others_where_the_newest_member
     for state in (bsp, ssp):
         state.on_membership(V2)
 
-    assert [bsp.route(c).partitions.owners[1] for c in (2, 3)] == ["server-1", "server-2"]
-    assert [ssp.route(c).partitions.owners[1] for c in (2, 3)] == ["server-2", "server-2"]
+    assert [bsp.memberships.route(c).partitions.owners[1] for c in (2, 3)] == ["server-1", "server-2"]
+    assert [ssp.memberships.route(c).partitions.owners[1] for c in (2, 3)] == ["server-2", "server-2"]
 
 
 def test_worker_that_leaves_owes_the_clocks_before() -> None:
@@ -161,7 +161,7 @@ def test_later_of_two_memberships_of_one_clock_holds() -> None:
     state.on_membership(V2)
     state.on_membership(replace(V3, from_clock=3))
 
-    assert state.membership_at(3).version == 3
+    assert state.memberships.at(3).version == 3
     finish(state, 0)
     finish(state, 1)
     finish(state, 2)
@@ -188,7 +188,7 @@ def test_clock_list_names_the_servers_of_the_newest_membership() -> None:
     state = worker()
     state.on_membership(V2)
 
-    assert state.clock_list({0: 4}) == {"server-1": 4, "server-2": 0}
+    assert state.memberships.clock_list({0: 4}) == {"server-1": 4, "server-2": 0}
 
 
 @pytest.mark.parametrize(("staleness", "min_clocks"), [(0, [0, 1, 2, 3]), (2, [0, 0, 0, 1]), (-1, [0, 0, 0, 0])])
@@ -204,28 +204,131 @@ def test_work_says_how_stale_its_reads_may_be(staleness: int, min_clocks: list[i
     assert seen == min_clocks
 
 
-def test_the_commit_of_a_plan_that_is_told_late_does_not_keep_who_left_before_it_from_being_released() -> None:
+def test_a_plans_commit_that_comes_late_keeps_no_worker_from_being_released_that_left_before_it() -> None:
     """A member was lost before the plan's clock: the recovery's membership holds at once, with who leaves left out."""
     state = worker("worker-1")
     state.on_membership(V2)
-    state.on_membership(V3)
-    state.note_commit(7, V3)
+    state.on_membership(V3, 7)
+    state.releases.ask(7)
+    before = state.released()
     after = replace(membership(4, 2, V3.splits.active), split_clocks=(2, 2, 2, 2), recovery=1)
-    state.on_membership(after)
-    state.note_commit(7, after)
-    state.on_membership(V3)
-    state.note_commit(7, V3)
+    state.on_membership(after, 7)
+    state.on_membership(V3, 7)
 
-    assert state.left and state.clock is not None and state.clock >= state.commit_clock(7) == 2
+    assert before == []
+    assert state.left and state.clock == 2
+    assert state.released() == [m.PlanReleased("worker-1", 7)]
 
 
-def test_the_commit_of_a_plan_is_forgotten_when_it_is_released() -> None:
+def test_a_plan_is_released_once_its_clock_has_come_and_at_once_where_it_is_asked_again() -> None:
     state = worker("worker-1")
-    assert state.commit_clock(7) == state.clock == 0
-    state.on_membership(V2)
-    state.note_commit(7, V2)
-    assert state.commit_clock(7) == V2.from_clock > 0
-    state.note_released(7)
-    # It may be told to release it once more, and has nothing to wait for.
-    assert state.commit_clock(7) == state.clock
-    state.note_released(7)
+    state.on_membership(V2, 7)
+    state.releases.ask(7)
+    for clock in range(V2.from_clock):
+        assert state.released() == []
+        finish(state, clock)
+    released, again = state.released(), state.released()
+    state.releases.ask(7)
+
+    assert (released, again) == ([m.PlanReleased("worker-1", 7)], [])
+    assert state.released() == released
+
+
+# ---- what is under way, and what is kept
+
+
+def computed(state: WorkerState, clock: int, splits: tuple[int, ...] = (0, 1)) -> Kept:
+    """Compute a clock, and keep what it gave."""
+    kept = Kept(clock, splits, m.ClockReported(state.name, clock, (), 0), "arrays")
+    state.outbox.add(kept)
+    state.computed(clock, splits)
+    return kept
+
+
+def test_what_is_computed_is_reported_once_and_pushed_to_the_owners_that_lack_it() -> None:
+    state = worker()
+    kept = computed(state, 0)
+
+    assert state.outbox.untold() == [kept.report] and state.outbox.untold() == []
+    state.outbox.on_held(1, 0, (0, 1))
+    state.outbox.on_held(0, 0, (1,))
+    assert state.outbox.unpushed() == [kept] and state.outbox.missing(kept) == [0], "one split is not the whole"
+    state.outbox.on_pushed([kept])
+    assert state.outbox.unpushed() == [] and len(state.outbox) == 1
+    state.read(1)
+    assert len(state.outbox) == 0 and state.read_clock == 1
+
+
+def test_partition_that_was_read_has_everything_of_the_clocks_before_under_bsp_only() -> None:
+    for settings, missing in ((BSP, [0]), (replace(BSP, staleness=2), [0, 1])):
+        state = worker(settings=settings)
+        kept = computed(state, 0)
+        state.outbox.on_read(1, 1)
+        assert state.outbox.missing(kept) == missing
+
+
+def test_without_bsp_what_every_owner_has_is_not_kept() -> None:
+    state = worker(settings=replace(BSP, staleness=2))
+    first, second = computed(state, 0), computed(state, 1)
+    state.outbox.on_pushed([first])
+
+    assert state.outbox.unpushed(0) == [] and state.outbox.unpushed() == [second]
+
+
+def test_loss_of_an_owner_makes_its_partitions_be_pushed_again_by_the_new_owner() -> None:
+    state = worker(horizon=0)
+    state.on_membership(replace(V2, from_clock=0))
+    kept = computed(state, 0)
+    state.outbox.on_pushed([kept])
+    assert state.done(0)
+
+    lost = replace(membership(3, 0, V2.splits.active), split_clocks=(0, 0, 0, 0), recovery=1)
+    assert state.memberships.newest.partitions.owners == ("server-1", "server-2")
+    state.on_membership(lost)
+
+    assert state.outbox.missing(kept) == [1]
+    assert state.begin() == Work(0, (), 0), "though clock 1 is not granted"
+
+
+def test_nothing_begins_between_an_inventory_and_the_membership_that_takes_over() -> None:
+    state = worker()
+    assert state.begin() == Work(0, (0, 1), 0)
+    epoch = state.epoch
+    assert state.inventory(1) == m.Inventory("worker-1", 1, -1)
+    assert state.inventory(1) == m.Inventory("worker-1", 1, -1)
+    assert state.epoch == epoch + 1, "an inventory that is asked for again interrupts nothing"
+    state.end()
+    assert state.begin() is None
+    state.on_membership(replace(membership(2, 0, V1.splits.active), split_clocks=(0, 0, 0, 0), recovery=1))
+    assert state.epoch == epoch + 2 and state.begin() == Work(0, (0, 1), 0)
+
+
+def test_worker_that_leaves_reads_once_more_where_a_follower_could_lack_what_it_pushed() -> None:
+    for followers in (0, 1):
+        state = worker(settings=replace(BSP, followers=followers))
+        state.on_membership(V2)
+        state.on_membership(replace(V3, from_clock=3), 7)
+        state.releases.ask(7)
+        for clock in range(3):
+            computed(state, clock, state.due_at(clock))
+            assert state.done(clock)
+        assert state.left and len(state.outbox) == 3
+        if followers:
+            assert state.released() == [] and state.begin() == Confirmation(3)
+            state.read(3)
+            state.end()
+        assert state.begin() is None
+        assert state.released() == [m.PlanReleased("worker-1", 7)]
+
+
+def test_plan_is_released_beside_an_exchange_that_has_nothing_to_do_with_the_clocks_before() -> None:
+    state = worker()
+    state.on_membership(V2, 7)
+    for clock in range(3):
+        finish(state, clock)
+    kept = computed(state, 2, (0,))
+    assert state.begin() == Work(3, (0,), 3)
+    state.releases.ask(7)
+    assert state.released() == [], "what was computed before is not pushed everywhere"
+    state.outbox.on_pushed([kept])
+    assert state.released() == [m.PlanReleased("worker-1", 7)]

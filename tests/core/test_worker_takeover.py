@@ -180,7 +180,7 @@ def test_job_that_goes_back_begins_anew_and_nothing_of_before_counts() -> None:
     state.on_grant(m.GrantHorizon(4, 2, 2))
 
     assert (late, void, state.horizon) == ((1, None), 1, 4)
-    assert (state.incarnation, state.read_clock, state.recovery) == (1, 1, 2)
+    assert (state.memberships.incarnation, state.read_clock, state.memberships.recovery) == (1, 1, 2)
     assert state.next_work() == Work(2, (0, 1), 2)
 
 
@@ -193,7 +193,7 @@ def test_takeover_is_acknowledged_each_time_and_counts_once() -> None:
 
     assert state.on_membership(news) == m.MembershipAcked(W1, 2)
     assert state.on_membership(V1) == m.MembershipAcked(W1, 1)
-    assert state.due_at(0) == () and state.newest is news
+    assert state.due_at(0) == () and state.memberships.newest is news
 
 
 def test_plan_after_a_takeover_holds_from_its_own_clock() -> None:

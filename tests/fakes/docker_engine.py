@@ -10,7 +10,6 @@ import re
 import socket
 import socketserver
 import threading
-import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -30,7 +29,13 @@ class FakeContainer:
     config: dict[str, Any]
     pid: int = 0
     exit_code: int = 0
-    is_running: bool = False
+    out_of_memory: bool = False
+    state: str = "created"
+    ignores_sigterm: bool = False
+
+    @property
+    def is_running(self) -> bool:
+        return self.state == "running"
 
     @property
     def labels(self) -> dict[str, str]:
@@ -69,18 +74,15 @@ class FakeDockerEngine:
         self.loses = ""
         #: End of the path of calls that are neither carried out nor answered; empty: each is.
         self.ignores = ""
-        #: End of the path of calls that are not carried out, and stay open until the engine goes away; empty: none.
+        #: End of the path of calls that stay open until the engine goes away, or lets them go; empty: none.
         self.hangs = ""
         self.num_hanging = 0
         #: End of the path of a call at which the engine goes away, and is not there any more; empty: it stays.
         self.breaks_at = ""
-        #: Keeps ended containers, as an engine does that is busy.
-        self.forgets = True
         self.changed = threading.Condition()
-        self.history: list[dict[str, Any]] = []
-        #: A stream of events ends where this is no longer the number that it began with.
+        #: A call that hangs ends where this is no longer the number that it began with.
         self.generation = 0
-        self._num_started = 0
+        self.num_started = 0
         self._server: _Server | None = None
         self.come_back()
 
@@ -90,22 +92,26 @@ class FakeDockerEngine:
         """Return the container that a job knows by this."""
         return next(c for c in self.containers.values() if c.labels.get("eps.container") == container_id)
 
-    def exits(self, container_id: str, code: int, *, unheard: bool = False) -> None:
+    def exits(self, container_id: str, code: int) -> None:
         """End a container's process."""
         with self.changed:
-            self.end(self.of(container_id), code, unheard=unheard)
+            self.end(self.of(container_id), code)
+
+    def forgets(self, container_id: str) -> None:
+        """Remove a container, as ``docker rm --force`` does."""
+        with self.changed:
+            del self.containers[self.of(container_id).name]
 
     def runs_out_of_memory(self, container_id: str) -> None:
         with self.changed:
-            self.say(self.of(container_id), "oom")
+            self.of(container_id).out_of_memory = True
             self.end(self.of(container_id), 128 + _SIGKILL)
 
     def go_away(self, *, with_containers: bool = True) -> None:
-        """Stop answering, as an engine that is started again; its containers end, and nobody hears of it."""
+        """Stop answering, as an engine that is started again; its containers end with it."""
         assert self._server is not None
         with self.changed:
             self.generation += 1
-            self.history.clear()
             if with_containers:
                 self.containers.clear()
             self.changed.notify_all()
@@ -114,6 +120,12 @@ class FakeDockerEngine:
         self._server.hang_up()
         self.path.unlink()
         self._server = None
+
+    def let_go(self) -> None:
+        """Carry out the calls that hang."""
+        with self.changed:
+            self.hangs = ""
+            self.changed.notify_all()
 
     def come_back(self) -> None:
         self._server = _Server(str(self.path), self)
@@ -125,23 +137,13 @@ class FakeDockerEngine:
 
     # ---- with the condition's lock held
 
-    def end(self, container: FakeContainer, code: int, *, unheard: bool = False) -> None:
+    def end(self, container: FakeContainer, code: int) -> None:
         if container.is_running:
-            container.is_running, container.exit_code, container.pid = False, code, 0
-            if not unheard:
-                self.say(container, "die", exitCode=str(code))
-        if self.forgets and container.config["HostConfig"]["AutoRemove"]:
-            self.containers.pop(container.name, None)
-
-    def say(self, container: FakeContainer, action: str, **attributes: str) -> None:
-        actor = {"ID": container.name, "Attributes": {**container.labels, "name": container.name, **attributes}}
-        self.history.append({"Type": "container", "Action": action, "Actor": actor, "timeNano": time.time_ns()})
-        self.changed.notify_all()
+            container.state, container.exit_code, container.pid = "exited", code, 0
 
     def start(self, container: FakeContainer) -> None:
-        self._num_started += 1
-        container.is_running, container.pid = True, 4_000_000_000 + self._num_started
-        self.say(container, "start")
+        self.num_started += 1
+        container.state, container.pid = "running", 4_000_000_000 + self.num_started
 
 
 class _Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
@@ -195,15 +197,13 @@ class _Calls(BaseHTTPRequestHandler):
             self.close_connection = True
             return
         if engine.hangs and path.endswith(engine.hangs):
-            self.close_connection = True
             with engine.changed:
                 engine.num_hanging += 1
-                engine.changed.wait_for(lambda: engine.generation != generation)
+                engine.changed.wait_for(lambda: engine.generation != generation or not engine.hangs)
                 engine.num_hanging -= 1
-            return
-        if path == "/events":
-            self._stream(engine, query, generation)
-            return
+            if engine.generation != generation:
+                self.close_connection = True
+                return
         try:
             with engine.changed:
                 status, answer = self._answer(engine, path, query, body)
@@ -237,10 +237,7 @@ class _Calls(BaseHTTPRequestHandler):
                 return 201, {"Id": _create(engine, query["name"], body), "Warnings": []}
             case ["GET", "containers", "json"]:
                 found = [c for c in engine.containers.values() if _has(c.labels, json.loads(query["filters"]))]
-                return 200, [
-                    {"Names": [f"/{c.name}"], "Labels": c.labels, "State": "running" if c.is_running else "exited"}
-                    for c in found
-                ]
+                return 200, [{"Names": [f"/{c.name}"], "Labels": c.labels, "State": c.state} for c in found]
         _, name, *verb = path.strip("/").split("/")
         container = engine.containers.get(name)
         if container is None:
@@ -248,44 +245,22 @@ class _Calls(BaseHTTPRequestHandler):
         match [self.command, *verb]:
             case ["GET", "json"]:
                 state = {"Running": container.is_running, "Pid": container.pid, "ExitCode": container.exit_code}
+                state["OOMKilled"] = container.out_of_memory
                 return 200, {"State": state}
             case ["POST", "start"] if container.is_running:
                 return 304, None
             case ["POST", "start"]:
                 engine.start(container)
-            case ["POST", "stop"]:
-                engine.end(container, 128 + _SIGTERM)
             case ["POST", "kill"]:
                 if not container.is_running:
                     raise Refusal(409, f"Container {name} is not running")
-                engine.end(container, 128 + _SIGKILL)
+                if container.ignores_sigterm and query.get("signal") == str(_SIGTERM):
+                    return 204, None
+                engine.end(container, 128 + int(query.get("signal", _SIGKILL)))
             case ["DELETE"]:
                 engine.end(container, 128 + _SIGKILL)
                 engine.containers.pop(name, None)
         return 204, None
-
-    def _stream(self, engine: FakeDockerEngine, query: Mapping[str, str], generation: int) -> None:
-        self.send_response(200)
-        self.send_header("Transfer-Encoding", "chunked")
-        self.end_headers()
-        filters, since_ns = json.loads(query["filters"]), int(float(query["since"]) * 1e9)
-        said = 0
-        try:
-            while True:
-                with engine.changed:
-                    while engine.generation == generation and len(engine.history) == said:
-                        engine.changed.wait()
-                    if engine.generation != generation:
-                        break
-                    news, said = engine.history[said:], len(engine.history)
-                for event in news:
-                    wanted = event["Action"] in filters["event"] and _has(event["Actor"]["Attributes"], filters)
-                    if wanted and event["timeNano"] >= since_ns:
-                        line = json.dumps(event).encode() + b"\n"
-                        self.wfile.write(b"%x\r\n%s\r\n" % (len(line), line))
-        except OSError:
-            pass
-        self.close_connection = True
 
 
 def _create(engine: FakeDockerEngine, name: str, config: dict[str, Any]) -> str:

@@ -55,7 +55,7 @@ class RunningYarn(FakeYarn):
     folder : Path
         For containers, and what they share.
     traps : str
-        As of :mod:`eps.chaos.trap`; only masters can be their victims.
+        As of :mod:`tools.chaos.trap`; only masters can be their victims.
     capacity : Resource
         Of each node.
     nodes : sequence of str

@@ -20,17 +20,19 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from eps.cluster.local import LocalResourceManager
 from eps.cluster.supervisor.context import ContainerContext
 from eps.cluster.supervisor.loop import HANDLED_SIGNALS
+from eps.cluster.supervisor.protocol import MAX_BYTES, LaunchProcess, ProcessLaunched, Request, decode, encode
 from eps.cluster.supervisor.start import SupervisorHandle, start_supervisor
 from eps.cluster.supervisor.state import MEMBER_TIMEOUT_S
 from eps.storage.jobdir import JobDir, create_job_dir
 from tests.fakes.records import note_settings
 
 DEADLINE_S = 20.0
+NoticeT = TypeVar("NoticeT")
 ENTRIES = {
     "master": "tests.fakes.supervised:run_master",
     "server": "tests.fakes.supervised:run_member",
@@ -210,27 +212,23 @@ class SupervisedJob:
         assert self.master is not None
         return LocalResourceManager(os.dup(self.channel.fileno()), max_containers, self.master.facts["running"])
 
-    def say(self, line: bytes) -> None:
-        """Send the supervisor a line, as the job master."""
-        self.channel.sendall(line + b"\n")
+    def say(self, request: Request) -> None:
+        """Tell the supervisor something, as the job master."""
+        self.channel.send(encode(request))
 
-    def hear(self, event: str) -> dict[str, Any]:
-        """Return the next line of the supervisor, which must be of this event."""
+    def hear(self, kind: type[NoticeT]) -> NoticeT:
+        """Return what the supervisor says next, which must be of this kind."""
         self.channel.settimeout(DEADLINE_S)
-        line = b""
-        while not line.endswith(b"\n"):
-            byte = self.channel.recv(1)
-            assert byte, f"the supervisor closed its channel after {line!r}"
-            line += byte
-        notice = dict(json.loads(line))
-        assert notice["event"] == event, notice
+        packet = self.channel.recv(MAX_BYTES)
+        assert packet, "the supervisor closed its channel"
+        notice = decode(packet)
+        assert isinstance(notice, kind), notice
         return notice
 
     def launch(self, container_id: str, behaviour: str = "sleep", role: str = "worker") -> Peer:
         """Launch a container and wait for it."""
-        request = {"op": "launch", "container_id": container_id, "role": role, "env": {"BEHAVIOUR": behaviour}}
-        self.say(json.dumps(request).encode())
-        assert self.hear("launched")["container_id"] == container_id
+        self.say(LaunchProcess(container_id, role, {"BEHAVIOUR": behaviour}))
+        assert self.hear(ProcessLaunched).container_id == container_id
         return self.accept()
 
     def close(self) -> None:

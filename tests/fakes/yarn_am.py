@@ -11,7 +11,6 @@ from multiprocessing.connection import Client, Connection
 from pathlib import Path
 from typing import Any
 
-from eps.chaos.trap import Traps, parse
 from eps.cluster.yarn.application import MasterOrders
 from eps.cluster.yarn.attempt import Yarn
 from eps.cluster.yarn.container import own_job_dir
@@ -20,6 +19,7 @@ from eps.core.master_state import MasterState
 from eps.job.yarn.am import serve
 from eps.system.logs import set_up_logging
 from tests.fakes.storage import SharedFolder
+from tools.chaos.trap import Traps, parse
 
 #: Of the process: how it reaches the cluster, and what it is to do.
 PLACE = "EPS_TEST_PLACE"

@@ -1,4 +1,4 @@
-"""``eps chaos``: jobs that are hit from a seed end as they must, and one that does not is told."""
+"""``python -m tools.chaos``: jobs that are hit from a seed end as they must, and one that does not is told."""
 
 from __future__ import annotations
 
@@ -13,9 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from eps.chaos.processes import marked, parent_of, with_mark
-from eps.chaos.run import Chaos, ChaosRequest, Undisturbed, optimizers_of
-from eps.cli import main
 from eps.errors import ConfigError
 from eps.spec.file import RunRequest
 from eps.storage.atomic import read_json
@@ -24,6 +21,9 @@ from eps.system.waits import wait_for
 from tests.conftest import lacks, require
 from tests.integration.conftest import processes_with
 from tests.integration.test_operations import TIMEOUT_S
+from tools.chaos.__main__ import main
+from tools.chaos.processes import marked, parent_of, with_mark
+from tools.chaos.run import COMMAND, Chaos, ChaosRequest, Undisturbed, optimizers_of
 
 #: Some 60 iterations a second on one core, so that several are left between two events.
 JOB = {
@@ -42,9 +42,7 @@ def test_jobs_that_are_hit_end_with_the_undisturbed_model(
     home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "chaos.json"
-    code = main(
-        ["chaos", str(job_file(tmp_path)), "--seed", "11", "--events", "12", "--per-job", "6", "--json", str(out)]
-    )
+    code = main([str(job_file(tmp_path)), "--seed", "11", "--events", "12", "--per-job", "6", "--json", str(out)])
     shown = capsys.readouterr().out
     assert code == 0, shown
     record = json.loads(out.read_text())
@@ -55,7 +53,7 @@ def test_jobs_that_are_hit_end_with_the_undisturbed_model(
     assert "0 updates lost, 0 applied twice, 0 hung" in shown.splitlines()[-1]
     # Everybody may read what was asked for, and the command does it again.
     assert stat.S_IMODE(out.stat().st_mode) == 0o644
-    words = ["eps", "chaos", str(job_file(tmp_path)), "--seed", "11", "--events", "12"]
+    words = [*COMMAND.split(), str(job_file(tmp_path)), "--seed", "11", "--events", "12"]
     assert shlex.split(record["command"])[: len(words)] == words
     assert "--per-job 6" in record["command"]
     assert "seed" in shown.splitlines()[0] and f"{record['summary']['events']}/12" in shown
@@ -69,14 +67,14 @@ def test_a_job_that_ends_with_another_model_is_told_with_the_command_that_repeat
     verdicts = list(chaos.run())
     assert len(verdicts) == 1 and not verdicts[0].ok
     assert "undisturbed it is cdcdcd" in verdicts[0].faults[0]
-    assert verdicts[0].repeat.startswith("eps chaos job.toml --seed 5 --events 2")
+    assert verdicts[0].repeat.startswith(f"{COMMAND} job.toml --seed 5 --events 2")
     (directory,) = jobs_dir().glob("chaos-*-5")
     kept = read_json(directory / "chaos.json")
     assert kept is not None and len(kept["schedule"]) == 2 and kept["story"]
 
 
 def test_an_interrupt_ends_the_job_and_leaves_nothing(home: Path, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "eps", "chaos", str(job_file(tmp_path)), "--events", "9", "--kinds", "stop"]
+    command = [sys.executable, "-m", "tools.chaos", str(job_file(tmp_path)), "--events", "9", "--kinds", "stop"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         wait_for(lambda: bool(list(jobs_dir().glob("chaos-*-0/master.json"))), TIMEOUT_S, "the job that is to be hit")
         process.send_signal(signal.SIGINT)
@@ -90,7 +88,7 @@ def test_a_job_of_which_all_was_killed_is_resumed_and_ends_with_the_undisturbed_
 ) -> None:
     out = tmp_path / "chaos.json"
     words = ["--seed", "4", "--events", "2", "--kinds", "resume", "--json", str(out)]
-    assert main(["chaos", str(job_file(tmp_path)), *words]) == 0
+    assert main([str(job_file(tmp_path)), *words]) == 0
     assert sum(job["events"]["resume-supervisor"] for job in json.loads(out.read_text())["jobs"]) >= 2
     wait_for(lambda: not processes_with(str(home)), TIMEOUT_S, "the processes of the runs before to end")
 
@@ -104,7 +102,7 @@ def test_members_that_nobody_reaches_and_packets_that_are_late_change_no_bit(
         lacks("root", "there is no ip to make network namespaces with (apt install iproute2)")
     # Of this process, the namespace would stay.
     out = tmp_path / "chaos.json"
-    command = [sys.executable, "-m", "eps", "chaos", str(job_file(tmp_path)), "--seed", "1", "--events", "2"]
+    command = [sys.executable, "-m", "tools.chaos", str(job_file(tmp_path)), "--seed", "1", "--events", "2"]
     done = subprocess.run(
         [*command, "--kinds", kind, "--json", str(out)],
         capture_output=True,
@@ -117,6 +115,15 @@ def test_members_that_nobody_reaches_and_packets_that_are_late_change_no_bit(
     assert done.returncode == 0, done.stdout + done.stderr
     happened = [name for job in json.loads(out.read_text())["jobs"] for name in job["events"]]
     assert happened and all(name.startswith(f"{kind}-") for name in happened)
+
+
+@pytest.mark.parametrize("words", [["--events", "0"], ["--per-job", "-1"], ["--json", "nowhere/x.json"]])
+def test_what_cannot_be_played_is_refused_before_anything_is_started(
+    home: Path, tmp_path: Path, words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([str(job_file(tmp_path)), *words]) == 2
+    assert capsys.readouterr().err.startswith("chaos: ")
+    assert not jobs_dir().exists()
 
 
 def test_optimizers_are_named_or_all() -> None:

@@ -1,6 +1,6 @@
 """Real containers of this host that are taken away after a warning, in time and too soon, and while no master is there.
 
-:mod:`eps.chaos.evictor` is what takes them away: the job master hears of it from its resource manager, as on a cluster.
+:mod:`tools.chaos.evictor` takes them away: the job master hears of it from its resource manager, as on a cluster.
 """
 
 from __future__ import annotations
@@ -14,8 +14,6 @@ from typing import Any
 import pytest
 
 import eps
-from eps.chaos.evictor import REASON, announce
-from eps.chaos.processes import marked, master_pid
 from eps.core.reconfig import Operation
 from eps.ml.models.dnn import Dnn
 from eps.spec.job_spec import JobSpec
@@ -28,6 +26,9 @@ from tests.fakes.slow_model import SlowModel
 from tests.integration.conftest import RunUndisturbed
 from tests.integration.test_kill_in_plans import JOB
 from tests.integration.test_operations import TIMEOUT_S, wait_for_clock
+from tools.chaos.evictor import REASON, announce
+from tools.chaos.master import chaos_master
+from tools.chaos.processes import master_pid
 
 #: Long enough for a drain, however busy the machine.
 AMPLE_S = 120.0
@@ -55,7 +56,7 @@ def slow(tmp_path: Path) -> SlowModel:
 
 
 def test_containers_that_are_taken_away_change_no_bit(home: Path, undisturbed: dict[str, Any], slow: SlowModel) -> None:
-    with marked(), eps.Job.start(name="evicted", **{**JOB, "model": slow.setting}) as job:
+    with chaos_master(), eps.Job.start(name="evicted", **{**JOB, "model": slow.setting}) as job:
         wait_for_clock(job, 5)
         take_away(job, ["worker-1", "server-1"], AMPLE_S)
         wait_for_outcome(job, "drained", 2)
@@ -90,7 +91,7 @@ def test_what_is_taken_from_a_job_of_a_scheduler_is_given_back_by_the_scheduler(
     spec = JobSpec(**{**JOB, "model": slow.setting})
     one = Resources(1, 1024)
     asked = JobRequest("t1", "s", 3, 3, one, one, one, most_workers=3, most_servers=3)
-    with marked(), LiveScheduler({"node": Resources(7, 7 * 1024)}, LiveSettings("static")) as scheduler:
+    with chaos_master(), LiveScheduler({"node": Resources(7, 7 * 1024)}, LiveSettings("static")) as scheduler:
         submission = scheduler.submit(e.JobSubmitted(asked), spec)
         wait_for(lambda: submission.has_started, TIMEOUT_S, "the start")
         job = eps.Job.find(submission.name)

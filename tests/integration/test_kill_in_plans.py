@@ -1,6 +1,6 @@
 """A kill at every step of every kind of plan, real processes: the model has the bits of the undisturbed job.
 
-The job master kills it itself when the plan enters the phase (:mod:`eps.chaos.trap`): the moment is exact.  One
+The job master kills it itself when the plan enters the phase (:mod:`tools.chaos.trap`): the moment is exact.  One
 job goes through all operations, with the same victim in the same phase of each.  ``--every-kill`` plays all, and
 each operation in a job of its own as well; without it a selection is played.
 """
@@ -15,10 +15,11 @@ from typing import Any
 import pytest
 
 import eps
-from eps.chaos.trap import BYSTANDER, DONOR, ENVIRONMENT, MASTER, MASTER_LATE, RECEIVER, SPRUNG, VICTIMS
 from eps.core.reconfig import OPERATIONS, Operation, Phase
 from tests.integration.conftest import RunUndisturbed
 from tests.integration.test_operations import TIMEOUT_S, wait_for_clock
+from tools.chaos.master import chaos_master
+from tools.chaos.trap import BYSTANDER, DONOR, MASTER, MASTER_LATE, RECEIVER, SPRUNG, VICTIMS
 
 PHASES = (Phase.PROPOSED, Phase.PREPARED, Phase.LISTS_UPDATED, Phase.COPIED, Phase.COMMITTED, Phase.SWITCHED)
 JOB: dict[str, Any] = {
@@ -72,23 +73,19 @@ def undisturbed(run_undisturbed: RunUndisturbed) -> dict[str, Any]:
     return run_undisturbed(**JOB)
 
 
-def play(
-    undisturbed: dict[str, Any], patch: pytest.MonkeyPatch, traps: list[str], at: list[str], kill: str = ""
-) -> list[str]:
+def play(undisturbed: dict[str, Any], traps: list[str], at: list[str], kill: str = "") -> list[str]:
     """Play a job with traps; return which have sprung."""
-    return play_and_report(undisturbed, patch, traps, at, kill)[0]
+    return play_and_report(undisturbed, traps, at, kill)[0]
 
 
 def play_and_report(
     undisturbed: dict[str, Any],
-    patch: pytest.MonkeyPatch,
     traps: list[str],
     at: list[str],
     kill: str = "",
     **more: Any,
 ) -> tuple[list[str], dict[str, Any]]:
-    patch.setenv(ENVIRONMENT, ",".join(traps))
-    with eps.Job.start(name="trapped", at=at, **{**JOB, **more}) as job:
+    with chaos_master(",".join(traps)), eps.Job.start(name="trapped", at=at, **{**JOB, **more}) as job:
         if kill:
             wait_for_clock(job, 5)
             os.kill(next(m["pid"] for m in job.status()["members"] if m["name"] == kill), signal.SIGKILL)
@@ -103,11 +100,11 @@ def play_and_report(
 
 
 def test_a_kill_in_the_same_phase_of_all_plans_changes_no_bit(
-    home: Path, undisturbed: dict[str, Any], monkeypatch: pytest.MonkeyPatch, phase: Phase, victim: str
+    home: Path, undisturbed: dict[str, Any], phase: Phase, victim: str
 ) -> None:
     traps = [f"{operation}:{phase}:{victim}" for operation in CHANGES]
     at = [f"{20 + APART * n}:{change}" for n, change in enumerate(CHANGES.values())]
-    assert play(undisturbed, monkeypatch, traps, at) == sorted(traps)
+    assert play(undisturbed, traps, at) == sorted(traps)
 
 
 @pytest.mark.parametrize("checkpoint_every", ["", "10"], ids=["seed", "checkpoint"])
@@ -115,14 +112,13 @@ def test_a_kill_in_the_same_phase_of_all_plans_changes_no_bit(
 def test_a_kill_before_what_moved_has_a_follower_again_costs_only_time(
     home: Path,
     undisturbed: dict[str, Any],
-    monkeypatch: pytest.MonkeyPatch,
     moves: Operation,
     checkpoint_every: str,
 ) -> None:
     # The donor in a plan that gives followers is the owner of a partition that has none.
     trap = f"{Operation.FOLLOW}:{Phase.PROPOSED}:{DONOR}"
     more = {"checkpoint_every": checkpoint_every} if checkpoint_every else {}
-    sprung, report = play_and_report(undisturbed, monkeypatch, [trap], [f"40:{CHANGES[moves]}"], **more)
+    sprung, report = play_and_report(undisturbed, [trap], [f"40:{CHANGES[moves]}"], **more)
     assert sprung == [trap]
     (loss,) = report["losses"]
     assert loss["back_to_clock"] in (range(0, loss["clock"] + 1, 10) if checkpoint_every else (0,))
@@ -133,7 +129,6 @@ def test_a_kill_before_what_moved_has_a_follower_again_costs_only_time(
 def test_a_kill_in_one_phase_of_one_plan_changes_no_bit(
     home: Path,
     undisturbed: dict[str, Any],
-    monkeypatch: pytest.MonkeyPatch,
     operation: Operation,
     phase: Phase,
     victim: str,
@@ -142,4 +137,4 @@ def test_a_kill_in_one_phase_of_one_plan_changes_no_bit(
     follows = operation is Operation.FOLLOW
     at = [] if follows else [f"20:{CHANGES[operation]}"]
     trap = f"{operation}:{phase}:{victim}"
-    assert play(undisturbed, monkeypatch, [trap], at, kill="server-2" if follows else "") == [trap]
+    assert play(undisturbed, [trap], at, kill="server-2" if follows else "") == [trap]

@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 
 import eps
-from eps.chaos.trap import ENVIRONMENT, MASTERS, SPRUNG
 from eps.errors import EpsError
 from eps.storage.atomic import read_json
 from eps.storage.jobdir import JobDir, find_job
 from eps.system.waits import wait_for
 from tests.integration.conftest import asked_phases
 from tests.integration.test_operations import ENDLESS, TIMEOUT_S, wait_for_clock
+from tools.chaos.master import chaos_master
+from tools.chaos.trap import MASTERS, SPRUNG
 
 SETTINGS: dict[str, Any] = {"data": "sklearn:breast_cancer", "model": "logistic", "iterations": 120}
 CHANGES = (
@@ -78,10 +79,12 @@ def wait_for_next(job: eps.Job, generation: int) -> None:
     wait_for(there, TIMEOUT_S, f"a master after generation {generation}")
 
 
-def test_a_master_killed_at_every_step_of_plans_changes_no_bit(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_master_killed_at_every_step_of_plans_changes_no_bit(home: Path) -> None:
     still = eps.run(name="still", workers=1, servers=1, **SETTINGS)
-    monkeypatch.setenv(ENVIRONMENT, ",".join(TRAPS))
-    with eps.Job.start(name="mortal", workers=2, servers=2, at=list(CHANGES), **SETTINGS) as job:
+    with (
+        chaos_master(",".join(TRAPS)),
+        eps.Job.start(name="mortal", workers=2, servers=2, at=list(CHANGES), **SETTINGS) as job,
+    ):
         report = job.wait(TIMEOUT_S)
         assert sprung(job) == sorted(TRAPS)
     assert report["state"] == "finished", report["reason"]
@@ -136,12 +139,9 @@ def test_a_master_whose_log_is_damaged_ends_the_job_and_says_where(home: Path) -
 
 
 @pytest.mark.parametrize("victim", MASTERS)
-def test_a_master_that_dies_when_the_job_has_finished_is_followed_by_one_that_ends_it(
-    home: Path, monkeypatch: pytest.MonkeyPatch, victim: str
-) -> None:
+def test_a_master_that_dies_when_the_job_has_finished_is_followed_by_one_that_ends_it(home: Path, victim: str) -> None:
     trap = f"job:finished:{victim}"
-    monkeypatch.setenv(ENVIRONMENT, trap)
-    with eps.Job.start(name="over", workers=2, servers=2, **SETTINGS) as job:
+    with chaos_master(trap), eps.Job.start(name="over", workers=2, servers=2, **SETTINGS) as job:
         report = job.wait(TIMEOUT_S)
         assert sprung(job) == [trap]
     assert report["state"] == "finished" and report["model_sha256"], report["reason"]

@@ -85,7 +85,7 @@ def test_a_container_that_is_killed_is_replaced(home: Path, engine: DockerEngine
         before = {each.labels["eps.container"]: each for each in engine.find(f"eps.job={directory}")}
         victim = next(each for each in before.values() if each.labels["eps.role"] == "worker")
         # As docker kill does it.
-        engine.kill(victim.name)
+        engine.kill(victim.name, signal.SIGKILL)
         wait_for(lambda: set(containers(engine, directory)) - before.keys(), TIMEOUT_S, "another container")
         wait_for(lambda: "worker-3" in members(job) and len(members(job)) == 3, TIMEOUT_S, "another worker")
         clock = job.status()["clock"]

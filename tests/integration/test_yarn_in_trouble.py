@@ -19,7 +19,6 @@ import numpy as np
 import pytest
 
 import eps
-from eps.chaos.trap import MASTER, MASTER_LATE
 from eps.cluster.yarn.application import ENDED_FILE, RESULTS, STATE
 from eps.cluster.yarn.attempt import SUPERSEDED
 from eps.cluster.yarn.resources import Timing
@@ -34,6 +33,7 @@ from tests.fakes.running_yarn import CAPACITY, MORE_NODES, NODES, PATIENCE_S, Ru
 from tests.fakes.storage import AWAY
 from tests.fakes.webhdfs import FakeHdfs
 from tests.integration.test_kill_in_plans import PHASES
+from tools.chaos.trap import MASTER, MASTER_LATE
 
 pytestmark = pytest.mark.usefixtures("no_leftovers")
 

@@ -118,8 +118,8 @@ def test_figure_1b_worker_computes_its_splits_of_a_clock_when_the_servers_reache
     assert work is not None
     assert (work.clock, work.splits, work.min_clock) == (1, p(1, 2, 3), 1)
     clocks = {0: 1, 1: 1, 2: 1, 3: 0, 4: 1, 5: 1}
-    assert worker.clock_list(clocks) == {S1: 1, S2: 0, S3: 1}
-    assert worker.route(1).partitions.owned_by(S2) == p(3, 4)
+    assert worker.memberships.clock_list(clocks) == {S1: 1, S2: 0, S3: 1}
+    assert worker.memberships.route(1).partitions.owned_by(S2) == p(3, 4)
 
 
 def test_figure_1c_server_steps_a_partition_once_every_worker_has_pushed() -> None:
@@ -206,8 +206,8 @@ def test_figure_7_server_list_and_clock_list_of_w1_gain_s4() -> None:
 
     worker.on_membership(with_s4(job_of_figure_4(), from_clock=5))
 
-    assert worker.clock_list(dict.fromkeys(range(6), 4)) == {S1: 4, S2: 4, S3: 4, S4: 4}
-    before, after = worker.route(4).partitions, worker.route(5).partitions
+    assert worker.memberships.clock_list(dict.fromkeys(range(6), 4)) == {S1: 4, S2: 4, S3: 4, S4: 4}
+    before, after = worker.memberships.route(4).partitions, worker.memberships.route(5).partitions
     assert (before.owners[2], before.owners[4]) == (S2, S3)
     assert (after.owners[2], after.owners[4]) == (S4, S4)
     assert after.owned_by(S4) == p(3, 5)
@@ -365,7 +365,7 @@ def test_sentence_removed_server_is_in_no_list_afterwards() -> None:
     assert [entry.name for entry in master.membership.server_list()] == [S1, S2]
     worker = WorkerState(W1, SETTINGS)
     worker.on_membership(master.membership)
-    assert set(worker.clock_list({})) == {S1, S2}
+    assert set(worker.memberships.clock_list({})) == {S1, S2}
 
 
 @pytest.mark.parametrize("role", list(Role))

@@ -6,11 +6,10 @@ import dataclasses
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from eps.cluster.api import ContainerEvent, ContainerRequest, Exited, Running
+from eps.cluster.api import ContainerEvent, ContainerRequest, Running
 from eps.cluster.docker import resources as backend
 from eps.cluster.docker.engine import DockerEngine
 from eps.cluster.docker.resources import DockerResourceManager
@@ -27,9 +26,9 @@ Job = tuple[JobDir, JobLock]
 def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDockerEngine]:
     engine = FakeDockerEngine(tmp_path)
     monkeypatch.setenv("DOCKER_HOST", engine.url)
-    # As often as a test can wait for; a second look that misses a container must not come before the word of its end.
-    monkeypatch.setattr(backend, "LOOK_S", 0.05)
-    monkeypatch.setattr(backend, "LOOK_AGAIN_S", 0.3)
+    # As often as a test can wait for.
+    monkeypatch.setattr(backend, "LOOK_S", 0.02)
+    monkeypatch.setattr(backend, "RETRY_S", 0.02)
     yield engine
     with no_engine():
         engine.close()
@@ -75,23 +74,8 @@ def until(manager: DockerResourceManager, kind: type | tuple[type, ...], contain
     raise AssertionError(f"no {kind} of {container_id}")
 
 
-def has_news(manager: DockerResourceManager) -> bool:
-    """Let a job that gets no further beat; return whether there is something to hear."""
-    manager.beat(7)
-    return manager.wait(0.0)
-
-
 def run(manager: DockerResourceManager, container_id: str = "c-1", **values: int) -> Running:
     manager.request(ContainerRequest(container_id, "worker", **values))
     event = until(manager, Running, container_id)
     assert isinstance(event, Running)
     return event
-
-
-def run_and_end(engine: FakeDockerEngine, manager: DockerResourceManager) -> dict[str, Any]:
-    """Run a container to its end; return what was asked of the engine."""
-    run(manager)
-    config = engine.of("c-1").config
-    engine.exits("c-1", 0)
-    until(manager, Exited)
-    return config

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from eps.cluster.api import Allocated, ContainerRequest, Exited, Running
+from eps.cluster.api import Allocated, ContainerRequest, Exited, ResourceManager, Running
 from eps.cluster.choice import check_backend, open_resources
 from eps.cluster.docker.resources import DockerResourceManager
 from eps.errors import ConfigError, ResourceAwayError, ResourceError
 from eps.job.client import Job
-from eps.job.launch import prepare_job
+from eps.job.launch import PreparedJob, prepare_job
 from eps.spec.file import RunRequest
 from eps.spec.job_spec import JobSpec
-from eps.storage.jobdir import create_job_dir
+from eps.storage.jobdir import JobDir, create_job_dir
 from tests.docker_host import no_engine
 from tests.fakes.docker_engine import IMAGE, FakeDockerEngine
 from tests.fakes.resources import FakeResourceManager
@@ -47,8 +47,13 @@ def test_containers_are_processes_unless_others_are_asked_for(
     prepared = prepare_job(RunRequest.from_values({**settings, "on": "local"}))
     supervisor = FakeResourceManager()
     with prepared.lock:
-        assert open_resources(prepared.runtime, prepared.directory, supervisor) is supervisor
+        assert opened(prepared, supervisor) is supervisor
     assert engine.asked == []
+
+
+def opened(prepared: PreparedJob, supervisor: FakeResourceManager, job: JobDir | None = None) -> ResourceManager:
+    runtime = prepared.runtime
+    return open_resources(runtime.spec, runtime.dataset_dir, job or prepared.directory, supervisor)
 
 
 def test_on_docker_a_container_has_the_image_and_the_data_of_its_job(
@@ -58,7 +63,9 @@ def test_on_docker_a_container_has_the_image_and_the_data_of_its_job(
     monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path / "conf"))
     prepared = prepare_job(RunRequest.from_values(settings))
     with prepared.lock:
-        manager = open_resources(prepared.runtime, prepared.directory, FakeResourceManager())
+        manager = open_resources(
+            prepared.runtime.spec, prepared.runtime.dataset_dir, prepared.directory, FakeResourceManager()
+        )
         assert isinstance(manager, DockerResourceManager)
         manager.request(ContainerRequest("c-1", "worker"))
         while not any(isinstance(event, Running) for event in manager.poll()):
@@ -114,7 +121,7 @@ def test_a_job_master_waits_for_an_engine_that_is_started_again(
     monkeypatch.setattr(docker.time, "sleep", wait)
     engine.go_away()
     with lock, prepared.lock, no_engine():
-        manager = open_resources(prepared.runtime, job, FakeResourceManager())
+        manager = opened(prepared, FakeResourceManager(), job)
         manager.close()
     assert len(waits) == 2
 
@@ -124,7 +131,9 @@ def test_a_job_whose_containers_cannot_be_launched_says_why(
 ) -> None:
     prepared = prepare_job(RunRequest.from_values({**settings, "image": "none"}))
     with prepared.lock:
-        manager = open_resources(prepared.runtime, prepared.directory, FakeResourceManager())
+        manager = open_resources(
+            prepared.runtime.spec, prepared.runtime.dataset_dir, prepared.directory, FakeResourceManager()
+        )
         manager.request(ContainerRequest("c-1", "worker"))
         events = []
         while len(events) < 2:

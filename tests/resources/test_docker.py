@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import signal
 from collections.abc import Iterator
@@ -9,20 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from eps.cluster.advice import CHECK_IMAGE
 from eps.cluster.api import ContainerRequest, Exited
-from eps.cluster.docker.container import DockerSettings, JobLabels, build_container
+from eps.cluster.docker.container import CHECK_IMAGE, DockerSettings, JobLabels, build_container
 from eps.cluster.docker.engine import DockerEngine, Found
-from eps.cluster.docker.resources import DockerResourceManager
+from eps.cluster.docker.resources import GONE, DockerResourceManager
 from eps.errors import ConfigError, ResourceError
 from eps.storage.jobdir import create_job_dir
 from tests.conftest import require
 from tests.docker_host import connect, image_of_nothing, settings
-from tests.fakes.docker_engine import IMAGE, FakeDockerEngine
+from tests.fakes.docker_engine import IMAGE, FakeContainer, FakeDockerEngine
 from tests.fakes.resources import FakeResourceManager
 from tests.resources.docker_world import Job, run, until, wait_for
 from tests.resources.docker_world import engine as engine
-from tests.resources.docker_world import impatient as impatient
 from tests.resources.docker_world import job as job
 from tests.resources.docker_world import manager as manager
 
@@ -49,7 +48,7 @@ def test_a_container_has_its_jobs_directory_its_limits_and_no_secret(job: Job) -
         ("/data", "/data", True),
         (str(directory.path), str(directory.path), False),
     ]
-    assert host["NetworkMode"] == "host" and host["AutoRemove"]
+    assert host["NetworkMode"] == "host" and "AutoRemove" not in host
     assert config["Labels"]["eps.job"] == str(directory.path) and config["Labels"]["eps.container"] == "c-1"
     assert directory.read_token() not in json.dumps(config)
 
@@ -87,6 +86,39 @@ def test_an_exit_code_of_the_engine_is_a_code_or_a_signal(
     run(manager)
     engine.exits("c-1", exit_code)
     assert until(manager, Exited) == Exited("c-1", code, reason)
+    # What has ended does not stay in the engine.
+    wait_for(lambda: not engine.containers)
+
+
+def test_a_container_that_the_engine_does_not_know_any_more_was_taken(
+    engine: FakeDockerEngine, manager: DockerResourceManager
+) -> None:
+    run(manager)
+    engine.forgets("c-1")
+    assert until(manager, Exited) == Exited("c-1", None, GONE, taken=True)
+
+
+@pytest.mark.parametrize(("ignores", "by"), [(False, "SIGTERM"), (True, "SIGKILL")])
+def test_a_container_that_is_released_gets_sigterm_and_sigkill_when_its_grace_is_over(
+    engine: FakeDockerEngine, job: Job, ignores: bool, by: str
+) -> None:
+    manager = DockerResourceManager(DockerEngine(), dataclasses.replace(settings(IMAGE), grace_s=0.1), job[0])
+    run(manager)
+    engine.of("c-1").ignores_sigterm = ignores
+    manager.release("c-1")
+    assert until(manager, Exited) == Exited("c-1", None, f"was ended by {by}")
+    assert sum(call.endswith("c-1/kill") for call in engine.asked) == 1 + ignores
+    manager.close()
+
+
+def test_a_kill_is_not_taken_back_by_a_release(engine: FakeDockerEngine, manager: DockerResourceManager) -> None:
+    engine.hangs = "/start"
+    manager.request(ContainerRequest("c-1", "worker"))
+    wait_for(lambda: engine.num_hanging == 1)
+    manager.kill("c-1")
+    manager.release("c-1")
+    engine.let_go()
+    assert until(manager, Exited) == Exited("c-1", None, "was ended by SIGKILL")
 
 
 def test_what_needed_too_much_memory_says_so(engine: FakeDockerEngine, manager: DockerResourceManager) -> None:
@@ -198,12 +230,28 @@ def test_containers_of_runs_that_are_over_are_removed(engine: FakeDockerEngine, 
 def test_what_others_see_differently_is_left_alone(job: Job) -> None:
     labels = JobLabels.of(job[0])
     gone = {"eps.job": "/nowhere/job", "eps.instance": "x", "eps.boot": labels.boot}
-    assert labels.is_stray(Found("eps-job-x-c-1", gone, True))
-    assert not labels.is_stray(Found("eps-job-x-c-1", {**gone, "eps.boot": "another machine's"}, True))
+    assert labels.is_stray(Found("eps-job-x-c-1", gone, "running"))
+    assert labels.is_stray(Found("eps-job-x-c-1", gone, "exited"))
+    assert not labels.is_stray(Found("eps-job-x-c-1", {**gone, "eps.boot": "another machine's"}, "running"))
     mine = {"eps.job": str(job[0].path), "eps.instance": labels.instance, "eps.boot": labels.boot}
-    assert not labels.is_stray(Found("eps-job-y-c-1", mine, True))
-    # Made by a job master that was killed before it could start it.
-    assert labels.is_stray(Found("eps-job-y-c-1", mine, False))
+    assert not labels.is_stray(Found("eps-job-y-c-1", mine, "running"))
+
+
+def test_what_a_former_job_master_left_half_done_is_removed(
+    engine: FakeDockerEngine, manager: DockerResourceManager, job: Job
+) -> None:
+    """It was killed while it made a container, and after a container had ended."""
+    run(manager)
+    config = engine.of("c-1").config
+    manager.close()
+    for container_id, state in (("c-2", "created"), ("c-3", "exited")):
+        name = f"eps-job-{container_id}"
+        labels = {**config["Labels"], "eps.container": container_id}
+        engine.containers[name] = FakeContainer(name, {**config, "Labels": labels}, state=state)
+    taken_over = connect(IMAGE, job[0])
+    assert set(taken_over.adopted) == {"c-1"}
+    wait_for(lambda: [each.labels["eps.container"] for each in engine.containers.values()] == ["c-1"])
+    taken_over.close()
 
 
 # ---- a real engine

@@ -24,7 +24,7 @@ from eps.net.messages.exchange import (
 )
 from eps.net.messages.lean import PLAIN, Lean
 from eps.pb import data_pb2 as pb
-from eps.worker.exchanges import MESSAGE_BYTES, MESSAGE_PARTS, messages_of
+from eps.worker.push_pull import MESSAGE_BYTES, MESSAGE_PARTS, messages_of
 
 LONGEST = 1 << 20
 

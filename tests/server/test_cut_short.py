@@ -22,7 +22,7 @@ from eps.net.messages.exchange import PullPart, PushPart, build_exchange, parse_
 from eps.server.shell import ServerShell
 from eps.spec.runtime import Runtime
 from eps.system.waits import wait_for
-from eps.worker.loop import TrainingLoop
+from eps.worker.shell import make_loop
 from tests.server import test_shell, test_training_in_process
 
 TIMEOUT_S = 10.0
@@ -148,7 +148,7 @@ def test_a_worker_pushes_a_clock_to_the_copy_that_lacks_it_also_where_it_has_rea
         False, partitions=2, servers=2, workers=1, followers=1, optimizer="sgd"
     )
     servers = Servers(runtime, (W1,), runtime.settings.num_splits)
-    worker = TrainingLoop(runtime, W1, servers.van, Data(), lambda report, can_wait=False: None)  # type: ignore[arg-type]
+    worker = make_loop(runtime, W1, servers.van, Data(), lambda report, can_wait=False: None)[0]  # type: ignore[arg-type]
     worker.on_membership(0, servers.first)
     ended: list[Exception] = []
 
@@ -166,7 +166,7 @@ def test_a_worker_pushes_a_clock_to_the_copy_that_lacks_it_also_where_it_has_rea
         worker.on_membership(1, second)
         servers.open.clear()
         worker.on_grant(m.GrantHorizon(5, 4, 2))
-        read = lambda: worker._coming is not None and 0 in worker._coming[0].arrived  # noqa: E731
+        read = lambda: worker._next is not None and 0 in worker._next[1].parameters.arrived  # noqa: E731
         wait_for(read, TIMEOUT_S, "partition 0 of clock 5 to come from server-2")
         servers.listeners[S2].close()
         found = {**servers.inventory(1, S1), W1: worker.inventory(1)}
@@ -188,7 +188,7 @@ def test_a_worker_pushes_a_clock_to_the_copy_that_lacks_it_also_where_it_has_rea
 def test_a_newcomer_whose_first_splits_are_those_of_a_lost_worker_begins_where_that_one_ended() -> None:
     runtime = test_training_in_process.make_runtime(False, partitions=2, servers=2, workers=2, followers=1)
     servers = Servers(runtime, (W1, W2), runtime.settings.num_splits)
-    newcomer = TrainingLoop(runtime, W3, servers.van, Data(), lambda report, can_wait=False: None)  # type: ignore[arg-type]
+    newcomer = make_loop(runtime, W3, servers.van, Data(), lambda report, can_wait=False: None)[0]  # type: ignore[arg-type]
     ended: list[Exception] = []
 
     def run() -> None:
@@ -233,7 +233,7 @@ def test_a_split_that_several_partitions_miss_is_computed_again_only_once(monkey
     servers = Servers(runtime, (W1,), runtime.settings.num_splits)
     gradient, gradients = runtime.model.loss_and_gradient, []
     monkeypatch.setattr(runtime.model, "loss_and_gradient", lambda *args: (gradients.append(1), gradient(*args))[1])
-    worker = TrainingLoop(runtime, W1, servers.van, Data(), lambda report, can_wait=False: None)  # type: ignore[arg-type]
+    worker = make_loop(runtime, W1, servers.van, Data(), lambda report, can_wait=False: None)[0]  # type: ignore[arg-type]
     worker.on_membership(0, servers.first)
     for partition in range(2):
         # As a lost worker left them: a sum of all splits cannot be added to what is there.

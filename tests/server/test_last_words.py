@@ -23,7 +23,7 @@ def test_the_last_line_of_a_worker_says_why_it_ended(caplog: pytest.LogCaptureFi
     """YARN tells of a container that failed what it wrote last: that was how much it had sent."""
     ready = threading.Event()
     ready.set()
-    one: Any = SimpleNamespace(name="worker-1", _ended=threading.Event(), _ready=ready, _loop=None)
+    one: Any = SimpleNamespace(name="worker-1", _ended=threading.Event(), _ready=ready, _shell=None)
     with caplog.at_level(logging.INFO):
         Worker._end(one, 1, WHY)
     assert caplog.messages[-1] == f"W[worker-1] M ends: {WHY}"

@@ -21,7 +21,7 @@ from eps.server.shell import ServerShell
 from eps.spec.job_spec import JobSpec
 from eps.spec.runtime import DataShape, Runtime
 from eps.system.waits import wait_for
-from eps.worker.loop import TrainingLoop
+from eps.worker.shell import make_loop
 from tests.van.raw_peers import TOKEN, shared_mappings
 
 TIMEOUT_S = 20.0
@@ -66,13 +66,13 @@ class Job:
             shell.on_order(m.UpdateMembership(0, self.first))
         self.said: list[m.Report] = []
         say = lambda report, can_wait=False: self.said.append(report)  # noqa: E731
-        self.worker = TrainingLoop(runtime, W1, self.vans[W1], Data(), say)  # type: ignore[arg-type]
+        self.worker = make_loop(runtime, W1, self.vans[W1], Data(), say)[0]  # type: ignore[arg-type]
         self.worker.on_membership(0, self.first)
         self._thread = threading.Thread(target=self.worker.run, daemon=True)
         self._thread.start()
 
     def grant(self, horizon: int) -> None:
-        self.worker.on_grant(m.GrantHorizon(horizon, -1, self.worker.state.newest.version))
+        self.worker.on_grant(m.GrantHorizon(horizon, -1, self.worker.state.memberships.newest.version))
 
     def train(self, horizon: int) -> None:
         """Let the worker go on as far as this clock."""
@@ -150,7 +150,7 @@ def test_a_server_that_leaves_does_not_wait_for_the_iteration_that_others_have_b
     with job.shells[S2]._lock:
         # Whoever asks server-2 has to wait.
         job.grant(3)
-        wait_for(lambda: not job.worker._idle, TIMEOUT_S, "clock 3 to begin")
+        wait_for(lambda: job.worker._round is not None, TIMEOUT_S, "clock 3 to begin")
         job.worker.on_release(1)
         released = m.PlanReleased(W1, 1) in job.said
         clock = job.worker.state.clock

@@ -1,4 +1,4 @@
-"""A network as the real one is, and processes that send as the real shells do.
+"""A network as the real one is, with the real shells of workers, and servers that send as theirs do.
 
 A connection delivers in order and completely until it breaks; a break fails every request that is outstanding on it,
 and what had arrived before is still worked off.  Messages of different connections overtake each other.  Sessions with
@@ -18,7 +18,7 @@ nothing.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +27,7 @@ from eps.core import messages as m
 from eps.core import server_events as s
 from eps.core.reconfig import Phase
 from eps.core.types import Address, MemberId
+from eps.worker.wire import Sent
 from tests.sim.process import SimProcess
 from tests.sim.server import SimServer
 from tests.sim.wire import (
@@ -47,10 +48,8 @@ from tests.sim.wire import (
     Update,
     Vanished,
 )
-from tests.sim.worker import Part, SimWorker
+from tests.sim.worker import SimWire, SimWorker, answers_of, parts_of
 
-#: As ``eps.worker.exchanges`` waits before it sends refused parts again.
-RETRY_S = 0.02
 #: A break comes within this time of the message that it was drawn for.
 BREAK_WITHIN_S = 0.1
 
@@ -295,107 +294,65 @@ class FaithfulServer(FaithfulProcess, SimServer):
 # ---- workers
 
 
-class FaithfulWorker(FaithfulProcess, SimWorker):
-    """Twin of the exchanges, the datasets and the transfers of ``eps.worker``."""
+class FaithfulWire(SimWire):
+    """Messages of a worker on connections, each in one piece."""
 
-    def on_named(self) -> None:
-        super().on_named()
-        self._closed: set[int] = set()
-        self._transfers: set[tuple[int, int]] = set()
-        self._connected_version = 0
-        self._asking: list[Address] = []
+    worker: FaithfulWorker
 
-    def asks(self, address: Address) -> bool:
-        return address in self._asking
-
-    # ---- splits
-
-    def on_committed(self, plan_id: int) -> None:
-        self._closed.add(plan_id)
-        self.disk = {split: 0 if brought == plan_id else brought for split, brought in self.disk.items()}
-
-    def on_aborted(self, plan_id: int) -> None:
-        self._closed.add(plan_id)
-        self.disk = {split: brought for split, brought in self.disk.items() if brought != plan_id}
-
-    def send_split(self, plan_id: int, target: m.Target) -> None:
-        if (plan_id, target.item) in self._transfers or plan_id in self._closed:
-            return
-        self._transfers.add((plan_id, target.item))
+    def carry(self, message: Sent) -> None:
+        exchange, parts = self.expect(message), parts_of(message)
 
         def answered(reply: object) -> None:
-            if not isinstance(reply, Done) and plan_id not in self._closed:
+            answers = None
+            if isinstance(reply, Answers):
+                answers = answers_of(parts, reply.replies)
+                again = any(isinstance(answer, Again | Stale) for answer in reply.replies)
+            if answers is None or again:
+                self.worker.job.count("sent again")
+            self.come(exchange, message, answers)
+
+        self.worker.ask(message.address, Exchange(tuple(parts)), answered)
+
+    def carry_early(self, address: Address, push: Push) -> None:
+        self.worker.ask(address, Exchange((push,)), lambda reply: None)
+
+    def keep(self, addresses: Iterable[Address]) -> None:
+        left = self.used - set(addresses)
+        self.used -= left
+        self.worker.keep(set(self.worker.connections) - left)
+
+
+class FaithfulWorker(FaithfulProcess, SimWorker):
+    """The shell of a worker, and a twin of its datasets and transfers."""
+
+    def make_wire(self) -> FaithfulWire:
+        return FaithfulWire(self)
+
+    def send(self, plan_id: int, target: m.Target) -> None:
+        if plan_id in self.closed:
+            return
+
+        def answered(reply: object) -> None:
+            if not isinstance(reply, Done) and plan_id not in self.closed:
                 self.job.count("transfer failed")
                 message = f"split {target.item} did not reach {target.target}"
                 self.report(m.TransferFailed(self.name, plan_id, message))
 
+        assert target.item in self.disk, f"{self.name} shall send split {target.item}, which it lacks"
         self.ask(target.address, SplitCopy(plan_id, target.item), answered)
 
-    def load_split(self, plan_id: int, split: int) -> None:
-        if (plan_id, split) not in self._transfers:
-            self._transfers.add((plan_id, split))
-            # On a thread of its own, while orders are taken.
-            received = m.SplitReceived(self.name, plan_id, split, 0, str(split))
-            self.net.after(self.net.delay_s(), lambda: self.report(received) if self.alive else None)
+    def load(self, plan_id: int, split: int) -> None:
+        assert split in self.disk, f"{self.name} shall load split {split}, which it lacks"
+        # On a thread of its own, while orders are taken.
+        received = m.SplitReceived(self.name, plan_id, split, 0, str(split))
+        self.net.after(self.net.delay_s(), lambda: self.report(received) if self.alive else None)
 
     def on_request(self, body: object, reply: Callable[[Any], None]) -> None:
         assert self.name and isinstance(body, SplitCopy)
-        if body.plan_id in self._closed:
+        if body.plan_id in self.closed:
             reply(Failed(f"plan {body.plan_id} has ended"))
             return
         held = self.disk.setdefault(body.split, body.plan_id)
         assert held == body.plan_id, f"{self.name} is sent split {body.split}, which it has from plan {held}"
         self.report(m.SplitReceived(self.name, body.plan_id, body.split, 8, str(body.split)))
         reply(Done())
-
-    # ---- exchanges
-
-    def between_exchanges(self) -> None:
-        work, newest = self._work, self.state.newest
-        assert work is not None
-        if newest.version != self._connected_version and newest.from_clock <= work.clock:
-            self._connected_version = newest.version
-            self.keep(set(newest.addresses.values()))
-
-    def exchange(self, parts: list[Part]) -> None:
-        self._send(parts, self._attempt)
-
-    def _send(self, parts: list[Part], attempt: int) -> None:
-        if not self.alive or attempt != self._attempt:
-            return
-        groups: dict[Address, list[list[Part]]] = {}
-        for body, clock in parts:
-            route = self.route(clock)
-            messages = groups.setdefault(route.addresses[route.partitions.owners[body.partition]], [[]])
-            kind = type(body), body.partition
-            # A message has one push and one pull at most for a partition.
-            free = (g for g in messages if kind not in [(type(b), b.partition) for b, _ in g])
-            group = next(free, None)
-            if group is None:
-                messages.append(group := [])
-            group.append((body, clock))
-        for address, messages in groups.items():
-            for message in messages:
-                self._ask_owner(address, message, attempt)
-
-    def _ask_owner(self, address: Address, parts: list[Part], attempt: int) -> None:
-        def answered(reply: object) -> None:
-            self._asking.remove(address)
-            replies = reply.replies if isinstance(reply, Answers) else [reply] * len(parts)
-            again: list[Part] = []
-            for part, answer in zip(parts, replies, strict=True):
-                if isinstance(answer, Again | Stale | Vanished):
-                    again.append(part)
-                    if isinstance(answer, Stale) and answer.membership is not None:
-                        self.take_in(answer.membership)
-            if again and attempt == self._attempt:
-                self.job.count("sent again")
-                self.net.after(RETRY_S, lambda: self._send(again, attempt))
-            for (body, clock), answer in zip(parts, replies, strict=True):
-                if not isinstance(answer, Again | Stale | Vanished):
-                    self.on_answer(body, clock, answer, attempt)
-            # A membership that came with a refusal may have made something possible.
-            self._advance()
-
-        self._asking.append(address)
-        self.ask(address, Exchange(tuple(body for body, _ in parts)), answered)

@@ -9,18 +9,18 @@ missing (:mod:`tests.sim.faithful` is the mode that plays the real shells).
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from eps.core import events as e
 from eps.core import messages as m
-from eps.core.membership import Membership
 from eps.core.reconfig import Phase
 from eps.core.types import Address, MemberId
+from eps.worker.wire import Sent
 from tests.sim.process import SimProcess
 from tests.sim.server import SimServer
-from tests.sim.wire import Done, Fenced, Snapshot, SplitCopy, Stale, Vanished
-from tests.sim.worker import Part, SimWorker
+from tests.sim.wire import Done, Fenced, Push, Snapshot, SplitCopy, Stale, Vanished
+from tests.sim.worker import SimWire, SimWorker, answers_of, parts_of
 
 TICK_S = 0.1
 #: An unanswered request is sent again after this long.
@@ -104,15 +104,9 @@ class HostileProcess(SimProcess):
             reply(Vanished())
 
     def _on_reply(self, uid: int, reply: object) -> None:
-        waiting = self.outgoing.get(uid) if self.alive else None
-        if waiting is None or self.rerouted(waiting, reply):
-            return
-        del self.outgoing[uid]
-        waiting.on_answer(reply)
-
-    def rerouted(self, waiting: Outgoing, reply: object) -> bool:
-        """Whether the reply means that the request must go elsewhere; if so, it is on its way."""
-        return False
+        waiting = self.outgoing.pop(uid, None) if self.alive else None
+        if waiting is not None:
+            waiting.on_answer(reply)
 
 
 class HostileStream:
@@ -167,43 +161,114 @@ class HostileServer(HostileProcess, SimServer):
         self.tell(address, snapshot)
 
 
+class HostileWire(SimWire):
+    """Messages of a worker part by part, each again and again until it is answered."""
+
+    worker: HostileWorker
+
+    def __init__(self, worker: HostileWorker) -> None:
+        super().__init__(worker)
+        self._asked: list[Outgoing] = []
+
+    def begin(self) -> None:
+        super().begin()
+        # Nothing waits for these answers any more.
+        for waiting in self._asked:
+            self.worker.outgoing.pop(waiting.uid, None)
+        self._asked.clear()
+
+    def carry(self, message: Sent) -> None:
+        for part in message.pushes:
+            self._carry_one(replace(message, pushes=(part,), pulls=()))
+        for part in message.pulls:
+            self._carry_one(replace(message, pushes=(), pulls=(part,)))
+
+    def _carry_one(self, message: Sent) -> None:
+        exchange, parts = self.expect(message), parts_of(message)
+
+        def answered(reply: object) -> None:
+            if isinstance(reply, Stale | Vanished):
+                self.worker.job.count("rerouted")
+            self.come(exchange, message, None if isinstance(reply, Vanished) else answers_of(parts, [reply]))
+
+        self._asked.append(self.worker.ask(message.address, parts[0], answered))
+
+    def carry_early(self, address: Address, push: Push) -> None:
+        self.worker.tell(address, push)
+
+
 class HostileWorker(HostileProcess, SimWorker):
-    """A worker that sends every part by itself, and its reports until they are recorded."""
+    """The shell of a worker whose reports are repeated until they are recorded, and whose splits are sent again."""
 
     def on_named(self) -> None:
         super().on_named()
-        self._closed: set[int] = set()
         self._unacked: list[m.ClockReported] = []
+        #: Plan -> whether this worker leaves with it.
+        self._leaves: dict[int, bool] = {}
+        #: A worker that leaves says so once everything that it said before is recorded.
+        self._last: list[m.PlanReleased] = []
+
+    def make_wire(self) -> HostileWire:
+        return HostileWire(self)
 
     def on_tick(self) -> None:
         for report in self._unacked:
-            self.report(report)
+            super().report(report)
+        if not self._owes():
+            last, self._last = self._last, []
+            for released in last:
+                super().report(released)
 
-    def owes(self) -> bool:
+    def _owes(self) -> bool:
+        """Return whether the master must still hear something before this worker may leave."""
         return bool(self._unacked or self.outgoing)
 
-    def say(self, report: m.ClockReported) -> None:
-        self._unacked.append(report)
-        self.report(report)
+    def report(self, report: m.Report) -> None:
+        if isinstance(report, m.ClockReported):
+            self._unacked.append(report)
+        if isinstance(report, m.PlanReleased) and self._leaves.get(report.plan_id) and self._owes():
+            self._last.append(report)
+        else:
+            super().report(report)
 
-    def on_recorded(self, completed: int) -> None:
-        self._unacked = [report for report in self._unacked if report.clock >= completed]
+    def before_end(self, reason: str) -> None:
+        super().before_end(reason)
+        assert not reason.startswith("removed") or not self._owes(), f"{self.name} ends too early"
+
+    def on_order(self, order: m.Order) -> None:
+        incarnation = self.state.memberships.incarnation
+        match order:
+            case m.GrantHorizon(_, completed, _):
+                self._unacked = [report for report in self._unacked if report.clock >= completed]
+            case m.ReleasePlan(plan_id, removed):
+                self._leaves[plan_id] = self.name in removed
+                if self.job.releases_at_once and not self._leaves[plan_id]:
+                    self.report(m.PlanReleased(self.name, plan_id))
+                    return
+            # Whatever they brought may be lost: each repeat of the order does it again.
+            case m.SendSplits(plan_id, transfers):
+                for target in transfers if plan_id not in self.closed else ():
+                    assert target.item in self.disk, f"{self.name} shall send split {target.item}, which it lacks"
+                    self.tell(target.address, SplitCopy(plan_id, target.item))
+                return
+            case m.LoadSplits(plan_id, splits):
+                for split in splits if plan_id not in self.closed else ():
+                    assert split in self.disk, f"{self.name} shall load split {split}, which it lacks"
+                    self.report(m.SplitReceived(self.name, plan_id, split, 0, str(split)))
+                return
+        super().on_order(order)
+        if self.state.memberships.incarnation > incarnation:
+            self._unacked.clear()
 
     # ---- splits
 
-    def on_aborted(self, plan_id: int) -> None:
-        self._closed.add(plan_id)
-        self.disk = {s: brought for s, brought in self.disk.items() if brought != plan_id}
-
-    def send_split(self, plan_id: int, target: m.Target) -> None:
-        self.tell(target.address, SplitCopy(plan_id, target.item))
-
-    def load_split(self, plan_id: int, split: int) -> None:
-        if plan_id not in self._closed:
-            self.report(m.SplitReceived(self.name, plan_id, split, 0, str(split)))
+    def close_plan(self, plan_id: int, keep: bool) -> None:
+        self.closed.add(plan_id)
+        if not keep:
+            self.disk = {split: brought for split, brought in self.disk.items() if brought != plan_id}
 
     def on_request(self, body: object, reply: Callable[[Any], None]) -> None:
-        if not self.name or not isinstance(body, SplitCopy) or body.plan_id in self._closed:
+        if not self.name or not isinstance(body, SplitCopy) or body.plan_id in self.closed:
             return
         held = self.disk.get(body.split, body.plan_id)
         if held != body.plan_id:
@@ -213,37 +278,3 @@ class HostileWorker(HostileProcess, SimWorker):
         # What no plan brought is not that plan's to take away.
         self.disk[body.split] = max(held, body.plan_id) if held else 0
         self.report(m.SplitReceived(self.name, body.plan_id, body.split, 8, str(body.split)))
-
-    # ---- parts
-
-    def _interrupt(self) -> None:
-        super()._interrupt()
-        # Nobody waits for these answers any more.
-        self.outgoing.clear()
-
-    def take_in(self, membership: Membership) -> m.MembershipAcked:
-        incarnation = self.state.incarnation
-        acked = super().take_in(membership)
-        if self.state.incarnation > incarnation:
-            self._unacked.clear()
-        return acked
-
-    def exchange(self, parts: list[Part]) -> None:
-        for body, clock in parts:
-            route = self.route(clock)
-            owner = route.partitions.owners[body.partition]
-            attempt = self._attempt
-            self.ask(
-                route.addresses[owner],
-                body,
-                lambda reply, b=body, c=clock, a=attempt: self.on_answer(b, c, reply, a),
-            )
-
-    def rerouted(self, waiting: Outgoing, reply: object) -> bool:
-        if not isinstance(reply, Stale | Vanished):
-            return False
-        self.job.count("rerouted")
-        newest = self.state.newest
-        waiting.address = newest.addresses[newest.partitions.owners[waiting.body.partition]]
-        waiting.sent_s = self.net.now_s
-        return True

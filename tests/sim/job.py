@@ -21,7 +21,6 @@ from eps.core.membership import Membership
 from eps.core.reconfig import Change, Phase, Plan
 from eps.core.settings import CoreSettings, Trigger
 from eps.core.types import Address, MemberId, Role
-from eps.core.worker_state import Work
 from tests.fakes.network import FakeNetwork, Faults, Line
 from tests.sim.faithful import Breaks, FaithfulServer, FaithfulWorker
 from tests.sim.hostile import HostileServer, HostileWorker
@@ -65,9 +64,9 @@ class SimJob:
     ----------
     seed : int
         Everything random is drawn from it.
-    live_workers : bool
-        As ``eps.worker`` does: report a clock while its push is on its way, ask for the next parameters together with
-        it, and release a plan only beyond its commit clock.  Otherwise one after the other, and at once.
+    releases_at_once : bool
+        Workers that stay release a plan as soon as they are asked, and not beyond its commit clock as ``eps.worker``
+        does (hostile mode).
     breaks : Breaks, optional
         Given: the faithful mode, where ``faults`` should only delay.  Not given: the hostile mode.
     managed : bool
@@ -85,7 +84,7 @@ class SimJob:
         faults: Faults = FAULTY,
         chaos: Chaos = CALM,
         iteration_s: float = 0.05,
-        live_workers: bool = True,
+        releases_at_once: bool = False,
         breaks: Breaks | None = None,
         managed: bool = False,
     ) -> None:
@@ -93,7 +92,7 @@ class SimJob:
         self.settings = settings
         self.faithful = breaks is not None
         self.breaks = breaks or Breaks()
-        self.live_workers = live_workers or self.faithful
+        self.releases_at_once = releases_at_once
         self.net = FakeNetwork(seed, faults)
         self.master = MasterState(settings, num_workers, num_servers, triggers, managed=managed)
         self.counted: Counter[str] = Counter()
@@ -155,11 +154,11 @@ class SimJob:
         live = [p for p in self.processes.values() if p.alive and p.role is Role.WORKER and p.name]
         return [p.name for p in live if p.asks(address)]
 
-    def on_work(self, worker: MemberId, work: Work, incarnation: int = 0) -> None:
+    def on_work(self, worker: MemberId, clock: int, splits: tuple[int, ...], incarnation: int) -> None:
         """Every split of a clock is computed once, by the worker that the membership names, unless members are lost."""
-        for split in work.splits:
-            name = incarnation, work.clock, split
-            assert name not in self.worked or self.taken_over, f"split {split} of clock {work.clock} twice"
+        for split in splits:
+            name = incarnation, clock, split
+            assert name not in self.worked or self.taken_over, f"split {split} of clock {clock} twice"
             self.worked[name] = worker
 
     @property

@@ -92,7 +92,7 @@ def hostile_job(
         chaos=random.choice((CALM, CALM, Chaos(never=0.0 if patient else 0.1, vanish=0.01, cancel=0.01))),
         iteration_s=random.choice((0.01, 0.05, 0.2)),
         # Standing followers hold what is asked of them: nobody may release a plan before it is past its commit clock.
-        live_workers=random.random() < 0.6 or followers > 0,
+        releases_at_once=random.random() >= 0.6 and not followers,
     )
 
 

@@ -148,7 +148,7 @@ class SimServer(SimProcess):
     def before_end(self, reason: str) -> None:
         if reason.startswith("removed"):
             assert not self.state.owned(), f"{self.name} ends while it owns {self.state.owned()}"
-            watched = self.job.live_workers and not self.job.taken_over
+            watched = not self.job.releases_at_once and not self.job.taken_over
             asking = self.job.asking(self.address) if watched else []
             assert not asking, f"{self.name} ends while {asking} wait for its answers"
 

@@ -89,7 +89,7 @@ def test_partition_that_comes_back_to_a_server_answers_what_it_knows() -> None:
     for seed in range(12):
         # Only workers that release a plan before they are past its commit clock get into this.
         faults = Faults(drop=0.2, duplicate=0.1, late=0.2)
-        job = SimJob(seed, settings, 2, 1, faults=faults, live_workers=False)
+        job = SimJob(seed, settings, 2, 1, faults=faults, releases_at_once=True)
         job.at(1.0, lambda j=job: j.ask("grow", Change(Operation.ADD_SERVERS, 2)))
         job.at(1.1, lambda j=job: j.ask("shrink", Change(Operation.REMOVE_SERVERS, 2)))
 

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -67,7 +68,7 @@ def test_it_ends_with_a_process_that_is_killed() -> None:
 
 
 def test_one_that_cannot_be_had_is_told_to_who_needs_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse() -> start.WarmSupervisor:
+    def refuse(entry_points: Mapping[str, str]) -> start.WarmSupervisor:
         raise ResourceError("no more processes")
 
     monkeypatch.setattr("eps.job.spare.WarmSupervisor", refuse)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -15,7 +16,14 @@ import pytest
 import eps
 from eps.cluster.supervisor.__main__ import CANNOT_START
 from eps.cluster.supervisor.environment import PRELOAD
-from eps.cluster.supervisor.protocol import MAX_LINE_BYTES
+from eps.cluster.supervisor.protocol import (
+    Beat,
+    JobDone,
+    KillProcess,
+    LaunchProcess,
+    ProcessExited,
+    RequestRefused,
+)
 from eps.cluster.supervisor.start import kill_supervisor, start_supervisor, supervisor_environment
 from eps.cluster.supervisor.state import MOST_RESTARTS
 from eps.errors import DeadlineError
@@ -88,8 +96,8 @@ def test_a_stopped_process_is_killed_after_the_grace_period(tmp_path: Path) -> N
         watch = Watch(member.pid)
         os.kill(member.pid, signal.SIGSTOP)
         wait_until_stopped(member.pid)
-        job.say(b'{"op":"kill","container_id":"container-1"}')
-        assert job.hear("exited")["signal"] == signal.SIGKILL
+        job.say(KillProcess("container-1"))
+        assert job.hear(ProcessExited).signal == signal.SIGKILL
         watch.wait()
 
 
@@ -171,7 +179,7 @@ def test_containers_find_the_preloaded_modules_and_no_threads(tmp_path: Path) ->
 
 def test_the_real_entry_points_leave_the_supervisor_single_threaded() -> None:
     code = (
-        "import os; from eps.cluster.supervisor.environment import *; from eps.cluster.supervisor.context import *\n"
+        "import os; from eps.cluster.supervisor.environment import *; from eps.cluster.container import ENTRY_POINTS\n"
         "preload([*PRELOAD, *(e.partition(':')[0] for e in ENTRY_POINTS.values())]); print(num_threads())"
     )
     done = subprocess.run(
@@ -185,8 +193,7 @@ def test_the_real_entry_points_leave_the_supervisor_single_threaded() -> None:
 )
 def test_the_end_of_a_process_is_reported_with_its_code(job: SupervisedJob, behaviour: str, code: int) -> None:
     job.launch("container-1", behaviour)
-    notice = job.hear("exited")
-    assert (notice["container_id"], notice["code"], notice["signal"]) == ("container-1", code, None)
+    assert job.hear(ProcessExited) == ProcessExited("container-1", code, None)
     text = job.dir.log("container-1").read_text()
     assert ("RuntimeError: the member was told to fail" in text) == (behaviour == "raise")
     assert not job.dir.scratch("container-1").exists()
@@ -194,28 +201,32 @@ def test_the_end_of_a_process_is_reported_with_its_code(job: SupervisedJob, beha
 
 def test_a_process_ended_by_a_signal_is_reported_with_it(job: SupervisedJob) -> None:
     os.kill(job.launch("container-1").pid, signal.SIGKILL)
-    notice = job.hear("exited")
-    assert (notice["code"], notice["signal"]) == (None, signal.SIGKILL)
+    assert job.hear(ProcessExited) == ProcessExited("container-1", None, signal.SIGKILL)
 
 
 def test_what_a_container_started_ends_with_it(job: SupervisedJob) -> None:
     member = job.launch("container-1", "start-another")
     watch = Watch(member.facts["started_pid"])
     os.kill(member.pid, signal.SIGKILL)
-    job.hear("exited")
+    job.hear(ProcessExited)
     watch.wait()
 
 
-def test_malformed_lines_are_refused_and_the_job_goes_on(job: SupervisedJob) -> None:
-    for line in (b"", b"{", b"[1]", b'{"op":"dance"}', b'{"op":"launch","container_id":"../x","role":"worker"}'):
-        job.say(line)
-        assert job.hear("refused")["reason"]
-    job.say(b"x" * (3 * MAX_LINE_BYTES))
-    assert str(MAX_LINE_BYTES) in job.hear("refused")["reason"]
-    job.say(b'{"op":"launch","container_id":"container-1","role":"cook"}')
-    notice = job.hear("refused")
-    assert notice["container_id"] == "container-1" and "cook" in notice["reason"]
+def test_a_role_without_an_entry_point_is_refused_and_the_job_goes_on(job: SupervisedJob) -> None:
+    job.say(LaunchProcess("container-1", "cook"))
+    notice = job.hear(RequestRefused)
+    assert notice.container_id == "container-1" and "cook" in notice.reason
     job.launch("container-2")
+
+
+def test_a_master_that_says_nonsense_fails_the_job(job: SupervisedJob) -> None:
+    assert job.master is not None
+    watch = pids_of(job, job.launch("container-1").pid)
+    job.channel.send(b"{")
+    assert job.handle.wait(DEADLINE_S) == 1
+    watch.wait()
+    ended = job.dir.ended()
+    assert ended is not None and ended["state"] == "failed" and "is no message of" in ended["reason"]
 
 
 def test_containers_start_in_a_fraction_of_the_time_of_the_imports(tmp_path: Path) -> None:
@@ -261,15 +272,15 @@ def test_an_entry_point_that_is_missing_fails_the_job_with_its_traceback(tmp_pat
 
 def test_a_container_id_is_launched_once(job: SupervisedJob) -> None:
     job.launch("container-1")
-    job.say(b'{"op":"launch","container_id":"container-1","role":"worker"}')
-    assert "launched once" in job.hear("refused")["reason"]
+    job.say(LaunchProcess("container-1", "worker"))
+    assert "launched once" in job.hear(RequestRefused).reason
 
 
 def test_job_done_ends_the_rest_and_passes_the_exit_code_on(job: SupervisedJob) -> None:
     assert job.master is not None
     watch = pids_of(job, job.launch("container-1").pid)
-    job.say(b'{"op":"job-done","exit_code":4,"state":"failed","reason":"the loss is not finite"}')
-    job.hear("exited")
+    job.say(JobDone(4, "failed", "the loss is not finite"))
+    job.hear(ProcessExited)
     job.master.order("exit 0")
     watch.wait()
     assert job.handle.wait(DEADLINE_S) == 4
@@ -306,7 +317,7 @@ def test_a_master_that_ends_is_replaced_and_the_next_is_told_what_runs(job: Supe
     second = job.replace_master()
     assert second.facts["running"] == {"container-1": stays.pid, "container-2": ends.pid}
     os.kill(ends.pid, signal.SIGKILL)
-    assert job.hear("exited")["container_id"] == "container-2"
+    assert job.hear(ProcessExited).container_id == "container-2"
     job.launch("container-3")
     assert set(job.replace_master().facts["running"]) == {"container-1", "container-3"}
 
@@ -315,7 +326,7 @@ def test_what_a_master_asked_before_it_was_killed_is_done(job: SupervisedJob) ->
     assert job.master is not None
     os.kill(job.handle.pid, signal.SIGSTOP)
     wait_until_stopped(job.handle.pid)
-    job.say(b'{"op":"launch","container_id":"container-1","role":"worker","env":{"BEHAVIOUR":"sleep"}}')
+    job.say(LaunchProcess("container-1", "worker", {"BEHAVIOUR": "sleep"}))
     os.kill(job.master.pid, signal.SIGKILL)
     os.kill(job.handle.pid, signal.SIGCONT)
     assert list(job.accept_master().facts["running"]) == ["container-1"]
@@ -325,19 +336,23 @@ def test_a_master_that_stops_beating_is_killed_and_replaced(tmp_path: Path) -> N
     with SupervisedJob(tmp_path, member_timeout_s=0.2) as job:
         assert job.master is not None
         first = Watch(job.master.pid)
-        job.say(b'{"op":"beat","progress":1}')
+        job.say(Beat(1))
         first.wait()
         assert job.accept_master().facts["running"] == {}
 
 
 def test_what_the_master_said_before_it_ended_counts(job: SupervisedJob) -> None:
     assert job.master is not None
+    # It leaves a notice unread, which the channel reports as an error when it is closed.
+    os.kill(job.launch("container-1").pid, signal.SIGKILL)
+    select.select([job.channel], [], [], DEADLINE_S)
     os.kill(job.handle.pid, signal.SIGSTOP)
     wait_until_stopped(job.handle.pid)
     watch = Watch(job.master.pid)
-    job.say(b'{"op":"job-done","exit_code":0}')
+    job.say(JobDone(0, "finished"))
     job.master.order("exit 0")
     watch.wait()
+    job.channel.close()
     os.kill(job.handle.pid, signal.SIGCONT)
     assert job.handle.wait(DEADLINE_S) == 0
     ended = job.dir.ended()

@@ -18,10 +18,8 @@ from eps.cluster.supervisor.protocol import (
 )
 from eps.cluster.supervisor.state import (
     FIRST_BEAT_S,
-    LONGEST_HANG_S,
     LOOK_S,
     MOST_RESTARTS,
-    RESTART_WINDOW_S,
     Action,
     ChildEnded,
     ClientGone,
@@ -31,7 +29,6 @@ from eps.cluster.supervisor.state import (
     Fork,
     Forked,
     ForkFailed,
-    Malformed,
     RemoveScratch,
     Requested,
     SendSignal,
@@ -55,8 +52,8 @@ def started(*container_ids: str, most_restarts: int = MOST_RESTARTS) -> Supervis
 
 
 def launch(state: SupervisorState, container_id: str, pid: int) -> None:
-    forks = state.step(Requested(LaunchProcess(container_id, "worker", {"A": "1"}, "x.log")), 0.0)
-    assert forks == [Fork(container_id, "worker", {"A": "1"}, "x.log")]
+    forks = state.step(Requested(LaunchProcess(container_id, "worker", {"A": "1"})), 0.0)
+    assert forks == [Fork(container_id, "worker", {"A": "1"})]
     assert state.step(Forked(container_id, pid), 0.0) == [Tell(ProcessLaunched(container_id, pid))]
 
 
@@ -121,10 +118,6 @@ def test_a_master_that_cannot_be_forked_fails_the_job() -> None:
     state.step(Started(), 0.0)
     (finish,) = state.step(ForkFailed("master", "fork failed: out of memory"), 0.0)
     assert isinstance(finish, Finish) and finish.end.state == "failed" and "out of memory" in finish.end.reason
-
-
-def test_a_malformed_line_is_refused() -> None:
-    assert started().step(Malformed("no", "c1"), 1.0) == [Tell(RequestRefused("no", "c1"))]
 
 
 def test_job_done_ends_the_containers_and_lets_the_master_end_by_itself() -> None:
@@ -213,7 +206,7 @@ def test_masters_that_bring_the_job_no_further_are_started_again_five_times() ->
     )
 
 
-@pytest.mark.parametrize("patience_s", [0.0, LONGEST_HANG_S])
+@pytest.mark.parametrize("patience_s", [0.0, 3600.0])
 def test_masters_that_hang_one_after_the_other_end_the_job(patience_s: float) -> None:
     state, now_s = started("c1"), 0.0
     for n in range(MOST_RESTARTS + 1):
@@ -233,13 +226,6 @@ def test_a_job_that_gets_further_may_lose_any_number_of_masters() -> None:
     for n in range(4 * MOST_RESTARTS):
         assert isinstance(replaced(state, 200 + n, n * 0.1)[-1], Fork)
         state.step(Requested(Beat(n)), n * 0.1)
-
-
-def test_restarts_of_long_ago_do_not_count() -> None:
-    state = started()
-    for n in range(4 * MOST_RESTARTS):
-        at_s = n * RESTART_WINDOW_S / (MOST_RESTARTS - 0.5)
-        assert isinstance(replaced(state, 200 + n, at_s)[-1], Fork)
 
 
 def test_a_master_is_not_replaced_once_the_job_ends() -> None:
@@ -329,7 +315,6 @@ def test_every_history_ends_with_every_child_reaped_and_finishes_once() -> None:
                             Requested(KillProcess(name, rng.choice([signal.SIGTERM, signal.SIGKILL]))),
                             ChildEnded(rng.choice(sorted(alive)), 0, None),
                             DeadlinePassed(),
-                            Malformed("x"),
                             Requested(Beat(number)),
                             *([ClientGone(), StopSignalled(signal.SIGINT)] if number > 30 else []),
                             *([Requested(JobDone(0, "finished"))] if number > 30 else []),

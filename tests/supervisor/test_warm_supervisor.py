@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from eps.cluster.container import ENTRY_POINTS
 from eps.cluster.supervisor.start import WarmSupervisor, start_supervisor
 from eps.storage.jobdir import JobLock, create_job_dir
 from eps.storage.record import Phase
@@ -18,7 +19,7 @@ DEADLINE_S = 30.0
 
 @pytest.mark.usefixtures("no_leftovers")
 def test_a_job_whose_warm_supervisor_has_died_gets_another_one(tmp_path: Path) -> None:
-    warm = WarmSupervisor()
+    warm = WarmSupervisor(ENTRY_POINTS)
     os.kill(warm._process.pid, signal.SIGKILL)
     # Dead, but not waited for.
     os.waitid(os.P_PID, warm._process.pid, os.WEXITED | os.WNOWAIT)
@@ -35,7 +36,7 @@ def test_a_job_whose_warm_supervisor_has_died_gets_another_one(tmp_path: Path) -
 
 @pytest.mark.usefixtures("no_leftovers")
 def test_a_warm_supervisor_that_dies_with_its_job_is_seen_to_have_ended(tmp_path: Path) -> None:
-    warm = WarmSupervisor()
+    warm = WarmSupervisor(ENTRY_POINTS)
     os.kill(warm._process.pid, signal.SIGSTOP)
     job, lock = create_job_dir("job", tmp_path)
     with lock:
@@ -49,7 +50,7 @@ def test_a_warm_supervisor_that_dies_with_its_job_is_seen_to_have_ended(tmp_path
 
 @pytest.mark.usefixtures("no_leftovers")
 def test_cancelling_twice_is_harmless() -> None:
-    warm = WarmSupervisor()
+    warm = WarmSupervisor(ENTRY_POINTS)
     warm.cancel()
     warm.cancel()
     assert warm._process.returncode == -signal.SIGKILL
@@ -57,7 +58,7 @@ def test_cancelling_twice_is_harmless() -> None:
 
 @pytest.mark.usefixtures("no_leftovers")
 def test_what_a_run_takes_the_place_of_can_come_back_until_its_supervisor_begins(tmp_path: Path) -> None:
-    warm = WarmSupervisor()
+    warm = WarmSupervisor(ENTRY_POINTS)
     os.kill(warm._process.pid, signal.SIGSTOP)
     job, lock = create_job_dir("job", tmp_path)
     note_end(job, "failed")

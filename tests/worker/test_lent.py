@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from eps.net.messages.exchange import PullAnswer
-from eps.worker.compute import ActiveSet
-from eps.worker.lent import MOST_LENT_BYTES, lent_whole
+from eps.worker.compute import MOST_LENT_BYTES, ActiveSet, lent_whole
 
 SIZE, PARTITIONS = 12, 3
 NO_EXPONENTS = np.empty(0, np.int16)

@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 import eps
-from eps.chaos.trap import MASTER, MASTER_LATE
 from eps.cluster.devcluster.processes import kill_all
 from eps.core.reconfig import Operation, Phase
 from eps.errors import EpsError, PlanError
@@ -26,6 +25,7 @@ from tests.fakes.slow_model import SlowModel
 from tests.yarn.hadoop import PATIENCE_S, Hadoop
 from tests.yarn.test_jobs_on_yarn import application_of, hosts_of, master_of, reach
 from tests.yarn.trapped_am import interpreter
+from tools.chaos.trap import MASTER, MASTER_LATE
 
 pytestmark = pytest.mark.usefixtures("no_leftovers")
 

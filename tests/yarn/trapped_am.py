@@ -10,9 +10,9 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from eps.chaos.trap import Traps, parse
 from eps.cluster.yarn.attempt import end
 from eps.job.yarn import am
+from tools.chaos.trap import Traps, parse
 
 ROOT = Path(__file__).resolve().parents[2]
 _SCRIPT = """#!/bin/sh

@@ -11,10 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from eps.cluster.api import WITHDRAWN, ContainerEvent, ContainerRequest, EvictionWarning, Exited, Running
+from eps.cluster.supervisor.context import CONTAINER_ID, ROLE
 from eps.errors import ConfigError
-
-#: Environment of a container: what it is, and by which id the job's own master knows it.
-ROLE, CONTAINER_ID = "EPS_ROLE", "EPS_CONTAINER_ID"
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from eps.cluster.api import ContainerRequest
-from eps.cluster.container import CONTAINER_ID, HOST, JOB_DIR, ROLE, TIED
 from eps.cluster.docker.engine import Found
+from eps.cluster.supervisor.context import CONTAINER_ID, HOST, JOB_DIR, ROLE, TIED
 from eps.cluster.supervisor.environment import passed_on
 from eps.errors import EpsError
 from eps.storage.jobdir import JobDir
 
+#: What a user may do where a container ends because of its image.
+CHECK_IMAGE = "the image must have Python with EPS, and what the model imports (docker/README.md)"
 #: Between SIGTERM and SIGKILL, as the supervisor has it.
 GRACE_S = 3.0
 #: Labels of a container.
@@ -40,10 +42,9 @@ class DockerSettings:
     env: Mapping[str, str] = field(default_factory=dict)
     #: Between SIGTERM and SIGKILL, in seconds.
     grace_s: float = GRACE_S
-    #: A job that gets no further, and waits for a container, does without the engine for so many seconds; and for as
-    #: many a launch is tried again where the engine answers other calls only.
+    #: The job fails after so many seconds without an answer of the engine, and one launch is given up after as many.
     engine_timeout_s: float = 300.0
-    #: Role -> ``module:function``, in the place of :data:`eps.cluster.supervisor.context.ENTRY_POINTS`.
+    #: Role -> ``module:function``, in the place of :data:`eps.cluster.container.ENTRY_POINTS`.
     entry_points: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -56,6 +57,11 @@ class JobLabels:
     instance: str
     #: Which processes see the same directories and locks.
     boot: str
+
+    @property
+    def label(self) -> str:
+        """The label, with its value, that this run's containers alone have."""
+        return f"{INSTANCE}={self.instance}"
 
     @classmethod
     def of(cls, job: JobDir) -> JobLabels:
@@ -76,10 +82,7 @@ class JobLabels:
 
     def is_stray(self, found: Found) -> bool:
         """Return whether a container is left of a run that is over: of this job, or of another that runs no more."""
-        if found.labels.get(INSTANCE) == self.instance:
-            # Made and never started: its job master was killed in between.
-            return not found.is_running
-        if found.labels.get(BOOT) != self.boot:
+        if found.labels.get(INSTANCE) == self.instance or found.labels.get(BOOT) != self.boot:
             return False
         job = JobDir(Path(found.labels.get(JOB, "/")))
         # A directory that cannot be looked at is another user's.
@@ -137,7 +140,6 @@ def build_container(
         "User": f"{os.getuid()}:{os.getgid()}",
         "WorkingDir": "/",
         "HostConfig": {
-            "AutoRemove": True,
             "NetworkMode": settings.network,
             # Members say their pids, which others may send signals to.
             "PidMode": "host",

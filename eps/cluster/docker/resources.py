@@ -4,14 +4,16 @@ The job master stays a process of this host, forked by the job's supervisor; wha
 network and process ids, and sees the job's directory at the same path.  An image gives the file system; the engine
 holds each container to the memory and the cores of its request.
 
-A container ends with the job's lock (see :mod:`eps.cluster.container`), so nothing has to be alive for it to be ended,
-and the engine forgets it when it has ended.  What hangs then is removed by the next job on the host.
+One thread asks the engine for the job's containers every :data:`LOOK_S` seconds, finds those that have ended, and sends
+the signals that are due.  An engine that answers nothing for ``engine_timeout_s`` ends the job.
+
+A container ends with the job's lock (see ``eps.cluster.container``), so nothing has to be alive for it to be ended.
+The job master removes it from the engine; where the master was killed, the next job with ``on = docker`` does.
 """
 
 from __future__ import annotations
 
 import logging
-import math
 import os
 import shutil
 import signal as signals
@@ -23,22 +25,18 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from eps.cluster.advice import CHECK_IMAGE
 from eps.cluster.api import NO_NEWS, ContainerEvent, ContainerRequest, ResourceManager
 from eps.cluster.book import ContainerBook, Phase
-from eps.cluster.docker.container import CONTAINER, INSTANCE, JOB, DockerSettings, JobLabels, build_container
-from eps.cluster.docker.engine import (
-    MOST_CALLS,
-    TIMEOUT_S,
-    Died,
-    DockerEngine,
-    EngineSilentError,
-    Events,
-    Found,
-    OutOfMemory,
-    engine_host,
+from eps.cluster.docker.container import (
+    CHECK_IMAGE,
+    CONTAINER,
+    INSTANCE,
+    JOB,
+    DockerSettings,
+    JobLabels,
+    build_container,
 )
-from eps.cluster.docker.silence import EngineSilence, LaunchPatience
+from eps.cluster.docker.engine import TIMEOUT_S, DockerEngine, EngineSilentError, Found, Process, engine_host
 from eps.cluster.supervised import SupervisedManager
 from eps.cluster.supervisor.protocol import exit_reason
 from eps.errors import EpsError, ResourceError
@@ -46,34 +44,22 @@ from eps.storage.jobdir import JobDir
 
 logger = logging.getLogger(__name__)
 
-#: Name of this host, for who reads a status.
+#: Name of this host in a status.
 THIS_HOST = "localhost"
-#: What the engine has is compared with what it said this often; sooner where something is missing, or no answer comes.
-LOOK_S, LOOK_AGAIN_S = 5.0, 0.5
-#: An engine that is started again is back after about so long: a job master that begins, and whatever else is asked but
-#: a container, waits for it.
-ENGINE_PATIENCE_S = 20.0
+#: The engine is asked for the job's containers this often.
+LOOK_S = 0.5
+#: A call that was not answered is made again after so long.
 RETRY_S = 0.2
-#: A job master that begins asks one question after the other, each of which may hang for :data:`TIMEOUT_S`.
-ASK_PATIENCE_S = 2.0 * TIMEOUT_S
-#: Threads that launch containers, and threads that end them: a launch may hang for long, and no end waits for it.  One
-#: connection more is for events, one to look.
+#: A job master that begins asks a few questions, each of which may hang for :data:`TIMEOUT_S`, before it beats again.
+OPEN_PATIENCE_S = 10.0 * TIMEOUT_S
+#: Containers that are launched, or removed, at the same time.
 NUM_LAUNCHERS = 10
-NUM_ENDERS = MOST_CALLS - 2 - NUM_LAUNCHERS
-#: The last containers of a job are given so long.
+#: The end of a job waits so long for the removal of its containers.
 END_S = 10.0
+GONE = "is gone: the Docker engine does not know it any more"
 _LONGEST_LINE = 300
 #: A shell's exit codes where it cannot execute a command, and where there is none; and how Python says what it lacks.
 _NO_COMMAND, _NO_MODULE = (126, 127), "No module named"
-
-
-def _last_line(log: Path) -> str:
-    """Return the last line of a log that says something: an image without EPS, or with another one, is told by it."""
-    with suppress(OSError), log.open("rb") as file:
-        file.seek(max(0, log.stat().st_size - 4096))
-        lines = file.read().decode("utf-8", "replace").strip().splitlines()
-        return lines[-1].strip()[:_LONGEST_LINE] if lines else ""
-    return ""
 
 
 def open_docker(
@@ -81,49 +67,33 @@ def open_docker(
 ) -> DockerResourceManager:
     """Return a manager over the engine that the environment names; parameters and errors as of the class.
 
-    A job master may take over while the engine is away, or hangs: it waits for it, as the one before would have.
-    Members look for a master for ``master_timeout_s`` only.  Where they end meanwhile, what is waited for is to go back
-    to a checkpoint, and not to lose the job.
+    A job master may take over while the engine is restarted: it waits for ``engine_timeout_s``.
     """
-    patience_s, told = max(settings.engine_timeout_s, ENGINE_PATIENCE_S), False
     began_s = time.monotonic()
     while True:
-        _say_busy(supervisor)
+        supervisor.beat(NO_NEWS, OPEN_PATIENCE_S)
         try:
-            return _connected(settings, job, max_containers, supervisor)
+            engine = DockerEngine()
+            try:
+                return DockerResourceManager(engine, settings, job, max_containers, supervisor)
+            except BaseException:
+                engine.close()
+                raise
         except EngineSilentError as error:
             silent_s = time.monotonic() - began_s
-            if silent_s >= patience_s:
-                raise ResourceError(_silent_too_long(silent_s, settings.engine_timeout_s, job)) from error
-            if not told:
-                logger.warning("M %s; waits for it for %g s", error, patience_s)
-                told = True
+            if silent_s >= settings.engine_timeout_s:
+                raise ResourceError(_silent_too_long(silent_s, settings, job)) from error
+            # Its words only: a handler that keeps the record would keep the connection.
+            logger.warning("M %s", str(error))
             time.sleep(RETRY_S)
 
 
-def _connected(
-    settings: DockerSettings, job: JobDir, max_containers: int, supervisor: ResourceManager
-) -> DockerResourceManager:
-    engine = DockerEngine()
-    try:
-        return DockerResourceManager(engine, settings, job, max_containers, supervisor)
-    except BaseException:
-        engine.close()
-        raise
-
-
-def _silent_too_long(silent_s: float, most_s: float, job: JobDir) -> str:
+def _silent_too_long(silent_s: float, settings: DockerSettings, job: JobDir) -> str:
     return (
-        f"the Docker engine at {engine_host()} has not answered for {silent_s:.0f} s, and the job gets no further "
-        f"without it (engine_timeout_s is {most_s:g}): start it, then eps resume {job.name} goes on from the latest "
-        "checkpoint, or from the seed"
+        f"the Docker engine at {engine_host()} has not answered for {silent_s:.0f} s (engine_timeout_s is "
+        f"{settings.engine_timeout_s:g}): start it, then eps resume {job.name} goes on from the latest checkpoint, or "
+        "from the seed"
     )
-
-
-def _say_busy(supervisor: ResourceManager | None) -> None:
-    """Have the supervisor wait for one question to the engine: whoever asks one that hangs cannot beat meanwhile."""
-    if supervisor is not None:
-        supervisor.beat(NO_NEWS, ASK_PATIENCE_S)
 
 
 class DockerResourceManager(SupervisedManager):
@@ -161,47 +131,35 @@ class DockerResourceManager(SupervisedManager):
     ) -> None:
         self._engine, self._settings, self._job = engine, settings, job
         self._labels = JobLabels.of(job)
-        self._label = f"{INSTANCE}={self._labels.instance}"
-        self._since_s = time.time()
-        _say_busy(supervisor)
         found = engine.find(JOB)
-        self.adopted: Mapping[str, int] = self._adopt(found, supervisor)
+        self.adopted: Mapping[str, int] = self._running_of_this_run(found)
         self._book = ContainerBook(max_containers, self.adopted)
         super().__init__(threading.Lock(), supervisor)
         #: What was asked for, by container.
         self._requests: dict[str, ContainerRequest] = {}
-        #: Containers that the engine has started.
+        #: Containers that the engine has started, and that are not known to have ended.
         self._started = set(self.adopted)
-        #: Containers that are to end as soon as they have started, and how.
-        self._to_end: dict[str, Callable[[str], None]] = {}
-        self._out_of_memory: set[str] = set()
-        #: Containers that the engine did not have when it was asked last.
-        self._missing: set[str] = set()
+        #: Container -> the signal that it is to get as soon as it has started.
+        self._signals: dict[str, int] = {}
+        #: Container that got SIGTERM -> when it gets SIGKILL.
+        self._kill_at_s: dict[str, float] = {}
         self._ending = False
-        self._silence = EngineSilence(settings.engine_timeout_s)
-        self._events: Events | None = None
+        #: When the first question was asked that the engine has not answered; None while it answers.
+        self._silent_since_s: float | None = None
         self._look_now = threading.Event()
-        self._launchers = ThreadPoolExecutor(NUM_LAUNCHERS, thread_name_prefix="docker-launch")
-        self._enders = ThreadPoolExecutor(NUM_ENDERS, thread_name_prefix="docker-end")
-        self._threads = [
-            threading.Thread(target=target, name=f"docker-{target.__name__.strip('_')}", daemon=True)
-            for target in (self._listen, self._look)
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._launchers = ThreadPoolExecutor(NUM_LAUNCHERS, thread_name_prefix="docker")
+        self._thread = threading.Thread(target=self._watch, name="docker-watch", daemon=True)
+        self._thread.start()
         for stray in filter(self._labels.is_stray, found):
             logger.warning("M removes container %s of a run that is over", stray.name)
-            self._soon(self._enders, self._ask, engine.remove, stray.name)
+            self._launchers.submit(self._try, engine.remove, stray.name)
 
-    def _adopt(self, found: Iterable[Found], supervisor: ResourceManager | None) -> dict[str, int]:
+    def _running_of_this_run(self, found: Iterable[Found]) -> dict[str, int]:
         """Return the containers that the job master before this one started -> pid."""
         mine = [each for each in found if each.labels.get(INSTANCE) == self._labels.instance and each.is_running]
-        pids: dict[str, int] = {}
-        for each in mine:
-            _say_busy(supervisor)
-            pids[each.labels[CONTAINER]] = self._engine.pid(each.name)
-        # One that has ended meanwhile has none.
-        return {container_id: pid for container_id, pid in pids.items() if pid}
+        processes = {each.labels[CONTAINER]: self._engine.process(each.name) for each in mine}
+        # One that has ended meanwhile has no pid.
+        return {container_id: process.pid for container_id, process in processes.items() if process and process.pid}
 
     def request(self, request: ContainerRequest) -> None:
         """Ask for a container; see :class:`~eps.cluster.api.ResourceManager`."""
@@ -223,30 +181,13 @@ class DockerResourceManager(SupervisedManager):
         """Give a container back by id; harmless for one that has ended or is unknown."""
         with self._lock:
             if not self._book.withdraw(container_id):
-                self._end_soon(container_id, self._stop)
+                self._signal(container_id, signals.SIGTERM)
             self._wake()
 
     def kill(self, container_id: str) -> None:
         """End a container's process at once; harmless for one that is not running."""
         with self._lock:
-            self._end_soon(container_id, self._engine.kill)
-
-    def beat(self, progress: int, patience_s: float = 0.0) -> None:
-        """Note how far the job is, and tell the supervisor; see :class:`~eps.cluster.api.ResourceManager`."""
-        self._silence.on_progress(progress, time.monotonic())
-        # Not where a question fails: an engine that hangs keeps each waiting for long.
-        self._give_up_in_time()
-        super().beat(progress, patience_s)
-
-    def _give_up_in_time(self) -> None:
-        """Let the job end where it has waited for the engine long enough."""
-        with self._lock:
-            waits = any(self._book.phase(each) is Phase.LAUNCHING for each in self._book.there())
-            if self._gone or self._closed.is_set() or not self._silence.is_too_long(time.monotonic(), waits=waits):
-                return
-            self._gone = _silent_too_long(self._silence.silent_s(time.monotonic()), self._silence.most_s, self._job)
-            logger.error("M %s", self._gone)
-            self._bell.ring()
+            self._signal(container_id, signals.SIGKILL)
 
     def room(self) -> Mapping[str, int]:
         """Return nothing: no other job waits for containers of this one."""
@@ -257,14 +198,13 @@ class DockerResourceManager(SupervisedManager):
         with self._lock:
             self._check_open()
             self._ending = True
-            names = [self._labels.name(container_id) for container_id in self._book.there()]
-            for container_id in self._book.there():
-                self._to_end[container_id] = self._engine.kill
         if self._supervisor is not None:
-            self._supervisor.beat(NO_NEWS, 2 * END_S)
-        if not self._gone:
-            # Members were told to end before; who has not is not waited for.
-            wait([self._enders.submit(self._try, self._ask, self._engine.remove, name) for name in names], END_S)
+            self._supervisor.beat(NO_NEWS, TIMEOUT_S + 2 * END_S)
+        if self._silent_since_s is None:
+            # Members were told to end before; one that has not is killed.
+            with suppress(ResourceError):
+                names = [each.name for each in self._engine.find(self._labels.label)]
+                wait([self._launchers.submit(self._try, self._engine.remove, name) for name in names], END_S)
         if self._supervisor is not None:
             self._supervisor.end_job(exit_code, state, reason)
 
@@ -274,19 +214,15 @@ class DockerResourceManager(SupervisedManager):
             if self._closed.is_set():
                 return
             self._closed.set()
-            events = self._events
             self._bell.close()
         self._look_now.set()
-        if events is not None:
-            events.close()
-        for threads in (self._launchers, self._enders):
-            threads.shutdown(wait=False, cancel_futures=True)
-        for thread in self._threads:
-            thread.join(RETRY_S)
+        self._launchers.shutdown(wait=False, cancel_futures=True)
+        self._thread.join(RETRY_S)
         self._engine.close()
 
     def _source_silent_s(self) -> float:
-        return self._silence.silent_s(time.monotonic())
+        since_s = self._silent_since_s
+        return 0.0 if since_s is None else time.monotonic() - since_s
 
     # ---- with the lock held
 
@@ -299,217 +235,156 @@ class DockerResourceManager(SupervisedManager):
 
     def _launch(self, granted: Iterable[ContainerRequest]) -> None:
         for request in granted:
-            self._soon(self._launchers, self._launch_one, request)
+            # Refused only where the interpreter ends.
+            with suppress(RuntimeError):
+                self._launchers.submit(self._try, self._launch_one, request)
 
-    def _end_soon(self, container_id: str, how: Callable[[str], None]) -> None:
-        if self._closed.is_set() or not self._book.is_there(container_id):
-            return
-        if container_id in self._started:
-            self._soon(self._enders, self._ask, how, self._labels.name(container_id))
-        else:
-            self._to_end[container_id] = how
+    def _signal(self, container_id: str, number: int) -> None:
+        if self._book.is_there(container_id):
+            # A kill is not taken back by a release.
+            if self._signals.get(container_id) != signals.SIGKILL:
+                self._signals[container_id] = number
+            self._look_now.set()
 
-    # ---- on other threads
+    # ---- the threads that launch and remove
 
-    def _soon(self, threads: ThreadPoolExecutor, work: Callable[..., None], *values: Any) -> None:
-        # Refused only where this object has been closed, or the interpreter ends.
-        with suppress(RuntimeError):
-            threads.submit(self._try, work, *values)
-
-    def _try(self, work: Callable[..., None], *values: Any) -> None:
+    def _try(self, work: Callable[..., None], what: Any) -> None:
         try:
-            work(*values)
+            work(what)
         except EpsError as error:
-            logger.error("M %s: %s", values[-1], error)
+            logger.error("M %s: %s", what, str(error))
         except Exception:
             logger.exception("M a call of the Docker engine failed")
 
-    def _ask(self, what: Callable[[str], None], name: str) -> None:
-        """Have a container ended by an engine that may be being started again: it is waited for a while."""
-        until_s = time.monotonic() + ENGINE_PATIENCE_S
-
-        def goes_on(asked_s: float, error: EngineSilentError) -> bool:
-            self._note_silence(asked_s)
-            return time.monotonic() < until_s
-
-        self._patiently(lambda: what(name), goes_on)
-
-    def _patiently(self, work: Callable[[], Any], goes_on: Callable[[float, EngineSilentError], bool]) -> Any:
-        """Do something with the engine; where it did not answer, do it again while it ``goes_on``, told since when."""
-        while True:
-            asked_s = time.monotonic()
-            try:
-                result = work()
-            except EngineSilentError as error:
-                if self._closed.is_set() or not goes_on(asked_s, error) or self._closed.wait(RETRY_S):
-                    raise
-            else:
-                self._silence.on_answer(time.monotonic())
-                return result
-
-    def _answers(self) -> bool:
-        """Return whether the engine answers what it has no reason to take long for."""
-        asked_s = time.monotonic()
-        try:
-            self._engine.find(self._label)
-        except ResourceError:
-            self._note_silence(asked_s)
-            return False
-        self._silence.on_answer(time.monotonic())
-        return True
-
-    def _note_silence(self, asked_s: float) -> None:
-        if not self._is_silent():
-            # From now on its return is looked for.
-            self._look_now.set()
-        self._silence.on_silence(asked_s)
-
-    def _is_silent(self) -> bool:
-        return self._source_silent_s() > 0.0
-
-    def _is_wanted(self, container_id: str) -> bool:
-        return not self._ending and not self._gone and container_id not in self._to_end
-
-    def _stop(self, name: str) -> None:
-        self._engine.stop(name, math.ceil(self._settings.grace_s))
-
     def _launch_one(self, request: ContainerRequest) -> None:
         container_id = request.container_id
-        name = self._labels.name(container_id)
         if self._ending:
             self._on_end(container_id, None, "was refused: the job is ending")
             return
         config = build_container(request, self._settings, self._labels, os.environ)
         try:
-            pid = self._patiently(lambda: self._engine.launch(name, config), self._launch_patience(container_id))
+            pid = self._launch_patiently(container_id, config)
         except ResourceError as error:
-            if self._closed.is_set():
-                return
-            with suppress(ResourceError):
-                self._engine.remove(name)
+            # One that comes after all is removed at the next look.
             self._on_end(container_id, None, f"could not be launched: {error}")
             return
         with self._lock:
             self._started.add(container_id)
             if pid:
                 self._book.on_running(container_id, pid, THIS_HOST)
-            how = self._to_end.pop(container_id, None)
-            if how is not None:
-                self._end_soon(container_id, how)
             self._wake()
+        self._look_now.set()
+        if self._ending:
+            self._engine.remove(self._labels.name(container_id))
 
-    def _launch_patience(self, container_id: str) -> Callable[[float, EngineSilentError], bool]:
-        """Return what says whether a launch that was not answered is tried again; it raises where the engine refuses.
+    def _launch_patiently(self, container_id: str, config: Mapping[str, Any]) -> int:
+        """Launch a container; where the engine answers other calls only, try for ``engine_timeout_s``."""
+        until_s = time.monotonic() + self._settings.engine_timeout_s
+        while True:
+            try:
+                return self._engine.launch(self._labels.name(container_id), config)
+            except EngineSilentError:
+                wanted = not self._ending and not self._gone and container_id not in self._signals
+                answers = self._silent_since_s is None
+                if not wanted or (answers and time.monotonic() >= until_s) or self._closed.wait(RETRY_S):
+                    raise
 
-        It is, as long as it is wanted: an engine that stays away ends the job, not one container after the other.  One
-        that answers other calls only ends the container, and the job's own rules say what follows.
-        """
-        patience, told = LaunchPatience(self._settings.engine_timeout_s), False
+    def _on_end(self, container_id: str, code: int | None, reason: str, taken: bool = False) -> None:
+        with self._lock:
+            # A job that ends for want of the engine asks for no other container.
+            if self._closed.is_set() or self._gone or not self._book.is_there(container_id):
+                return
+            granted = self._book.on_end(container_id, code, reason, taken)
+            self._started.discard(container_id)
+            self._signals.pop(container_id, None)
+            self._kill_at_s.pop(container_id, None)
+            self._launch(granted)
+            self._wake()
+        shutil.rmtree(self._job.scratch(container_id), ignore_errors=True)
 
-        def goes_on(asked_s: float, error: EngineSilentError) -> bool:
-            nonlocal told
-            if not told:
-                told = True
-                # Its words only: who keeps the record would keep the connection.
-                logger.warning("M tries again to launch %s: %s", container_id, str(error))
-            patience.on_failure(asked_s, others_answered=self._answers())
-            now_s = time.monotonic()
-            if patience.is_over(now_s):
-                raise ResourceError(
-                    f"{error}; other calls were answered in these {patience.tried_s(now_s):.0f} s (engine_timeout_s is "
-                    f"{patience.most_s:g}): the engine's log may say why"
-                ) from error
-            return self._is_wanted(container_id)
+    # ---- the thread that looks at the engine
 
-        return goes_on
-
-    def _listen(self) -> None:
-        """Take in what the engine says; where it goes away, wait for it."""
-        told = ""
+    def _watch(self) -> None:
         while not self._closed.is_set():
             asked_s = time.monotonic()
             try:
-                with self._engine.events(self._label, self._since_s) as events:
-                    told = ""
-                    with self._lock:
-                        self._events = events
-                        if self._closed.is_set():
-                            return
-                    # What happened before is said once more, unless the engine was started again.
-                    self._look_now.set()
-                    for event in events:
-                        self._on_event(event)
-                    self._since_s = max(self._since_s, events.last_s)
-            except ResourceError as error:
-                if self._closed.is_set():
-                    return
-                self._note_silence(asked_s)
-                # Once in a silence: it may be a long one.
-                if str(error) != told:
-                    told = str(error)
-                    logger.warning("M hears nothing of the containers: %s", told)
-            self._closed.wait(RETRY_S)
+                self._send_signals()
+                self._look()
+                self._silent_since_s = None
+            except EngineSilentError as error:
+                self._on_silence(asked_s, error)
+            except Exception:
+                logger.exception("M a look at the Docker engine failed")
+            self._look_now.wait(LOOK_S)
+            self._look_now.clear()
 
-    def _on_event(self, event: Died | OutOfMemory) -> None:
-        container_id = event.labels.get(CONTAINER, "")
-        if isinstance(event, OutOfMemory):
-            self._out_of_memory.add(container_id)
-        else:
-            self._on_end(container_id, *self._how_ended(container_id, event.exit_code))
+    def _on_silence(self, asked_s: float, error: EngineSilentError) -> None:
+        """Note that the engine does not answer, and end the job where it has not for too long."""
+        if self._silent_since_s is None:
+            self._silent_since_s = asked_s
+            logger.warning("M %s", str(error))
+        silent_s = self._source_silent_s()
+        with self._lock:
+            if silent_s >= self._settings.engine_timeout_s and not self._gone and not self._closed.is_set():
+                self._gone = _silent_too_long(silent_s, self._settings, self._job)
+                logger.error("M %s", self._gone)
+                self._bell.ring()
 
-    def _how_ended(self, container_id: str, exit_code: int) -> tuple[int | None, str]:
+    def _send_signals(self) -> None:
+        now_s = time.monotonic()
+        with self._lock:
+            overdue = [container_id for container_id, at_s in self._kill_at_s.items() if at_s <= now_s]
+            self._signals.update(dict.fromkeys(overdue, signals.SIGKILL))
+            due = [(c, number) for c, number in self._signals.items() if c in self._started]
+        for container_id, number in due:
+            self._engine.kill(self._labels.name(container_id), number)
+            with self._lock:
+                if self._signals.get(container_id) == number:
+                    del self._signals[container_id]
+                if number == signals.SIGTERM:
+                    self._kill_at_s.setdefault(container_id, now_s + self._settings.grace_s)
+                else:
+                    self._kill_at_s.pop(container_id, None)
+
+    def _look(self) -> None:
+        """Compare what the engine has with what it was asked for."""
+        with self._lock:
+            started = set(self._started)
+        found = {each.labels[CONTAINER]: each for each in self._engine.find(self._labels.label)}
+        # An engine that was away may have taken its containers along.
+        taken = self._silent_since_s is not None
+        for container_id in started:
+            each = found.get(container_id)
+            process = self._engine.process(each.name) if each is not None and each.has_ended else None
+            if process is not None:
+                self._on_end(container_id, *self._how_ended(container_id, process), taken)
+            elif each is None:
+                self._on_end(container_id, None, GONE, taken=True)
+        for container_id, each in found.items():
+            # What has ended, what was given up and came after all, and what a former job master left half done.
+            if self._book.phase(container_id) in (None, Phase.ENDED):
+                self._engine.remove(each.name)
+
+    def _how_ended(self, container_id: str, process: Process) -> tuple[int | None, str]:
         """Return the code and the words for the end of a process; 128 and more stands for a signal."""
-        if exit_code <= 128 or exit_code - 128 not in {int(number) for number in signals.Signals}:
-            last = _last_line(self._job.log(container_id)) if exit_code else ""
-            reason = exit_reason(exit_code, None) + (f"; the last line of its log: {last}" if last else "")
-            lacks = exit_code in _NO_COMMAND or _NO_MODULE in last
-            return exit_code, f"{reason}; {CHECK_IMAGE}" if lacks else reason
-        reason = exit_reason(None, exit_code - 128)
-        if container_id in self._out_of_memory:
+        code = process.exit_code
+        if code <= 128 or code - 128 not in signals.valid_signals():
+            last = _last_line(self._job.log(container_id)) if code else ""
+            reason = exit_reason(code, None) + (f"; the last line of its log: {last}" if last else "")
+            lacks = code in _NO_COMMAND or _NO_MODULE in last
+            return code, f"{reason}; {CHECK_IMAGE}" if lacks else reason
+        reason = exit_reason(None, code - 128)
+        if process.out_of_memory:
             request = self._requests.get(container_id)
             limit = f"its {request.memory_mb} MB" if request is not None else "its limit"
             reason += f": it needed more memory than {limit}"
         return None, reason
 
-    def _on_end(self, container_id: str, code: int | None, reason: str, taken: bool = False) -> None:
-        with self._lock:
-            # Of a job that ends for want of the engine nothing more is told: it would ask for others.
-            if self._closed.is_set() or self._gone or not self._book.is_there(container_id):
-                return
-            granted = self._book.on_end(container_id, code, reason, taken)
-            self._started.discard(container_id)
-            self._to_end.pop(container_id, None)
-            self._launch(granted)
-            self._wake()
-        self._soon(self._enders, shutil.rmtree, self._job.scratch(container_id), True)
 
-    def _look(self) -> None:
-        """Compare what the engine has with what it said, now and then."""
-        while not self._closed.is_set():
-            self._look_now.wait(LOOK_AGAIN_S if self._missing or self._is_silent() else LOOK_S)
-            self._look_now.clear()
-            asked_s = time.monotonic()
-            try:
-                self._compare()
-                self._silence.on_answer(time.monotonic())
-            except ResourceError:
-                self._note_silence(asked_s)
-
-    def _compare(self) -> None:
-        """End the containers that the engine had no longer twice in a row: once may be an event on its way."""
-        with self._lock:
-            expected = {each for each in self._started if self._book.phase(each) is not Phase.ENDED}
-        found = self._engine.find(self._label)
-        for each in found:
-            # One whose launch was given up, and which came after all.
-            if self._book.phase(each.labels[CONTAINER]) is Phase.ENDED:
-                self._soon(self._enders, self._ask, self._engine.remove, each.name)
-        there = {each.labels[CONTAINER] for each in found if each.is_running}
-        missing = expected - there
-        for container_id in sorted(missing & self._missing):
-            code = self._engine.exit_code(self._labels.name(container_id))
-            if code is None:
-                self._on_end(container_id, None, "is gone: the Docker engine does not know it any more", taken=True)
-            else:
-                self._on_end(container_id, *self._how_ended(container_id, code))
-        self._missing = missing
+def _last_line(log: Path) -> str:
+    """Return the last line of a log that says something: an image without EPS, or with another one, is told by it."""
+    with suppress(OSError), log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - 4096))
+        lines = file.read().decode("utf-8", "replace").strip().splitlines()
+        return lines[-1].strip()[:_LONGEST_LINE] if lines else ""
+    return ""

@@ -16,13 +16,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from eps.cluster.supervisor.context import ENTRY_POINTS
+from eps.cluster.supervisor.child import load_entry
+from eps.cluster.supervisor.context import SUPERVISOR
 from eps.cluster.supervisor.environment import (
     PRELOAD,
     buffer_lines,
     num_threads,
     preload,
-    preload_kernels,
     prepare_environment,
 )
 from eps.cluster.supervisor.loop import STOP_SIGNALS, Supervisor, clean_up
@@ -45,9 +45,7 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--tied-fd", type=int, metavar="N", help="read end of a pipe: its end of file ends the job")
     parser.add_argument("--lock-fd", type=int, metavar="N", default=-1, help="the open lock file, already locked")
     parser.add_argument("--preload", metavar="MODULES", default=",".join(PRELOAD), help="joined by commas")
-    parser.add_argument(
-        "--entry", action="append", default=[], metavar="ROLE=MODULE:FUNCTION", help="run this for a role instead"
-    )
+    parser.add_argument("--entry", action="append", default=[], metavar="ROLE=MODULE:FUNCTION", help="what a role runs")
     parser.add_argument("--grace-s", type=float, metavar="S", default=GRACE_S, help="between SIGTERM and SIGKILL")
     return parser.parse_args(argv)
 
@@ -57,8 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parse_arguments(argv)
     prepare_environment(os.environ)
     buffer_lines()
-    entry_points = dict(ENTRY_POINTS)
-    entry_points.update(text.split("=", 1) for text in arguments.entry)
+    entry_points = dict(text.split("=", 1) for text in arguments.entry)
     failures: list[str] = []
     modules = [name for name in arguments.preload.split(",") if name]
     modules += sorted({entry.partition(":")[0] for entry in entry_points.values()})
@@ -82,7 +79,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         failures = preload(modules)
     for failure in failures:
         print(f"eps.cluster.supervisor: {failure}", file=sys.stderr)
-    preload_kernels(runtime)
+    prepare = entry_points.pop(SUPERVISOR, "")
+    if prepare:
+        load_entry(prepare)(runtime)
     if num_threads() > 1:
         print(
             f"eps.cluster.supervisor: {num_threads()} threads after the imports: a lock that one of them holds now "

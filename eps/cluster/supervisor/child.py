@@ -86,10 +86,10 @@ def exit_with(body: Callable[[], int]) -> NoReturn:
         os._exit(code)
 
 
-def load_entry(entry: str) -> Callable[[ContainerContext], object]:
+def load_entry(entry: str) -> Callable[..., object]:
     """Return the function that ``module:function`` names."""
     module, _, name = entry.partition(":")
-    function: Callable[[ContainerContext], object] = getattr(importlib.import_module(module), name)
+    function: Callable[..., object] = getattr(importlib.import_module(module), name)
     return function
 
 

@@ -8,14 +8,11 @@ from pathlib import Path
 
 #: Role, and container id, of the job master.
 MASTER = "master"
-
-#: Function that each role runs: ``module:function``, called with its :class:`ContainerContext`.  It returns an exit
-#: code, or None for 0; an exception is written to the container's log and ends the process with 1.
-ENTRY_POINTS: Mapping[str, str] = {
-    MASTER: "eps.master.main:run",
-    "server": "eps.server.main:run",
-    "worker": "eps.worker.main:run",
-}
+#: Role whose entry function the supervisor calls before it forks, with the path of the job's settings.
+SUPERVISOR = "supervisor"
+#: Environment of a container that no supervisor forked; ``eps.cluster.container`` says what each is.
+ROLE, CONTAINER_ID, JOB_DIR = "EPS_ROLE", "EPS_CONTAINER_ID", "EPS_JOB_DIR"
+MASTER_ADDRESS, HOST, TIED = "EPS_MASTER_ADDRESS", "EPS_HOST", "EPS_TIED"
 
 
 @dataclass(frozen=True)

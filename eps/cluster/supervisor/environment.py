@@ -9,7 +9,6 @@ import sys
 import traceback
 from collections.abc import Iterable, Mapping, MutableMapping
 from pathlib import Path
-from typing import Any
 
 #: Imported once in the supervisor, so that no container waits for them.
 PRELOAD: tuple[str, ...] = ("numpy", "scipy.sparse", "grpc")
@@ -66,35 +65,6 @@ def preload(modules: Iterable[str]) -> list[str]:
     gc.freeze()
     gc.enable()
     return failures
-
-
-def preload_kernels(runtime: Mapping[str, Any]) -> None:
-    """Compile what a large model needs, once for all processes of the job; a job without settings needs nothing.
-
-    Runs none of the model's code, and never raises: a container that needs the kernels fails in the same way, and says
-    so.
-    """
-    try:
-        num_keys = int(runtime.get("num_keys", 0))
-        if not num_keys:
-            return
-        import numpy as np
-
-        from eps.ml import kernels, steps
-        from eps.ml.grid import Grid
-        from eps.ml.optim import make_optimizer
-        from eps.spec.job_spec import JobSpec
-        from eps.spec.runtime import optimizer_settings
-
-        spec = JobSpec.from_dict(runtime["spec"])
-        kernels.use_for(num_keys)
-        reproducible = spec.core_settings().reproducible
-        steps.prepare(
-            make_optimizer(optimizer_settings(spec)),
-            Grid(spec.splits, 1).dtype if reproducible else np.dtype(np.float32),
-        )
-    except Exception as error:
-        print(f"eps.cluster.supervisor: no compiled kernels: {error}", file=sys.stderr)
 
 
 def num_threads() -> int:

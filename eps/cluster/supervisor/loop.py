@@ -1,4 +1,4 @@
-"""The supervisor's loop: waits for the master's lines, for signals and for the client, and does what the state decides.
+"""The supervisor's loop: waits for the master, for signals and for the client, and does what the state decides.
 
 One thread, ``poll`` and nothing else: whatever it held open or locked would be in every child.  L3.
 """
@@ -16,18 +16,11 @@ from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
 from types import FrameType
-from typing import NoReturn
+from typing import cast
 
 from eps.cluster.supervisor.child import run_child
 from eps.cluster.supervisor.context import MASTER, ContainerContext
-from eps.cluster.supervisor.protocol import (
-    MAX_LINE_BYTES,
-    LineBuffer,
-    Notice,
-    decode_request,
-    encode_notice,
-    refused_container,
-)
+from eps.cluster.supervisor.protocol import MAX_BYTES, Notice, Request, decode, encode
 from eps.cluster.supervisor.state import (
     GRACE_S,
     MEMBER_TIMEOUT_S,
@@ -41,7 +34,6 @@ from eps.cluster.supervisor.state import (
     Fork,
     Forked,
     ForkFailed,
-    Malformed,
     RemoveScratch,
     Requested,
     SendSignal,
@@ -50,7 +42,6 @@ from eps.cluster.supervisor.state import (
     SupervisorState,
     Tell,
 )
-from eps.errors import ProtocolError
 from eps.storage import record
 from eps.storage.jobdir import JobDir
 
@@ -90,8 +81,7 @@ class Supervisor:
         self._tied_fd = tied_fd
         self._master_end: socket.socket | None = None
         self._channel: socket.socket | None = None
-        self._lines = LineBuffer()
-        self._unsent = bytearray()
+        self._unsent: deque[bytes] = deque()
         self._end: End | None = None
         self._signal_out, self._signal_in = os.pipe()
         os.set_blocking(self._signal_in, False)
@@ -144,24 +134,17 @@ class Supervisor:
         if self._channel is None:
             return False
         try:
-            data = self._channel.recv(MAX_LINE_BYTES)
+            packet = self._channel.recv(MAX_BYTES)
         except BlockingIOError:
             return False
-        except ConnectionError:
-            data = b""
-        if not data:
+        except ConnectionResetError:
+            # The master ended without reading everything; what it said before comes next.
+            return True
+        if not packet:
             self._channel.close()
             self._channel = None
             return False
-        for line in self._lines.feed(data):
-            if line is None:
-                self._handle(Malformed(f"a line may have at most {MAX_LINE_BYTES} bytes"))
-                continue
-            try:
-                event: Event = Requested(decode_request(line))
-            except ProtocolError as error:
-                event = Malformed(str(error), refused_container(line))
-            self._handle(event)
+        self._handle(Requested(cast(Request, decode(packet))))
         return True
 
     def _read_signals(self) -> None:
@@ -228,6 +211,9 @@ class Supervisor:
         return None
 
     def _fork(self, action: Fork) -> Event:
+        entry = self.entry_points.get(action.role)
+        if entry is None:
+            return ForkFailed(action.container_id, f"there is no entry point for the role {action.role}")
         is_master = action.container_id == MASTER
         if is_master:
             self._open_channel()
@@ -241,7 +227,6 @@ class Supervisor:
             running=action.running,
             scratch_dir=self.job.scratch(action.container_id),
         )
-        log_path = self.job.logs / (action.log or f"{action.container_id}.log")
         parent_pid = os.getpid()
         # Unflushed text would be written by the child too.
         sys.stdout.flush()
@@ -252,7 +237,13 @@ class Supervisor:
         try:
             pid = os.fork()
             if pid == 0:
-                self._become_child(context, log_path, parent_pid)
+                run_child(
+                    context,
+                    entry,
+                    log_path=self.job.log(action.container_id),
+                    parent_pid=parent_pid,
+                    reset_signals=HANDLED_SIGNALS,
+                )
         except OSError as error:
             return ForkFailed(action.container_id, f"fork failed: {error.strerror}")
         finally:
@@ -269,23 +260,13 @@ class Supervisor:
         """Make a channel for a new master: what the one before was not told any more is not for it."""
         if self._channel is not None:
             self._channel.close()
-        self._channel, self._master_end = socket.socketpair()
+        self._channel, self._master_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._channel.setblocking(False)
-        self._lines = LineBuffer()
         self._unsent.clear()
-
-    def _become_child(self, context: ContainerContext, log_path: os.PathLike[str], parent_pid: int) -> NoReturn:
-        run_child(
-            context,
-            self.entry_points.get(context.role, ""),
-            log_path=self.job.path / log_path,
-            parent_pid=parent_pid,
-            reset_signals=HANDLED_SIGNALS,
-        )
 
     def _tell(self, notice: Notice) -> None:
         if self._channel is not None:
-            self._unsent += encode_notice(notice)
+            self._unsent.append(encode(notice))
             self._send_unsent()
 
     def _send_unsent(self) -> None:
@@ -293,7 +274,8 @@ class Supervisor:
             return
         try:
             while self._unsent:
-                del self._unsent[: self._channel.send(self._unsent)]
+                self._channel.send(self._unsent[0])
+                self._unsent.popleft()
         except BlockingIOError:
             pass
         except ConnectionError:

@@ -128,7 +128,7 @@ def start_supervisor(
     lock : JobLock, optional
         The job's lock, which the supervisor inherits; the caller closes its own hold afterwards.
     entry_points : mapping, optional
-        Role -> ``module:function``, in the place of :data:`eps.cluster.supervisor.context.ENTRY_POINTS`.
+        Role -> ``module:function``; what takes the supervisor's place needs none.
     preload : sequence of str, optional
         Modules to import before the first fork, in the place of the default.
     grace_s : float, seconds
@@ -154,8 +154,7 @@ def start_supervisor(
     command = [sys.executable, "-P", "-m", module, str(job.path)]
     if grace_s != GRACE_S:
         command += ["--grace-s", str(grace_s)]
-    for role, entry in sorted((entry_points or {}).items()):
-        command += ["--entry", f"{role}={entry}"]
+    command += _entry_words(entry_points or {})
     if preload is not None:
         command += ["--preload", ",".join(preload)]
     pass_fds = []
@@ -196,18 +195,25 @@ class WarmSupervisor:
 
     On a machine with two cores that takes as long as the imports alone.  It ends by itself where it never gets a job.
 
+    Parameters
+    ----------
+    entry_points : mapping
+        Role -> ``module:function``.
+
     Raises
     ------
     ResourceError
         The process cannot be started.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, entry_points: Mapping[str, str]) -> None:
+        self._entry_points = entry_points
         ours, theirs = socket.socketpair()
+        words = ["--handoff-fd", str(theirs.fileno()), *_entry_words(entry_points)]
         with theirs:
             try:
                 self._process = subprocess.Popen(
-                    [sys.executable, "-P", "-m", "eps.cluster.supervisor", "--handoff-fd", str(theirs.fileno())],
+                    [sys.executable, "-P", "-m", "eps.cluster.supervisor", *words],
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.DEVNULL,
@@ -240,7 +246,7 @@ class WarmSupervisor:
                 os.close(tie_fd)
             self.cancel()
             # All that is lost is the time that it would have saved.
-            return start_supervisor(job_dir, tied, lock=lock)
+            return start_supervisor(job_dir, tied, lock=lock, entry_points=self._entry_points)
         finally:
             if read_fd is not None:
                 os.close(read_fd)
@@ -252,6 +258,10 @@ class WarmSupervisor:
         self._socket.close()
         self._process.kill()
         self._process.wait()
+
+
+def _entry_words(entry_points: Mapping[str, str]) -> list[str]:
+    return [word for role, entry in sorted(entry_points.items()) for word in ("--entry", f"{role}={entry}")]
 
 
 def supervisor_environment(environ: Mapping[str, str]) -> dict[str, str]:

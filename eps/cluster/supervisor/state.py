@@ -30,18 +30,14 @@ from eps.cluster.supervisor.protocol import (
 
 #: A process that SIGTERM has not ended after this long is killed.
 GRACE_S = 3.0
-#: A process that has not been heard of for this long is taken to hang.
+#: A process that is silent for this long counts as hung.
 MEMBER_TIMEOUT_S = 3.0
-#: A master that was just forked says its first word within this time.
+#: A new master beats first within this time.
 FIRST_BEAT_S = 30.0
 #: The supervisor looks at silence this often, so that it knows whether it could listen itself.
 LOOK_S = 0.5
-#: The longest patience that a master asks for while it works: one that hangs is left alone for so long.
-LONGEST_HANG_S = 300.0
-#: Masters that are started again within :data:`RESTART_WINDOW_S`, as long as the job gets no further.
+#: Masters that are started again, as long as the job gets no further.
 MOST_RESTARTS = 5
-#: Twice what as many masters take that hang one after the other.
-RESTART_WINDOW_S = 2 * MOST_RESTARTS * LONGEST_HANG_S
 
 # ---- events
 
@@ -56,14 +52,6 @@ class Requested:
     """The job master asks for something."""
 
     request: Request
-
-
-@dataclass(frozen=True, slots=True)
-class Malformed:
-    """The job master said something that is not a request."""
-
-    reason: str
-    container_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +86,7 @@ class ClientGone:
 
 @dataclass(frozen=True, slots=True)
 class StopSignalled:
-    """The supervisor got a signal that ends it."""
+    """The supervisor got a signal that ends the job."""
 
     signal: int
 
@@ -108,7 +96,7 @@ class DeadlinePassed:
     """Time has come to look at the deadlines."""
 
 
-Event = Started | Requested | Malformed | Forked | ForkFailed | ChildEnded | ClientGone | StopSignalled | DeadlinePassed
+Event = Started | Requested | Forked | ForkFailed | ChildEnded | ClientGone | StopSignalled | DeadlinePassed
 
 # ---- actions
 
@@ -120,7 +108,6 @@ class Fork:
     container_id: str
     role: str
     env: Mapping[str, str] = field(default_factory=dict)
-    log: str = ""
     #: Of the master: containers that run already -> pid.
     running: Mapping[str, int] = field(default_factory=dict)
 
@@ -178,25 +165,6 @@ class Child:
     kill_at_s: float | None = None
 
 
-def on_master_exit(state: SupervisorState, code: int | None, signal: int | None, now_s: float) -> Fork | End:
-    """Decide what becomes of a job whose master ended before the job did: another master, or the end.
-
-    Deviation: the usual limit counts restarts; here those after which the job got further do not count, since a master
-    that fails because of its own state fails again at the same place.
-    """
-    state.restarts_s = [t for t in state.restarts_s if now_s - t < RESTART_WINDOW_S]
-    if len(state.restarts_s) < state.most_restarts:
-        state.restarts_s.append(now_s)
-        running = {c.container_id: c.pid for c in state.children.values() if c.pid and c.role != MASTER}
-        return Fork(MASTER, MASTER, running=running)
-    reason = f"the job master {exit_reason(code, signal)} before the job had ended"
-    if state.hung:
-        reason = f"the job master was silent for {state.member_timeout_s:g} s before the job had ended"
-    if state.restarts_s:
-        reason += f"; it was started again {len(state.restarts_s)} times, and the job got no further"
-    return End("failed", 1, reason)
-
-
 class SupervisorState:
     """The processes of a job, and whether it is ending.
 
@@ -222,12 +190,12 @@ class SupervisorState:
         #: By container id; the job master is among them.
         self.children: dict[str, Child] = {}
         self.end: End | None = None
-        #: When masters were started again, since the job last got further.
-        self.restarts_s: list[float] = []
+        #: Masters that were started again since the job last got further.
+        self.restarts = 0
         #: The master that ends now was killed because it was silent.
         self.hung = False
         self._progress: int | None = None
-        #: When the master is taken to hang; None while there is nobody to listen to.
+        #: When the master counts as hung; None while there is none to listen to.
         self._silent_at_s: float | None = None
         self._looked_s = 0.0
         self._out: list[Action] = []
@@ -248,8 +216,6 @@ class SupervisorState:
                 self._fork(MASTER, MASTER)
             case Requested(request):
                 self._on_request(request, now_s)
-            case Malformed(reason, container_id):
-                self._out.append(Tell(RequestRefused(reason, container_id)))
             case Forked(container_id, pid):
                 self.children[container_id].pid = pid
                 if container_id != MASTER:
@@ -270,19 +236,25 @@ class SupervisorState:
                 self._on_deadline(now_s)
         return self._out
 
-    def _fork(self, container_id: str, role: str, env: Mapping[str, str] | None = None, log: str = "") -> None:
+    def _fork(
+        self,
+        container_id: str,
+        role: str,
+        env: Mapping[str, str] | None = None,
+        running: Mapping[str, int] | None = None,
+    ) -> None:
         self.children[container_id] = Child(container_id, role)
-        self._out.append(Fork(container_id, role, env or {}, log))
+        self._out.append(Fork(container_id, role, env or {}, running or {}))
 
     def _on_request(self, request: Request, now_s: float) -> None:
         match request:
-            case LaunchProcess(container_id, role, env, log):
+            case LaunchProcess(container_id, role, env):
                 if self.end is not None:
                     self._refuse(f"{container_id} cannot be launched: the job is ending", container_id)
                 elif container_id in self.children:
                     self._refuse(f"{container_id} is running: a container is launched once", container_id)
                 else:
-                    self._fork(container_id, role, env, log)
+                    self._fork(container_id, role, env)
             case KillProcess(container_id, signal):
                 child = self.children.get(container_id)
                 if child is None or container_id == MASTER:
@@ -302,7 +274,7 @@ class SupervisorState:
             self._silent_at_s = now_s + max(self.member_timeout_s, patience_s)
         if progress >= 0 and progress != self._progress:
             self._progress = progress
-            self.restarts_s.clear()
+            self.restarts = 0
 
     def _refuse(self, reason: str, container_id: str) -> None:
         self._out.append(Tell(RequestRefused(reason, container_id)))
@@ -323,15 +295,27 @@ class SupervisorState:
         if child.role != MASTER:
             self._out.append(Tell(ProcessExited(child.container_id, code, signal)))
         elif self.end is None:
-            decision = on_master_exit(self, code, signal, now_s)
-            self.hung, self._silent_at_s = False, None
-            if isinstance(decision, Fork):
-                self.children[MASTER] = Child(MASTER, MASTER)
-                self._out.append(decision)
-            else:
-                self._begin_end(decision, now_s)
+            self._on_master_exit(code, signal, now_s)
             return
         self._finish_if_alone()
+
+    def _on_master_exit(self, code: int | None, signal: int | None, now_s: float) -> None:
+        """Start another master, unless several in a row have brought the job no further.
+
+        Deviation: the usual limit counts restarts within a time; here progress alone clears them, since a master that
+        fails because of the job's state fails again at the same place.
+        """
+        hung, self.hung, self._silent_at_s = self.hung, False, None
+        if self.restarts < self.most_restarts:
+            self.restarts += 1
+            running = {c.container_id: c.pid for c in self.children.values() if c.pid}
+            self._fork(MASTER, MASTER, running=running)
+            return
+        how = f"was silent for {self.member_timeout_s:g} s" if hung else exit_reason(code, signal)
+        reason = f"the job master {how} before the job had ended"
+        if self.restarts:
+            reason += f"; it was started again {self.restarts} times, and the job got no further"
+        self._begin_end(End("failed", 1, reason), now_s)
 
     def _begin_end(self, end: End, now_s: float, *, spare_master: bool = False) -> None:
         """End every process; the first reason to end a job stays its reason."""

@@ -10,6 +10,7 @@ import os
 import sys
 from pathlib import Path
 
+from eps.cluster.supervisor.context import JOB_DIR
 from eps.cluster.yarn.shipping import JOB
 from eps.errors import StorageError
 from eps.storage.jobdir import JobDir
@@ -42,7 +43,7 @@ def own_job_dir(folder: Path) -> JobDir:
 
 def main() -> int:
     """Run the container's process; return only where it cannot be started."""
-    from eps.cluster.container import CANNOT_START, JOB_DIR
+    from eps.cluster.container import CANNOT_START
     from eps.cluster.container import main as run_container
 
     try:

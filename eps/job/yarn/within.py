@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from eps.cluster.broker.service import Broker
+from eps.cluster.container import ENTRY_POINTS
 from eps.cluster.supervisor.start import SupervisorHandle, WarmSupervisor
 from eps.cluster.yarn.application import CHECKPOINTS, JOB_ARCHIVE, RESULTS, MasterOrders, role_templates
 from eps.cluster.yarn.launch import RoleTemplate
@@ -83,7 +84,7 @@ class Place:
         self, request: RunRequest, before_data: Callable[[], None] | None = None
     ) -> tuple[JobDir, SupervisorHandle]:
         """Start a job; it ends with this process.  Raises as :meth:`eps.job.client.Job.start`."""
-        warm = WarmSupervisor()
+        warm = WarmSupervisor(ENTRY_POINTS)
         try:
             if not request.spec.checkpoint_dir:
                 # Of a job that is begun twice, by this attempt and by the one before, both may be there.
@@ -97,7 +98,7 @@ class Place:
 
     def start_prepared(self, prepared: PreparedJob, warm: WarmSupervisor | None = None) -> SupervisorHandle:
         """Start a job that is prepared already, as one that is resumed; raises as :meth:`start`."""
-        warm = WarmSupervisor() if warm is None else warm
+        warm = WarmSupervisor(ENTRY_POINTS) if warm is None else warm
         try:
             self._begin(prepared)
         except BaseException:

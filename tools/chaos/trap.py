@@ -1,12 +1,13 @@
-"""For tests: a process is killed when a plan enters a phase, by the job master itself, so that the moment is exact.
+"""A process is killed when a plan enters a phase, by the job master itself, so that the moment is exact.
 
 ``EPS_TRAP`` holds traps joined by commas, each ``OPERATION:PHASE:VICTIM``, as in ``add-servers:committed:donor``, or
 ``job:STATE:VICTIM`` for the master when the job enters a state, as in ``job:exporting:master``.  Each springs once in
-a job, also where another master has taken over: what has sprung is a file in the job's directory.
+a job, also where another master has taken over: a file in the job's directory notes the victim and the plan.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import signal
@@ -119,29 +120,23 @@ class Traps:
             if plan is None:
                 continue
             if trap.victim in MASTERS:
-                self._spring(trap, os.getpid(), "master")
+                self._spring(trap, os.getpid(), "master", plan.plan_id)
                 continue
             name = trap.member(plan)
             record = state.members.get(name) if name is not None else None
             # A newcomer is killed as soon as it is there.
             if record is not None and record.pid:
-                self._spring(trap, record.pid, record.name)
+                self._spring(trap, record.pid, record.name, plan.plan_id)
             elif record is None:
                 self._set.remove(trap)
 
-    def _spring(self, trap: Trap, pid: int, name: str) -> None:
+    def _spring(self, trap: Trap, pid: int, name: str, plan_id: int = 0) -> None:
         self._set.remove(trap)
         note = self._folder / str(trap)
-        note.write_text(f"{name}\n", encoding="utf-8")
+        note.write_text(json.dumps({"victim": name, "plan": plan_id}), encoding="utf-8")
         logger.warning("M trap %s kills %s, process %d", trap, name, pid)
         try:
             os.kill(pid, signal.SIGKILL)
         except ProcessLookupError:
             # The process ended before the trap reached it.
             note.unlink()
-
-
-def traps_of(environment: str, job_path: Path) -> Traps | None:
-    """Return the traps that the environment sets, or None where it sets none."""
-    traps = parse(environment)
-    return Traps(traps, job_path) if traps else None

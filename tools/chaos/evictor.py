@@ -1,20 +1,17 @@
-"""For tests and ``eps chaos``: containers of this host are taken away after a warning, as a cluster's are.
+"""Containers of this host that are taken away after a warning, as a cluster takes them.
 
-Whoever wants that leaves a file in the job's directory (:func:`announce`).  The job master's resource manager reads it
-where the master has the mark of chaos in its environment (:data:`eps.chaos.processes.MARK`), and no other way.  Files
-stay, and say when by the wall clock: the next master of the job says the same, and carries it out.
+:func:`announce` leaves a file in the job's directory.  The job master of :mod:`tools.chaos.master` reads it.  Files
+stay and give the moment by the wall clock, so the next master of the job warns of the same eviction and carries it out.
 """
 
 from __future__ import annotations
 
-import os
 import secrets
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from eps.chaos.processes import MARK
 from eps.cluster.api import ContainerEvent, EvictionWarning
 from eps.cluster.local import LocalResourceManager
 from eps.storage.atomic import read_json, write_json_atomic
@@ -93,12 +90,3 @@ class EvictingResourceManager(LocalResourceManager):
                     found.update({c: due for c in what["containers"] if self._book.is_there(c)})
         self._due.update(found)
         return found
-
-
-def local_resources(
-    job_path: Path, supervisor_fd: int, max_containers: int, adopted: Mapping[str, int]
-) -> LocalResourceManager:
-    """Return the containers of this host for a job master, to be taken away where it has the mark of chaos."""
-    if MARK in os.environ:
-        return EvictingResourceManager(job_path / FOLDER, supervisor_fd, max_containers, adopted)
-    return LocalResourceManager(supervisor_fd, max_containers, adopted)

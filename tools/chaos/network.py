@@ -17,8 +17,8 @@ import subprocess
 from contextlib import suppress
 from pathlib import Path
 
-from eps.chaos.schedule import Kind
 from eps.errors import ConfigError, ResourceError
+from tools.chaos.schedule import Kind
 
 _CLONE_NEWNET = 0x40000000
 #: Places of routing rules: that which makes local addresses local, where it has to move, and ours before it.

@@ -11,13 +11,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from eps.chaos.evictor import announce
-from eps.chaos.processes import master_pid, send
-from eps.chaos.schedule import NETWORK_KINDS, ChaosEvent, Kind
 from eps.core.reconfig import Operation
 from eps.errors import DeadlineError, EpsError, JobFinishedError, PeerUnavailableError
 from eps.job.client import Job
 from eps.system import interrupt
+from tools.chaos.evictor import announce
+from tools.chaos.processes import master_pid, send
+from tools.chaos.schedule import NETWORK_KINDS, ChaosEvent, Kind
 
 #: The job is asked for its clock this often.
 LOOK_S = 0.02

@@ -13,10 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from eps.chaos.play import Network, Player
-from eps.chaos.processes import marked, with_mark
-from eps.chaos.schedule import PLAIN_KINDS, ChaosEvent, Kind, draw
-from eps.chaos.verdict import Verdict, count_records, faults_of_report, longest_iteration_s
 from eps.core.types import Role
 from eps.errors import ConfigError, EpsError, TrainingError
 from eps.job.client import Job
@@ -24,7 +20,14 @@ from eps.ml.optim import OPTIMIZERS
 from eps.spec.file import RunRequest
 from eps.storage.atomic import write_json_atomic
 from eps.storage.journal import replay
+from tools.chaos.master import chaos_master
+from tools.chaos.play import Network, Player
+from tools.chaos.processes import marked, with_mark
+from tools.chaos.schedule import PLAIN_KINDS, ChaosEvent, Kind, draw
+from tools.chaos.verdict import Verdict, count_records, faults_of_report, longest_iteration_s
 
+#: What a maintainer types.
+COMMAND = "python -m tools.chaos"
 #: One event in so many iterations: between two of them a job gets somewhere.
 ITERATIONS_PER_EVENT = 10
 #: What an event may cost a job that does what it must, at most: the deadline for silence, twice, and a restart.
@@ -187,7 +190,7 @@ class Chaos:
         patience_s = JOB_PATIENCE_S + 10 * expected.lasts_s + EVENT_PATIENCE_S * len(schedule)
         segments = set(_shared_memory())
         begun_s = time.monotonic()
-        with marked() as mark:
+        with marked() as mark, chaos_master():
             player = Player(
                 Job.start_request(self._request(optimizer, f"{self._prefix}-{seed}")),
                 schedule,
@@ -283,17 +286,8 @@ class Chaos:
     def _repeat(self, seed: int, optimizer: str) -> str:
         asked = self._asked
         per_job = asked.drawn_for_one()
-        words = [
-            "eps",
-            "chaos",
-            asked.job_file,
-            "--seed",
-            str(seed),
-            "--events",
-            str(per_job),
-            "--per-job",
-            str(per_job),
-        ]
+        words = [*COMMAND.split(), asked.job_file, "--seed", str(seed), "--events", str(per_job)]
+        words += ["--per-job", str(per_job)]
         words += ["--kinds", ",".join(asked.kinds), "--optimizers", optimizer]
         return shlex.join(words)
 

@@ -1,0 +1,407 @@
+"""The plane of parameters on servers: pushes go to the owners of partitions, and pulls ask them.
+
+A part that was refused because it was routed by an old membership, or whose server has gone, is sent again by the
+newest one; work is identified by (clock, split, partition), so that sending twice applies once.
+
+Source: EPS §2.2 Fig. 1b steps 1, 5 and 6, Fig. 7; design section 6.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import numpy as np
+
+from eps.core.membership import Membership
+from eps.core.types import Address, MemberId
+from eps.core.worker_state import Kept, WorkerState
+from eps.errors import DeadlineError, PeerUnavailableError, ProtocolError
+from eps.net.messages.codec import membership_from_pb
+from eps.net.messages.exchange import PullAnswer, PullPart, PushAnswer, PushPart
+from eps.pb import data_pb2 as pb
+from eps.worker.compute import Computation, Contribution
+from eps.worker.plane import Progress
+from eps.worker.program import Program
+from eps.worker.wire import Sent, Wire
+
+logger = logging.getLogger(__name__)
+
+PartT = TypeVar("PartT", PushPart, PullPart)
+Part = PushPart | PullPart
+
+#: A part that no membership can place is given up so long after the job master would have been.
+ROUTING_GRACE_S = 30.0
+#: Refused parts are sent again so much later: the membership that places them is on its way.
+RETRY_S = 0.02
+#: Sums in one message, or values in its answer; an exchange with more is cut into several.
+MESSAGE_BYTES = 4 << 20
+#: Parts of one message: each has a few arrays, and a message carries 1,024.
+MESSAGE_PARTS = 200
+#: Refusals further apart than this have nothing to do with each other.
+CALM_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long an exchange may last, in seconds."""
+
+    #: Until a clock is complete everywhere.
+    exchange_s: float
+    #: Until a membership places a part; without a master no part is placed anew.
+    routing_s: float
+
+
+class PushPull:
+    """The plane over a wire to the servers.
+
+    Parameters
+    ----------
+    state : WorkerState
+    lock : threading.Condition
+        Held while ``state`` is used: the session's thread changes it.
+    program : Program
+    wire : Wire
+    patience : Patience
+    now_s : callable
+        The worker's clock.
+    skip_unchanged : bool
+        Servers need not send again what a worker has.
+    """
+
+    def __init__(
+        self,
+        state: WorkerState,
+        lock: threading.Condition,
+        program: Program,
+        wire: Wire,
+        patience: Patience,
+        now_s: Callable[[], float],
+        *,
+        skip_unchanged: bool = False,
+    ) -> None:
+        self.state = state
+        self.lock = lock
+        self.program = program
+        self.wire = wire
+        self.patience = patience
+        self.now_s = now_s
+        self.skip_unchanged = skip_unchanged
+        #: Key sets that servers know; a registration moves with its partition.
+        self.known: set[tuple[int, bytes]] = set()
+        #: Partition -> its clock as last received (EPS Fig. 1b step 3).
+        self.clocks: dict[int, int] = {}
+        self._version = 0
+
+    def prepare(self, addresses: Iterable[Address]) -> None:
+        """Begin to connect to servers, before an exchange waits for them; any thread."""
+        self.wire.prepare(addresses)
+
+    def follow(self, membership: Membership) -> None:
+        """Part from the servers that left: nothing is asked of them any more."""
+        if membership.version == self._version:
+            return
+        self._version = membership.version
+        self.wire.keep(membership.addresses.values())
+        logger.info(
+            "W[%s] v=%d from clock %d: server list %s, worker list %s, clock list %s",
+            self.state.name,
+            membership.version,
+            membership.from_clock,
+            {entry.name: entry.holds for entry in membership.server_list()},
+            {entry.name: entry.holds for entry in membership.worker_list()},
+            self.state.memberships.clock_list(self.clocks),
+        )
+
+    def exchange(self, put: Sequence[Kept], get: Computation | None, clock: int, min_clock: int) -> PushPullExchange:
+        """Begin an exchange; see :class:`eps.worker.plane.ParameterPlane`."""
+        return PushPullExchange(self, put, get, clock, min_clock)
+
+    def rest(self) -> None:
+        """Close the connections, and give memory back."""
+        self.wire.rest()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self.wire.close()
+
+
+class PushPullExchange:
+    """Pushes of some contributions, and pulls of one clock: what is to be sent, and what the answers mean."""
+
+    def __init__(
+        self, plane: PushPull, put: Sequence[Kept], get: Computation | None, clock: int, min_clock: int
+    ) -> None:
+        self.put = put
+        self._plane = plane
+        self._get = get
+        self._clock = clock
+        now_s = plane.now_s()
+        self._begun_s = now_s
+        #: When what is not sent is to be sent.
+        self._retry_s = now_s
+        self._trouble = _Trouble()
+        #: What single splits gave to a sum, for all partitions that lack them: each is as long as the whole.
+        self._alone: dict[tuple[Kept, int], Contribution] = {}
+        #: Answers whose arrays are to be taken, and pushes of which a partition had some splits already.
+        self._came: list[list[PullAnswer]] = []
+        self._partial: list[tuple[PushPart, PushAnswer]] = []
+        state = plane.state
+        with plane.lock:
+            self._epoch, self._incarnation = state.epoch, state.memberships.incarnation
+            newest = state.outbox.newest
+            outbox = state.outbox
+            pushes = [kept.content.push(p) for kept in put for p in outbox.missing(kept)]
+        #: What was computed with last, where it has the same keys.
+        self._have = newest.content.parameters if newest and get and newest.content.active is get.active else None
+        versions = self._have.known_versions(self._epoch) if self._have is not None and plane.skip_unchanged else {}
+        self._unsent: list[Part] = [*pushes, *(get.pulls(min_clock, versions) if get is not None else ())]
+        self._results = tuple(kept.report for kept in put)
+        plane.wire.begin()
+        self._send()
+
+    @property
+    def due_s(self) -> float:
+        """When there is something to do though no answer comes."""
+        end_s = self._begun_s + self._plane.patience.exchange_s
+        return min(self._retry_s, end_s) if self._unsent else end_s
+
+    def advance(self) -> Progress:
+        """Send what is due, and take the answers that come."""
+        plane = self._plane
+        while True:
+            now_s = plane.now_s()
+            if self._unsent and now_s >= self._retry_s:
+                self._send()
+            if not self._unsent and not plane.wire.waiting():
+                return Progress.COMPLETE
+            self._check_deadlines(now_s)
+            answered = plane.wire.next(max(0.0, self.due_s - now_s))
+            if answered is None:
+                return Progress.UNDER_WAY
+            message, answers = answered
+            with plane.lock:
+                if plane.state.epoch != self._epoch:
+                    return Progress.UNDER_WAY
+                if answers is None:
+                    self._later([*message.pushes, *message.pulls])
+                elif self._take(message, *answers):
+                    return Progress.PASSED
+            # What servers lent stays so as long as something here refers to it.
+            del answered, message, answers
+            self._absorb()
+
+    def _check_deadlines(self, now_s: float) -> None:
+        patience, stuck_s = self._plane.patience, self._trouble.since_s
+        if self._unsent and stuck_s is not None and now_s - stuck_s > patience.routing_s:
+            raise PeerUnavailableError(f"no membership places {_names(self._unsent)} for {patience.routing_s:g} s")
+        if now_s - self._begun_s > patience.exchange_s:
+            waiting = list(self._unsent)
+            for late in self._plane.wire.waiting():
+                waiting += [*late.pushes, *late.pulls]
+            raise DeadlineError(f"waited {patience.exchange_s:g} s for {_names(waiting)}")
+
+    # ---- what is sent
+
+    def _send(self) -> None:
+        """Group parts by owner and send them."""
+        plane, state, parts = self._plane, self._plane.state, self._unsent
+        with plane.lock:
+            if state.epoch != self._epoch:
+                return
+            for_pushes = state.memberships.route(self.put[-1].clock if self.put else self._clock)
+            for_pulls = state.memberships.route(self._clock)
+        self._unsent = []
+        addresses: dict[MemberId, Address] = {}
+        by_owner: dict[MemberId, list[Part]] = {}
+        for part in parts:
+            membership = for_pushes if isinstance(part, PushPart) else for_pulls
+            owner = membership.partitions.owners[part.partition]
+            addresses[owner] = membership.addresses[owner]
+            by_owner.setdefault(owner, []).append(part)
+        waiting = [(server, deque(messages_of(group))) for server, group in by_owner.items()]
+        while waiting:
+            # In turn, so that all servers have something to do from the beginning.
+            for server, messages in waiting:
+                plane.wire.send(self._message(server, addresses[server], messages.popleft()))
+            waiting = [(server, messages) for server, messages in waiting if messages]
+
+    def _message(self, server: MemberId, address: Address, group: list[Part]) -> Sent:
+        pushes = tuple([self._attach(part) for part in group if isinstance(part, PushPart)])
+        pulls = tuple([self._attach(part) for part in group if isinstance(part, PullPart)])
+        return Sent(server, address, pushes, pulls, self._incarnation, self._results)
+
+    def _attach(self, part: PartT) -> PartT:
+        """Add the keys where no server has registered the set yet."""
+        if not part.keyset:
+            return part
+        name = part.partition, part.keyset
+        if name in self._plane.known:
+            return part if part.keys is None else replace(part, keys=None)
+        self._plane.known.add(name)
+        return replace(part, keys=self._keys_of(part.partition, part.keyset))
+
+    def _keys_of(self, partition: int, keyset: bytes) -> np.ndarray:
+        sets = [kept.content.active for kept in self.put]
+        if self._get is not None:
+            sets.append(self._get.active)
+        found: np.ndarray = next(a for a in sets if a.keysets[partition] == keyset).keys_of(partition)
+        return found
+
+    # ---- what the answers mean
+
+    def _later(self, parts: Iterable[Part]) -> None:
+        """Send parts again after a while: the membership that places them is on its way."""
+        now_s = self._plane.now_s()
+        self._unsent.extend(parts)
+        self._retry_s = now_s + RETRY_S
+        self._trouble.met(now_s)
+
+    def _at_once(self, parts: Iterable[Part]) -> None:
+        if not self._unsent:
+            self._retry_s = self._plane.now_s()
+        self._unsent.extend(parts)
+
+    def _take(self, message: Sent, pushes: Sequence[PushAnswer], pulls: Sequence[PullAnswer]) -> bool:
+        """Take the answers to a message in, but for arrays; return whether the clock that is pulled has passed."""
+        state, passed = self._plane.state, False
+        asked = {push.partition: push for push in message.pushes}
+        for pushed in pushes:
+            push = _asked(asked, pushed.partition)
+            if pushed.refusal is not None:
+                passed |= self._refused(push, pushed.refusal, message.server)
+            elif pushed.accepted:
+                state.outbox.on_held(push.partition, push.clock, push.splits)
+            else:
+                self._partial.append((push, pushed))
+        served = [pulled for pulled in pulls if pulled.refusal is None]
+        for pulled in served:
+            state.outbox.on_read(pulled.partition, self._clock)
+            self._plane.clocks[pulled.partition] = pulled.clock
+        if served:
+            self._came.append(served)
+        for pulled in pulls if len(served) < len(pulls) else ():
+            if pulled.refusal is not None:
+                pull = _asked({part.partition: part for part in message.pulls}, pulled.partition)
+                passed |= self._refused(pull, pulled.refusal, message.server)
+        return passed
+
+    def _refused(self, part: Part, refusal: pb.Refusal, server: MemberId) -> bool:
+        """Send a part again as its refusal says; return whether its clock has passed."""
+        if refusal.passed:
+            logger.info("W[%s] %s has begun a later clock than %d", self._plane.state.name, server, self._clock)
+            return True
+        if refusal.error:
+            raise ProtocolError(f"{server}: {refusal.error}")
+        if refusal.HasField("membership"):
+            membership = membership_from_pb(refusal.membership)
+            # One that takes over from lost members comes with the master's order, which sees to the data it needs.
+            if not membership.takes_over:
+                self._plane.state.on_membership(membership)
+        if refusal.unknown_keyset:
+            self._plane.known.discard((part.partition, part.keyset))
+            self._at_once([part])
+        else:
+            self._later([part])
+        return False
+
+    def _absorb(self) -> None:
+        """Take the arrays that came; compute what a partition lacks of a push."""
+        if self._came:
+            came, self._came = self._came, []
+            assert self._get is not None
+            for answers in came:
+                self._get.take(answers, self._have)
+        partial, self._partial = self._partial, []
+        for push, answer in partial:
+            self._at_once(self._rest(push, answer))
+
+    def _rest(self, push: PushPart, answer: PushAnswer) -> list[PushPart]:
+        """Return what to push where a partition had some of a push's splits already.
+
+        A sum cannot be taken apart: the splits that a server misses are pushed one by one (reproducible.md).
+        """
+        kept = next(k for k in self.put if k.clock == push.clock and k.splits == push.splits)
+        parts = []
+        for split in (split for split in push.splits if split not in answer.have):
+            found = self._alone.get((kept, split))
+            if found is None:
+                found = self._alone[kept, split] = self._plane.program.alone(kept.content, split)
+            parts.append(found.push(push.partition))
+        return parts
+
+
+@dataclass
+class _Trouble:
+    """Since when parts have been refused or unreachable without a break."""
+
+    since_s: float | None = None
+    _last_s: float = 0.0
+
+    def met(self, now_s: float) -> None:
+        """Note that a part was refused or could not be sent."""
+        if self.since_s is None or now_s - self._last_s > CALM_S:
+            self.since_s = now_s
+        self._last_s = now_s
+
+
+def _asked(parts: Mapping[int, PartT], partition: int) -> PartT:
+    """Return the part that an answer is about."""
+    if partition not in parts:
+        raise ProtocolError(f"an answer about partition {partition}, which was not asked for")
+    return parts[partition]
+
+
+def messages_of(parts: Sequence[PushPart | PullPart]) -> list[list[PushPart | PullPart]]:
+    """Divide what goes to one server into messages, in order of partitions, a push with the pull that follows it.
+
+    Of one partition a message has one push and one pull at most.  A large exchange is cut at :data:`MESSAGE_BYTES`: the
+    server adds the first partitions while the last ones are on the wire, and answers them as they are ready.
+    """
+    messages: list[list[PushPart | PullPart]] = []
+    rest = parts
+    while rest:
+        pushes: dict[int, PushPart] = {}
+        pulls: dict[int, PullPart] = {}
+        later: list[PushPart | PullPart] = []
+        for part in rest:
+            if isinstance(part, PushPart):
+                if pushes.setdefault(part.partition, part) is not part:
+                    later.append(part)
+            elif pulls.setdefault(part.partition, part) is not part:
+                later.append(part)
+        messages += _cut(pushes, pulls)
+        rest = later
+    return messages
+
+
+def _cut(pushes: Mapping[int, PushPart], pulls: Mapping[int, PullPart]) -> list[list[PushPart | PullPart]]:
+    """Divide one push and one pull at most of each partition into messages; what is of one stays together."""
+    messages: list[list[PushPart | PullPart]] = []
+    size_bytes = MESSAGE_BYTES
+    for partition in sorted(pushes.keys() | pulls.keys()):
+        if size_bytes >= MESSAGE_BYTES or len(messages[-1]) >= MESSAGE_PARTS:
+            messages.append([])
+            size_bytes = 0
+        push, pull = pushes.get(partition), pulls.get(partition)
+        if push is not None:
+            messages[-1].append(push)
+            size_bytes += push.total.nbytes
+        if pull is not None:
+            messages[-1].append(pull)
+            if push is None:
+                # What comes back is what counts.
+                size_bytes += 4 * pull.size
+    return messages
+
+
+def _names(parts: list[PushPart | PullPart]) -> str:
+    pushes = sorted({(p.partition, p.clock) for p in parts if isinstance(p, PushPart)})
+    pulls = sorted({(p.partition, p.min_clock) for p in parts if isinstance(p, PullPart)})
+    texts = [f"the push of clock {clock} to partition {partition}" for partition, clock in pushes]
+    texts += [f"partition {partition} to complete clock {clock - 1}" for partition, clock in pulls]
+    return ", ".join(texts[:4]) + (f" and {len(texts) - 4} more" if len(texts) > 4 else "")
