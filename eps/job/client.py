@@ -32,9 +32,9 @@ from eps.errors import (
     RpcError,
     TrainingError,
 )
-from eps.job.ended import application_id_of, ended_report, ended_status, is_on_yarn, waiting_status, with_application
-from eps.job.ending import end_job
+from eps.job.kill import end_job
 from eps.job.master_link import GIVE_UP_S, RETRY_S, MasterLink, Progress, WaitNews
+from eps.job.status import application_id_of, ended_report, ended_status, is_on_yarn, waiting_status, with_application
 from eps.pb import control_pb2 as pb
 from eps.spec.file import RunRequest
 from eps.spec.job_spec import JobSpec

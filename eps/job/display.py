@@ -15,7 +15,7 @@ from eps.core.evictions import TAKEN_AWAY
 from eps.core.reconfig import Operation, Phase
 from eps.core.recovery import LossOutcome
 from eps.core.types import Address
-from eps.job.ended import UNREACHABLE, WAITING_STATES, without_figures
+from eps.job.status import UNREACHABLE, WAITING_STATES, without_figures
 
 Status = Mapping[str, Any]
 

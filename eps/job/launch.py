@@ -230,7 +230,9 @@ def prepare_job(
         if initial is not None:
             with atomic_writer(directory.initial, sync=False) as file:
                 np.save(file, initial, allow_pickle=False)
-        directory.note(started_s=round(time.time(), 3), runtime=runtime.to_values(), results=noted_places(request))
+        directory.note(
+            sync=False, started_s=round(time.time(), 3), runtime=runtime.to_values(), results=noted_places(request)
+        )
     except BaseException:
         lock.close()
         # What the former had there goes, too: nothing is left that knows of it.

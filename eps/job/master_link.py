@@ -16,7 +16,7 @@ import grpc
 
 from eps.core.types import Address
 from eps.errors import JobFinishedError, PeerUnavailableError
-from eps.job.ended import (
+from eps.job.status import (
     WAITING_STATES,
     application_id_of,
     fetched_of,

@@ -14,8 +14,8 @@ from eps.cluster.choice import check_backend
 from eps.data.cut import prepare
 from eps.data.dataset import DatasetInfo, is_complete, open_dataset
 from eps.errors import ConfigError, DataError, JobExistsError, PlanError, StorageError
-from eps.job.ended import RUNS, check_unfinished
 from eps.job.launch import PreparedJob, check_runtime, data_settings
+from eps.job.status import RUNS, check_unfinished
 from eps.net.security.certificates import make_certificates
 from eps.net.security.credentials import Security, TlsFiles
 from eps.spec.job_spec import JobSpec

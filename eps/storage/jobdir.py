@@ -265,8 +265,10 @@ class JobDir:
         """
         return read_record(self.job_json)
 
-    def note(self, **changes: Any) -> Record:
+    def note(self, *, sync: bool = True, **changes: Any) -> Record:
         """Change fields of the record, and return it; the caller holds the job's lock.
+
+        Without ``sync`` a loss of power may damage the record: of a job that has done nothing yet.
 
         Raises
         ------
@@ -274,7 +276,7 @@ class JobDir:
             The record cannot be read, or not be written.
         """
         record = replace(self.record(), **changes)
-        write_record(self.job_json, record)
+        write_record(self.job_json, record, sync=sync)
         return record
 
     def begin(self, **changes: Any) -> None:

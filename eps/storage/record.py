@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from eps.errors import StorageError
-from eps.storage.atomic import CHECKSUM, checksum, json_bytes, read_json, with_checksum, write_bytes_atomic
+from eps.storage.atomic import CHECKSUM, checksum, read_json, with_checksum, write_bytes_atomic
 
 #: Of the form of the file.
 VERSION = 1
@@ -166,20 +166,22 @@ def read_record(path: Path) -> Record:
         raise StorageError(f"{path}: is no record of a job: {error!r}; {_remedy(path)}") from None
 
 
-def write_record(path: Path, record: Record) -> None:
-    """Write a record, whole or not at all; it survives a loss of power.
+def write_record(path: Path, record: Record, *, sync: bool = True) -> None:
+    """Write a record, whole or not at all; it survives a loss of power, unless ``sync`` is False.
 
     Raises
     ------
     StorageError
         It cannot be written, and the one before is as it was.
     """
-    write_bytes_atomic(path, record_bytes(record))
+    write_bytes_atomic(path, record_bytes(record), sync=sync)
 
 
 def record_bytes(record: Record) -> bytes:
     """Return what a file of a record holds."""
-    return json_bytes(with_checksum({"version": VERSION, **record.to_values()}))
+    values = with_checksum({"version": VERSION, **record.to_values()})
+    # In one line: thousands of splits take long to be indented.
+    return json.dumps(values, sort_keys=True).encode("utf-8") + b"\n"
 
 
 def readable_runtime(path: Path) -> Mapping[str, Any] | None:

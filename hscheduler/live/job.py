@@ -28,8 +28,8 @@ from eps.errors import (
     UnknownMemberError,
 )
 from eps.job.client import ChangeRecord, Job
-from eps.job.ended import WAITING_STATES
-from eps.job.spare import SpareSupervisor, WarmSupervisor
+from eps.job.prefork import SpareSupervisor, WarmSupervisor
+from eps.job.status import WAITING_STATES
 from eps.spec.file import RunRequest
 from eps.spec.job_spec import JobSpec
 from eps.storage.atomic import read_json

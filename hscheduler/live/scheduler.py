@@ -20,7 +20,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
 from eps.errors import ConfigError, DeadlineError
-from eps.job.spare import SpareSupervisor
+from eps.job.prefork import SpareSupervisor
 from eps.spec.file import RunRequest
 from eps.spec.job_spec import JobSpec
 from eps.storage.jobdir import check_job_name

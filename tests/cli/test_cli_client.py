@@ -26,8 +26,8 @@ from eps.errors import (
 from eps.job import master_link
 from eps.job.client import Job
 from eps.job.display import status_text
-from eps.job.ended import UNREACHABLE, waiting_status
 from eps.job.master_link import MasterLink, WaitNews
+from eps.job.status import UNREACHABLE, waiting_status
 from eps.storage.atomic import write_json_atomic
 from eps.storage.jobdir import JobDir
 from tests.cli.conftest import FakeJob, change_of, status_of

@@ -22,7 +22,7 @@ from eps.job.display import (
     status_text,
     summary_text,
 )
-from eps.job.ended import UNREACHABLE
+from eps.job.status import UNREACHABLE
 from tests.cli.conftest import change_of, status_of
 
 

@@ -13,9 +13,9 @@ from eps.cli import main
 from eps.cli.exits import EXIT_BAD_INPUT, EXIT_FAILED, EXIT_OK, EXIT_REFUSED
 from eps.errors import StorageError
 from eps.job.client import Job
-from eps.job.ended import ended_status
 from eps.job.launch import prepare_job
 from eps.job.resume import prepare_resume
+from eps.job.status import ended_status
 from eps.spec.file import RunRequest
 from eps.spec.job_spec import JobSpec
 from eps.spec.results import keep_places

@@ -20,7 +20,7 @@ from eps.cluster.yarn.application import Application
 from eps.errors import DeadlineError, StorageError
 from eps.job.client import Job
 from eps.job.master_link import Progress
-from eps.job.spare import WarmSupervisor
+from eps.job.prefork import WarmSupervisor
 from eps.spec.file import RunRequest
 from eps.spec.job_spec import JobSpec
 from eps.storage.atomic import write_json_atomic

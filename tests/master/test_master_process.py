@@ -18,7 +18,7 @@ from eps.core.membership import Membership
 from eps.core.tables import PartitionTable, SplitTable
 from eps.core.types import Address, Role
 from eps.errors import ConfigError, PlanError, StorageError
-from eps.job.ended import ended_status
+from eps.job.status import ended_status
 from eps.master import exporter, main
 from eps.master.export import Exported
 from eps.master.main import Master

@@ -22,7 +22,7 @@ from eps.cluster.yarn.types import ApplicationReport
 from eps.errors import JobNotFoundError, PeerUnavailableError, StorageError
 from eps.job.client import Job
 from eps.job.display import plain_line, progress_line, status_text
-from eps.job.ended import FETCHING, UNREACHABLE, ended_status, waiting_status
+from eps.job.status import FETCHING, UNREACHABLE, ended_status, waiting_status
 from eps.job.yarn import attendant as module
 from eps.job.yarn.am import Results
 from eps.spec.file import RunRequest

@@ -10,7 +10,7 @@ import pytest
 from eps.cluster.yarn.application import Application
 from eps.cluster.yarn.types import ApplicationReport
 from eps.errors import JobNotFoundError, StorageError
-from eps.job.ended import ended_report, ended_status
+from eps.job.status import ended_report, ended_status
 from eps.storage.jobdir import JobDir
 from eps.storage.record import Phase
 from tests.fakes.records import note_ended

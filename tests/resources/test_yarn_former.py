@@ -17,8 +17,8 @@ from eps.cluster.supervisor.start import kill_supervisor
 from eps.cluster.yarn.application import Application
 from eps.errors import DeadlineError, JobExistsError, JobNotFoundError, PeerUnavailableError, StorageError
 from eps.job.client import Job
-from eps.job.ended import UNREACHABLE, ended_status
 from eps.job.launch import prepare_job
+from eps.job.status import UNREACHABLE, ended_status
 from eps.job.yarn import ending, former
 from eps.job.yarn.former import check_has_ended, settle_former
 from eps.job.yarn.submit import ATTENDANT, attend_again

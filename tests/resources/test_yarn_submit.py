@@ -31,9 +31,9 @@ from eps.errors import (
 )
 from eps.hadoop.conf import HadoopConf
 from eps.job.client import Job
-from eps.job.ended import ended_status
 from eps.job.launch import PreparedJob, prepare_job
 from eps.job.resume import prepare_resume
+from eps.job.status import ended_status
 from eps.job.yarn.ending import wish, wished
 from eps.job.yarn.submit import start_on_yarn, submit, submit_prepared
 from eps.spec.file import RunRequest

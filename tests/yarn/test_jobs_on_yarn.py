@@ -19,7 +19,7 @@ from eps.cli.commands.inspect import logs
 from eps.cluster.devcluster.processes import Process, with_variable
 from eps.errors import ConfigError, TrainingError
 from eps.job.client import Job
-from eps.job.ended import application_id_of
+from eps.job.status import application_id_of
 from eps.spec.model_file import read_model
 from eps.storage.atomic import read_json
 from eps.storage.locations import location

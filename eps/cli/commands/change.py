@@ -13,8 +13,8 @@ from eps.core.types import MOST_MEMBERS
 from eps.errors import ConfigError, DeadlineError, PlanError
 from eps.job.client import ChangeRecord, Job
 from eps.job.display import ChangeNews
-from eps.job.ended import WAITING_STATES
 from eps.job.master_link import NOTICED_S, waiting_text
+from eps.job.status import WAITING_STATES
 
 
 def members_of(text: str, adds: bool) -> int | list[str]:

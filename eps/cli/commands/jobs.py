@@ -11,7 +11,7 @@ from eps.cli.exits import EXIT_OK
 from eps.errors import ConfigError, RpcError, StorageError
 from eps.job.client import Job
 from eps.job.display import list_text
-from eps.job.ended import UNREACHABLE, ended_status
+from eps.job.status import UNREACHABLE, ended_status
 from eps.storage.jobdir import JobDir, list_jobs
 from eps.storage.record import Record
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from eps.cluster.yarn.application import Application
 from eps.errors import DeadlineError, PeerUnavailableError
-from eps.job.ended import BEING_STARTED, fetched_of, silence_of
+from eps.job.status import BEING_STARTED, fetched_of, silence_of
 from eps.storage.atomic import read_json, write_json_atomic
 from eps.storage.jobdir import JobDir
 

@@ -12,8 +12,8 @@ from eps.cluster.yarn.clients import open_client
 from eps.cluster.yarn.facade import Client
 from eps.errors import DeadlineError, JobExistsError, JobNotFoundError, StorageError
 from eps.hadoop.conf import read_configuration
-from eps.job.ended import silence_of
 from eps.job.master_link import NOTICED_S
+from eps.job.status import silence_of
 from eps.job.yarn.fetching import remove_ended
 from eps.job.yarn.submit import attend_again
 from eps.storage.jobdir import JobDir, JobLock

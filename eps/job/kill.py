@@ -8,8 +8,8 @@ from contextlib import suppress
 
 from eps.cluster.supervisor.start import kill_supervisor
 from eps.errors import DeadlineError, EpsError, StorageError
-from eps.job.ended import BEING_STARTED, application_id_of, is_on_yarn
 from eps.job.master_link import MasterLink
+from eps.job.status import BEING_STARTED, application_id_of, is_on_yarn
 from eps.pb import control_pb2 as pb
 from eps.storage.jobdir import JobDir
 from eps.system.waits import wait_for
