@@ -12,7 +12,7 @@ from enum import StrEnum
 
 from eps.core.membership import Membership
 from eps.core.reconfig import Operation, Plan
-from eps.core.types import MemberId, Role, member_number, members_of
+from eps.core.types import MemberId, Role, member_number
 
 #: Why a container is taken away, where nobody said.
 TAKEN_AWAY = "is to be taken away"
@@ -38,6 +38,7 @@ class Eviction:
     """A container that is to be taken away."""
 
     name: MemberId
+    role: Role
     container_id: str
     #: As words after the container's name.
     reason: str
@@ -107,4 +108,4 @@ def may_go_on(plan: Plan, membership: Membership, names: Collection[MemberId]) -
     if not is_all_of_a_role(membership, names) or plan.change.operation is Operation.DRAIN:
         return False
     lacking = [role for role in Role if set(membership.of_role(role)) <= set(names)]
-    return not plan.added or any(members_of(role, plan.added) for role in lacking)
+    return not plan.added or any(plan.coming.of_role(role) for role in lacking)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from eps.core.reconfig import Phase, Plan, Purpose
-from eps.core.types import Role, members_of
+from eps.core.types import Role
 
 
 def lent(plans: Iterable[Plan]) -> dict[Role, int]:
@@ -31,6 +31,6 @@ def lent(plans: Iterable[Plan]) -> dict[Role, int]:
             continue
         lends = plan.purpose is Purpose.QUEUE
         for role in Role:
-            went, came = len(members_of(role, plan.removed)), len(members_of(role, plan.added))
+            went, came = len(plan.going.of_role(role)), len(plan.coming.of_role(role))
             found[role] = max(0, found[role] + went * lends - came)
     return found

@@ -32,7 +32,7 @@ from eps.core.evictions import TAKEN_AWAY, Eviction, Outcome, gives_room, may_go
 from eps.core.master_recovery import RecoveringJob
 from eps.core.reconfig import Change, Operation, Phase, Plan, Purpose
 from eps.core.settings import CoreSettings
-from eps.core.types import MemberId, MemberRecord, Role, members_of, role_of
+from eps.core.types import MemberId, MemberRecord, Role
 from eps.errors import EpsError
 
 #: A drain that was aborted is tried again after this long, doubled each time that it was aborted in a row.
@@ -118,7 +118,7 @@ class EvictedJob(RecoveringJob):
             known.warn_again(deadline_s, self._now_s, warning.reason, warning.for_others)
             return
         reason = warning.reason or TAKEN_AWAY
-        eviction = Eviction(record.name, record.container_id, reason, self._now_s, deadline_s)
+        eviction = Eviction(record.name, record.role, record.container_id, reason, self._now_s, deadline_s)
         eviction.for_others = warning.for_others
         self.evictions.append(eviction)
         self._warned[record.container_id] = eviction
@@ -139,7 +139,7 @@ class EvictedJob(RecoveringJob):
             # Nothing runs there yet; the job cannot go on without somebody, so another is asked for.
             del self._by_container[record.container_id]
             self._out.append(e.ReleaseContainer(record.container_id))
-            self._request_container(record.name)
+            self._request_container(record.name, record.role)
 
     # ---- what became of it
 
@@ -156,7 +156,7 @@ class EvictedJob(RecoveringJob):
         if len(self.losses) > losses:
             self._end_eviction(eviction, Outcome.LOST)
             if self._managed:
-                role = role_of(eviction.name)
+                role = eviction.role
                 self.wanted[role] = max(1, self.wanted[role] - 1)
         elif self.driver is not None and eviction.name in self.driver.exited:
             self._end_eviction(eviction, Outcome.DRAINED)
@@ -171,7 +171,7 @@ class EvictedJob(RecoveringJob):
     def _end_eviction(self, eviction: Eviction, outcome: Outcome) -> None:
         del self._warned[eviction.container_id]
         eviction.end(outcome, self._now_s)
-        self.given[role_of(eviction.name)] += eviction.for_others
+        self.given[eviction.role] += eviction.for_others
         self._journal(
             {
                 "kind": "evicted",
@@ -295,10 +295,10 @@ class EvictedJob(RecoveringJob):
         """Return whether the job waits for the container of a server without which it cannot go on."""
         recovery, driver = self.recovery, self.driver
         if recovery is not None:
-            return any(role_of(n) is Role.SERVER and not self.members[n].granted for n in recovery.newcomers)
+            return any(recovery.roles[n] is Role.SERVER and not self.members[n].granted for n in recovery.newcomers)
         if driver is None or driver.plan.phase is not Phase.PROPOSED or driver.plan.purpose is not Purpose.EVICTION:
             return False
-        return bool(set(members_of(Role.SERVER, driver.plan.added)) - driver.granted)
+        return bool(set(driver.plan.coming.servers) - driver.granted)
 
     @property
     def _gives_room(self) -> Collection[Role]:
@@ -344,5 +344,5 @@ class EvictedJob(RecoveringJob):
         if plan.purpose is Purpose.ROOM and any(eviction.for_others for eviction in self._warned.values()):
             self.given[Role.WORKER] += 1
         for role in Role:
-            self.wanted[role] += counts * (len(members_of(role, plan.added)) - len(members_of(role, plan.removed)))
+            self.wanted[role] += counts * (len(plan.coming.of_role(role)) - len(plan.going.of_role(role)))
             self._lack(role)

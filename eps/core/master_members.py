@@ -19,7 +19,7 @@ from eps.core.reconfig import Plan
 from eps.core.recovery import Recovery, standing_followers
 from eps.core.settings import CoreSettings
 from eps.core.tables import PartitionTable, SplitTable, spread_evenly
-from eps.core.types import Address, MemberId, MemberRecord, Role, member_name, member_number, members_of
+from eps.core.types import Address, MemberId, MemberRecord, Role, member_name, member_number
 from eps.errors import PlanError
 
 
@@ -73,13 +73,13 @@ class JobMembers:
         self._unacked: set[MemberId] = set()
         self._next_number = {Role.WORKER: num_workers + 1, Role.SERVER: num_servers + 1}
         self._next_container = 1
-        self._initial = [member_name(Role.WORKER, i + 1) for i in range(num_workers)]
-        self._initial += [member_name(Role.SERVER, i + 1) for i in range(num_servers)]
+        #: The members that the job begins with -> their roles.
+        self._initial = {member_name(Role.WORKER, i + 1): Role.WORKER for i in range(num_workers)}
+        self._initial |= {member_name(Role.SERVER, i + 1): Role.SERVER for i in range(num_servers)}
         self._out: list[Command] = []
         self._now_s = 0.0
 
-    def _request_container(self, name: MemberId) -> None:
-        role = Role(name.partition("-")[0])
+    def _request_container(self, name: MemberId, role: Role) -> None:
         container_id = f"container-{self._next_container:04d}"
         self._next_container += 1
         record = MemberRecord(name, container_id, role, asked_s=self._now_s)
@@ -136,6 +136,9 @@ class JobMembers:
         elif self.state is JobState.STARTING and self._is_complete():
             self._begin()
 
+    def _initial_of(self, role: Role) -> list[MemberId]:
+        return [name for name, each in self._initial.items() if each is role]
+
     def _is_complete(self) -> bool:
         """Return whether all first members are there."""
         return all(self.members[name].address for name in self._initial)
@@ -144,7 +147,7 @@ class JobMembers:
         """Everybody is there: the first membership holds from the first clock."""
         if self.membership is not None:
             return
-        workers, servers = (tuple(sorted(members_of(role, self._initial), key=member_number)) for role in Role)
+        workers, servers = (tuple(sorted(self._initial_of(role), key=member_number)) for role in Role)
         addresses = {n: a for n in self._initial if (a := self.members[n].address) is not None}
         owners = spread_evenly(self.settings.num_partitions, servers)
         followers = standing_followers(owners, servers, ()) if self.settings.followers else ()

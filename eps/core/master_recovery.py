@@ -114,7 +114,7 @@ class RecoveringJob(JobMembers):
             self._abort(driver.plan, f"{name} ended before it took part: {event.reason}")
         elif self.recovery is not None and name in self.recovery.newcomers:
             # Somebody else is asked for in its place.
-            del self.recovery.newcomers[name]
+            del self.recovery.newcomers[name], self.recovery.roles[name]
             if self._note_loss(name, event):
                 self.losses[-1].outcome = LossOutcome.REPLACED
         elif self.membership is None:
@@ -123,7 +123,7 @@ class RecoveringJob(JobMembers):
                 self._silence_s = self._now_s
             if name in self._initial and self._note_loss(name, event, together=together):
                 self.losses[-1].outcome = LossOutcome.REPLACED
-                self._request_container(name)
+                self._request_container(name, record.role)
         elif name in self.membership.members or (driver is not None and name in driver.concerned):
             self._lose(name, event)
 
@@ -140,6 +140,7 @@ class RecoveringJob(JobMembers):
             self._recoveries,
             {**(before.lost if before else {}), name: reason},
             newcomers=before.newcomers if before else {},
+            roles=before.roles if before else {},
             must_go_back=before.must_go_back if before else self._going_back(),
             unreadable=before.unreadable if before else "",
         )
@@ -210,8 +211,8 @@ class RecoveringJob(JobMembers):
         assert recovery is not None and before is not None
         for role in recovery.empty_roles(before):
             name = self._new_name(role)
-            recovery.newcomers[name] = None
-            self._request_container(name)
+            recovery.newcomers[name], recovery.roles[name] = None, role
+            self._request_container(name, role)
         if recovery.missing(before):
             return
         membership = None if recovery.must_go_back else take_over(before, recovery, self.settings)
@@ -289,7 +290,7 @@ class RecoveringJob(JobMembers):
             },
             sync=True,
         )
-        servers = sorted(name for name in recovery.lost if name.startswith(Role.SERVER.value))
+        servers = sorted(name for name in recovery.lost if name in before.servers)
         if back:
             self._note_going_back(max(0, membership.from_clock), before, recovery)
         for loss in self.losses:
@@ -318,11 +319,12 @@ class RecoveringJob(JobMembers):
     def _note_going_back(self, to: int, before: Membership, recovery: Recovery) -> None:
         """Write down that the job goes back; where it had not begun again since the last time, both are one."""
         clock, lost, unreadable = max(0, self.progress.completed), dict(recovery.lost), recovery.unreadable
+        servers = [name for name in recovery.lost if name in before.servers]
         if before.goes_back and recovery.must_go_back:
             last = self.goings_back.pop()
-            clock, lost = last.clock, {**last.lost, **lost}
+            clock, lost, servers = last.clock, {**last.lost, **lost}, [*last.servers, *servers]
             unreadable = "; ".join(filter(None, (last.unreadable, unreadable)))
-        self.goings_back.append(GoingBack(clock, to, self._now_s, lost, unreadable))
+        self.goings_back.append(GoingBack(clock, to, self._now_s, lost, unreadable, tuple(servers)))
         for loss in self.losses:
             if loss.name in lost and loss.outcome in (LossOutcome.OPEN, LossOutcome.ROLLED_BACK):
                 loss.outcome, loss.back_to = LossOutcome.ROLLED_BACK, to

@@ -28,7 +28,7 @@ from zlib import crc32
 from eps.core import events as e
 from eps.core.events import JobState
 from eps.core.master_evictions import EvictedJob
-from eps.core.types import MemberId, MemberRecord, Role, members_of, role_of
+from eps.core.types import MemberId, MemberRecord, Role
 from eps.core.waiting import containers_waited_for
 
 #: A job has failed if one of its first members was started and has not registered after this long.
@@ -97,8 +97,8 @@ class StartingJob(EvictedJob):
         if self._rests_until_s is not None:
             if self._now_s >= self._rests_until_s:
                 self._rests_until_s = None
-                for name in self._initial:
-                    self._request_container(name)
+                for name, role in self._initial.items():
+                    self._request_container(name, role)
             return
         for name in self._initial:
             record = self.members.get(name)
@@ -115,10 +115,10 @@ class StartingJob(EvictedJob):
         if self._can_do_without(missing):
             self._do_without(missing)
             return
-        role = next((role for role in self._gives_room if self._num_granted(role) > self._least(role)), None)
-        if role is not None:
+        giver = next((role for role in self._gives_room if self._num_granted(role) > self._least(role)), None)
+        if giver is not None:
             # Its last one gives its room for one of the other role; and what is granted from now on is of that.
-            records = [self.members[name] for name in members_of(role, self._initial)]
+            records = [self.members[name] for name in self._initial_of(giver)]
             gives = [record for record in records if record.granted][-1:]
             self._swapped_s = self._now_s
             self._do_without([*gives, *(record for record in records if not record.granted)])
@@ -141,13 +141,13 @@ class StartingJob(EvictedJob):
         self._vain = {**self._vain, record.name: self._vain.get(record.name, 0) + 1}
         self._journal({"kind": "not-granted", "member": record.name, "reason": reason})
         if self._vain[record.name] < MOST_VAIN:
-            self._request_container(record.name)
+            self._request_container(record.name, record.role)
         else:
             # Nobody was lost: there never was anybody.
             self._end(JobState.FAILED, f"{record.name} was never granted a container: the last one asked for {reason}")
 
     def _num_granted(self, role: Role) -> int:
-        return sum(self.members[name].granted for name in members_of(role, self._initial))
+        return sum(self.members[name].granted for name in self._initial_of(role))
 
     def _least(self, role: Role) -> int:
         """Return the number of a role with which the job may begin."""
@@ -182,13 +182,13 @@ class StartingJob(EvictedJob):
     def _rest(self) -> None:
         """Give everything back and ask for nothing for a while, and then for the least that a job can begin with."""
         records = [self.members[name] for name in self._initial]
-        self._initial = [name for role in Role for name in members_of(role, self._initial)[: self._least(role)]]
+        self._initial = {name: role for role in Role for name in self._initial_of(role)[: self._least(role)]}
         for record in records:
             self._dismiss(record.name, "the job cannot begin with what it has, and leaves it to others")
             self.began_without[record.role] += record.name not in self._initial
         # Processes may have been told these names, and be lost, or be evicted, only now.
         used = {record.name for record in records if record.granted}
-        self._initial = [self._new_name(role_of(name)) if name in used else name for name in self._initial]
+        self._initial = {self._new_name(role) if name in used else name: role for name, role in self._initial.items()}
         rest_s = self._drawn_s("rests", *RESTS)
         self._num_rests += 1
         self._rests_until_s = self._now_s + rest_s
@@ -197,7 +197,7 @@ class StartingJob(EvictedJob):
     def _do_without(self, missing: Collection[MemberRecord]) -> None:
         """Begin without some: what they have is given back, and they are asked for when nobody wants the room."""
         for record in missing:
-            self._initial.remove(record.name)
+            del self._initial[record.name]
             self._dismiss(record.name, "the job begins without it")
             self.began_without[record.role] += 1
         self._journal({"kind": "smaller", "without": [record.name for record in missing]})

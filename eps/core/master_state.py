@@ -25,7 +25,7 @@ from eps.core.reconfig import ENDED, OPERATIONS, Change, Operation, Phase, Plan,
 from eps.core.repeats import Repeats
 from eps.core.restart import RestartedJob
 from eps.core.settings import CoreSettings, Trigger
-from eps.core.types import MemberId, Role
+from eps.core.types import MemberId, Role, Team
 from eps.errors import DIVERGED, EpsError, JobFinishedError, PlanError, TransferError
 
 #: Why a plan was aborted that its user gave up.
@@ -102,14 +102,11 @@ class MasterState(RestartedJob):
     def start(self, now_s: float) -> list[Command]:
         """Ask for the first containers."""
         self._out, self._now_s = [], now_s
-        workers, servers = self._counted(Role.WORKER), self._counted(Role.SERVER)
+        workers, servers = (len(self._initial_of(role)) for role in Role)
         self._journal({"kind": "started", "workers": workers, "servers": servers}, sync=True)
-        for name in self._initial:
-            self._request_container(name)
+        for name, role in self._initial.items():
+            self._request_container(name, role)
         return self._out
-
-    def _counted(self, role: Role) -> int:
-        return sum(name.startswith(role.value) for name in self._initial)
 
     def step(self, event: e.Event, now_s: float) -> list[Command]:
         """Take one event in and return what to do, in order."""
@@ -213,7 +210,7 @@ class MasterState(RestartedJob):
             return
         needed = turn == 0 or (driver is not None and driver.plan.turn == turn)
         record = self.members.get(target)
-        if needed and record is not None and target.startswith(Role.SERVER.value):
+        if needed and record is not None and record.role is Role.SERVER:
             # Its owner cannot serve what a follower that others count on does not get: it must not be counted on.
             self._out.append(e.KillContainer(record.container_id))
             self._on_exited(e.MemberLost(record.container_id, f"cannot be reached: {reason}"))
@@ -284,7 +281,7 @@ class MasterState(RestartedJob):
         self._queue.append(plan)
         return plan
 
-    def _check(self, change: Change) -> tuple[tuple[MemberId, ...], tuple[MemberId, ...]]:
+    def _check(self, change: Change) -> tuple[Team, Team]:
         """Return whom a change would add and remove; raise where it is refused."""
         if self.state is JobState.EXPORTING or self.progress.completed >= self.settings.iterations:
             raise JobFinishedError(f"{change} refused: the job has finished its {self.settings.iterations} iterations")
@@ -307,7 +304,7 @@ class MasterState(RestartedJob):
     def _dry_run(self, change: Change) -> str:
         added, removed = self._check(change)
         assert self.membership is not None
-        who = f"{change}: adds {', '.join(added) or 'nobody'}, removes {', '.join(removed) or 'nobody'}"
+        who = f"{change}: adds {', '.join(added.members) or 'nobody'}, removes {', '.join(removed.members) or 'nobody'}"
         ahead = len(self._queue) + (self.driver is not None)
         if ahead:
             return f"{who}; {ahead} changes come first, so the moves are not known"
@@ -419,21 +416,22 @@ class MasterState(RestartedJob):
             self._abort(plan, str(error))
             return
         self._next_number = {Role.WORKER: roster.next_worker, Role.SERVER: roster.next_server}
-        plan.added, plan.removed, plan.transfer = added, removed, transfer
+        plan.coming, plan.going, plan.transfer = added, removed, transfer
         self._turn = plan.turn = max(plan.plan_id, self._turn + 1)
         plan.enter(Phase.PROPOSED, self._now_s)
         self._journal(
             {
                 "kind": "proposed",
                 "plan": plan.plan_id,
-                "added": list(added),
-                "removed": list(removed),
+                "added": list(plan.added),
+                "removed": list(plan.removed),
                 "moves": [[v.item, v.source, v.target] for v in transfer.partition_moves + transfer.split_moves],
             }
         )
         self.driver = PlanDriver(plan, self.membership, transfer)
-        for name in added:
-            self._request_container(name)
+        for role in Role:
+            for name in added.of_role(role):
+                self._request_container(name, role)
 
     def _step_plan(self) -> bool:
         """Move the plan in flight one phase on if nothing is missing; return whether it moved."""
@@ -526,8 +524,8 @@ class MasterState(RestartedJob):
     def _horizon_audience(self) -> tuple[MemberId, ...]:
         """Return the workers, with those that leave and still owe the clocks before the commit."""
         assert self.membership is not None
-        leaving = self.driver.plan.removed if self.driver is not None and not self.driver.plan.undecided else ()
-        return self.membership.workers + tuple(n for n in leaving if n.startswith(Role.WORKER.value))
+        leaves = self.driver is not None and not self.driver.plan.undecided
+        return self.membership.workers + (self.driver.plan.going.workers if self.driver is not None and leaves else ())
 
     def _horizon_order(self) -> m.GrantHorizon:
         assert self.membership is not None

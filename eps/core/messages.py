@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from eps.core.membership import Membership
-from eps.core.types import Address, MemberId
+from eps.core.types import Address, MemberId, Role
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,6 +254,7 @@ class Newcomer:
 
     name: MemberId
     address: Address
+    roles: frozenset[Role]
 
 
 @dataclass(frozen=True, slots=True)

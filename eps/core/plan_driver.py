@@ -17,7 +17,7 @@ from eps.core.planner import Move, TransferPlan, plan_partitions, plan_splits
 from eps.core.reconfig import Operation, Phase, Plan
 from eps.core.recovery import standing_followers
 from eps.core.tables import PartitionTable
-from eps.core.types import Address, MemberId, Role, member_number, members_of
+from eps.core.types import Address, MemberId, Role, Team, member_number
 from eps.errors import PlanError, TransferError
 
 #: A removal aborts the addition before it once that has waited this long for containers (design section 4).
@@ -30,16 +30,14 @@ STANDING = "standing"
 Orders = list[tuple[MemberId, m.Order]]
 
 
-def plan_transfer(membership: Membership, added: tuple[MemberId, ...], removed: tuple[MemberId, ...]) -> TransferPlan:
-    """Return what moves when ``added`` come and ``removed`` go, workers, servers or both."""
+def plan_transfer(membership: Membership, coming: Team, going: Team) -> TransferPlan:
+    """Return what moves when some members come and others go, workers, servers or both."""
     found = TransferPlan((), (), membership.partitions, membership.splits)
-    coming, going = members_of(Role.SERVER, added), members_of(Role.SERVER, removed)
-    if coming or going:
-        moves, partitions = plan_partitions(found.partitions, membership.servers, coming, going)
+    if coming.servers or going.servers:
+        moves, partitions = plan_partitions(found.partitions, membership.servers, coming.servers, going.servers)
         found = replace(found, partition_moves=moves, partitions=partitions)
-    coming, going = members_of(Role.WORKER, added), members_of(Role.WORKER, removed)
-    if coming or going:
-        moves, splits = plan_splits(found.splits, membership.workers, coming, going)
+    if coming.workers or going.workers:
+        moves, splits = plan_splits(found.splits, membership.workers, coming.workers, going.workers)
         found = replace(found, split_moves=moves, splits=splits)
     return found
 
@@ -101,8 +99,9 @@ class PlanDriver:
 
     def with_granted(self) -> PlanDriver:
         """Return the plan's way with those newcomers alone that have a container; nobody has been told of any yet."""
-        self.plan.added = tuple(name for name in self.plan.added if name in self.granted)
-        self.plan.transfer = plan_transfer(self.before, self.plan.added, self.plan.removed)
+        coming = (tuple(n for n in self.plan.coming.of_role(role) if n in self.granted) for role in Role)
+        self.plan.coming = Team(*coming)
+        self.plan.transfer = plan_transfer(self.before, self.plan.coming, self.plan.going)
         return replace(self, transfer=self.plan.transfer, sent={}, received={})
 
     def note_launched(self, now_s: float) -> None:
@@ -124,7 +123,13 @@ class PlanDriver:
         gone = set(self.plan.removed)
         everyone = [n for n in self.before.members if n not in gone] + list(self.plan.added)
         by_role = {
-            role: tuple(sorted((n for n in everyone if n.startswith(role.value)), key=member_number)) for role in Role
+            role: tuple(
+                sorted(
+                    [n for n in self.before.of_role(role) if n not in gone] + [*self.plan.coming.of_role(role)],
+                    key=member_number,
+                )
+            )
+            for role in Role
         }
         return Membership(
             version=self.before.version + 1,
@@ -218,7 +223,11 @@ class PlanDriver:
         """Return the orders whose effect is still missing in the current phase."""
         phase, plan_id = self.plan.phase, self.plan.turn
         if phase is Phase.PREPARED:
-            added = tuple(m.Newcomer(n, self.newcomers[n]) for n in self.plan.added)
+            added = tuple(
+                m.Newcomer(n, self.newcomers[n], frozenset({role}))
+                for role in Role
+                for n in self.plan.coming.of_role(role)
+            )
             late = [n for n in self.concerned if n not in self.lists_updated]
             return [(n, m.UpdateLists(plan_id, added, self._coming(n))) for n in late]
         if phase is Phase.LISTS_UPDATED:
@@ -252,7 +261,7 @@ class PlanDriver:
         """
         drained = self._to_end()
         if not set(self.before.workers) <= self.released | self.lost:
-            drained = list(members_of(Role.WORKER, drained))
+            drained = [name for name in drained if name in self.plan.going.workers]
         return tuple(n for n in drained if n in self.released)
 
     def _to_end(self) -> list[MemberId]:

@@ -17,7 +17,7 @@ from enum import StrEnum
 
 from eps.core.membership import Membership
 from eps.core.planner import TransferPlan
-from eps.core.types import MemberId, Role
+from eps.core.types import NO_TEAM, MemberId, Role, Team
 from eps.errors import IllegalTransitionError
 
 
@@ -156,9 +156,9 @@ class Plan:
     #: the plan's id, unless one that was asked for later went before it.
     turn: int = 0
     #: Members that come; named when proposed, never used again.
-    added: tuple[MemberId, ...] = ()
+    coming: Team = NO_TEAM
     #: Members that go.
-    removed: tuple[MemberId, ...] = ()
+    going: Team = NO_TEAM
     #: Set when proposed.
     transfer: TransferPlan | None = None
     #: Set when committed.
@@ -190,6 +190,16 @@ class Plan:
         barrier = BARRIERS[self.change.operation.adds].get(phase)
         if barrier is not None:
             self.barriers_s[barrier] = now_s
+
+    @property
+    def added(self) -> tuple[MemberId, ...]:
+        """Members that come."""
+        return self.coming.members
+
+    @property
+    def removed(self) -> tuple[MemberId, ...]:
+        """Members that go."""
+        return self.going.members
 
     @property
     def ended(self) -> bool:

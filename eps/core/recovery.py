@@ -66,6 +66,8 @@ class GoingBack:
     lost: Mapping[MemberId, str]
     #: Who could not read which checkpoint, and why; empty where that was not it.
     unreadable: str = ""
+    #: The servers among those that were lost: parameters are lost with them.
+    servers: tuple[MemberId, ...] = ()
 
 
 @dataclass
@@ -78,6 +80,8 @@ class Recovery:
     inventories: dict[MemberId, m.Inventory] = field(default_factory=dict)
     #: Asked for because nobody of a role is left; they join with the membership that takes over.
     newcomers: dict[MemberId, Address | None] = field(default_factory=dict)
+    #: Newcomer -> its role.
+    roles: dict[MemberId, Role] = field(default_factory=dict)
     #: What members hold is of no use: a checkpoint could not be read when the job had begun to go back to it.
     must_go_back: bool = False
     #: Who could not read it, and why.
@@ -104,8 +108,8 @@ class Recovery:
 
     def empty_roles(self, before: Membership) -> tuple[Role, ...]:
         """Return the roles of which nobody is left or on the way."""
-        here = self.survivors(before) + tuple(self.newcomers)
-        return tuple(role for role in Role if not any(name.startswith(role.value) for name in here))
+        left = {role: [n for n in before.of_role(role) if n not in self.lost] for role in Role}
+        return tuple(role for role in Role if not left[role] and role not in self.roles.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +216,7 @@ def _membership(
 
 
 def _left(members: Sequence[MemberId], recovery: Recovery, role: Role) -> tuple[MemberId, ...]:
-    new = [n for n, address in recovery.newcomers.items() if address is not None and n.startswith(role.value)]
+    new = [n for n, address in recovery.newcomers.items() if address is not None and recovery.roles[n] is role]
     return tuple(sorted([n for n in members if n not in recovery.lost] + new, key=member_number))
 
 

@@ -193,7 +193,7 @@ def how_to_resume(name: str, reason: str) -> str:
 def _went_back_text(back: Mapping[str, Any]) -> str:
     start = "a checkpoint" if back["to_clock"] else "its seed"
     # Parameters are lost with servers.
-    lost = {name: why for name, why in back["lost"].items() if name.startswith("server-")} or back["lost"]
+    lost = {name: back["lost"][name] for name in back.get("servers", ())} or back["lost"]
     who = ", ".join(f"{name} ({why})" for name, why in lost.items())
     why = "; ".join(filter(None, (f"its parameters were lost with {who}" if who else "", back["unreadable"])))
     return f"went back from clock {back['clock']} to clock {back['to_clock']}, {start}: {why}"

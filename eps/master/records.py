@@ -98,6 +98,8 @@ def went_back_entry(back: GoingBack) -> dict[str, Any]:
         "to_clock": back.to,
         "seconds": round(back.at_s, 6),
         "lost": dict(back.lost),
+        # Those of them whose parameters were lost with them.
+        "servers": list(back.servers),
         "unreadable": back.unreadable,
     }
 

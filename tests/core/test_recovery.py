@@ -106,7 +106,7 @@ def test_role_of_which_nobody_is_left_or_on_the_way_is_empty() -> None:
     recovery = Recovery(3, dict.fromkeys(SERVERS, "signal 9"))
 
     empty = recovery.empty_roles(before)
-    recovery.newcomers["server-4"] = None
+    recovery.newcomers["server-4"], recovery.roles["server-4"] = None, Role.SERVER
 
     assert (empty, recovery.empty_roles(before)) == ((Role.SERVER,), ())
     assert recovery.missing(before)[-1] == "server-4"
@@ -231,7 +231,7 @@ def test_version_before_that_is_not_kept_is_read_at_another_copy_or_the_job_goes
 def test_newcomers_of_a_recovery_join_with_it() -> None:
     before = membership()
     recovery = recovered(before, WORKERS)
-    recovery.newcomers["worker-4"] = Address("new", 1)
+    recovery.newcomers["worker-4"], recovery.roles["worker-4"] = Address("new", 1), Role.WORKER
 
     after = taken_over(before, recovery)
 

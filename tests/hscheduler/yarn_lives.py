@@ -8,7 +8,7 @@ from typing import Any
 from eps.core.lent import lent
 from eps.core.master_evictions import RETURN_PATIENCE_S
 from eps.core.reconfig import Change, Operation, Phase, Plan, Purpose
-from eps.core.types import members_of
+from eps.core.types import Team
 from eps.errors import PlanError, UnknownMemberError
 from eps.master.records import change_entry
 from hscheduler.core.resources import Role
@@ -146,11 +146,11 @@ class LivingJob(FakeJob):
         if plan.phase is Phase.QUEUED:
             plan.enter(Phase.PROPOSED, self.now_s)
             if adds:
-                plan.added = tuple(self._new(role) for _ in range(plan.change.count))
+                plan.coming = Team.of(plan.change.operation.role, (self._new(role) for _ in range(plan.change.count)))
                 self.coming = dict.fromkeys(plan.added, "")
                 self.app.asks = len(plan.added)
             else:
-                plan.removed = plan.change.names
+                plan.going = Team.of(plan.change.operation.role, plan.change.names)
         elif adds and not all(self.coming.values()):
             if self.now_s - max(plan.reached_s[Phase.PROPOSED], self._granted_s) >= RETURN_PATIENCE_S:
                 self._take_back(plan)
@@ -163,7 +163,7 @@ class LivingJob(FakeJob):
         if not granted:
             self._abort(plan, "not granted in time")
             return
-        self.app.asks, self.coming, plan.added = 0, granted, tuple(granted)
+        self.app.asks, self.coming, plan.coming = 0, granted, Team.of(plan.change.operation.role, granted)
 
     def _finish(self, plan: Plan) -> None:
         following = (Phase.PREPARED, Phase.LISTS_UPDATED, Phase.COPIED, Phase.COMMITTED, Phase.SWITCHED, Phase.RELEASED)
@@ -253,7 +253,7 @@ class LivingYarn(FakeMasters):
         """Assert that no job has, or asks for, more than it had, and is owed what it lacks."""
         for job in self.running():
             for role in ROLES:
-                has, comes = job.count(role), len(members_of(role, job.coming))
+                has, comes = job.count(role), sum(name.startswith(role) for name in job.coming)
                 assert 1 <= has and has + comes <= job.had[role], job.app.id
                 if all(plan.ended for plan in job.plans):
                     assert job.lent[role] == job.had[role] - has, job.app.id

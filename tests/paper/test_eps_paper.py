@@ -18,7 +18,7 @@ from eps.core.reconfig import Change, Operation, Phase, Plan
 from eps.core.server_state import Holding, ServerState
 from eps.core.settings import CoreSettings
 from eps.core.tables import PartitionTable, SplitTable, spread_evenly
-from eps.core.types import Address, Role
+from eps.core.types import Address, Role, Team
 from eps.core.worker_state import WorkerState
 from tests.core.scripted import ScriptedMaster
 
@@ -421,8 +421,8 @@ def test_sentence_several_members_come_or_go_in_one_call() -> None:
     """§5.2: the four calls take a number of members."""
     job = job_of_figure_4()
 
-    grown = plan_transfer(job, (W4, "worker-5", "worker-6"), ())
-    shrunk = plan_transfer(job, (), (S2, S3))
+    grown = plan_transfer(job, Team(workers=(W4, "worker-5", "worker-6")), Team())
+    shrunk = plan_transfer(job, Team(), Team(servers=(S2, S3)))
 
     assert sorted(grown.splits.counts(("worker-1", "worker-5", "worker-6", W2, W3, W4)).values()) == [1, 1, 1, 2, 2, 2]
     assert shrunk.partitions.owners == (S1,) * 6
