@@ -19,18 +19,15 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from eps.core import events as e
 from eps.core import messages as m
-from eps.core.recovery import Start
+from eps.core.membership import Membership
+from eps.core.take_over import Start
 from eps.core.types import MemberId, Role
 from eps.errors import ConfigError
-
-if TYPE_CHECKING:
-    from eps.core.master_state import MasterState
 
 #: An order is said again to the owners of what is missing after this long.
 RESEND_S = 1.0
@@ -112,9 +109,24 @@ class Pending:
     waits: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What the checkpoints must know of a job at one moment."""
+
+    membership: Membership
+    horizon: int
+    #: Clocks that are granted beyond the fastest worker.
+    lookahead: int
+    completed: int
+    #: When it was announced last that a server's container goes, where all of them do; else None.
+    servers_warned_s: float | None
+    #: Size that the job is to have, after every change that was asked.
+    size: Mapping[Role, int]
+
+
 @dataclass
-class CheckpointDriver:
-    """Orders checkpoints and hears how they went; part of the state of the job master."""
+class Checkpoints:
+    """Orders checkpoints and hears how they went."""
 
     schedule: Schedule
     num_partitions: int
@@ -242,16 +254,21 @@ class CheckpointDriver:
         self.outcomes.append(outcome)
         del self.outcomes[:-MOST_OUTCOMES]
 
+    @property
+    def is_idle(self) -> bool:
+        """True where nothing is to be done: none is scheduled, and none on its way."""
+        return not self.schedule and self.pending is None
+
     # ---- what to do
 
-    def advance(self, master: MasterState, now_s: float) -> list[e.Command]:
+    def advance(self, job: Standing, now_s: float) -> list[e.Command]:
         """Do what has become possible: order one that is due, ask again for what is missing, finish one."""
         if self._last_s is None:
             self._last_s = now_s
-        if not self.schedule and self.pending is None:
+        if self.is_idle:
             return []
-        hurries = self._hurries(master.servers_warned_s, now_s)
-        clock = self._due(master.horizon, master.progress.lookahead, now_s, hurries=hurries)
+        hurries = self._hurries(job.servers_warned_s, now_s)
+        clock = self._due(job.horizon, job.lookahead, now_s, hurries=hurries)
         if clock is not None:
             self._considered, self._last_s = clock, now_s
             if self.pending is not None:
@@ -261,7 +278,7 @@ class CheckpointDriver:
                 self._next_id, self._ordered_s = self._next_id + 1, now_s
         if self.pending is None:
             return []
-        return list(self._pursue(self.pending, master, now_s))
+        return list(self._pursue(self.pending, job, now_s))
 
     def _hurries(self, warned_s: float | None, now_s: float) -> bool:
         """Return whether one is to be ordered at once, because every server goes: whoever comes may come too late.
@@ -296,9 +313,8 @@ class CheckpointDriver:
             return None
         return clock if clock < self.iterations else None
 
-    def _pursue(self, pending: Pending, master: MasterState, now_s: float) -> Iterator[e.Command]:
-        membership, completed = master.membership, master.progress.completed
-        assert membership is not None
+    def _pursue(self, pending: Pending, job: Standing, now_s: float) -> Iterator[e.Command]:
+        membership, completed = job.membership, job.completed
         missing = [p for p in range(self.num_partitions) if p not in pending.parts]
         if missing:
             if pending.reached_s is None and completed > pending.clock:
@@ -316,14 +332,25 @@ class CheckpointDriver:
             return
         if pending.finishing_s is None or now_s - pending.finishing_s >= FINISH_AGAIN_S:
             pending.finishing_s = now_s
-            asked = master.asked_size()
-            workers, servers = asked[Role.WORKER], asked[Role.SERVER]
+            workers, servers = job.size[Role.WORKER], job.size[Role.SERVER]
             parts = tuple(pending.parts[p] for p in range(self.num_partitions))
             # By name: a store that counts what it has would count damaged ones as well.
             kept = tuple(start.checkpoint for start in self.complete[max(0, len(self.complete) - self.keep + 1) :])
             yield e.FinishCheckpoint(
                 pending.checkpoint_id, self.epoch, pending.clock, parts, workers, servers, completed, kept
             )
+
+    def validate(self) -> None:
+        """Assert what is always true of the checkpoints."""
+        assert len(self.complete) <= self.keep and sum(self.counts.values()) >= len(self.outcomes)
+        if self.pending is not None:
+            assert self.pending.checkpoint_id < self._next_id and self.pending.clock < self.iterations
+            parts = self.pending.parts
+            assert self.pending.finishing_s is None or len(parts) == self.num_partitions
+
+    def start_again(self, seeded_clock: int) -> Start:
+        """Return where a job that lost parameters begins again: at its latest checkpoint, or at its seed."""
+        return self.complete[-1] if self.complete else Start("", seeded_clock)
 
     def _order(self, pending: Pending, version: int, servers: Iterable[MemberId], now_s: float) -> Iterator[e.Command]:
         pending.version, pending.sent_s = version, now_s

@@ -1,4 +1,4 @@
-"""What happens to a job master, and what it does about it: the events and commands of ``MasterState.step``.  L0."""
+"""What happens to a job master, and what it does about it: the events and commands of ``Job.step``.  L0."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class ContainersWarned:
 
 @dataclass(frozen=True, slots=True)
 class RoomSeen:
-    """There is room that nobody else seems to want (:attr:`eps.core.master_evictions.EvictedJob.looks_for_room`)."""
+    """The cluster has room that no other application seems to want (:attr:`eps.core.job.Job.looks_for_room`)."""
 
     #: Containers of each role that fit, if no other were asked for.
     fits: Mapping[Role, int]
@@ -123,7 +123,7 @@ class ChangeRequested:
     change: Change
     #: Only say what would happen.
     dry_run: bool = False
-    #: ``ASKED`` or ``QUEUE``: the job's own changes are not requests.
+    #: ``ASKED`` or ``LEND``: the job's own changes are not requests.
     purpose: Purpose = Purpose.ASKED
 
 
@@ -238,7 +238,8 @@ class RequestContainer:
     """Ask the resource manager for a container."""
 
     container_id: str
-    role: Role
+    #: Of the member that is to run in it.
+    roles: frozenset[Role]
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,6 +278,16 @@ class Journal:
 
     record: Mapping[str, Any]
     sync: bool = False
+
+
+def noted(kind: str, now_s: float, /, **record: Any) -> Journal:
+    """Return the command to append a record of this kind."""
+    return Journal({"kind": kind, **record, "at_s": round(now_s, 6)})
+
+
+def synced(kind: str, now_s: float, /, **record: Any) -> Journal:
+    """Return the command to append a record that is on disk before the next command is executed."""
+    return Journal(noted(kind, now_s, **record).record, sync=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,11 +12,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from eps.core import messages as m
+from eps.core.members import MemberPhase
 from eps.core.membership import Membership
 from eps.core.planner import Move, TransferPlan, plan_partitions, plan_splits
 from eps.core.reconfig import Operation, Phase, Plan
-from eps.core.recovery import standing_followers
 from eps.core.tables import PartitionTable
+from eps.core.take_over import standing_followers
 from eps.core.types import Address, MemberId, Role, Team, member_number
 from eps.errors import PlanError, TransferError
 
@@ -76,6 +77,8 @@ class PlanDriver:
     granted: set[MemberId] = field(default_factory=set)
     #: When the last of them was given its own.
     granted_s: float = 0.0
+    #: When the last container was requested.
+    asked_s: float = 0.0
     #: Added members whose container is up (barrier 1 of an addition).
     launched: set[MemberId] = field(default_factory=set)
     lists_updated: set[MemberId] = field(default_factory=set)
@@ -103,6 +106,21 @@ class PlanDriver:
         self.plan.coming = Team(*coming)
         self.plan.transfer = plan_transfer(self.before, self.plan.coming, self.plan.going)
         return replace(self, transfer=self.plan.transfer, sent={}, received={})
+
+    def follow(self, name: MemberId, phase: MemberPhase, address: Address | None, now_s: float) -> None:
+        """Take in how far a newcomer is."""
+        if phase is MemberPhase.REQUESTED:
+            self.granted.discard(name)
+            self.asked_s = now_s
+            return
+        if name not in self.granted:
+            self.granted.add(name)
+            self.granted_s = now_s
+        if phase is not MemberPhase.GRANTED:
+            self.launched.add(name)
+            self.note_launched(now_s)
+        if address is not None:
+            self.newcomers[name] = address
 
     def note_launched(self, now_s: float) -> None:
         """Pass barrier 1 of an addition once the container of every newcomer is up."""

@@ -52,27 +52,25 @@ class Purpose(StrEnum):
     #: A user or a scheduler asked for it.
     ASKED = "asked"
     #: Another application of the job's queue needs the room: what is removed is lent, what is added is taken back.
-    QUEUE = "queue"
+    LEND = "queue"
     #: The job replaces members that it lost.
-    SIZE = "size"
-    #: The job takes back room that it had left to others.
-    RETURN = "return"
-    #: The job removes a worker so that a server gets its container.
-    ROOM = "room"
+    REPLACE = "size"
+    #: The job asks again for members that others were to get the room of.
+    REGAIN = "return"
     #: The job gives partitions a follower.
-    FOLLOWERS = "followers"
+    FOLLOW = "followers"
     #: The job drains members whose containers will be taken away.
-    EVICTION = "eviction"
+    DRAIN = "eviction"
 
     @property
     def own(self) -> bool:
         """True where the job itself wants the change."""
-        return self not in (Purpose.ASKED, Purpose.QUEUE)
+        return self not in (Purpose.ASKED, Purpose.LEND)
 
     @property
     def keeps_size(self) -> bool:
         """True where the change brings the job to the size that it was asked to have."""
-        return self in (Purpose.SIZE, Purpose.RETURN, Purpose.ROOM)
+        return self in (Purpose.REPLACE, Purpose.REGAIN)
 
 
 #: What a user may ask for.

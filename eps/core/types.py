@@ -6,7 +6,7 @@ Source: EPS §2.2 (workers, servers, partitions, splits), §3.1.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 
 #: A worker's or a server's name, ``worker-3`` or ``server-2``: never used again within a job.  Partitions and
@@ -73,32 +73,6 @@ class Address:
 
     def __str__(self) -> str:
         return self.host if self.is_unix else f"{self.host}:{self.port}"
-
-
-@dataclass
-class MemberRecord:
-    """A process of the job as its master knows it, from the request for its container to its end."""
-
-    name: MemberId
-    container_id: str
-    role: Role
-    address: Address | None = None
-    pid: int = 0
-    #: When its container was asked for, and whether and when it was granted, in seconds on the master's clock.
-    asked_s: float = 0.0
-    granted: bool = False
-    granted_s: float = 0.0
-    launched: bool = False
-    launched_s: float = 0.0
-    #: Generation of the master that it registered with last; 0 before.
-    generation: int = 0
-    #: Member that it has connected to -> which way the data goes.
-    ways: dict[MemberId, str] = field(default_factory=dict)
-
-    @property
-    def silent(self) -> bool:
-        """True if its process was started and has not registered."""
-        return self.launched and self.address is None
 
 
 def member_number(name: MemberId) -> int:

@@ -31,7 +31,7 @@ _ASKING_STATES = ("starting", "running")
 #: States of a job that ended before its time.
 STOPPED_STATES = ("failed", "killed")
 #: What a job itself asked for a change for -> how its title says so; drains and followers have titles of their own.
-_PURPOSES = {"room": " to give a server its room", "size": " to have the size that was asked for"}
+_PURPOSES = {"size": " to have the size that was asked for"}
 _BAR_CELLS = 20
 
 

@@ -14,7 +14,7 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -29,7 +29,7 @@ from eps.core import events as e
 from eps.core.events import ENDED_STATES, JobState
 from eps.core.evictions import TAKEN_AWAY
 from eps.core.history import ClockHistory
-from eps.core.master_state import MasterState
+from eps.core.job import Job
 from eps.core.types import Role
 from eps.errors import ConfigError, DeadlineError, EpsError, PlanError, ResourceError, StorageError
 from eps.master import records
@@ -115,7 +115,7 @@ class Master:
         job_dir: JobDir,
         resources: ResourceManager,
         security: Security = NO_SECURITY,
-        watch: Callable[[MasterState, bool], None] | None = None,
+        watch: Callable[[Job, bool], None] | None = None,
         *,
         server: BoundServer | None = None,
         log: StateLog | None = None,
@@ -151,12 +151,12 @@ class Master:
         )
         beat_s = runtime.spec.member_timeout_s / BEATS
         self._pulse = Pulse(self._beat, min(BEAT_S, beat_s))
-        self._sessions = Sessions(self.put, runtime.to_json(), self._state, beat_s=beat_s)
+        self._sessions = Sessions(self.put, runtime.to_json(), self._state.masters, beat_s=beat_s)
         # Whoever does not come back is as lost as one that falls silent.
-        self._sessions.expect(r.container_id for r in self._state.members.values() if r.address is not None)
+        self._sessions.expect(r.container for r in self._state.members.by_name.values() if r.address is not None)
         self._tick_due_s = self._note_due_s = 0.0
 
-    def _restore(self) -> tuple[MasterState, list[e.Command]]:
+    def _restore(self) -> tuple[Job, list[e.Command]]:
         """Return the state that the process before left, or a new one, and what is to be done first."""
         restored = self._log.restore()
         if restored is not None:
@@ -164,7 +164,7 @@ class Master:
             self._started_s -= restored.now_s + restored.away_s
             state = restored.state
             # One before may have been announced that could log nothing; a generation is used once.
-            last = max(state.generation, self._announcements.generation)
+            last = max(state.masters.generation, self._announcements.generation)
             event = e.MasterRestarted(last + 1, self._resources.adopted)
             self._log.record(event, self._now())
             return state, state.step(event, self._now())
@@ -230,7 +230,7 @@ class Master:
         hangs = silent_s >= self._runtime.spec.member_timeout_s
         return {
             **found,
-            "generation": self._state.generation,
+            "generation": self._state.masters.generation,
             "storage_error": "; ".join(errors),
             "resources_error": records.RESOURCES_HANG.format(silent_s=silent_s) if hangs else "",
         }
@@ -267,9 +267,9 @@ class Master:
         """
         deadline = self._now() + wait_s
         with self._changed:
-            plan = self._state.plans.get(plan_id)
+            plan = self._state.plans.all.get(plan_id)
             if plan is None:
-                raise PlanError(f"there is no plan {plan_id}; the job has {len(self._state.plans)}")
+                raise PlanError(f"there is no plan {plan_id}; the job has {len(self._state.plans.all)}")
             while not plan.ended and self._now() < deadline and still_wanted():
                 self._changed.wait(min(0.5, max(0.0, deadline - self._now())))
             return records.live_entry(self._state, plan, self._now()), plan.ended
@@ -289,7 +289,7 @@ class Master:
         poller.start()
         place = self._server.address
         self._announcements.add(
-            {"host": place.host, "port": place.port, "pid": os.getpid(), "generation": self._state.generation}
+            {"host": place.host, "port": place.port, "pid": os.getpid(), "generation": self._state.masters.generation}
         )
         self._checkpoints.begin(pending_name(self._state.checkpoints))
         self._pulse.start()
@@ -328,7 +328,7 @@ class Master:
         return e.Tick(self._resources.silent_s())
 
     def _look_for_room(self) -> None:
-        """Let a job that has made room for others grow back when nobody wants that room any more."""
+        """Let a job that has made room for others grow back when no other application wants that room any more."""
         if self._state.looks_for_room:
             fits = {Role(role): number for role, number in self._resources.room().items() if number}
             if fits:
@@ -367,7 +367,7 @@ class Master:
 
     def _beat(self) -> None:
         """Tell the supervisor that the owner thread lives, and how far the job is; on the thread that beats."""
-        progress = self._state.progress.completed + len(self._state.memberships)
+        progress = self._state.progress.completed + len(self._state.members.memberships)
         exports = self._state.state is JobState.EXPORTING
         self._resources.beat(progress, EXPORT_PATIENCE_S if exports else 0.0)
 
@@ -375,9 +375,9 @@ class Master:
         now_s = self._now()
         self._patiently(partial(self._log.record, event, now_s), SYNC_PATIENCE_S)
         with self._changed:
-            before = self._state.state, self._state.driver and self._state.driver.plan.phase
+            before = self._state.state, self._state.plans.driver and self._state.plans.driver.plan.phase
             commands = self._state.step(event, now_s)
-            after = self._state.state, self._state.driver and self._state.driver.plan.phase
+            after = self._state.state, self._state.plans.driver and self._state.plans.driver.plan.phase
             if before != after or any(isinstance(c, e.Answer | e.EndJob) for c in commands):
                 self._changed.notify_all()
             parts = None if self._state.state in ENDED_STATES else self._log.due(self._state, now_s)
@@ -397,8 +397,8 @@ class Master:
                     self._sessions.send(to, order)
                 case e.Journal(record, sync):
                     self._append(record, sync)
-                case e.RequestContainer(container_id, role):
-                    self._request(container_id, role)
+                case e.RequestContainer(container_id, roles):
+                    self._request(container_id, roles)
                 case e.ReleaseContainer(container_id):
                     # Its process ends by itself as well, where the resource manager cannot reach it.
                     self._sessions.dismiss(container_id, "the job does not count on this process any more")
@@ -453,15 +453,15 @@ class Master:
         with self._pulse.patience(most_s):
             work()
 
-    def _request(self, container_id: str, role: Role) -> None:
+    def _request(self, container_id: str, roles: Collection[Role]) -> None:
         self._containers.add(container_id)
         spec = self._runtime.spec
         self._resources.request(
             ContainerRequest(
                 container_id,
-                role.value,
-                spec.number_by_role("memory_mb", role),
-                spec.number_by_role("vcores", role),
+                "+".join(sorted(roles)),
+                sum(spec.number_by_role("memory_mb", role) for role in roles),
+                sum(spec.number_by_role("vcores", role) for role in roles),
                 env={"EPS_MASTER_ADDRESS": self._address},
             )
         )
@@ -522,7 +522,7 @@ class Master:
 
     def _make_report(self) -> None:
         with self._changed:
-            exported = self._state.exported
+            exported = self._state.export.found
             report = records.report(
                 self._runtime,
                 self._state,

@@ -68,7 +68,7 @@ class JobMasterService(JobMasterServicer):
                 f"{change.operation}: only {manager} changes the size of this job, as its containers are what it "
                 "grants; a job that is started by itself has a size of its own"
             )
-        purpose = Purpose.QUEUE if request.for_queue else Purpose.ASKED
+        purpose = Purpose.LEND if request.for_queue else Purpose.ASKED
         check_change(change)
         if not request.request_id and not request.dry_run:
             raise PlanError(f"{change.operation}: request_id is empty, but must name the request: a repeat counts once")

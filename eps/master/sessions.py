@@ -7,11 +7,12 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Protocol
+from typing import Any
 
 import grpc
 
 from eps.core import events as e
+from eps.core.masters import Masters
 from eps.core.messages import Order, Shutdown
 from eps.core.silence import SilenceWatch
 from eps.core.types import Address, MemberId
@@ -24,14 +25,6 @@ from eps.pb import control_pb2 as pb
 OLDEST_REPORT_S = 60.0
 
 logger = logging.getLogger(__name__)
-
-
-class Author(Protocol):
-    """Whose orders they are."""
-
-    #: See :class:`eps.core.master_members.JobMembers`.
-    generation: int
-    steps: int
 
 
 class _Line:
@@ -92,8 +85,8 @@ class Sessions:
         Takes events; never blocks.
     job_json : str
         The job's settings, sent with the welcome.
-    author : Author
-        The state of this master.
+    author : Masters
+        Says the generation of this master, and the events that it has taken in.
     now : callable
         Seconds, steady.
     beat_s : float, seconds
@@ -104,7 +97,7 @@ class Sessions:
         self,
         put: Callable[..., None],
         job_json: str,
-        author: Author,
+        author: Masters,
         now: Callable[[], float] = time.monotonic,
         beat_s: float = BEAT_S,
     ) -> None:

@@ -440,8 +440,6 @@ def test_job_that_began_with_less_than_it_asked_for_says_so_until_it_has_the_res
 
 
 def test_what_the_job_asks_for_itself_says_what_for() -> None:
-    given = change_of(2, operation="remove-workers", asked="worker-3", asked_by="job", purpose="room")
-    text = status_text({**status_of(), "changes": [change_of(asked_by="job", purpose="size"), given]})
+    text = status_text({**status_of(), "changes": [change_of(asked_by="job", purpose="size")]})
 
     assert "plan 1 add-workers=2 to have the size that was asked for: " in text
-    assert "plan 2 remove-workers=worker-3 to give a server its room: " in text

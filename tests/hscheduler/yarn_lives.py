@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from eps.core.lent import lent
-from eps.core.master_evictions import RETURN_PATIENCE_S
+from eps.core.flight import REGAIN_PATIENCE_S
 from eps.core.reconfig import Change, Operation, Phase, Plan, Purpose
 from eps.core.types import Team
 from eps.errors import PlanError, UnknownMemberError
@@ -48,7 +47,13 @@ class LivingJob(FakeJob):
     @property
     def lent(self) -> dict[Role, int]:
         """What it is still to have again."""
-        return {Role(role): number for role, number in lent(self.plans).items()}
+        found = dict.fromkeys(ROLES, 0)
+        for plan in self.plans:
+            role = Role(plan.change.operation.role)
+            if plan.phase is Phase.RELEASED:
+                went = len(plan.removed) if plan.purpose is Purpose.LEND else 0
+                found[role] = max(0, found[role] + went - len(plan.added))
+        return found
 
     def status(self) -> dict[str, Any]:
         """Return its status."""
@@ -84,7 +89,7 @@ class LivingJob(FakeJob):
                 raise UnknownMemberError(f"{name} is not a {operation.role} of the job")
         plan = self._requests.get(request_id)
         if plan is None:
-            purpose = Purpose.QUEUE if for_queue else Purpose.ASKED
+            purpose = Purpose.LEND if for_queue else Purpose.ASKED
             plan = Plan(len(self.plans) + 1, request_id, change, purpose=purpose)
             plan.reached_s[Phase.QUEUED] = self.now_s
             self.plans.append(plan)
@@ -152,7 +157,7 @@ class LivingJob(FakeJob):
             else:
                 plan.going = Team.of(plan.change.operation.role, plan.change.names)
         elif adds and not all(self.coming.values()):
-            if self.now_s - max(plan.reached_s[Phase.PROPOSED], self._granted_s) >= RETURN_PATIENCE_S:
+            if self.now_s - max(plan.reached_s[Phase.PROPOSED], self._granted_s) >= REGAIN_PATIENCE_S:
                 self._take_back(plan)
         else:
             self._finish(plan)

@@ -10,7 +10,7 @@ import pytest
 from eps.core import events as e
 from eps.core import messages as m
 from eps.core import server_events as s
-from eps.core.master_state import MasterState
+from eps.core.job import Job
 from eps.core.membership import ListEntry, Membership
 from eps.core.plan_driver import plan_transfer
 from eps.core.planner import PARTITION_TAKE_RULE, SPLIT_TAKE_RULE, Move, TakeRule, plan_partitions, plan_splits
@@ -443,7 +443,7 @@ def test_sentence_training_goes_on_with_the_same_splits_each_clock_after_a_chang
 def test_job_master_refuses_to_start_with_more_servers_than_partitions() -> None:
     """§2.2: every server of Fig. 1 holds at least one partition."""
     with pytest.raises(Exception, match="7 servers for 6 partitions"):
-        MasterState(SETTINGS, 3, 7)
+        Job(SETTINGS, 3, 7)
 
 
 def test_plan_record_tells_when_each_barrier_was_passed() -> None:
