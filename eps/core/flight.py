@@ -82,7 +82,7 @@ class Flight:
         plan.coming, plan.going, plan.transfer = coming, going, transfer
         self._turn = plan.turn = max(plan.plan_id, self._turn + 1)
         plan.enter(Phase.PROPOSED, job.now_s)
-        self.driver = PlanDriver(plan, job.membership, transfer, asked_s=job.now_s)
+        self.driver = PlanDriver(plan, job.membership, transfer, waits_since_s=job.now_s)
         moves = [[v.item, v.source, v.target] for v in transfer.partition_moves + transfer.split_moves]
         members = {"added": list(plan.added), "removed": list(plan.removed)}
         return [noted("proposed", job.now_s, plan=plan.plan_id, **members, moves=moves)]
@@ -136,7 +136,7 @@ class Flight:
             return overdue, ()
         waiting = tuple(name for name in driver.plan.added if name not in driver.granted)
         # Free room is not granted all at once: YARN gives a container for each node and heartbeat.
-        if not waiting or job.now_s - max(driver.granted_s, driver.asked_s) < REGAIN_PATIENCE_S:
+        if not waiting or job.now_s - driver.waits_since_s < REGAIN_PATIENCE_S:
             return "", ()
         if not driver.granted:
             return f"not granted within {REGAIN_PATIENCE_S:g} s: no room is free, or none in one piece", ()
@@ -146,8 +146,7 @@ class Flight:
         """Go on without the newcomers that have no container: to ask for as many again would be in vain again."""
         assert self.driver is not None
         before = self.driver.plan.added
-        self.driver = self.driver.with_granted()
-        self.driver.note_launched(now_s)
+        self.driver = self.driver.with_granted(now_s)
         without = [name for name in before if name not in self.driver.plan.added]
         return [noted("smaller", now_s, plan=self.driver.plan.plan_id, without=without)]
 

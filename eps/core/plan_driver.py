@@ -73,14 +73,10 @@ class PlanDriver:
     transfer: TransferPlan
     #: Addresses of added members, as they register.
     newcomers: dict[MemberId, Address] = field(default_factory=dict)
-    #: Added members that have been given a container.
-    granted: set[MemberId] = field(default_factory=set)
-    #: When the last of them was given its own.
-    granted_s: float = 0.0
-    #: When the last container was requested.
-    asked_s: float = 0.0
-    #: Added members whose container is up (barrier 1 of an addition).
-    launched: set[MemberId] = field(default_factory=set)
+    #: Added members that have a container -> how far they are.
+    phases: dict[MemberId, MemberPhase] = field(default_factory=dict)
+    #: When a container was requested or granted last.
+    waits_since_s: float = 0.0
     lists_updated: set[MemberId] = field(default_factory=set)
     #: Partition -> checksum, as its donor and as its receiver said.
     sent: dict[int, str] = field(default_factory=dict)
@@ -100,32 +96,38 @@ class PlanDriver:
                 # A standing follower has it already.
                 self.sent[move.item] = self.received[move.item] = STANDING
 
-    def with_granted(self) -> PlanDriver:
-        """Return the plan's way with those newcomers alone that have a container; nobody has been told of any yet."""
+    def with_granted(self, now_s: float) -> PlanDriver:
+        """Return the way on with those newcomers alone that have a container; no member has been told of any yet."""
         coming = (tuple(n for n in self.plan.coming.of_role(role) if n in self.granted) for role in Role)
         self.plan.coming = Team(*coming)
         self.plan.transfer = plan_transfer(self.before, self.plan.coming, self.plan.going)
-        return replace(self, transfer=self.plan.transfer, sent={}, received={})
+        found = replace(self, transfer=self.plan.transfer, sent={}, received={})
+        found._pass_first_barrier(now_s)
+        return found
 
     def follow(self, name: MemberId, phase: MemberPhase, address: Address | None, now_s: float) -> None:
         """Take in how far a newcomer is."""
         if phase is MemberPhase.REQUESTED:
-            self.granted.discard(name)
-            self.asked_s = now_s
+            self.phases.pop(name, None)
+            self.waits_since_s = now_s
             return
-        if name not in self.granted:
-            self.granted.add(name)
-            self.granted_s = now_s
-        if phase is not MemberPhase.GRANTED:
-            self.launched.add(name)
-            self.note_launched(now_s)
+        if name not in self.phases:
+            self.waits_since_s = now_s
+        self.phases[name] = phase
         if address is not None:
             self.newcomers[name] = address
+        self._pass_first_barrier(now_s)
 
-    def note_launched(self, now_s: float) -> None:
+    def _pass_first_barrier(self, now_s: float) -> None:
         """Pass barrier 1 of an addition once the container of every newcomer is up."""
-        if self.launched == set(self.plan.added):
+        up = {name for name, phase in self.phases.items() if phase is not MemberPhase.GRANTED}
+        if up == set(self.plan.added):
             self.plan.barriers_s.setdefault("B1", now_s)
+
+    @property
+    def granted(self) -> set[MemberId]:
+        """Added members that have a container."""
+        return set(self.phases)
 
     @property
     def concerned(self) -> tuple[MemberId, ...]:
@@ -227,7 +229,7 @@ class PlanDriver:
         if self.plan.phase is not Phase.PROPOSED:
             return ""
         if self.granted == set(self.plan.added):
-            late = now_s - self.granted_s >= REGISTRATION_PATIENCE_S and self.missing()
+            late = now_s - self.waits_since_s >= REGISTRATION_PATIENCE_S and self.missing()
             return f"waited {REGISTRATION_PATIENCE_S:g} s for {self.missing()[0]}" if late else ""
         if now_s - self.plan.reached_s[Phase.PROPOSED] < GROWTH_PATIENCE_S:
             return ""
@@ -247,7 +249,12 @@ class PlanDriver:
                 for n in self.plan.coming.of_role(role)
             )
             late = [n for n in self.concerned if n not in self.lists_updated]
-            return [(n, m.UpdateLists(plan_id, added, self._coming(n))) for n in late]
+            # An added server gets the memory of its partitions ready.
+            coming: dict[MemberId, list[int]] = {name: [] for name in late}
+            for move in self.transfer.partition_moves:
+                if move.target in self.plan.added and move.target in coming:
+                    coming[move.target].append(move.item)
+            return [(n, m.UpdateLists(plan_id, added, tuple(coming[n]))) for n in late]
         if phase is Phase.LISTS_UPDATED:
             return self._transfer_orders()
         if phase is Phase.COMMITTED and self.plan.membership is not None:
@@ -264,12 +271,6 @@ class PlanDriver:
             orders += [(n, release) for n in self.concerned if n not in self.released]
             return orders + [(name, m.Shutdown("removed from the job")) for name in self.ending()]
         return []
-
-    def _coming(self, name: MemberId) -> tuple[int, ...]:
-        """Return the partitions that an added server will be sent."""
-        if name not in self.plan.added:
-            return ()
-        return tuple(move.item for move in self.transfer.partition_moves if move.target == name)
 
     def ending(self) -> tuple[MemberId, ...]:
         """Return the removed members that are drained and may end.
@@ -292,16 +293,9 @@ class PlanDriver:
             if not move.sends_bytes:
                 # The copy is there (Fig. 11); it is read before the commit, so that no clock waits for the disk.
                 to_load.setdefault(move.target, []).append(move.item)
-        orders: Orders = [(s, m.SendPartitions(plan_id, t)) for s, t in self._targets(self._partitions_to_copy())]
-        orders += [(s, m.SendSplits(plan_id, t)) for s, t in self._targets(v for v in splits if v.sends_bytes)]
+        orders: Orders = [(s, m.SendPartitions(plan_id, t)) for s, t in _by_source(self, self._partitions_to_copy())]
+        orders += [(s, m.SendSplits(plan_id, t)) for s, t in _by_source(self, (v for v in splits if v.sends_bytes))]
         return orders + [(t, m.LoadSplits(plan_id, tuple(items))) for t, items in sorted(to_load.items())]
-
-    def _targets(self, moves: Iterable[Move]) -> list[tuple[MemberId, tuple[m.Target, ...]]]:
-        by_source: dict[MemberId, list[m.Target]] = {}
-        for move in moves:
-            target = m.Target(move.item, move.target, self.address_of(move.target))
-            by_source.setdefault(move.source, []).append(target)
-        return [(source, tuple(targets)) for source, targets in sorted(by_source.items())]
 
     # ---- what was heard
 
@@ -324,10 +318,10 @@ class PlanDriver:
                 if item not in self.sent:
                     self.sent[item] = checksum
                     self.plan.bytes_moved += size_bytes
-                    self._check(item)
+                    _check(self, item)
             case m.PartitionCaughtUp(_, reported, item, checksum) if reported == plan_id:
                 self.received.setdefault(item, checksum)
-                self._check(item)
+                _check(self, item)
             case m.SplitReceived(_, reported, item, size_bytes) if reported == plan_id:
                 if item not in self.loaded:
                     self.loaded.add(item)
@@ -339,8 +333,15 @@ class PlanDriver:
             case _:
                 pass
 
-    def _check(self, item: int) -> None:
-        if item in self.sent and item in self.received and self.sent[item] != self.received[item]:
-            raise TransferError(
-                f"partition {item} left with checksum {self.sent[item]} and arrived with {self.received[item]}"
-            )
+
+def _by_source(driver: PlanDriver, moves: Iterable[Move]) -> list[tuple[MemberId, tuple[m.Target, ...]]]:
+    found: dict[MemberId, list[m.Target]] = {}
+    for move in moves:
+        found.setdefault(move.source, []).append(m.Target(move.item, move.target, driver.address_of(move.target)))
+    return [(source, tuple(targets)) for source, targets in sorted(found.items())]
+
+
+def _check(driver: PlanDriver, item: int) -> None:
+    left, arrived = driver.sent.get(item), driver.received.get(item)
+    if left is not None and arrived is not None and left != arrived:
+        raise TransferError(f"partition {item} left with checksum {left} and arrived with {arrived}")

@@ -178,7 +178,7 @@ def test_those_that_are_up_already_have_passed_the_first_barrier() -> None:
     master.tick(REGAIN_PATIENCE_S)
 
     assert not early and "B1" in plan.barriers_s and plan.phase is Phase.PREPARED
-    assert set(master.driver.newcomers) == set(plan.added) == master.driver.launched
+    assert set(master.driver.newcomers) == set(plan.added) == master.driver.granted
 
 
 def test_rest_is_asked_for_when_room_is_seen_again_and_comes_when_it_is_there() -> None:
