@@ -69,7 +69,7 @@ class LargeJob:
 
     def ask(self, change: Change) -> Phase:
         """Ask for a change, and return how it ended."""
-        answer = self.master.ask(e.ChangeRequested("change", change, False), "change", TIMEOUT_S)
+        answer = self.master._requests.ask(e.ChangeRequested("change", change, False), "change", TIMEOUT_S)
         plan = self.state.plans.all[answer.plan_id]
         wait_for(lambda: plan.ended, TIMEOUT_S, "the end of the plan")
         return plan.phase

@@ -26,7 +26,7 @@ from eps.master.main import Master
 from eps.master.place import Announcements
 from eps.master.pulse import Pulse
 from eps.master.records import Ledger
-from eps.master.service import MOST_REASON, JobMasterService
+from eps.master.service import MOST_REASON
 from eps.master.state_log import StateLog
 from eps.pb import control_pb2 as pb
 from eps.spec.job_spec import JobSpec
@@ -252,7 +252,7 @@ def test_job_ends_where_its_resource_manager_fails_in_a_way_that_nobody_foresaw(
     assert rig.master.run() == 1
     deadline.cancel()
     # Nobody hears of their end any more.
-    rig.master._containers.clear()
+    rig.master._containers._there.clear()
     report = read_json(rig.directory.report)
     assert report["state"] == "failed" and "KeyError: 'State'" in report["reason"]
 
@@ -273,7 +273,7 @@ def test_request_that_no_job_can_fulfil_is_refused_before_it_is_logged(
     rig: Rig, method: str, request_of: pb.AddRequest | pb.RemoveRequest
 ) -> None:
     with pytest.raises((ConfigError, PlanError)):
-        getattr(JobMasterService(rig.master), method)(request_of, None)
+        getattr(rig.master._service, method)(request_of, None)
     assert rig.said() is None
 
 
@@ -286,7 +286,7 @@ def test_master_of_a_job_that_has_ended_tells_of_no_progress(rig: Rig) -> None:
 
 
 def test_reason_to_end_a_job_is_kept_in_part(rig: Rig) -> None:
-    JobMasterService(rig.master).Kill(pb.KillRequest(reason="x" * 100_000), None)
+    rig.master._service.Kill(pb.KillRequest(reason="x" * 100_000), None)
     said = rig.said()
     assert isinstance(said, e.KillRequested) and said.reason == "x" * MOST_REASON
 

@@ -140,7 +140,7 @@ class YarnMaster(Master):
         found = with_why(with_grants(super()._status(), self._granted()), self._waiting())
         # Of the nodes that its containers may be on; empty: any without one, and what others leave free.
         labels = {str(role): self._runtime.spec.by_role("label", str(role)) for role in Role}
-        return {**found, "manager": self.manager, "labels": labels}
+        return {**found, "manager": self._runtime.manager, "labels": labels}
 
     def _bring_model(self) -> None:
         self._results.leave_model()
