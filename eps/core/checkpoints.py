@@ -1,13 +1,13 @@
 """When a checkpoint is taken, at which clock, and whether it is complete: the job master's part.  L0, pure.
 
 A checkpoint is the state of every partition at one clock.  The clock lies beyond the horizon when it is ordered, so
-that no worker has started it and nobody has to wait: each server copies a partition when it reaches the clock, and
+that no worker has started it and none has to wait: each server copies a partition when it reaches the clock, and
 writes the copy while training goes on.  A server that is past the clock already says so, and the checkpoint is skipped.
 There is one at a time; what would be due meanwhile is skipped too, never queued.  One is taken besides the schedule
 when every server's container is announced to be taken away: should no other be had in time, the job goes back to it.
 
 Under SSP and ASP partitions have no common clock.  Each is taken at the first moment when every split has contributed
-the clocks before, and says for each split what was applied; whoever resumes begins at the least of that, and the
+the clocks before, and says for each split what was applied; a job that resumes begins at the least of that, and the
 servers refuse what they have (Deviation: not a snapshot of one moment; what counts is that nothing is lost or applied
 twice).
 
@@ -31,7 +31,7 @@ from eps.errors import ConfigError
 
 #: An order is said again to the owners of what is missing after this long.
 RESEND_S = 1.0
-#: A checkpoint that is not complete so long after its clock has failed: whoever was to write it has gone.
+#: A checkpoint that is not complete so long after its clock has failed: the server that was to write it is lost.
 PATIENCE_S = 600.0
 #: The command to finish one is given again after this long; a job master that was started again knows nothing of it.
 FINISH_AGAIN_S = 30.0
@@ -202,14 +202,14 @@ class Checkpoints:
         return [*self._end("complete", "", now_s), e.RemoveEarlier(event.checkpoint_id)]
 
     def abandon(self, reason: str, now_s: float) -> list[e.Command]:
-        """Give up the one on its way: who was to write it has gone."""
+        """Give up the one on its way: a server that was to write it is lost."""
         if self.pending is None or self.pending.finishing_s is not None:
-            # Every part is written: it needs nobody any more.
+            # Every part is written: it needs no server any more.
             return []
         return list(self._end("failed", reason, now_s))
 
     def unusable(self, name: str, why: str, now_s: float) -> list[e.Command]:
-        """Never go back to a checkpoint again that somebody could not read."""
+        """Never go back to a checkpoint again that a member could not read."""
         self.complete = [start for start in self.complete if start.checkpoint != name]
         # Jobs go back to the latest, so that is the one.
         self._complete_s = -math.inf
@@ -281,10 +281,10 @@ class Checkpoints:
         return list(self._pursue(self.pending, job, now_s))
 
     def _hurries(self, warned_s: float | None, now_s: float) -> bool:
-        """Return whether one is to be ordered at once, because every server goes: whoever comes may come too late.
+        """Return whether one is to be ordered at once, because every server goes: a successor may come too late.
 
         Derived from what is announced: so it is true until one is complete that was ordered since, whatever becomes of
-        those on their way, and not any more when somebody else is there.  One that is being written already comes
+        those on their way, and not any more when another server is there.  One that is being written already comes
         first.
         """
         if warned_s is None or self.pending is not None or self._complete_s >= warned_s:

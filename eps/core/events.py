@@ -64,7 +64,7 @@ class ContainerWarning:
     deadline_s: float
     #: Why, as words after the container's name.
     reason: str = ""
-    #: Somebody else waits for its room.
+    #: Others are to get its room.
     for_others: bool = False
 
 
@@ -85,7 +85,7 @@ class RoomSeen:
 
 @dataclass(frozen=True, slots=True)
 class MemberLost:
-    """A container's process has not been heard of for too long; whatever it still does, it counts as ended."""
+    """A container's process has been silent for too long: it counts as ended."""
 
     container_id: str
     reason: str
@@ -117,7 +117,7 @@ class ReportReceived:
 
 @dataclass(frozen=True, slots=True)
 class ChangeRequested:
-    """Somebody asked for a change; the same ``request_id`` again gets the same answer."""
+    """A client, or the queue's scheduler, asked for a change; the same ``request_id`` again gets the same answer."""
 
     request_id: str
     change: Change
@@ -129,7 +129,7 @@ class ChangeRequested:
 
 @dataclass(frozen=True, slots=True)
 class CancelRequested:
-    """Somebody asked to abort a plan."""
+    """A client asked to abort a plan."""
 
     request_id: str
     plan_id: int
@@ -137,14 +137,14 @@ class CancelRequested:
 
 @dataclass(frozen=True, slots=True)
 class KillRequested:
-    """Somebody asked to end the job."""
+    """A client asked to end the job."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class ResourcesLost:
-    """Whoever gives the job its containers is gone for good."""
+    """The resource manager is gone for good."""
 
     reason: str
 
@@ -153,7 +153,7 @@ class ResourcesLost:
 class ExportDone:
     """The model is on disk."""
 
-    #: What was found while it was written, for whoever writes the report: JSON values.
+    #: What was found while it was written, for the report: JSON values.
     found: Mapping[str, Any] | None = None
     #: Of the export that was started.
     number: int = 1
@@ -184,7 +184,7 @@ class CheckpointFailed:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointWaits:
-    """Who completes a checkpoint waits for where checkpoints are; said again every few seconds."""
+    """The completion of a checkpoint waits for its store; said again every few seconds."""
 
     checkpoint_id: int
     message: str

@@ -1,6 +1,6 @@
 """Containers that the cluster will take away, and what became of the members in them.  Pure.  L0.
 
-Members on announced containers leave by an ordinary plan, before whatever else is on its way and not committed.
+Members on announced containers leave by an ordinary plan; other plans that are not committed make way.
 Members that are still there at the deadline are lost like any other, and recovered from.
 
 Source: Proteus §3.3 (an *eviction* is announced, a *failure* is not, and an *effective failure* is announced too late).
@@ -18,7 +18,7 @@ from eps.core.membership import Membership
 from eps.core.reconfig import Operation, Plan
 from eps.core.types import MemberId, Role
 
-#: Why a container is taken away, where nobody said.
+#: Why a container is taken away, where the resource manager gives no reason.
 TAKEN_AWAY = "is to be taken away"
 
 
@@ -33,7 +33,7 @@ class Outcome(StrEnum):
     LATE = "late"
     #: Its member ended before it could leave; others took over (an effective failure).
     LOST = "lost"
-    #: Nobody that the job counts on worked there.
+    #: No member that the job counts on was in it.
     WITHDRAWN = "withdrawn"
 
 
@@ -54,7 +54,7 @@ class Eviction:
     outcome: Outcome = Outcome.WARNED
     #: When it had been given back, or was gone.
     ended_s: float | None = None
-    #: Somebody else waits for its room.
+    #: Others are to get its room.
     for_others: bool = False
 
     def warn_again(self, deadline_s: float, now_s: float, reason: str = "", for_others: bool = False) -> None:
@@ -144,7 +144,7 @@ def next_to_drain(membership: Membership, warned: Collection[MemberId]) -> tuple
     """Return who leaves next of the members that must.
 
     All at once: workers and servers in one plan, for each plan waits for a commit clock.  But who is among the last of
-    a role needs somebody in its place, who may be long in coming: it goes after those that need nobody.
+    a role needs a successor, which may be long in coming: it goes after those that need none.
     """
     going = {role: tuple(name for name in membership.of_role(role) if name in warned) for role in Role}
     at_once = [name for role, names in going.items() if names != membership.of_role(role) for name in names]
@@ -152,14 +152,14 @@ def next_to_drain(membership: Membership, warned: Collection[MemberId]) -> tuple
 
 
 def is_all_of_a_role(membership: Membership, names: Collection[MemberId]) -> bool:
-    """Return whether nobody of some role would be left without ``names``."""
+    """Return whether no member of some role would be left without ``names``."""
     return any(set(membership.of_role(role)) <= set(names) for role in Role)
 
 
 def may_go_on(plan: Plan, membership: Membership, names: Collection[MemberId]) -> bool:
     """Return whether an undecided plan is no obstacle to the drain of ``names``.
 
-    It takes them away itself; or the drain needs somebody in their place, and the plan brings one, or needs no
+    It takes them away itself; or the drain needs a successor, and the plan brings one, or needs no
     container and is over soon.
     """
     if set(names) <= set(plan.removed):

@@ -20,7 +20,7 @@ tick                           recovery and plans (what waits too long) -> size 
 master restarted               masters -> members -> plans, checkpoints, export (what is said again)
 =============================  ========================================================================================
 
-After every event, whatever has become possible is done, in this order (:meth:`Job._advance`):
+After every event the job does all that has become possible, in this order (:meth:`Job._advance`):
 
 1. recovery: all have answered -> one membership -> members, progress, checkpoints, plans
 2. plans: triggers; the drain of warned members (evictions -> plans); steps of the plan in flight -> members, size
@@ -497,7 +497,7 @@ def _end_eviction(job: Job, container_id: str, became: Outcome, *, took_part: bo
 
 
 def _drain(job: Job) -> None:
-    """Begin to drain warned members, before whatever else is on its way and not committed."""
+    """Begin to drain warned members; a plan that is not committed makes way."""
     _settle_evictions(job)
     assert job.membership is not None
     names = job.evictions.next_to_drain(job.membership)

@@ -112,7 +112,7 @@ class PartitionPromoted:
 
 @dataclass(frozen=True, slots=True)
 class PlanReleased:
-    """The member dropped what the plan took from it; a removed member is drained: nobody needs it any more."""
+    """The member dropped what the plan took from it; a removed member is drained."""
 
     name: MemberId
     plan_id: int
@@ -321,7 +321,7 @@ class AbortPlan:
 
 @dataclass(frozen=True, slots=True)
 class ReleasePlan:
-    """Everybody has moved on: drop what this plan took away from you; everybody answers ``PlanReleased``."""
+    """All members have moved on: drop what this plan took away; answered with ``PlanReleased``."""
 
     plan_id: int
     removed: tuple[MemberId, ...]

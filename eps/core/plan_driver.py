@@ -131,7 +131,7 @@ class PlanDriver:
 
     @property
     def concerned(self) -> tuple[MemberId, ...]:
-        """Everybody who takes part: members before the change, and those that come."""
+        """All that take part: members before the change, and those that come."""
         return tuple(name for name in self.before.members + self.plan.added if name not in self.lost)
 
     def address_of(self, name: MemberId) -> Address:
@@ -265,7 +265,7 @@ class PlanDriver:
             release = m.ReleasePlan(plan_id, self.plan.removed)
             orders: Orders = []
             if self.plan.membership is not None and self.plan.membership.takes_over:
-                # Who leaves is no member of it, and may owe something to those that take over.
+                # A member that leaves is not in it, and may owe something to those that take over.
                 told = m.UpdateMembership(plan_id, self.plan.membership)
                 orders += [(n, told) for n in self._to_end() if n not in self.acked and n not in self.released]
             orders += [(n, release) for n in self.concerned if n not in self.released]

@@ -15,11 +15,11 @@ from eps.core.history import ClockHistory, ClockRecord
 from eps.core.messages import SplitResult
 from eps.core.settings import CoreSettings
 
-#: The horizon stays this far ahead of the fastest worker, so that granting never makes anybody wait, also where reports
+#: The horizon stays this far ahead of the fastest worker, so that granting makes no worker wait, also where reports
 #: linger for a while before they are sent.
 LOOKAHEAD_S = 0.08
 MIN_LOOKAHEAD_CLOCKS = 2
-#: Of BSP with longer iterations than this the next one is enough: it is granted before anybody is half through his own.
+#: Of BSP with longer iterations than this the next one is enough: it is granted before a worker is half through one.
 #: A plan commits one iteration earlier then.
 LONG_ITERATION_S = 0.5
 MAX_LOOKAHEAD_CLOCKS = 256
@@ -158,7 +158,7 @@ class Progress:
             A change waits or is on its way: the last training clock is held back, so that the job cannot
             finish before the change is decided.
         hurried : bool
-            A plan should commit as soon as it can: no clock is granted that nobody could begin yet.
+            A plan should commit as soon as it can: no clock is granted that no worker could begin yet.
         """
         cap = self.settings.iterations - 2 if undecided else self.settings.iterations
         ahead = 1 if hurried and self._may_be_near(LOOKAHEAD_S) else self.lookahead

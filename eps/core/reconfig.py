@@ -126,7 +126,7 @@ ENDED = (Phase.RELEASED, Phase.ABORTED)
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What somebody asked for: one operation, by count or by name."""
+    """What is asked for: one operation, by count or by name."""
 
     operation: Operation
     #: Number of members; for a removal by name, and for a drain, the number of names.

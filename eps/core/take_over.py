@@ -1,8 +1,8 @@
 """Which members take over what from lost ones, and from which clock on.
 
-A recovery asks everybody who is left for an :class:`~eps.core.messages.Inventory` and derives one membership from the
+A recovery asks all that are left for an :class:`~eps.core.messages.Inventory` and derives one membership from the
 answers.  Nothing is remembered that cannot be asked: the clock from which heirs compute follows from what the servers
-hold, so nobody has to have reported it before.  L0, pure.
+hold, so no member has to have reported it before.  L0, pure.
 
 Source: design section 4 ("a crash is a promotion nobody planned"), section 5 (exactly once when a worker dies after
 pushing to some servers); Proteus §3.3 (the previous owner takes over); Spotnik §4.
@@ -42,12 +42,12 @@ class Inquiry:
         return tuple(name for name in before.members if name not in self.lost)
 
     def missing(self, before: Membership) -> tuple[MemberId, ...]:
-        """Return who has not answered yet, and who has not registered."""
+        """Return the members that have not answered, and the newcomers that have not registered."""
         silent = tuple(name for name in self.survivors(before) if name not in self.inventories)
         return silent + tuple(name for name, address in self.newcomers.items() if address is None)
 
     def orders(self, before: Membership) -> list[tuple[MemberId, m.Order]]:
-        """Return what to say to those who have not answered."""
+        """Return the question for the members that have not answered."""
         order = m.TakeInventory(self.number)
         return [(name, order) for name in self.survivors(before) if name not in self.inventories]
 
@@ -57,7 +57,7 @@ class Inquiry:
             self.inventories[inventory.name] = inventory
 
     def empty_roles(self, before: Membership) -> tuple[Role, ...]:
-        """Return the roles of which nobody is left or on the way."""
+        """Return the roles of which no member is left or on its way."""
         left = {role: [n for n in before.of_role(role) if n not in self.lost] for role in Role}
         return tuple(role for role in Role if not left[role] and role not in self.roles.values())
 
@@ -113,10 +113,10 @@ def take_over(before: Membership, inquiry: Inquiry, settings: CoreSettings) -> M
 
 
 def measured_again(after: Membership, next_clocks: Sequence[int]) -> Membership:
-    """Return a membership that takes over, with which no split begins beyond its first result that nobody has.
+    """Return a membership that takes over, with which no split begins beyond its first result that is lost.
 
-    Under SSP and ASP a checkpoint has some splits further than the clock at which all begin again.  Whoever was to
-    measure those clocks once more may have been lost before; servers refuse what they have of them.
+    Under SSP and ASP a checkpoint has some splits further than the clock at which all begin again.  The worker that
+    was to measure those clocks once more may have been lost before; servers refuse what they have of them.
 
     Parameters
     ----------
@@ -130,7 +130,7 @@ def measured_again(after: Membership, next_clocks: Sequence[int]) -> Membership:
 
 
 def roll_back(before: Membership, inquiry: Inquiry, start: Start) -> Membership:
-    """Return the membership with which everybody goes back to ``start``, in a new incarnation."""
+    """Return the membership with which all members go back to ``start``, in a new incarnation."""
     servers = _left(before.servers, inquiry, Role.SERVER)
     owners = spread_evenly(len(before.partitions), servers)
     followers = standing_followers(owners, servers, ()) if before.partitions.followers else ()
@@ -189,7 +189,7 @@ def _holders(
         trusted = [owner, *(n for n, held in copies.items() if held.holding == "owner")]
         trusted += before.partitions.followers_of(partition)
         if settings.bsp:
-            # Any version that nobody has read beyond will do: the clock's contributions are pushed to it again.
+            # Any version that no worker has read beyond will do: the clock's contributions are pushed to it again.
             trusted += sorted(copies, key=lambda name: (-min(copies[name].next_clock), name))
         for name in trusted:
             held = copies.get(name)
@@ -204,7 +204,7 @@ def _holders(
 
 
 def heirs(splits: SplitTable, workers: Sequence[MemberId]) -> SplitTable:
-    """Return the table after everybody but ``workers`` is gone.
+    """Return the table when only ``workers`` are left.
 
     A split goes to the worker with the fewest, before others to one that has an inactive copy (EPS §3.1.4; Proteus
     §3.3).  Splits of workers that are left stay where they are.

@@ -10,7 +10,7 @@ from eps.spec.runtime import Runtime
 
 
 def first_state(runtime: Runtime, generation: int) -> Job:
-    """Return the state of a job that nobody was the master of before, or only who could log nothing.
+    """Return the state of a job without logged state.
 
     Parameters
     ----------

@@ -94,7 +94,7 @@ class Master:
     log : StateLog, optional
         What the masters of this job share; by default in its directory.
     announcements : Announcements, optional
-        What tells whoever looks for the job's master where it listens; by default ``master.json`` in its directory.
+        Say where this master listens; by default ``master.json`` in its directory.
 
     Raises
     ------
@@ -146,7 +146,7 @@ class Master:
         self._containers = Containers(resources, runtime.spec, str(self._server.address), self.put, self._sessions)
         self._requests = Requests(runtime, self._state, self._changed, self.put, self._now)
         self._service = JobMasterService(self._requests, self.status, self.put, runtime.manager)
-        # Whoever does not come back is as lost as one that falls silent.
+        # A member that does not come back is as lost as one that falls silent.
         self._sessions.expect(r.container for r in self._state.members.by_name.values() if r.address is not None)
         self._tick_due_s = 0.0
 
@@ -258,7 +258,7 @@ class Master:
                 self.put(e.RoomSeen(fits))
 
     def _look_for_silence(self) -> None:
-        """Give up the members that hang: they are killed, for whatever they still did could harm."""
+        """Give up the members that hang, and kill them: what they still did could harm."""
         for container_id, reason in self._sessions.silent(self._runtime.spec.member_timeout_s):
             if self._ended is None:
                 logger.warning("M %s %s: it is lost", container_id, reason)
@@ -340,7 +340,7 @@ class Master:
             work()
 
     def _bring_model(self) -> None:
-        """Bring the model where the next master's is, too: when the job has finished, nobody can make it again."""
+        """Bring the model where the next master's is, too: when the job has finished, it cannot be made again."""
 
     # ---- the end
 

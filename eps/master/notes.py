@@ -40,7 +40,7 @@ class Notes:
         return time.monotonic() >= self._status_due_s
 
     def status(self, status: Mapping[str, Any]) -> None:
-        """Leave the status on disk, for whoever asks after a job whose processes were killed."""
+        """Leave the status on disk, for clients that ask after a job whose processes were killed."""
         began_s = time.monotonic()
         noted = json.dumps({**status, "as_of_s": round(time.time(), 3)}).encode("ascii")
         try:

@@ -168,14 +168,14 @@ def change_entry(plan: Plan, completed_s: Sequence[float], now_s: float) -> dict
 
 
 def _asked_by(plan: Plan) -> str:
-    """Return who asked for a change: the job itself, whoever makes room in its queue, or a user."""
+    """Return who asked for a change: the job itself, the scheduler of its queue, or a user."""
     if plan.purpose.own:
         return "job"
     return "queue" if plan.purpose is Purpose.LEND else "user"
 
 
 def _purpose(plan: Plan) -> str:
-    """Return what the job itself asked for a change for; empty where somebody else asked for it."""
+    """Return what the job itself asked for a change for; empty where a user or a scheduler did."""
     if not plan.purpose.own:
         return ""
     return str(Purpose.REPLACE if plan.purpose is Purpose.REGAIN else plan.purpose)
@@ -234,7 +234,7 @@ def status(runtime: Runtime, state: Job, started_s: float, now_s: float) -> dict
         "changes": [change_entry(p, completed_s, now_s) for p in recent if p.ended],
         "losses": [loss_entry(loss) for loss in state.recovery.losses[-MOST_CHANGES:]],
         "went_back": [went_back_entry(back) for back in state.recovery.goings_back[-MOST_CHANGES:]],
-        # Why nobody takes over from those that were lost.
+        # Why no member takes over from those that were lost.
         "recovery_waits_for": state.recovery_waits_for(now_s) if running else "",
         "evictions": evictions_entry(state, MOST_CHANGES),
         # Members of each role that are missing because they were not granted in time at the start.
@@ -292,7 +292,7 @@ def _member(state: Job, name: str, role: Role, holds: list[int], now_s: float, r
 
 
 def ledger_entry(runtime: Runtime, ledger: Ledger | None) -> dict[str, int | None]:
-    """Return the ledger; of a job that was not exported only what is expected, for nobody asked the servers."""
+    """Return the ledger; of a job that was not exported only what is expected: the servers were not asked."""
     if ledger is not None:
         return dataclasses.asdict(ledger)
     settings = runtime.settings
@@ -347,6 +347,6 @@ def report(
         # Unlike the above with what came before the first iteration and after the last.
         "elapsed_s": round(now_s - started_s, 3),
         "membership": [membership_entry(v) for v in state.members.memberships],
-        # Of SSP and ASP sums are never reproducible, whatever the setting.
+        # Of SSP and ASP sums are never reproducible.
         "settings": {**dataclasses.asdict(runtime.spec), "reproducible": runtime.settings.reproducible},
     }

@@ -13,7 +13,7 @@ from eps.errors import DeadlineError, PlanError
 from eps.master import records
 from eps.spec.runtime import Runtime
 
-#: History entries of one message to somebody who watches.
+#: History entries of one message to a client that watches.
 MOST_ENTRIES = 1000
 
 

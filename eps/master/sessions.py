@@ -30,8 +30,8 @@ logger = logging.getLogger(__name__)
 class _Line:
     """One stream of one container.
 
-    What it reports is kept until the job has named the container: it is read all the same, since whoever says something
-    is not silent, however long its master takes.
+    What it reports is kept until the job has named the container: it is read all the same, for a member that
+    says something is not silent, however long its master takes.
 
     Parameters
     ----------
@@ -75,7 +75,7 @@ class _Line:
 
 
 class Sessions:
-    """Streams of all members: reports become events, orders go to whoever they are for.
+    """Streams of all members: reports become events, orders go to their members.
 
     An order to many is serialised once, and its bytes are shared: those of a membership grow with the job.
 
@@ -225,7 +225,7 @@ class Sessions:
         """A container has ended: its silence means nothing.
 
         Its process may be there all the same, where the one that looked after it was lost (a NodeManager): it is told
-        to end, for nobody else will.
+        to end.
         """
         with self._lock:
             self._watch.forget(container_id)

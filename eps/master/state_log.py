@@ -159,7 +159,7 @@ class StateLog:
                 self._fail(str(error), now_s)
 
     def due(self, state: Job, now_s: float) -> list[bytes] | None:
-        """Return what :meth:`shorten` is to write, None where no snapshot is due; nobody may look at the state."""
+        """Return what :meth:`shorten` is to write, None where no snapshot is due; under the state's lock."""
         if self.error:
             return _parts(state, now_s) if now_s >= self._heal_at_s else None
         due = max(self.snapshot_events, len(state.progress.history) // CLOCKS_PER_EVENT)
