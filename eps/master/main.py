@@ -391,7 +391,7 @@ class Master:
         return exit_code
 
 
-def run(context: ContainerContext, watch: Callable[[MasterState, bool], None] | None = None) -> int:
+def run(context: ContainerContext, watch: Callable[[Job, bool], None] | None = None) -> int:
     """Run the job master's process; ``watch`` as of :class:`Master`."""
     set_up_logging()
     tune_malloc()
