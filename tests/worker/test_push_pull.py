@@ -35,6 +35,7 @@ from eps.net.messages.lean import PLAIN
 from eps.pb import data_pb2 as pb
 from eps.worker.plane import Progress
 from eps.worker.push_pull import CALM_S, MESSAGE_BYTES, RETRY_S, Patience, PushPull, PushPullExchange
+from eps.worker.wakeup import Wakeup
 from eps.worker.wire import Answers, Sent, ServerWire, Wire
 
 TIMEOUT_S = 20.0
@@ -98,7 +99,7 @@ class Worker:
         self.state.outbox.add(self.kept)
         program: Any = SimpleNamespace(alone=lambda content, split: Content((split,)))
         patience = Patience(exchange_s=60.0, routing_s=5.0)
-        self.plane = PushPull(self.state, threading.Condition(), program, wire, patience, lambda: self.now_s)
+        self.plane = PushPull(self.state, Wakeup(lambda: self.now_s), program, wire, patience)
 
     def exchange(self, reading: Reading | None = None) -> PushPullExchange:
         return self.plane.exchange([self.kept], reading, 1, 1)  # type: ignore[arg-type]
