@@ -90,7 +90,7 @@ class Memberships:
         return found
 
     def route(self, clock: int) -> Membership:
-        """Return the membership that says who owns which partition for a request of ``clock``.
+        """Return the membership whose partition table routes a request of ``clock``.
 
         Under BSP the one in force at that clock; under SSP and ASP the newest (the commit happens at the owner).
         """
@@ -353,7 +353,7 @@ class Duties:
         return Work(self.clock, self.due_at(self.clock), self.settings.min_clock_to_read(self.clock))
 
     def computed(self, clock: int, splits: tuple[int, ...]) -> None:
-        """These splits of a clock were computed: whatever needs them will get them from here."""
+        """Count these splits of a clock as computed."""
         for split in splits:
             self._next[split] = clock + 1
 
@@ -398,7 +398,7 @@ class WorkerState:
         self.releases = Releases()
         #: The last clock whose parameters were read completely.
         self.read_clock = settings.first_clock - 1
-        #: Grows when members are lost, and when it is known who takes over.
+        #: Grows when members are lost, and when a membership takes over from them.
         self.epoch = 0
         #: The epoch in which what is under way was begun; None while nothing is.
         self._under_way: int | None = None
@@ -481,7 +481,7 @@ class WorkerState:
 
     def _next_task(self) -> Work | Confirmation | None:
         if self._inventoried > self.memberships.recovery:
-            # Members were lost, and it is not known yet who takes over.
+            # Members were lost, and the membership that takes over has not come.
             return None
         newest = self.outbox.newest
         if self.leaves:

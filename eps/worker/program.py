@@ -38,7 +38,7 @@ class Program:
         self._datasets = datasets
         self._empty = empty
         self._active: ActiveSet | None = None
-        #: Taken by the first who warms up, and never released.
+        #: The first call of :meth:`warm_up` takes it, and never releases it.
         self._cold = threading.Lock()
 
     @property

@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 PartT = TypeVar("PartT", PushPart, PullPart)
 Part = PushPart | PullPart
 
-#: A part that no membership can place is given up so long after the job master would have been.
+#: Added to the time that members wait for a job master: then a part that no membership places is given up.
 ROUTING_GRACE_S = 30.0
 #: Refused parts are sent again so much later: the membership that places them is on its way.
 RETRY_S = 0.02
@@ -52,7 +52,7 @@ class Patience:
 
     #: Until a clock is complete everywhere.
     exchange_s: float
-    #: Until a membership places a part; without a master no part is placed anew.
+    #: Until a membership places a part; without a master there is no new membership.
     routing_s: float
 
 
@@ -295,7 +295,7 @@ class PushPullExchange:
             raise ProtocolError(f"{server}: {refusal.error}")
         if refusal.HasField("membership"):
             membership = membership_from_pb(refusal.membership)
-            # One that takes over from lost members comes with the master's order, which sees to the data it needs.
+            # A take-over comes with the master's order, which loads the splits that it needs.
             if not membership.takes_over:
                 self._plane.state.on_membership(membership)
         if refusal.unknown_keyset:

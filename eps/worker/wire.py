@@ -27,7 +27,7 @@ from eps.pb import control_pb2
 logger = logging.getLogger(__name__)
 
 CONNECT_TIMEOUT_S = 5.0
-#: A wait for answers ends so early, so that whoever waits sees what else has changed.
+#: A wait for answers ends after this long, so that the loop sees what else has changed.
 LOOK_S = 0.02
 
 

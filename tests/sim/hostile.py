@@ -84,7 +84,7 @@ class HostileProcess(SimProcess):
         return waiting
 
     def tell(self, address: Address, body: object) -> None:
-        """Send a request once; somebody else sees to it that it is sent again."""
+        """Send a request once; the master's repeated order sends it again."""
         self.net.send(lambda: self._arrive(address, 0, body))
 
     def _send_again(self, waiting: Outgoing) -> None:
@@ -253,7 +253,7 @@ class HostileWorker(HostileProcess, SimWorker):
                 if self.job.releases_at_once and not self._leaves[plan_id]:
                     self.report(m.PlanReleased(self.name, plan_id))
                     return
-            # Whatever they brought may be lost: each repeat of the order does it again.
+            # What they brought may be lost: each repeat of the order does it again.
             case m.SendSplits(plan_id, transfers):
                 for target in transfers if plan_id not in self.closed else ():
                     assert target.item in self.disk, f"{self.name} shall send split {target.item}, which it lacks"
