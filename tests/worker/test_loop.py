@@ -11,6 +11,7 @@ import pytest
 from eps.core import messages as m
 from eps.core.membership import Membership
 from eps.core.settings import CoreSettings
+from eps.core.tables import SplitTable
 from eps.core.types import Address
 from eps.core.worker_state import Kept, WorkerState
 from eps.errors import DeadlineError
@@ -212,6 +213,20 @@ def test_loss_of_members_beside_a_computation_does_not_void_it_but_a_return_to_a
         worker.loop.advance()
         assert worker.clocks() == reported
         assert worker.plane.exchanges[-1].clock == (0 if goes_back else 1)
+
+
+def test_splits_of_a_lost_worker_are_computed_before_the_clock_goes_on() -> None:
+    worker = started()
+    worker.program.pause = 2.0
+    worker.loop.advance()
+    addresses = {name: address for name, address in V1.addresses.items() if name != "worker-2"}
+    worker.state.on_membership(takeover(workers=(W1,), splits=SplitTable.of((W1,) * 4), addresses=addresses))
+    worker.now_s = 2.0
+    assert worker.loop.advance() == 4.0
+    assert worker.program.splits == (2, 3) and worker.state.duties.clock == 0
+    # What is computed goes with the read that the other splits need, and nothing of the next clock.
+    last = worker.plane.exchanges[-1]
+    assert ([kept.splits for kept in last.put], last.clock) == ([(0, 1)], 0)
 
 
 def test_exchange_begins_again_after_a_loss_with_what_has_come_unless_the_job_goes_back() -> None:
