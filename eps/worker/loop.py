@@ -279,11 +279,9 @@ class TrainingLoop:
         clock = work.clock
         if current.exchange is None:
             with self._wakeup.lock:
-                duties = self.state.duties
-                if duties.due_at(clock):
-                    # Lost members left something of this clock to this worker meanwhile.
-                    self._end()
+                if self._is_void(current):
                     return None
+                duties = self.state.duties
                 if not self.program.splits:
                     # The first splits of a newcomer begin later: a lost worker had pushed this clock's.
                     duties.done(clock)
